@@ -56,6 +56,8 @@ class Candidate(Compact, frozen=True):
     # Free amounts of each provider in `allocations`; empty if the root is the only provider: see `free`.
     free_by_provider: LargeMap[Text, LargeMap[Text, Whole]] = field(default_factory=dict)
     aggregates: LongList[Text] = ()  # of the root
+    # Like free_by_provider, the total amounts; only in a scheduler's process.
+    capacity_by_provider: LargeMap[Text, LargeMap[Text, Whole]] = field(default_factory=dict)
 
 
 class OrderBy(Value, frozen=True, kw_only=True):

@@ -236,7 +236,7 @@ class HostSearch:
                 self._unseen.add(position)
             return ()
         free, capacity = sums(self._trees.rows_of(anchor.uuid))
-        return [candidate(fit, free, capacity) for fit in found]
+        return [candidate(fit, free, capacity, capacities=len(found) > 1) for fit in found]
 
     def _fits(self, anchor: Row, most: int) -> tuple[list[Fit], bool]:
         """Return up to `most` allocations that fit on a host, and whether all possibilities were searched."""

@@ -229,7 +229,10 @@ def _some(finder: FitFinder, anchor: Row, most: int) -> Generator[None, None, tu
     return fits, spent if fits else spent + finder.cost(anchor), whole
 
 
-def candidate(fit: Fit, free: dict[str, int], capacity: dict[str, int]) -> Candidate:
+def candidate(
+    fit: Fit, free: dict[str, int], capacity: dict[str, int], *, capacities: bool = False
+) -> Candidate:
+    """Return a fit as a candidate; with `capacities` including the capacity of each of its providers."""
     row, rows = fit.anchor, fit.rows
     return Candidate(
         row.uuid,
@@ -245,6 +248,7 @@ def candidate(fit: Fit, free: dict[str, int], capacity: dict[str, int]) -> Candi
         fit.mappings if fit.mappings.keys() != {""} else {},
         {row.uuid: {name: row.free[name] for name in fit.allocations[row.uuid]} for row in rows},
         row.aggregates,
+        {row.uuid: row.capacity for row in rows} if capacities else {},
     )
 
 

@@ -15,7 +15,7 @@ from placement_worker.core.groups import Demand, JointRules, Slot, SlotPlanner
 from placement_worker.core.index import Index, Snapshot
 from placement_worker.core.row import Bools, Row
 from placement_worker.core.row_table import SHARES
-from placement_worker.core.ways import BREATH, AssignmentSearch, Choice, shares, top
+from placement_worker.core.ways import BREATH, AssignmentSearch, Choice, fullest_first, shares
 
 
 def check(query: FindCandidates) -> None:
@@ -210,13 +210,21 @@ class FitFinder:
         """Yield the complete allocations that a host offers; `None` after BREATH steps without one, where the
         search can pause.
 
-        `looking_again`: less may be free now than when the search was planned.
+        `looking_again`: less may be free now than when the search was planned. Used providers come first.
         """
         snapshot, plan, shared = self._snapshot, self._plan, self._shared
         options = options_at(snapshot, plan, anchor)
         if looking_again:
             options = [
-                [row for row in rows if all(top(row, name) >= asked for name, asked in slot.asks.items())]
+                fullest_first(
+                    [
+                        row
+                        for row in rows
+                        if all(top(row, name) >= asked for name, asked in slot.asks.items())
+                    ],
+                    slot.asks,
+                    anchor.root,
+                )
                 for slot, rows in zip(plan.slots, options, strict=True)
             ]
         for way in AssignmentSearch(snapshot, plan.slots, plan.rules, options, mixed=shared is not None):

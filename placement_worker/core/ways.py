@@ -8,6 +8,7 @@ first solutions are found quickly, and memory is limited to one branch.
 from collections.abc import Hashable, Iterator, Sequence
 from functools import cached_property
 
+from bus.vocabulary import Resources
 from placement_worker.core.groups import JointRules, Slot
 from placement_worker.core.index import Snapshot
 from placement_worker.core.row import Row
@@ -300,3 +301,22 @@ def top(row: Row, name: str) -> int:
     """Return the largest amount of a resource class that one claim could take at a provider."""
     inventory = row.inventories.get(name)
     return min(row.free[name], inventory.max_unit) if inventory is not None else 0
+
+
+def fullest_first(rows: list[Row], asks: Resources, root: str) -> list[Row]:
+    """Sort providers so that used ones with the least left come first, and those of other trees last.
+
+    The first allocation then fills a half-used NUMA cell, GPU or physical function. Ids order equal ones.
+    """
+    if len(rows) < 2 or not asks:
+        return rows
+
+    def left(row: Row) -> tuple[bool, bool, float, str]:
+        free, capacity, is_unused, share = row.free, row.capacity, True, 0.0
+        for name in asks:
+            has, total = free[name], capacity[name]
+            is_unused = is_unused and has == total
+            share += has / (total or 1)
+        return row.root != root, is_unused, share, row.uuid
+
+    return sorted(rows, key=left)

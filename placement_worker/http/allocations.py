@@ -23,6 +23,7 @@ from placement_worker.core.row import Row
 from placement_worker.core.search import SearchResult, search_steps
 from placement_worker.core.search_plan import Fit
 from placement_worker.http import api_call, errors, queries, schemas
+from placement_worker.http.bodies import Explanation
 from placement_worker.http.errors import bad_request, check_query
 from placement_worker.http.providers import generation_in, inventories_from
 from placement_worker.http.schemas import Json, at, is_uuid, is_uuid_like
@@ -222,14 +223,14 @@ async def explain(call: api_call.ApiCall) -> api_call.ApiAnswer:
     minor = call.minor if call.minor >= SINCE else api_call.LATEST_MINOR
     _, found = await _found(call, minor)
     return api_call.json_answer(
-        {
-            "seen": found.seen,
-            "considered": found.considered,
-            "fitting": found.fitting,
-            "why": "" if found.fits else why_none(found),
-            "removals": found.removals,
-            "nearest": found.nearest,
-        }
+        Explanation(
+            seen=found.seen,
+            considered=found.considered,
+            fitting=found.fitting,
+            why="" if found.fits else why_none(found),
+            removals=found.removals,
+            nearest=found.nearest,
+        )
     )
 
 

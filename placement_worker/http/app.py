@@ -21,7 +21,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from bus.clock import monotonic
 from bus.errors import Unavailable
-from placement_worker.http import allocations, api_call, extensions, providers
+from placement_worker.http import allocations, api_call, extensions, openapi, providers
 from placement_worker.http import classes_and_traits as names
 from placement_worker.http.access import AccessPolicy, Authenticate, noauth2
 from placement_worker.http.api_call import VERSION_HEADER, ApiCall, ClientLeft, Served, negotiated
@@ -196,6 +196,7 @@ ROUTES: Mapping[str, tuple[Operation, ...]] = {
         put("berth:aggregates:update", partial(extensions.change_host, "add"), body=0),
         delete("berth:aggregates:update", partial(extensions.change_host, "remove")),
     ),
+    openapi.ADDRESS: (get("", openapi.serve),),
     "/healthz": (get("", extensions.alive, json=False),),
     "/readyz": (get("", extensions.ready, json=False),),
     "/metrics": (get("", extensions.metrics, json=False),),
@@ -229,7 +230,7 @@ def _series(method: str, route: str, status: int) -> tuple[Counter, Histogram]:
 log = logging.getLogger(__name__)
 
 LONGEST_LENGTH = 18  # digits of a content-length
-OPEN = frozenset(("/", "/healthz", "/readyz", "/metrics"))  # what needs no token
+OPEN = frozenset(("/", "/healthz", "/readyz", "/metrics", openapi.ADDRESS))  # what needs no token
 
 
 def without_token() -> Problem:

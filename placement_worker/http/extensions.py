@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import msgspec
+from msgspec import UNSET, UnsetType
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from sse_starlette import EventSourceResponse, ServerSentEvent
 
@@ -12,7 +13,7 @@ from bus.errors import Unavailable
 from bus.replication import PlacementChanged
 from bus.requests import ResourceGroup
 from bus.resources import FindProviders, LoadProviders
-from bus.vocabulary import Contended, Id, Missing, Taken
+from bus.vocabulary import Contended, Missing, Taken
 from placement_worker.http import errors
 from placement_worker.http.api_call import (
     FIRST_VERSION,
@@ -23,7 +24,18 @@ from placement_worker.http.api_call import (
     encode,
     json_answer,
 )
-from placement_worker.http.schemas import Json, is_uuid
+from placement_worker.http.bodies import (
+    AggregateAfterEdit,
+    AggregateChange,
+    AggregateShown,
+    AggregatesListed,
+    ChangeEvent,
+    HostInAggregate,
+    LoadResults,
+    NewAggregate,
+    ProviderChanged,
+)
+from placement_worker.http.schemas import is_uuid
 from placement_worker.memory import Forgotten
 
 _load = msgspec.json.Decoder(LoadProviders)
@@ -62,7 +74,7 @@ async def metrics(call: ApiCall) -> ApiAnswer:
 
 async def load(call: ApiCall) -> ApiAnswer:
     loaded = await call.placement.bulk_load.load(await call.decoded(_load))
-    return json_answer({"results": loaded.results})
+    return json_answer(LoadResults(results=loaded.results))
 
 
 async def changes(call: ApiCall) -> EventSourceResponse:
@@ -121,11 +133,11 @@ def _beat() -> ServerSentEvent:
 
 
 def _event(change: PlacementChanged) -> ServerSentEvent:
-    fields = {
-        "number": change.number,
-        "changes": [msgspec.structs.asdict(provider_change) for provider_change in change.changes],
-        **({"aggregates": change.aggregates} if change.aggregates else {}),
-    }
+    fields = ChangeEvent(
+        number=change.number,
+        changes=tuple(ProviderChanged(**msgspec.structs.asdict(each)) for each in change.changes),
+        aggregates=change.aggregates or UNSET,
+    )
     return ServerSentEvent(encode(fields).decode(), event="changed", id=str(change.number), sep="\n")
 
 
@@ -133,25 +145,8 @@ def _event(change: PlacementChanged) -> ServerSentEvent:
 
 MOST = 10_000  # in one answer
 
-
-class _New(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    name: aggregates.AggregateName
-    uuid: Id | None = None
-    metadata: dict[aggregates.MetadataKey, aggregates.MetadataValue] = {}
-    hosts: aggregates.Hosts = ()
-    force: bool = False
-
-
-class _Change(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    name: aggregates.AggregateName | None = None
-    metadata: dict[aggregates.MetadataKey, aggregates.MetadataValue | None] = {}  # null takes the key away
-    add: aggregates.Hosts = ()
-    remove: aggregates.Hosts = ()
-    force: bool = False
-
-
-_new = msgspec.json.Decoder(_New)
-_change = msgspec.json.Decoder(_Change)
+_new = msgspec.json.Decoder(NewAggregate)
+_change = msgspec.json.Decoder(AggregateChange)
 
 
 async def list_aggregates(call: ApiCall) -> ApiAnswer:
@@ -161,8 +156,8 @@ async def list_aggregates(call: ApiCall) -> ApiAnswer:
         raise errors.bad_request(f"limit: a number from 1 to {MOST}, not {limit[:40]!r}")
     query = msgspec.structs.replace(aggregates.FindAggregates(limit=int(limit)), **asked)
     found = await call.placement.aggregates.find(query)
-    listed = [_body(aggregate, host_count=found.hosts.get(aggregate.id, 0)) for aggregate in found.aggregates]
-    return json_answer({"aggregates": listed, "more": found.more})
+    listed = [_shown(aggregate, found.hosts.get(aggregate.id, 0)) for aggregate in found.aggregates]
+    return json_answer(AggregatesListed(aggregates=listed, more=found.more))
 
 
 async def create_aggregate(call: ApiCall) -> ApiAnswer:
@@ -182,10 +177,12 @@ async def show_aggregate(call: ApiCall) -> ApiAnswer:
         FindProviders(like=ResourceGroup(member_of=((aggregate.id,),)), parts=("owner",))
     )
     hosts = [
-        {"uuid": root.id, "name": root.host or root.name} for root in inside.providers if not root.parent
+        HostInAggregate(uuid=root.id, name=root.host or root.name)
+        for root in inside.providers
+        if not root.parent
     ]
-    hosts.sort(key=lambda host: host["name"])
-    return json_answer(_body(aggregate, host_count=len(hosts), hosts=hosts))
+    hosts.sort(key=lambda host: host.name)
+    return json_answer(_shown(aggregate, len(hosts), hosts))
 
 
 async def change_aggregate(call: ApiCall) -> ApiAnswer:
@@ -259,9 +256,24 @@ def _forced(call: ApiCall) -> bool:
     return _asked(call, "force").get("force", "false").lower() in ("true", "1", "")
 
 
-def _body(aggregate: aggregates.Aggregate, **more: Any) -> Json:
-    return {"uuid": aggregate.id, "name": aggregate.name, "metadata": aggregate.metadata, **more}
+def _shown(
+    aggregate: aggregates.Aggregate, host_count: int, hosts: list[HostInAggregate] | UnsetType = UNSET
+) -> AggregateShown:
+    return AggregateShown(
+        uuid=aggregate.id,
+        name=aggregate.name,
+        metadata=aggregate.metadata,
+        host_count=host_count,
+        hosts=hosts,
+    )
 
 
-def _edited(edited: aggregates.AggregateEdited) -> Json:
-    return _body(edited.aggregate, added=edited.added, removed=edited.removed, warnings=edited.warnings)
+def _edited(edited: aggregates.AggregateEdited) -> AggregateAfterEdit:
+    return AggregateAfterEdit(
+        uuid=edited.aggregate.id,
+        name=edited.aggregate.name,
+        metadata=edited.aggregate.metadata,
+        added=edited.added,
+        removed=edited.removed,
+        warnings=edited.warnings,
+    )

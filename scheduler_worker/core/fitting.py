@@ -10,6 +10,7 @@ from msgspec import structs
 from bus.candidates import Bools, CandidateSearch, CandidateSource, Floats, PlacedHost, SenselessQuery
 from bus.host_health import DISABLED
 from bus.queries import Candidate
+from scheduler_worker.core.device_choice import best_first
 from scheduler_worker.core.host_map import AllHosts, HostMap, HostsNow
 from scheduler_worker.core.policy import ChoicePolicy
 from scheduler_worker.core.ranking_order import Entry
@@ -260,13 +261,13 @@ class FoundHosts:
             return ways
         ways = ways or self._tree_ways.get(index)
         if ways is None:
-            ways = self.find_ways(index, WAYS_OF_THE_BEST)
+            ways = best_first(self.find_ways(index, WAYS_OF_THE_BEST), self.policy.of_candidates)
             lone = len(ways) == 1 and len(ways[0].allocations) == 1 and ways[0].root in ways[0].allocations
             if ways:
                 (self.lone_ways if lone else self._tree_ways)[index] = ways
         if avoid and any(not way.allocations.keys().isdisjoint(avoid) for way in ways):
             if len(ways) == WAYS_OF_THE_BEST:
-                ways = self.find_ways(index, ALL_WAYS)
+                ways = best_first(self.find_ways(index, ALL_WAYS), self.policy.of_candidates)
             ways = tuple([way for way in ways if way.allocations.keys().isdisjoint(avoid)])
         return ways[:most]
 

@@ -77,6 +77,7 @@ class QuestionDraft:
     root_required: dict[str, str] = field(default_factory=dict)  # trait → its source in the request
     root_forbidden: dict[str, str] = field(default_factory=dict)
     preferred: dict[str, float] = field(default_factory=dict)
+    preferred_amounts: dict[str, tuple[int, float]] = field(default_factory=dict)  # class → amount, weight
 
     def ask(self, suffix: str, resource_class: str, amount: int) -> None:
         resources = self.groups.setdefault(suffix, GroupDraft()).resources
@@ -138,7 +139,9 @@ def draft_of(flavor: Flavor, where: str) -> QuestionDraft:
             raise Unreadable(f"{spec.at}: a suffix of {len(suffix)} characters, at most {_MAX_SUFFIX}")
         if not _NAME.fullmatch(name):
             raise Unreadable(f"{spec.at}: {name!r} is no {kind.removesuffix('s')} name (A-Z, 0-9 and _)")
-        if kind == "resources":
+        if kind == "resources" and value.startswith("preferred:"):
+            _amount(draft, suffix, name, spec)
+        elif kind == "resources":
             draft.groups.setdefault(suffix, GroupDraft()).resources[name] = spec.whole()
         else:
             _trait(draft, suffix, name, spec)
@@ -164,6 +167,14 @@ def _trait(draft: QuestionDraft, suffix: str, name: str, spec: SpecValue) -> Non
         group.any_of.setdefault(spec.value, []).append(name)
     else:
         raise Unreadable(f"{spec.at}: {spec.value!r} is none of required, forbidden, preferred, any")
+
+
+def _amount(draft: QuestionDraft, suffix: str, name: str, spec: SpecValue) -> None:
+    if suffix:
+        raise Unreadable(f"{spec.at}: preferred amounts are of the host: write the key without a suffix")
+    number, colon, weight = spec.value.removeprefix("preferred:").partition(":")
+    amount = SpecValue(number, spec.at).whole(1)
+    draft.preferred_amounts[name] = amount, _weight(weight, spec) if colon else 1.0
 
 
 def _weight(number: str, spec: SpecValue) -> float:
@@ -265,13 +276,18 @@ def _add_encryption(draft: QuestionDraft, specs: GuestSpecs) -> None:
         draft.groups["_mem_encryption"].required[_MODELS[model]] = spec.at
 
 
-def add_devices(draft: QuestionDraft, specs: GuestSpecs, options: RequestOptions, cells: int) -> None:
-    """Add a group for each device; with NUMA affinity device n belongs to the guest's NUMA cell n."""
+def add_devices(
+    draft: QuestionDraft, specs: GuestSpecs, options: RequestOptions, cells: int, *, near: bool = True
+) -> bool:
+    """Add a group for each device; with NUMA affinity device n belongs to the guest's NUMA cell n.
+
+    Preferred affinity is required only if `near`. Return whether any device prefers affinity.
+    """
     spec = specs.of_flavor("pci_passthrough:alias")
     alternative = specs.one_of("hw:pci_numa_affinity_policy", *NUMA_POLICIES)
     if spec is None:
-        return
-    number = 0
+        return False
+    number, prefers = 0, False
     for part in spec.value.split(","):
         match = _ALIAS.fullmatch(part)
         if match is None:
@@ -288,11 +304,13 @@ def add_devices(draft: QuestionDraft, specs: GuestSpecs, options: RequestOptions
             draft.ask(suffix, alias.resource_class, 1)
             draft.groups[suffix].required |= dict.fromkeys(alias.traits, spec.at)
             policy = alternative or alias.numa_policy
-            if policy == "required" and cells:
+            prefers = prefers or (policy == "preferred" and cells > 0)
+            if cells and (policy == "required" or (policy == "preferred" and near)):
                 draft.same.append((f"_numa{number % cells}", suffix))
             elif policy == "socket":
                 draft.root_required["COMPUTE_SOCKET_PCI_NUMA_AFFINITY"] = spec.at
             number += 1
+    return prefers
 
 
 def add_image(draft: QuestionDraft, image: Image | None, options: RequestOptions) -> None:

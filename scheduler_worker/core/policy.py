@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, get_type_hints
 import msgspec
 
 from bus.messages import BuildRequested
+from scheduler_worker.core.device_choice import WeightedCandidates
 from scheduler_worker.core.rule import ITS_OWN, Alternative, HostFacts, Rule, View, Weigher, as_anybodys
 from scheduler_worker.core.rules import DEFAULT_RULES, RULES, RULES_CALLED, RULES_OF_PLACEMENT
 from scheduler_worker.core.rules.state import GROUP
@@ -231,6 +232,15 @@ class ChoicePolicy:
         forced = bool(alternative.request.forced_host)
         hosts = alternative.same, alternative.different, alternative.current_roots
         return alternative.alternative_index, alternative.notes, forced, hosts, _encode((question, values))
+
+    @cached_property
+    def of_candidates(self) -> WeightedCandidates:
+        """Return the multipliers and functions that order the allocation candidates of one host."""
+        return [
+            (weigher.multiplier, weigher.of_candidate)
+            for weigher in self.weighers
+            if weigher.of_candidate is not None and weigher.multiplier
+        ]
 
     @cached_property
     def _reads(self) -> tuple[Callable[[Alternative], Any], ...]:

@@ -33,6 +33,11 @@ class Ranking:
         liked = [trait for trait, weight in alternative.preferred.items() if weight > 0]
         missing = [trait for trait in liked if not np.any(found.view.has(trait))]
         notes = [f"preferred_traits: no host that fits has {trait}" for trait in missing]
+        notes += [
+            f"preferred_resources: no host that fits has {amount} {name} free"
+            for name, (amount, weight) in alternative.preferred_amounts.items()
+            if weight > 0 and not np.any(found.view.free(name) >= amount)
+        ]
         self._notes = (*alternative.notes, *notes)
         self.verdicts = Verdicts(found, self._notes)
         self._weights = Weights(found)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import islice
+from typing import NamedTuple
 
 import msgspec
 
@@ -101,14 +102,22 @@ def destination(
     return tuple(sorted(only)), tuple(sorted(ignored)), tuple(notes)
 
 
-# The query of a flavor, its preferred traits, and notes; shared by equal requests.
-_FlavorRead = tuple[FindCandidates, dict[str, float], tuple[str, ...]]
+class _FlavorRead(NamedTuple):
+    """The query of a flavor, its preferences, and notes; shared by equal requests."""
+
+    question: FindCandidates
+    preferred: dict[str, float]  # traits
+    preferred_amounts: dict[str, tuple[int, float]]
+    notes: tuple[str, ...]
+    prefers_near_devices: bool = False
 
 
 def alternatives_of(
     request: BuildRequested, options: RequestOptions, named: Named, names: Callable[[], Iterable[str]] = tuple
 ) -> tuple[Alternative, ...]:
     """Return an alternative for each flavor and acceptable page size, in order of preference.
+
+    A device that prefers a NUMA cell of the guest adds one: with the affinity before without it.
 
     Raise Unreadable for a contradictory request. `named` returns the roots of a host; `names` returns all
     host names and is called only for an unknown name. Equal requests share one query object.
@@ -124,7 +133,7 @@ def alternatives_of(
     for alternative_index, flavor in enumerate((request.flavor, *request.or_else)):
         place = (request.cell, request.zone, request.aggregates, request.not_aggregates)
         asked = _shapes.encode((alternative_index, flavor, request.image, place))
-        for question, preferred, read_notes in _read(asked, options):
+        for question, preferred, amounts, read_notes, _ in _read(asked, options):
             if only or never:
                 question = msgspec.structs.replace(question, roots=only, not_roots=never)
             question = with_further_groups(question, request)
@@ -136,7 +145,9 @@ def alternatives_of(
                     why = "is forbidden (by the flavor, or on every host)"
                     raise Unreadable(f"preferred_traits: {wrong[0]} {why}")
             every = (*notes, *read_notes) if notes else read_notes
-            alternatives.append(Alternative(request, flavor, question, alternative_index, every, preferred))
+            alternatives.append(
+                Alternative(request, flavor, question, alternative_index, every, preferred, amounts)
+            )
     return tuple(alternatives)
 
 
@@ -189,8 +200,13 @@ def _read(asked: bytes, options: RequestOptions) -> tuple[_FlavorRead, ...]:
     where = f"or_else[{alternative_index - 1}]" if alternative_index else "flavor"
     specs = GuestSpecs(flavor, image, where)
     notes = tuple(islice(unknown(flavor, where, group_draft.READ, options.unscoped), MAX_NOTES))
-    choices = page_choices(specs, options.large_pages)
-    return tuple(_with_pages(specs, image, place, options, page_kb, notes) for page_kb in choices)
+    found = []
+    for page_kb in page_choices(specs, options.large_pages):
+        near = _with_pages(specs, image, place, options, page_kb, notes)
+        found.append(near)
+        if near.prefers_near_devices:
+            found.append(_with_pages(specs, image, place, options, page_kb, notes, near=False))
+    return tuple(found)
 
 
 def _with_pages(
@@ -200,17 +216,20 @@ def _with_pages(
     options: RequestOptions,
     page_kb: int,
     notes: tuple[str, ...],
+    *,
+    near: bool = True,
 ) -> _FlavorRead:
     flavor = specs.flavor
     draft = group_draft.draft_of(flavor, specs.where)
     cells = add_topology(draft, specs, page_kb)
-    group_draft.add_devices(draft, specs, options, cells)
+    prefers = group_draft.add_devices(draft, specs, options, cells, near=near)
     group_draft.add_capabilities(draft, specs)
     group_draft.add_image(draft, image, options)
     group_draft.fill(draft, flavor)
     group_draft.tie(draft, flavor)
     draft.settle_traits()
-    return _question(draft, place), draft.preferred, notes
+    question = _question(draft, place)
+    return _FlavorRead(question, draft.preferred, draft.preferred_amounts, notes, prefers)
 
 
 def _question(draft: group_draft.QuestionDraft, place: _Place) -> FindCandidates:

@@ -10,7 +10,7 @@ import msgspec
 from bus.aggregates import Aggregate
 from bus.groups import ServerGroup
 from bus.messages import BuildRequested
-from bus.queries import FindCandidates
+from bus.queries import Candidate, FindCandidates
 from bus.reports import HostState
 from bus.requests import Flavor
 
@@ -55,6 +55,8 @@ class Alternative:
     alternative_index: int = 0  # 0: the flavor asked for; n: the nth of or_else
     notes: tuple[str, ...] = ()  # what of the request means nothing here, one sentence each
     preferred: Mapping[str, float] = field(default_factory=dict)  # traits, the flavor's too, by how much
+    # resource class → an amount that should be free, and its weight
+    preferred_amounts: Mapping[str, tuple[int, float]] = field(default_factory=dict)
     group: ServerGroup | None = None  # the one it joins, as it was a moment ago: the claim judges
     members: Mapping[str, int] = field(default_factory=dict)  # root → how many of its group are there
     together: Together | None = None  # several instances of an affinity group without members on any host
@@ -169,6 +171,8 @@ class Weigher:
     multiplier: float = 1.0
     lowest: float | None = None  # the begin of the scale, also for lower values; None: the lowest value
     least_span: float = 0.0
+    # Orders the allocation candidates of one host: the one with the highest sum over weighers is claimed.
+    of_candidate: Callable[[Candidate], float] | None = None
     key: str = ""  # of the multiplier in aggregates' metadata; NAME_weight_multiplier by default
     reads: tuple[str, ...] = ()  # as a rule does
 

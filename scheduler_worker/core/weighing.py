@@ -8,6 +8,8 @@ from functools import partial
 
 import numpy as np
 
+from bus.queries import Candidate
+from scheduler_worker.core.device_choice import fullness
 from scheduler_worker.core.rule import Alternative, HostFacts, Number, View, Weigher
 from scheduler_worker.core.rules.state import GROUP
 
@@ -172,6 +174,35 @@ def preferred_traits() -> Weigher:
     return Weigher("preferred_traits", value, 4.0, reads=("preferred",))
 
 
+def preferred_resources() -> Weigher:
+    """Preferred amounts that are free on the host, by weight; half of an amount counts half."""
+
+    def value(view: View, alternative: Alternative) -> Number:
+        return sum(
+            _share(view.free(name) / amount) * by
+            for name, (amount, by) in alternative.preferred_amounts.items()
+        )
+
+    return Weigher("preferred_resources", value, 4.0, reads=("preferred_amounts",))
+
+
+def _share(amount: Number) -> Number:
+    return min(amount, 1.0) if isinstance(amount, float) else np.minimum(amount, 1.0)
+
+
+def devices(*, unused: float = 1.0, left: float = 0.5) -> Weigher:
+    """Among the allocations of one host: fill used NUMA cells, GPUs and network ports before unused ones.
+
+    An allocation loses `unused` for each unused provider that it takes, and `left` times the free share that
+    remains on each provider. A negative multiplier spreads. Hosts are not compared.
+    """
+
+    def of_candidate(candidate: Candidate) -> float:
+        return fullness(candidate, unused, left)
+
+    return Weigher("devices", lambda view, alternative: 0.0, 1.0, of_candidate=of_candidate)
+
+
 def image_cached() -> Weigher:
     """The image is cached on the host, so of about equal hosts the build goes to one without a download."""
 
@@ -198,6 +229,8 @@ WEIGHERS: Mapping[str, Callable[..., Weigher]] = {
         image_properties,
         metrics,
         preferred_traits,
+        preferred_resources,
+        devices,
         image_cached,
     )
 }

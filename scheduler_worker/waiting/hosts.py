@@ -104,8 +104,14 @@ class Sight:
         alternatives = self.alternatives(self._kinds[kind])
         if not alternatives:  # a host that it names was deleted, and may return
             return _NO_PROSPECT
-        alternative = alternatives[0]
-        asked = alternative.asked
+        first = alternatives[0]
+        asked = first.asked
+        # Preferred NUMA affinity of devices makes two alternatives of the same amounts: the last needs least.
+        alternative = [
+            each
+            for each in alternatives
+            if each.alternative_index == first.alternative_index and each.asked == asked
+        ][-1]
         try:
             search = self.source.search(alternative.question, empty=True)
         except SenselessQuery:

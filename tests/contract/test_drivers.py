@@ -113,9 +113,9 @@ NEEDS: dict[str, tuple[Flavor, dict[str, dict[str, int]], dict[str, tuple[str, .
         {"1": (f"{H}_g0_large",)},
     ),
     "an accelerator near the guest's processors": (
-        flavor(resources_a__VCPU="1", resources_d__FPGA="1", trait_d__CUSTOM_FAST="required",
-               resources__VCPU="0", same_subtree="_a,_d"),
-        {f"{H}_numa1": {"VCPU": 1}, f"{H}_f0": {"FPGA": 1}},
+        flavor(resources_a__VCPU="1", resources_a__MEMORY_MB="64", resources_d__FPGA="1",
+               trait_d__CUSTOM_FAST="required", resources__VCPU="0", same_subtree="_a,_d"),
+        {f"{H}_numa1": {"VCPU": 1, "MEMORY_MB": 64}, f"{H}_f0": {"FPGA": 1}},
         {"_a": (f"{H}_numa1",), "_d": (f"{H}_f0",)},
     ),
     "what the operator's file adds": (
@@ -165,6 +165,18 @@ async def test_concurrent_requests_use_a_pf_as_a_whole_or_by_its_vfs(connect: Co
         for several in taken.values():
             assert several in (Counter({4: 1}), *(Counter({1: some}) for some in range(1, 5)))
         assert sum(amount * times for some in taken.values() for amount, times in some.items()) >= 9
+
+
+@LOCALLY
+async def test_virtual_functions_fill_one_port_so_that_the_other_stays_whole(
+    connect: Connect, url: str
+) -> None:
+    vf = flavor(resources1__SRIOV_NET_VF="1")
+    whole = flavor(resources1__SRIOV_NET_VF="4", trait1__CUSTOM_PF_WITH_4_VFS="required")
+    async with a_driver_cloud(connect, url, hosts(CARDS)) as cloud:
+        for wanted in (vf, vf, vf, whole, vf):
+            (end,) = await cloud.booted(wanted)
+            assert isinstance(end, BuildEnded) and end.status == "active", end
 
 
 @LOCALLY

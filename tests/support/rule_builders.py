@@ -98,6 +98,7 @@ OPTIONS = RequestOptions(
         "gpu": PciAlias("CUSTOM_GPU", ("CUSTOM_HBM",)),
         "nic": PciAlias("CUSTOM_NIC", numa_policy="required"),
         "fpga": PciAlias("FPGA", numa_policy="socket"),
+        "card": PciAlias("CUSTOM_CARD", numa_policy="preferred"),
     }
 )
 HOSTS = {"host1": (uid(1, "c"),), "host2": (uid(2, "c"),), "rack": (uid(3, "c"), uid(4, "c"))}

@@ -20,6 +20,7 @@ from tests.support.scheduler_builders import METAL, SMALL
 REST = "VCPU 4, MEMORY_MB 4096, DISK_GB 5"
 NUMA = {"hw:numa_nodes": "2"}
 PINNED = {"hw:cpu_policy": "dedicated"}
+NEAR = {"pci_passthrough:alias": "gpu", "hw:pci_numa_affinity_policy": "preferred"}
 
 
 @pytest.mark.parametrize(
@@ -263,6 +264,59 @@ def test_traits_that_are_only_preferred(
     assert not alternative.question.groups[0].required
 
 
+@pytest.mark.parametrize(
+    ("value", "amounts"),
+    [
+        ("preferred:8", {"FPGA": (8, 1.0)}),
+        ("preferred:8:2.5", {"FPGA": (8, 2.5)}),
+        ("preferred:1:-1", {"FPGA": (1, -1.0)}),
+        ("8", {}),
+    ],
+)
+def test_an_amount_that_is_only_preferred_is_not_requested(
+    value: str, amounts: dict[str, tuple[int, float]]
+) -> None:
+    (alternative,) = alternatives(flavor=flavor({"resources:FPGA": value}))
+    assert dict(alternative.preferred_amounts) == amounts
+    assert ("FPGA" in alternative.asked) == (not amounts)
+
+
+def test_a_preferred_amount_of_a_class_of_the_flavor_leaves_the_amount_of_the_flavor() -> None:
+    (alternative,) = alternatives(flavor=flavor({"resources:VCPU": "preferred:64"}, vcpus=4))
+    assert (alternative.asked["VCPU"], dict(alternative.preferred_amounts)) == (4, {"VCPU": (64, 1.0)})
+
+
+@pytest.mark.parametrize(
+    ("specs", "same"),
+    [
+        (PINNED | NEAR, [(("_numa0", "_pci0_gpu"),), ()]),
+        (NUMA | NEAR, [(("_numa0", "_pci0_gpu"),), ()]),
+        (NEAR, [()]),  # a guest without NUMA cells is near every device
+        (
+            PINNED | NEAR | {"pci_passthrough:alias": "gpu,nic"},
+            [(("_numa0", "_pci0_gpu"), ("_numa0", "_pci1_nic")), ()],  # the flavor overrides the alias
+        ),
+        (
+            PINNED | {"pci_passthrough:alias": "card:2,nic"},
+            [(("_numa0", "_pci0_card"), ("_numa0", "_pci1_card"), ("_numa0", "_pci2_nic")),
+             (("_numa0", "_pci2_nic"),)],
+        ),
+    ],
+)  # fmt: skip
+def test_preferred_numa_affinity_of_a_device_is_tried_first(
+    specs: dict[str, str], same: list[tuple[tuple[str, ...], ...]]
+) -> None:
+    found = alternatives(flavor=flavor(specs))
+    assert [each.question.same_subtree for each in found] == same
+    assert {each.alternative_index for each in found} == {0}
+
+
+def test_preferred_numa_affinity_is_tried_with_each_page_size() -> None:
+    found = alternatives(flavor=flavor(PINNED | NEAR | {"hw:mem_page_size": "any"}))
+    near = [bool(each.question.same_subtree) for each in found]
+    assert near == [True, False] * 3
+
+
 def test_equal_requests_share_one_query() -> None:
     (one,), (other,) = alternatives(project="p"), alternatives(project="q", instances=3, reply_to="me")
     assert one.question is other.question
@@ -300,6 +354,10 @@ def refusal(**request: Any) -> str:
         ({"trait:": "required"}, "'' is no trait name"),
         ({"trait:A": "maybe"},
          "flavor.extra_specs['trait:A']: 'maybe' is none of required, forbidden, preferred, any"),
+        ({"resources:A": "preferred:much"}, "'much' is no whole number from 1 to"),
+        ({"resources:A": "preferred:0"}, "'0' is no whole number from 1 to"),
+        ({"resources:A": "preferred:1:0"}, "'0' is not a weight"),
+        ({"resources1:VGPU": "preferred:1"}, "preferred amounts are of the host: write the key without"),
         ({"trait:A": "preferred:much"}, "'much' is not a weight"),
         ({"resources1:VGPU": "1", "trait1:A": "preferred"}, "write the key without a suffix"),
         ({"trait_X:A": "required"}, "flavor.extra_specs: group '_X' has traits but no resources"),

@@ -285,6 +285,10 @@ def preferring(**traits: float) -> Alternative:
     return a_wish(preferred=traits)
 
 
+def amounts(**amounts: tuple[int, float]) -> Alternative:
+    return a_wish(preferred_amounts=amounts)
+
+
 def row(
     weigher: str, host: HostFacts, alternative: Alternative, value: float, id: str, **options: Any
 ) -> Any:
@@ -326,6 +330,12 @@ ROWS = [
     row("preferred_traits", the_facts(traits=("A", "C")), preferring(A=2.0, B=4.0, C=0.5), 2.5,
      "those it has"),
     row("preferred_traits", HOST, preferring(A=2.0), 0, "none"),
+    row("preferred_resources", the_facts(free={"FPGA": 4}), amounts(FPGA=(4, 2.0)), 2.0, "all of it"),
+    row("preferred_resources", the_facts(free={"FPGA": 9}), amounts(FPGA=(4, 2.0)), 2.0, "more than it"),
+    row("preferred_resources", the_facts(free={"FPGA": 1}), amounts(FPGA=(4, 2.0)), 0.5, "a quarter"),
+    row("preferred_resources", HOST, amounts(FPGA=(4, 2.0)), 0, "none of the class"),
+    row("preferred_resources", the_facts(free={"FPGA": 4}), amounts(FPGA=(4, -1.0)), -1.0, "avoided"),
+    row("devices", HOST, PLAIN, 0, "hosts are alike"),
     row("image_cached", the_facts(images=("bsd", "linux")), LINUX, 1, "cached"),
     row("image_cached", the_facts(images=("bsd",)), LINUX, 0, "not cached"),
     row("image_cached", the_facts(images=("",)), PLAIN, 0, "no image"),

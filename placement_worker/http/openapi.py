@@ -1,0 +1,198 @@
+"""The OpenAPI 3.1 document of the routes under /berth, generated from the types of their bodies.
+
+The Placement API itself has a published reference, and is not in the document.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import msgspec
+
+from bus.resources import LoadProviders
+from placement_worker.http import bodies
+from placement_worker.http.api_call import ApiAnswer, ApiCall
+
+ADDRESS = "/berth/openapi.json"
+EVENT_STREAM = "text/event-stream"
+_JSON = "application/json"
+_REFERENCE = "#/components/schemas/{name}"
+_TOKEN = "token"
+_REFUSALS = {
+    400: "The request is malformed.",
+    401: "A valid token is required.",
+    403: "Policy does not permit the operation.",
+    404: "The object does not exist.",
+    409: "The edit conflicts with the present state.",
+    410: "The number of the change has expired, or is in the future.",
+    503: "The database does not answer.",
+}
+_IN_PATH = {
+    "aggregate": "uuid or name of the aggregate",
+    "host": "name of the host, or uuid of its root provider",
+}
+_FORCE = {"force": "true: also if the zone of a host with instances changes"}
+_QUERY_OF_CANDIDATES = {
+    "resources": "amounts by resource class, as in GET /allocation_candidates: VCPU:1,MEMORY_MB:512",
+    "required": "traits that are required, or forbidden with a leading !",
+    "member_of": "aggregates",
+    "in_tree": "uuid of a provider of the tree",
+}
+
+
+@dataclass(frozen=True)
+class DescribedOperation:
+    """One operation as the document describes it."""
+
+    summary: str
+    answer: type[Any] | None = None  # the body of the response; None: no body
+    body: type[Any] | None = None
+    query: Mapping[str, str] | None = None  # parameter → its description
+    status: int = 200
+    further: Mapping[int, str] | None = None  # other successful statuses
+    refusals: tuple[int, ...] = ()
+    media: str = _JSON
+    is_open: bool = False  # needs no token
+
+
+OPERATIONS: Mapping[tuple[str, str], DescribedOperation] = {
+    (ADDRESS, "GET"): DescribedOperation("Return this document.", dict[str, Any], is_open=True),
+    ("/berth/explain", "GET"): DescribedOperation(
+        "Return how many hosts each requirement of a query rejected, and the closest hosts.",
+        bodies.Explanation,
+        query=_QUERY_OF_CANDIDATES,
+        refusals=(400,),
+    ),
+    ("/berth/providers", "POST"): DescribedOperation(
+        "Create or change up to 20,000 providers, parents before children.",
+        bodies.LoadResults,
+        body=LoadProviders,
+        refusals=(400,),
+    ),
+    ("/berth/changes", "GET"): DescribedOperation(
+        "Follow all commits as server-sent events; the schema is that of the data of an event `changed`.",
+        bodies.ChangeEvent,
+        query={"after": "number of the last change that the client has; default: the newest change"},
+        refusals=(400, 410),
+        media=EVENT_STREAM,
+    ),
+    ("/berth/aggregates", "GET"): DescribedOperation(
+        "List the aggregates that match all parameters, by uuid.",
+        bodies.AggregatesListed,
+        query={
+            "name": "name of the aggregate",
+            "host": "name of a host, or uuid of its root provider",
+            "key": "key of the metadata",
+            "after": "uuid of the last aggregate of the previous page",
+            "limit": "largest number of aggregates, from 1 to 10000",
+        },
+        refusals=(400,),
+    ),
+    ("/berth/aggregates", "POST"): DescribedOperation(
+        "Create an aggregate.",
+        bodies.AggregateAfterEdit,
+        body=bodies.NewAggregate,
+        status=201,
+        further={200: "It exists already like this."},
+        refusals=(400, 409),
+    ),
+    ("/berth/aggregates/{aggregate}", "GET"): DescribedOperation(
+        "Show an aggregate and its hosts.", bodies.AggregateShown, refusals=(404,)
+    ),
+    ("/berth/aggregates/{aggregate}", "PATCH"): DescribedOperation(
+        "Change the name, metadata and hosts of an aggregate, all or nothing.",
+        bodies.AggregateAfterEdit,
+        body=bodies.AggregateChange,
+        refusals=(400, 404, 409),
+    ),
+    ("/berth/aggregates/{aggregate}", "DELETE"): DescribedOperation(
+        "Delete an aggregate.", query=_FORCE, status=204, refusals=(404, 409)
+    ),
+    ("/berth/aggregates/{aggregate}/hosts/{host}", "PUT"): DescribedOperation(
+        "Add a host to an aggregate.", bodies.AggregateAfterEdit, query=_FORCE, refusals=(404, 409)
+    ),
+    ("/berth/aggregates/{aggregate}/hosts/{host}", "DELETE"): DescribedOperation(
+        "Remove a host from an aggregate.", bodies.AggregateAfterEdit, query=_FORCE, refusals=(404, 409)
+    ),
+}
+
+
+async def serve(call: ApiCall) -> ApiAnswer:
+    """Answer with the OpenAPI document."""
+    return ApiAnswer(body=_encoded(), kind=_JSON)
+
+
+@cache
+def _encoded() -> bytes:
+    return msgspec.json.encode(document())
+
+
+def document() -> dict[str, Any]:
+    """Return the OpenAPI 3.1 document of the routes under /berth."""
+    types = [type_ for each in OPERATIONS.values() for type_ in (each.answer, each.body) if type_ is not None]
+    distinct = [*dict.fromkeys(type_ for type_ in types if isinstance(type_, type)), bodies.Refusal]
+    _, schemas = msgspec.json.schema_components(distinct, ref_template=_REFERENCE)
+    paths: dict[str, dict[str, Any]] = {}
+    for (address, method), operation in OPERATIONS.items():
+        paths.setdefault(address, {})[method.lower()] = _operation(address, method, operation)
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "berth",
+            "version": "1.0",
+            "summary": "Resources that berth serves in addition to the OpenStack Placement API.",
+            "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
+        },
+        "servers": [{"url": "/"}],
+        "security": [{_TOKEN: []}],
+        "paths": paths,
+        "components": {
+            "schemas": schemas,
+            "securitySchemes": {_TOKEN: {"type": "apiKey", "in": "header", "name": "X-Auth-Token"}},
+        },
+    }
+
+
+def _operation(address: str, method: str, operation: DescribedOperation) -> dict[str, Any]:
+    answer = {} if operation.answer is None else {"content": _content(operation.answer, operation.media)}
+    responses = {str(operation.status): {"description": operation.summary, **answer}}
+    for status, why in (operation.further or {}).items():
+        responses[str(status)] = {"description": why, **answer}
+    for status in (*operation.refusals, *(() if operation.is_open else (401, 403, 503))):
+        responses[str(status)] = {
+            "description": _REFUSALS[status],
+            "content": _content(bodies.Refusal, _JSON),
+        }
+    described: dict[str, Any] = {
+        "operationId": "_".join([method.lower(), *re.findall(r"\w+", address.removeprefix("/berth/"))]),
+        "summary": operation.summary,
+        "parameters": [
+            *(_parameter(name, "path", _IN_PATH[name]) for name in re.findall(r"{(\w+)}", address)),
+            *(_parameter(name, "query", text) for name, text in (operation.query or {}).items()),
+        ],
+        "responses": responses,
+    }
+    if operation.body is not None:
+        described["requestBody"] = {"required": True, "content": _content(operation.body, _JSON)}
+    if operation.is_open:
+        described["security"] = []
+    return described
+
+
+def _parameter(name: str, place: str, text: str) -> dict[str, Any]:
+    required = place == "path"
+    return {
+        "name": name,
+        "in": place,
+        "description": text,
+        "required": required,
+        "schema": {"type": "string"},
+    }
+
+
+def _content(type_: type[Any], media: str) -> dict[str, Any]:
+    if not isinstance(type_, type):  # any JSON object
+        return {media: {"schema": {"type": "object"}}}
+    return {media: {"schema": {"$ref": _REFERENCE.format(name=type_.__name__)}}}

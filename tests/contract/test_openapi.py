@@ -1,0 +1,179 @@
+"""The OpenAPI document of the routes under /berth: complete, valid, and equal to what is served."""
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import jsonschema
+import msgspec
+import pytest
+from jsonschema import Draft202012Validator
+
+from placement_worker.http.app import ROUTES
+from placement_worker.http.openapi import ADDRESS, OPERATIONS, document
+from tests.support.http_placement import HttpPlacement
+from tests.support.ids import uid
+
+DOCUMENT: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(document()))
+
+# The parts of the OpenAPI 3.1 specification that the document uses; other fields are errors.
+OBJECT = {"type": "object", "additionalProperties": False}
+MEDIA = {
+    "type": "object",
+    "minProperties": 1,
+    "additionalProperties": OBJECT | {"required": ["schema"], "properties": {"schema": {"type": "object"}}},
+}
+PARAMETER = OBJECT | {
+    "required": ["name", "in", "schema"],
+    "properties": {
+        "name": {"type": "string", "minLength": 1},
+        "in": {"enum": ["query", "path"]},
+        "description": {"type": "string"},
+        "required": {"type": "boolean"},
+        "schema": {"type": "object"},
+    },
+    "if": {"properties": {"in": {"const": "path"}}},
+    "then": {"required": ["required"], "properties": {"required": {"const": True}}},
+}
+RESPONSE = OBJECT | {
+    "required": ["description"],
+    "properties": {"description": {"type": "string", "minLength": 1}, "content": MEDIA},
+}
+SECURITY = {"type": "array", "items": {"type": "object", "additionalProperties": {"type": "array"}}}
+OPERATION = OBJECT | {
+    "required": ["operationId", "summary", "responses"],
+    "properties": {
+        "operationId": {"type": "string", "pattern": "^[a-z_]+$"},
+        "summary": {"type": "string", "minLength": 1},
+        "parameters": {"type": "array", "items": PARAMETER, "uniqueItems": True},
+        "requestBody": OBJECT
+        | {"required": ["content"], "properties": {"required": {"type": "boolean"}, "content": MEDIA}},
+        "responses": OBJECT | {"patternProperties": {"^[1-5][0-9]{2}$": RESPONSE}, "minProperties": 1},
+        "security": SECURITY,
+    },
+}
+OPENAPI = OBJECT | {
+    "required": ["openapi", "info", "paths"],
+    "properties": {
+        "openapi": {"pattern": r"^3\.1\.\d+$"},
+        "info": OBJECT
+        | {
+            "required": ["title", "version"],
+            "properties": {
+                "title": {"type": "string"},
+                "version": {"type": "string"},
+                "summary": {"type": "string"},
+                "license": OBJECT
+                | {
+                    "required": ["name"],
+                    "properties": {"name": {"type": "string"}, "identifier": {"type": "string"}},
+                },
+            },
+        },
+        "servers": {"type": "array", "items": OBJECT | {"properties": {"url": {"type": "string"}}}},
+        "security": SECURITY,
+        "paths": OBJECT
+        | {
+            "patternProperties": {
+                "^/": OBJECT | {"patternProperties": {"^(get|put|post|delete|patch)$": OPERATION}}
+            }
+        },
+        "components": OBJECT
+        | {
+            "properties": {
+                "schemas": {"type": "object", "propertyNames": {"pattern": r"^[a-zA-Z0-9._-]+$"}},
+                "securitySchemes": {
+                    "additionalProperties": OBJECT
+                    | {
+                        "required": ["type", "in", "name"],
+                        "properties": {
+                            "type": {"const": "apiKey"},
+                            "in": {"const": "header"},
+                            "name": {"type": "string"},
+                        },
+                    }
+                },
+            }
+        },
+    },
+}
+
+
+def references(part: Any) -> Iterator[str]:
+    if isinstance(part, dict):
+        if isinstance(reference := part.get("$ref"), str):
+            yield reference
+        for value in part.values():
+            yield from references(value)
+    elif isinstance(part, list):
+        for value in part:
+            yield from references(value)
+
+
+def test_every_route_under_berth_is_described_and_no_other() -> None:
+    served = {
+        (pattern, operation.method)
+        for pattern, operations in ROUTES.items()
+        if pattern.startswith("/berth/")
+        for operation in operations
+    }
+    assert OPERATIONS.keys() == served
+    assert {
+        (pattern, method.upper()) for pattern, methods in DOCUMENT["paths"].items() for method in methods
+    } == served
+
+
+def test_the_operations_that_take_a_body_are_those_with_a_body_in_the_document() -> None:
+    for pattern, operations in ROUTES.items():
+        for operation in operations if pattern.startswith("/berth/") else ():
+            described = DOCUMENT["paths"][pattern][operation.method.lower()]
+            assert ("requestBody" in described) == bool(operation.body), pattern
+
+
+def test_the_document_is_valid_openapi() -> None:
+    jsonschema.validate(DOCUMENT, OPENAPI)
+    for name, schema in DOCUMENT["components"]["schemas"].items():
+        Draft202012Validator.check_schema(schema)
+        assert schema.get("type") or schema.keys() & {"anyOf", "$ref"}, name
+    known = {f"#/components/schemas/{name}" for name in DOCUMENT["components"]["schemas"]}
+    assert {*references(DOCUMENT)} <= known
+    ids = [each["operationId"] for methods in DOCUMENT["paths"].values() for each in methods.values()]
+    assert len(ids) == len({*ids})
+
+
+def test_every_variable_of_an_address_is_a_parameter() -> None:
+    for address, methods in DOCUMENT["paths"].items():
+        for operation in methods.values():
+            named = [each["name"] for each in operation["parameters"] if each["in"] == "path"]
+            assert named == re.findall(r"{(\w+)}", address)
+
+
+@pytest.mark.parametrize("token", ["admin", ""])
+async def test_the_document_is_served_without_a_token(near: HttpPlacement, token: str) -> None:
+    answer = await near.client.get(ADDRESS, headers={"x-auth-token": token} if token else {})
+    assert answer.status_code == 200
+    assert answer.headers["content-type"] == "application/json"
+    assert answer.json() == DOCUMENT
+
+
+async def test_responses_follow_their_schemas(near: HttpPlacement) -> None:
+    await near.provider(uid(1, "a"), VCPU=8)
+    edited = await near.made("/berth/aggregates", {"name": "east"}, method="POST")
+    loaded = {"providers": [{"id": uid(2, "a"), "name": "host-2", "inventories": {}}]}
+    bodies = {
+        ("/berth/aggregates", "post", 201): edited,
+        ("/berth/aggregates", "get", 200): await near.made("/berth/aggregates", method="GET"),
+        ("/berth/aggregates/{aggregate}", "get", 200): await near.made(
+            "/berth/aggregates/east", method="GET"
+        ),
+        ("/berth/aggregates/{aggregate}", "patch", 200): await near.made(
+            "/berth/aggregates/east", {"metadata": {"ssd": "true"}}, method="PATCH"
+        ),
+        ("/berth/explain", "get", 200): await near.made("/berth/explain?resources=VCPU:9", method="GET"),
+        ("/berth/providers", "post", 200): await near.made("/berth/providers", loaded, method="POST"),
+        ("/berth/aggregates/{aggregate}", "get", 404): (await near("GET", "/berth/aggregates/absent")).json(),
+    }
+    for (address, method, status), body in bodies.items():
+        response = DOCUMENT["paths"][address][method]["responses"][str(status)]
+        schema = response["content"]["application/json"]["schema"]
+        jsonschema.validate(body, schema | {"components": DOCUMENT["components"]})
