@@ -15,7 +15,7 @@ from placement_worker.core.groups import Demand, JointRules, Slot, SlotPlanner
 from placement_worker.core.index import Index, Snapshot
 from placement_worker.core.row import Bools, Row
 from placement_worker.core.row_table import SHARES
-from placement_worker.core.ways import BREATH, AssignmentSearch, Choice, fullest_first, shares
+from placement_worker.core.ways import BREATH, AssignmentSearch, Choice, fullest_first, shares, top
 
 
 def check(query: FindCandidates) -> None:
@@ -143,6 +143,10 @@ def _with_names(index: Index, left: Bools, removing: list[Demand], removals: lis
     return named
 
 
+def has_room(row: Row, asks: Resources) -> bool:
+    return all(top(row, name) >= asked for name, asked in asks.items())
+
+
 def options_at(trees: Snapshot, plan: SearchPlan, anchor: Row) -> list[list[Row]]:
     """Return the providers that can satisfy each slot of the query at this host."""
     rows = trees.rows_of(anchor.uuid)
@@ -216,15 +220,7 @@ class FitFinder:
         options = options_at(snapshot, plan, anchor)
         if looking_again:
             options = [
-                fullest_first(
-                    [
-                        row
-                        for row in rows
-                        if all(top(row, name) >= asked for name, asked in slot.asks.items())
-                    ],
-                    slot.asks,
-                    anchor.root,
-                )
+                fullest_first([row for row in rows if has_room(row, slot.asks)], slot.asks, anchor.root)
                 for slot, rows in zip(plan.slots, options, strict=True)
             ]
         for way in AssignmentSearch(snapshot, plan.slots, plan.rules, options, mixed=shared is not None):
