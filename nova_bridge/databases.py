@@ -21,8 +21,8 @@ from nova_bridge.core.cloud import MirroredAggregate, NovaCell, NovaCloud, NovaH
 log = logging.getLogger(__name__)
 
 CELL0 = "00000000-0000-0000-0000-000000000000"  # instances that never got a host
-FULL_SECONDS = 30.0  # between two reads of all compute nodes; changed ones are read each time
-LONGEST_VALUE = 1024  # characters of a capability; longer ones cannot be compared
+FULL_SECONDS = 30.0  # between two reads of all compute nodes; other reads return changed nodes
+LONGEST_VALUE = 1024  # characters of a capability; a longer value is left out
 _DRIVERS = {"mysql": "mysql+aiomysql", "mariadb": "mysql+aiomysql", "postgresql": "postgresql+asyncpg"}
 
 _CELLS = text("SELECT id, uuid, name, database_connection, disabled FROM cell_mappings")
@@ -95,7 +95,7 @@ class NovaDatabases:
         return NovaCloud(known, hosts, aggregates)
 
     async def still_waits(self, instances: Sequence[str]) -> bool:
-        """Return whether Nova still waits for hosts for these instances, to boot or to move them."""
+        """Return whether Nova still waits for hosts of the instances, to boot or to move them."""
         try:
             async with self._api.connect() as connection:
                 for instance in instances:
@@ -251,8 +251,8 @@ async def _aggregates(connection: Any) -> dict[str, MirroredAggregate]:
 
 
 def address_of(url: str) -> URL:
-    """Return a database URL of Nova's configuration with an asynchronous driver. Raise ValueError if there is
-    none.
+    """Return a database URL of Nova's configuration with an asynchronous driver. Raise ValueError for an
+    unusable URL.
     """
     try:
         address = make_url(url)

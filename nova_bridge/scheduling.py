@@ -41,10 +41,10 @@ class Fallback(Protocol):
 
 
 class CallState(Protocol):
-    """What Nova's databases say about the caller of a repeated call."""
+    """The state of a call in Nova's databases."""
 
     async def still_waits(self, instances: Sequence[str]) -> bool:
-        """Return whether Nova still waits for hosts for these instances."""
+        """Return whether Nova still waits for hosts of the instances."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,7 +128,7 @@ class NovaScheduling:
         return RpcResult(value, None if moves else partial(self._undo, answer.placed))
 
     async def _undo(self, placed: Sequence[BuildPlaced]) -> None:
-        """Release claims whose caller does not wait for them any more, unless they were changed since."""
+        """Release the claims of a call that Nova has abandoned, except claims that have changed since."""
         for build in placed:
             log.warning("nova gave up on %s: its claim is released", build.build)
             await self._queries.release(ReleaseRequested(consumer=build.build, generation=build.generation))

@@ -17,7 +17,7 @@ from nova_bridge.core.request_spec import RequestedDestination, RequestSpec
 OWNER_NOVA = "OWNER_NOVA"
 OWNER_SINCE = 73  # version of compute services that set the trait
 _POLICIES: tuple[GroupPolicy, ...] = ("affinity", "anti-affinity", "soft-affinity", "soft-anti-affinity")
-# Extra specs whose resources arrive as groups of the request.
+# Extra specs that Nova translates into resource groups itself.
 _IN_GROUPS = ("accel:device_profile", "pci_passthrough:alias")
 
 
@@ -56,7 +56,7 @@ def translated(
     user: str = "",
     wants_alternates: bool = False,
 ) -> Translated:
-    """Return the query for a RequestSpec. Raise CannotJudge or NoSuchDestination if there is none."""
+    """Return the query for a RequestSpec. Raise CannotJudge or NoSuchDestination if it has none."""
     if why := unjudged(spec, options):
         raise CannotJudge(why)
     place = _destination(spec, cloud)
