@@ -26,15 +26,21 @@ def bus_url(foundation: Foundation) -> str:
     return f"{foundation.rabbitmq.url.rstrip('/')}/berth"
 
 
-@asynccontextmanager
-async def berth_on_rabbitmq(foundation: Foundation) -> AsyncIterator[str]:
-    """Run `berth run placement` with a virtual host for berth's other workers; a placement factory."""
-    await asyncio.to_thread(_make_virtual_host, foundation.rabbitmq, "berth")
-    access = ApiAccess(keystone=foundation.placement_user)
-    directory, url = foundation.directory / "berth", foundation.database_url
-    async with serving(BerthPlacement(directory, url, access, bus_url(foundation))) as server:
-        await register(foundation.keystone.admin, server.base_url)
-        yield server.base_url
+class BerthOnRabbitMQ:
+    """berth as a region's Placement, with a virtual host for its other workers; `server` can be killed."""
+
+    server: BerthPlacement
+
+    @asynccontextmanager
+    async def placement(self, foundation: Foundation) -> AsyncIterator[str]:
+        """Run `berth run placement` and put it into the catalogue; a placement factory."""
+        await asyncio.to_thread(_make_virtual_host, foundation.rabbitmq, "berth")
+        access = ApiAccess(keystone=foundation.placement_user)
+        directory, url = foundation.directory / "berth", foundation.database_url
+        self.server = BerthPlacement(directory, url, access, bus_url(foundation))
+        async with serving(self.server):
+            await register(foundation.keystone.admin, self.server.base_url)
+            yield self.server.base_url
 
 
 class BerthWorker:
@@ -83,7 +89,7 @@ async def berth_scheduling(
     settings: Mapping[str, str] | None = None,
     workers: Sequence[str] = ("scheduler", "nova"),
 ) -> AsyncIterator[dict[str, BerthWorker]]:
-    """Run berth's scheduler and bridge for a region whose Placement is `berth_on_rabbitmq`.
+    """Run berth's scheduler and bridge for a region whose Placement is `BerthOnRabbitMQ`.
 
     Yields the workers by name, when the bridge consumes Nova's calls.
     """

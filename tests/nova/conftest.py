@@ -17,7 +17,7 @@ from deploy.nova import (
     openstack_placement,
     running_nova,
 )
-from deploy.nova_scheduling import berth_on_rabbitmq, berth_scheduling
+from deploy.nova_scheduling import BerthOnRabbitMQ, berth_scheduling
 from deploy.servers import find_binaries
 from tests.support.servers import installed
 
@@ -30,7 +30,8 @@ async def region(request: pytest.FixtureRequest) -> AsyncIterator[NovaRegion]:
     installed(find_nova)
     if request.param == "berth-schedules":
         options = replace(HOSTS, has_scheduler=False)
-        async with running_nova(options, placement=berth_on_rabbitmq) as running, berth_scheduling(running):
+        berth = BerthOnRabbitMQ()
+        async with running_nova(options, placement=berth.placement) as running, berth_scheduling(running):
             yield running
         return
     placement = openstack_placement if request.param == "openstack" else berth_placement

@@ -7,6 +7,7 @@ import pytest
 import pytest_asyncio
 
 from deploy.nova import NovaRegion, openstack_placement
+from deploy.nova_client import wait_until
 from tests.nova.checks import SECONDS, audit, check_allocations
 
 pytestmark = [pytest.mark.nova, pytest.mark.services, pytest.mark.asyncio(loop_scope="module")]
@@ -45,8 +46,13 @@ async def test_a_multi_create_places_every_server(region: NovaRegion) -> None:
 async def test_a_server_that_fits_nowhere_ends_in_error(region: NovaRegion) -> None:
     flavor = await region.nova.create_flavor("too-large", vcpus=17)
     server = await region.nova.boot(flavor=flavor)
-    found = await region.nova.reaches(server, "ERROR", seconds=SECONDS)
-    assert "No valid host was found" in found["fault"]["message"]
+    await region.nova.reaches(server, "ERROR", seconds=SECONDS)
+
+    async def has_fault() -> bool:  # Nova stores it a moment after the status
+        fault = (await region.nova.server(server)).get("fault", {})
+        return "No valid host was found" in fault.get("message", "")
+
+    await wait_until(has_fault, "the fault is stored", SECONDS)
 
 
 async def test_a_resize_is_confirmed_or_reverted(region: NovaRegion) -> None:
