@@ -288,11 +288,12 @@ def question(build: Build) -> ClaimRequested | ReleaseRequested:
         return ReleaseRequested(
             consumer=build.id, generation=build.generation, keep=holder, retire=SHELVED
         )  # its boot, if redelivered, must not be placed again
-    source = build.hosts[move.source].choice.allocations
+    source, there = build.hosts[move.source].choice.allocations, build.host.choice.allocations
+    shared = {provider: amounts for provider, amounts in source.items() if provider in there}
     claim = ConsumerClaim(
         consumer=build.id,
         generation=build.generation,
-        choices=(Choice(allocations=source if move.afresh else {}),),
+        choices=(Choice(allocations=source if move.afresh else shared),),
         project=build.spec.project,
         user=build.spec.user,
         keep=holder,

@@ -138,7 +138,7 @@ def undone_unknown(placed: MovePlaced) -> claims.ClaimRequested | claims.Release
     claim = claims.ConsumerClaim(
         consumer=placed.build,
         generation=placed.generation,
-        choices=(claims.Choice(allocations={}),),
+        choices=(claims.Choice(allocations=placed.shared),),
         project=placed.spec.project,
         user=placed.spec.user,
         take_over=builds.holder_consumer(placed.build, placed.attempt),
