@@ -31,7 +31,7 @@ _Before = dict[tuple[str, str], int]
 
 
 class Former(NamedTuple):
-    """What a consumer had before an order, and what was in use."""
+    """The state of a consumer before an order, and the usage of its providers then."""
 
     generation: int
     held: Allocations

@@ -203,8 +203,8 @@ async def test_a_move_on_one_pool_holds_its_share_once(
         assert (await held(placement))[BUILD][0] == source
     else:
         released = ReleaseRequested(consumer=kept, generation=1, cell="c1")
-        [answer] = await placement.claims.release_many([released])
-        assert isinstance(answer.result, Released)
+        [freed] = await placement.claims.release_many([released])
+        assert isinstance(freed.result, Released)
         assert (await held(placement))[BUILD][0] == destination
     assert used_of(placement) == (had if is_undone else gets)
     assert set(await holdings(placement.database)) == {uid(BUILD)}
