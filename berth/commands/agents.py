@@ -122,8 +122,13 @@ async def check_command(
         )
     except BadDriver as problem:
         raise BadSetting(f"{driver}: {problem.option}{': ' * bool(problem.option)}{problem}") from None
-    logging.getLogger("compute_sim").setLevel(logging.ERROR)  # warnings of the rules' agents are expected
-    results = await check_driver(stand)
+    logger = logging.getLogger("compute_sim")
+    level = logger.level
+    logger.setLevel(logging.ERROR)  # warnings of the rules' agents are expected
+    try:
+        results = await check_driver(stand)
+    finally:
+        logger.setLevel(level)
     colours = {"passed": "green", "failed": "red", "skipped": "yellow"}
     rows = [
         (each.part, Text(each.outcome, colours[each.outcome]), each.rule, printable(each.reason))
