@@ -68,7 +68,8 @@ class ConsumerClaim(Value, frozen=True, kw_only=True):
     # of the source is then of type MIGRATION.
     begins: Id | None = None
     # Take over all allocations of this consumer instead of any choice. Neither capacity nor the server group
-    # is checked.
+    # is checked. At providers that share with other trees, the consumer keeps what it has, up to the amounts
+    # of the first choice: a move counts such a share once.
     take_over: Id | None = None
 
 

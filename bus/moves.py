@@ -81,6 +81,7 @@ class MovePlaced(Message, frozen=True, kw_only=True):
     verify_for: Wait = ""
     decision: Decision = Decision()
     reply_to: ReplyTo = ""
+    shared: Allocations = field(default_factory=dict)  # of the source, at providers that both ends use
     # Move from another cell: that cell, the original placement, and the last attempt and step there.
     out_of: Text = ""
     booted: BuildPlaced | None = None

@@ -28,8 +28,8 @@ from deploy.keystone import KeystoneServer
 from deploy.mariadb import MariaDB
 from deploy.nova_client import NovaClient, TokenClient, wait_until
 from deploy.nova_configuration import API_DATABASE, CELL0, Addresses, HostCapacity, NovaOptions, cell_database
-from deploy.nova_databases import MariaNova, NovaDatabases, PostgresNova
-from deploy.nova_identity import Identity
+from deploy.nova_databases import MariaNova, PostgresNova, RegionDatabases
+from deploy.nova_identity import RegionUsers
 from deploy.nova_placements import (
     Foundation,
     PlacementFactory,
@@ -99,7 +99,7 @@ async def _start(
     names = [API_DATABASE, CELL0, *cells]
     broker = rabbitmq or RabbitMQ(directory / "rabbitmq")
     postgres = Postgres(directory / "postgres")
-    databases: NovaDatabases = PostgresNova(postgres)
+    databases: RegionDatabases = PostgresNova(postgres)
     keystone = KeystoneServer(directory / "keystone", python=find_nova())
     stand_ins = StandIns(directory / "stand-ins")
     servers: list[Server] = [postgres, keystone, stand_ins, *([] if rabbitmq else [broker])]
@@ -122,7 +122,7 @@ async def _start(
         asyncio.to_thread(_make_virtual_hosts, broker, set(buses.values())),
     )
     http = await stack.enter_async_context(TokenClient(keystone.admin))
-    identity, port = Identity(http, keystone), free_port()
+    identity, port = RegionUsers(http, keystone), free_port()
     users = await identity.make_users()
     await identity.make_endpoints({
         "compute": f"http://127.0.0.1:{port}/v2.1", "image": f"{stand_ins.base_url}/image",

@@ -11,7 +11,7 @@ from deploy.mariadb import MariaDB
 from deploy.postgres import Postgres
 
 
-class NovaDatabases(Protocol):
+class RegionDatabases(Protocol):
     """A database server that Nova can use."""
 
     async def create(self, names: Iterable[str]) -> None:

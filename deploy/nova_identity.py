@@ -12,7 +12,7 @@ from deploy.placement import KeystoneUser
 SERVICE_USERS = {"nova": ("admin", "service"), "placement": ("service",)}
 
 
-class Identity:
+class RegionUsers:
     """Writes to a Keystone as its administrator."""
 
     def __init__(self, http: TokenClient, keystone: KeystoneServer) -> None:

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 from msgspec import structs
@@ -19,6 +19,9 @@ from bus.errors import OperationRefused
 from bus.leases import AgentEditRequested, AgentsFound
 from bus.masking import printable
 from bus.requests import Flavor
+
+if TYPE_CHECKING:
+    from compute_sim.driver_kit import DriverStand, RuleResult
 
 _COLUMNS = ("agent", "cell", "state", "lease", "epoch", "free", "occupied", "leaving")
 
@@ -106,10 +109,10 @@ async def check_command(
     The driver creates and destroys guests on its hypervisor. No broker and no database is needed. The rules
     are described in docs/howto/driver.md.
     """
-    from compute_sim.driver_kit import DriverStand, check_driver
+    from compute_sim.driver_kit import DriverStand
     from compute_sim.driver_loading import BadDriver, load_driver
 
-    hosts = (*(host or ()), "check-1", "check-2")[: max(len(host or ()), 2)]
+    hosts = (*(host or ()), "check-1", "check-2")
     flavor = Flavor(name="check", vcpus=vcpus, memory_mb=memory_mb, disk_gb=disk_gb)
     given = _driver_options(options or ())
     try:
@@ -122,8 +125,7 @@ async def check_command(
         )
     except BadDriver as problem:
         raise BadSetting(f"{driver}: {problem.option}{': ' * bool(problem.option)}{problem}") from None
-    logging.getLogger("compute_sim").setLevel(logging.ERROR)  # warnings of the rules' agents are expected
-    results = await check_driver(stand)
+    results = await _results(stand)
     colours = {"passed": "green", "failed": "red", "skipped": "yellow"}
     rows = [
         (each.part, Text(each.outcome, colours[each.outcome]), each.rule, printable(each.reason))
@@ -134,6 +136,18 @@ async def check_command(
     if not cli.as_json:
         cli.tell(f"{len(results) - failed} of {len(results)} rules without a failure")
     return 1 if failed else 0
+
+
+async def _results(stand: "DriverStand") -> "Sequence[RuleResult]":
+    from compute_sim.driver_kit import check_driver
+
+    logger = logging.getLogger("compute_sim")
+    level = logger.level
+    logger.setLevel(logging.ERROR)  # warnings of the rules' agents are expected
+    try:
+        return await check_driver(stand)
+    finally:
+        logger.setLevel(level)
 
 
 def _driver_options(given: Sequence[str]) -> dict[str, Any]:

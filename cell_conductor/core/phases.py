@@ -287,10 +287,12 @@ def question(build: Build) -> ClaimRequested | ReleaseRequested:
         return ReleaseRequested(
             consumer=build.id, generation=build.generation, keep=holder, retire=SHELVED
         )  # its boot, if redelivered, must not be placed again
-    source = build.hosts[move.source].choice.allocations if move.afresh else {}
+    source, there = build.hosts[move.source].choice.allocations, build.host.choice.allocations
+    shared = {provider: amounts for provider, amounts in source.items() if provider in there}
+    held = Choice(allocations=source if move.afresh else shared)
     kept = None if move.afresh else builds.holder_consumer(build.id, move.placed.attempt)
     named = build.id, build.generation, build.spec
-    return builds.claim_of(*named, Choice(allocations=source), keep=holder, take_over=kept)
+    return builds.claim_of(*named, held, keep=holder, take_over=kept)
 
 
 def _ordered(build: Build, move: moves.BuildMove, phase: MovePhase) -> MoveOrdered:

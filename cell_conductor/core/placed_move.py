@@ -134,8 +134,8 @@ def undone_unknown(placed: MovePlaced) -> claims.ClaimRequested | claims.Release
     if placed.kind not in KEPT:
         return None
     kept = builds.holder_consumer(placed.build, placed.attempt)
-    nothing = claims.Choice(allocations={})
-    return builds.claim_of(placed.build, placed.generation, placed.spec, nothing, take_over=kept)
+    shared = claims.Choice(allocations=placed.shared)
+    return builds.claim_of(placed.build, placed.generation, placed.spec, shared, take_over=kept)
 
 
 def late_move_report(build: Build, report: MoveReported) -> Stepped:

@@ -4,10 +4,12 @@ later order therefore sees what an earlier one took; a failing order changes not
 
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from typing import NamedTuple
 
 from bus import claims
 from bus.moves import BEGUN, SHELVED
 from bus.vocabulary import Allocations
+from placement_worker.core import shared_pools as pools
 from placement_worker.core.claim_world import (
     ClaimWorld,
     Holder,
@@ -26,6 +28,14 @@ _Steps = list[tuple[Holder, int, Allocations, claims.ConsumerClaim | None, int |
 
 # What was in use of (provider, class) before an order's consumers gave it back.
 _Before = dict[tuple[str, str], int]
+
+
+class Former(NamedTuple):
+    """The state of a consumer before an order, and the usage of its providers then."""
+
+    generation: int
+    held: Allocations
+    used: _Before
 
 
 def claim(order: claims.ClaimRequested, world: ClaimWorld) -> tuple[claims.ClaimResult, ...] | None:
@@ -102,6 +112,7 @@ def _judge(order: claims.ClaimRequested, world: ClaimWorld, steps: _Steps) -> li
     if any(fences) or named_twice(order):
         return fenced_off(order, world, fences)
     holders = [world.holders[claim.consumer] for claim in order.claims]
+    former = [holder.held for holder in holders]
     generations = [holder.generation for holder in holders]
     before: _Before = {}
     for claim, holder in zip(order.claims, holders, strict=True):
@@ -116,20 +127,16 @@ def _judge(order: claims.ClaimRequested, world: ClaimWorld, steps: _Steps) -> li
         elif holder.held:
             _hold(world, holder, 0, {}, None, holder.group)
     return [
-        _take(claim, holder, generation, before, steps, world)
-        for claim, holder, generation in zip(order.claims, holders, generations, strict=True)
+        _take(claim, holder, Former(generation, held, before), steps, world)
+        for claim, holder, generation, held in zip(order.claims, holders, generations, former, strict=True)
     ]
 
 
 def _take(
-    claim: claims.ConsumerClaim,
-    holder: Holder,
-    generation: int,
-    before: _Before,
-    steps: _Steps,
-    world: ClaimWorld,
+    claim: claims.ConsumerClaim, holder: Holder, former: Former, steps: _Steps, world: ClaimWorld
 ) -> claims.Claimed | claims.Refused:
     """Claim the first choice that fits; allocations taken over from a holder consumer need no check."""
+    generation = former.generation
     held_for = world.holders[claim.take_over] if claim.take_over else None
     group = held_for.group if held_for is not None and holder.group is None else holder.group
     if claim.group is not None:
@@ -137,20 +144,30 @@ def _take(
         if group is None or world.groups[group].project != claim.project:
             return claims.Refused(refusals=(claims.NoGroup(group=claim.group),) * len(claim.choices))
     if held_for is not None:
-        held = held_for.held
+        kept = pools.kept_on_return(former.held, held_for.held, claim.choices[0].allocations, world.sharing)
+        if claim.keep:
+            _give_up(world, world.holders[claim.keep], kept)
+        held = pools.joined(held_for.held, kept)
         _remember(steps, held_for)
         _hold(world, held_for, 0, {}, None, held_for.group)
         _hold(world, holder, generation + 1, held, claim, group)
         return claims.Claimed(choice=0, generation=holder.generation, number=0)
     refusals: list[claims.Refusal] = []
     for position, choice in enumerate(claim.choices):
-        refusal = _refusal(choice, before, world)
+        shared: Allocations = {}
+        if claim.begins and claim.keep:
+            shared = pools.shared_by(former.held, choice.allocations, world.sharing)
+        _count(world, shared, -1)
+        refusal = _refusal(choice, former.used, world)
+        _count(world, shared, +1)
         # The group may have been deleted since the consumer joined it.
         if refusal is None and group is not None and group in world.groups:
             refusal = world.groups[group].refusal(_roots(world, choice.allocations), holder.uuid)
         if refusal is not None:
             refusals.append(refusal)
             continue
+        if shared and claim.keep:
+            _give_up(world, world.holders[claim.keep], shared)
         if choice.allocations:
             _hold(world, holder, generation + 1, choice.allocations, claim, group)
         else:  # it holds nothing from now on, and is in no group
@@ -230,6 +247,13 @@ def _leave_to(world: ClaimWorld, holder: Holder, holder_consumer: Holder, type_:
     holder_consumer.heir_of, holder_consumer.heir_type = holder, type_
     holder_consumer.keeps_for = holder.keeps_for or holder.uuid
     _hold(world, holder_consumer, holder_consumer.generation + 1, both, None, group)
+
+
+def _give_up(world: ClaimWorld, holder: Holder, shared: Allocations) -> None:
+    """Take amounts from a holder consumer that the instance itself holds at shared providers."""
+    left = pools.without(holder.held, shared)
+    if left != holder.held:
+        _hold(world, holder, holder.generation if left else 0, left, None, holder.group)
 
 
 def _hold(

@@ -9,7 +9,7 @@ from bus.resources import LoadResult
 from bus.vocabulary import Id
 
 
-class NewAggregate(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+class AggregateCreation(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """An aggregate to create."""
 
     name: AggregateName

@@ -27,12 +27,12 @@ from placement_worker.http.api_call import (
 from placement_worker.http.bodies import (
     AggregateAfterEdit,
     AggregateChange,
+    AggregateCreation,
     AggregateShown,
     AggregatesListed,
     ChangeEvent,
     HostInAggregate,
     LoadResults,
-    NewAggregate,
     ProviderChanged,
 )
 from placement_worker.http.schemas import is_uuid
@@ -145,7 +145,7 @@ def _event(change: PlacementChanged) -> ServerSentEvent:
 
 MOST = 10_000  # in one answer
 
-_new = msgspec.json.Decoder(NewAggregate)
+_new = msgspec.json.Decoder(AggregateCreation)
 _change = msgspec.json.Decoder(AggregateChange)
 
 

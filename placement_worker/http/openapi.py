@@ -93,7 +93,7 @@ OPERATIONS: Mapping[tuple[str, str], DescribedOperation] = {
     ("/berth/aggregates", "POST"): DescribedOperation(
         "Create an aggregate.",
         bodies.AggregateAfterEdit,
-        body=bodies.NewAggregate,
+        body=bodies.AggregateCreation,
         status=201,
         further={200: "It exists already like this."},
         refusals=(400, 409),

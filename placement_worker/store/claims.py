@@ -125,11 +125,13 @@ class ClaimScope:
     providers: Collection[str] = ()
     groups: Collection[str] | None = None  # None: group policies are not judged
     cell: str = ""
+    moves: bool = False  # a claim begins or undoes a move: providers that share with other trees matter
 
 
 def claim_scope(claims: Collection[ConsumerClaim], providers: Collection[str]) -> ClaimScope:
     """Return the consumers, providers and server groups that claims name."""
-    scope = ClaimScope({}, set(), providers)
+    moves = any(claim.take_over or (claim.begins and claim.keep) for claim in claims)
+    scope = ClaimScope({}, set(), providers, moves=moves)
     for claim in claims:
         if claim.generation is None or not claim.fenced:
             scope.new_consumers.setdefault(claim.consumer, claim)
@@ -180,7 +182,7 @@ async def open_world(tx: Transaction, book: Book, scope: ClaimScope, now: float)
         for provider_id, shape in shapes.items()
     ):
         raise Conflict("allocations may have moved while their providers were being locked")
-    if world.groups:
+    if world.groups or scope.moves:
         world.sharing = await server_groups.sharing(tx, world.providers)
     if scope.cell:
         roots = {uuid: provider.root for uuid, provider in claimed.items()}

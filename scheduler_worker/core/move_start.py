@@ -19,7 +19,7 @@ from bus.moves import MoveKind, MovePlaced, MoveRefused, MoveRequested
 from bus.queries import BuildStands, Candidate
 from bus.requests import BuildSpec, Hints
 from bus.resources import Provider
-from bus.vocabulary import MAX_CAUSE, Id
+from bus.vocabulary import MAX_CAUSE, Allocations, Id
 
 # moves that need a destination
 SEEKING: tuple[MoveKind, ...] = ("migrate", "resize", "live", "evacuate", "unshelve")
@@ -128,13 +128,26 @@ class MoveStart(msgspec.Struct, frozen=True, gc=False):
             attempt=self.attempt,
             generation=generation,
             chosen=chosen,
-            alternates=alternates,
+            # The instance holds the share of a pool while it moves, so every destination must use that pool.
+            alternates=tuple([each for each in alternates if self._may_follow(each, chosen)]),
             spec=self.becomes,
             verify=asked.verify,
             verify_for=asked.verify_for,
             decision=decision or Decision(),
             reply_to=asked.reply_to,
+            shared=self._shared(chosen),
         )
+
+    def _may_follow(self, alternate: Selection, chosen: Selection | None) -> bool:
+        on_source = chosen is None or self.source is None or chosen.root == self.source.root
+        return on_source or self._shared(alternate) == self._shared(chosen)
+
+    def _shared(self, destination: Selection | None) -> Allocations:
+        """Return the source's amounts at providers that the destination uses too: pools, or the same host."""
+        if destination is None or self.source is None or not self.seeks:
+            return {}
+        had, gets = self.source.choice.allocations, destination.choice.allocations
+        return {provider: resources for provider, resources in had.items() if provider in gets}
 
     def stays(self) -> MovePlaced:
         """Return the message for a move that needs no destination: a rebuild or a shelve."""
@@ -262,7 +275,7 @@ def undoing(placed: MovePlaced, generation: int | None) -> ConsumerClaim:
     return ConsumerClaim(
         consumer=placed.build,
         generation=generation,
-        choices=(Choice({}),),
+        choices=(Choice(placed.shared),),
         project=placed.spec.project,
         user=placed.spec.user,
         take_over=holder_consumer(placed.build, placed.attempt) if placed.attempt else None,

@@ -324,7 +324,7 @@ async def test_a_check_of_many_hosts_does_not_block_builds(
     async def at_once(question: FindProviders) -> ProvidersFound:
         return ProvidersFound(providers=())
 
-    monkeypatch.setattr(agent.news, "providers", at_once)
+    monkeypatch.setattr(agent.news, "_providers", at_once)
     building = asyncio.create_task(builds())
     assert len(await agent.news.announce()) == 10 * HOSTS_AT_A_STRETCH
     building.cancel()

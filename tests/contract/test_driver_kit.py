@@ -1,6 +1,8 @@
 """The rules for drivers: the example of docs/howto/driver.md follows all, each broken driver breaks one."""
 
 import asyncio
+import re
+import sys
 import types
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -8,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from berth.commands import agents
+from berth.settings import BadSetting
 from bus.errors import Unavailable
 from bus.messages import BuildEnded
 from bus.moves import MoveOrdered
@@ -24,6 +28,7 @@ from compute_sim.guest_driver import DriverError, DriverGuest
 from compute_sim.guests import GuestRecord
 from compute_sim.machines import Machine
 from tests.support.buses import LOCALLY, Connect
+from tests.support.command_line import CommandLine
 from tests.support.driver_cloud import a_driver_cloud
 from tests.support.snippets import ROOT, snippets
 
@@ -259,5 +264,46 @@ def importable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, text in LOADABLE.items():
         (tmp_path / name).write_text(text)
     for name in ("folders", "licences"):
-        monkeypatch.setitem(__import__("sys").modules, name, module_of_the_page(name))
+        monkeypatch.setitem(sys.modules, name, module_of_the_page(name))
     monkeypatch.syspath_prepend(str(tmp_path))
+
+
+# The command
+
+
+async def test_the_command_reports_each_rule_and_fails_if_one_is_broken(
+    importable: Callable[[], None],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    agent_command = CommandLine("agent", agents, monkeypatch, capsys)
+    monkeypatch.setattr(sys.modules["folders"], "BoundlessDriver", _Boundless, raising=False)
+    path = f"path={tmp_path}/guests"
+    rules = await agent_command.json("check", "folders:FolderDriver", path, "vcpus=4", "--memory-mb", "32")
+    assert {rule["outcome"] for rule in rules} == {"passed"}
+    rules = await agent_command.json("check", "folders:BoundlessDriver", path, ends=1)
+    [failed] = [rule for rule in rules if rule["outcome"] == "failed"]
+    assert failed["reason"] == "a guest with 2147483647 MB of memory was created"
+    assert "22 of 23 rules" in await agent_command("check", "folders:BoundlessDriver", path, ends=1)
+
+
+@pytest.mark.parametrize(
+    ("words", "refusal"),
+    [
+        (("absent:Driver",), "absent:Driver: cannot import 'absent'"),
+        (("folders:FolderDriver",), "folders:FolderDriver: path: is required"),
+        (("folders:FolderDriver", "path"), "'path': give an option of the driver as NAME=VALUE"),
+        (("folders:FolderDriver", "path=p", "vcpus=many"), "vcpus: Expected `int`, got `str`"),
+        (("folders:FolderDriver", "path=[1"), "path: not JSON"),
+    ],
+)
+async def test_the_command_names_a_wrong_driver_or_option(
+    words: tuple[str, ...],
+    refusal: str,
+    importable: Callable[[], None],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(BadSetting, match=re.escape(refusal)):
+        await CommandLine("agent", agents, monkeypatch, capsys)("check", *words)

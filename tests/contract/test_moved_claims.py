@@ -7,10 +7,21 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from bus.claims import CLEANUP, MIGRATION, Claimed, ClaimRequested, Held, Released, Retired
+from bus.claims import (
+    CLEANUP,
+    MIGRATION,
+    Claimed,
+    ClaimRequested,
+    Held,
+    Released,
+    ReleaseRequested,
+    Retired,
+    holder_consumer,
+)
 from bus.clock import Clock
 from bus.moves import BEGUN, SHELVED
-from bus.resources import FindAllocations
+from bus.reports import Inventory
+from bus.resources import FindAllocations, LoadProviders
 from bus.vocabulary import Allocations, Contended
 from placement_worker import Placement
 from placement_worker.store import changes
@@ -19,6 +30,7 @@ from tests.support.ids import uid
 from tests.support.midway import EveryCommit, every_commit
 from tests.support.placement_builders import (
     a_claim,
+    a_load,
     a_placement,
     a_release,
     a_report,
@@ -145,6 +157,56 @@ async def test_a_move_begun_and_cancelled_concurrently_does_one_of_both(
                 assert there.keys() == {BUILD}
     await placement.memory.fresh()
     assert won  # on a quick machine either may win every time
+
+
+# On a pool
+
+POOL = uid(9, "e")
+
+
+async def with_pool(placement: Placement, disk: int) -> Allocations:
+    """Create a pool; the build on the first host holds a share of it. Return its allocations."""
+    shares = ("MISC_SHARES_VIA_AGGREGATE",)
+    load = a_load(9, inventories={"DISK_GB": Inventory(total=100)}, traits=shares)
+    loaded = await placement.bulk_load.load(LoadProviders(providers=(replace(load, id=POOL),)))
+    assert [each.did for each in loaded.results] == ["made"]
+    had = {**on_hosts(1, **FIVE), POOL: {"DISK_GB": disk}}
+    [done] = await claim(placement, an_order(a_claim(BUILD, had, generation=1, project="mine")))
+    assert isinstance(done, Claimed)
+    return had
+
+
+def used_of(placement: Placement) -> int:
+    row = placement.memory.index.rows[POOL]
+    return 100 - row.free["DISK_GB"]
+
+
+@pytest.mark.parametrize(("had", "gets", "both"), [(60, 60, 60), (60, 80, 80), (60, 40, 60)])
+@pytest.mark.parametrize("is_undone", [False, True], ids=["confirmed", "undone"])
+async def test_a_move_on_one_pool_holds_its_share_once(
+    placement: Placement, had: int, gets: int, both: int, is_undone: bool
+) -> None:
+    source = await with_pool(placement, had)
+    destination = {**on_hosts(2, **FIVE), POOL: {"DISK_GB": gets}}
+    kept = holder_consumer(uid(BUILD), 1)
+    began = a_claim(BUILD, destination, generation=2, begins=MOVE, project="mine")
+    [done] = await claim(placement, an_order(replace(began, keep=kept)))
+    assert isinstance(done, Claimed)
+    assert used_of(placement) == both
+    assert (await held(placement))[BUILD][0] == destination
+    if is_undone:
+        back = a_claim(BUILD, {POOL: {"DISK_GB": had}}, generation=3, project="mine")
+        [answer] = await placement.claims.claim_many([an_order(replace(back, take_over=kept))], cell="c1")
+        assert isinstance(answer.results[0], Claimed), answer
+        assert (await held(placement))[BUILD][0] == source
+    else:
+        released = ReleaseRequested(consumer=kept, generation=1, cell="c1")
+        [freed] = await placement.claims.release_many([released])
+        assert isinstance(freed.result, Released)
+        assert (await held(placement))[BUILD][0] == destination
+    assert used_of(placement) == (had if is_undone else gets)
+    assert set(await held(placement)) == {BUILD}
+    assert await breaches(placement.database) == []
 
 
 # Taken over again

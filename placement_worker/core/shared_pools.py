@@ -1,0 +1,62 @@
+"""A move between hosts that use one pool (shared storage): both have the same share, which is counted once.
+
+While the move is in progress the instance holds the share, and the holder of the source holds only what the
+source had more. If the move is undone, the instance keeps its share of the pool.
+"""
+
+from collections.abc import Collection
+
+from bus.vocabulary import Allocations
+
+
+def shared_by(source: Allocations, destination: Allocations, sharing: Collection[str]) -> Allocations:
+    """Return the amounts that both ends of a move have at providers that share with other trees."""
+    return _least(source, destination, sharing)
+
+
+def kept_on_return(
+    former: Allocations, taken_over: Allocations, source: Allocations, sharing: Collection[str]
+) -> Allocations:
+    """Return what an instance keeps of its `former` allocations at pools when it returns to its source.
+
+    `source` are the amounts of the source at pools; the holder has `taken_over` of them.
+    """
+    return _least(former, without(source, taken_over), sharing)
+
+
+def joined(allocations: Allocations, further: Allocations) -> Allocations:
+    """Return the sum of allocations."""
+    both = {provider: dict(resources) for provider, resources in allocations.items()}
+    for provider, resources in further.items():
+        amounts = both.setdefault(provider, {})
+        for name, amount in resources.items():
+            amounts[name] = amounts.get(name, 0) + amount
+    return both
+
+
+def without(allocations: Allocations, less: Allocations) -> Allocations:
+    """Return allocations reduced by other allocations; amounts below 1 are left out."""
+    left: Allocations = {}
+    for provider, resources in allocations.items():
+        minus = less.get(provider, {})
+        amounts = {
+            name: amount - minus.get(name, 0)
+            for name, amount in resources.items()
+            if amount > minus.get(name, 0)
+        }
+        if amounts:
+            left[provider] = amounts
+    return left
+
+
+def _least(first: Allocations, second: Allocations, sharing: Collection[str]) -> Allocations:
+    found: Allocations = {}
+    for provider in first.keys() & second.keys():
+        if provider in sharing:
+            other = second[provider]
+            amounts = {
+                name: min(amount, other[name]) for name, amount in first[provider].items() if name in other
+            }
+            if amounts:
+                found[provider] = amounts
+    return found
