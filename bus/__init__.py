@@ -1,4 +1,4 @@
-"""The bus: messages, queries and everything else that workers share. Workers never import one another.
+"""What all workers share: messages, queries, the connection to the broker. Workers never import one another.
 
 Where to begin: `bus/README.md`.
 """
