@@ -145,4 +145,4 @@ class CandidateSource(Protocol):
         """Register a callback for every change of placement: changed roots, changed aggregates and cells."""
 
     def watch_for_more(self, on_change: OnChange) -> None:
-        """Register a callback for changes that may let a waiting request fit: capacity, traits, inventories."""
+        """Register a callback for more capacity, traits or inventories, so that a waiting request may fit."""

@@ -299,7 +299,7 @@ class _Connection(HttpToolsProtocol):
         self.pipeline.clear()
 
     def _close(self) -> None:
-        """Close the connection when the client has read the response, or has read nothing for `slow` seconds."""
+        """Close the connection after the client read the response, or read nothing for `slow` seconds."""
         self.transport.close()
         self._watch_reader()
 

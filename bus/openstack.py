@@ -79,7 +79,7 @@ class Access:
     def keystone_client(
         self, *, timeout: float, connections: int = 1, transport: httpx.AsyncBaseTransport | None = None
     ) -> httpx.AsyncClient:
-        """Return an HTTP client for Keystone's API with these credentials; tests pass a `transport`."""
+        """Return an HTTP client for Keystone's API with these credentials; tests pass `transport`."""
         return httpx.AsyncClient(
             auth=self.http_auth(),
             verify=False if self.keystone_url.startswith("http://") else self.trust(),

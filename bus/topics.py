@@ -1,4 +1,4 @@
-"""Topics and queries: the message of each, and how its routing key is formed; and the lists of all of them."""
+"""Topics and queries: the message of each, how its routing key is formed, and the lists of all of them."""
 
 import re
 from dataclasses import dataclass

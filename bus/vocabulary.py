@@ -1,4 +1,4 @@
-"""The basic types of all messages: ids, names and counts, base classes, and refusals of edits in placement."""
+"""Basic types of all messages: ids, names and counts, base classes, and refusals of edits in placement."""
 
 from typing import Annotated, Literal, TypeVar
 
@@ -69,7 +69,7 @@ class Value(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Compact(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The base class of values encoded as JSON arrays, for long lists of them: fields may only be appended."""
+    """The base class of values encoded as JSON arrays, for long lists: fields may only be appended."""
 
 
 class Tagged(Value, frozen=True, kw_only=True, tag_field="is", tag=True):

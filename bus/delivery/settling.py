@@ -103,7 +103,7 @@ class ServedRow(ABC):
         return message
 
     def _check(self, envelope: Envelope, message: Message) -> None:
-        """Raise Undecodable if the contents contradict the routing key: broker permissions verify only keys."""
+        """Raise Undecodable if contents contradict the routing key: broker permissions verify only keys."""
         key = envelope.key
         expected = self._key_of(message)
         if key == self._by_name:
@@ -271,7 +271,7 @@ class ConsumedRow(ServedRow):
                 await self._publish_or_undo(cause, message)
 
     async def _publish_or_undo(self, cause: Envelope, message: Message) -> None:
-        """Publish a message. If it has no consumer, have the worker undo it, and publish what that returns."""
+        """Publish a message. If it has no consumer, have the worker undo it and publish what that returns."""
         assert self.row.unheard is not None
         try:
             await self._emitter.emit([(cause, message)], self.row.emits)

@@ -1,7 +1,7 @@
-"""Encodes and decodes the frames that every message needs as bytes: publish, confirm, deliver, acknowledge.
+"""Encodes and decodes the AMQP frames of messages directly as bytes: publish, confirm, deliver, acknowledge.
 
-aio-pika's objects and queues for them take half of a conductor's processor time. All other frames are
-aio-pika's.
+aio-pika's objects and queues for these frames take half of a conductor's processor time. All other frames are
+left to aio-pika.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ _BASIC = 60
 
 
 class Post(msgspec.Struct, frozen=True):
-    """An AMQP message to publish. A `mandatory` message must reach a queue."""
+    """An AMQP message to publish. If it is `mandatory`, at least one queue must receive it."""
 
     exchange: str
     key: str
@@ -83,11 +83,11 @@ class NoQueueBound(Exception):
 
 
 class NotTaken(Exception):
-    """The broker could not keep the message."""
+    """The broker could not store the message (basic.nack)."""
 
 
 class Wire(asyncio.StreamReader):
-    """The incoming AMQP frames of a connection: frequent types go directly to their channel."""
+    """Reads a connection's AMQP frames; frequent ones go directly to their channel, not to aio-pika."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(limit=1024 * 1024, loop=loop)
@@ -135,7 +135,7 @@ class Wire(asyncio.StreamReader):
 
 
 class FramesOfChannel:
-    """The frames of one channel: publications, deliveries and acknowledgements."""
+    """Sends and receives the frames of one channel: publications, confirms, deliveries, acknowledgements."""
 
     def __init__(
         self, wire: Wire, writer: asyncio.StreamWriter, number: int, frame_max: int, *, confirms: bool
@@ -155,7 +155,7 @@ class FramesOfChannel:
 
     @property
     def oldest(self) -> int:
-        """Return the delivery tag of the oldest unconfirmed message, or 0."""
+        """Return the delivery tag of the oldest unconfirmed message; 0 if there is none."""
         return next(iter(self._unconfirmed), 0)
 
     async def publish(self, post: Post) -> None:
@@ -204,7 +204,7 @@ class FramesOfChannel:
             self._writer.write(self._frame(_METHOD, method.to_bytes(4) + _SETTLED.pack(tag, how)))
 
     def take(self, kind: int, data: bytes, at: int, end: int) -> bool:
-        """Process a frame if it is of this channel's deliveries or confirms, and return whether it was."""
+        """Process a frame of a delivery or a confirm; return False, without effect, for any other frame."""
         if kind == _METHOD:
             return self._take_method(int.from_bytes(data[at : at + 4]), data, at + 4)
         coming = self._coming
@@ -274,7 +274,7 @@ _NONE: tuple[None, str] = (None, "")
 
 @dataclass(eq=False, slots=True)
 class _Coming:
-    """A message whose AMQP frames have not all arrived."""
+    """A message of which not all AMQP frames have arrived."""
 
     consumer: str | None  # None: returned messages
     tag: int
@@ -287,7 +287,7 @@ class _Coming:
 
 
 def _properties(header: bytes) -> Any | None:
-    """Return the properties in a content header, or None if it is unreadable."""
+    """Return the message properties in a content header frame, or None if it is unreadable."""
     properties = Properties()
     try:
         *_, flags = _CONTENT.unpack_from(header)
@@ -300,10 +300,10 @@ def _properties(header: bytes) -> Any | None:
 
 
 def _readable(kind: int, frame: bytes) -> bytes:
-    """Return the frame of a content header, or one of the same length without properties if they cannot be
-    decoded.
+    """Return a content header frame; if its properties are unreadable, without them, filled to the same
+    length.
 
-    Otherwise a foreign message's invalid timestamp would end the connection, again at every redelivery.
+    A foreign message's invalid timestamp would close the connection, again at every redelivery.
     """
     if kind != _HEADER or _properties(frame[_START.size : -len(_END)]) is not None:
         return frame
