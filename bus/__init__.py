@@ -1,4 +1,4 @@
-"""What all workers share: messages, queries, the connection to the broker. Workers never import one another.
+"""The bus: messages, queries and other code that all workers share. Workers never import one another.
 
 Where to begin: `bus/README.md`.
 """

@@ -134,7 +134,7 @@ class CandidateSource(Protocol):
 
     @property
     def sharing(self) -> Mapping[str, Collection[str]]:
-        """Return the hosts that use sharing providers, each with the resource classes that these provide."""
+        """Return the root of each sharing provider, with the resource classes of its inventories."""
 
     def reserve(self, allocations: Allocations) -> None:
         """Count these allocations as used in this scheduler's searches until `withdraw` is called."""

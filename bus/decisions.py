@@ -30,7 +30,7 @@ class NearMiss(Value, frozen=True, kw_only=True):
 
 
 class RecordedScale(Compact, frozen=True):
-    """How one weigher scaled its values in a decision: the lowest and highest value, and its multiplier."""
+    """The scale of one weigher in a decision: lowest and highest value of the hosts, and multiplier."""
 
     weigher: Text
     multiplier: Number

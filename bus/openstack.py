@@ -130,7 +130,7 @@ class Access:
 
 
 class Keystone(httpx.Auth):
-    """Adds a Keystone token to every httpx request. keystoneauth1 is blocking code, so it runs in a thread."""
+    """Adds a Keystone token to every httpx request; runs keystoneauth1, which is blocking, in a thread."""
 
     def __init__(self, access: Access) -> None:
         self._access = access

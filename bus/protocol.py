@@ -130,7 +130,7 @@ class QueueDepth:
 
 @dataclass(frozen=True, slots=True)
 class BusDepths:
-    """How many messages wait in each queue, are dead letters, or are delayed."""
+    """The depth of each queue, and the numbers of dead letters and of delayed messages."""
 
     queues: dict[str, QueueDepth]
     dead: int  # dead letters

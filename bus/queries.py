@@ -61,8 +61,8 @@ class Candidate(Compact, frozen=True):
 
 
 class OrderBy(Value, frozen=True, kw_only=True):
-    """How the amount of a resource class (free or total) sorts candidates, scaled from the lowest to the
-    highest amount of all hosts that fit.
+    """The weight of a resource class for sorting candidates: its free or total amount, scaled from the lowest
+    to the highest amount of all hosts that fit.
 
     A score is the sum of multiplier × (amount − lowest) / (highest − lowest).
     """
@@ -138,7 +138,7 @@ class WaitingRequest(Value, frozen=True, kw_only=True):
 
 
 class WaitingKind(Compact, frozen=True):
-    """How many requests of one equivalence class wait for capacity."""
+    """The number of requests in one equivalence class that wait for capacity."""
 
     kind: Text
     flavor: Text
@@ -208,7 +208,7 @@ class RankedHost(Value, frozen=True, kw_only=True):
 
 
 class CapacityLeft(Value, frozen=True, kw_only=True):
-    """How many further instances would fit into one availability zone of a cell."""
+    """The number of further instances that would fit into one availability zone of a cell."""
 
     cell: Text
     zone: Text = ""

@@ -1,4 +1,4 @@
-"""How replicas follow placement: numbered changes, and queries for missed changes and whole trees.
+"""Messages for replicas of placement's index: numbered changes, and queries for missed changes and trees.
 
 Trees refer by index to tables of inventories, traits and aggregates, because most hosts are alike.
 """

@@ -83,7 +83,7 @@ class GuestPlace(Compact, frozen=True):
 
 
 class Reshaping(Value, frozen=True, kw_only=True, omit_defaults=True):
-    """How a reshape moves inventory and its allocations within a provider tree."""
+    """The moves of inventory within a provider tree (a reshape), with the allocations that move too."""
 
     moves: Annotated[tuple[InventoryMove, ...], Meta(min_length=1, max_length=LONG)]
     guests: LongList[GuestPlace] = ()

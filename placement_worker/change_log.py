@@ -1,4 +1,4 @@
-"""The numbered log of changes: each commit is written to it, applied to the index, and published in order."""
+"""The log of placement's changes: each commit is numbered, logged, applied to the index and published."""
 
 import asyncio
 import logging
@@ -39,12 +39,12 @@ LINGER = 0.01  # between rounds, while commits come one upon the other: a round 
 
 
 class Relay:
-    """Publishes the change log. A number in the database is the position; it moves after the publisher's
-    confirm.
+    """Publishes the change log in order. The number of the last published change is stored in the database
+    after the broker's confirm.
 
     So a change may be published twice, with the same number. Changes that the log had to drop during an
-    outage are not published: readers notice the gap. Recent commits of this process are published from
-    memory if they directly follow the last published number; otherwise the log is read.
+    outage are not published: readers notice the gap. Recent commits of this process are published from memory
+    if they directly follow the last published number; if not, the log is read.
     """
 
     tells = "the changes"
@@ -61,7 +61,7 @@ class Relay:
         self._logged: set[int] = set()
 
     def wake(self) -> None:
-        """Publish the changes in the database's change log that are not published yet."""
+        """Publish the changes that the change log in the database has and that are not published yet."""
         self._reads_log = True
         self._woken.set()
 
@@ -177,7 +177,7 @@ class Relay:
 
 
 class ReshapedBuilds(Relay):
-    """Informs cell conductors of builds whose host's provider tree was reshaped, perhaps twice."""
+    """Publishes a message for each build whose host's provider tree was reshaped, at least once."""
 
     tells = "reshaped builds"
 
@@ -216,9 +216,10 @@ class ChangeLog:
         writes: Sequence[BoundStatement] = (),
         edition: int | None = None,
     ) -> int:
-        """Execute the last statements of a transaction, log its changes and return their change number, or 0.
+        """Execute the last statements of a transaction, log its changes, and return the change number (0 if
+        none).
 
-        `shaped` are created or reshaped trees, `edition` is the new edition of class and trait names, if any
+        `shaped` are created or reshaped trees; `edition` is the version of class and trait names, if that
         changed.
         """
         if not altered:
@@ -241,9 +242,9 @@ class ChangeLog:
         further: Sequence[BoundStatement] = (),
         last: Sequence[BoundStatement] = (),
     ) -> int:
-        """Write provider trees, given as read and as changed, log the change and return its number.
+        """Store changed provider trees (pairs: as read, as changed), log the change, and return its number.
 
-        `further` is written after the inventories; `last` with the number, and must not depend on the rest.
+        `further` is executed after the inventories; `last` with the number, independent of all other writes.
         """
         first, writes = tree_writes.writes_between(self._book, pairs, now, numbers)
         for write in (*first, *further):
@@ -255,7 +256,7 @@ class ChangeLog:
     async def write_facts(
         self, tx: Transaction, aggregates: Sequence[Aggregate] = (), cells: Sequence[RegisteredCell] = ()
     ) -> int:
-        """Log new names and metadata of aggregates, and new states of cells. Return the change number."""
+        """Log changed names and metadata of aggregates, and states of cells. Return the change number."""
         message = await changes.announce_facts(tx, aggregates, cells)
         tx.after_commit(lambda: self._learn([message], {}))
         return message.number

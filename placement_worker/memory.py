@@ -1,4 +1,4 @@
-"""The index in memory and its updates: own commits, changes of other processes, complete reads."""
+"""Keeps the index up to date: applies commits of this process and of others, and reads missed changes."""
 
 import asyncio
 import logging
@@ -22,7 +22,7 @@ Take = Callable[[Iterable[Tree]], Awaitable[None]]
 
 
 class Forgotten(Exception):
-    """The error that the requested changes are no longer stored: the reader must read everything again."""
+    """The error that requested changes are no longer stored: the reader must read the whole index again."""
 
     def __init__(self, after: int, oldest: int, why: str = "") -> None:
         super().__init__(
@@ -32,23 +32,23 @@ class Forgotten(Exception):
 
 
 class MemoryReader(Protocol):
-    """The interface through which an index is filled: from the database, or from placement over the bus."""
+    """The interface for reading placement's state into an index, from the database or over the bus."""
 
     async def changes(self, after: int, most: int) -> ChangesFound:
-        """Return the changes after a change number, at most this many, and the newest change number."""
+        """Return the changes after this change number, at most `most`, and the newest change number."""
 
     async def trees(self, roots: Collection[str]) -> Mapping[str, Tree]:
-        """Return provider trees by their roots; a missing one has no providers."""
+        """Return the provider trees of these roots; a root that does not exist has a tree without providers."""
 
     async def facts(self) -> Iterable[Aggregate | RegisteredCell]:
         """Return the aggregates with names or metadata, and the registered cells."""
 
     async def each(self, take: Take) -> None:
-        """Pass all provider trees to a function, page by page."""
+        """Call `take` with all provider trees, page by page."""
 
 
 class StoreReader:
-    """Reads placement's own database."""
+    """Reads placement's state from its database."""
 
     def __init__(self, database: Database, book: Book) -> None:
         self._database = database
@@ -87,7 +87,7 @@ POLL_SECONDS = 1.0  # interval of checks for changes of processes whose messages
 
 
 class Memory:
-    """The index of placement in a process; `fresh` applies all changes that were committed."""
+    """The index of placement in one process, kept up to date from changes."""
 
     def __init__(self, reader: MemoryReader) -> None:
         self.index = Index()
@@ -100,11 +100,13 @@ class Memory:
         self._watchers: list[OnChange] = []
 
     def watch(self, on_change: OnChange) -> None:
-        """Register a function to call with the changed roots and facts, after a reload with all of them."""
+        """Register a callback for changed roots, and changed aggregates and cells; a reload passes all of
+        them.
+        """
         self._watchers.append(on_change)
 
     def learn(self, messages: Sequence[PlacementChanged], shaped: Mapping[str, Tree]) -> None:
-        """Apply this process's commit to the index; `shaped` are the trees that it created or changed."""
+        """Apply a commit of this process to the index; `shaped` are the trees that it created or changed."""
         touched: dict[str, None] = {}
         described: dict[str, None] = {}
         for message in messages:
@@ -127,7 +129,7 @@ class Memory:
                 on_change(tuple(touched), tuple(described))
 
     async def handle_many(self, messages: Sequence[PlacementChanged]) -> Sequence[None]:
-        """Apply commits of any process to the index; the reshaped trees of all are read together."""
+        """Apply commits of any process to the index; missing trees of all these commits are read together."""
         unknown = [message for message in messages if not self.index.knows(message.number)]
         if self.loads:
             unknown = await self._committed(self.index, unknown)
@@ -139,7 +141,7 @@ class Memory:
         return [None] * len(messages)
 
     async def _committed(self, index: Index, messages: list[PlacementChanged]) -> list[PlacementChanged]:
-        """Return the change messages without those whose number is implausibly far ahead of placement's."""
+        """Return the change messages, except those with a number far above placement's last change number."""
         if all(message.number <= index.seen + FAR_AHEAD for message in messages):
             return messages
         last = (await self._reader.changes(0, 1)).last
@@ -149,7 +151,7 @@ class Memory:
         return true
 
     async def fresh(self) -> None:
-        """Read the missing changes, so that the index includes every commit before this call."""
+        """Read missed changes until the index includes every commit made before this call."""
         more = True
         while more:
             seen = self.index.seen
@@ -165,7 +167,7 @@ class Memory:
                 await self._take_in(unknown)
 
     async def _changes(self, after: int) -> tuple[Sequence[PlacementChanged], bool]:
-        """Return the next changes, and whether more follow; raise Forgotten if the next one was deleted."""
+        """Return the next changes, and whether more follow; raise Forgotten if they are no longer stored."""
         found = await self._reader.changes(after, CHANGES_A_PAGE)
         if found.last < after:
             why = (
@@ -179,8 +181,8 @@ class Memory:
         return found.changes, bool(found.changes) and found.changes[-1].number < found.last
 
     async def feed(self, after: int, until: asyncio.Event | None = None) -> AsyncIterator[PlacementChanged]:
-        """Yield every change after this change number when it is committed; raise Forgotten if it is no
-        longer stored.
+        """Yield every change after this change number, as soon as it is committed. Raise Forgotten if it is
+        no longer stored.
 
         The feed ends within POLL_SECONDS after `until` is set.
         """
@@ -206,11 +208,11 @@ class Memory:
         self.learn(messages, {root: tree for root, tree in shaped.items() if tree is not None})
 
     async def loaded(self) -> None:
-        """Wait until the whole index has been read once."""
+        """Wait until the index has been loaded for the first time."""
         await self._loaded.wait()
 
     async def reload(self) -> None:
-        """Read the whole index again, once for all callers that request it meanwhile."""
+        """Load the whole index again; concurrent callers share one reload."""
         loads = self.loads
         async with self._loading:
             if self.loads != loads:

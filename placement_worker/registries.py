@@ -1,4 +1,4 @@
-"""Operations on what operators register: resource classes, traits, server groups, cells, aggregates."""
+"""Operations on objects that operators register: resource classes, traits, server groups, cells, aggregates."""
 
 from dataclasses import dataclass
 
@@ -151,7 +151,7 @@ class ClassesAndTraits(PlacementOperations):
 
 
 class ServerGroups(PlacementOperations):
-    """Server groups. Their policies are judged by claims."""
+    """Operations on server groups. Claims, not these operations, check the groups' policies."""
 
     async def find(self, query: groups.FindGroups) -> groups.GroupsFound:
         async with self.database.read() as tx:
@@ -189,7 +189,7 @@ class CellOperations(PlacementOperations):
     reports: ReportOperations
 
     async def find(self, query: FindCells) -> CellsFound:
-        """Return the registered cells, and cells with reported hosts."""
+        """Return all registered cells, and all other cells with reported hosts."""
         async with self.database.read() as tx:
             seen = await changes.last_number(tx)
             found = {cell.name: cell for cell in await hosts.registered(tx)}
@@ -223,7 +223,7 @@ class CellOperations(PlacementOperations):
             return CellEdited(cell=cell, number=await self.log.write_facts(tx, cells=(cell,)))
 
     async def _drop(self, edit: DropCell) -> CellResult:
-        """Delete a cell, disabled first so that nothing is placed there while its hosts are deleted."""
+        """Delete a cell with its hosts, but first disable it, so that nothing is placed there meanwhile."""
         async with self.database.read() as tx:
             names = {cell.name for cell in await hosts.registered(tx)} | dict(await hosts.HOSTS(tx)).keys()
         if edit.cell not in names:

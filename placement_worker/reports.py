@@ -1,4 +1,4 @@
-"""Applies agents' reports of provider trees, and deletes obsolete trees."""
+"""Applies agents' reports of provider trees, and deletes provider trees whose hosts were deleted."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -41,9 +41,10 @@ class ReportOperations(PlacementOperations):
     async def report_many(
         self, reports: Sequence[InventoryReported], *, cell: str = ""
     ) -> Sequence[Poison | None]:
-        """Apply reports of whole trees; of one root the report with the highest sequence counts.
+        """Apply reports of whole provider trees; of several reports of a root, only that with the highest
+        sequence.
 
-        `cell` is the cell in the routing key: it may report only its hosts.
+        `cell` is the cell in the routing key, which may report only its hosts.
         """
         complaints = [
             f"cell: cell {cell} cannot report for cell {report.cell}"
@@ -145,7 +146,7 @@ class ReportOperations(PlacementOperations):
         number: int,
         goes: Mapping[str, Moves],
     ) -> Sequence[tree_reads.Judged]:
-        """Rename reported providers whose names another cell uses; the new names are added to `taken`."""
+        """Rename reported providers if another cell uses the same name; add the new names to `taken`."""
         renamed: dict[tuple[str, str], tuple[str, ...]] = {}
         for _, report, _ in pairs:
             for provider in report.providers:
@@ -173,7 +174,9 @@ class ReportOperations(PlacementOperations):
 
     @again(lambda *_: OwnerEditAnswered(result=Contended()))
     async def give(self, order: OwnerEditRequested) -> OwnerEditAnswered:
-        """Assign a root provider to a cell for an operator; its next report counts whatever its sequence."""
+        """Assign a root provider to a cell at an operator's request; its next report is valid at any
+        sequence.
+        """
         now = self.clock.now()
         async with changing(self.database, self.book) as tx:
             owned = (await hosts.enter(tx, [order.root], now))[order.root]
@@ -188,14 +191,16 @@ class ReportOperations(PlacementOperations):
         return OwnerEditAnswered(result=owner)
 
     async def sweep(self) -> None:
-        """Delete obsolete provider trees without allocations, and release amounts withheld for reshapes."""
+        """Delete reported-as-deleted trees without allocations; release capacity withheld for reshapes."""
         async with self.database.read() as tx:
             roots = sorted({root for (root,) in (*await hosts.LEFTOVERS(tx), *await tree_reads.MAY_OPEN(tx))})
         for part in portions(roots, TREES_SWEPT_AT_ONCE):
             await self._change(part, lambda tree: swept(tree) if tree.gone else settled(tree))
 
     async def end(self, cell: str, roots: Sequence[str], *, in_use_too: bool) -> None:
-        """Delete the hosts of a cell for an operator; hosts with allocations stay, without free capacity."""
+        """Delete the hosts of a cell at an operator's request; hosts with allocations stay, without free
+        capacity.
+        """
 
         def ended(tree: Tree) -> Tree:
             is_ending = tree.cell == cell and (in_use_too or not tree.in_use)
@@ -238,7 +243,7 @@ class ReportOperations(PlacementOperations):
             tx.after_commit(self.reshaped_builds.wake)
 
     async def prune(self, before: float) -> None:
-        """Delete the owners of provider trees that were deleted before this time."""
+        """Delete the stored owners of provider trees that were deleted before this time."""
         async with self.database.write() as tx:
             await hosts.PRUNE(tx, before=before)
 
@@ -260,7 +265,7 @@ def _reshaped_messages(tree: Tree, moved: Sequence[MovedHolder], now: float) -> 
 
 
 def _free_name(report: ProviderReport, names: Sequence[str], taken: Mapping[str, tuple[str, str]]) -> str:
-    """Return the first free substitute name for a provider; without one, the last, which is refused."""
+    """Return the first unused alternative name for a provider; if all are used, the last, which is refused."""
     return next((name for name in names if taken.get(name, (report.id,))[0] == report.id), names[-1])
 
 

@@ -1,4 +1,4 @@
-"""Candidates for a scheduler in the same process as the index: the index minus its reservations."""
+"""Finds candidates for a scheduler in the index of the same process, less the scheduler's reservations."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
@@ -21,7 +21,7 @@ from placement_worker.core.ways import BREATH
 
 
 class HasIndex(Protocol):
-    """The interface of an object with an index, which it may replace by a newly loaded one."""
+    """The interface of an object that holds an index, which a newly loaded index may replace."""
 
     @property
     def index(self) -> Index: ...
@@ -32,7 +32,7 @@ class HasIndex(Protocol):
 
 
 class IndexedSource:
-    """The CandidateSource over an index. Each scheduler has one with its reservations."""
+    """Implements CandidateSource with an index. Each scheduler has one, with its reservations."""
 
     def __init__(self, memory: HasIndex) -> None:
         self._memory = memory
@@ -132,7 +132,7 @@ class IndexedSource:
 
 
 class AsIfEmpty(Snapshot):
-    """The trees of the index as if nothing were allocated."""
+    """The provider trees of the index as if no consumer had allocations."""
 
     def alter(self, row: Row) -> Row:
         return replace(row, amounts={}, summary=None, known_free=None, excluded=False)
@@ -150,7 +150,7 @@ class AsIfEmpty(Snapshot):
 
 
 class HostSearch:
-    """One query for candidates, evaluated for all hosts of an index."""
+    """Implements CandidateSearch: one query for candidates, evaluated for all hosts of an index."""
 
     def __init__(
         self, index: Index, reserved_amounts: ReservedAmounts, question: FindCandidates, *, empty: bool
@@ -239,7 +239,7 @@ class HostSearch:
         return [candidate(fit, free, capacity, capacities=len(found) > 1) for fit in found]
 
     def _fits(self, anchor: Row, most: int) -> tuple[list[Fit], bool]:
-        """Return up to `most` allocations that fit on a host, and whether all possibilities were searched."""
+        """Return up to `most` sets of allocations that fit on a host, and whether the search was complete."""
         found: list[Fit] = []
         if self._spent >= 2 * PATIENCE:
             return found, False
@@ -257,7 +257,7 @@ class HostSearch:
         return found, spent <= patience
 
     def removals(self) -> Sequence[Removal]:
-        """Return how many hosts each constraint removed; joint constraints only after `ways` was called."""
+        """Return how many hosts each constraint removed; for joint constraints, of hosts passed to `ways`."""
         made = self._as_it_is()
         fitting = self._fitting(made)
         if not fitting:

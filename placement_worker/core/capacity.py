@@ -1,5 +1,5 @@
-"""Judges claims and releases in memory against the data that was read, and records there what to write. A
-later order therefore sees what an earlier one took; a failing order changes nothing.
+"""Decides claims and releases from data in memory, and records the changes to write. A claim therefore sees
+the resources that earlier claims took; a refused claim changes nothing.
 """
 
 from collections.abc import Iterable, Sequence
@@ -29,9 +29,9 @@ _Before = dict[tuple[str, str], int]
 
 
 def claim(order: claims.ClaimRequested, world: ClaimWorld) -> tuple[claims.ClaimResult, ...] | None:
-    """Return a result for each claim of an order: either all are Claimed or no claim is. Return None if more
-    data must be read. All consumers first release what they hold, so two of them can exchange places on full
-    providers.
+    """Return a result for each claim in this message: either all are Claimed, or no claim is. Return None if
+    more data must be read. First all consumers release their allocations, so that two of them can exchange
+    places on full providers.
     """
     steps: _Steps = []
     results: Sequence[claims.ClaimResult] | None = None
@@ -67,7 +67,7 @@ def claim(order: claims.ClaimRequested, world: ClaimWorld) -> tuple[claims.Claim
 
 
 def release(order: claims.ReleaseRequested, world: ClaimWorld) -> claims.ReleaseResult:
-    """Release the allocations of a consumer, and retire it if requested."""
+    """Release the allocations of a consumer, and retire the consumer if requested."""
     ended = world.retired.get(order.consumer)
     if ended is not None and (ended.why != SHELVED or order.unplaceable or order.retire in ("", SHELVED)):
         return ended  # a shelved instance may end, except for lack of a host
@@ -129,7 +129,7 @@ def _take(
     steps: _Steps,
     world: ClaimWorld,
 ) -> claims.Claimed | claims.Refused:
-    """Claim the first choice that fits; allocations taken over from a holder consumer need no check."""
+    """Claim the first choice that fits. Allocations taken over from a holder consumer are not checked."""
     held_for = world.holders[claim.take_over] if claim.take_over else None
     group = held_for.group if held_for is not None and holder.group is None else holder.group
     if claim.group is not None:
@@ -210,7 +210,7 @@ def _roots(world: ClaimWorld, allocations: Allocations) -> frozenset[str]:
 
 
 def broken_limit(asked: int, min_unit: int, max_unit: int, step_size: int) -> str:
-    """Return the rule (min_unit, max_unit or step_size) that this amount violates, or an empty string."""
+    """Return which inventory limit (min_unit, max_unit or step_size) this amount violates, or ""."""
     if asked < min_unit:
         return "min_unit"
     if asked > max_unit:
@@ -266,7 +266,7 @@ def _touch(world: ClaimWorld, providers: Iterable[str]) -> None:
 
 
 def providers_of(orders: Sequence[claims.ClaimRequested], *, all_choices: bool) -> set[str]:
-    """Return the providers that claims name in their first choices, or in all choices."""
+    """Return the providers in the first choice of each claim, or in all choices."""
     return {
         provider
         for order in orders

@@ -1,4 +1,4 @@
-"""Explains why no host fits a query: how many hosts each constraint removed, and which hosts came closest."""
+"""Explains why no host fits a query: how many hosts each constraint removed, and which hosts nearly fit."""
 
 from collections.abc import Collection, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -26,7 +26,7 @@ Why = tuple[tuple[Removal, ...], tuple[NearMiss, ...]]
 
 
 def explain(snapshot: Snapshot, made: SearchPlan) -> Generator[None, None, Why]:
-    """Return why no host fits a query. The search can pause wherever this generator yields."""
+    """Return which constraints removed all hosts, and the nearest hosts. It can pause at every yield."""
     if not made.count:
         return tuple(made.removals), nearest(snapshot, made)
     return (yield from _merged(snapshot, made))
@@ -35,9 +35,9 @@ def explain(snapshot: Snapshot, made: SearchPlan) -> Generator[None, None, Why]:
 def nearest(
     snapshot: Snapshot, made: SearchPlan, roots: Collection[str] = (), most: int = NEAREST
 ) -> tuple[NearMiss, ...]:
-    """Return the hosts that fail the fewest requirements, ordered by the size of the shortage. A class that a
-    host lacks completely counts twice: a request for bare metal gets used nodes, not hypervisors. Disabled
-    hosts are left out unless they are named.
+    """Return the hosts that fail the fewest requirements, sorted by the missing amounts. A class that a host
+    lacks completely counts twice: for a bare-metal request, occupied nodes come before hypervisors. Disabled
+    hosts are omitted unless they are named.
     """
     index, demands = snapshot.index, made.demands
     named = roots or made.query.roots
@@ -118,7 +118,7 @@ def _lack(snapshot: Snapshot, root: Row, demand: Demand) -> str:
 
 @dataclass(slots=True)
 class _Step:
-    """A constraint on combinations of providers, applied after the constraints on single providers."""
+    """A constraint on a combination of providers, checked after the constraints on single providers."""
 
     says: str
     rules: JointRules

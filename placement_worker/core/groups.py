@@ -1,11 +1,11 @@
-"""Prepares a query for the search: which providers can satisfy each slot, and which trees have a provider for
-all slots.
+"""Prepares a query for the search: which providers satisfy each part (slot) of the query, and which trees
+have a provider for all slots.
 
 Each group with a suffix is a slot, satisfied by one provider; in the group without a suffix each resource
 class is a slot. An anchor is the root of a candidate: the providers of its tree can satisfy its slots, and
 providers that share with one of them through an aggregate.
 
-A requirement has a code for programs: `class` (too little of it, or no provider has it), `trait`,
+A requirement has a reason code: `class` (too little of it, or no provider has it), `trait`,
 `forbidden_trait`, `aggregate`, `forbidden_aggregate`, `tree`, `cell`, `cell_disabled`, `zone`, `host` and
 `forbidden_host` (required and excluded roots), `disabled`, `group` (everything exists, but not on one
 provider), `together` (every group fits singly, but not all of them), `unseen` (too many combinations).
@@ -34,7 +34,7 @@ ZONE = "availability_zone"  # what an aggregate's metadata call it
 
 @dataclass(slots=True)
 class Demand:
-    """One requirement of a query, with the rows (later: root rows) that satisfy it, or None."""
+    """One requirement of a query, with an array that marks the providers (later: the hosts) that satisfy it."""
 
     says: str
     met: Bools | None
@@ -48,7 +48,7 @@ class Demand:
 
 @dataclass(slots=True, eq=False)
 class Slot:
-    """A part of a query for one provider: a request group, or one class of the group without suffix."""
+    """A part of a query that one provider satisfies: a request group, or a class of the unsuffixed group."""
 
     suffix: str
     asks: Resources
@@ -58,7 +58,7 @@ class Slot:
 
 @dataclass(slots=True)
 class JointRules:
-    """Constraints of a query on the combination of providers, such as `same_subtree` and `group_policy`."""
+    """A query's constraints on which providers may be combined, such as `same_subtree` and `group_policy`."""
 
     isolate: frozenset[str] = frozenset()  # suffixes of groups that must not share a provider
     subtrees: tuple[tuple[int, ...], ...] = ()  # groups of slots with an ancestor among them
@@ -69,7 +69,7 @@ class JointRules:
 
 
 class SlotPlanner:
-    """Evaluates the requirements of a query, cheap and selective ones first, and finds its slots."""
+    """Evaluates a query's requirements, the fastest and most selective first, and divides it into slots."""
 
     def __init__(self, trees: Snapshot, query: FindCandidates) -> None:
         self.index = index = trees.index

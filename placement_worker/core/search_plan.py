@@ -1,4 +1,4 @@
-"""Plans the search for a query: checks the query, and names the hosts that each requirement removed."""
+"""Plans the search for a query: checks the query, and determines which hosts each requirement removes."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -72,7 +72,7 @@ FIRST_ROWS = 1024  # among so many of them they mostly are
 
 @dataclass(slots=True)
 class SearchPlan:
-    """The prepared search for a query. A query without resources (no slots) fits each host in `left`."""
+    """The plan of the search for a query. A query without resources has no slots; all hosts in `left` fit."""
 
     query: FindCandidates
     slots: list[Slot]
@@ -87,7 +87,7 @@ class SearchPlan:
 
 
 def plan(trees: Snapshot, query: FindCandidates, *, named: bool = False) -> SearchPlan:
-    """Return the search plan of a query; removed hosts are named if `named`, or if no host is left."""
+    """Return the search plan of a query. Removed hosts are listed by name if `named`, or if no host is left."""
     check(query)
     index, planner = trees.index, SlotPlanner(trees, query)
     demands = list(planner.demands())
@@ -148,7 +148,7 @@ def has_room(row: Row, asks: Resources) -> bool:
 
 
 def options_at(trees: Snapshot, plan: SearchPlan, anchor: Row) -> list[list[Row]]:
-    """Return the providers that can satisfy each slot of the query at this host."""
+    """Return, for each slot of the query, the providers of this host that can satisfy the slot."""
     rows = trees.rows_of(anchor.uuid)
     shared: list[Row] = []
     if plan.reached is not None and plan.reached[anchor.position]:
@@ -170,7 +170,7 @@ UNSIGNED = 2**64
 
 @dataclass(slots=True)
 class Fit:
-    """One complete allocation for a query. Its dicts are shared with other fits: never change them."""
+    """One complete set of allocations for a query. Its dicts are shared with other sets: never change them."""
 
     anchor: Row
     allocations: dict[str, Resources]
@@ -179,7 +179,7 @@ class Fit:
 
 
 class FitFinder:
-    """A search for complete allocations over many hosts; `start` is the row at which it begins."""
+    """Finds complete sets of allocations on one host after another."""
 
     def __init__(self, snapshot: Snapshot, made: SearchPlan, start: int) -> None:
         index = snapshot.index
@@ -195,7 +195,9 @@ class FitFinder:
                 self.anchors = made.left & shared.not_alone()
 
     def alone(self, anchor: Row) -> bool:
-        """Return whether the host is one provider without sharing: it offers exactly one allocation."""
+        """Return whether the host is a single provider without sharing, so that only one allocation is
+        possible.
+        """
         plan = self._plan
         if not plan.slots:
             return True
@@ -211,8 +213,8 @@ class FitFinder:
         return Fit(anchor, {uuid: group.resources}, (anchor,), {group.suffix: (uuid,)})
 
     def fits(self, anchor: Row, *, looking_again: bool = False) -> Iterator[Fit | None]:
-        """Yield the complete allocations that a host offers; `None` after BREATH steps without one, where the
-        search can pause.
+        """Yield the complete sets of allocations on a host; `None` after each BREATH steps without one, where
+        the search can pause.
 
         `looking_again`: less may be free now than when the search was planned. Used providers come first.
         """
@@ -230,11 +232,13 @@ class FitFinder:
                 yield self._fit(anchor, way) if way is not None else None
 
     def is_dead(self, anchor: Row) -> bool:
-        """Return whether a host offers no allocation, not even one that an earlier host offered too."""
+        """Return whether a search found nothing on this host, not even a set that an earlier host also
+        offered.
+        """
         return self._shared is None or anchor.position not in self._shared.doubles
 
     def cost(self, anchor: Row) -> int:
-        """Return an estimate of the steps after which a search knows that a host offers no allocation."""
+        """Return about how many steps a search needs to find out that nothing fits on this host."""
         return BREATH // 8 + len(self._snapshot.members(anchor.uuid))
 
     def _fit(self, anchor: Row, way: Choice) -> Fit:
@@ -268,10 +272,10 @@ class FitFinder:
 
 
 class _Shared:
-    """Allocations that use only sharing providers: they are equal for many hosts, and offered once.
+    """Finds allocations that use only sharing providers: they are equal for many hosts, and found only once.
 
-    Hosts with the same sharing providers are equal, and only the first of them counts. An allocation that
-    two different hosts offer counts for the first.
+    Of hosts with the same sharing providers only the first is searched. An allocation that two different
+    hosts offer counts for the first.
     """
 
     def __init__(self, snapshot: Snapshot, made: SearchPlan, start: int) -> None:
