@@ -38,7 +38,7 @@ class MemoryReader(Protocol):
         """Return the changes after this change number, at most `most`, and the newest change number."""
 
     async def trees(self, roots: Collection[str]) -> Mapping[str, Tree]:
-        """Return the provider trees of these roots; a root that does not exist has a tree without providers."""
+        """Return the provider trees of these roots; an unknown root has a tree without providers."""
 
     async def facts(self) -> Iterable[Aggregate | RegisteredCell]:
         """Return the aggregates with names or metadata, and the registered cells."""
@@ -100,9 +100,7 @@ class Memory:
         self._watchers: list[OnChange] = []
 
     def watch(self, on_change: OnChange) -> None:
-        """Register a callback for changed roots, and changed aggregates and cells; a reload passes all of
-        them.
-        """
+        """Register a callback with the changed roots, and the changed aggregates and cells, as arguments."""
         self._watchers.append(on_change)
 
     def learn(self, messages: Sequence[PlacementChanged], shaped: Mapping[str, Tree]) -> None:

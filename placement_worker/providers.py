@@ -115,7 +115,7 @@ class ProviderOperations(PlacementOperations):
 
 
 def _apart(orders: Sequence[resources.Edit]) -> Iterator[Sequence[EditOfOne] | resources.Reshape]:
-    """Divide edits into transactions: no provider occurs twice in one, and each reshape has a separate one."""
+    """Divide edits into transactions: in each no provider occurs twice; each reshape has a separate one."""
     part: dict[str, EditOfOne] = {}
     for order in orders:
         if part and (

@@ -1,4 +1,4 @@
-"""Operations on objects that operators register: resource classes, traits, server groups, cells, aggregates."""
+"""Operations on what operators register: resource classes, traits, server groups, cells and aggregates."""
 
 from dataclasses import dataclass
 

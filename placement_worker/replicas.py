@@ -119,9 +119,7 @@ class Replica:
 
     @property
     def index(self) -> Index:
-        """Return the index; raise Unavailable until it is loaded: an empty index would look like an empty
-        cloud.
-        """
+        """Return the index, or raise Unavailable while it is not loaded and so would look empty."""
         if not self._memory.loads:
             raise Unavailable("what there is has not been read from placement yet")
         return self._memory.index

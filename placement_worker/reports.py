@@ -41,8 +41,7 @@ class ReportOperations(PlacementOperations):
     async def report_many(
         self, reports: Sequence[InventoryReported], *, cell: str = ""
     ) -> Sequence[Poison | None]:
-        """Apply reports of whole provider trees; of several reports of a root, only that with the highest
-        sequence.
+        """Apply reports of whole provider trees; of one root only the report with the highest sequence.
 
         `cell` is the cell in the routing key, which may report only its hosts.
         """
@@ -174,9 +173,7 @@ class ReportOperations(PlacementOperations):
 
     @again(lambda *_: OwnerEditAnswered(result=Contended()))
     async def give(self, order: OwnerEditRequested) -> OwnerEditAnswered:
-        """Assign a root provider to a cell at an operator's request; its next report is valid at any
-        sequence.
-        """
+        """Assign a root provider to a cell for an operator; its next report is valid at any sequence."""
         now = self.clock.now()
         async with changing(self.database, self.book) as tx:
             owned = (await hosts.enter(tx, [order.root], now))[order.root]
@@ -191,16 +188,14 @@ class ReportOperations(PlacementOperations):
         return OwnerEditAnswered(result=owner)
 
     async def sweep(self) -> None:
-        """Delete reported-as-deleted trees without allocations; release capacity withheld for reshapes."""
+        """Delete trees that were reported as deleted, when unused; release amounts withheld for reshapes."""
         async with self.database.read() as tx:
             roots = sorted({root for (root,) in (*await hosts.LEFTOVERS(tx), *await tree_reads.MAY_OPEN(tx))})
         for part in portions(roots, TREES_SWEPT_AT_ONCE):
             await self._change(part, lambda tree: swept(tree) if tree.gone else settled(tree))
 
     async def end(self, cell: str, roots: Sequence[str], *, in_use_too: bool) -> None:
-        """Delete the hosts of a cell at an operator's request; hosts with allocations stay, without free
-        capacity.
-        """
+        """Delete a cell's hosts for an operator; hosts with allocations stay, without free capacity."""
 
         def ended(tree: Tree) -> Tree:
             is_ending = tree.cell == cell and (in_use_too or not tree.in_use)
@@ -265,7 +260,7 @@ def _reshaped_messages(tree: Tree, moved: Sequence[MovedHolder], now: float) -> 
 
 
 def _free_name(report: ProviderReport, names: Sequence[str], taken: Mapping[str, tuple[str, str]]) -> str:
-    """Return the first unused alternative name for a provider; if all are used, the last, which is refused."""
+    """Return the first unused alternative name for a provider, or the last one, which will be refused."""
     return next((name for name in names if taken.get(name, (report.id,))[0] == report.id), names[-1])
 
 

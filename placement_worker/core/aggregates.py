@@ -214,7 +214,7 @@ def _number(value: str) -> bool:
 
 
 def coming_back(wanted: Intent, trees: Mapping[str, Tree]) -> list[str]:
-    """Return warnings about hosts that an edit removes from an aggregate, but their agents will add again."""
+    """Return a warning for each host that an edit removes from an aggregate, but its agent adds again."""
     return [
         f"{tree.host or provider.name}: its owner reports it in this aggregate, and will put it back"
         for tree in trees.values()

@@ -34,7 +34,7 @@ ZONE = "availability_zone"  # what an aggregate's metadata call it
 
 @dataclass(slots=True)
 class Demand:
-    """One requirement of a query, with an array that marks the providers (later: the hosts) that satisfy it."""
+    """One requirement of a query, and an array that marks the providers (later: hosts) which satisfy it."""
 
     says: str
     met: Bools | None

@@ -22,7 +22,7 @@ _CONTENT = attrgetter("inventories", "parent", "traits", "aggregates")
 
 
 def withheld(before: Tree, after: Tree) -> Tree:
-    """Return the tree `after` with part of its new inventory withheld while old inventory is overcommitted."""
+    """Return the tree `after`, with new inventory withheld as long as old inventory is overcommitted."""
     beyond: Counter[str] = Counter()  # by how much the usage of a class exceeds its capacity, over the tree
     for provider, name, inventory in _inventories(after):
         beyond[name] += max(provider.used.get(name, 0) - inventory.capacity, 0)
@@ -68,7 +68,7 @@ def _inventories(tree: Tree) -> Iterator[tuple[ProviderState, str, Inventory]]:
 
 
 def reported(before: Tree, report: InventoryReported, number: int = 0, moves: Moves = NO_MOVES) -> Tree:
-    """Return the tree after a report, or unchanged if the report is outdated. `number`: last change number."""
+    """Return the tree after a report; unchanged if outdated. `number` is the last change number."""
     if report.sequence <= before.sequence:
         return before
     if report.gone:
@@ -92,9 +92,7 @@ def given(tree: Tree, order: OwnerEditRequested) -> Tree:
 
 
 def swept(tree: Tree) -> Tree:
-    """Return a deleted tree without providers; while it has allocations, with providers without free
-    capacity.
-    """
+    """Return a deleted tree without providers; while it has allocations, without free capacity."""
     if not tree.in_use:
         return replace(tree, providers=())
     return _advanced(tree, replace(tree, providers=tuple(map(_closed_to_all, tree.providers))))

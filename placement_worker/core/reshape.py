@@ -21,7 +21,7 @@ _Amounts = dict[_At, int]
 
 
 class Unmovable(ValueError):
-    """The error that allocations cannot move as a reshape requires; the text names the field and the reason."""
+    """The error that a reshape cannot move allocations as required; the text names field and reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +146,7 @@ class _Destinations:
         }
 
     def as_reported(self, position: int, guest: GuestPlace, held: _Amounts) -> _Amounts:
-        """Return the new allocations of a guest as its agent reports them; raise Unmovable if they are wrong."""
+        """Return a guest's new allocations as its agent reports them; raise Unmovable if not valid."""
         at = f"reshape.guests[{position}].allocations"
         wanted: Counter[str] = Counter()
         reported: Counter[str] = Counter()

@@ -115,7 +115,7 @@ FEW = 512  # share of the rows below which a Python set is smaller than an array
 
 
 class RowSet:
-    """A set of rows, such as all with one trait: a Python set while small, then an array of booleans."""
+    """A set of rows, such as all with a trait: a Python set while small, then a boolean array."""
 
     __slots__ = ("_few", "_many", "count")
 
@@ -219,7 +219,7 @@ class ClassArrays:
 
 
 class ReservedAmounts:
-    """The amounts that one scheduler has reserved, by provider, and as arrays with an element for each row."""
+    """The amounts that one scheduler has reserved: by provider, and as arrays with one element a row."""
 
     def __init__(self) -> None:
         self.of: dict[str, dict[str, int]] = {}  # provider → reserved amounts, without zeros

@@ -1,6 +1,4 @@
-"""Searches the index for candidates, page by page, with a limited number of steps; different searches begin
-at different hosts.
-"""
+"""Searches the index for candidates, page by page and with limited effort, from varying start hosts."""
 
 from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -48,8 +46,8 @@ def at_once(steps: Generator[None, None, T]) -> T:
 
 
 def search_steps(snapshot: Snapshot, query: FindCandidates) -> Generator[None, None, SearchResult]:
-    """Search at most `limit` allocations for a query, several on one host if possible. The search can pause
-    at each yield.
+    """Search up to `limit` sets of allocations for a query, several on one host if possible. The search can
+    pause at every yield.
     """
     seen, made = snapshot.index.seen, plan(snapshot, query)
     fits, cut, dead = yield from _rounds(snapshot, made)
@@ -133,9 +131,7 @@ class _AnchorProgress:
     ways: Iterator[Fit | None] | None = None  # unset before the first step
 
     def go_on(self, finder: FitFinder, end: int, fits: list[Fit]) -> Generator[None, None, int]:
-        """Continue until the host has `end` allocations, or for one time slice; return the unsuccessful
-        steps.
-        """
+        """Search for `end` allocations on the host, or for one time slice; return the unsuccessful steps."""
         skip = 0
         if self.ways is None:
             self.ways, skip = finder.fits(self.row), self.found

@@ -87,7 +87,7 @@ class SearchPlan:
 
 
 def plan(trees: Snapshot, query: FindCandidates, *, named: bool = False) -> SearchPlan:
-    """Return the search plan of a query. Removed hosts are listed by name if `named`, or if no host is left."""
+    """Return the search plan of a query; it names removed hosts if `named`, or if no host is left."""
     check(query)
     index, planner = trees.index, SlotPlanner(trees, query)
     demands = list(planner.demands())
@@ -170,7 +170,7 @@ UNSIGNED = 2**64
 
 @dataclass(slots=True)
 class Fit:
-    """One complete set of allocations for a query. Its dicts are shared with other sets: never change them."""
+    """One complete set of allocations for a query. Its dicts are shared with others: never change them."""
 
     anchor: Row
     allocations: dict[str, Resources]
@@ -195,9 +195,7 @@ class FitFinder:
                 self.anchors = made.left & shared.not_alone()
 
     def alone(self, anchor: Row) -> bool:
-        """Return whether the host is a single provider without sharing, so that only one allocation is
-        possible.
-        """
+        """Return whether the host is one provider without sharing, with only one possible allocation."""
         plan = self._plan
         if not plan.slots:
             return True
@@ -232,9 +230,7 @@ class FitFinder:
                 yield self._fit(anchor, way) if way is not None else None
 
     def is_dead(self, anchor: Row) -> bool:
-        """Return whether a search found nothing on this host, not even a set that an earlier host also
-        offered.
-        """
+        """Return whether nothing fits on this host, not even what an earlier host offered as well."""
         return self._shared is None or anchor.position not in self._shared.doubles
 
     def cost(self, anchor: Row) -> int:

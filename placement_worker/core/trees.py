@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Reported:
-    """Which contents of a provider its agent's reports created; operators created all other contents."""
+    """The contents of a provider that its agent's reports created; operators created all other contents."""
 
     provider: bool = False
     classes: frozenset[str] = frozenset()
@@ -143,7 +143,7 @@ class WorkingTrees:
         return self.number + 1 if was is None else was.shape + 1
 
     def with_contents(self, state: ProviderState, **contents: Any) -> ProviderState:
-        """Return a provider with these inventories, traits or aggregates, and with its generation increased."""
+        """Return a provider with these inventories, traits or aggregates, and an increased generation."""
         if "inventories" in contents:
             inventories = contents["inventories"]
             contents["used"] = {name: state.used.get(name, 0) for name in inventories}

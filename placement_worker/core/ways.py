@@ -77,7 +77,7 @@ class AssignmentSearch:
         self._kind_names: dict[Hashable, int] = {}
 
     def _look_ahead(self) -> None:
-        """Compute, for each depth of the search, which constraints the remaining slots could still satisfy."""
+        """Compute, for each depth of the search, which constraints later slots could still satisfy."""
         depths = len(self._slots) + 1
         self._could = [0] * depths
         self._could_mix = self._is_mixed * depths
@@ -257,9 +257,7 @@ class AssignmentSearch:
         return tops
 
     def _state(self, depth: int) -> Hashable:
-        """Return a key of the search's state; states that differ only in equivalent providers have the same
-        key.
-        """
+        """Return a key of the search's state, equal for states that differ only in equivalent providers."""
         rows = {row.position: row for options in self._options[depth:] for row in options}
         trees = {row.root for row in rows.values()} if self._rules.apart else ()
         sets = [self._tops[-1][number] if later else () for number, later in enumerate(self._later[depth])]
