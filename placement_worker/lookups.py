@@ -23,7 +23,7 @@ UNKNOWN = "unknown"  # the reported type of consumers without one
 
 class Lookups(PlacementOperations):
     async def providers(self, query: FindProviders, *, cell: str = "") -> ProvidersFound:
-        """Return the providers that a query selects. If a cell sends the query, only those of its hosts."""
+        """Return the providers that a query selects; if a cell sends the query, only providers of its hosts."""
         if query.like is not None:
             await self._learn_names(query.like)
         simple = query.like is None and (query.in_tree is None or not (query.ids or query.name))

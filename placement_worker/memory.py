@@ -1,4 +1,4 @@
-"""Keeps the index up to date: applies commits of this process and of others, and reads missed changes."""
+"""Keeps the index up to date: applies commits of all placement processes, and reads missed changes."""
 
 import asyncio
 import logging
@@ -38,7 +38,7 @@ class MemoryReader(Protocol):
         """Return the changes after this change number, at most `most`, and the newest change number."""
 
     async def trees(self, roots: Collection[str]) -> Mapping[str, Tree]:
-        """Return the provider trees of these roots; an unknown root has a tree without providers."""
+        """Return the provider trees of the given roots; an unknown root has a tree without providers."""
 
     async def facts(self) -> Iterable[Aggregate | RegisteredCell]:
         """Return the aggregates with names or metadata, and the registered cells."""
@@ -127,7 +127,7 @@ class Memory:
                 on_change(tuple(touched), tuple(described))
 
     async def handle_many(self, messages: Sequence[PlacementChanged]) -> Sequence[None]:
-        """Apply commits of any process to the index; missing trees of all these commits are read together."""
+        """Apply commits of any process to the index; missing trees of all the commits are read together."""
         unknown = [message for message in messages if not self.index.knows(message.number)]
         if self.loads:
             unknown = await self._committed(self.index, unknown)
@@ -139,7 +139,7 @@ class Memory:
         return [None] * len(messages)
 
     async def _committed(self, index: Index, messages: list[PlacementChanged]) -> list[PlacementChanged]:
-        """Return the change messages, except those with a number far above placement's last change number."""
+        """Return the change messages, except messages with a number far above placement's last one."""
         if all(message.number <= index.seen + FAR_AHEAD for message in messages):
             return messages
         last = (await self._reader.changes(0, 1)).last

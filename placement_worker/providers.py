@@ -1,4 +1,4 @@
-"""Operations that edit providers, reshape provider trees, or load many providers at once."""
+"""Operations that edit providers, reshape provider trees, or load many providers together."""
 
 import asyncio
 from collections.abc import Iterator, Sequence

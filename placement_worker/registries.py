@@ -151,7 +151,7 @@ class ClassesAndTraits(PlacementOperations):
 
 
 class ServerGroups(PlacementOperations):
-    """Operations on server groups. Claims, not these operations, check the groups' policies."""
+    """Operations on server groups. The groups' policies are checked by claims."""
 
     async def find(self, query: groups.FindGroups) -> groups.GroupsFound:
         async with self.database.read() as tx:

@@ -119,7 +119,7 @@ class Replica:
 
     @property
     def index(self) -> Index:
-        """Return the index, or raise Unavailable while it is not loaded and so would look empty."""
+        """Return the index, or raise Unavailable until it is loaded: before, it would seem empty."""
         if not self._memory.loads:
             raise Unavailable("what there is has not been read from placement yet")
         return self._memory.index

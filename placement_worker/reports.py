@@ -1,4 +1,4 @@
-"""Applies agents' reports of provider trees, and deletes provider trees whose hosts were deleted."""
+"""Applies agents' reports of provider trees, and deletes the provider trees of deleted hosts."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -39,7 +39,7 @@ SLICE_SECONDS = 0.005  # for so long a search has the process to itself
 
 
 class Searches:
-    """Runs candidate searches by turns: a long search pauses after each time slice for the others."""
+    """Runs candidate searches in turns: a long search pauses after each time slice for waiting searches."""
 
     def __init__(self, memory: Memory, clock: Clock) -> None:
         self._memory = memory

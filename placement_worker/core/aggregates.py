@@ -26,7 +26,7 @@ Described = Mapping[str, Aggregate]
 
 @dataclass(frozen=True, slots=True)
 class Intent:
-    """An aggregate before and after an edit, with the hosts to add and remove; these are not yet checked."""
+    """An aggregate before and after an edit, with the hosts to add and remove, before its hosts are checked."""
 
     was: Aggregate
     now: Aggregate
@@ -117,7 +117,7 @@ def _changed(
 
 
 def move_in_and_out(wanted: Intent, working: WorkingTrees) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Add providers to an aggregate and remove others; return the ids of the added and the removed."""
+    """Add providers to an aggregate and remove providers; return the ids of the added and the removed."""
     id_ = wanted.now.id
     added = []
     for uuid in sorted(wanted.add):
@@ -214,7 +214,7 @@ def _number(value: str) -> bool:
 
 
 def coming_back(wanted: Intent, trees: Mapping[str, Tree]) -> list[str]:
-    """Return a warning for each host that an edit removes from an aggregate, but its agent adds again."""
+    """Return warnings about hosts that an edit removes from an aggregate, but their agent adds again."""
     return [
         f"{tree.host or provider.name}: its owner reports it in this aggregate, and will put it back"
         for tree in trees.values()

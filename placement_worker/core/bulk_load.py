@@ -65,7 +65,7 @@ def trees_of(items: Iterable[Item], homes: Mapping[str, str]) -> list[list[Item]
 
 
 def load(items: Sequence[Item], working: WorkingTrees) -> list[LoadResult]:
-    """Load all items of one provider tree, or none of them; return a result for each item."""
+    """Load all items of one provider tree, or no item; return a result for each item."""
     whole = [(position, _filled(load, working.find(load.id))) for position, load in items]
     if why := _objection(whole, working):
         return refused(items, why)

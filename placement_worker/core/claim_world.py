@@ -25,14 +25,14 @@ class CellLimits:
     sharing: Collection[str]  # providers of operators that share with other trees
 
     def bars_holder(self, consumer: str, places: Iterable[tuple[str, str]]) -> str:
-        """Return why a cell may not change a consumer with allocations at these (provider, root), or ""."""
+        """Return why a cell may not change a consumer with allocations at `places` (provider, root), or ""."""
         cells = {self.cells.get(root, "") for _, root in places}
         if self.cell in cells and cells <= {self.cell, ""}:
             return ""
         return f"consumer {consumer}: it was not placed in cell {self.cell}"
 
     def bars_choice(self, places: Iterable[tuple[str, str]]) -> str:
-        """Return why a cell may not place a consumer on these (provider, root), or ""."""
+        """Return why a cell may not place a consumer at `places` (provider, root), or ""."""
         at_home = False
         for provider, root in places:
             cell = self.cells.get(root, "")
@@ -110,7 +110,7 @@ class GroupPlaces:
             _count(self._members, consumer, roots, -1)
 
     def refusal(self, roots: frozenset[str], consumer: str) -> claims.GroupPolicyViolated | None:
-        """Return the refusal if the server group's policy forbids this consumer on these root providers."""
+        """Return the refusal if the server group's policy forbids the consumer on the given root providers."""
         if self.policy == "anti-affinity":
             for root in sorted(roots):
                 members = self._all.get(root, Counter())

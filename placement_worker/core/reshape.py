@@ -129,7 +129,7 @@ class _Destinations:
             self.free[at] -= amount
 
     def share(self, held: _Amounts) -> float:
-        """Return the largest share of a destination's capacity that any class of these allocations needs."""
+        """Return the largest share of a destination's capacity that any class of the allocations needs."""
         shares = [0.0]
         for at, amount in held.items():
             move = self._by_source[at]

@@ -170,7 +170,7 @@ UNSIGNED = 2**64
 
 @dataclass(slots=True)
 class Fit:
-    """One complete set of allocations for a query. Its dicts are shared with others: never change them."""
+    """One complete set of allocations for a query. Other sets share its dicts, so never change them."""
 
     anchor: Row
     allocations: dict[str, Resources]

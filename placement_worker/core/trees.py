@@ -49,7 +49,7 @@ class ProviderState:
         return any(self.used.values())
 
     def withheld_with(self, inventories: Mapping[str, Inventory]) -> dict[str, int]:
-        """Return the withheld amounts after an operator changed inventories: 0 for the changed ones."""
+        """Return the withheld amounts after an operator changed inventories: 0 for each changed inventory."""
         return {
             name: amount
             for name, amount in self.withheld.items()
@@ -143,7 +143,7 @@ class WorkingTrees:
         return self.number + 1 if was is None else was.shape + 1
 
     def with_contents(self, state: ProviderState, **contents: Any) -> ProviderState:
-        """Return a provider with these inventories, traits or aggregates, and an increased generation."""
+        """Return a provider with new inventories, traits or aggregates, and an increased generation."""
         if "inventories" in contents:
             inventories = contents["inventories"]
             contents["used"] = {name: state.used.get(name, 0) for name in inventories}

@@ -304,7 +304,7 @@ def _requests(fits: Iterable[Fit], minor: int) -> str:
 
 
 def why_none(found: SearchResult) -> str:
-    """Return a sentence that says why no host fits a query."""
+    """Return a sentence that explains why no host fits a query."""
     if not found.considered:
         return "there are no providers"
     parts = []

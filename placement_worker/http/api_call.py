@@ -82,7 +82,7 @@ def empty_answer(status: int = 204, **headers: str) -> ApiAnswer:
 
 
 def last_change(records: Iterable[Provider | Named | Consumer]) -> float:
-    """Return the newest time of change of these objects; 0.0 if there are none."""
+    """Return the newest time of change of the given objects; 0.0 without objects."""
     return max((record.updated for record in records), default=0.0)
 
 

@@ -47,7 +47,7 @@ class AggregateShown(msgspec.Struct, kw_only=True):
 
 
 class AggregatesListed(msgspec.Struct, kw_only=True):
-    """A page of aggregates; `more` says whether another page follows."""
+    """A page of aggregates; `more` is true if another page follows."""
 
     aggregates: list[AggregateShown]
     more: bool

@@ -298,7 +298,7 @@ def _insufficient_capacity(refusal: Refusal) -> Problem:
 
 
 async def unknown(placement: Placement, kind: NameKind, names: Collection[str]) -> list[str]:
-    """Return those of the given resource classes or traits that do not exist."""
+    """Return the names that are no existing resource classes or traits."""
     missing = [name for name in names if not placement.book.known(kind, name)]
     if missing:
         answer = await placement.classes_and_traits.find(FindNames(kind=kind, names=tuple(missing)))

@@ -111,7 +111,7 @@ def resources(text: str) -> dict[str, int]:
 
 
 def required(values: Sequence[str], group: Group, minor: int, *, any_of: bool = True) -> None:
-    """Parse `required` into a group: traits, forbidden ones after `!`, since 1.39 alternatives after `in:`."""
+    """Parse `required` into a group: traits, `!` before a forbidden one, since 1.39 `in:alternatives`."""
     for value in values if minor >= 39 else values[-1:]:
         if value.startswith("in:"):
             _any_of(value, group, minor if any_of else 0)

@@ -70,7 +70,7 @@ def at(minor: int, schemas: ByVersion) -> "Schema":
 
 
 class Schema:
-    """A JSON schema; `plain` is a msgspec type, all values of which are valid by the schema too."""
+    """A JSON schema; `plain` is a stricter msgspec type: all of its values are valid by the schema too."""
 
     def __init__(self, schema: Json, plain: Any = None, *, query: bool = False) -> None:
         formats = _query_formats if query else _formats

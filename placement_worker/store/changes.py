@@ -76,7 +76,7 @@ _cells = msgspec.json.Decoder(tuple[RegisteredCell, ...])
 async def announce(
     tx: Transaction, changes: Sequence[ProviderChange], writes: Sequence[BoundStatement] = ()
 ) -> tuple[list[PlacementChanged], int]:
-    """Execute the last statements, and log the changes; return these numbered, and the edition of names."""
+    """Execute the last statements, log the changes with numbers; return them, and the edition of names."""
     parts = list(portions(changes, CHANGES_A_MESSAGE))
     encoded = [(nth, _encode(part).decode()) for nth, part in enumerate(parts, 1)]
     if tx.dialect == "postgresql":
@@ -185,7 +185,7 @@ async def store_reshaped(tx: Transaction, number: int, messages: Sequence[BuildR
 
 
 async def unpublished_reshaped(tx: Transaction, most: int) -> tuple[list[int], list[BuildReshaped]]:
-    """Return the oldest unpublished BuildReshaped messages, and the change numbers they belong to."""
+    """Return the oldest unpublished BuildReshaped messages, and the numbers of their changes."""
     rows = await _UNPUBLISHED_RESHAPED(tx, most=most)
     messages = [replace(reshaped, number=number) for number, builds in rows for reshaped in _builds(builds)]
     return [number for number, _ in rows], messages

@@ -128,7 +128,7 @@ class ClaimScope:
 
 
 def claim_scope(claims: Collection[ConsumerClaim], providers: Collection[str]) -> ClaimScope:
-    """Return the consumers and providers that these claims need."""
+    """Return the consumers and providers that the given claims need."""
     scope = ClaimScope({}, set(), providers)
     for claim in claims:
         if claim.generation is None or not claim.fenced:

@@ -38,7 +38,7 @@ LEFTOVERS = sql("SELECT h.root FROM hosts h JOIN resource_providers p ON p.uuid 
 
 
 async def enter(tx: Transaction, roots: Collection[str], now: float) -> dict[str, Tree]:
-    """Lock the rows of these roots' owners, inserted if missing; return each as a Tree without providers."""
+    """Lock the rows of the owners of roots, inserted if missing; return each as a Tree without providers."""
     listed = [(root,) for root in roots]
     found = await _LOCK_HOSTS(tx, listed)
     if len(found) < len({*roots}):
@@ -53,7 +53,7 @@ def owned(root: str, row: Mapping[str, Any]) -> Tree:
 
 
 async def leave(tx: Transaction, roots: Collection[str]) -> None:
-    """Delete those of the rows inserted by `enter` that stayed without an owner."""
+    """Delete the rows that `enter` inserted, if they still have no owner."""
     await _LEAVE(tx, [(root,) for root in roots])
 
 
@@ -68,7 +68,7 @@ _CELLS = sql("SELECT h.root, h.cell FROM {n: root str} JOIN hosts h ON h.root = 
 
 
 async def limits(tx: Transaction, cell: str, roots: Mapping[str, str]) -> CellLimits:
-    """Return the restrictions on a cell's claims on these providers (a mapping of provider to root)."""
+    """Return the restrictions on a cell's claims on providers (given as a mapping of provider to root)."""
     listed = [(root,) for root in dict.fromkeys(roots.values())]
     cells = dict(await _CELLS(tx, listed)) if listed else {}
     strangers = [provider for provider, root in roots.items() if not cells.get(root)]

@@ -91,7 +91,7 @@ class NumberedNames:
         return found, new
 
     async def look_up(self, database: Database, names: Iterable[str]) -> list[str]:
-        """Read the ids of these names into the cache; return the names that do not exist."""
+        """Read the ids of the given names into the cache; return the names that do not exist."""
         missing = sorted({name for name in names if name not in self.ids})
         if not missing:
             return missing
@@ -205,7 +205,7 @@ class Book:
         return name in (self.classes if kind == "resource class" else self.traits).ids
 
     async def class_names(self, tx: Transaction, ids: Collection[int]) -> dict[int, str]:
-        """Return the names of all resource classes by id, read again if one of these ids is unknown."""
+        """Return the names of all resource classes by id, read again if one of the given ids is unknown."""
         if any(id_ not in self.classes.names for id_ in ids):
             await self.classes.read_all(tx)
         return self.classes.names

@@ -91,7 +91,7 @@ _NAMED = sql("""
 
 
 async def lock(tx: Transaction, providers: Collection[str]) -> set[int]:
-    """Lock all providers of the trees that contain these providers; return their database ids."""
+    """Lock all providers of the trees that contain the given providers; return their database ids."""
     return {id_ for (id_,) in await _LOCK_TREES(tx, [(uuid,) for uuid in providers])}
 
 
@@ -100,20 +100,20 @@ async def roots_after(tx: Transaction, after: int, most: int) -> list[tuple[int,
 
 
 async def load(tx: Transaction, book: Book, roots: Collection[str]) -> dict[str, Tree]:
-    """Return the provider trees of these roots; an unknown root has a tree without providers."""
+    """Return the provider trees of the given roots; an unknown root has a tree without providers."""
     found = await read(tx, book, roots)
     return {root: found.get(root) or Tree(root) for root in roots}
 
 
 async def read_locked(tx: Transaction, book: Book, providers: Collection[str]) -> dict[str, Tree]:
-    """Lock and return the whole trees that contain these providers, by root."""
+    """Lock and return the whole trees that contain the given providers, by root."""
     return (await read_locked_at(tx, book, providers))[0]
 
 
 async def read_locked_at(
     tx: Transaction, book: Book, providers: Collection[str]
 ) -> tuple[dict[str, Tree], int]:
-    """Lock and return the whole trees that contain these providers, and the last change number (or 0)."""
+    """Lock and return the trees that contain the given providers, and the last change number (or 0)."""
     if tx.dialect == "sqlite" or not providers:  # a writer of SQLite has the database exclusively
         return await read_at(tx, book, providers)
     for _ in range(_LOCK_ATTEMPTS):
@@ -125,12 +125,12 @@ async def read_locked_at(
 
 
 async def read(tx: Transaction, book: Book, providers: Collection[str]) -> dict[str, Tree]:
-    """Return the whole trees that contain these providers, by root, without locking them."""
+    """Return the whole trees that contain the given providers, by root, without locking them."""
     return (await read_at(tx, book, providers))[0]
 
 
 async def read_at(tx: Transaction, book: Book, providers: Collection[str]) -> tuple[dict[str, Tree], int]:
-    """Return the whole trees that contain these providers, and the last change number (or 0)."""
+    """Return the whole trees that contain the given providers, and the last change number (or 0)."""
     rows = await _READ(tx, [(uuid,) for uuid in providers]) if providers else ()
     if not rows:
         return {}, 0
@@ -234,7 +234,7 @@ Judged = tuple[Tree, InventoryReported, Tree]  # before, the report, after
 
 
 async def names_taken(tx: Transaction, names: Collection[str]) -> dict[str, tuple[str, str]]:
-    """Return, for each of these names in use, the provider and the cell that use it."""
+    """Return, for each of the given names in use, the provider and the cell that use it."""
     if not names:
         return {}
     return {name: (uuid, cell) for name, uuid, cell in await _NAMED(tx, [(name,) for name in names])}
