@@ -133,7 +133,7 @@ class NoGroup(Tagged, frozen=True, kw_only=True):
 
 
 class NothingHeld(Tagged, frozen=True, kw_only=True):
-    """The final reason of a refused claim: the consumer that it takes over from has no allocations."""
+    """The final reason of a refused claim: it takes over the allocations of a consumer that has none."""
 
     consumer: Text
 

@@ -155,7 +155,7 @@ class MoveSteered(Message, frozen=True, kw_only=True):
 
 
 class HandoverProgress(Message, frozen=True, kw_only=True):
-    """To the source cell of a move between cells: hand the instance over, or what the other cell did."""
+    """Requests the source cell of a move between cells to hand over the instance, or reports the outcome."""
 
     move: Id
     build: Id

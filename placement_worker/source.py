@@ -257,7 +257,7 @@ class HostSearch:
         return found, spent <= patience
 
     def removals(self) -> Sequence[Removal]:
-        """Return how many hosts each constraint removed; for joint constraints, of hosts passed to `ways`."""
+        """Return how many hosts each constraint removed; joint constraints only count hosts given to `ways`."""
         made = self._as_it_is()
         fitting = self._fitting(made)
         if not fitting:

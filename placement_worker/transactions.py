@@ -1,5 +1,5 @@
-"""Transactions of placement: retried after lost races, and shared by concurrent requests. Operations for
-claims and releases, many in one transaction.
+"""Transactions of placement, retried after lost races and shared by concurrent requests; operations for
+claims and releases.
 """
 
 import asyncio
@@ -47,10 +47,10 @@ AT_ONCE = 2
 
 
 class Batched(Generic[A, R]):
-    """Combines concurrent calls into one: `await together(order)` returns the answer to this order from
-    `work(orders)`, which has one answer for each.
+    """Combines concurrent calls: passes their requests to `work` as a list, and returns to each caller the
+    answer to its request.
 
-    While `AT_ONCE` batches are in progress, new orders wait for the next one. Works while `run` runs.
+    While `AT_ONCE` batches are in progress, new requests wait for the next one. Works while `run` runs.
     """
 
     def __init__(self, work: Callable[[Sequence[A]], Awaitable[Sequence[R]]]) -> None:

@@ -212,7 +212,7 @@ def _seconds(value: object) -> float:
 
 
 def _bounded(number: int) -> int:
-    """Return the number, limited to 0 and the highest integer that any AMQP client can read."""
+    """Return the number, limited to the range from 0 to the largest integer that AMQP clients can read."""
     return max(0, min(number, MAX_COUNT))
 
 

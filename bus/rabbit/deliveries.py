@@ -129,7 +129,7 @@ class Parcel:
 
 
 class RabbitDelivery:
-    """An envelope delivered to a reader; if it is not settled before the connection breaks, redelivered."""
+    """An envelope delivered to a reader; a broken connection redelivers it unless it was settled before."""
 
     __slots__ = ("_alone", "_open", "_parcel", "crashes", "envelope", "problem")
 

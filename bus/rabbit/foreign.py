@@ -1,4 +1,4 @@
-"""Uses exchanges of other systems, such as Ironic's: the only module of this package for workers."""
+"""Consumes and publishes on exchanges of other systems, such as Ironic's. Workers may import this module."""
 
 import asyncio
 import logging

@@ -81,7 +81,7 @@ async def _waiting(topology: Topology, queue: str) -> tuple[int, int] | None:
 
 
 async def _takes(connection: AbstractConnection, exchange: str, found: BrokerState) -> bool:
-    """Return whether the broker accepts a test message in time; without a queue, it is returned to us."""
+    """Return whether the broker accepts a test message in time; no queue receives the message."""
     try:
         async with asyncio.timeout(TAKES_SECONDS):
             channel = await open_channel(connection, confirms=True)
@@ -101,7 +101,7 @@ _AGAIN_SECONDS = 0.2
 
 
 async def delete_queues(url: str, names: Iterable[str], *, unread_within: float = 0.0) -> list[str]:
-    """Delete queues; `unread_within` seconds wait for their consumers to leave. Return those that stay."""
+    """Delete queues; with `unread_within`, wait that long for their consumers. Return the queues left."""
     stay: list[str] = []
     connection = await dial(broker_url(url, "berth cell"))
     until = asyncio.get_running_loop().time() + unread_within

@@ -87,7 +87,7 @@ FLOOD_BYTES = 64 * 1024 * 1024  # of one cell's messages that wait on one queue
 
 def definitions(users: Mapping[str, BrokerUser], cells: Sequence[str] = (), exchange: str = "berth",
                 vhost: str = "/", flood_bytes: int = FLOOD_BYTES) -> dict[str, Any]:  # fmt: skip
-    """Return RabbitMQ users with permissions and limits, as a file for RabbitMQ's `import_definitions`."""
+    """Return RabbitMQ users with permissions and limits, in the format of RabbitMQ's `import_definitions`."""
     permissions = [(name, user.permissions) for name, user in users.items()]
     return {
         "users": [

@@ -26,7 +26,7 @@ Described = Mapping[str, Aggregate]
 
 @dataclass(frozen=True, slots=True)
 class Intent:
-    """An aggregate before and after an edit, with the hosts to add and remove, before its hosts are checked."""
+    """An aggregate before and after an edit, with hosts to add and remove that are not checked yet."""
 
     was: Aggregate
     now: Aggregate
@@ -214,7 +214,7 @@ def _number(value: str) -> bool:
 
 
 def coming_back(wanted: Intent, trees: Mapping[str, Tree]) -> list[str]:
-    """Return warnings about hosts that an edit removes from an aggregate, but their agent adds again."""
+    """Return warnings about hosts that an edit removes from an aggregate, but agents will add again."""
     return [
         f"{tree.host or provider.name}: its owner reports it in this aggregate, and will put it back"
         for tree in trees.values()

@@ -25,7 +25,7 @@ class CellLimits:
     sharing: Collection[str]  # providers of operators that share with other trees
 
     def bars_holder(self, consumer: str, places: Iterable[tuple[str, str]]) -> str:
-        """Return why a cell may not change a consumer with allocations at `places` (provider, root), or ""."""
+        """Return why a cell may not change a consumer allocated at `places` (provider, root), or ""."""
         cells = {self.cells.get(root, "") for _, root in places}
         if self.cell in cells and cells <= {self.cell, ""}:
             return ""
@@ -110,7 +110,7 @@ class GroupPlaces:
             _count(self._members, consumer, roots, -1)
 
     def refusal(self, roots: frozenset[str], consumer: str) -> claims.GroupPolicyViolated | None:
-        """Return the refusal if the server group's policy forbids the consumer on the given root providers."""
+        """Return the refusal if the server group's policy forbids the consumer on these root providers."""
         if self.policy == "anti-affinity":
             for root in sorted(roots):
                 members = self._all.get(root, Counter())
@@ -175,7 +175,7 @@ class ClaimedProvider:
 
 @dataclass(slots=True)
 class Holder:
-    """A consumer with its allocations; a consumer without allocations has the generation 0."""
+    """A consumer of any type, with its allocations; without allocations its generation is 0."""
 
     uuid: str
     id: int
@@ -270,7 +270,7 @@ def wakes(claim: claims.ConsumerClaim, world: ClaimWorld) -> bool:
 def fenced_off(
     order: claims.ClaimRequested, world: ClaimWorld, fences: Sequence[claims.ClaimResult | None]
 ) -> list[claims.ClaimResult]:
-    """Return the refusals of claims by generation, retirement or cell, and of consumers that are repeated."""
+    """Return results for claims refused by generation, retirement, cell, or because a consumer occurs twice."""
     results: list[claims.ClaimResult] = []
     further = Counter(name for claim in order.claims for name in _further_consumers(claim))
     seen = {*further}

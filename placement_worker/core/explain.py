@@ -26,7 +26,7 @@ Why = tuple[tuple[Removal, ...], tuple[NearMiss, ...]]
 
 
 def explain(snapshot: Snapshot, made: SearchPlan) -> Generator[None, None, Why]:
-    """Return which constraints removed all hosts, and the nearest hosts. It can pause at every yield."""
+    """Return which constraints removed all hosts, and the nearest hosts. The search can pause at a yield."""
     if not made.count:
         return tuple(made.removals), nearest(snapshot, made)
     return (yield from _merged(snapshot, made))

@@ -22,7 +22,7 @@ _CONTENT = attrgetter("inventories", "parent", "traits", "aggregates")
 
 
 def withheld(before: Tree, after: Tree) -> Tree:
-    """Return the tree `after`, with new inventory withheld as long as old inventory is overcommitted."""
+    """Return the tree `after`, with the capacity withheld by which old inventory is overcommitted."""
     beyond: Counter[str] = Counter()  # by how much the usage of a class exceeds its capacity, over the tree
     for provider, name, inventory in _inventories(after):
         beyond[name] += max(provider.used.get(name, 0) - inventory.capacity, 0)

@@ -219,7 +219,7 @@ class ClassArrays:
 
 
 class ReservedAmounts:
-    """The amounts that one scheduler has reserved: by provider, and as arrays with an element per row."""
+    """The amounts that one scheduler has reserved, by provider, and by class as arrays over the rows."""
 
     def __init__(self) -> None:
         self.of: dict[str, dict[str, int]] = {}  # provider → reserved amounts, without zeros

@@ -143,7 +143,7 @@ def _any_of(value: str, group: Group, minor: int) -> None:
 
 
 def member_of(values: Sequence[str], group: Group, minor: int) -> None:
-    """Parse `member_of` into a group: a uuid, or alternatives after `in:`; since 1.32 `!` excludes them."""
+    """Parse `member_of` into a group: a uuid or `in:` alternatives; since 1.32 `!` before excluded ones."""
     if len(values) > 1 and minor < 24:
         raise bad_request("Multiple member_of parameters are not supported")
     for value in values:

@@ -49,7 +49,7 @@ class StoredInventory(msgspec.Struct, frozen=True):
 
 
 class StoredNames(msgspec.Struct, frozen=True):
-    """The ids of a provider's traits or aggregates, divided into reported ones and ones of operators."""
+    """The ids of a provider's traits or aggregates, in two lists: added by reports, or by operators."""
 
     reported: tuple[int, ...] | None = None  # put there by a report of the tree's owner
     unreported: tuple[int, ...] | None = None  # put there by an operator
