@@ -60,7 +60,7 @@ class CandidateSearch(Protocol):
 
     @property
     def positions(self) -> Ints:
-        """Return the indices of hosts that fit; on hosts with nested providers `ways` may yet find nothing."""
+        """Return the indices of hosts that fit; for a host with nested providers `ways` may find nothing."""
 
     def any_of(self, resource_class: str) -> bool:
         """Return whether any provider has an inventory of the class; if not, `free` and `capacity` are 0."""

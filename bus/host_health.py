@@ -26,7 +26,7 @@ from bus.vocabulary import (
     Whole,
 )
 
-DISABLED = "COMPUTE_STATUS_DISABLED"  # set by Nova, too, on a disabled host
+DISABLED = "COMPUTE_STATUS_DISABLED"  # Nova also sets this trait on a disabled host
 FORCED_DOWN = "CUSTOM_BERTH_FORCED_DOWN"  # forced down by an operator, whatever its heartbeats
 HELD = "CUSTOM_BERTH_HELD_"  # prefix of a trait for each cause of being disabled
 UNNAMED = "operator"  # the cause if the operator named none

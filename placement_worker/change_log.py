@@ -29,13 +29,13 @@ log = logging.getLogger(__name__)
 Publish = Callable[..., Awaitable[None]]  # of any number of messages; returns when the broker has them safe
 
 CHANGES_A_ROUND = 200
-RESHAPES_A_ROUND = 20  # each of the builds of a host
+RESHAPES_A_ROUND = 20  # each with the builds of a host
 UNPUBLISHED = 1000  # changes: during an outage of the broker the rest is only in the log
 RECORD_SECONDS = 0.25  # seconds until the position is stored; until then another relay may publish again
 POLL_SECONDS = 1.0  # interval for changes of killed processes; own commits wake the relay immediately
 PUBLISH_SECONDS = 30.0
 SHORTEST_WAIT, LONGEST_WAIT = 0.1, 5.0
-LINGER = 0.01  # between rounds, while commits come one upon the other: a round costs about what a commit does
+LINGER = 0.01  # between rounds under load: a round costs about as much as a commit
 
 
 class Relay:
@@ -52,9 +52,9 @@ class Relay:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._woken = asyncio.Event()
-        self._reads_log = True  # into the log
+        self._reads_log = True  # whether to read the log for changes to publish
         self._unpublished: dict[int, PlacementChanged] = {}  # commits of this process that are not published
-        self._published = 0  # by this process, with all that came before it; 0: the log knows
+        self._published = 0  # last number published by this process, with all before; 0: read it from the log
         self._recorded = 0  # the position in the database
         self._recorded_at = 0.0
         # numbers published from the log, before this process registered its commit
@@ -140,7 +140,7 @@ class Relay:
                 if self._published > self._recorded:
                     await changes.TELL(tx, number=self._published)
         else:
-            # Publishing takes its time: not with SQLite's one write lock in hand.
+            # Publishing is slow: do not hold SQLite's only write lock meanwhile.
             async with self._database.read_single() as tx:
                 oldest = await changes.unpublished(tx, CHANGES_A_ROUND, self._published)
             await self._publish_logged(oldest, publish)

@@ -23,7 +23,7 @@ UNKNOWN = "unknown"  # the reported type of consumers without one
 
 class Lookups(PlacementOperations):
     async def providers(self, query: FindProviders, *, cell: str = "") -> ProvidersFound:
-        """Return the providers that a query selects; for a query of a cell, only of its hosts."""
+        """Return the providers that a query selects; for a cell's query, only providers of its hosts."""
         if query.like is not None:
             await self._learn_names(query.like)
         simple = query.like is None and (query.in_tree is None or not (query.ids or query.name))
@@ -112,7 +112,7 @@ class Lookups(PlacementOperations):
             return await changes.since(tx, query.after, query.limit)
 
     async def allocations(self, query: FindAllocations, *, cell: str = "") -> AllocationsFound:
-        """Return the allocations that a query selects; for a query of a cell, only of consumers on its hosts."""
+        """Return the allocations that a query selects; for a cell's query, only of consumers on its hosts."""
         if not query.consumers and not query.providers:
             return AllocationsFound(consumers=(), generations={})
         if cell:

@@ -82,7 +82,7 @@ log = logging.getLogger(__name__)
 
 CHANGES_A_PAGE = 200
 IN_A_ROW = 100  # trees added to the index before other tasks run
-FAR_AHEAD = 1000  # numbers beyond what is known: before so much is believed to be lost, it is asked
+FAR_AHEAD = 1000  # if a change number is so far ahead, query placement's last number before believing it
 POLL_SECONDS = 1.0  # interval of checks for changes of processes whose messages do not arrive
 
 
@@ -221,7 +221,7 @@ class Memory:
                 reported = [message for message, _ in self._missed]
                 true = {message.number for message in await self._committed(index, reported)}
                 false = {message.number for message in reported} - true
-                for message, shaped in self._missed:  # perhaps more by now
+                for message, shaped in self._missed:  # the list may have grown meanwhile
                     if message.number in false:
                         continue
                     index.accept(message.number, message.changes, shaped, message.aggregates, message.cells)
@@ -237,7 +237,7 @@ class Memory:
             on_change(everybody, described)
 
     async def _read(self) -> Index:
-        # The number first: what is read after it holds at least all that happened up to it.
+        # Read the number first: trees read later include at least all changes up to it.
         index = Index((await self._reader.changes(0, 1)).last)
         for fact in await self._reader.facts():
             index.describe(fact, index.seen)

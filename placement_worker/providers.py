@@ -132,7 +132,7 @@ def _apart(orders: Sequence[resources.Edit]) -> Iterator[Sequence[EditOfOne] | r
 
 
 PROVIDERS_A_TRANSACTION = 2000
-LOADS_AT_ONCE = 2  # one is judged while the database writes another
+LOADS_AT_ONCE = 2  # one is decided while the database writes another
 
 
 class BulkLoad(PlacementOperations):

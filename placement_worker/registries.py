@@ -145,7 +145,7 @@ class ClassesAndTraits(PlacementOperations):
         names.forget([id_])
         if name:
             names.learn([(id_, name)])
-        # An edition between was another process's: then all names must be read again.
+        # If another process used the edition between, all names must be read again.
         if edition == self.book.edition + 1:
             self.book.edition = edition
 

@@ -76,7 +76,7 @@ class ReportOperations(PlacementOperations):
         async with self.numbers.taken(new) as numbers, changing(self.database, self.book) as tx:
             owned = await hosts.enter(tx, roots, now)
             number = 0
-            if few := len(reports) <= FEW:  # most of so few are news: they are locked, and read once
+            if few := len(reports) <= FEW:  # few reports are mostly new: lock their trees, and read once
                 found, number = await tree_reads.read_locked_at(tx, self.book, roots)
                 before = owned | found
             else:
@@ -90,7 +90,7 @@ class ReportOperations(PlacementOperations):
             moving = [report for report in reports if _reshapes(before[report.root], report)]
             goes: dict[str, Moves] = {}
             if moving:
-                if not few:  # what is to be changed is locked, and read again under the lock
+                if not few:  # lock the trees to change, and read them again
                     changing_roots = [report.root for report in moving]
                     locked, number = await tree_reads.read_locked_at(tx, self.book, changing_roots)
                     before |= {root: locked.get(root) or owned[root] for root in changing_roots}
@@ -233,7 +233,7 @@ class ReportOperations(PlacementOperations):
         saving = [hosts.saving([then for _, then in changed], now)]
         number = await self.log.write_trees(tx, changed, now, numbers, further, saving)
         messages = [reshaped for _, then, some in moved for reshaped in _reshaped_messages(then, some, now)]
-        if messages:  # by themselves, not by the log: that is cut when it grows too long
+        if messages:  # stored separately: the log is trimmed when it is too long
             await changes.store_reshaped(tx, number, messages)
             tx.after_commit(self.reshaped_builds.wake)
 

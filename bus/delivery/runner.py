@@ -38,7 +38,7 @@ class PendingQuestions:
     _spawn: Callable[[Coroutine[Any, Any, None]], object]
     # by reply queue and id of the question
     _waiting: dict[tuple[str, str], asyncio.Future[Envelope]] = field(default_factory=dict)
-    _replies: dict[str, QueueSpec] = field(default_factory=dict)  # by what their addresses begin with
+    _replies: dict[str, QueueSpec] = field(default_factory=dict)  # by prefix of the reply addresses
     _declared: set[str] = field(default_factory=set)
     _declaring: asyncio.Lock = field(default_factory=asyncio.Lock)
 
@@ -97,7 +97,7 @@ class PendingQuestions:
         if prefixes <= self._replies.keys() and query.name in self._declared:
             return
         async with self._declaring:
-            if not query.narrowed:  # or a queue would be made for a cell that is not there
+            if not query.narrowed:  # else a queue would be declared for a cell that does not exist
                 await self._transport.declare(query_queue(query.name))
             for prefix in sorted(prefixes):
                 if prefix in self._replies:

@@ -18,7 +18,7 @@ from bus.protocol import Delivery, Inbox
 from bus.worker import Answers, Every, Narrow, On, Worker, messages_of, query_queue
 
 MAX_PREFETCH = 20_000
-UNSETTLED_PAUSE = 0.2  # seconds before the same is tried with a transport that has just failed
+UNSETTLED_PAUSE = 0.2  # seconds before the next try after the transport failed
 
 
 class QueueReader:
@@ -30,9 +30,9 @@ class QueueReader:
         self._linger = row.linger
         self._clock = clock
         self._seconds = HANDLING_SECONDS.labels(*served.labels)
-        self._busy: dict[asyncio.Task[None], None] = {}  # in the order they began, so that a story replays
+        self._busy: dict[asyncio.Task[None], None] = {}  # oldest first, so that simulations are reproducible
         self._slots = asyncio.Semaphore(row.concurrency)
-        self._batch_average = 1.0  # how many came together of late
+        self._batch_average = 1.0  # average number of messages in recent batches
         self._group: asyncio.TaskGroup
         self._inbox: Inbox
         self._loop: asyncio.Task[None]
@@ -252,7 +252,7 @@ async def _run_unless_stopped(stopping: asyncio.Event, work: Coroutine[Any, Any,
     async def outcome() -> Exception | None:
         try:
             await work
-        except Exception as problem:  # raised again outside of the group, as it is
+        except Exception as problem:  # raised again outside of the task group, unwrapped
             return problem
         return None
 

@@ -45,7 +45,7 @@ class ServedRow(ABC):
         self._suspects = suspects
         self.queue = worker.queue_of(row, process.replica)
         self.labels = (worker.name, row.name)
-        self._by_name = self.queue.name.replace("*", "+")  # as brokers write it
+        self._by_name = self.queue.name.replace("*", "+")  # the queue's name at the broker
         (self._hears,) = self.queue.keys
         self._transport = process.transport
         self._clock = process.clock
@@ -150,7 +150,7 @@ class ServedRow(ABC):
                 else:
                     await self._judge(delivery, fate)
             return None
-        for single in readable:  # together they failed: find out which by itself
+        for single in readable:  # one message made the batch fail: handle each alone
             await self._settle([single])
         return None
 

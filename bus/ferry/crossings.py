@@ -25,7 +25,7 @@ class Way(Enum):
 
     IN = "in"
     OUT = "out"
-    WITHIN = "within"  # not through it: it is the cell's own affair
+    WITHIN = "within"  # not forwarded: used only inside the cell
 
 
 class InvalidCrossing(TypeError):
@@ -38,7 +38,7 @@ class Crossing:
 
     cell: str
     way: Way
-    name: str  # its key, as far as the cell's is the only one
+    name: str  # the key, up to the first field other than the cell
     keys: tuple[str, ...]  # the binding keys of a queue that receives all of it
     of: "Topic[Any] | Query[Any, Any] | None" = None  # None: replies
 

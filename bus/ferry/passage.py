@@ -28,7 +28,7 @@ LAG = Gauge("berth_ferry_lag_seconds", "age of the oldest waiting message; 0: no
 
 log = logging.getLogger(__name__)
 
-PREFETCH = 1024  # envelopes in hand; the rest waits in the queue while a broker is away
+PREFETCH = 1024  # unconfirmed envelopes; further ones wait in the queue if a broker is away
 TOGETHER = 512  # published together: confirmed before the next ones
 UNDELIVERABLE_SECONDS = 300.0  # for this time a consumer may be missing; then the message is a dead letter
 
@@ -45,7 +45,7 @@ class Passage:
     _clock: Clock
     _undeliverable_seconds: float
     in_hand: int = 0
-    oldest: float = 0.0  # time of publication of the oldest of them
+    oldest: float = 0.0  # when the oldest unconfirmed message was published
     _unheard: tuple[str, float] = ("", 0.0)  # the key without a consumer, and since when
 
     async def run(self) -> None:
@@ -92,7 +92,7 @@ class Passage:
                 await backoff.pause()
                 continue
             except Exception as problem:
-                if len(load) > 1:  # together they failed: find out which by itself
+                if len(load) > 1:  # one message made the batch fail: publish each alone
                     for single in load:
                         await self._forward([single])
                     return
@@ -204,7 +204,7 @@ async def _watch_targets(side: Transport, passages: Sequence[Passage], clock: Cl
             of = crossing.cell, crossing.way.value, crossing.name
             try:
                 behind = await side.waiting(crossing.queue.name)
-            except (Unavailable, BrokerRefused):  # it is just being made
+            except (Unavailable, BrokerRefused):  # the queue is being declared
                 behind = 0
             WAITING.labels(*of).set(behind + passage.in_hand)
             LAG.labels(*of).set(max(clock.now() - passage.oldest, 0.0) if passage.in_hand else 0.0)

@@ -179,13 +179,13 @@ class Journal:
                 self._file.execute(statement, values)
             self._file.execute("COMMIT")
         finally:
-            self._file.rollback()  # of no effect on what is committed
+            self._file.rollback()  # no effect after a commit
 
 
 def _letter(id_: str, data: bytes) -> DeadLetter:
     try:
         return _letters.decode(data)
-    except _UNREADABLE as problem:  # it stays in the file as it is, and goes with its id like any other
+    except _UNREADABLE as problem:  # it stays in the file until it is removed by its id
         return _unreadable(id_, "", data, f"the stored dead letter is unreadable: {problem}", 0.0)
 
 

@@ -28,7 +28,7 @@ class SocketCall(msgspec.Struct, omit_defaults=True):
     envelopes: list[Envelope] = []
     expected: list[bool] = []
     queue: str = ""
-    number: float = 0  # seconds, prefetch, limit, inbox or tag: what the deed needs
+    number: float = 0  # seconds, prefetch, limit, inbox or tag, depending on `do`
     letter: DeadLetter | None = None
     ids: list[str] = []
     after: str = ""
@@ -202,7 +202,7 @@ class SocketTransport(asyncio.Protocol):
 
     async def send(self, queue: str, envelope: Envelope, *, expected: bool = False) -> None:
         try:
-            msgspec.json.decode(envelope.body)  # it goes into a line of JSON as it is
+            msgspec.json.decode(envelope.body)  # the body is embedded in a line of JSON unchanged
         except (msgspec.DecodeError, RecursionError) as problem:
             raise Undecodable(f"not JSON: {problem}") from None
         await self._call(SocketCall("send", queue=queue, envelopes=[envelope], expected=[expected]))

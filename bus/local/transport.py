@@ -48,7 +48,7 @@ class _LocalInbox:
         self.prefetch = prefetch
         self._ready: deque[_LocalDelivery] = deque()
         self._unsettled: dict[_LocalDelivery, None] = {}
-        self._bytes = 0  # their size
+        self._bytes = 0  # total size of unsettled messages
         self._arrived = asyncio.Event()
 
     def accept(self) -> bool:

@@ -21,7 +21,7 @@ PutBack = Callable[[str, Sequence[Envelope]], Awaitable[None]]
 
 _AT_FIRST = 64  # AMQP messages in advance, until it is known how many envelopes they hold
 _AT_LEAST = 4  # enough to have the next one here while one is being settled
-_AT_MOST = 512  # what comes after small messages may be large: a megabyte each
+_AT_MOST = 512  # later messages may be large: a megabyte each
 _BEGINNING = 60.0  # seconds; a queue without a leader does not answer, and is asked again
 
 
@@ -39,7 +39,7 @@ class RabbitInbox:
         self._stopping = False
         self._going_back: set[asyncio.Task[None]] = set()
         self._steering = asyncio.Lock()
-        self._size = 1.0  # envelopes in an AMQP message, of late
+        self._size = 1.0  # recent average of envelopes in an AMQP message
         self._bytes = 1.0  # average bytes per envelope: raised immediately, lowered slowly
 
     @property
@@ -82,7 +82,7 @@ class RabbitInbox:
         except BROKEN as problem:
             if cancelled_by_us(problem):
                 raise
-            reading.end()  # the broker has all back already, but for the last copies
+            reading.end()  # the broker has requeued all but the last copies
         self._requeue(reading)
         while reading.deliveries:
             reading.nack(reading.deliveries.popleft().tag)
@@ -185,7 +185,7 @@ class RabbitInbox:
                 raise
             log.info("%s: reading was interrupted: %s", self._name, reason(problem))
             if isinstance(problem, RequestRefused) and problem.code == "NOT_FOUND":
-                reading.on_queue_deleted()  # it was deleted while we began to read it in another way
+                reading.on_queue_deleted()  # the queue was deleted while we changed the prefetch count
         self._requeue(reading)
         await reading.close()
 

@@ -25,7 +25,7 @@ Rescue = Callable[[DeadLetter], Awaitable[bool]]
 
 _AT_FIRST = 32  # letters fetched together; they may be a megabyte each
 _AT_MOST = 1024
-_SMALL_BYTES = 1024 * 1024  # letters that together are smaller make room for twice as many
+_SMALL_BYTES = 1024 * 1024  # below this total size, fetch twice as many next time
 _FETCHING_SECONDS = 2.0  # another reader may hold the expected messages
 
 

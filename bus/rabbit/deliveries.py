@@ -30,7 +30,7 @@ class Reading:
         self.consumer = ""
         self.in_advance = 0
         self.closed = False
-        self.last_copies = 0  # what came up to this tag is in no queue any more: it cannot be refused into it
+        self.last_copies = 0  # messages up to this tag cannot be requeued: their queue was deleted
         self.newest = 0
         self.deliveries: deque[Arrived] = deque()  # not taken apart yet
         self.opened: deque[RabbitDelivery] = deque()  # taken apart, not handed out yet

@@ -37,10 +37,10 @@ __all__ = ["BadCredentials", "ForeignListener", "ForeignPublisher", "Gap", "Hand
 log = logging.getLogger(__name__)
 
 PREFETCH = 1000
-SETTLE_SECONDS = 0.25  # what is handled within them is acknowledged together: the queue writes each down
+SETTLE_SECONDS = 0.25  # acknowledgements are combined for so long: a quorum queue logs each
 TOGETHER = 256  # largest number of messages handled together
 POLL_SECONDS = 5.0  # between two checks of the binding
-FIRST_POLL_SECONDS = 0.1  # while there is no exchange, growing to the above
+FIRST_POLL_SECONDS = 0.1  # while there is no exchange, growing to POLL_SECONDS
 _NEVER = 1_000_000_000  # redeliveries: RabbitMQ 4 would drop after 20
 
 HandleBodies = Callable[[Sequence[bytes]], Awaitable[None]]
@@ -66,7 +66,7 @@ class ForeignListener:
     name: str
     made_by: str  # a sentence about the exchange's owner
     quorum: bool = True
-    kept_seconds: float | None = None  # without us; then the broker drops our queue
+    kept_seconds: float | None = None  # seconds without a consumer until the broker deletes our queue
     poll_seconds: float = POLL_SECONDS
     clock: Clock = field(default_factory=Clock)
     subscribed: bool = field(default=False, init=False)  # connected, and bound to an exchange that is there

@@ -18,7 +18,7 @@ from bus.worker import Worker, asks_as, reply_prefix, suspects_queue
 
 _WORD = r"[A-Za-z0-9_-]+"
 _RANDOM = "[0-9a-f]{8}"
-_NONE = "^$"  # no name and no key is empty
+_NONE = "^$"  # matches no name and no key: none is empty
 _FIELD = re.compile(r"\{(\w+)\}")
 
 

@@ -205,7 +205,7 @@ class Link:
                         f"RabbitMQ at {self.place} does not take messages for {post.key}"
                     ) from None
             except RequestRefused as refused:
-                # it closed the channel for everybody: find out by itself whether it is this message's fault
+                # the refusal closed the shared channel: try this message alone on another channel
                 if refused.code == "NOT_FOUND":
                     session.missed(mended)
                 elif apart:

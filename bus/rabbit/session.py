@@ -25,9 +25,9 @@ class Session:
     ) -> None:
         self.connection = connection
         self.topology = topology
-        self.whole = asyncio.Event()  # nothing is known to be missing: publishing makes sense
+        self.whole = asyncio.Event()  # set while no exchange is known to be missing
         self.whole.set()
-        self.mended = 0  # how often it was made whole again
+        self.mended = 0  # how often missing exchanges were declared again
         self._declared = declared
         self._poll_seconds = poll_seconds
         self._missed = asyncio.Event()

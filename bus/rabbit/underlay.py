@@ -129,7 +129,7 @@ async def ended(connection: AbstractConnection) -> str:
 async def hang_up(connection: AbstractConnection) -> None:
     """Close a connection; all calls that wait for it raise an error."""
     transport, connection.transport = connection.transport, None
-    await connection.close()  # which without a transport waits for nothing; with one, for a silent broker too
+    await connection.close()  # does not wait, because there is no transport
     if transport is None:
         return
     under = transport.connection

@@ -27,7 +27,7 @@ _LIFE_SECONDS = 5.0  # aio-pika gives a connection up that it reads nothing from
 # Class and method ids of the frames that are encoded and decoded here, and of those that are only decoded.
 _DELIVER, _RETURN, _PUBLISH, _ACK, _NACK = 0x3C003C, 0x3C0032, 0x3C0028, 0x3C0050, 0x3C0078
 _CLOSE, _CLOSED = 0x140028, 0x140029
-_BLOCKED, _UNBLOCKED = 0x0A003C, 0x0A003D  # the broker takes no messages, and takes some again
+_BLOCKED, _UNBLOCKED = 0x0A003C, 0x0A003D  # the broker accepts no messages; accepts them again
 _SETTLED = struct.Struct(">QB")  # a tag, and whether it stands for all before it
 _CONTENT = struct.Struct(">HHQH")  # class, weight, size of the body, and which properties follow
 _BASIC = 60
@@ -92,7 +92,7 @@ class Wire(asyncio.StreamReader):
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(limit=1024 * 1024, loop=loop)
         self.channels: dict[int, FramesOfChannel] = {}
-        self.blocked = False  # the broker is short of something, and takes nothing
+        self.blocked = False  # the broker is short of memory or disk, and accepts no messages
         self._clock = loop.time
         self._rest = b""
         self._framed = True
@@ -259,7 +259,7 @@ class FramesOfChannel:
         properties = _properties(coming.header)
         if properties is None:
             properties = Properties()
-        if coming.consumer is None:  # it has come back: the confirm that follows means nothing
+        if coming.consumer is None:  # a returned message: the confirm that follows is ignored
             self._settled(self._tags.get(str(properties.message_id), 0), NoQueueBound())
             return
         on_message = self.consumers.get(coming.consumer)
@@ -281,7 +281,7 @@ class _Coming:
     exchange: str
     key: str
     redelivered: bool
-    size: int = 0  # of its body, so far as that has not come
+    size: int = 0  # bytes of the body that have not arrived
     header: bytes = b""
     bodies: list[bytes] = field(default_factory=list)
 

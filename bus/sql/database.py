@@ -124,7 +124,7 @@ class Database:
 
     async def write_single(self, statement: BoundStatement) -> Sequence[Any]:
         """Execute one writing statement as a transaction, in one round trip, and return its rows."""
-        if self.dialect == "sqlite":  # there is no trip, and writers take turns
+        if self.dialect == "sqlite":  # no round trip to save, and writers must queue
             async with self.write() as tx:
                 return await statement(tx)
         async with self._transaction("", self._writing) as tx:  # PostgreSQL commits with the answer
@@ -133,7 +133,7 @@ class Database:
     @asynccontextmanager
     async def unhurried(self) -> "AsyncIterator[Database]":
         """Yield a Database for the same data, without time limits for statements."""
-        if self.dialect == "sqlite":  # never in a hurry
+        if self.dialect == "sqlite":  # SQLite has no time limit
             yield self
             return
         patient = Database(self._url, namespace=self.namespace, pool_size=1, statement_seconds=None)
@@ -188,7 +188,7 @@ class Database:
         except exc.TimeoutError as error:
             raise explained(error, self.name) from error
         except (exc.SQLAlchemyError, *postgres.FAILURES) as error:
-            # Whatever keeps us out, a wrong password even, may be put right while messages wait.
+            # Any reason, even a wrong password, may be corrected while messages wait.
             REFUSED.inc()
             raise Unavailable(f"{self.name}: cannot connect: {reason(error)}") from error
 

@@ -34,7 +34,7 @@ SQLSTATES: Final[dict[str, Meaning]] = {
     "08": Meaning.AWAY,  # no connection
     "0A000": Meaning.BUG,  # but see OUTDATED_PLAN
     "23": Meaning.RULE,
-    READ_ONLY: Meaning.AWAY,  # a standby, or a primary that was demoted
+    READ_ONLY: Meaning.AWAY,  # a standby, or a demoted primary
     "25P03": Meaning.AWAY,  # idle in a transaction for too long: we froze
     "25P04": Meaning.AWAY,  # the transaction took too long
     "26": Meaning.AWAY,  # it has forgotten our prepared statement: a pooler has changed servers
@@ -49,7 +49,7 @@ SQLSTATES: Final[dict[str, Meaning]] = {
     "55006": Meaning.AWAY,  # an object in use by a session that alters it
     "55P03": Meaning.RACE,  # a lock was not available with NOWAIT
     "57": Meaning.AWAY,  # shut down, crashed, starting up, cancelled, dropped
-    "58": Meaning.AWAY,  # the system beneath it: I/O
+    "58": Meaning.AWAY,  # system error, such as I/O
     "72": Meaning.RACE,  # the snapshot is too old
     "F0": Meaning.AWAY,  # its configuration is broken
     "XX": Meaning.AWAY,  # broken inside, or data or an index corrupted: until it is restored or fails over
@@ -198,7 +198,7 @@ def retrying(
         @wraps(work)
         async def run(*args: P.args, **kwargs: P.kwargs) -> T:
             try:
-                return await work(*args, **kwargs)  # most succeed at the first attempt and need no counter
+                return await work(*args, **kwargs)  # usually succeeds; needs no retry state
             except Conflict as lost:
                 losses = [lost]
                 LOST_RACES.inc()

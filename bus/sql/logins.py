@@ -18,7 +18,7 @@ from bus.errors import Unavailable
 from bus.masking import masked
 from bus.sql.postgres import secured
 
-_ROUNDS = 4096  # as the server itself takes them
+_ROUNDS = 4096  # the server's default
 
 
 def scram_verifier(password: str, salt: bytes) -> str:

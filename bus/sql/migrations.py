@@ -119,7 +119,7 @@ async def _make_version_table(database: Database) -> None:
 
 def _upgrade(connection: Connection, folder: Path, names: list[str]) -> str:
     """Run these migrations. Return the oldest one that code must include to work with the new schema."""
-    # Importing alembic takes longer than looking that there is nothing to do.
+    # Imported here because importing alembic is slow, and usually no migration is missing.
     from alembic.operations import Operations
     from alembic.runtime.migration import MigrationContext
     from alembic.script import ScriptDirectory

@@ -108,7 +108,7 @@ class PostgresPool:
             },
             **pooled,
         )
-        self._refused: type[Exception] = self.engine.dialect.loaded_dbapi.Error  # as SQLAlchemy translates it
+        self._refused: type[Exception] = self.engine.dialect.loaded_dbapi.Error  # as raised by SQLAlchemy
         event.listen(self.engine.sync_engine, "connect", self._born)
         event.listen(self.engine.sync_engine, "checkout", self._check)
         event.listen(self.engine.sync_engine, "handle_error", self._notice)

@@ -79,7 +79,7 @@ class SqliteFile:
         try:
             return await asyncio.wrap_future(opening)
         except asyncio.CancelledError:
-            opening.add_done_callback(_close_unclaimed)  # the thread opens it all the same
+            opening.add_done_callback(_close_unclaimed)  # the thread opens the connection nevertheless
             raise
 
     def _open_file(self, busy_seconds: float) -> sqlite3.Connection:
@@ -91,7 +91,7 @@ class SqliteFile:
 class Connection:
     """Replaces aiosqlite's connection class in SQLAlchemy's dialect."""
 
-    isolation_level = None  # BEGIN is ours
+    isolation_level = None  # the caller executes BEGIN
 
     def __init__(
         self, raw: sqlite3.Connection, thread: ThreadPoolExecutor | None, pause: Pause | None, *, keep: bool
@@ -156,7 +156,7 @@ class Connection:
     @property
     def raw(self) -> sqlite3.Connection:
         if self._connection is None:
-            raise ValueError("no active connection")  # words the dialect knows
+            raise ValueError("no active connection")  # this text is required by the dialect
         return self._connection
 
     def _end_thread(self) -> None:

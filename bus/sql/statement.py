@@ -101,8 +101,8 @@ class _Made:
     n: Rows | None
     single: bool
     sql: str
-    alone: str  # as the driver takes it: values by their numbers
-    names: tuple[str, ...]  # of its values, in their order there
+    alone: str  # the SQL for the driver, with numbered parameters
+    names: tuple[str, ...]  # names of the parameters, in that sequence
 
     def values(self, listed: Sequence[Sequence[Any]], params: dict[str, Any]) -> list[Any]:
         if self.n is not None:

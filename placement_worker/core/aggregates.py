@@ -49,7 +49,7 @@ class AggregateScene:
     """The stored data on which the result of an aggregate's edit depends."""
 
     described: Described
-    known: bool  # its id was named at some time
+    known: bool  # the aggregate existed at some time
     members: Mapping[str, str]  # providers that are in it → their names
     hosts: Mapping[str, Collection[str]]  # a host as the edit names it → roots
 
@@ -122,7 +122,7 @@ def move_in_and_out(wanted: Intent, working: WorkingTrees) -> tuple[tuple[str, .
     added = []
     for uuid in sorted(wanted.add):
         state = working.there(uuid)
-        # The operator's from now on: it stays when a report no longer has it.
+        # From now on the operator's: it stays even if a report no longer contains it.
         put = replace(state.reported, aggregates=state.reported.aggregates - {id_})
         if id_ not in state.aggregates:
             added.append(uuid)
@@ -143,12 +143,12 @@ def _with(state: ProviderState, working: WorkingTrees, aggregates: set[str]) -> 
 def zone_trouble(
     wanted: Intent, described: Described, pairs: Iterable[tuple[Tree, Tree]]
 ) -> TwoZones | ZoneInUse | None:
-    """Return a refusal if an edit puts a host into two zones, or changes the zone of a host with instances."""
+    """Return a refusal if an edit puts a host into two zones, or a host with instances into another zone."""
     after = {**described, wanted.now.id: wanted.now}
     moving: list[tuple[str, str, str]] = []
     for was, then in pairs:
         root = then.providers[0]
-        if SHARES in root.traits:  # it is no host: it may serve several zones
+        if SHARES in root.traits:  # a sharing provider is no host, and may serve several zones
             continue
         host = then.host or root.name
         before, now = zones(was, described), zones(then, after)
@@ -214,7 +214,7 @@ def _number(value: str) -> bool:
 
 
 def coming_back(wanted: Intent, trees: Mapping[str, Tree]) -> list[str]:
-    """Return warnings about hosts that an edit removes from an aggregate, but agents will add again."""
+    """Return warnings about hosts that an edit removes from an aggregate, but agents add again."""
     return [
         f"{tree.host or provider.name}: its owner reports it in this aggregate, and will put it back"
         for tree in trees.values()

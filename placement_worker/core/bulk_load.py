@@ -10,7 +10,7 @@ from bus.resources import LoadResult, ProviderLoad
 from placement_worker.core.reports import wrong_contents
 from placement_worker.core.trees import ProviderState, WorkingTrees
 
-Item = tuple[int, ProviderLoad]  # with its position in the whole load, for people
+Item = tuple[int, ProviderLoad]  # with its index in the request, for error messages
 
 
 class _Whole(ProviderReport, frozen=True, kw_only=True):

@@ -24,7 +24,7 @@ from placement_worker.core.claim_world import (
 # The state that an order's claims replaced: holder, its generation, allocations, claim, group and owner
 _Steps = list[tuple[Holder, int, Allocations, claims.ConsumerClaim | None, int | None, str | None]]
 
-# What was in use of (provider, class) before an order's consumers gave it back.
+# The usage of (provider, class) before the consumers of a claim request released it.
 _Before = dict[tuple[str, str], int]
 
 
@@ -49,7 +49,7 @@ def claim(order: claims.ClaimRequested, world: ClaimWorld) -> tuple[claims.Claim
     named: set[str] = set()
     holder_consumers = {claim.keep for claim in order.claims}
     for holder, _, before, *_ in steps:
-        # A provider that is only left behind keeps its generation, as in the API.
+        # A provider that only loses allocations keeps its generation, as in the API.
         if holder.uuid not in holder_consumers:
             named.update(holder.held or before)
         _touch(world, before)
@@ -153,7 +153,7 @@ def _take(
             continue
         if choice.allocations:
             _hold(world, holder, generation + 1, choice.allocations, claim, group)
-        else:  # it holds nothing from now on, and is in no group
+        else:  # without allocations it is in no group
             holder.group = None
         return claims.Claimed(
             choice=position, generation=holder.generation, number=0, refused=tuple(refusals)
@@ -186,7 +186,7 @@ def _refusal(choice: claims.Choice, before: _Before, world: ClaimWorld) -> claim
                     provider=provider, resource_class=name, asked=asked, free=0, limit="inventory"
                 )
             after = stock.used + asked
-            # Where more is in use than there is, after capacity was taken away, as much as before is allowed.
+            # Overcommitted after a reduction of capacity: a consumer may claim as much as before.
             if (is_excluded or after > stock.capacity) and after > before.get((provider, name), 0):
                 free = 0 if is_excluded else max(stock.capacity - stock.used, 0)
                 return claims.Full(provider=provider, resource_class=name, asked=asked, free=free)

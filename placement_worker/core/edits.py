@@ -178,7 +178,7 @@ def _set_aggregates(edit: SetAggregates, state: ProviderState, working: WorkingT
     return changed
 
 
-# A reshape: first old and new inventory together, so that claims find room in either; last the new alone
+# A reshape: first old and new inventory together, so that claims fit into both; last only the new
 
 
 def widen(edit: Reshape, working: WorkingTrees, known: KnownNames) -> Refused | None:

@@ -17,7 +17,7 @@ from placement_worker.core.ways import BREATH, AssignmentSearch, top
 NEAREST = 5
 PATIENCE = 100_000  # steps for all hosts together
 HOST_PATIENCE = 5_000
-JOINT_CODE = "together"  # each thing is to be had, but not all in one way
+JOINT_CODE = "together"  # each requirement can be met, but not all together
 UNSEEN_CODE = "unseen"
 UNSEEN = "the search was cut: too many hosts or combinations"
 

@@ -29,7 +29,7 @@ from placement_worker.core.row_table import SHARES
 
 Numbers = npt.NDArray[Any]
 
-ZONE = "availability_zone"  # what an aggregate's metadata call it
+ZONE = "availability_zone"  # the key in an aggregate's metadata
 
 
 @dataclass(slots=True)
@@ -43,7 +43,7 @@ class Demand:
     code: str = ""
     of: str = ""  # the name of its group, as a prefix of texts
     joint: bool = False  # a combination of other requirements: reported only if all of these hold
-    about: str = ""  # the field of the query, where programs are to know it
+    about: str = ""  # the field of the query, if programs need it
 
 
 @dataclass(slots=True, eq=False)
@@ -64,7 +64,7 @@ class JointRules:
     subtrees: tuple[tuple[int, ...], ...] = ()  # groups of slots with an ancestor among them
     # for each slot, the requirements of the group without suffix that must be met together
     needs: tuple[tuple[str, ...], ...] = ()
-    summed: tuple[str, ...] = ()  # classes that several slots ask for: together they fit as well
+    summed: tuple[str, ...] = ()  # classes requested by several slots: the sum must fit too
     apart: bool = False  # never two providers of one tree
 
 
@@ -195,7 +195,7 @@ class SlotPlanner:
                     Demand("all of it at one provider", self._anchors(rows, rows), joint=True, code="group")
                 )
             if not demands:
-                rows = rows.copy()  # not the index's own, which changes
+                rows = rows.copy()  # a copy: the index changes its array
             self._alike[key] = rows, demands
         rows, demands = self._alike[key]
         self.slots.append(Slot(group.suffix, group.resources, rows, self._sharers(rows)))
@@ -274,7 +274,7 @@ class SlotPlanner:
             if kind is None:
                 yield Demand(f"resource class {name}: no provider has it", None, name, asked, "class")
                 continue
-            if asked > MAX_INT:  # more than any inventory, and than its arrays can be compared with
+            if asked > MAX_INT:  # more than any inventory, and too large for the arrays
                 yield Demand(f"{name}: {asked} free", None, name, asked, "class")
                 continue
             met = self._trees.gives(name, asked)

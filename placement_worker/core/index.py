@@ -34,7 +34,7 @@ class Index(RowTable):
         self._described_at: dict[tuple[type, str], int] = {}
         # root → the last change number at which capacity grew or traits changed
         self.gave: dict[str, int] = {}
-        self.gives = 0  # how often there was more somewhere, or a provider was made, changed or dropped
+        self.gives = 0  # counts increases of free capacity, and created, changed or deleted providers
         self.snapshots: list[Callable[[str], None]] = []  # called with a root before its tree changes
 
     # Changes, in any order: an older one never undoes a newer one.
@@ -123,14 +123,14 @@ class Index(RowTable):
         """Store a new state of a provider tree: create, change and delete its rows."""
         if number < self._put_at.get(tree.root, 0):
             return
-        if number > self.seen:  # nothing older than what is seen will come
+        if number > self.seen:  # older changes can no longer arrive
             self._put_at[tree.root] = number
         for preserve in self.snapshots:
             preserve(tree.root)
             for provider in tree.providers:
                 if (row := self.rows.get(provider.uuid)) is not None:
                     preserve(row.root)
-        # What another tree took over later stays there.
+        # A provider that a later change moved to another tree stays there.
         providers = [
             provider
             for provider in tree.providers
@@ -280,7 +280,7 @@ class ReservedSnapshot(Snapshot):
     def __init__(self, index: Index, reserved_amounts: ReservedAmounts) -> None:
         super().__init__(index)
         self._reserved_amounts = reserved_amounts
-        high = index.high  # where nothing is yet there may be as many places again
+        high = index.high  # the arrays of classes are longer than the rows in use
         self._left: dict[str, Sums] = {
             name: index.classes[name].left[:high] - reserved[:high]
             for name, reserved in reserved_amounts.arrays(index).items()

@@ -72,7 +72,7 @@ def reported(before: Tree, report: InventoryReported, number: int = 0, moves: Mo
     if report.sequence <= before.sequence:
         return before
     if report.gone:
-        cell = before.cell or report.cell  # also of an unknown root: the cell that reports its deletion
+        cell = before.cell or report.cell  # for an unknown root: the cell that reports its deletion
         return swept(replace(before, cell=cell, sequence=report.sequence, gone=True))
     left = {provider.uuid: opened(provider) for provider in moves.left(before.providers)}
     named = [_named(left.pop(provider.id, None), provider, number + 1) for provider in report.providers]

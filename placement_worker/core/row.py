@@ -44,8 +44,8 @@ class Row:
     number: int  # the last change it knows of
     shaped: int  # the last change that shaped it
     size: int  # about how many bytes it takes in an answer
-    amounts: tuple[int, ...] | Mapping[str, int]  # what is used, in the order of `capacity` where it can be
-    summary: Any = None  # what the API over HTTP made of it; nothing again after every change
+    amounts: tuple[int, ...] | Mapping[str, int]  # used amounts; as a tuple, in the sequence of `capacity`
+    summary: Any = None  # cache of the HTTP API; reset by every change
     known_free: dict[str, int] | None = None
     excluded: bool = False  # a sibling is in use that excludes it
 
@@ -164,7 +164,7 @@ class RowSet:
 
 
 Amounts = npt.NDArray[np.int32]  # no amount is larger than 2³¹ − 1
-Sums = npt.NDArray[np.float64]  # capacities and what is left of them may be: as floats they are exact to 2⁵³
+Sums = npt.NDArray[np.float64]  # capacities and free amounts may be larger: floats are exact up to 2⁵³
 
 
 class ClassArrays:
@@ -219,13 +219,13 @@ class ClassArrays:
 
 
 class ReservedAmounts:
-    """The amounts that one scheduler has reserved, by provider, and by class as arrays over the rows."""
+    """The amounts that one scheduler has reserved, by provider, and by class as arrays over rows."""
 
     def __init__(self) -> None:
         self.of: dict[str, dict[str, int]] = {}  # provider → reserved amounts, without zeros
         self.changes = 0
         self._arrays: dict[str, Sums] = {}
-        self._count = Counter[str]()  # class → of how many providers something is promised
+        self._count = Counter[str]()  # class → number of providers with reserved amounts
         # Class → providers whose reservation is not in the array yet.
         self._unwritten: defaultdict[str, set[str]] = defaultdict(set)
         self._index: RowTable | None = None

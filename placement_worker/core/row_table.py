@@ -43,8 +43,8 @@ class RowTable:
         self.sharers: dict[str, set[int]] = {}  # aggregate → its sharing providers
         self._reach: dict[int, Ints] = {}  # sharing provider → the roots of the other trees it serves
         self._interned: dict[Any, Any] = {}
-        self.layout = 0  # grows whenever a provider comes, goes, or goes to another tree, cell, host or agent
-        self.shaped = 0  # and whenever one is anything else than it was
+        self.layout = 0  # grows when a provider is added, removed, or gets another tree, cell, host or agent
+        self.shaped = 0  # grows also when a provider changes in any other way
 
     def reach(self, position: int) -> Ints:
         """Return the roots of other trees that may use the resources of this sharing provider."""

@@ -67,7 +67,7 @@ def _check_demands(group: ResourceGroup, at: str) -> None:
 NAMED = 3  # hosts that are named per requirement
 
 
-FIRST_ROWS = 1024  # among so many of them they mostly are
+FIRST_ROWS = 1024  # the first rows mostly contain enough removed hosts
 
 
 @dataclass(slots=True)
@@ -186,7 +186,7 @@ class FitFinder:
         self._snapshot = snapshot
         self._plan = made
         self._sums: dict[tuple[int, int], Resources] = {}
-        self.anchors = made.left  # where there is something that is not offered elsewhere
+        self.anchors = made.left  # hosts with an allocation that no other host offers
         self._shared: _Shared | None = None
         if made.slots and index.sharers:
             shared = _Shared(snapshot, made, start)
@@ -277,9 +277,9 @@ class _Shared:
     def __init__(self, snapshot: Snapshot, made: SearchPlan, start: int) -> None:
         self._snapshot = snapshot
         self._plan = made
-        self.anchors = self._first_of_each(start)  # in the order in which they are come by
+        self.anchors = self._first_of_each(start)  # in the sequence of the search
         self.doubles: set[int] = set()  # anchors with a fit that an earlier anchor has as well
-        # For a choice for the first slot the anchors that have it, and what they have for each slot.
+        # Provider of the first slot → the hosts that may use it, each with its providers for each slot.
         self._having: dict[int, list[tuple[int, list[set[int]]]]] | None = None
 
     def not_alone(self) -> Bools:

@@ -205,7 +205,7 @@ class WorkingTrees:
 
 
 ROOM = 512 * 1024  # bytes of an answer
-CARRIED = 50  # providers, at most, that go with the news of them
+CARRIED = 50  # maximum number of providers in a change message
 CARRIED_ROOM = 16 * 1024  # their size in bytes
 
 _FIGURES = Inventory.__struct_fields__
@@ -326,7 +326,7 @@ def _state(known: KnownProvider, root: str, found: KnownTrees, stocks: list[Any]
     stock = stocks[known.stock]
     return ProviderState(
         0,
-        root if known.id == root else known.id,  # the same text, not another like it
+        root if known.id == root else known.id,  # the same object, to save memory
         *(known.name, known.parent, known.generation, known.shape),
         stock,
         dict(zip(stock, known.used, strict=True)),

@@ -17,7 +17,7 @@ from placement_worker.core.row_table import SHARES
 Choice = tuple[Row, ...]  # one for each slot
 
 BREATH = 256  # steps of a microsecond or two after which a search without a result lets other tasks run
-WARY = 24  # dead ends, and no way out between them, after which they are remembered
+WARY = 24  # consecutive dead ends after which states are remembered
 
 
 def shares(row: Row) -> bool:
@@ -264,7 +264,7 @@ class AssignmentSearch:
         for row in self._chosen:
             if row.root in trees or any(row.position in tops for tops in sets):
                 rows[row.position] = row
-        self.steps += len(rows) * (1 + 2 * len(sets)) // 4  # this takes its time as well
+        self.steps += len(rows) * (1 + 2 * len(sets)) // 4  # this costs time, too
         items = []
         for position, row in rows.items():
             items.append(

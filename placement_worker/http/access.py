@@ -182,7 +182,7 @@ DEFAULTS = {
     "placement:usages": "rule:admin_or_project_reader_or_service_api",
     "placement:reshaper:reshape": "rule:service_api",
 }
-CONTROL_ROOM = {  # of the page of operators, which believes the same tokens
+CONTROL_ROOM = {  # rules of the control room, which accepts the same tokens
     "berth:control_room:show": "rule:admin_or_service_api or role:reader",
     "berth:control_room:act": "rule:admin_api",
 }

@@ -28,7 +28,7 @@ from placement_worker.http.errors import bad_request, check_query
 from placement_worker.http.providers import generation_in, inventories_from
 from placement_worker.http.schemas import Json, at, is_uuid, is_uuid_like
 
-NOBODY = "00000000-0000-0000-0000-000000000000"  # owns what clients before 1.8 wrote
+NOBODY = "00000000-0000-0000-0000-000000000000"  # project and user of allocations by clients before 1.8
 UNKNOWN = "unknown"  # the type of consumers that were written before there were types
 
 

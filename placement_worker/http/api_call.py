@@ -113,7 +113,7 @@ class ApiCall:
         self.closing = served.closing
         self.method: str = scope["method"]
         self.pattern = ""  # of the route; empty: unknown URL
-        self.path: Mapping[str, str] = {}  # what the pattern took from the address
+        self.path: Mapping[str, str] = {}  # fields of the URL
         self.headers: dict[str, str] = {}
         for name, value in scope["headers"]:
             key, text = name.decode("latin-1"), value.decode("latin-1")
@@ -123,7 +123,7 @@ class ApiCall:
         self.id = f"req-{served.placement.clock.uuid()}"
         self.minor = -1
         self.identity = NOBODY
-        self.limit = 0  # bytes of body that are taken
+        self.limit = 0  # maximum bytes of the body
         self.status = 0  # of the response, once it begins
 
     @property

@@ -47,7 +47,7 @@ class Operation:
     before: int = 404  # status for older microversions
     body: int = 0  # bytes of its JSON body; 0: none
     json: bool = True  # a GET that returns only JSON
-    of_provider: bool = False  # a missing provider counts for more than what is wrong with the body
+    of_provider: bool = False  # answer 404 for a missing provider even if the body is invalid
     target: Callable[[api_call.ApiCall], Mapping[str, str]] = lambda call: {}  # attributes for the rule
 
     @property
@@ -342,6 +342,6 @@ class _Entry:
                 raise Problem(413, "No body may be that long.", headers={"connection": "close"})
             if int(length) and "content-type" not in call.headers:
                 raise bad_request("content-type header required when content-length > 0")
-        if "\0" in scope["path"]:  # no database takes it, and nothing is called so
+        if "\0" in scope["path"]:  # no database can store it, so no object has this name
             raise not_found()
         await self._app(scope, receive, send)

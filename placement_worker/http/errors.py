@@ -252,7 +252,7 @@ def denied(results: Sequence[ClaimResult], claims: Sequence[ConsumerClaim]) -> P
         for result, claim in zip(results, claims, strict=True)
         if not isinstance(result, Claimed) and result != Refused(refusals=())
     ]
-    for result, claim in judged:  # a generation counts before room
+    for result, claim in judged:  # generations are checked before capacity
         if isinstance(result, Held):
             return conflict(
                 f"consumer generation conflict - expected {result.generation or 'null'} but got"

@@ -125,7 +125,7 @@ async def _events(
     except Forgotten as forgotten:  # the client is slower than changes are kept
         yield ServerSentEvent(encode(str(forgotten)).decode(), event="forgotten", sep="\n")
     except Unavailable:
-        return  # it comes back by itself, from the last number it saw
+        return  # the client reconnects with the last number it received
 
 
 def _beat() -> ServerSentEvent:

@@ -18,8 +18,8 @@ from placement_worker.http.errors import JSON, Problem
 
 log = logging.getLogger(__name__)
 
-KNOWN_SECONDS = 60.0  # for which Keystone's answer about a token is used again
-UNKNOWN_SECONDS = 5.0  # the same for an invalid token, so that a client that repeats it costs little
+KNOWN_SECONDS = 60.0  # how long Keystone's answer about a token is cached
+UNKNOWN_SECONDS = 5.0  # how long an invalid token is cached: repeated requests then cost little
 MOST_TOKENS = 10_000  # answers kept; the oldest is dropped
 PATIENCE = 10.0  # seconds a request waits for Keystone
 CONNECTIONS = 32

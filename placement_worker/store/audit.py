@@ -197,7 +197,7 @@ async def trees_of_consumers(database: Database) -> dict[str, TreesOfConsumer]:
 
 async def in_two_zones(database: Database) -> list[str]:
     """Return a sentence for each host in several availability zones, as API clients can cause."""
-    zones: dict[str, dict[str, str]] = {}  # by what a host is in which
+    zones: dict[str, dict[str, str]] = {}  # host → zone → the reason
     async with database.read() as tx:
         for row in await _ZONED(tx, zoned=f'%"{ZONE}"%', shares=SHARES):
             zone = _metadata.decode(row["metadata"]).get(ZONE)

@@ -104,7 +104,7 @@ _INSERT_RETIRED = sql("""
     SELECT n.uuid, n.why, :NOW, n.unplaceable, n.cell
     FROM {n: uuid str, why str, unplaceable bool, cell str} WHERE true ORDER BY n.uuid ON CONFLICT DO NOTHING
 """)
-# Of shelved consumers that hold allocations again, or have ended.
+# Revives shelved consumers that get allocations again, or have ended.
 _WAKE = sql("DELETE FROM retired_consumers WHERE uuid IN (SELECT n.uuid FROM {n: uuid str})")
 PRUNE_RETIRED = sql("DELETE FROM retired_consumers WHERE at < :before")
 
