@@ -45,10 +45,8 @@ class Choice(Compact, frozen=True):
 class ConsumerClaim(Value, frozen=True, kw_only=True):
     """Replace the allocations of a consumer with the first of the choices that fits.
 
-    The claim is refused if `generation` is not the consumer's; None means that the consumer has no
-    allocations.
-    With `fenced` False it is not compared (Placement API before 1.28). With `keep`, the former allocations
-    are
+    The claim is refused if `generation` is not the consumer's; None: the consumer has no allocations. With
+    `fenced` False it is not compared (Placement API before 1.28). With `keep`, the former allocations are
     given to the consumer with that id and type CLEANUP, because the guest may still exist.
     """
 
@@ -208,10 +206,9 @@ class ClaimAnswered(Message, frozen=True, kw_only=True):
 class ReleaseRequested(Message, frozen=True, kw_only=True):
     """Release all allocations of a consumer. With `retire`, its build has ended and it can never claim again.
 
-    The release is refused if `generation` is not the consumer's; with None the consumer has no allocations
-    and
-    is only retired. With `fenced` False it is not compared. With `keep`, the allocations go to the consumer
-    with that id, as in a claim.
+    The release is refused if `generation` is not the consumer's; None: the consumer has no allocations and is
+    only retired. With `fenced` False it is not compared. With `keep`, the allocations are given to the
+    consumer with that id, as in a claim.
     """
 
     consumer: Id

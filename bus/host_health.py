@@ -149,8 +149,8 @@ def standing(
 ) -> HostStanding:
     """Return the state of a host, with reasons, from the traits of its root provider and its health.
 
-    `health` is None for a host that is up: schedulers report only the others. `kept_traits` are the traits
-    that no agent has reported, if known.
+    Without `health` the host is up: schedulers report only hosts that are not up. `kept_traits` are the
+    traits that no agent has reported, if known.
     """
     if deleted:
         return HostStanding(state="deleted", why="its owner reports it as deleted")

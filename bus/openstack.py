@@ -91,7 +91,7 @@ class Access:
         )
 
     def identity(self) -> "BaseIdentityPlugin":
-        """Return the keystoneauth1 plugin that fetches tokens with these credentials."""
+        """Return the keystoneauth1 plugin that fetches Keystone tokens with these credentials."""
         from keystoneauth1 import exceptions
         from keystoneauth1.identity import BaseIdentityPlugin
         from keystoneauth1.loading import get_plugin_loader  # slow to import, and rarely needed

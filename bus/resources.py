@@ -284,8 +284,7 @@ class OwnerEditAnswered(Message, frozen=True, kw_only=True):
 
 
 class LoadProviders(Message, frozen=True, kw_only=True):
-    """Create or change these providers, parents before children. Each tree is loaded completely or not at
-    all.
+    """Create or change the providers, parents before children. Each tree is loaded completely or not at all.
 
     Unknown resource classes, traits and aggregates are created. All other providers stay unchanged.
     """

@@ -216,8 +216,7 @@ class ChangeLog:
         writes: Sequence[BoundStatement] = (),
         edition: int | None = None,
     ) -> int:
-        """Execute the last statements of a transaction, log its changes, and return the change number (0 if
-        none).
+        """Execute the last statements of a transaction, log its changes and return the change number, or 0.
 
         `shaped` are created or reshaped trees; `edition` is the version of class and trait names, if that
         changed.

@@ -179,10 +179,10 @@ class Memory:
         return found.changes, bool(found.changes) and found.changes[-1].number < found.last
 
     async def feed(self, after: int, until: asyncio.Event | None = None) -> AsyncIterator[PlacementChanged]:
-        """Yield every change after this change number, as soon as it is committed. Raise Forgotten if it is
-        no longer stored.
+        """Yield every change after this change number, as soon as it is committed.
 
-        The feed ends within POLL_SECONDS after `until` is set.
+        The feed ends within POLL_SECONDS after `until` is set. Raise Forgotten if a change is no longer
+        stored.
         """
         page, _ = await self._changes(after)
         while until is None or not until.is_set():

@@ -1,6 +1,4 @@
-"""Transactions of placement, retried after lost races and shared by concurrent requests; operations for
-claims and releases.
-"""
+"""Transactions of placement: retried after lost races, shared by concurrent requests; claims and releases."""
 
 import asyncio
 from collections import deque

@@ -1,5 +1,4 @@
-"""Derives from the workers' tables which messages a ferry forwards between a cell's broker and the central
-one.
+"""Derives from the workers' tables which messages a ferry forwards between the central broker and a cell's.
 
 A topic is forwarded if one side publishes it and the other side consumes it, a query likewise with its
 answers. No message is forwarded in both directions, and each of their routing keys contains the cell.

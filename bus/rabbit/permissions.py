@@ -205,8 +205,8 @@ def of_ferry(
 ) -> Permissions:
     """Return the permissions of a ferry.
 
-    At the central broker it may consume what it forwards into the cell, and publish what comes out of it;
-    `at_cell_broker` the reverse, and there it also declares the exchanges.
+    At the central broker it may consume messages into the cell, and publish messages out of the cell; at the
+    cell's broker the reverse, and there it also declares the exchanges.
     """
     names = BrokerNames(exchange)
     (cell,) = {crossing.cell for crossing in crossings}

@@ -7,8 +7,7 @@
     <exchange>.dead     the dead letters
     <exchange>.dead.0   a queue for delayed messages whose queue was missing: see `bus.rabbit.dead_letters`
 
-The placement worker declares the dead-letter queue and the queues of the usual delays, for users that may
-not.
+The placement worker declares the dead-letter queue and the usual delay queues, for users that may not.
 
 All four exchanges are topic exchanges, and the default exchange is not used, so that topic permissions can
 state which keys a user may publish and bind, and which queues it may reach: RabbitMQ checks keys nowhere

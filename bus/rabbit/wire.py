@@ -300,8 +300,7 @@ def _properties(header: bytes) -> Any | None:
 
 
 def _readable(kind: int, frame: bytes) -> bytes:
-    """Return a content header frame; if its properties are unreadable, without them, filled to the same
-    length.
+    """Return a content header frame, with unreadable properties replaced by none, in the same length.
 
     A foreign message's invalid timestamp would close the connection, again at every redelivery.
     """

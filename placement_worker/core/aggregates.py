@@ -66,9 +66,7 @@ def as_change(edit: AggregateEdit) -> ChangeAggregate:
 
 
 def intent(edit: AggregateEdit, scene: AggregateScene) -> Intent | AggregateRefusal:
-    """Return an aggregate's properties and members after an edit, or a refusal. A repeated edit has no
-    effect.
-    """
+    """Return an aggregate and its members after an edit, or a refusal. A repeated edit changes nothing."""
     was = scene.described.get(edit.aggregate) or Aggregate(id=edit.aggregate)
     exists = edit.aggregate in scene.described or bool(scene.members)
     deleted = Aggregate(id=was.id, name=was.name, gone=True)

@@ -35,9 +35,9 @@ def explain(snapshot: Snapshot, made: SearchPlan) -> Generator[None, None, Why]:
 def nearest(
     snapshot: Snapshot, made: SearchPlan, roots: Collection[str] = (), most: int = NEAREST
 ) -> tuple[NearMiss, ...]:
-    """Return the hosts that fail the fewest requirements, sorted by the missing amounts. A class that a host
+    """Return the hosts that fail the fewest requirements, the smallest shortage first. A class that a host
     lacks completely counts twice: for a bare-metal request, occupied nodes come before hypervisors. Disabled
-    hosts are omitted unless they are named.
+    hosts are omitted unless the query or the caller names them.
     """
     index, demands = snapshot.index, made.demands
     named = roots or made.query.roots

@@ -189,7 +189,7 @@ Tops = Amounts | Sums
 
 
 class Snapshot:
-    """The provider trees as they were when a search began; their free amounts are always the newest.
+    """The provider trees as they were when a search began, but always with the newest free amounts.
 
     While `held`, the index calls `keep` with each root before its tree changes for the first time.
     """
@@ -242,8 +242,7 @@ class Snapshot:
         return self.index.classes[name].left
 
     def free_of_trees(self, name: str) -> Sums:
-        """Return the free amount of a class in each whole tree, at the row of its root, until the next
-        change.
+        """Return the free amount of a class in each whole tree, at its root's row; valid until a change.
 
         In a tree of several providers an overcommitted one counts as 0. Do not write to the array.
         """

@@ -46,9 +46,7 @@ def at_once(steps: Generator[None, None, T]) -> T:
 
 
 def search_steps(snapshot: Snapshot, query: FindCandidates) -> Generator[None, None, SearchResult]:
-    """Search up to `limit` sets of allocations for a query, several on one host if possible. The search can
-    pause at every yield.
-    """
+    """Search up to `limit` sets of allocations for a query, several per host. It can pause at every yield."""
     seen, made = snapshot.index.seen, plan(snapshot, query)
     fits, cut, dead = yield from _rounds(snapshot, made)
     fitting = made.count - dead if fits or cut else 0

@@ -1,5 +1,4 @@
-"""Locks and reads the data of claims and releases, and writes their results, with one statement for many
-rows.
+"""Locks and reads the data of claims and releases, and writes the results, one statement for many rows.
 
 Every writer locks in this order: consumers (new ones by uuid, then existing ones by id), server groups by id,
 providers by id, the change number. A missing consumer is inserted first, as if its claim succeeded: the

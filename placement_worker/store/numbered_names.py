@@ -81,8 +81,8 @@ class NumberedNames:
                 del self.ids[name]
 
     async def make(self, tx: Transaction, names: Collection[str], now: float) -> tuple[dict[str, int], int]:
-        """Insert the missing names; return the ids of all (to be cached after the commit), and how many are
-        new.
+        """Insert the missing names; return all ids, to be cached after the commit, and the number of new
+        ones.
         """
         new = await self._insert_names(tx, names, now)
         found = {name: id_ for id_, name in await self._find(tx, [(name,) for name in names])}
