@@ -162,7 +162,7 @@ class _Connection(HttpToolsProtocol):
             self._refuse(503, "There are too many connections; try again later.")
 
     def _close_idle_connection(self) -> bool:
-        """Close the connection that was idle longest, or if none is, the slowest sender. Return success."""
+        """Close the connection idle longest, or else the slowest sender; return False if there is none."""
         others = [
             connection
             for connection in self.connections

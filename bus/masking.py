@@ -1,6 +1,4 @@
-"""Makes texts safe for logs and output: hides passwords, and escapes control characters. Finds the reason of
-a failed TLS connection.
-"""
+"""Makes texts safe for logs and output: hides passwords, escapes control characters; explains TLS failures."""
 
 import re
 import ssl

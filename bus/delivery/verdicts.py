@@ -19,7 +19,7 @@ LONGEST_PAUSE = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Again:
-    """The decision to deliver a message again after this many seconds."""
+    """The decision to deliver a message to its handler again after this many seconds."""
 
     after: float
     why: str = ""  # worth a warning; empty when the handler asked for it itself

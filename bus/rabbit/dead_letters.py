@@ -148,7 +148,7 @@ class _Walk:
         del self._held[message.tag]
 
     async def _fetch(self, count: int) -> list[Arrived]:
-        """Return the next dead letters; the channel holds them until they are removed or it closes."""
+        """Return the next dead letters, unacknowledged until they are removed or the channel closes."""
         fetched: list[Arrived] = []
         enough = asyncio.Event()
 

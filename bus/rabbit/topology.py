@@ -150,7 +150,7 @@ class Topology:
 
     @asynccontextmanager
     async def paused(self) -> AsyncIterator[None]:
-        """Prevent declarations during the block: if a connection closes during one, a warning is logged."""
+        """Delay declarations during the block: the AMQP library warns if a connection closes during one."""
         acquired = False
         with suppress(TimeoutError):
             async with asyncio.timeout(_PAUSE_SECONDS):

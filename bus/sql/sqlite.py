@@ -68,7 +68,7 @@ class SqliteFile:
             raise
 
     def close(self) -> None:
-        """Close the file; a database in memory is deleted thereby."""
+        """Close the file; this deletes a database in memory."""
         if self._thread is not None:
             self._thread.shutdown()
         if self.memory is not None:

@@ -22,7 +22,7 @@ _CONTENT = attrgetter("inventories", "parent", "traits", "aggregates")
 
 
 def withheld(before: Tree, after: Tree) -> Tree:
-    """Return the tree `after`, with the capacity withheld by which old inventory is overcommitted."""
+    """Return the tree `after`, withholding as much new capacity as old inventory is overcommitted by."""
     beyond: Counter[str] = Counter()  # by how much the usage of a class exceeds its capacity, over the tree
     for provider, name, inventory in _inventories(after):
         beyond[name] += max(provider.used.get(name, 0) - inventory.capacity, 0)
@@ -92,7 +92,7 @@ def given(tree: Tree, order: OwnerEditRequested) -> Tree:
 
 
 def swept(tree: Tree) -> Tree:
-    """Return a deleted tree without providers; while it has allocations, without free capacity."""
+    """Return a deleted tree: without providers, or if it has allocations, without free capacity."""
     if not tree.in_use:
         return replace(tree, providers=())
     return _advanced(tree, replace(tree, providers=tuple(map(_closed_to_all, tree.providers))))
