@@ -1,4 +1,4 @@
-"""Makes texts safe for logs and output: hides passwords, escapes control characters; explains TLS failures."""
+"""Makes texts safe for logs: hides passwords, escapes control characters; explains failed TLS connections."""
 
 import re
 import ssl
