@@ -1,4 +1,4 @@
-"""The bus: messages, queries and everything else that workers share. Workers never import one another.
+"""The bus: messages, queries and other code that all workers share. Workers never import one another.
 
 Where to begin: `bus/README.md`.
 """

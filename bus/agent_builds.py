@@ -1,5 +1,5 @@
-"""Orders to agents: the fields that an order leaves out because the agent can derive them, and an agent's
-record of its orders. Duplicate and late orders have no effect, nor have orders after a destroy.
+"""An agent's record of its orders, and the fields that an order omits because the agent can derive them.
+A duplicate order, a late order, or an order after a destroy order has no effect.
 """
 
 from collections import OrderedDict
@@ -19,7 +19,7 @@ REMEMBERED = 100_000
 
 
 class _Memory(OrderedDict[str, V]):
-    """A dictionary by build id that drops its least recently changed entries above a maximum size."""
+    """A dictionary of limited size by build id; a new entry replaces the least recently changed entry."""
 
     def __init__(self, size: int) -> None:
         super().__init__()
@@ -33,7 +33,7 @@ class _Memory(OrderedDict[str, V]):
 
 
 class AgentBuilds:
-    """The attempts of one agent: running attempts, outcomes of finished attempts, and void attempts."""
+    """Records the build attempts of one agent: running, finished (with outcome) and destroyed attempts."""
 
     def __init__(self, remembered: int = REMEMBERED) -> None:
         self.running: set[Key] = set()
@@ -41,7 +41,7 @@ class AgentBuilds:
         self._void: _Memory[tuple[Span, ...]] = _Memory(remembered)  # disjoint, lowest first
 
     def ordered(self, order: BuildOrdered) -> AgentReported | Literal["start", "running"]:
-        """Return "start" for a new attempt, "running", or the report to repeat for a finished attempt."""
+        """Return "start" for a new attempt, "running" for a running one, else the report of its outcome."""
         if self.is_void(order.build, order.attempt):
             return report(order, "destroyed")
         key = order.build, order.attempt
@@ -54,22 +54,22 @@ class AgentBuilds:
         return "start"
 
     def forget(self, outcome: AgentReported) -> None:
-        """Drop the recorded outcome of this attempt."""
+        """Delete the recorded outcome of this build attempt."""
         known = self._finished.get(outcome.build, ())
         self._finished[outcome.build] = tuple(done for done in known if done.attempt != outcome.attempt)
 
     def known_to_be(self, order: BuildOrdered) -> bool:
-        """Return whether this build attempt was ordered before or is void."""
+        """Return whether this build attempt was ordered before, destroyed, or replaced by a later attempt."""
         key = order.build, order.attempt
         void = self.is_void(order.build, order.attempt)
         return void or key in self.running or self.outcome(key) is not None
 
     def is_void(self, build: str, attempt: int) -> bool:
-        """Return whether the attempt was destroyed or replaced by a later one."""
+        """Return whether this build attempt was destroyed or replaced by a later attempt."""
         return any(above < attempt <= upto for above, upto in self._void.get(build, ()))
 
     def outcome(self, key: Key) -> AgentReported | None:
-        """Return the recorded outcome of this attempt."""
+        """Return the recorded outcome of this build attempt, or None."""
         build, attempt = key
         return next((done for done in self._finished.get(build, ()) if done.attempt == attempt), None)
 
@@ -78,13 +78,13 @@ class AgentBuilds:
         self._finished[outcome.build] = (*self._finished.get(outcome.build, ()), outcome)
 
     def destroyed(self, order: DestroyOrdered) -> AgentReported:
-        """Invalidate the attempts of this order: none of them may run or report an outcome any more."""
+        """Mark the attempts that a destroy order covers as destroyed: they may not run or report any more."""
         self.running.difference_update(self.running_upto(order))
         self.void(order.build, order.attempt, order.above)
         return report(order, "destroyed")
 
     def void(self, build: str, attempt: int, above: int = 0) -> None:
-        """Mark attempts of a build as void: after number `above`, up to and including `attempt`."""
+        """Mark a build's attempts as destroyed: the numbers above `above`, up to and including `attempt`."""
         if above >= attempt:
             return
         self._void[build] = _joined((*self._void.get(build, ()), (above, attempt)))
@@ -93,14 +93,12 @@ class AgentBuilds:
             self._finished[build] = tuple(o for o in outcomes if not above < o.attempt <= attempt)
 
     def known(self) -> tuple[list[AgentReported], dict[str, tuple[Span, ...]]]:
-        """Return the outcomes of all attempts, and the void attempts of each build, for the agent's
-        storage.
-        """
+        """Return all recorded outcomes, and each build's destroyed attempts, for the agent to store."""
         finished = [outcome for outcomes in self._finished.values() for outcome in outcomes]
         return finished, dict(self._void)
 
     def running_upto(self, order: DestroyOrdered) -> list[Key]:
-        """Return the running attempts that a destroy order covers: up to its attempt."""
+        """Return the running attempts that a destroy order covers: all up to the attempt in the order."""
         build, above, last = order.build, order.above, order.attempt
         if last - above < len(self.running):
             return [
@@ -127,7 +125,7 @@ def report(
     leftover: bool = False,
     cause: str = "",
 ) -> AgentReported:
-    """Return an agent's report of the outcome of this order."""
+    """Return the report that an agent sends about an order, with this outcome."""
     return AgentReported(
         build=order.build,
         attempt=order.attempt,
@@ -144,12 +142,12 @@ def report(
 
 
 def sent_allocations(root: str, spec: BuildSpec, given: Allocations) -> Allocations:
-    """Return the allocations to send in an order: empty if they equal the flavor's amounts on the root."""
+    """Return the allocations to send in an order, or {} if the agent can derive them from the flavor."""
     return {} if given == {root: _figures(spec.flavor)} else given
 
 
 def allocations_of(order: BuildOrdered | MoveOrdered) -> Allocations:
-    """Return the allocations in an order by provider; an order without them has its flavor's amounts."""
+    """Return an order's allocations by provider; if the order has none, derive them from its flavor."""
     if order.allocations:
         return order.allocations
     figures = _figures(order.spec.flavor)

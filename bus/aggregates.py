@@ -1,4 +1,4 @@
-"""Aggregates (groups of hosts with metadata): queries, and edits that operators request, in placement."""
+"""Messages that query and edit aggregates (groups of hosts with metadata) in placement."""
 
 from typing import Annotated, Final
 
@@ -30,7 +30,7 @@ ZONE: Final = "availability_zone"  # the key of metadata that makes an aggregate
 
 
 class Aggregate(Value, frozen=True, kw_only=True):
-    """A set of hosts with metadata: availability zone, tenants, options of filters and weighers."""
+    """A set of hosts with metadata: availability zone, tenants, and options of filters and weighers."""
 
     id: Id
     name: Text = ""  # empty: created by a client of the Placement API that used its id
@@ -48,7 +48,7 @@ Hosts = Annotated[tuple[HostName, ...], Meta(max_length=2000)]
 
 
 class MakeAggregate(Tagged, frozen=True, kw_only=True):
-    """Create an aggregate, or describe one that a client of the Placement API created by using its id."""
+    """An edit that creates an aggregate, or names one that a Placement API client created by its id."""
 
     aggregate: Id
     name: AggregateName
@@ -58,7 +58,7 @@ class MakeAggregate(Tagged, frozen=True, kw_only=True):
 
 
 class ChangeAggregate(Tagged, frozen=True, kw_only=True):
-    """Change an aggregate completely or not at all. Changes that are already in effect are no error."""
+    """An edit that changes an aggregate completely or not at all; a change already in effect is no error."""
 
     aggregate: Id
     name: AggregateName | None = None
@@ -78,7 +78,7 @@ AggregateEdit = MakeAggregate | ChangeAggregate | DropAggregate
 
 
 class AggregateEdited(Tagged, frozen=True, kw_only=True):
-    """The reply to a successful edit of an aggregate: its state afterwards, `gone` if it was deleted."""
+    """The reply to a successful edit of an aggregate: its new state, or `gone` if the edit deleted it."""
 
     aggregate: Aggregate
     made: bool = False
@@ -147,7 +147,7 @@ def refusal_reason(refusal: AggregateRefusal) -> str:
 
 
 class FindAggregates(Message, frozen=True, kw_only=True):
-    """A query for aggregates that meet all given conditions (empty: all aggregates), by id."""
+    """A query for the aggregates that meet all given conditions, by id; without conditions, for all."""
 
     ids: LongList[Id] = ()
     name: Text = ""

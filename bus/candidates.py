@@ -1,7 +1,6 @@
-"""The interface of placement's index for schedulers, implemented by the index and by replicas in other
-processes.
+"""The interface through which schedulers search placement's index, or a replica of it in another process.
 
-Hosts have positions in arrays, so filters and weighers work on all hosts together.
+Each array has one element per host, so that filters and weighers evaluate all hosts together.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -22,14 +21,14 @@ Floats = npt.NDArray[np.floating[Any]]
 
 
 class SenselessQuery(ValueError):
-    """A query for candidates that is not valid; the text names the wrong field and the reason."""
+    """The error for an invalid query for candidates; the text names the wrong field and the reason."""
 
 
 OnChange = Callable[[Sequence[str], Sequence[str]], None]  # changed roots; changed aggregates and cells
 
 
 class PlacedHost(Protocol):
-    """A root provider in the index. The object is replaced, never altered, when the root changes."""
+    """A host as schedulers see it in placement's index. A change of the host replaces the object."""
 
     @property
     def position(self) -> int: ...
@@ -50,10 +49,10 @@ class PlacedHost(Protocol):
 
 
 class CandidateSearch(Protocol):
-    """The result of one query for candidates, over all hosts, valid until the next await.
+    """The hosts that fit one query for candidates, with their data in arrays; valid until the next await.
 
-    Arrays are in the order of `positions`. Reserved amounts count as used: in arrays as of the search, in
-    `amounts` and `ways` as of now.
+    Array elements follow the sequence of `positions`. Reservations count as used: arrays include those made
+    before the search, `amounts` and `ways` all of them.
     """
 
     @property
@@ -61,10 +60,10 @@ class CandidateSearch(Protocol):
 
     @property
     def positions(self) -> Ints:
-        """Return the positions of the hosts that fit; for hosts with nested providers `ways` decides."""
+        """Return the indices of hosts that fit; for a host with nested providers `ways` may find nothing."""
 
     def any_of(self, resource_class: str) -> bool:
-        """Return whether any provider has an inventory of the class; else `free` and `capacity` are 0."""
+        """Return whether any provider has an inventory of the class; if not, `free` and `capacity` are 0."""
 
     def free(self, resource_class: str) -> Floats: ...
 
@@ -77,73 +76,73 @@ class CandidateSearch(Protocol):
     def host(self, position: int) -> PlacedHost: ...
 
     def amounts(self, position: int) -> tuple[Mapping[str, int], Mapping[str, int]]:
-        """Return the free amount and the capacity of each resource class in the provider tree of one host."""
+        """Return free amounts and capacities of a host's whole provider tree, each by resource class."""
 
     def ways(self, position: int, most: int) -> Sequence[Candidate]:
-        """Return at most this many complete sets of allocations by which the request fits on one host now."""
+        """Return at most this many candidates (complete allocations) for the request on one host now."""
 
     def removals(self) -> Sequence[Removal]:
-        """Return how many hosts each constraint of the query removed."""
+        """Return, for each constraint of the query, how many hosts the constraint removed."""
 
     def nearest(self, roots: Collection[str] = (), most: int = 5) -> Sequence[NearMiss]:
-        """Return what the given hosts lack for the query, or without hosts what the closest hosts lack."""
+        """Return what each given host lacks for the query; without given hosts, what the closest lack."""
 
 
 class CandidateSource(Protocol):
-    """Placement's index, or a replica, in a scheduler's process."""
+    """Gives a scheduler access to placement's index, or to a replica of it in the scheduler's process."""
 
     @property
     def seen(self) -> int:
-        """Return the number of the last change of placement that this index includes."""
+        """Return the change number of the newest commit that this index includes."""
 
     async def fresh(self) -> None:
-        """Wait until the index includes every change that was committed before this call."""
+        """Wait until the index includes every commit of placement made before this call."""
 
     @property
     def layout(self) -> int:
-        """Return a counter of changes to the list of hosts: added, removed, renamed or moved hosts."""
+        """Return a counter that grows whenever a host is added, removed, renamed or moved in the index."""
 
     @property
     def size(self) -> int:
-        """Return the number of positions in the arrays of hosts; some positions may be empty."""
+        """Return the length of the arrays of hosts; some elements may have no host."""
 
     @property
     def aggregates(self) -> Mapping[str, Aggregate]: ...
 
     @property
     def cells(self) -> Mapping[str, RegisteredCell]:
-        """Return the cells that operators have described or disabled."""
+        """Return the cells that operators have registered, by name."""
 
     def position(self, root: str) -> int | None: ...
 
     def named(self, host: str) -> Sequence[str]:
-        """Return the root providers with this host name or this uuid."""
+        """Return the uuids of the root providers with this host name or this uuid."""
 
     def hosts(self) -> Sequence[PlacedHost]: ...
 
     def search(self, question: FindCandidates, *, empty: bool = False) -> CandidateSearch:
         """Return the hosts that fit the query. Raise SenselessQuery if the query is not valid.
 
-        `empty` treats all hosts as unused; the amounts in `free` are not changed by it.
+        With `empty`, hosts are searched as if they had no allocations; `free` still shows the real amounts.
         """
 
     def free(self, root: str) -> Mapping[str, int]:
-        """Return the free amounts by resource class on a host, ignoring reservations; empty if unknown."""
+        """Return a host's free amounts by resource class, ignoring reservations; {} if it is unknown."""
 
     def having(self, resource_class: str, amount: int) -> int:
-        """Return the number of providers with at least this free amount of a resource class."""
+        """Return how many providers have at least this free amount of a resource class."""
 
     @property
     def sharing(self) -> Mapping[str, Collection[str]]:
-        """Return the hosts that use providers shared with other hosts, each with the shared classes."""
+        """Return the root of each sharing provider, with the resource classes of its inventories."""
 
     def reserve(self, allocations: Allocations) -> None:
-        """Count allocations as used in this scheduler's searches until they are withdrawn."""
+        """Count these allocations as used in this scheduler's searches until `withdraw` is called."""
 
     def withdraw(self, allocations: Allocations) -> None: ...
 
     def watch(self, on_change: OnChange) -> None:
-        """Call `on_change` after every change of placement, with the changed roots, aggregates and cells."""
+        """Register a callback for every change of placement: changed roots, changed aggregates and cells."""
 
     def watch_for_more(self, on_change: OnChange) -> None:
-        """Call `on_change` when a waiting request may fit: capacity, traits or inventories have changed."""
+        """Register a callback for more capacity, traits or inventories, so that a waiting request may fit."""

@@ -1,4 +1,4 @@
-"""Queries and edits of cells in placement. A cell that was never registered is enabled."""
+"""Messages that query and edit cells in placement. A cell that was never registered is enabled."""
 
 from typing import Annotated
 
@@ -22,7 +22,7 @@ from bus.vocabulary import (
 
 
 class RegisteredCell(Value, frozen=True, kw_only=True):
-    """A registered cell, as operators set it."""
+    """A cell as operators registered it: enabled or disabled, with a note."""
 
     name: Word
     enabled: bool = True  # False: no new instances
@@ -38,7 +38,7 @@ NewCell = Annotated[  # no leading -: `reply.-c1.` begins reply addresses outsid
 
 
 class RegisterCell(Tagged, frozen=True, kw_only=True):
-    """Register a cell or change its registration. Omitted fields keep their values; repeats are harmless."""
+    """An edit that registers a cell or changes its registration; omitted fields keep their values."""
 
     cell: NewCell
     enabled: bool | None = None  # None: unchanged; a new cell is enabled
@@ -46,7 +46,7 @@ class RegisterCell(Tagged, frozen=True, kw_only=True):
 
 
 class DropCell(Tagged, frozen=True, kw_only=True):
-    """Delete a cell with its hosts; with `force` also if instances have allocations, which stay."""
+    """An edit that deletes a cell with its hosts; `force` permits hosts with allocations, which are kept."""
 
     cell: Word
     force: bool = False
@@ -56,14 +56,14 @@ CellEdit = RegisterCell | DropCell
 
 
 class CellEdited(Tagged, frozen=True, kw_only=True):
-    """The reply to a successful edit of a cell: the cell after the edit, or `gone` if it was deleted."""
+    """The reply to a successful edit of a cell: its new state, or `gone` if the edit deleted it."""
 
     cell: RegisteredCell
     number: Whole = 0  # of the change; 0: nothing changed
 
 
 class CellInUse(Tagged, frozen=True, kw_only=True):
-    """The refusal to delete a cell with instances, or whose agents report hosts. The cell stays disabled."""
+    """The refusal to delete a cell with instances or with reported hosts; the cell stays disabled."""
 
     cell: Text
     instances: Whole  # consumers with allocations on its hosts
@@ -83,7 +83,7 @@ CellResult = CellEdited | CellInUse | Missing | Contended
 
 
 class FindCells(Message, frozen=True, kw_only=True):
-    """A query for all cells: registered cells, and cells of reported hosts."""
+    """A query for all registered cells, and for all other cells with reported hosts."""
 
     counted: bool = True  # with the numbers of hosts and instances; False: registered cells only
 

@@ -1,4 +1,4 @@
-"""Claims and releases of resources, the reasons of refusals, and queries about them."""
+"""Messages that claim and release resources, with their results and the reasons of refusals."""
 
 from typing import Annotated
 from uuid import UUID, uuid5
@@ -36,7 +36,7 @@ def holder_consumer(build: str, attempt: int) -> str:
 
 
 class Choice(Compact, frozen=True):
-    """Allocations that would satisfy a claim (empty: release all), with each provider's shape when chosen."""
+    """Allocations that a claim may take (empty: release all), with the shape of each provider when chosen."""
 
     allocations: Allocations
     shapes: Shapes = field(default_factory=dict)
@@ -45,10 +45,9 @@ class Choice(Compact, frozen=True):
 class ConsumerClaim(Value, frozen=True, kw_only=True):
     """Replace the allocations of a consumer with the first of the choices that fits.
 
-    `generation` is compared with the consumer's; None means that it holds nothing yet. With `fenced` False
-    it is not compared (clients of the Placement API before 1.28). With `keep`, the former allocations are
-    not released but given, in the same transaction, to the consumer of that id and type CLEANUP, because the
-    guest may still exist.
+    The claim is refused if `generation` is not the consumer's; None: the consumer has no allocations. With
+    `fenced` False it is not compared (Placement API before 1.28). With `keep`, the former allocations are
+    given to the consumer with that id and type CLEANUP, because the guest may still exist.
     """
 
     consumer: Id
@@ -95,7 +94,7 @@ class Full(Tagged, frozen=True, kw_only=True):
 
 
 class Moved(Tagged, frozen=True, kw_only=True):
-    """The reason of a refused claim: the provider has changed since the choice was made. Choose again."""
+    """The reason of a refused claim: the provider's shape has changed since it was chosen. Search again."""
 
     provider: Text
 
@@ -124,7 +123,7 @@ class GroupPolicyViolated(Tagged, frozen=True, kw_only=True):
 
 
 class NoGroup(Tagged, frozen=True, kw_only=True):
-    """The reason of a refused claim: its project has no such server group. Another try cannot succeed."""
+    """The reason of a refused claim: the project has no such server group. A retry cannot succeed."""
 
     group: Text
 
@@ -133,7 +132,7 @@ class NoGroup(Tagged, frozen=True, kw_only=True):
 
 
 class NothingHeld(Tagged, frozen=True, kw_only=True):
-    """The final reason of a refused claim: the consumer whose allocations it takes over has none."""
+    """The final reason of a refused claim: it takes over the allocations of a consumer that has none."""
 
     consumer: Text
 
@@ -142,7 +141,7 @@ class NothingHeld(Tagged, frozen=True, kw_only=True):
 
 
 class OutsideCell(Tagged, frozen=True, kw_only=True):
-    """The final reason of a refused claim: a cell asked for resources of another cell."""
+    """The reason of a refused claim: a cell claimed resources of another cell. A retry cannot succeed."""
 
     why: Cause
 
@@ -171,9 +170,7 @@ class Held(Tagged, frozen=True, kw_only=True):
 
 
 class Retired(Tagged, frozen=True, kw_only=True):
-    """The result of a claim for a retired consumer: its build has ended, so it can hold no resources
-    again.
-    """
+    """The result of a claim for a retired consumer: its build has ended, so it can never get allocations."""
 
     why: Cause
     unplaceable: bool = False  # no host was found for it
@@ -181,7 +178,7 @@ class Retired(Tagged, frozen=True, kw_only=True):
 
 
 class Refused(Tagged, frozen=True, kw_only=True):
-    """The result of a claim of which no choice could be claimed, with a reason for each choice."""
+    """The result of a claim if no choice could be claimed, with the reason for each choice."""
 
     refusals: LongList[Refusal]  # one for each choice; empty if another claim of the request failed
 
@@ -208,12 +205,11 @@ class ClaimAnswered(Message, frozen=True, kw_only=True):
 
 
 class ReleaseRequested(Message, frozen=True, kw_only=True):
-    """Release all allocations of this consumer. With `retire` it can never hold any again: its build has
-    ended.
+    """Release all allocations of a consumer. With `retire`, its build has ended and it can never claim again.
 
-    `generation` is compared as in a claim: None means that it holds nothing, and only retires. With `fenced`
-    False it is not compared. With `keep`, the allocations are given to the consumer of that id, as in a
-    claim.
+    The release is refused if `generation` is not the consumer's; None: the consumer has no allocations and is
+    only retired. With `fenced` False it is not compared. With `keep`, the allocations are given to the
+    consumer with that id, as in a claim.
     """
 
     consumer: Id

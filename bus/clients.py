@@ -39,7 +39,7 @@ class RegisteredClient(Value, frozen=True, kw_only=True):
 
 
 class ClientEditRequested(Message, frozen=True, kw_only=True):
-    """Register a client for exactly the projects; without projects, remove it."""
+    """An operator's edit that registers a client for exactly these projects; without projects, removes it."""
 
     client: ClientName
     projects: Annotated[tuple[KeystoneId, ...], Meta(max_length=1000)] = ()
@@ -50,7 +50,7 @@ class ClientEditAnswered(Message, frozen=True, kw_only=True):
 
 
 class FindClients(Message, frozen=True, kw_only=True):
-    """Query all registered clients, or the named clients."""
+    """A query for all registered clients, or for the named clients."""
 
     names: ShortList[ClientName] = ()
 
@@ -60,8 +60,7 @@ class ClientsFound(Message, frozen=True, kw_only=True):
 
 
 class ClientRequested(Message, frozen=True, kw_only=True):
-    """A request of a client for exactly one action (boot, cancel, delete, move), which one field describes
-    while the others are empty.
+    """A client's request for one action, in exactly one of the fields boot, delete, move and steer.
 
     A boot without a project is for the client's project, if the client has only one.
     """
@@ -74,7 +73,7 @@ class ClientRequested(Message, frozen=True, kw_only=True):
 
 
 class ClientAsked(Message, frozen=True, kw_only=True):
-    """A client's query, described by exactly one field. The answer has data of the client's projects only."""
+    """A client's query; exactly one field is set. The answer has data of the client's projects only."""
 
     client: ClientName
     builds: FindBuilds | None = None
@@ -89,7 +88,7 @@ class ClientAsked(Message, frozen=True, kw_only=True):
 
 
 class ClientAnswered(Message, frozen=True, kw_only=True):
-    """The answer to a query of a client, in the field of the query's name, or the reason in `refused`."""
+    """The answer to a client's query in the field of the query's name, or in `refused` why it is refused."""
 
     refused: Cause = ""
     builds: BuildsFound | None = None

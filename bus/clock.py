@@ -1,5 +1,5 @@
-"""Time and randomness, injected everywhere so that tests and simulations control both; and what depends on
-them: pauses between retries, rate limits, sequence numbers of reports.
+"""The clock and the random source, injected everywhere so that tests and simulations control them; and pauses
+between retries, a rate limit, and sequence numbers of reports, which depend on them.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ _RANDOM = ~(0xF000 << 64 | 0xC000 << 48)  # all other bits
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """The current time, and a random source that can be seeded."""
+    """Provides the current time, and random numbers that are reproducible from a seed."""
 
     now: Callable[[], float] = time.time  # wall time since the epoch, to publish and store; it may jump
     chance: random.Random = field(default_factory=random.Random)
@@ -37,7 +37,7 @@ _LONGEST_PAUSE = 5.0
 
 
 class Backoff:
-    """Pauses between retries: from 0.1 s growing to 5 s, shortened at random so that retries are spread."""
+    """Pauses between retries: from 0.1 s doubling to 5 s, shortened at random to spread the retries."""
 
     def __init__(self, clock: Clock) -> None:
         self._chance = clock.chance
@@ -54,7 +54,7 @@ SOONEST = 0.1  # seconds between two messages
 
 
 class RateLimitedPublisher:
-    """A publisher of at most ten messages a second. While the bus is unreachable, messages are dropped."""
+    """Publishes at most ten messages a second, and drops messages while the broker is unreachable."""
 
     def __init__(self, publish: Callable[[], Awaitable[None]], subject: str) -> None:
         self._publish = publish
@@ -77,7 +77,7 @@ class RateLimitedPublisher:
 
 
 class ReportSequence:
-    """A source of sequence numbers of reports: increasing, near the wall clock in microseconds."""
+    """Generates increasing sequence numbers for reports, close to the time in microseconds."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -88,5 +88,5 @@ class ReportSequence:
         return self._last
 
     def follow(self, reported: int) -> None:
-        """Continue after this sequence number of an earlier run of the process, whose clock was ahead."""
+        """Continue above this number, which an earlier run of the process used while its clock was ahead."""
         self._last = max(self._last, reported)

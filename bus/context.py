@@ -1,5 +1,5 @@
-"""The causal context of messages: which message caused which, and their trace. Without a tracer the hooks
-of tracing cost one comparison.
+"""The causal context of messages: which message caused which, and the trace of each. If tracing is off, each
+message costs only one additional comparison.
 """
 
 import re
@@ -32,7 +32,7 @@ class Tracer(Protocol):
     """The interface of a tracer: creates spans and exports them."""
 
     def handling(self, worker: str, row: str, envelope: Envelope) -> Span | None:
-        """Return a tracing span for handling a message: the parent of what its handler publishes."""
+        """Return a tracing span for the handling of a message: the parent of what the handler publishes."""
 
     def asking(self, query: str, causes: Sequence[Envelope]) -> tuple[Span, str] | None:
         """Return the span and traceparent of a query: child of the first causing message, linked with all."""
@@ -84,13 +84,13 @@ def handling(envelopes: Iterable[tuple[Envelope, Message]]) -> Iterator[None]:
 
 
 def envelopes_handled() -> Sequence[Envelope]:
-    """Return the envelopes of the messages that the current task handles, or resumes."""
+    """Return the envelopes of the messages that the current task handles, or whose stored work it resumes."""
     alone = current.get()
     return (alone,) if alone is not None else tuple(_arrived.get({}).values())
 
 
 def stored_context(message: Message) -> StoredContext:
-    """Return the causal context of a message that is being handled now, to be stored with the message."""
+    """Return the tracing data of a message that is being handled now, to be stored with the message."""
     envelope = _arrived.get({}).get(id(message))
     if envelope is None:
         return NO_CONTEXT
@@ -121,7 +121,7 @@ def resumed(context: StoredContext) -> Iterator[None]:
 def follow(
     message: Message, key: str, clock: Clock, *, framed: bool = True, cause: Envelope | None = None
 ) -> Envelope:
-    """Return an envelope for a message as a consequence of `cause`, or of the message handled now."""
+    """Return an envelope for a message, caused by `cause` or by the message that is being handled now."""
     cause = cause or current.get()
     if cause is None:
         correlation, causation = "", ""
@@ -141,7 +141,7 @@ def follow(
 
 
 def _passed_on(cause: Envelope | None, type_: str, clock: Clock) -> str:
-    """Return the traceparent for the next message: from the tracer's current span, else a new one."""
+    """Return the traceparent for a new message: in the trace of its cause, or else in a new trace."""
     parent = cause.traceparent if cause else ""
     if (tracer := current_tracer()) is None:
         return _child(parent, clock)
@@ -151,7 +151,7 @@ def _passed_on(cause: Envelope | None, type_: str, clock: Clock) -> str:
 
 
 def _child(traceparent: str, clock: Clock) -> str:
-    """Return a W3C traceparent with a new span in the same trace, or in a new trace if the given one is
+    """Return a W3C traceparent: a new span in the given trace, or in a new trace if the given value is
     invalid.
 
     Invalid values are not passed on: they would grow with every message.
@@ -165,6 +165,6 @@ def _child(traceparent: str, clock: Clock) -> str:
 
 
 def envelope_of(message: Message, clock: Clock, cause: Envelope | None = None) -> Envelope:
-    """Return an envelope for a message, with the routing key of the message's topic."""
+    """Return an envelope for a message, with the routing key from the message's topic."""
     topic = TOPIC_OF[type(message)]
     return follow(message, topic.key(message), clock, framed=topic.framed(message), cause=cause)

@@ -1,5 +1,5 @@
-"""Decisions: why a build was placed on its host or got none, the codes of reasons,
-and the data to reproduce the decision.
+"""Decisions: why a build was placed on its host or got no host, the reason codes, and the data with which an
+operator can reproduce a decision.
 """
 
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from bus.vocabulary import Cause, Compact, Id, LargeMap, LongList, Number, Text,
 
 
 class Removal(Value, frozen=True, kw_only=True):
-    """The number of hosts that one constraint of a request removed, and the number left."""
+    """The number of hosts that one constraint of a request removed, and the number of hosts left."""
 
     constraint: Cause
     removed: Whole
@@ -22,7 +22,7 @@ class Removal(Value, frozen=True, kw_only=True):
 
 
 class NearMiss(Value, frozen=True, kw_only=True):
-    """A host that was rejected narrowly, and the amounts or properties that it lacks."""
+    """A host that nearly satisfied a request, and the amounts or properties that it lacks."""
 
     host: Text
     lacks: Cause
@@ -30,7 +30,7 @@ class NearMiss(Value, frozen=True, kw_only=True):
 
 
 class RecordedScale(Compact, frozen=True):
-    """The scale of one weigher in a decision: lowest and highest value of fitting hosts, and multiplier."""
+    """The scale of one weigher in a decision: lowest and highest value of the hosts, and multiplier."""
 
     weigher: Text
     multiplier: Number
@@ -40,7 +40,7 @@ class RecordedScale(Compact, frozen=True):
 
 
 class RecordedHost(Compact, frozen=True):
-    """A host that was weighed, with its value from each weigher in the order of the scales."""
+    """A host in a decision, with one value per weigher, in the same sequence as the decision's scales."""
 
     root: Text
     host: Text
@@ -55,7 +55,7 @@ class RecordedHost(Compact, frozen=True):
 
 
 class AlsoAsked(Value, frozen=True, kw_only=True, omit_defaults=True):
-    """Demands on the host in addition to flavor and image, such as zone, group and hints."""
+    """A request's demands on the host in addition to flavor and image, such as zone and hints."""
 
     zone: Zone = ""
     cell: Text = ""
@@ -69,7 +69,7 @@ class AlsoAsked(Value, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Record(Value, frozen=True, kw_only=True):
-    """The data to reproduce a decision: the best hosts, best first, and how they were weighed."""
+    """The data to reproduce a decision: the best hosts, best first, and how the weighers rated them."""
 
     flavor: Whole = 0  # 0: the requested flavor; n: number n of or_else
     seed: Text = ""  # breaks ties
@@ -82,7 +82,7 @@ class Record(Value, frozen=True, kw_only=True):
 
 
 class Decision(Value, frozen=True, kw_only=True):
-    """Why a build was placed on its host, or got none."""
+    """Why a build was placed on its host, or got no host."""
 
     considered: Whole = 0
     removals: LongList[Removal] = ()

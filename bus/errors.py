@@ -1,5 +1,5 @@
-"""Exceptions of the bus, raised or returned by handlers: `bus.delivery.verdicts` maps each to its
-consequence.
+"""Exceptions of the bus, raised or returned by handlers; `bus.delivery.verdicts` decides what happens to the
+message then.
 """
 
 import msgspec
@@ -8,7 +8,7 @@ NOT_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)  # raised f
 
 
 class Retry(Exception):
-    """Deliver the message again after the given seconds."""
+    """Deliver the handled message again after the given seconds."""
 
     def __init__(self, after: float, why: str = "") -> None:
         super().__init__(why or f"retry in {after} s")
@@ -16,11 +16,11 @@ class Retry(Exception):
 
 
 class Poison(Exception):
-    """Move the message to the dead letters, with this reason: it can never be handled."""
+    """Move the handled message to the dead letters, with this reason: it can never be handled."""
 
 
 class Unavailable(Exception):
-    """A dependency is unreachable. The message is retried without limit, and not counted as a fault."""
+    """A service is unreachable. The message is retried without a limit, and not counted as a fault."""
 
 
 class NoAnswer(Unavailable):
@@ -36,11 +36,11 @@ class BrokerRefused(Exception):
 
 
 class AnswerRefused(Exception):
-    """The answering worker could not handle the query; the text says why."""
+    """The worker that received a query could not answer it; the text says why."""
 
 
 class OperationRefused(Exception):
-    """An operation of an operator was not done; the text gives the reason."""
+    """An operation that an operator requested was not done; the text gives the reason."""
 
 
 class NoSuchLetter(Exception):
@@ -52,8 +52,8 @@ class TooBig(ValueError):
 
 
 class Undecodable(ValueError):
-    """The bytes are not a valid message; the text names the field."""
+    """The bytes are not a valid message; the text names the wrong field."""
 
 
 class MigrationsBroken(Exception):
-    """The migrations are not linear, or the database is at an unknown revision; the text says which."""
+    """The migrations are no single sequence, or the database has an unknown revision; the text says which."""

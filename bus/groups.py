@@ -1,5 +1,5 @@
-"""Server groups, and queries and edits of them in placement. A group never changes between creation and
-deletion, except for its members.
+"""Server groups, and messages that query and edit them in placement. Only the members of a server group can
+change after its creation.
 """
 
 from typing import Annotated, Literal
@@ -28,7 +28,7 @@ GroupPolicy = Literal["affinity", "anti-affinity", "soft-affinity", "soft-anti-a
 
 
 class ServerGroup(Value, frozen=True, kw_only=True):
-    """A server group: instances to place on the same or on different hosts, judged with every claim."""
+    """A server group: instances to place on the same host or on different hosts; every claim is checked."""
 
     id: Id
     name: Name
@@ -42,7 +42,7 @@ class ServerGroup(Value, frozen=True, kw_only=True):
 
 
 class MakeGroup(Tagged, frozen=True, kw_only=True):
-    """Create a server group, named uniquely in its project; repeating the edit changes nothing."""
+    """An edit that creates a server group, named uniquely in its project; a repeated edit changes nothing."""
 
     group: Id
     name: Name
@@ -52,7 +52,7 @@ class MakeGroup(Tagged, frozen=True, kw_only=True):
 
 
 class DropGroup(Tagged, frozen=True, kw_only=True):
-    """Delete a server group; with `force` also if it has members, which stay on their hosts."""
+    """An edit that deletes a server group; `force` permits members, which stay on their hosts."""
 
     group: Id
     force: bool = False
@@ -70,7 +70,7 @@ GroupResult = GroupEdited | Taken | InUse | Contended
 
 
 class FindGroups(Message, frozen=True, kw_only=True):
-    """A query for server groups, with members and hosts; empty conditions match all groups."""
+    """A query for server groups, with members and hosts; without conditions, for all server groups."""
 
     ids: LongList[Id] = ()
     project: Text = ""
@@ -85,7 +85,7 @@ class GroupsFound(Message, frozen=True, kw_only=True):
 
 
 class GroupEditRequested(Message, frozen=True, kw_only=True):
-    """Create or delete a server group."""
+    """A request to create or delete a server group."""
 
     edit: GroupEdit
 

@@ -11,7 +11,7 @@ from bus.vocabulary import Allocations, Cause, Compact, Id, LongList, Message, O
 
 class BuildAdoptRequested(Message, frozen=True, kw_only=True):
     """Make a cell responsible for an instance that already runs and has allocations in placement. The cell
-    compares the allocations with placement's. For a build that the cell has already, it updates them.
+    compares the allocations with placement's. If the cell has this build already, it updates the allocations.
     """
 
     build: Id  # also the consumer
@@ -40,7 +40,7 @@ class ReportedGuest(Compact, frozen=True):
 
 
 class GuestsAsked(Message, frozen=True, kw_only=True):
-    """A query to an agent for the guests of the given builds, or for a page of all builds with guests."""
+    """A query to an agent for the guests of the given builds, or for a page of builds that have guests."""
 
     cell: Word
     agent: Word
@@ -50,7 +50,7 @@ class GuestsAsked(Message, frozen=True, kw_only=True):
 
 
 class GuestsReported(Message, frozen=True, kw_only=True):
-    """The answer of an agent to GuestsAsked: guests of the given builds, or a page of builds only."""
+    """The answer to GuestsAsked: guests of the given builds, or a page of ids of builds that have guests."""
 
     cell: Word
     agent: Word

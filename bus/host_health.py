@@ -1,5 +1,5 @@
-"""The health of hosts by heartbeats, as a scheduler judges it, the traits that keep instances away from a
-host, and the state that follows from both.
+"""The health of hosts, which a scheduler derives from heartbeats; the traits that keep instances away from a
+host; and the state of a host (up, down, disabled, ...) that results from both.
 """
 
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
@@ -26,7 +26,7 @@ from bus.vocabulary import (
     Whole,
 )
 
-DISABLED = "COMPUTE_STATUS_DISABLED"  # set by Nova, too, on a disabled host
+DISABLED = "COMPUTE_STATUS_DISABLED"  # Nova also sets this trait on a disabled host
 FORCED_DOWN = "CUSTOM_BERTH_FORCED_DOWN"  # forced down by an operator, whatever its heartbeats
 HELD = "CUSTOM_BERTH_HELD_"  # prefix of a trait for each cause of being disabled
 UNNAMED = "operator"  # the cause if the operator named none
@@ -34,7 +34,7 @@ DRAIN = f"{HELD}DRAIN"  # the cause while a host is drained
 
 
 def causes_in(traits: Iterable[str]) -> list[str]:
-    """Return the causes for which operators disabled a host, decoded from its traits, sorted."""
+    """Return why operators disabled a host: the causes in the names of its traits, sorted."""
     return sorted(trait.removeprefix(HELD).lower() for trait in traits if trait.startswith(HELD))
 
 
@@ -52,7 +52,7 @@ Condition = Literal["up", "down", "draining", "disabled", "unknown", "deleted"]
 
 
 class HostHealth(Value, frozen=True, kw_only=True, omit_defaults=True):
-    """The state of one host by its heartbeats. What operators set is in the traits of its root provider."""
+    """The health of one host from its heartbeats. Operators' settings are in the root provider's traits."""
 
     root: Id
     host: Text
@@ -71,7 +71,7 @@ class HostHealth(Value, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def recorded(self) -> bool:
-        """Return whether the state must be stored, so that a restarted scheduler avoids this host."""
+        """Return whether a scheduler must store this health, so that it avoids the host after a restart."""
         return self.availability == "down" or not self.enabled or self.forced_down
 
 
@@ -89,12 +89,12 @@ class HostCapabilities(Value, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def version(self) -> str:
-        """Return the version of the hypervisor: 8.2.0 for 8002000; empty if it is unknown."""
+        """Return the version of the hypervisor as text (8.2.0 for 8002000), empty if it is unknown."""
         return version_text(self.hypervisor_version)
 
     @property
     def summary(self) -> str:
-        """Return the capabilities as one line; empty if the agent reports none."""
+        """Return hypervisor, driver and agent as one line; empty if the agent reports none of them."""
         parts = (
             " ".join(filter(None, (self.hypervisor, self.version, self.architecture))),
             f"driver {self.driver}" * bool(self.driver),
@@ -105,12 +105,12 @@ class HostCapabilities(Value, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def version_text(number: int) -> str:
-    """Return a version number of a hypervisor as text: 8.2.0 for 8002000; empty for 0."""
+    """Return a hypervisor's version number as text (8.2.0 for 8002000), empty for 0."""
     return f"{number // 1_000_000}.{number // 1000 % 1000}.{number % 1000}" if number else ""
 
 
 class FindHostHealth(Message, frozen=True, kw_only=True):
-    """A query for hosts that are down, unknown, or disabled by agents. Other hosts of placement are up."""
+    """A query for hosts that are down, unknown, or disabled by agents. All hosts not in the answer are up."""
 
     roots: ShortList[Id] = ()  # empty: all of them
     after: Text = ""  # only roots after this one, in order
@@ -147,10 +147,10 @@ def standing(
     *,
     deleted: bool = False,
 ) -> HostStanding:
-    """Return the state of a host by the traits of its root and by its health.
+    """Return the state of a host, with reasons, from the traits of its root provider and its health.
 
-    `health` is None if the scheduler reports nothing about the host: it is up. `kept_traits` are the traits
-    that no agent has reported, if known.
+    Without `health` the host is up: schedulers report only hosts that are not up. `kept_traits` are the
+    traits that no agent has reported, if known.
     """
     if deleted:
         return HostStanding(state="deleted", why="its owner reports it as deleted")
@@ -180,12 +180,12 @@ def condition(traits: Collection[str], health: HostHealth | None) -> Condition:
 
 
 def not_up(states: Mapping[str, int]) -> str:
-    """Return the numbers of hosts in each state except up as a text, such as `1 down, 2 disabled`."""
+    """Return how many hosts are in each state other than up, as text: `1 down, 2 disabled`."""
     return ", ".join(f"{count} {state}" for state, count in sorted(states.items()) if state != "up" and count)
 
 
 def unanswered(root: Provider) -> HostHealth:
-    """Return the health that is assumed for a host when no scheduler answers."""
+    """Return the health to assume for a host while no scheduler answers: unknown."""
     return HostHealth(
         root=root.id,
         host=root.host,
@@ -199,7 +199,7 @@ def unanswered(root: Provider) -> HostHealth:
 async def every_health(
     ask: Ask[FindHostHealth, HostHealthFound], roots: Sequence[Id] = ()
 ) -> AsyncIterator[HostHealth]:
-    """Query page by page the health of all hosts that are not up, or of the given hosts."""
+    """Yield the health of the given hosts, or of all hosts that are not up, queried page by page."""
     after, more = "", True
     while more:
         answer = await ask(FindHostHealth(roots=tuple(roots), after=after))
@@ -231,7 +231,7 @@ def closed_by(
 def marked(
     traits: Collection[str], kept_traits: Collection[str] | None = None, *, deleted: bool = False
 ) -> list[str]:
-    """Return the reasons in the traits of a host's root provider why the host gets no new instances."""
+    """Return why a host gets no new instances according to its traits: deleted, forced down or disabled."""
     return [
         *(["deleted: its owner reports so"] if deleted else []),
         *([FORCED] if FORCED_DOWN in traits else []),
@@ -240,7 +240,7 @@ def marked(
 
 
 def down_sentence(health: HostHealth) -> str:
-    """Return why a host is down, with the time of its last heartbeat, as a sentence."""
+    """Return a sentence that says why a host is down and when its last heartbeat arrived."""
     return f"down{_since(health.since)}: {health.why}"
 
 

@@ -1,5 +1,5 @@
-"""The HTTP server of every worker, with metrics and health: uvicorn in its event loop, with limits that
-uvicorn lacks: for idle connections, endless requests, unread responses, and the number of connections.
+"""The HTTP server of every worker, with metrics and health. Adds limits that uvicorn lacks: for idle
+connections, slow requests, unread responses, and the number of connections.
 """
 
 import asyncio
@@ -43,7 +43,7 @@ class HttpLimits:
 
 
 def listen(address: str) -> socket.socket:
-    """Return a socket that listens at HOST:PORT (0: a free port). Early connections wait in its backlog."""
+    """Return a socket that listens at HOST:PORT (port 0: any free port) and queues early connections."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal() or int(port) > 65535:
         raise ValueError(f"{address!r} is not an address: HOST:PORT, such as 127.0.0.1:8778")
@@ -61,13 +61,13 @@ def url_of(listener: socket.socket, tls: TlsFiles | None = None) -> str:
 
 
 def announce(server: str, listener: socket.socket, path: str = "", tls: TlsFiles | None = None) -> None:
-    """Print where a server listens, such as `placement is served at http://127.0.0.1:8778`."""
+    """Print at which address a server listens, such as `placement is served at http://127.0.0.1:8778`."""
     sys.stdout.write(f"{server} at {url_of(listener, tls)}{path}\n")
     sys.stdout.flush()
 
 
 def plainly(status: int, why: str, accept: str) -> tuple[Mapping[str, str], bytes]:
-    """Return the refusal of a request as a response of plain text."""
+    """Return headers and body of a plain-text response that refuses a request for this reason."""
     return {"content-type": "text/plain; charset=utf-8"}, f"{why}\n".encode()
 
 
@@ -81,9 +81,9 @@ async def serve(
     closing: Callable[[], None] | None = None,
     tls: TlsFiles | None = None,
 ) -> None:
-    """Serve HTTP, or with `tls` HTTPS, until cancelled; then requests in progress have `drain` seconds.
+    """Serve HTTP, or HTTPS with `tls`, until cancelled; then complete requests within `drain` seconds.
 
-    `closing` is called before that, to end long-lived responses.
+    At the cancellation `closing` is called first, to end long-lived responses.
     """
     limits = _within_open_files(limits or HttpLimits())
     config = _Config(
@@ -141,7 +141,7 @@ class _TooLong(Exception):
 
 
 class _Connection(HttpToolsProtocol):
-    """A connection with timeouts while it is idle, sends a request or reads a response."""
+    """An HTTP connection with time limits for being idle, sending a request and reading a response."""
 
     config: _Config
 
@@ -162,7 +162,7 @@ class _Connection(HttpToolsProtocol):
             self._refuse(503, "There are too many connections; try again later.")
 
     def _close_idle_connection(self) -> bool:
-        """Close the connection that has been idle longest; without idle ones, the slowest sender."""
+        """Close the connection idle longest, or else the slowest sender; return False if there is none."""
         others = [
             connection
             for connection in self.connections
@@ -207,7 +207,7 @@ class _Connection(HttpToolsProtocol):
                 self._refuse(431, f"The headers of a request may have {HEAD_BYTES} bytes.")
 
     def _check_sender(self) -> None:
-        """Refuse a request that is incomplete at its deadline, which fast uploads extend."""
+        """Refuse a request that is incomplete at its deadline; each received byte extends the deadline."""
         now = self.loop.time()
         if self.flow.read_paused or self._is_responding():
             self._since, self._received = now, 0
@@ -291,7 +291,7 @@ class _Connection(HttpToolsProtocol):
         self._forget_answers()
 
     def _forget_answers(self) -> None:
-        """Mark all responses as disconnected: uvicorn does so only for the last of pipelined requests."""
+        """Mark all pipelined responses as disconnected: uvicorn marks only the last of them."""
         for cycle in (self._answering, self.cycle, *(queued for queued, _ in self.pipeline)):
             if cycle is not None and not cycle.response_complete:
                 cycle.disconnected = True
@@ -299,7 +299,7 @@ class _Connection(HttpToolsProtocol):
         self.pipeline.clear()
 
     def _close(self) -> None:
-        """Close the connection when the client has read the response, or reads nothing for `slow` seconds."""
+        """Close the connection after the client read the response, or read nothing for `slow` seconds."""
         self.transport.close()
         self._watch_reader()
 
@@ -324,7 +324,7 @@ class _Connection(HttpToolsProtocol):
 
 
 def metrics_app() -> Starlette:
-    """Return the web app with /metrics for Prometheus, also at /, and /healthz: the process lives."""
+    """Return the web app with /metrics for Prometheus (also at /) and /healthz, which always answers."""
     return Starlette(routes=[Route("/metrics", _metrics), Route("/", _metrics), Route("/healthz", _alive)])
 
 

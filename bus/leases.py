@@ -1,4 +1,4 @@
-"""Leases of bare-metal agents: which agent of a cell may act on which node."""
+"""Leases of bare-metal agents: which agent of a cell may act on which node at present."""
 
 from typing import Annotated, Literal
 
@@ -8,14 +8,14 @@ from bus.vocabulary import Cause, Compact, Count, Id, LongList, Message, Ordinal
 
 
 class NodeLent(Compact, frozen=True):
-    """A node on which the asking agent may act from now on, or may not act any more."""
+    """A node on which the asking agent may act from now on, or may no longer act."""
 
     root: Id
     epoch: Ordinal  # lease epoch for orders and reports; 0: the agent may not act on the node any more
 
 
 class LeaseAsked(Message, frozen=True, kw_only=True):
-    """The query of an agent that renews its lease and asks for the nodes that it may act on."""
+    """A query in which an agent renews its lease and asks for the nodes on which it may act."""
 
     cell: Word
     agent: Word
@@ -29,7 +29,7 @@ class LeaseAsked(Message, frozen=True, kw_only=True):
 
 
 class LeaseAnswered(Message, frozen=True, kw_only=True):
-    """The answer to LeaseAsked: the lease of the agent, with the nodes that changed."""
+    """The answer to LeaseAsked: the lease of the agent, and the nodes whose assignment changed."""
 
     refused: Cause = ""  # why there is no lease
     epoch: Ordinal = 0  # a changed epoch voids all nodes of the previous one except those in `nodes`
@@ -41,7 +41,7 @@ class LeaseAnswered(Message, frozen=True, kw_only=True):
 
 
 class NodesReported(Message, frozen=True, kw_only=True):
-    """A report of all nodes with ids after `after` up to `upto`: other nodes in that range were deleted."""
+    """A report of all existing nodes with ids above `after` up to `upto`; missing nodes were deleted."""
 
     cell: Word
     agent: Word
@@ -61,7 +61,7 @@ class FindAgents(Message, frozen=True, kw_only=True):
 
 
 class AgentStands(Value, frozen=True, kw_only=True):
-    """The state of an agent that shares the nodes of a cell with other agents."""
+    """The state of a bare-metal agent that shares a cell's nodes with other agents."""
 
     agent: Word
     pool: Word
@@ -81,9 +81,9 @@ class AgentsFound(Message, frozen=True, kw_only=True):
 
 
 class AgentEditRequested(Message, frozen=True, kw_only=True):
-    """An operator's request about a bare-metal agent. `disable`: the agent gets no more free nodes, and its
-    free nodes go to other agents. `enable` undoes that. `rehome`: all its nodes, or the listed ones, go to
-    other agents with their instances, as soon as the agent certainly acts on them no more.
+    """An operator's request about a bare-metal agent. After `disable` it gets no free nodes, and its free
+    nodes go to other agents; `enable` undoes that. `rehome` moves all its nodes, or the given nodes, with
+    instances to other agents, as soon as this agent certainly does not act on them any more.
     """
 
     cell: Word

@@ -1,6 +1,4 @@
-"""Texts for logs and output: without passwords, without control characters, and with the reason of a failed
-TLS connection.
-"""
+"""Makes texts safe for logs: hides passwords, escapes control characters; explains failed TLS connections."""
 
 import re
 import ssl
@@ -18,7 +16,7 @@ _SECRET_NAME = re.compile(r"pass(?!file)|pwd|secret|token", re.IGNORECASE)
 
 
 def masked(value: Any) -> Any:
-    """Return a setting or a URL with stars in place of passwords, and of values that may be passwords."""
+    """Return a setting or URL with stars in place of passwords, and of parameters that may be passwords."""
     if isinstance(value, str):
         return _without_secret_parameters(_without_password(value))
     if isinstance(value, dict):
@@ -29,7 +27,7 @@ def masked(value: Any) -> Any:
 
 
 def masked_text(text: str) -> str:
-    """Return a text with stars in place of the passwords of URLs."""
+    """Return a text with stars in place of passwords in its URLs."""
     return _URL.sub(lambda url: masked(url[0]), text) if "://" in text else text
 
 
@@ -55,7 +53,7 @@ OBEYED = re.compile(
 
 
 def printable(text: str, *, lines: bool = False) -> str:
-    """Return the text with escaped control characters; `lines` keeps line breaks and tabs."""
+    """Return the text with control characters escaped, except line breaks and tabs if `lines` is set."""
     return OBEYED.sub(lambda found: found[0] if lines and found[0] in "\n\t" else _escaped(found), text)
 
 
@@ -64,7 +62,7 @@ def _escaped(found: re.Match[str]) -> str:
 
 
 def distrusted(problem: BaseException) -> str:
-    """Return why the certificate of a server was rejected; empty if a connection failed otherwise."""
+    """Return why TLS with a server failed (certificate not trusted, no TLS); empty for all other errors."""
     found: BaseException | None = problem
     seen = set[int]()  # the cause of a cause may be the problem again
     while found is not None and id(found) not in seen:

@@ -1,4 +1,4 @@
-"""All published messages, grouped by flow. New fields get defaults; fields are never renamed."""
+"""The messages that are published, grouped by flow. New fields get defaults; fields are never renamed."""
 
 from typing import Annotated, Literal
 
@@ -108,7 +108,7 @@ class Selection(Value, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class BuildPlaced(Message, frozen=True, kw_only=True):
-    """A host is claimed for this build, which its cell must now run; alternates are not claimed."""
+    """A host is claimed for this build, whose instance its cell must create; alternates are not claimed."""
 
     build: Id
     request: Id
@@ -122,7 +122,7 @@ class BuildPlaced(Message, frozen=True, kw_only=True):
 
 
 class BuildUnplaceable(Message, frozen=True, kw_only=True):
-    """No host was found for this request, with the reason. All its instances end with this message."""
+    """No host was found for this request, for the given reason. All of its builds end with this message."""
 
     request: Id
     instances: LongList[Id]
@@ -132,11 +132,11 @@ class BuildUnplaceable(Message, frozen=True, kw_only=True):
 
 
 class HostsAsked(Message, frozen=True, kw_only=True):
-    """A query to choose and claim hosts for instances that another system builds, such as Nova.
+    """A query to choose and claim hosts for instances that another system, such as Nova, creates.
 
-    No cell builds these instances and no id is retired, so the same instances may be asked for again. An
-    instance with allocations keeps them where the request excludes all of their hosts (an evacuation);
-    otherwise they count as the result of an earlier query and are returned.
+    No cell creates these instances and no id is retired, so hosts for the same instances may be requested
+    again. An instance with allocations keeps them if the request excludes all of their hosts (an evacuation);
+    if not, they count as the result of an earlier query and are returned.
     """
 
     request: BuildRequested
@@ -147,7 +147,7 @@ class HostsAsked(Message, frozen=True, kw_only=True):
 
 
 class HostsAnswered(Message, frozen=True, kw_only=True):
-    """The claimed hosts of all instances, in their order; or why there is none; or when to ask again."""
+    """The answer to HostsAsked: a claimed host for each instance, or why there is none, or when to retry."""
 
     placed: LongList[BuildPlaced] = ()
     refused: BuildUnplaceable | None = None
@@ -179,7 +179,7 @@ class BuildEnded(Message, frozen=True, kw_only=True):
 
 
 class BuildDeleteRequested(Message, frozen=True, kw_only=True):
-    """Delete this instance and release its resources."""
+    """A request to delete this instance and release its resources."""
 
     build: Id
     cell: Word
@@ -187,7 +187,7 @@ class BuildDeleteRequested(Message, frozen=True, kw_only=True):
 
 
 class BuildDeleted(Message, frozen=True, kw_only=True):
-    """The instance is deleted. Resources that its host may still use are released when the agent confirms the
+    """An instance is deleted. Resources that its host may still use are released when the agent confirms the
     deletion, or when the conductor stops waiting for that.
     """
 
@@ -199,7 +199,7 @@ class BuildDeleted(Message, frozen=True, kw_only=True):
 
 
 class BuildReshaped(Message, frozen=True, kw_only=True):
-    """A reshape of the host's provider tree moved an instance's allocations; their amounts are the same."""
+    """A reshape of the host's provider tree moved an instance's allocations, in unchanged amounts."""
 
     build: Id
     cell: Word
@@ -211,7 +211,7 @@ class BuildReshaped(Message, frozen=True, kw_only=True):
 
 
 class BuildCancelRequested(Message, frozen=True, kw_only=True):
-    """Stop searching a host for a build, or for all builds of a request that waits."""
+    """A request to stop the search for a host, for one build or for all builds of a waiting request."""
 
     build: Id  # id of the build, or of a request
     reply_to: ReplyTo = ""
@@ -222,7 +222,7 @@ class BuildCancelRequested(Message, frozen=True, kw_only=True):
 
 
 class BuildCancelled(Message, frozen=True, kw_only=True):
-    """The outcome of a BuildCancelRequested; a build that waited gets `build.unplaceable` too."""
+    """The outcome of a BuildCancelRequested; a build that waited ends with `build.unplaceable` too."""
 
     build: Id  # the id in the request
     waited: bool = True  # False: it did not wait for a host
@@ -237,7 +237,7 @@ class BuildCancelled(Message, frozen=True, kw_only=True):
 
 
 class BuildOrdered(Message, frozen=True, kw_only=True, omit_defaults=True):
-    """Create a guest of this build on a host. An order may leave out fields: see `bus.agent_builds`."""
+    """An order to create a guest of this build on a host. Fields may be omitted: see `bus.agent_builds`."""
 
     build: Id
     attempt: Amount  # the agent ignores orders of attempts that it has deleted, and lower ones
@@ -254,7 +254,7 @@ class BuildOrdered(Message, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class DestroyOrdered(Message, frozen=True, kw_only=True):
-    """Delete the guests that attempts of this build made on a host, up to and including this attempt."""
+    """An order to delete the guests of a build on a host, for all attempts up to and including this one."""
 
     build: Id
     attempt: Amount
@@ -282,7 +282,7 @@ class AgentReported(Message, frozen=True, kw_only=True):
 
 
 class InventoryReported(Message, frozen=True, kw_only=True):
-    """A report of a whole provider tree by its owner. Per root, the highest sequence is valid."""
+    """An owner's report of a whole provider tree. Of two reports of a root, the higher sequence is valid."""
 
     root: Id
     host: Name
@@ -311,14 +311,14 @@ class HostReported(Message, frozen=True, kw_only=True):
 
 
 class SchedulerAlive(Message, frozen=True, kw_only=True):
-    """Heartbeat of a scheduler. Each scheduler prefers hosts of its own share."""
+    """A heartbeat of a scheduler. The schedulers divide the hosts: each prefers the hosts of its share."""
 
     scheduler: Word
     waits: Count = 0  # changes when a request starts or stops waiting, or lacks something else
 
 
 class HostFailed(Message, frozen=True, kw_only=True):
-    """A build attempt on this host failed: a hint for schedulers, which may arrive twice or not at all."""
+    """A hint for schedulers that a build attempt on this host failed; it may arrive twice or not at all."""
 
     root: Id
     host: Text
@@ -334,13 +334,13 @@ MOST_REPORTED = 1000
 
 
 class IronicSpoke(Message, frozen=True, kw_only=True):
-    """A hint that Ironic nodes changed, to refresh pages; it may be delivered twice or not at all."""
+    """A hint that Ironic nodes changed, so that open pages refresh; it may arrive twice or not at all."""
 
     nodes: Annotated[tuple[Id, ...], Meta(max_length=MOST_REPORTED)] = ()  # empty: too many to list
 
 
 class NodeChanged(Message, frozen=True, kw_only=True):
-    """A state change of an Ironic node, from a tool or the simulator. The latest `at` is valid."""
+    """A state change of an Ironic node, published by a tool or the simulator. The newest `at` is valid."""
 
     event: Word
     node: Id

@@ -1,4 +1,4 @@
-"""Moves of existing instances: requests, placements, orders by phase, and reports.
+"""Messages about moves of existing instances: requests, placements, orders for each phase, and reports.
 
 A scheduler begins a move with one claim: the build's consumer gets the destination, and its former
 allocations go to a holder consumer (`bus.claims.holder_consumer`). The cell's conductor does the rest.
@@ -43,7 +43,7 @@ WAY_BACK = ("undo", "back", "resume", "recall", "revert", "abort")
 
 
 class MoveRequested(Message, frozen=True, kw_only=True):
-    """Move this instance, or change it. Requests with the same move id are carried out once."""
+    """A request to move or change this instance. Requests with the same move id are carried out once."""
 
     move: Id
     build: Id
@@ -65,7 +65,7 @@ class MoveRequested(Message, frozen=True, kw_only=True):
 
 
 class MovePlaced(Message, frozen=True, kw_only=True):
-    """The destination of a move is claimed. The alternates are in the same cell and not claimed."""
+    """The destination of a move is claimed. The alternates are in the same cell, and not claimed."""
 
     move: Id
     build: Id
@@ -90,7 +90,7 @@ class MovePlaced(Message, frozen=True, kw_only=True):
 
 
 class MoveRefused(Message, frozen=True, kw_only=True):
-    """The move is refused, and nothing was changed: no host was found, or the state does not allow it."""
+    """A move is refused, and nothing was changed: no host was found, or the state does not permit it."""
 
     move: Id
     build: Id
@@ -113,7 +113,7 @@ class PhaseOver(Compact, frozen=True):
 
 
 class MoveProgress(Message, frozen=True, kw_only=True):
-    """The state of a move after each change, or why a steering request was refused."""
+    """The new state of a move after each change, or why an operator's MoveSteered was refused."""
 
     move: Id
     build: Id
@@ -126,7 +126,7 @@ class MoveProgress(Message, frozen=True, kw_only=True):
 
 
 class MoveEnded(Message, frozen=True, kw_only=True):
-    """The move has ended. The instance is on `host`, unless it was deleted or shelved."""
+    """A move has ended. The instance is on `host`, unless it was deleted or shelved."""
 
     move: Id
     build: Id
@@ -143,7 +143,7 @@ class MoveEnded(Message, frozen=True, kw_only=True):
 
 
 class MoveSteered(Message, frozen=True, kw_only=True):
-    """An operator's order about a move: confirm or revert it, abort it, or force a live migration to end."""
+    """An operator's request for a move: confirm or revert it, abort it, or force a live migration to end."""
 
     move: Id
     build: Id
@@ -156,7 +156,7 @@ class MoveSteered(Message, frozen=True, kw_only=True):
 
 
 class HandoverProgress(Message, frozen=True, kw_only=True):
-    """To the source cell of a move between cells: hand the instance over, or the other cell's outcome."""
+    """Requests the source cell of a move between cells to hand over the instance, or reports the outcome."""
 
     move: Id
     build: Id
@@ -182,7 +182,7 @@ class HandoverProgress(Message, frozen=True, kw_only=True):
 
 
 class HandoverReported(Message, frozen=True, kw_only=True):
-    """The state of a cell's side of a move between cells; published again until the other side answers."""
+    """The state of one cell's part of a move between cells, published until the other cell answers."""
 
     move: Id
     build: Id
@@ -203,10 +203,10 @@ class HandoverReported(Message, frozen=True, kw_only=True):
 
 
 class MoveOrdered(Message, frozen=True, kw_only=True, omit_defaults=True):
-    """Carry out this phase of the move, with the guest of this attempt, on this host.
+    """An order to carry out this phase of a move on this host, with the guest of this attempt.
 
-    `step` grows with every order of a build, over all its moves. An agent ignores orders with a step lower
-    than the last one on that host.
+    `step` grows with every order of a build, over all its moves. An agent ignores orders with a lower step
+    than its last order of the build on that host.
     """
 
     move: Id
@@ -248,7 +248,7 @@ class MoveReported(Message, frozen=True, kw_only=True):
 
 
 class MoveStands(Value, frozen=True, kw_only=True):
-    """The state of a move in the records of its cell."""
+    """The state of a move, from the records of its cell."""
 
     move: Id
     build: Id
@@ -269,12 +269,12 @@ class MoveStands(Value, frozen=True, kw_only=True):
 
     @property
     def towards(self) -> str:
-        """Return the destination host of a move, or its source while the move is being undone."""
+        """Return the destination host of a move, or its source host while the move is being undone."""
         return self.source if self.phase in WAY_BACK else self.host
 
 
 class FindMoves(Message, frozen=True, kw_only=True):
-    """A query for the moves of a cell, by id or page by page, the newest first."""
+    """A query for the moves of a cell, by id, or page by page with the newest first."""
 
     cell: Word
     moves: Annotated[tuple[Id, ...], Meta(max_length=1000)] = ()

@@ -1,4 +1,4 @@
-"""Resource classes and traits, and queries and edits of them in placement."""
+"""Messages that query and edit resource classes and traits in placement."""
 
 from typing import Literal
 
@@ -8,7 +8,7 @@ NameKind = Literal["resource class", "trait"]
 
 
 class Named(Value, frozen=True, kw_only=True):
-    """A resource class or trait with its number."""
+    """A resource class or trait with its database number."""
 
     name: Text
     updated: Number = 0.0
@@ -36,7 +36,7 @@ class NameEdited(Tagged, frozen=True, kw_only=True):
 
 
 class Standard(Tagged, frozen=True, kw_only=True):
-    """The refusal of an edit of a standard name, or of a name without the prefix CUSTOM_."""
+    """The refusal to edit a standard resource class or trait, or to create one without the prefix CUSTOM_."""
 
     name: Text
 
@@ -45,7 +45,7 @@ NameResult = NameEdited | Missing | Taken | InUse | Standard | Contended
 
 
 class FindNames(Message, frozen=True, kw_only=True):
-    """A query for resource classes or traits by name or prefix, in the order of their numbers."""
+    """A query for resource classes or traits, by name or prefix, sorted by their database numbers."""
 
     kind: NameKind
     names: LongList[Text] | None = None

@@ -39,7 +39,7 @@ class KeystoneRefused(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Access:
-    """The address of a service's API and the credentials for it."""
+    """Where a service's API is, and the credentials and certificates to use it."""
 
     url: str = ""  # empty: from Keystone's catalogue
     auth_type: str = "none"  # or http_basic, or an identity plugin of keystoneauth1, such as password
@@ -73,13 +73,13 @@ class Access:
 
     @property
     def keystone_url(self) -> str:
-        """Return the address of version 3 of Keystone's API."""
+        """Return the URL of Keystone's API, version 3."""
         return f"{self.auth['auth_url'].rstrip('/').removesuffix('/v3')}/v3"
 
     def keystone_client(
         self, *, timeout: float, connections: int = 1, transport: httpx.AsyncBaseTransport | None = None
     ) -> httpx.AsyncClient:
-        """Return a client of Keystone's API with these credentials; tests give another transport than TCP."""
+        """Return an HTTP client for Keystone's API with these credentials; tests pass `transport`."""
         return httpx.AsyncClient(
             auth=self.http_auth(),
             verify=False if self.keystone_url.startswith("http://") else self.trust(),
@@ -91,7 +91,7 @@ class Access:
         )
 
     def identity(self) -> "BaseIdentityPlugin":
-        """Return the keystoneauth1 plugin that fetches tokens with these credentials."""
+        """Return the keystoneauth1 plugin that fetches Keystone tokens with these credentials."""
         from keystoneauth1 import exceptions
         from keystoneauth1.identity import BaseIdentityPlugin
         from keystoneauth1.loading import get_plugin_loader  # slow to import, and rarely needed
@@ -113,13 +113,13 @@ class Access:
         return plugin
 
     def http_auth(self) -> "httpx.BasicAuth | Keystone | None":
-        """Return the httpx authentication of requests to the service."""
+        """Return the httpx authentication for requests to the service."""
         if self.auth_type == "http_basic":
             return httpx.BasicAuth(self.auth["username"], self.auth.get("password", ""))
         return Keystone(self) if self.has_tokens else None
 
     def trust(self) -> ssl.SSLContext:
-        """Return the TLS context for connections to the service, from the certificate files."""
+        """Return the TLS context for connections to the service, made from the certificate files."""
         context = ssl.create_default_context(cafile=self.ca_file or None)
         if self.insecure:
             context.check_hostname = False
@@ -130,9 +130,7 @@ class Access:
 
 
 class Keystone(httpx.Auth):
-    """An httpx authentication that adds a Keystone token to every request. keystoneauth1 blocks, so it runs
-    in a thread.
-    """
+    """Adds a Keystone token to every httpx request; runs keystoneauth1, which is blocking, in a thread."""
 
     def __init__(self, access: Access) -> None:
         self._access = access
@@ -160,9 +158,7 @@ class Keystone(httpx.Auth):
         return str(found)
 
     async def _token(self, refused: str = "") -> str:
-        """Return a valid Keystone token; `refused` is a token that the service has rejected,
-        whatever its expiry.
-        """
+        """Return a valid Keystone token, but never `refused`, which the service has rejected."""
         async with self._one_at_a_time:
             held = self._held
             if held is None or held.auth_token == refused or held.will_expire_soon(SPARE_SECONDS):
@@ -221,8 +217,8 @@ _NO_AUTH = {
 
 
 def cloud_access(name: str, url: str = "", environment: Mapping[str, str] = os.environ) -> Access:
-    """Return the access to the cloud of this name in clouds.yaml; a URL replaces that of the entry or the
-    catalogue.
+    """Return the access to the cloud with this name in clouds.yaml. A given `url` replaces the service's URL
+    from the file or from Keystone's catalogue.
 
     Raise ValueError, with the file and the key, if the cloud is unknown or cannot be used.
     """
@@ -242,7 +238,7 @@ def cloud_access(name: str, url: str = "", environment: Mapping[str, str] = os.e
 
 
 def secrets_of_cloud(name: str) -> set[str]:
-    """Return the passwords and tokens of the cloud, which must not be logged; none if it cannot be used."""
+    """Return the passwords and tokens of the cloud, which must not be logged; none if it cannot be read."""
     try:
         auth = cloud_access(name).auth
     except ValueError:

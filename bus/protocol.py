@@ -1,4 +1,4 @@
-"""Envelopes, and the interface of a broker, independent of which broker carries the messages."""
+"""The interface of a message broker, and the envelopes that it carries, independent of which broker it is."""
 
 import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
@@ -49,7 +49,7 @@ class Envelope(msgspec.Struct, kw_only=True, omit_defaults=True):
     strikes: int = 0  # number of processes that ended while they handled only this message
 
     def __post_init__(self) -> None:
-        """Clamp numbers from other programs to ranges that every broker can store."""
+        """Limit numbers from other programs to ranges that every broker can store."""
         if not 1 <= self.attempt <= MAX_COUNT:
             self.attempt = min(max(self.attempt, 1), MAX_COUNT)
         if not 0 <= self.faults <= MAX_COUNT:
@@ -66,11 +66,11 @@ class Envelope(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 @dataclass(frozen=True, slots=True)
 class QueueSpec:
-    """A queue with the routing keys that are bound to it. A queue that is not `durable` lives as long as its
-    reader's connection.
+    """A queue with the routing keys that are bound to it. If it is not `durable`, it is deleted when the
+    connection of its reader closes.
 
-    With `notes_readers`, the embedded broker, whose readers die with it, journals each delivery, so that
-    `Delivery.crashes` counts only deliveries that were made.
+    With `notes_readers`, the in-process broker, whose readers die with it, stores each delivery in its
+    journal, so that `Delivery.crashes` counts only deliveries that were made.
     """
 
     name: str
@@ -80,7 +80,7 @@ class QueueSpec:
 
 
 class Delivery(Protocol):
-    """An envelope handed to a reader, which must settle it by exactly one call of done or requeue."""
+    """A message delivered to a reader, which must settle it with exactly one call of done or requeue."""
 
     envelope: Envelope
     problem: str  # why the bytes are no valid envelope; empty: they are
@@ -90,18 +90,18 @@ class Delivery(Protocol):
         """Acknowledge the message: it was handled, and all its consequences are stored."""
 
     def requeue(self) -> None:
-        """Put the message back, to be delivered again to any reader."""
+        """Return the message to its queue, to be delivered again to any reader."""
 
 
 class Inbox(Protocol):
-    """A reader of a queue, which pauses while `prefetch` envelopes or MAX_IN_HAND_BYTES are unsettled."""
+    """A reader of a queue; pauses while `prefetch` messages, or MAX_IN_HAND_BYTES of them, are unsettled."""
 
     async def get(self) -> Delivery: ...
 
     def get_nowait(self) -> Delivery | None: ...
 
     async def stop(self) -> None:
-        """Stop reading a queue, and put back the messages that were not handed out."""
+        """Stop reading the queue, and requeue the messages that the caller has not received yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +130,7 @@ class QueueDepth:
 
 @dataclass(frozen=True, slots=True)
 class BusDepths:
-    """The numbers of waiting, dead and delayed messages."""
+    """The depth of each queue, and the numbers of dead letters and of delayed messages."""
 
     queues: dict[str, QueueDepth]
     dead: int  # dead letters
@@ -138,7 +138,7 @@ class BusDepths:
 
 
 async def page_of(letters: AsyncGenerator[DeadLetter, None], limit: int) -> list[DeadLetter]:
-    """Return the first of the dead letters: at most `limit`, and at most MAX_PAGE_BYTES in total."""
+    """Return the first dead letters: at most `limit`, and at most MAX_PAGE_BYTES in total."""
     page: list[DeadLetter] = []
     size = 0
     async with aclosing(letters):
@@ -151,7 +151,7 @@ async def page_of(letters: AsyncGenerator[DeadLetter, None], limit: int) -> list
 
 
 class Transport(Protocol):
-    """The interface of a broker. When a call returns, its effect is durable."""
+    """The interface of a connection to a broker. When a call returns, its effect is durable."""
 
     async def open(self) -> None: ...
 
@@ -161,15 +161,15 @@ class Transport(Protocol):
         """Create the queues with their bindings, now and after every reconnect."""
 
     async def publish(self, envelopes: Sequence[Envelope], *, expected: Sequence[bool]) -> None:
-        """Publish envelopes by their keys. Raise Unroutable if no queue is bound for an expected one."""
+        """Publish envelopes by their routing keys. Raise Unroutable if an expected one has no queue."""
 
     async def send(self, queue: str, envelope: Envelope, *, expected: bool = False) -> None:
-        """Send an envelope to one queue by the queue's name. If the queue does not exist, raise Unroutable if
-        `expected`, else drop the envelope.
+        """Send an envelope to the queue of this name. If the queue does not exist, raise Unroutable if
+        `expected`, and if not, drop the envelope.
         """
 
     async def delay(self, queue: str, envelope: Envelope, seconds: float) -> None:
-        """Send an envelope to a queue after so many seconds, or some more, with its key unchanged."""
+        """Send an envelope to a queue after this many seconds, or slightly later, with its key unchanged."""
 
     async def store_dead_letter(self, letter: DeadLetter) -> None:
         pass
@@ -177,31 +177,31 @@ class Transport(Protocol):
     async def consume(self, queue: QueueSpec, prefetch: int) -> Inbox: ...
 
     async def waiting(self, queue: str) -> int:
-        """Return how many messages of a queue are undelivered; messages in one AMQP message count as one."""
+        """Return how many AMQP messages of a queue are undelivered; each holds one or more envelopes."""
 
     async def depths(self, queues: Sequence[str]) -> BusDepths:
-        """Return the depths of the given queues that exist. Nothing is changed on the broker."""
+        """Return the depths of those queues that exist, without changing anything on the broker."""
 
     async def dead_letters(self, limit: int = 1000, after: str = "", beginning: str = "") -> list[DeadLetter]:
-        """Return a page of dead letters, oldest first, without removing them; an empty page is the end.
+        """Return a page of dead letters, oldest first, without removing them; an empty page is the last.
 
-        At most `limit`, and no more than MAX_PAGE_BYTES, after the one with the id `after` (NoSuchLetter if
-        it does not exist), with ids that begin with `beginning`.
+        A page has at most `limit` letters and MAX_PAGE_BYTES. It begins after the letter with the id `after`
+        (if that does not exist, NoSuchLetter), and has only ids that start with `beginning`.
         """
 
     def each_dead_letter(self, *, after: str = "", beginning: str = "") -> AsyncGenerator[DeadLetter, None]:
-        """Yield dead letters like `dead_letters`, without pages. Close the generator to stop early."""
+        """Yield the dead letters that `dead_letters` returns in pages. Close the generator to stop early."""
 
     async def remove_dead_letters(
         self, ids: Collection[str] | None, rescue: Callable[[DeadLetter], Awaitable[bool]] | None = None
     ) -> int:
-        """Remove the given dead letters, or all, and return their number. `rescue` is called for each first,
-        and the letter stays unless it returns True.
+        """Remove the given dead letters, or all, and return how many. `rescue` is called before each removal,
+        and the letter is removed only if it returns True.
         """
 
 
 class Ask(Protocol[A, R]):
-    """The type of functions that send a query and return its answer, such as `Bus.asker` returns."""
+    """The type of a function that sends a query and returns its answer, made by `Bus.asker`."""
 
     def __call__(self, question: A, /) -> Awaitable[R]: ...
 
@@ -228,9 +228,9 @@ def encode(message: Message) -> bytes:
 
 
 def decode(kind: type[M], body: bytes | msgspec.Raw, named: str = "") -> M:
-    """Return the message in the bytes. Raise Undecodable with the name of the offending field.
+    """Return the message in the bytes, or raise Undecodable with the name of the wrong field.
 
-    `named` is the type given by the sender; empty if it gave none, as plain AMQP clients do.
+    `named` is the message type that the sender stated; empty if it stated none, as plain AMQP clients do.
     """
     if named and named != kind.__name__:
         raise Undecodable(f"type: {named!r} is unknown on this topic, which carries {kind.__name__}")

@@ -1,5 +1,5 @@
-"""Queries about candidates, decisions, waiting requests, builds and instances. Other queries are in the
-module of their subject.
+"""Queries about candidates, decisions, waiting requests, builds and instances. All other queries are in the
+modules of their subjects.
 """
 
 from typing import Annotated, Literal
@@ -39,7 +39,7 @@ from bus.vocabulary import (
 
 
 class Candidate(Compact, frozen=True):
-    """A complete allocation that would fit now, with the facts that filters and weighers read."""
+    """A host with complete allocations for a request, and the data that filters and weighers need."""
 
     root: Id
     host: Text
@@ -61,8 +61,8 @@ class Candidate(Compact, frozen=True):
 
 
 class OrderBy(Value, frozen=True, kw_only=True):
-    """The weight of a resource class in the order of candidates: its free or total amount, scaled from the
-    lowest to the highest of all hosts that fit.
+    """The weight of a resource class for sorting candidates: its free or total amount, scaled from the lowest
+    to the highest amount of all hosts that fit.
 
     A score is the sum of multiplier × (amount − lowest) / (highest − lowest).
     """
@@ -75,12 +75,11 @@ class OrderBy(Value, frozen=True, kw_only=True):
 
 
 class FindCandidates(Message, frozen=True, kw_only=True):
-    """A query for allocation candidates: complete allocations that would fit now. `after` continues a search
-    where the last page ended.
+    """A query for candidates: hosts with complete allocations that would fit now. `after` continues after the
+    previous page.
 
-    Each host is on one page only while the query stays the same, including `order` with its scale: later
-    pages name the scale of the first. A host whose free capacity changes between two pages may come twice or
-    not at all.
+    Each host is on one page only if all pages use the same query, with `order` as in the first answer, which
+    has the scale. A host whose free capacity changes between two pages may appear twice or not at all.
     """
 
     groups: Annotated[tuple[ResourceGroup, ...], Meta(min_length=1, max_length=MAX_GROUPS)]
@@ -107,7 +106,7 @@ class FindCandidates(Message, frozen=True, kw_only=True):
 
 
 class CandidatesFound(Message, frozen=True, kw_only=True):
-    """A page of candidates, with the hosts that each constraint removed."""
+    """A page of candidates, and how many hosts each constraint removed."""
 
     seen: Ordinal  # number of the last change included
     candidates: LongList[Candidate]
@@ -139,7 +138,7 @@ class WaitingRequest(Value, frozen=True, kw_only=True):
 
 
 class WaitingKind(Compact, frozen=True):
-    """The number of waiting requests in one equivalence class."""
+    """The number of requests in one equivalence class that wait for capacity."""
 
     kind: Text
     flavor: Text
@@ -148,7 +147,7 @@ class WaitingKind(Compact, frozen=True):
 
 
 class FindWaiting(Message, frozen=True, kw_only=True):
-    """A query for the requests that wait for free capacity, in the order in which they are served."""
+    """A query for the requests that wait for free capacity, in the sequence in which they will be tried."""
 
     # Only waiting requests with the ids, or moves of instances with the ids
     requests: Annotated[tuple[Id, ...], Meta(max_length=1000)] = ()
@@ -167,13 +166,13 @@ class WaitingFound(Message, frozen=True, kw_only=True):
 
 
 class FindDecision(Message, frozen=True, kw_only=True):
-    """A query for the decision why a build or request has no host, or why a move waits."""
+    """A query for the decision that explains why a build or request has no host, or why a move waits."""
 
     id: Id
 
 
 class DecisionFound(Message, frozen=True, kw_only=True):
-    """The decision about a request that got no host or waits for one, from a scheduler's records."""
+    """The decision about a request that got no host or waits for a host, from a scheduler's records."""
 
     known: bool = False
     request: BuildRequested | None = None  # the original request
@@ -189,7 +188,7 @@ class DecisionFound(Message, frozen=True, kw_only=True):
 
 
 class PlacedThere(Value, frozen=True, kw_only=True):
-    """In the answer to a what-if question: a host, and how many of the instances it would get."""
+    """In the answer to a what-if question: a host, and how many instances it would get."""
 
     root: Id
     host: Text
@@ -199,7 +198,7 @@ class PlacedThere(Value, frozen=True, kw_only=True):
 
 
 class RankedHost(Value, frozen=True, kw_only=True):
-    """A host that would fit, with the score of each weigher and their sum as `total`."""
+    """In the answer to a what-if question: a host that would fit, with its score from each weigher."""
 
     root: Id
     host: Text
@@ -209,7 +208,7 @@ class RankedHost(Value, frozen=True, kw_only=True):
 
 
 class CapacityLeft(Value, frozen=True, kw_only=True):
-    """The number of further instances that fit into a zone of a cell."""
+    """The number of further instances that would fit into one availability zone of a cell."""
 
     cell: Text
     zone: Text = ""
@@ -218,7 +217,7 @@ class CapacityLeft(Value, frozen=True, kw_only=True):
 
 
 class WhatIf(Message, frozen=True, kw_only=True):
-    """A query for the decision about a request if it were made now. Nothing is claimed."""
+    """A what-if question: how would this request be placed if it were made now? Nothing is claimed."""
 
     request: BuildRequested
     best: Annotated[int, Meta(ge=1, le=64)] = 8  # number of hosts to return, best first
@@ -228,7 +227,7 @@ class WhatIf(Message, frozen=True, kw_only=True):
 
 
 class WhatIfAnswered(Message, frozen=True, kw_only=True):
-    """The answer to WhatIf: the decision about the request if it were made now."""
+    """The answer to WhatIf: the hosts that the request would get now, or why it would get none."""
 
     fits: bool
     refusal: Cause = ""  # why the request is invalid
@@ -241,7 +240,7 @@ class WhatIfAnswered(Message, frozen=True, kw_only=True):
 
 
 class WhatIfMoves(Message, frozen=True, kw_only=True):
-    """A query for the decisions about moves if made now, each after the previous; nothing is claimed."""
+    """A what-if question about several moves, each evaluated after the previous ones; nothing is claimed."""
 
     moves: Annotated[tuple[MoveRequested, ...], Meta(min_length=1, max_length=100)]
     closed: Annotated[tuple[Id, ...], Meta(max_length=10_000)] = ()  # hosts to exclude as destinations
@@ -249,23 +248,23 @@ class WhatIfMoves(Message, frozen=True, kw_only=True):
 
 
 class WhatIfMovesAnswered(Message, frozen=True, kw_only=True):
-    """The answer to WhatIfMoves, with one answer for each move. With `refusal`, no host was searched;
-    `decision.code` has the reason. To keep the answer small, only the first move that has a destination
-    carries its decision.
+    """The answer to WhatIfMoves, with one answer for each move. An answer with `refusal` means that no host
+    was searched; `decision.code` is the reason code. To keep the message small, only the first move with a
+    destination has its decision.
     """
 
     answers: LongList[WhatIfAnswered]
 
 
 class FindBuilds(Message, frozen=True, kw_only=True):
-    """A query for the states of builds in this cell."""
+    """A query for the states of the given builds in this cell."""
 
     cell: Word
     builds: Annotated[tuple[Id, ...], Meta(min_length=1, max_length=100)]
 
 
 class BuildStands(Value, frozen=True, kw_only=True):
-    """The state of a build in the records of its cell."""
+    """The state of a build, from the records of its cell."""
 
     build: Id
     status: Text
@@ -305,7 +304,7 @@ class Instance(Value, frozen=True, kw_only=True):
 
 
 class FindInstances(Message, frozen=True, kw_only=True):
-    """A query for a page of a cell's instances that meet all given conditions, in the order of their ids."""
+    """A query for a page of a cell's instances that meet all given conditions, sorted by id."""
 
     cell: Word
     project: Annotated[str, Meta(max_length=255)] = ""  # empty: all projects

@@ -1,6 +1,6 @@
-"""How replicas follow placement: numbered changes on the bus, and queries for missed changes and whole trees.
+"""Messages for replicas of placement's index: numbered changes, and queries for missed changes and trees.
 
-Trees refer by position to tables of inventories, traits and aggregates, because most hosts are alike.
+Trees refer by index to tables of inventories, traits and aggregates, because most hosts are alike.
 """
 
 from typing import Annotated
@@ -28,7 +28,7 @@ class KnownInventory(Compact, frozen=True):
 
 
 class KnownProvider(Compact, frozen=True):
-    """A provider in `KnownTrees`; `stock`, `traits` and `aggregates` are positions in its tables."""
+    """A provider in `KnownTrees`; `stock`, `traits` and `aggregates` are indices into its tables."""
 
     id: Text
     name: Text
@@ -42,7 +42,7 @@ class KnownProvider(Compact, frozen=True):
 
 
 class KnownTree(Compact, frozen=True):
-    """A provider tree and its owner; without providers it was deleted or never existed."""
+    """A provider tree and its owner; a tree without providers was deleted or never existed."""
 
     root: Text | None  # None: the id of the first provider
     host: Text | None  # None: the name of the first provider
@@ -53,7 +53,7 @@ class KnownTree(Compact, frozen=True):
 
 
 class KnownTrees(Value, frozen=True, kw_only=True):
-    """Provider trees, with tables of the values that repeat in them."""
+    """Provider trees, and tables of the values that the trees refer to by index."""
 
     trees: LongList[KnownTree]
     inventories: LongList[KnownInventory] = ()
@@ -64,7 +64,7 @@ class KnownTrees(Value, frozen=True, kw_only=True):
 
 
 class ProviderChange(Compact, frozen=True):
-    """The state of a provider after a commit: only its usage changed, except if `reshaped` or `gone`
+    """The new state of a provider after a commit: only its usage changed, except with `reshaped` or `gone`
     (deleted).
     """
 
@@ -78,7 +78,7 @@ class ProviderChange(Compact, frozen=True):
 
 
 class PlacementChanged(Message, frozen=True, kw_only=True):
-    """One commit of placement, numbered without gaps: a replica that misses a number queries it."""
+    """One commit of placement. Change numbers have no gaps: a replica queries a number that it misses."""
 
     number: Ordinal
     changes: LongList[ProviderChange]
@@ -88,14 +88,14 @@ class PlacementChanged(Message, frozen=True, kw_only=True):
 
 
 class FindChanges(Message, frozen=True, kw_only=True):
-    """Query the changes committed after a number."""
+    """A query for the changes that were committed after this change number."""
 
     after: Ordinal
     limit: Annotated[int, Meta(ge=1, le=1000)] = 200
 
 
 class ChangesFound(Message, frozen=True, kw_only=True):
-    """Changes of placement in commit order. A replica that needs one before `oldest` reloads all trees."""
+    """Placement's changes in commit order. A replica that needs one before `oldest` reloads all trees."""
 
     changes: LongList[PlacementChanged]
     oldest: Ordinal  # number of the oldest stored change; 0: none is stored
@@ -103,11 +103,11 @@ class ChangesFound(Message, frozen=True, kw_only=True):
 
 
 class FindTrees(Message, frozen=True, kw_only=True):
-    """A query for the provider trees of the given roots, or without roots for a page of all trees after the
+    """A query for the provider trees of the given roots, or without roots, for a page of all trees after the
     mark `after`.
 
-    An answer that would be too large leaves out whole trees, or the last providers of a large tree. Query
-    missing trees again by root, and missing providers with one root and the number of known ones as `skip`.
+    To limit its size, an answer leaves out whole trees, or the last providers of a large tree. Query missing
+    trees again by root, and missing providers by root with the number of received ones as `skip`.
     """
 
     roots: LongList[Id] = ()

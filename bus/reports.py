@@ -1,4 +1,4 @@
-"""Parts of agents' reports: provider trees with inventories, moved inventories, and states of hosts."""
+"""Parts of agents' reports: provider trees with inventories, reshapes, and states of hosts."""
 
 from typing import Annotated
 
@@ -49,12 +49,12 @@ class Inventory(Value, frozen=True, kw_only=True):
 
 
 def capacity_of(total: int, reserved: int, allocation_ratio: float) -> int:
-    """Return the total amount that may be claimed of an inventory, between -MAX_CAPACITY and MAX_CAPACITY."""
+    """Return the amount that may be claimed of an inventory, between -MAX_CAPACITY and MAX_CAPACITY."""
     return int(max(min((total - reserved) * allocation_ratio, MAX_CAPACITY), -MAX_CAPACITY))
 
 
 class ProviderReport(Value, frozen=True, kw_only=True):
-    """One provider of a tree, as its owner reports it."""
+    """One provider of a reported provider tree."""
 
     id: Id
     name: Name
@@ -65,7 +65,7 @@ class ProviderReport(Value, frozen=True, kw_only=True):
 
 
 class InventoryMove(Value, frozen=True, kw_only=True, omit_defaults=True):
-    """Inventory of a class that moves from this provider to others, with all its allocations."""
+    """Inventory of one resource class that moves from this provider to others, with all its allocations."""
 
     provider: Id
     resource_class: ClassName
@@ -75,7 +75,7 @@ class InventoryMove(Value, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class GuestPlace(Compact, frozen=True):
-    """The allocations of a guest as its agent reports them in a reshape; they replace its consumer's."""
+    """In a reshape: the allocations of a guest as its agent reports them, which replace the consumer's."""
 
     build: Id
     attempt: Amount  # the clean-up of this attempt, if the build is on another host now
@@ -83,14 +83,14 @@ class GuestPlace(Compact, frozen=True):
 
 
 class Reshaping(Value, frozen=True, kw_only=True, omit_defaults=True):
-    """The effects of a reshape (inventory that moves within a provider tree) on allocations."""
+    """The moves of inventory within a provider tree (a reshape), with the allocations that move too."""
 
     moves: Annotated[tuple[InventoryMove, ...], Meta(min_length=1, max_length=LONG)]
     guests: LongList[GuestPlace] = ()
 
 
 class HostState(Value, frozen=True, kw_only=True):
-    """The state of a host that only its agent knows, and that placement does not store."""
+    """The state of a host that only its agent knows; placement does not store it."""
 
     root: Id
     host: Name

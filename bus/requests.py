@@ -1,4 +1,4 @@
-"""Parts of a request: flavor, image, hints about the host, and the resources that they add up to."""
+"""Parts of a request: flavor, image, constraints on the host, and groups of requested resources."""
 
 from typing import Annotated
 
@@ -21,7 +21,7 @@ from bus.vocabulary import (
 
 
 class Hints(Value, frozen=True, kw_only=True):
-    """Constraints on the host, in addition to flavor and image."""
+    """A request's constraints on the host in addition to flavor and image, such as its server group."""
 
     group: Id | None = None  # a server group it joins
     same_host: ShortList[Id] = ()  # on the host of at least one of the instances
@@ -49,7 +49,7 @@ InstanceName = Annotated[str, Meta(max_length=255)]
 
 
 class BuildSpec(Value, frozen=True, kw_only=True):
-    """The data that an agent needs to build one instance."""
+    """The data that an agent needs to create one instance."""
 
     flavor: Flavor
     image: Image | None = None
@@ -60,10 +60,10 @@ class BuildSpec(Value, frozen=True, kw_only=True):
 
 
 class ResourceGroup(Value, frozen=True, kw_only=True):
-    """Resources that one provider must supply. Resources of the group without a suffix may come from several
-    providers of a tree.
+    """A request group: resources that must come from one provider. Only in the group without a suffix may
+    resources come from several providers of a tree.
 
-    A group without resources requires that a provider exists; `same_subtree` relates it to others.
+    A group without resources requires that a provider exists; `same_subtree` relates it to other groups.
     """
 
     suffix: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{0,64}" + END)] = ""

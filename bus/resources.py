@@ -1,4 +1,4 @@
-"""Providers, inventories, allocations and usages: queries and edits in placement."""
+"""Messages that query and edit providers, inventories, allocations and usages in placement."""
 
 from typing import Annotated, Literal
 
@@ -41,7 +41,7 @@ Inventories = SmallMap[ClassName, Inventory]
 
 
 class Provider(Value, frozen=True, kw_only=True):
-    """A resource provider. Parts that a query did not ask for are empty."""
+    """A resource provider. Parts that the query did not request are empty."""
 
     id: Text
     name: Text
@@ -87,7 +87,7 @@ class MakeProvider(Tagged, frozen=True, kw_only=True):
 
 
 class ChangeProvider(Tagged, frozen=True, kw_only=True):
-    """An edit that renames a provider, and moves it with its descendants to a given parent (None: root)."""
+    """An edit that renames a provider, or moves it and its descendants below `parent` (None: as a root)."""
 
     provider: Id
     name: Name
@@ -106,7 +106,7 @@ class SetInventories(Tagged, frozen=True, kw_only=True):
 
 
 class AddInventory(Tagged, frozen=True, kw_only=True):
-    """An edit that adds the inventory of one class, refused as Taken if the provider has this class."""
+    """An edit that adds the inventory of one class; refused as Taken if the provider has this class."""
 
     provider: Id
     resource_class: ClassName
@@ -114,7 +114,7 @@ class AddInventory(Tagged, frozen=True, kw_only=True):
 
 
 class SetInventory(Tagged, frozen=True, kw_only=True):
-    """An edit that changes the inventory of a class which the provider has."""
+    """An edit that changes the inventory of one class; the provider must already have this class."""
 
     provider: Id
     resource_class: ClassName
@@ -128,7 +128,7 @@ class DropInventory(Tagged, frozen=True, kw_only=True):
 
 
 class SetTraits(Tagged, frozen=True, kw_only=True):
-    """An edit that replaces the traits of a provider. The provider's generation grows only if they change."""
+    """An edit that replaces a provider's traits. The provider's generation grows only if they change."""
 
     provider: Id
     traits: ShortList[TraitName]
@@ -136,7 +136,7 @@ class SetTraits(Tagged, frozen=True, kw_only=True):
 
 
 class SetAggregates(Tagged, frozen=True, kw_only=True):
-    """An edit that replaces the aggregates of a provider; a given `generation` is compared and grows."""
+    """An edit that replaces a provider's aggregates; with `generation`, that is checked and increased."""
 
     provider: Id
     aggregates: ShortList[Id]
@@ -144,7 +144,7 @@ class SetAggregates(Tagged, frozen=True, kw_only=True):
 
 
 class Reshape(Tagged, frozen=True, kw_only=True):
-    """An edit that moves inventories between providers together with their allocations: all or nothing."""
+    """An edit that moves inventories between providers, with their allocations, completely or not at all."""
 
     inventories: Annotated[tuple[SetInventories, ...], Meta(min_length=1, max_length=LONG)]
     claims: LongList[ConsumerClaim] = ()
@@ -165,14 +165,14 @@ Edit = (
 
 
 class Edited(Tagged, frozen=True, kw_only=True):
-    """The result of a successful edit: the provider after it (None: deleted, or several providers)."""
+    """The result of a successful edit: the provider's new state (None: deleted, or several providers)."""
 
     provider: Provider | None = None
     number: Whole = 0  # of the change; 0: nothing changed
 
 
 class Stale(Tagged, frozen=True, kw_only=True):
-    """The refusal of an edit of a provider because its generation is outdated."""
+    """The refusal of an edit because the provider's generation has changed."""
 
     provider: Text
     actual: Whole
@@ -192,7 +192,7 @@ class Tangled(Tagged, frozen=True, kw_only=True):
 
 
 class Denied(Tagged, frozen=True, kw_only=True):
-    """The refusal of a reshape whose claims failed, with one result for each claim."""
+    """The refusal of a reshape because one of its claims failed, with the result of each claim."""
 
     results: LongList[ClaimResult]
 
@@ -201,7 +201,7 @@ EditResult = Edited | Missing | Stale | Taken | InUse | HasChildren | Tangled | 
 
 
 class OwnerGiven(Tagged, frozen=True, kw_only=True):
-    """The result of assigning a root provider to a cell, with the values before the edit."""
+    """The result of assigning a root provider to a cell: the previous cell, agent and report sequence."""
 
     cell: Text
     agent: Text
@@ -213,9 +213,9 @@ OwnerResult = OwnerGiven | Missing | Contended
 
 
 class ProviderLoad(Value, frozen=True, kw_only=True):
-    """A provider to create or change; with `generation`, only if the provider still has it.
+    """A provider to create or change; with `generation`, only if the provider's generation is the same.
 
-    Fields that are not given stay as they are.
+    Omitted fields stay unchanged.
     """
 
     id: Id
@@ -265,11 +265,11 @@ class EditAnswered(Message, frozen=True, kw_only=True):
 
 
 class OwnerEditRequested(Message, frozen=True, kw_only=True):
-    """Assign a root provider to a cell, whatever cell and agent own it now. The next report about it is
-    accepted whatever its sequence number. This corrects a report that was accepted by mistake.
+    """Assign a root provider to a cell, whichever cell and agent own it now, to correct a wrongly accepted
+    report. The next report about it is accepted whatever its sequence.
 
-    With an agent and a host name, the provider is a host without such reports: clients of the Placement API
-    maintain its inventory, as nova-compute does, and builds may be placed on it.
+    With an agent and a host name, builds may be placed on the host although no agent reports it: clients of
+    the Placement API, such as nova-compute, maintain its inventory.
     """
 
     root: Id
@@ -284,9 +284,9 @@ class OwnerEditAnswered(Message, frozen=True, kw_only=True):
 
 
 class LoadProviders(Message, frozen=True, kw_only=True):
-    """Create or change the providers, parents before children. Each tree succeeds or fails as a whole.
+    """Create or change the providers, parents before children. Each tree is loaded completely or not at all.
 
-    Unknown resource classes, traits and aggregates are created. Other providers stay as they are.
+    Unknown resource classes, traits and aggregates are created. All other providers stay unchanged.
     """
 
     providers: Annotated[tuple[ProviderLoad, ...], Meta(min_length=1, max_length=20_000)]
@@ -310,7 +310,7 @@ class AllocationsFound(Message, frozen=True, kw_only=True):
 
 
 class FindUsages(Message, frozen=True, kw_only=True):
-    """A query for the total usage of a project by consumer type; type None is returned as `unknown`."""
+    """A query for a project's total usage by consumer type; usage without a type is returned as `unknown`."""
 
     project: KeystoneId
     user: Text = ""

@@ -1,4 +1,4 @@
-"""The certificate of the HTTP servers. A renewed one is loaded while they run."""
+"""The TLS certificate of the HTTP servers, reloaded without a restart when it is renewed."""
 
 import asyncio
 import logging
@@ -13,13 +13,13 @@ RENEWAL_SECONDS = 5.0  # between two checks of the files
 
 @dataclass(frozen=True)
 class TlsFiles:
-    """The files of a server's certificate and its key."""
+    """The paths of a server's TLS certificate and private key."""
 
     certificate: str
     key: str
 
     async def renew(self, context: ssl.SSLContext) -> None:
-        """Load the pair anew whenever a file has changed; new connections then use it."""
+        """Reload certificate and key whenever a file changes; only new connections use them."""
         loaded = self._stamp()
         while True:
             await asyncio.sleep(RENEWAL_SECONDS)

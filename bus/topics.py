@@ -1,4 +1,4 @@
-"""Topics, addresses and queries: how a message gets its routing key; and the table of all of them."""
+"""Topics and queries: the message of each, how its routing key is formed, and the lists of all of them."""
 
 import re
 from dataclasses import dataclass
@@ -36,8 +36,8 @@ _FIELD = re.compile(r"\{(\w+)\}")
 class Topic(Generic[M]):
     """A topic for one type of message. The `{fields}` of its pattern are filled from the message.
 
-    `expected`: publishing without a subscriber is an error. `outsiders`: clients with tools of their own
-    subscribe, so the message travels in frames only if `reply_to` is set, which is added to the key.
+    `expected`: a message without a consumer is an error. `outsiders`: other AMQP clients subscribe too, so
+    messages are not combined in one AMQP message unless `reply_to` is set, which is added to the key.
     """
 
     pattern: str
@@ -59,11 +59,11 @@ class Topic(Generic[M]):
         return _FIELD.split(self.pattern)
 
     def framed(self, message: Message) -> bool:
-        """Return whether a message of this topic may be sent together with others in one AMQP message."""
+        """Return whether a message of this topic may share one AMQP message with other messages."""
         return not self.outsiders or bool(getattr(message, "reply_to", ""))
 
     def at(self, **fields: str) -> "Address[M]":
-        """Return the address of a topic's messages with these field values; other fields match any value."""
+        """Return the address of this topic's messages with these field values; others match any value."""
         key = _FIELD.sub(lambda field: fields.get(field[1], "*"), self.pattern)
         if self.outsiders:
             reply_to = fields.get("reply_to")
@@ -81,11 +81,10 @@ class Address(Generic[M]):
 
 @dataclass(frozen=True, eq=False)
 class Query(Generic[A, R]):
-    """A query, answered once by one of the workers that can. Without an answer in time, NoAnswer is raised.
+    """A query, which one of several workers answers once. If no answer arrives in time, NoAnswer is raised.
 
-    The `{fields}` of its name are filled from the question, such as the cell that is asked, or the asking
-    cell if `within`. A query to a cell without workers raises Unroutable; one from `within` a cell raises
-    NoAnswer.
+    The `{fields}` of its name are filled from the question: the cell that is asked, or with `within` the
+    asking cell. If no worker consumes the query, Unroutable is raised, or NoAnswer with `within`.
     """
 
     name: str
@@ -99,16 +98,16 @@ class Query(Generic[A, R]):
 
     @property
     def narrowed(self) -> bool:
-        """Return whether every cell has its own key for this query."""
+        """Return whether the query has a separate routing key for each cell."""
         return "{" in self.name
 
     def cell(self, question: Message) -> str:
-        """Return the cell that sends or answers a query, or the client that sends it, or ""."""
+        """Return the cell (or client) in this question's routing key; empty if all cells share one key."""
         field = "client" if self.of_client else "cell"
         return str(getattr(question, field, "")) if self.narrowed else ""
 
     def key(self, question: Message) -> str:
-        """Return the routing key of the queue for this question."""
+        """Return the routing key of a question, without the prefix `ask.`."""
         return _filled(self._parts, question)
 
     @cached_property
@@ -128,7 +127,7 @@ def _filled(parts: list[str], message: Message) -> str:
 
 
 def matches(pattern: str, key: str) -> bool:
-    """Return whether an AMQP topic pattern matches: `*` is exactly one word, `#` any number of words."""
+    """Return whether a routing key matches an AMQP topic pattern: `*` is exactly one word, `#` any number."""
     if "*" not in pattern and "#" not in pattern:  # the most common case
         return pattern == key
     return _segments_match(pattern.split(".") if pattern else [], key.split(".") if key else [])
@@ -148,7 +147,7 @@ TopicMessage = TypeVar("TopicMessage", bound=Message)
 
 
 def _outcome(pattern: str, message: type[TopicMessage], meaning: str, source: str) -> Topic[TopicMessage]:
-    """Return a topic of results for clients; publishing such a message without a subscriber is no error."""
+    """Return a topic for results, to which clients may subscribe; it is no error if no client does."""
     return Topic(pattern, message, meaning, source, "the client", expected=False, outsiders=True)
 
 

@@ -1,6 +1,4 @@
-"""Types that all messages are made of: ids, names and counts, the base classes of values, and the reasons of
-refused edits in placement.
-"""
+"""Basic types of all messages: ids, names and counts, base classes, and refusals of edits in placement."""
 
 from typing import Annotated, Literal, TypeVar
 
@@ -63,7 +61,7 @@ Shapes = LargeMap[Id, Ordinal]  # provider → its shape when it was chosen
 
 
 class Value(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A value that is encoded as an object: fields may be added with defaults, never renamed.
+    """The base class of values encoded as JSON objects: fields may be added with defaults, never renamed.
 
     Values form no reference cycles, so the garbage collector skips them (`gc=False`), which saves a busy
     worker a tenth of its processor time.
@@ -71,19 +69,19 @@ class Value(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Compact(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A value encoded as an array, for messages with hundreds of it: fields may only be appended."""
+    """The base class of values encoded as JSON arrays, for long lists: fields may only be appended."""
 
 
 class Tagged(Value, frozen=True, kw_only=True, tag_field="is", tag=True):
-    """A tagged union: a value of one of several types, encoded with the name of its type."""
+    """The base class of values encoded with the name of their type, because a field permits several."""
 
 
 class Message(Value, frozen=True, kw_only=True):
-    """A value that is published or sent by itself."""
+    """The base class of messages that are published or sent as queries and answers."""
 
 
 class Missing(Tagged, frozen=True, kw_only=True):
-    """The refusal of an edit in placement: an object that it names does not exist."""
+    """The refusal of an edit in placement because an object that the edit names does not exist."""
 
     what: Literal["provider", "parent", "resource class", "trait", "inventory", "aggregate", "host", "cell"]
     names: LongList[Text]
@@ -91,14 +89,14 @@ class Missing(Tagged, frozen=True, kw_only=True):
 
 
 class Taken(Tagged, frozen=True, kw_only=True):
-    """The refusal of an edit in placement: another object has this name or id."""
+    """The refusal of an edit in placement because another object has this name or id."""
 
     what: Literal["name", "id", "inventory", "resource class"]
     value: Text
 
 
 class InUse(Tagged, frozen=True, kw_only=True):
-    """The refusal of an edit in placement: the object has allocations, or the server group has members."""
+    """The refusal of an edit in placement because the object has allocations, or the group has members."""
 
     what: Text  # the provider, class, trait or server group
     classes: LongList[Text] = ()
@@ -106,4 +104,4 @@ class InUse(Tagged, frozen=True, kw_only=True):
 
 
 class Contended(Tagged, frozen=True, kw_only=True):
-    """The refusal of an edit in placement that lost too many races: nothing was changed; try again."""
+    """The refusal of an edit in placement that lost too many races: nothing was changed; retry."""

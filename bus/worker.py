@@ -1,5 +1,5 @@
-"""A worker as a table: what it consumes, answers, asks and may publish. It has no access to the bus itself.
-`on` rejects a handler whose return type names undeclared messages; the runner rejects them at run time.
+"""A worker's table: the topics that it consumes, the queries that it answers, its timers, and what it may
+publish. `on` rejects a handler whose return type names undeclared messages; the runner rejects such messages.
 """
 
 import types
@@ -22,12 +22,12 @@ Outcome = Message | Sequence[Message] | Retry | Poison | None  # for one message
 
 
 class Undeclared(TypeError):
-    """A handler emits a message that its row does not declare."""
+    """A handler returned a message that its row of the worker's table does not declare."""
 
 
 @dataclass(frozen=True)
 class On:
-    """A row of a worker's table that consumes a topic, with the messages that its handler may emit."""
+    """A row of a worker's table: a topic to consume, the handler, and the messages that this may return."""
 
     address: Address[Any]
     handler: Callable[[Any], Awaitable[Any]]
@@ -48,7 +48,7 @@ class On:
         return self.address.topic.message
 
     def queue(self, worker: str, replica: str) -> QueueSpec:
-        """Return the queue of this row: one per worker and topic, shared by all replicas unless `private`."""
+        """Return this row's queue: one per worker and topic, shared by all replicas unless `private`."""
         name = f"{worker}:{self.address.key}"
         if self.private:
             return QueueSpec(f"{name}:{replica}", (self.address.key,), durable=False)
@@ -57,7 +57,7 @@ class On:
 
 @dataclass(frozen=True)
 class Answers:
-    """A row of a worker's table that answers a query: the query and its handler."""
+    """A row of a worker's table: a query to answer, and its handler."""
 
     query: Query[Any, Any]
     handler: Callable[[Any], Awaitable[Any]]
@@ -76,13 +76,13 @@ class Answers:
         return self.query.asks
 
     def queue(self, worker: str, replica: str) -> QueueSpec:
-        """Return the queue of this query, shared by all workers that answer it."""
+        """Return the queue of this query, shared by all workers that answer the query."""
         return query_queue(self.key or self.query.name)
 
 
 @dataclass(frozen=True)
 class Every:
-    """A row of a worker's table whose handler is called periodically."""
+    """A row of a worker's table: a timer, with a handler that is called periodically."""
 
     seconds: float
     handler: Callable[[], Awaitable[Emits]]
@@ -115,16 +115,16 @@ class Worker:
         return self.announces.union(*consumed, *(row.emits for row in self.timers))
 
     def queue_of(self, row: "On | Answers", replica: str = "") -> QueueSpec:
-        """Return the queue that this row reads."""
+        """Return the queue from which this row of the worker's table gets its messages."""
         return row.queue(self.name, replica)
 
 
 def reply_prefix(query: Query[Any, Any], cell: str) -> str:
-    """Return the prefix of reply addresses for questions of this query.
+    """Return the prefix of the reply addresses of this query, which states in which direction answers travel.
 
-    It is `reply.c1.` for questions from within cell c1, `reply.-c1.` for questions to it from outside,
-    `reply.-.` for others: the address says in which direction the answer travels. Answers to a client have
-    keys below `client.NAME.`, which no other client may bind.
+    `reply.c1.` is for queries from inside cell c1, `reply.-c1.` for queries to cell c1 from outside, and
+    `reply.-.` for all others. Answers to a client have keys below `client.NAME.`, which only that client may
+    bind.
     """
     if query.of_client:
         return f"client.{cell}."
@@ -132,13 +132,13 @@ def reply_prefix(query: Query[Any, Any], cell: str) -> str:
 
 
 def asks_as(worker: str) -> str:
-    """Return the first word of the reply addresses of a cell's worker: `conductor`, or `agent-NAME`."""
+    """Return the first word of the reply addresses of a cell's worker: `conductor` or `agent-NAME`."""
     kind, _, *agent = worker.split(".", 2)
     return "-".join([kind, *agent])
 
 
 def cell_of(queue: str) -> str:
-    """Return the cell whose workers read the queue of this name; empty for a queue of no cell."""
+    """Return the cell whose workers consume the queue of this name; empty if the queue is of no cell."""
     reader, _, key = queue.partition(":")
     if reader == "ask":
         asked = key.split(".")
@@ -147,20 +147,20 @@ def cell_of(queue: str) -> str:
 
 
 def central_queues() -> list[QueueSpec]:
-    """Return the scheduler's queues. They exist in every installation and are declared together with the
-    exchanges, so that requests published before the first scheduler starts are kept there.
+    """Return the scheduler's queues. Every installation declares them together with the exchanges, so that
+    requests published before the first scheduler starts are not lost.
     """
     rows = [topic.at() for topic in TOPICS if topic.expected and topic.target == "scheduler"]
     return [QueueSpec(f"scheduler:{row.key}", (row.key,)) for row in rows]
 
 
 def suspects_queue(worker: str) -> QueueSpec:
-    """Return the queue of a worker's suspects: redelivered messages, which are handled one at a time."""
+    """Return the queue for a worker's suspects: redelivered messages, which are handled one at a time."""
     return QueueSpec(f"{worker}:suspects", notes_readers=True)
 
 
 def query_queue(key: str) -> QueueSpec:
-    """Return the queue for questions with this routing key."""
+    """Return the queue for queries with this routing key."""
     return QueueSpec(f"ask:{key}", (f"ask.{key}",))
 
 
@@ -172,7 +172,7 @@ def on(
     concurrency: int = 64,
     private: bool = False,
 ) -> On:
-    """Return a row that consumes a topic and handles its messages one at a time."""
+    """Return a table row that consumes a topic and calls the handler with one message at a time."""
     declared = frozenset(topic.message for topic in emits)
     _check(handler, declared)
     return On(_address(topic), handler, declared, None, concurrency, 0.0, private)
@@ -190,13 +190,13 @@ def on_many(
     unheard: Callable[[Any], Awaitable[Emits]] | None = None,
     undeliverable_after: int = 20,
 ) -> On:
-    """Return a row that consumes a topic and handles its messages in lists; the handler returns one outcome
-    for each message.
+    """Return a table row that consumes a topic and calls the handler with lists of messages. The handler
+    returns one outcome for each message.
 
-    Emitted messages without a subscriber are retried, and finally become a dead letter. With `unheard`, that
-    handler is called instead after `undeliverable_after` tries, to undo what the message stands for.
+    Returned messages without a consumer are retried, and finally the handled message is dead-lettered. With
+    `unheard`, that handler is called instead after `undeliverable_after` tries, to undo the work.
 
-    `linger` is for handlers whose cost is per list (a transaction): under load, a list waits this long for
+    `linger` is for handlers with a cost per list (a transaction): under load, a list waits this long for
     further messages; the first message after a pause never waits.
     """
     declared = frozenset(topic.message for topic in emits)
@@ -211,7 +211,7 @@ def on_many(
 def answers(
     query: Query[A, R], handler: Callable[[A], Awaitable[R]], *, concurrency: int = 64, **of: str
 ) -> Answers:
-    """Return a row that answers questions one at a time; `of` names the cell if each has its own key."""
+    """Return a table row that answers one question at a time; `of` names the cell in the query's key."""
     return Answers(query, handler, None, concurrency, key=query.at(**of), cell=of.get("cell", ""))
 
 
@@ -223,7 +223,7 @@ def answers_many(
     concurrency: int = 2,
     **of: str,
 ) -> Answers:
-    """Return a row that answers the questions of a query in lists, with one answer for each question."""
+    """Return a table row that answers a query's questions in lists, with one answer for each question."""
     return Answers(query, handler, batch, concurrency, key=query.at(**of), cell=of.get("cell", ""))
 
 
@@ -240,7 +240,7 @@ def every(
 
 
 def messages_of(result: Any) -> Sequence[Message]:
-    """Return the result of a handler (None, a message or several) as a list of messages."""
+    """Return a handler's result (None, one message or several messages) as a sequence of messages."""
     if result is None:
         return ()
     return (result,) if isinstance(result, Message) else result

@@ -1,4 +1,4 @@
-"""The only writer of resources: providers, inventories, allocations, claims and candidates."""
+"""The placement worker, the only writer of providers, inventories, allocations and claims."""
 
 from placement_worker.memory import Memory
 from placement_worker.replicas import BusReader, Replica, replica

@@ -1,4 +1,4 @@
-"""The numbered log of changes: each commit is written to it, applied to the index, and published in order."""
+"""The log of placement's changes: each commit is numbered, logged, applied to the index and published."""
 
 import asyncio
 import logging
@@ -29,22 +29,22 @@ log = logging.getLogger(__name__)
 Publish = Callable[..., Awaitable[None]]  # of any number of messages; returns when the broker has them safe
 
 CHANGES_A_ROUND = 200
-RESHAPES_A_ROUND = 20  # each of the builds of a host
+RESHAPES_A_ROUND = 20  # each with the builds of a host
 UNPUBLISHED = 1000  # changes: during an outage of the broker the rest is only in the log
 RECORD_SECONDS = 0.25  # seconds until the position is stored; until then another relay may publish again
 POLL_SECONDS = 1.0  # interval for changes of killed processes; own commits wake the relay immediately
 PUBLISH_SECONDS = 30.0
 SHORTEST_WAIT, LONGEST_WAIT = 0.1, 5.0
-LINGER = 0.01  # between rounds, while commits come one upon the other: a round costs about what a commit does
+LINGER = 0.01  # between rounds under load: a round costs about as much as a commit
 
 
 class Relay:
-    """Publishes the change log. A number in the database is the position; it moves after the publisher's
-    confirm.
+    """Publishes the change log in order. The number of the last published change is stored in the database
+    after the broker's confirm.
 
     So a change may be published twice, with the same number. Changes that the log had to drop during an
-    outage are not published: readers notice the gap. Recent commits of this process are published from
-    memory if they directly follow the last published number; otherwise the log is read.
+    outage are not published: readers notice the gap. Recent commits of this process are published from memory
+    if they directly follow the last published number; if not, the log is read.
     """
 
     tells = "the changes"
@@ -52,16 +52,16 @@ class Relay:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._woken = asyncio.Event()
-        self._reads_log = True  # into the log
+        self._reads_log = True  # whether to read the log for changes to publish
         self._unpublished: dict[int, PlacementChanged] = {}  # commits of this process that are not published
-        self._published = 0  # by this process, with all that came before it; 0: the log knows
+        self._published = 0  # last number published by this process, with all before; 0: read it from the log
         self._recorded = 0  # the position in the database
         self._recorded_at = 0.0
         # numbers published from the log, before this process registered its commit
         self._logged: set[int] = set()
 
     def wake(self) -> None:
-        """Publish the changes in the database's change log that are not published yet."""
+        """Publish the changes that the change log in the database has and that are not published yet."""
         self._reads_log = True
         self._woken.set()
 
@@ -140,7 +140,7 @@ class Relay:
                 if self._published > self._recorded:
                     await changes.TELL(tx, number=self._published)
         else:
-            # Publishing takes its time: not with SQLite's one write lock in hand.
+            # Publishing is slow: do not hold SQLite's only write lock meanwhile.
             async with self._database.read_single() as tx:
                 oldest = await changes.unpublished(tx, CHANGES_A_ROUND, self._published)
             await self._publish_logged(oldest, publish)
@@ -177,7 +177,7 @@ class Relay:
 
 
 class ReshapedBuilds(Relay):
-    """Informs cell conductors of builds whose host's provider tree was reshaped, perhaps twice."""
+    """Publishes a message for each build whose host's provider tree was reshaped, at least once."""
 
     tells = "reshaped builds"
 
@@ -216,9 +216,9 @@ class ChangeLog:
         writes: Sequence[BoundStatement] = (),
         edition: int | None = None,
     ) -> int:
-        """Execute the last statements of a transaction, log its changes and return their change number, or 0.
+        """Execute the last statements of a transaction, log its changes and return the change number, or 0.
 
-        `shaped` are created or reshaped trees, `edition` is the new edition of class and trait names, if any
+        `shaped` are created or reshaped trees; `edition` is the version of class and trait names, if that
         changed.
         """
         if not altered:
@@ -241,9 +241,9 @@ class ChangeLog:
         further: Sequence[BoundStatement] = (),
         last: Sequence[BoundStatement] = (),
     ) -> int:
-        """Write provider trees, given as read and as changed, log the change and return its number.
+        """Store changed provider trees (pairs: as read, as changed), log the change, and return its number.
 
-        `further` is written after the inventories; `last` with the number, and must not depend on the rest.
+        `further` is executed after the inventories; `last` with the number, independent of all other writes.
         """
         first, writes = tree_writes.writes_between(self._book, pairs, now, numbers)
         for write in (*first, *further):
@@ -255,7 +255,7 @@ class ChangeLog:
     async def write_facts(
         self, tx: Transaction, aggregates: Sequence[Aggregate] = (), cells: Sequence[RegisteredCell] = ()
     ) -> int:
-        """Log new names and metadata of aggregates, and new states of cells. Return the change number."""
+        """Log changed names and metadata of aggregates, and states of cells. Return the change number."""
         message = await changes.announce_facts(tx, aggregates, cells)
         tx.after_commit(lambda: self._learn([message], {}))
         return message.number

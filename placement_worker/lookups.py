@@ -1,4 +1,4 @@
-"""Reads of the database; each answer is one snapshot."""
+"""Answers queries from placement's database; each answer is one snapshot."""
 
 from bus.replication import ChangesFound, FindChanges, FindTrees, TreesFound
 from bus.requests import ResourceGroup
@@ -23,7 +23,7 @@ UNKNOWN = "unknown"  # the reported type of consumers without one
 
 class Lookups(PlacementOperations):
     async def providers(self, query: FindProviders, *, cell: str = "") -> ProvidersFound:
-        """Return providers. `cell` is the cell in the routing key, which sees only its trees."""
+        """Return the providers that a query selects; for a cell's query, only providers of its hosts."""
         if query.like is not None:
             await self._learn_names(query.like)
         simple = query.like is None and (query.in_tree is None or not (query.ids or query.name))
@@ -92,7 +92,7 @@ class Lookups(PlacementOperations):
         await book.aggregates.look_up(database, aggregates)
 
     async def trees(self, query: FindTrees) -> TreesFound:
-        """Return whole provider trees, as many as fit into one answer."""
+        """Return whole provider trees, as many as fit into one message."""
         packing = Packing(ROOM)
         page = [(0, root) for root in query.roots]
         async with self.database.read() as tx:
@@ -112,7 +112,7 @@ class Lookups(PlacementOperations):
             return await changes.since(tx, query.after, query.limit)
 
     async def allocations(self, query: FindAllocations, *, cell: str = "") -> AllocationsFound:
-        """Return allocations; a cell that asks sees only consumers on its own hosts."""
+        """Return the allocations that a query selects; for a cell's query, only of consumers on its hosts."""
         if not query.consumers and not query.providers:
             return AllocationsFound(consumers=(), generations={})
         if cell:

@@ -1,4 +1,4 @@
-"""The index in memory and its updates: own commits, changes of other processes, complete reads."""
+"""Keeps the index up to date: applies commits of all placement processes, and reads missed changes."""
 
 import asyncio
 import logging
@@ -22,7 +22,7 @@ Take = Callable[[Iterable[Tree]], Awaitable[None]]
 
 
 class Forgotten(Exception):
-    """The error that the requested changes are no longer stored: the reader must read everything again."""
+    """The error that requested changes are no longer stored: the reader must read the whole index again."""
 
     def __init__(self, after: int, oldest: int, why: str = "") -> None:
         super().__init__(
@@ -32,23 +32,23 @@ class Forgotten(Exception):
 
 
 class MemoryReader(Protocol):
-    """The interface through which an index is filled: from the database, or from placement over the bus."""
+    """The interface for reading placement's state into an index, from the database or over the bus."""
 
     async def changes(self, after: int, most: int) -> ChangesFound:
-        """Return the changes after a change number, at most this many, and the newest change number."""
+        """Return the changes after this change number, at most `most`, and the newest change number."""
 
     async def trees(self, roots: Collection[str]) -> Mapping[str, Tree]:
-        """Return provider trees by their roots; a missing one has no providers."""
+        """Return the provider trees of the given roots; an unknown root has a tree without providers."""
 
     async def facts(self) -> Iterable[Aggregate | RegisteredCell]:
         """Return the aggregates with names or metadata, and the registered cells."""
 
     async def each(self, take: Take) -> None:
-        """Pass all provider trees to a function, page by page."""
+        """Call `take` with all provider trees, page by page."""
 
 
 class StoreReader:
-    """Reads placement's own database."""
+    """Reads placement's state from its database."""
 
     def __init__(self, database: Database, book: Book) -> None:
         self._database = database
@@ -82,12 +82,12 @@ log = logging.getLogger(__name__)
 
 CHANGES_A_PAGE = 200
 IN_A_ROW = 100  # trees added to the index before other tasks run
-FAR_AHEAD = 1000  # numbers beyond what is known: before so much is believed to be lost, it is asked
+FAR_AHEAD = 1000  # if a change number is so far ahead, query placement's last number before believing it
 POLL_SECONDS = 1.0  # interval of checks for changes of processes whose messages do not arrive
 
 
 class Memory:
-    """The index of placement in a process; `fresh` applies all changes that were committed."""
+    """The index of placement in one process, kept up to date from changes."""
 
     def __init__(self, reader: MemoryReader) -> None:
         self.index = Index()
@@ -100,11 +100,11 @@ class Memory:
         self._watchers: list[OnChange] = []
 
     def watch(self, on_change: OnChange) -> None:
-        """Register a function to call with the changed roots and facts, after a reload with all of them."""
+        """Register a callback with the changed roots, and the changed aggregates and cells, as arguments."""
         self._watchers.append(on_change)
 
     def learn(self, messages: Sequence[PlacementChanged], shaped: Mapping[str, Tree]) -> None:
-        """Apply this process's commit to the index; `shaped` are the trees that it created or changed."""
+        """Apply a commit of this process to the index; `shaped` are the trees that it created or changed."""
         touched: dict[str, None] = {}
         described: dict[str, None] = {}
         for message in messages:
@@ -127,7 +127,7 @@ class Memory:
                 on_change(tuple(touched), tuple(described))
 
     async def handle_many(self, messages: Sequence[PlacementChanged]) -> Sequence[None]:
-        """Apply commits of any process to the index; the reshaped trees of all are read together."""
+        """Apply commits of any process to the index; missing trees of all the commits are read together."""
         unknown = [message for message in messages if not self.index.knows(message.number)]
         if self.loads:
             unknown = await self._committed(self.index, unknown)
@@ -139,7 +139,7 @@ class Memory:
         return [None] * len(messages)
 
     async def _committed(self, index: Index, messages: list[PlacementChanged]) -> list[PlacementChanged]:
-        """Return the change messages without those whose number is implausibly far ahead of placement's."""
+        """Return the change messages, except messages with a number far above placement's last one."""
         if all(message.number <= index.seen + FAR_AHEAD for message in messages):
             return messages
         last = (await self._reader.changes(0, 1)).last
@@ -149,7 +149,7 @@ class Memory:
         return true
 
     async def fresh(self) -> None:
-        """Read the missing changes, so that the index includes every commit before this call."""
+        """Read missed changes until the index includes every commit made before this call."""
         more = True
         while more:
             seen = self.index.seen
@@ -165,7 +165,7 @@ class Memory:
                 await self._take_in(unknown)
 
     async def _changes(self, after: int) -> tuple[Sequence[PlacementChanged], bool]:
-        """Return the next changes, and whether more follow; raise Forgotten if the next one was deleted."""
+        """Return the next changes, and whether more follow; raise Forgotten if they are no longer stored."""
         found = await self._reader.changes(after, CHANGES_A_PAGE)
         if found.last < after:
             why = (
@@ -179,10 +179,10 @@ class Memory:
         return found.changes, bool(found.changes) and found.changes[-1].number < found.last
 
     async def feed(self, after: int, until: asyncio.Event | None = None) -> AsyncIterator[PlacementChanged]:
-        """Yield every change after this change number when it is committed; raise Forgotten if it is no
-        longer stored.
+        """Yield every change after this change number, as soon as it is committed.
 
-        The feed ends within POLL_SECONDS after `until` is set.
+        The feed ends within POLL_SECONDS after `until` is set. Raise Forgotten if a change is no longer
+        stored.
         """
         page, _ = await self._changes(after)
         while until is None or not until.is_set():
@@ -206,11 +206,11 @@ class Memory:
         self.learn(messages, {root: tree for root, tree in shaped.items() if tree is not None})
 
     async def loaded(self) -> None:
-        """Wait until the whole index has been read once."""
+        """Wait until the index has been loaded for the first time."""
         await self._loaded.wait()
 
     async def reload(self) -> None:
-        """Read the whole index again, once for all callers that request it meanwhile."""
+        """Load the whole index again; concurrent callers share one reload."""
         loads = self.loads
         async with self._loading:
             if self.loads != loads:
@@ -221,7 +221,7 @@ class Memory:
                 reported = [message for message, _ in self._missed]
                 true = {message.number for message in await self._committed(index, reported)}
                 false = {message.number for message in reported} - true
-                for message, shaped in self._missed:  # perhaps more by now
+                for message, shaped in self._missed:  # the list may have grown meanwhile
                     if message.number in false:
                         continue
                     index.accept(message.number, message.changes, shaped, message.aggregates, message.cells)
@@ -237,7 +237,7 @@ class Memory:
             on_change(everybody, described)
 
     async def _read(self) -> Index:
-        # The number first: what is read after it holds at least all that happened up to it.
+        # Read the number first: trees read later include at least all changes up to it.
         index = Index((await self._reader.changes(0, 1)).last)
         for fact in await self._reader.facts():
             index.describe(fact, index.seen)

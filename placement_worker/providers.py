@@ -1,4 +1,4 @@
-"""Edits of single providers, reshapes, and bulk loads of provider trees."""
+"""Operations that edit providers, reshape provider trees, or load many providers together."""
 
 import asyncio
 from collections.abc import Iterator, Sequence
@@ -22,7 +22,7 @@ EDITS_A_TRANSACTION = 200
 
 class ProviderOperations(PlacementOperations):
     async def edit_many(self, orders: Sequence[resources.EditRequested]) -> Sequence[resources.EditAnswered]:
-        """Apply edits one after another, many in a transaction; a refused edit changes nothing."""
+        """Apply edits in sequence, many in one transaction; a refused edit changes nothing."""
         results: list[resources.EditResult] = []
         for part in _apart([order.edit for order in orders]):
             if isinstance(part, resources.Reshape):
@@ -115,7 +115,7 @@ class ProviderOperations(PlacementOperations):
 
 
 def _apart(orders: Sequence[resources.Edit]) -> Iterator[Sequence[EditOfOne] | resources.Reshape]:
-    """Split edits into transactions: no provider occurs twice in one, and each reshape has its own."""
+    """Divide edits into transactions: in each no provider occurs twice; each reshape has a separate one."""
     part: dict[str, EditOfOne] = {}
     for order in orders:
         if part and (
@@ -132,12 +132,12 @@ def _apart(orders: Sequence[resources.Edit]) -> Iterator[Sequence[EditOfOne] | r
 
 
 PROVIDERS_A_TRANSACTION = 2000
-LOADS_AT_ONCE = 2  # one is judged while the database writes another
+LOADS_AT_ONCE = 2  # one is decided while the database writes another
 
 
 class BulkLoad(PlacementOperations):
     async def load(self, order: resources.LoadProviders) -> resources.ProvidersLoaded:
-        """Load the providers tree by tree, each tree completely or not at all."""
+        """Load providers tree by tree; each tree is loaded completely or not at all."""
         items = list(enumerate(order.providers))
         wrong = loading.wrong(items, self.book.known)
         named = {provider.id for provider in order.providers} | {

@@ -1,4 +1,4 @@
-"""Operations on what operators register: resource classes, traits, server groups, cells, aggregates."""
+"""Operations on what operators register: resource classes, traits, server groups, cells and aggregates."""
 
 from dataclasses import dataclass
 
@@ -145,13 +145,13 @@ class ClassesAndTraits(PlacementOperations):
         names.forget([id_])
         if name:
             names.learn([(id_, name)])
-        # An edition between was another process's: then all names must be read again.
+        # If another process used the edition between, all names must be read again.
         if edition == self.book.edition + 1:
             self.book.edition = edition
 
 
 class ServerGroups(PlacementOperations):
-    """Server groups. Their policies are judged by claims."""
+    """Operations on server groups. The groups' policies are checked by claims."""
 
     async def find(self, query: groups.FindGroups) -> groups.GroupsFound:
         async with self.database.read() as tx:
@@ -189,7 +189,7 @@ class CellOperations(PlacementOperations):
     reports: ReportOperations
 
     async def find(self, query: FindCells) -> CellsFound:
-        """Return the registered cells, and cells with reported hosts."""
+        """Return all registered cells, and all other cells with reported hosts."""
         async with self.database.read() as tx:
             seen = await changes.last_number(tx)
             found = {cell.name: cell for cell in await hosts.registered(tx)}
@@ -223,7 +223,7 @@ class CellOperations(PlacementOperations):
             return CellEdited(cell=cell, number=await self.log.write_facts(tx, cells=(cell,)))
 
     async def _drop(self, edit: DropCell) -> CellResult:
-        """Delete a cell, disabled first so that nothing is placed there while its hosts are deleted."""
+        """Delete a cell with its hosts, but first disable it, so that nothing is placed there meanwhile."""
         async with self.database.read() as tx:
             names = {cell.name for cell in await hosts.registered(tx)} | dict(await hosts.HOSTS(tx)).keys()
         if edit.cell not in names:

@@ -1,4 +1,4 @@
-"""A copy of placement's index in another process, which reads and follows placement over the bus only."""
+"""A copy (replica) of placement's index in another process, which is loaded and updated over the bus only."""
 
 import asyncio
 import logging
@@ -33,7 +33,7 @@ SHORTEST_WAIT, LONGEST_WAIT = 0.1, 2.0
 
 @dataclass
 class BusReader:
-    """Reads placement's index over the bus; retries while placement does not answer, and logs that once."""
+    """Reads placement's state over the bus; retries while placement does not answer, and logs that once."""
 
     ask_trees: Ask[FindTrees, TreesFound]
     ask_changes: Ask[FindChanges, ChangesFound]
@@ -67,7 +67,7 @@ class BusReader:
         return [*described, *(await self._answer(self.ask_cells, FindCells(counted=False))).cells]
 
     async def each(self, take: Take) -> None:
-        """Pass each page to `take` while the next one is being fetched."""
+        """Call `take` with each page of provider trees, while the next page is being fetched."""
         async with asyncio.TaskGroup() as group:
             more: int | None = 0
             coming = group.create_task(self._answer(self.ask_trees, FindTrees(limit=TREES_A_QUESTION)))
@@ -80,7 +80,7 @@ class BusReader:
                 await take([await self._whole(part, left_out) for part, left_out in unpacked(answer)])
 
     async def _whole(self, tree: Tree, left_out: int) -> Tree:
-        """Return a tree with the providers that did not fit into the message."""
+        """Return a tree completed with the providers that did not fit into the message."""
         while left_out:
             question = FindTrees(roots=(tree.root,), skip=len(tree.providers))
             ((part, left_out),) = unpacked(await self._answer(self.ask_trees, question))
@@ -106,7 +106,7 @@ class BusReader:
 
 
 class Replica:
-    """A copy of placement's index that follows `placement.changed`.
+    """A copy of placement's index in another process, updated by `placement.changed` messages.
 
     A lost change is detected by the next number, or by a query after POLL_SECONDS without a message.
     """
@@ -119,7 +119,7 @@ class Replica:
 
     @property
     def index(self) -> Index:
-        """Return the index, or raise Unavailable until it is loaded: an empty index is not an empty cloud."""
+        """Return the index, or raise Unavailable until it is loaded: before, it would seem empty."""
         if not self._memory.loads:
             raise Unavailable("what there is has not been read from placement yet")
         return self._memory.index
@@ -131,12 +131,12 @@ class Replica:
         await self._memory.loaded()
 
     async def fresh(self) -> None:
-        """Wait until the index includes every commit before this call."""
+        """Wait until the index includes every commit made before this call."""
         await self._memory.loaded()
         await self._memory.fresh()
 
     async def keep(self) -> None:
-        """Read the whole index, as soon as placement answers."""
+        """Load the whole index as soon as placement answers."""
         await self._memory.reload()
         rows, seen = len(self.index.rows), self.index.seen
         log.info("placement's memory here: %d providers, as of change %d", rows, seen)
@@ -154,13 +154,13 @@ class Replica:
         return [None] * len(messages)
 
     async def check(self) -> None:
-        """Ask placement for its newest change number if no change has arrived for some time."""
+        """Query placement for missed changes if no change message has arrived for some time."""
         if self._memory.loads and self._clock.monotonic() - self._received_at >= POLL_SECONDS:
             await self._memory.fresh()
 
 
 def replica(reader: BusReader, clock: Clock) -> tuple[Replica, Worker]:
-    """Return the index and the worker that updates it, to be served in the same process."""
+    """Return a replica, and the worker that updates it, which must be served in the same process."""
     replicated = Replica(reader, clock)
     worker = Worker(
         "replica",

@@ -1,4 +1,4 @@
-"""Applies agents' reports of provider trees, and deletes obsolete trees."""
+"""Applies agents' reports of provider trees, and deletes the provider trees of deleted hosts."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -41,9 +41,9 @@ class ReportOperations(PlacementOperations):
     async def report_many(
         self, reports: Sequence[InventoryReported], *, cell: str = ""
     ) -> Sequence[Poison | None]:
-        """Apply reports of whole trees; of one root the report with the highest sequence counts.
+        """Apply reports of whole provider trees; of one root only the report with the highest sequence.
 
-        `cell` is the cell in the routing key: it may report only its hosts.
+        `cell` is the cell in the routing key, which may report only its hosts.
         """
         complaints = [
             f"cell: cell {cell} cannot report for cell {report.cell}"
@@ -76,7 +76,7 @@ class ReportOperations(PlacementOperations):
         async with self.numbers.taken(new) as numbers, changing(self.database, self.book) as tx:
             owned = await hosts.enter(tx, roots, now)
             number = 0
-            if few := len(reports) <= FEW:  # most of so few are news: they are locked, and read once
+            if few := len(reports) <= FEW:  # few reports are mostly new: lock their trees, and read once
                 found, number = await tree_reads.read_locked_at(tx, self.book, roots)
                 before = owned | found
             else:
@@ -90,7 +90,7 @@ class ReportOperations(PlacementOperations):
             moving = [report for report in reports if _reshapes(before[report.root], report)]
             goes: dict[str, Moves] = {}
             if moving:
-                if not few:  # what is to be changed is locked, and read again under the lock
+                if not few:  # lock the trees to change, and read them again
                     changing_roots = [report.root for report in moving]
                     locked, number = await tree_reads.read_locked_at(tx, self.book, changing_roots)
                     before |= {root: locked.get(root) or owned[root] for root in changing_roots}
@@ -145,7 +145,7 @@ class ReportOperations(PlacementOperations):
         number: int,
         goes: Mapping[str, Moves],
     ) -> Sequence[tree_reads.Judged]:
-        """Rename reported providers whose names another cell uses; the new names are added to `taken`."""
+        """Rename reported providers if another cell uses the same name; add the new names to `taken`."""
         renamed: dict[tuple[str, str], tuple[str, ...]] = {}
         for _, report, _ in pairs:
             for provider in report.providers:
@@ -173,7 +173,7 @@ class ReportOperations(PlacementOperations):
 
     @again(lambda *_: OwnerEditAnswered(result=Contended()))
     async def give(self, order: OwnerEditRequested) -> OwnerEditAnswered:
-        """Assign a root provider to a cell for an operator; its next report counts whatever its sequence."""
+        """Assign a root provider to a cell for an operator; its next report is valid at any sequence."""
         now = self.clock.now()
         async with changing(self.database, self.book) as tx:
             owned = (await hosts.enter(tx, [order.root], now))[order.root]
@@ -188,14 +188,14 @@ class ReportOperations(PlacementOperations):
         return OwnerEditAnswered(result=owner)
 
     async def sweep(self) -> None:
-        """Delete obsolete provider trees without allocations, and release amounts withheld for reshapes."""
+        """Delete trees that were reported as deleted, when unused; release amounts withheld for reshapes."""
         async with self.database.read() as tx:
             roots = sorted({root for (root,) in (*await hosts.LEFTOVERS(tx), *await tree_reads.MAY_OPEN(tx))})
         for part in portions(roots, TREES_SWEPT_AT_ONCE):
             await self._change(part, lambda tree: swept(tree) if tree.gone else settled(tree))
 
     async def end(self, cell: str, roots: Sequence[str], *, in_use_too: bool) -> None:
-        """Delete the hosts of a cell for an operator; hosts with allocations stay, without free capacity."""
+        """Delete a cell's hosts for an operator; hosts with allocations stay, without free capacity."""
 
         def ended(tree: Tree) -> Tree:
             is_ending = tree.cell == cell and (in_use_too or not tree.in_use)
@@ -233,12 +233,12 @@ class ReportOperations(PlacementOperations):
         saving = [hosts.saving([then for _, then in changed], now)]
         number = await self.log.write_trees(tx, changed, now, numbers, further, saving)
         messages = [reshaped for _, then, some in moved for reshaped in _reshaped_messages(then, some, now)]
-        if messages:  # by themselves, not by the log: that is cut when it grows too long
+        if messages:  # stored separately: the log is trimmed when it is too long
             await changes.store_reshaped(tx, number, messages)
             tx.after_commit(self.reshaped_builds.wake)
 
     async def prune(self, before: float) -> None:
-        """Delete the owners of provider trees that were deleted before this time."""
+        """Delete the stored owners of provider trees that were deleted before this time."""
         async with self.database.write() as tx:
             await hosts.PRUNE(tx, before=before)
 
@@ -260,7 +260,7 @@ def _reshaped_messages(tree: Tree, moved: Sequence[MovedHolder], now: float) -> 
 
 
 def _free_name(report: ProviderReport, names: Sequence[str], taken: Mapping[str, tuple[str, str]]) -> str:
-    """Return the first free substitute name for a provider; without one, the last, which is refused."""
+    """Return the first unused alternative name for a provider, or the last one, which will be refused."""
     return next((name for name in names if taken.get(name, (report.id,))[0] == report.id), names[-1])
 
 

@@ -1,4 +1,4 @@
-"""Candidates for a scheduler in the same process as the index: the index minus its reservations."""
+"""Finds candidates for a scheduler in the index of the same process, less the scheduler's reservations."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
@@ -21,7 +21,7 @@ from placement_worker.core.ways import BREATH
 
 
 class HasIndex(Protocol):
-    """The interface of an object with an index, which it may replace by a newly loaded one."""
+    """The interface of an object that holds an index, which a newly loaded index may replace."""
 
     @property
     def index(self) -> Index: ...
@@ -32,13 +32,13 @@ class HasIndex(Protocol):
 
 
 class IndexedSource:
-    """The CandidateSource over an index. Each scheduler has one with its reservations."""
+    """Implements CandidateSource with an index. Each scheduler has one, with its reservations."""
 
     def __init__(self, memory: HasIndex) -> None:
         self._memory = memory
         self._reserved_amounts = ReservedAmounts()
         self._known: Index | None = None  # read on first use: a replica may not be loaded yet
-        self._before = 0  # the layouts of indexes there were before this one
+        self._before = 0  # sum of the layouts of previous indexes
 
     @property
     def seen(self) -> int:
@@ -132,7 +132,7 @@ class IndexedSource:
 
 
 class AsIfEmpty(Snapshot):
-    """The trees of the index as if nothing were allocated."""
+    """The provider trees of the index as if no consumer had allocations."""
 
     def alter(self, row: Row) -> Row:
         return replace(row, amounts={}, summary=None, known_free=None, excluded=False)
@@ -150,7 +150,7 @@ class AsIfEmpty(Snapshot):
 
 
 class HostSearch:
-    """One query for candidates, evaluated for all hosts of an index."""
+    """Implements CandidateSearch: one query for candidates, evaluated for all hosts of an index."""
 
     def __init__(
         self, index: Index, reserved_amounts: ReservedAmounts, question: FindCandidates, *, empty: bool
@@ -161,12 +161,12 @@ class HostSearch:
         self._trees: Snapshot = AsIfEmpty(index) if empty else self._reserved_snapshot
         self._plan = made = plan(self._trees, question, named=True)
         self._finder = FitFinder(self._trees, made, 0)
-        self._lone = not made.slots  # every host offers one way, and all of it itself
+        self._lone = not made.slots  # each host offers one allocation, on its root
         self._asked = tuple(made.query.groups[0].resources.items())  # of it, where it is alone
         self.considered = made.considered
         self.positions: Ints = np.flatnonzero(self._finder.anchors)
         self._free: dict[str, Floats] = {}
-        self._without: set[int] = set()  # positions that turned out to offer nothing
+        self._without: set[int] = set()  # indices of hosts where no allocation was found
         self._unseen: set[int] = set()  # hosts with an incomplete search
         self._spent = 0  # steps without a fit over all hosts; no other task runs meanwhile
 
@@ -217,7 +217,7 @@ class HostSearch:
         row = self._index.at[position]
         if row is None or not finder.anchors.item(position):
             return ()
-        if self._lone or finder.alone(row):  # since the search nothing but promises has come
+        if self._lone or finder.alone(row):  # since the search only reservations can have changed
             free = self._free_now(row)
             for name, asked in self._asked:
                 if free[name] < asked:
@@ -239,7 +239,7 @@ class HostSearch:
         return [candidate(fit, free, capacity, capacities=len(found) > 1) for fit in found]
 
     def _fits(self, anchor: Row, most: int) -> tuple[list[Fit], bool]:
-        """Return up to `most` allocations that fit on a host, and whether all possibilities were searched."""
+        """Return up to `most` sets of allocations that fit on a host, and whether the search was complete."""
         found: list[Fit] = []
         if self._spent >= 2 * PATIENCE:
             return found, False
@@ -257,7 +257,7 @@ class HostSearch:
         return found, spent <= patience
 
     def removals(self) -> Sequence[Removal]:
-        """Return how many hosts each constraint removed; joint constraints only after `ways` was called."""
+        """Return how many hosts each constraint removed; joint constraints count only hosts after `ways`."""
         made = self._as_it_is()
         fitting = self._fitting(made)
         if not fitting:
@@ -288,7 +288,7 @@ class HostSearch:
 
     def _fitting(self, made: SearchPlan) -> int:
         left = made.left & self._finder.anchors
-        # Promises may have been withdrawn since.
+        # Reservations may have been withdrawn since.
         self._without = {host for host in self._without if not left[host] or not self.ways(host, 1)}
         without = sum(bool(left[position]) for position in self._without) + self._not_known(made)
         return made.count - without if int(np.count_nonzero(left)) > without else 0

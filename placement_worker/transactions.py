@@ -1,6 +1,4 @@
-"""Transactions of placement, retried after serialization failures and shared by concurrent requests; claims
-and releases, judged in batches: one transaction for many orders.
-"""
+"""Transactions of placement: retried after lost races, shared by concurrent requests; claims and releases."""
 
 import asyncio
 from collections import deque
@@ -47,10 +45,10 @@ AT_ONCE = 2
 
 
 class Batched(Generic[A, R]):
-    """Joins concurrent calls: answers `await together(order)` from `work(orders)`, which returns one answer
-    for each order.
+    """Combines concurrent calls: passes their requests to `work` as a list, and returns to each caller the
+    answer to its request.
 
-    While `AT_ONCE` batches are in progress, new orders wait for the next one. Works while `run` runs.
+    While `AT_ONCE` batches are in progress, new requests wait for the next one. Works while `run` runs.
     """
 
     def __init__(self, work: Callable[[Sequence[A]], Awaitable[Sequence[R]]]) -> None:
@@ -98,7 +96,7 @@ class Batched(Generic[A, R]):
 
 @dataclass(eq=False)
 class PlacementOperations:
-    """A group of operations on placement's database."""
+    """The base class of groups of operations on placement's database."""
 
     database: Database
     clock: Clock
@@ -115,7 +113,7 @@ def _unavailable(*_: Any, **__: Any) -> Any:
 
 
 def again(otherwise: Callable[..., Any] = _unavailable) -> Callable[[W], W]:
-    """Return a method that is repeated after lost races; after the last try `otherwise` answers."""
+    """Return a decorator that retries a method after lost races; after the last try it calls `otherwise`."""
 
     def decorate(work: W) -> W:
         @wraps(work)
@@ -128,18 +126,18 @@ def again(otherwise: Callable[..., Any] = _unavailable) -> Callable[[W], W]:
 
 
 def contended(*_: Any) -> Contended:
-    """Return the answer to an edit that lost a race with other writers too often."""
+    """Return the answer to an edit that lost too many races with other writers."""
     return Contended()
 
 
 def contended_each(_: object, orders: Sequence[Any], *__: Any) -> list[Contended]:
-    """Return the answers to orders that lost a race with other writers too often."""
+    """Return the answers to requests that lost too many races with other writers."""
     return [Contended()] * len(orders)
 
 
 @asynccontextmanager
 async def changing(database: Database, book: Book) -> AsyncIterator[Transaction]:
-    """Yield a transaction; raise Conflict, to be retried, if names that it uses have changed meanwhile."""
+    """Yield a transaction; raise Conflict, for a retry, if a name that it uses was changed meanwhile."""
     reading = book.reading
     try:
         async with database.write() as tx:
@@ -155,12 +153,12 @@ CLAIMS_A_TRANSACTION = 500
 
 
 class ClaimOperations(PlacementOperations):
-    """Claims and releases, judged by the stored data, never by the index, and retried after a lost race."""
+    """Claims and releases, decided by the database, never by the index, and retried after lost races."""
 
     async def claim_many(
         self, orders: Sequence[ClaimRequested], *, cell: str = ""
     ) -> Sequence[ClaimAnswered]:
-        """Judge claims of several orders; the claims of one order succeed together or not at all."""
+        """Execute several claim requests; the claims of one request succeed together or not at all."""
         results: list[tuple[ClaimResult, ...]] = []
         for part in portions_by_size(orders, lambda order: len(order.claims), CLAIMS_A_TRANSACTION):
             # First choices nearly always fit, so only their providers are locked; a second time all are.

@@ -1,5 +1,5 @@
-"""Placement assembled: all groups of operations on one database, with one change log and one index; and its
-worker: consumed topics, answered queries, published changes, and the queues of each cell.
+"""Assembles placement: all operations on one database, with a change log and an index; and the placement
+worker, which consumes reports, answers queries and publishes changes.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ SLICE_SECONDS = 0.005  # for so long a search has the process to itself
 
 
 class Searches:
-    """Runs candidate searches in turns: a long search pauses after each time slice for the waiting ones."""
+    """Runs candidate searches in turns: a long search pauses after each time slice for waiting searches."""
 
     def __init__(self, memory: Memory, clock: Clock) -> None:
         self._memory = memory
@@ -74,7 +74,7 @@ REMEMBER_SECONDS = 7 * 24 * 3600.0
 
 
 class Placement:
-    """All operations on resources. Several processes may use one database: it serializes their writes."""
+    """All operations of placement. Several processes may use the same database, which orders their writes."""
 
     def __init__(self, database: Database, clock: Clock) -> None:
         self.database = database
@@ -96,7 +96,7 @@ class Placement:
 
     @again()
     async def start(self) -> None:
-        """Create the standard names and load the index. The database has been migrated before."""
+        """Create the standard names and load the index. Migrations must have run before."""
         await self.book.open(self.database, self.clock.now())
         await self.memory.reload()
 
@@ -118,7 +118,7 @@ AGAIN_SECONDS = 5.0  # after the broker would not let us read a cell's queues
 
 
 def reported_in(placement: Placement, cell: str) -> On:
-    """Return the rows of the worker's table that receive reports of one cell's agents and Ironic sync."""
+    """Return the table row that consumes inventory reports of one cell's agents."""
 
     async def report_many(reports: Sequence[InventoryReported]) -> Sequence[Poison | None]:
         return await placement.reports.report_many(reports, cell=cell)
@@ -138,7 +138,7 @@ def asked_in(placement: Placement, cell: str) -> Sequence[Answers]:
 
 
 async def serve_registered(placement: Placement, besides: Collection[str], widen: Widen) -> None:
-    """Serve the queues of each registered cell while it is registered, except the cells in `besides`."""
+    """Consume the queues of each cell while it is registered; the cells in `besides` are consumed already."""
     served: dict[str, Narrow] = {}
     registered = asyncio.Event()
     placement.memory.watch(lambda _, described: registered.set() if described else None)
@@ -197,7 +197,7 @@ def _answers(placement: Placement, cells: Sequence[str]) -> list[Answers]:
 
 
 def placement_worker(placement: Placement, publish: Publish, cells: Sequence[str]) -> Worker:
-    """Return the placement worker; `cells` are served in addition to registered cells.
+    """Return the placement worker. It serves `cells` and, while they are registered, all registered cells.
 
     Each cell has separate queues, which determine the cell of a message, whatever it contains.
     """

@@ -1,1 +1,1 @@
-"""Delivery: serves workers' tables on any broker, at least once."""
+"""Runs workers on any broker: delivers each message at least once to the handler in the worker's table."""

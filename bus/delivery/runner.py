@@ -1,5 +1,5 @@
-"""The connection of a process to the bus: publishes, subscribes, serves workers, and sends queries, each with
-the address of a private reply queue of this process.
+"""The connection of a process to the bus: publishes, subscribes, runs workers, and sends queries. Answers
+arrive in private reply queues of the process.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ _REPLIES_AT_ONCE = 10_000
 
 @dataclass(eq=False)
 class PendingQuestions:
-    """Queries of one process without a reply so far."""
+    """Sends queries of one process and waits for their answers."""
 
     _transport: Transport
     _clock: Clock
@@ -38,12 +38,12 @@ class PendingQuestions:
     _spawn: Callable[[Coroutine[Any, Any, None]], object]
     # by reply queue and id of the question
     _waiting: dict[tuple[str, str], asyncio.Future[Envelope]] = field(default_factory=dict)
-    _replies: dict[str, QueueSpec] = field(default_factory=dict)  # by what their addresses begin with
+    _replies: dict[str, QueueSpec] = field(default_factory=dict)  # by prefix of the reply addresses
     _declared: set[str] = field(default_factory=set)
     _declaring: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def ask(self, query: Query[A, R], questions: Sequence[A], timeout: float) -> Sequence[R]:
-        """Send queries and return their answers in the same order."""
+        """Send these questions of one query; return the answers in the same sequence, or raise NoAnswer."""
         tracer = current_tracer()
         asking = tracer.asking(query.name, envelopes_handled()) if tracer is not None else None
         if asking is None:
@@ -91,13 +91,13 @@ class PendingQuestions:
         return envelope
 
     async def _make_ready(self, query: Query[Any, Any], prefixes: Set[str]) -> None:
-        """Declare the private reply queues before the first query that uses them: one for each cell that asks
-        or is asked, so that a cell can reply to its own queries only.
+        """Declare the private reply queues of these prefixes. Each cell that asks or is asked has its prefix,
+        so that a cell can publish answers to its own queries only.
         """
         if prefixes <= self._replies.keys() and query.name in self._declared:
             return
         async with self._declaring:
-            if not query.narrowed:  # or a queue would be made for a cell that is not there
+            if not query.narrowed:  # else a queue would be declared for a cell that does not exist
                 await self._transport.declare(query_queue(query.name))
             for prefix in sorted(prefixes):
                 if prefix in self._replies:
@@ -138,9 +138,9 @@ class Bus:
         asks_as: str = "",
         turns: asyncio.Lock | None = None,
     ) -> None:
-        """Create a bus; the arguments after the clock are for workers. `asks_as` begins the names of reply
-        queues, so that broker permissions can identify the process. `turns` is a lock shared by all buses of
-        a process: one worker at a time handles suspects (messages delivered before).
+        """Create a bus. `asks_as` begins the names of reply queues, so that broker permissions can identify
+        the process. `turns` is a lock shared by all buses of a process, so that one worker at a time handles
+        suspects.
         """
         self.transport = transport
         self.clock = clock or Clock()
@@ -165,13 +165,13 @@ class Bus:
             await self.transport.close()
 
     async def publish(self, *messages: Message) -> None:
-        """Publish messages and wait for the broker's confirms."""
+        """Publish messages and return after the broker's confirms."""
         envelopes = [envelope_of(message, self.clock) for message in messages]
         expected = [_EXPECTED.get(envelope.type, True) for envelope in envelopes]
         await self.transport.publish(envelopes, expected=expected)
 
     def asker(self, query: Query[A, R], timeout: float = 10.0) -> Ask[A, R]:
-        """Return a function that sends this query over the bus."""
+        """Return a function that sends one question of this query and returns the answer."""
 
         async def ask(question: A) -> R:
             return (await self._questions.ask(query, [question], timeout))[0]
@@ -181,7 +181,7 @@ class Bus:
     def asker_of_many(
         self, query: Query[A, R], timeout: float = 10.0
     ) -> Callable[[Sequence[A]], Awaitable[Sequence[R]]]:
-        """Return a function that sends many queries together; the answers are in the order of the queries."""
+        """Return a function that sends several questions of this query together and returns all answers."""
 
         async def ask(questions: Sequence[A]) -> Sequence[R]:
             return await self._questions.ask(query, questions, timeout)
@@ -196,7 +196,7 @@ class Bus:
         return Listener(address, await self.transport.consume(queue, prefetch))
 
     async def serve(self, worker: Worker, stopping: asyncio.Event, *, drain: float = 10.0) -> None:
-        """Run a worker until stopped, then complete its messages in hand for at most `drain` seconds."""
+        """Run a worker until `stopping` is set, then complete its messages in progress in `drain` seconds."""
         process = Process(
             transport=self.transport,
             clock=self.clock,
@@ -212,7 +212,7 @@ class Bus:
 
 
 class Listener(Generic[M]):
-    """A client's subscription to one topic, which returns the messages in the order of their arrival."""
+    """A client's subscription to one topic; returns the messages in the sequence of their arrival."""
 
     def __init__(self, address: Address[M], inbox: Inbox) -> None:
         self._topic = address.topic

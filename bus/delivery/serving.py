@@ -1,5 +1,5 @@
-"""Serves one worker's table, from its start to its end: declares queues, reads deliveries, runs
-timers, drains.
+"""Runs one worker from start to stop: declares its queues, handles their messages and its timers, and at
+the stop completes the messages in progress.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from bus.protocol import Delivery, Inbox
 from bus.worker import Answers, Every, Narrow, On, Worker, messages_of, query_queue
 
 MAX_PREFETCH = 20_000
-UNSETTLED_PAUSE = 0.2  # seconds before the same is tried with a transport that has just failed
+UNSETTLED_PAUSE = 0.2  # seconds before the next try after the transport failed
 
 
 class QueueReader:
@@ -30,9 +30,9 @@ class QueueReader:
         self._linger = row.linger
         self._clock = clock
         self._seconds = HANDLING_SECONDS.labels(*served.labels)
-        self._busy: dict[asyncio.Task[None], None] = {}  # in the order they began, so that a story replays
+        self._busy: dict[asyncio.Task[None], None] = {}  # oldest first, so that simulations are reproducible
         self._slots = asyncio.Semaphore(row.concurrency)
-        self._batch_average = 1.0  # how many came together of late
+        self._batch_average = 1.0  # average number of messages in recent batches
         self._group: asyncio.TaskGroup
         self._inbox: Inbox
         self._loop: asyncio.Task[None]
@@ -43,14 +43,14 @@ class QueueReader:
         self._loop = group.create_task(self._read())
 
     async def stop(self) -> None:
-        """Consume no more; messages in hand are completed."""
+        """Stop consuming; messages in progress are completed."""
         self._loop.cancel()
         with suppress(asyncio.CancelledError):
             await self._loop
         await self._inbox.stop()
 
     async def drained(self, seconds: float) -> None:
-        """Wait at most so many seconds for the messages in hand; then put the rest back into their queue."""
+        """Wait at most this long for the messages in progress, then requeue all that are not settled."""
         if self._busy:
             _, late = await asyncio.wait(self._busy, timeout=seconds)
             for task in [busy for busy in self._busy if busy in late]:
@@ -112,7 +112,7 @@ class Timer:
     _emitter: Emitter
 
     async def run(self) -> None:
-        """Call a timer's handler periodically until cancelled; a failed call is made up for by the next."""
+        """Call a timer's handler periodically until cancelled, also after the handler raised an exception."""
         if not self._row.at_once:
             await asyncio.sleep(self._row.seconds)
         while True:
@@ -126,10 +126,9 @@ class Timer:
             await asyncio.sleep(self._row.seconds)
 
     async def _publish_all(self, made: Sequence[Emit]) -> None:
-        """Publish the messages of a timer, and repeat it until they have consumers, because no redelivery
-        would.
+        """Publish the messages of a timer; if they have no consumer, retry for a minute, then drop them.
 
-        After a minute without a consumer they are left to the timer's next calls.
+        No broker redelivers them, but the timer's next call can publish them again.
         """
         pauses = iter(_PAUSES)
         unheard = 0
@@ -159,7 +158,7 @@ log = logging.getLogger(__name__)
 
 
 async def serve(worker: Worker, process: Process) -> None:
-    """Serve the worker's table until the process stops, and complete the messages in hand."""
+    """Run the worker until the process stops, and complete its messages in progress."""
     serving = _Serving(worker, process)
     if not await _run_unless_stopped(process.stopping, serving.declare()):
         log.info("%s: stopped before it had started", worker.name)
@@ -198,7 +197,7 @@ class _Serving:
             await start()
 
     async def run(self, group: asyncio.TaskGroup) -> None:
-        """Read the queues and run the timers until the process stops, then drain."""
+        """Read queues and run timers until the process stops, then complete the messages in progress."""
         self._group = group
         name, stopping = self._worker.name, self._process.stopping
         background = [group.create_task(run()) for run in self._worker.runs]
@@ -248,12 +247,12 @@ class _Serving:
 
 
 async def _run_unless_stopped(stopping: asyncio.Event, work: Coroutine[Any, Any, object]) -> bool:
-    """Run a coroutine; return False if `stopping` is set first: waiting for a broker may never end."""
+    """Run a coroutine to its end, or return False if `stopping` is set first: a broker may never reply."""
 
     async def outcome() -> Exception | None:
         try:
             await work
-        except Exception as problem:  # raised again outside of the group, as it is
+        except Exception as problem:  # raised again outside of the task group, unwrapped
             return problem
         return None
 

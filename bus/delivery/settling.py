@@ -1,6 +1,6 @@
-"""One row of a worker's table at work: consumes a topic or answers a query. The handler's messages are
-published and confirmed before the handled message is acknowledged, so duplicates are possible, losses are
-not.
+"""Handles the messages of one row of a worker's table, which consumes a topic or answers a query. Messages of
+the handler are published and confirmed before the handled message is acknowledged, so messages can be
+duplicated, but not lost.
 """
 
 import asyncio
@@ -38,14 +38,14 @@ Made = Sequence[tuple[Envelope, Message]]
 
 
 class ServedRow(ABC):
-    """A row of a worker's table in service. Subclasses publish the handler's results and send refusals."""
+    """Reads messages for one row of a worker's table. Subclasses publish the results and send refusals."""
 
     def __init__(self, row: On | Answers, worker: Worker, process: Process, suspects: Suspects) -> None:
         self.row = row
         self._suspects = suspects
         self.queue = worker.queue_of(row, process.replica)
         self.labels = (worker.name, row.name)
-        self._by_name = self.queue.name.replace("*", "+")  # as brokers write it
+        self._by_name = self.queue.name.replace("*", "+")  # the queue's name at the broker
         (self._hears,) = self.queue.keys
         self._transport = process.transport
         self._clock = process.clock
@@ -63,10 +63,10 @@ class ServedRow(ABC):
 
     @abstractmethod
     async def _refuse(self, envelope: Envelope, why: str, *, again: bool = False) -> bool:
-        """Send a refusal to the requester, if there is one, and return whether there is."""
+        """Send a refusal if the message is a query with a reply address; return whether it was sent."""
 
     async def handle(self, deliveries: Sequence[Delivery]) -> None:
-        """Handle and settle deliveries. If this raises, the deliveries that are not settled remain open."""
+        """Handle and settle messages. If this raises, the messages not yet settled remain unacknowledged."""
         readable = []
         suspects = []
         for delivery in deliveries:
@@ -82,16 +82,16 @@ class ServedRow(ABC):
             await self._settle(readable)
 
     async def handle_alone(self, delivery: Delivery) -> None:
-        """Handle and settle one delivery, also a redelivered one."""
+        """Handle and settle one message, even if it was redelivered."""
         if (message := await self._readable(delivery)) is not None:
             await self._settle([(delivery, message)])
 
     async def store_dead_letter(self, delivery: Delivery, reason: str) -> None:
-        """Move a delivery to the dead letters."""
+        """Move a message to the dead letters."""
         await self._bury(delivery, Dead(reason))
 
     async def _readable(self, delivery: Delivery) -> Message | None:
-        """Return the message of a delivery; a delivery that cannot be read becomes a dead letter."""
+        """Decode the message of a delivery; if it is invalid, store it as a dead letter and return None."""
         try:
             if delivery.problem:
                 raise Undecodable(delivery.problem)
@@ -103,7 +103,7 @@ class ServedRow(ABC):
         return message
 
     def _check(self, envelope: Envelope, message: Message) -> None:
-        """Raise Undecodable unless the message agrees with its routing key: permissions verify only keys."""
+        """Raise Undecodable if contents contradict the routing key: broker permissions verify only keys."""
         key = envelope.key
         expected = self._key_of(message)
         if key == self._by_name:
@@ -128,7 +128,7 @@ class ServedRow(ABC):
                     span.end(problem)
 
     async def _handle_together(self, readable: Readable) -> Exception | None:
-        """Call the handler with all messages, and return its exception if that concerns all of them."""
+        """Call the handler once with all messages; return its exception if it concerns all of them."""
         alone = len(readable) == 1
         try:
             with handling((delivery.envelope, message) for delivery, message in readable):
@@ -150,12 +150,12 @@ class ServedRow(ABC):
                 else:
                     await self._judge(delivery, fate)
             return None
-        for single in readable:  # together they failed: find out which by itself
+        for single in readable:  # one message made the batch fail: handle each alone
             await self._settle([single])
         return None
 
     def _log_messages(self, readable: Readable, made: Made) -> None:
-        """Log a line for each message, so that one build can be followed through all workers."""
+        """Log a line for each handled message, so that one build can be followed through all workers."""
         for delivery, message in readable:
             emitted = [type(result).__name__ for cause, result in made if cause is delivery.envelope]
             names = type(message).__name__, ", ".join(emitted) or "nothing"
@@ -214,7 +214,7 @@ def _about(delivery: Delivery) -> Mapping[str, Sequence[Envelope]]:
 def _sorted(
     readable: Readable, outcomes: Sequence[Any]
 ) -> tuple[list[tuple[Envelope, Message]], list[tuple[Delivery, Exception | None]]]:
-    """Return the messages to publish, and each delivery with the exception that forbids its ack, if any."""
+    """Return the messages to publish, and each delivery with the handler's exception for it, or None."""
     made: list[tuple[Envelope, Message]] = []
     fates: list[tuple[Delivery, Exception | None]] = []
     for (delivery, _), outcome in zip(readable, outcomes, strict=True):
@@ -235,7 +235,7 @@ class Emitter:
     _process: Process
 
     async def emit(self, made: Sequence[Emit], declared: frozenset[type[Message]]) -> None:
-        """Publish messages and wait for the broker's confirms; refuse types that the row does not declare."""
+        """Publish messages and wait for the broker's confirms; raise Undeclared for types not in the row."""
         if not made:
             return
         envelopes, expected = [], []
@@ -271,7 +271,7 @@ class ConsumedRow(ServedRow):
                 await self._publish_or_undo(cause, message)
 
     async def _publish_or_undo(self, cause: Envelope, message: Message) -> None:
-        """Publish a message; without a consumer, publish what the worker returns after undoing its work."""
+        """Publish a message. If it has no consumer, have the worker undo it and publish what that returns."""
         assert self.row.unheard is not None
         try:
             await self._emitter.emit([(cause, message)], self.row.emits)
@@ -300,7 +300,7 @@ class AnsweredRow(ServedRow):
             raise Undecodable(f"answers to this question go to {replies}…, not to {envelope.reply_to}")
 
     def _may_answer(self, envelope: Envelope) -> bool:
-        """Return whether the reply address belongs to this query: permissions reach other keys too."""
+        """Return whether the query may have this reply address; broker permissions would allow others too."""
         return not envelope.reply_to or envelope.reply_to.startswith(self._replies_to(envelope))
 
     def _replies_to(self, envelope: Envelope) -> str:

@@ -1,9 +1,8 @@
 """Handles redelivered messages one at a time, to find a message that ends its process and set it aside.
 
-A broker redelivers all messages of a reader that ended. Each (a suspect) moves to the suspects' queue of its
-worker, which is read with a prefetch of one, and by one reader of a process at a time. A message that is
-redelivered from there was the only suspect in its process: one strike. At MAX_STRIKES it becomes a dead
-letter.
+When a reader ends, a broker redelivers all its messages. Each (a suspect) moves to the suspects' queue of
+its worker, which is read with a prefetch of 1 and by one reader of a process at a time. If that reader ends
+too, its only message gets a strike. A message with MAX_STRIKES becomes a dead letter.
 
 A handler may take long, so after ALONE_SECONDS it is cancelled, and the message returns to its queue.
 """
@@ -45,17 +44,17 @@ class Process:
 
 
 class SuspectRow(Protocol):
-    """The interface of a row of a worker's table for suspects (redelivered messages) of the row's queue."""
+    """The interface through which suspects of one row's queue are handled or stored as dead letters."""
 
     async def handle_alone(self, delivery: Delivery) -> None:
-        """Handle and settle one delivery."""
+        """Handle and settle one message."""
 
     async def store_dead_letter(self, delivery: Delivery, reason: str) -> None:
-        """Move a delivery to the dead letters."""
+        """Move a message to the dead letters."""
 
 
 class Suspects:
-    """The suspects of one worker: takes redelivered messages from its rows, and handles each alone."""
+    """Handles the suspects of one worker: collects redelivered messages and handles each alone."""
 
     def __init__(self, worker: str, process: Process) -> None:
         self.queue = suspects_queue(worker)
@@ -72,7 +71,7 @@ class Suspects:
         self._task = group.create_task(self._run())
 
     async def stop(self, seconds: float) -> None:
-        """Complete the message in hand, or after the given seconds put it back into its queue."""
+        """Complete the message in progress, or requeue it if that takes longer than the given seconds."""
         self._stopping = True
         self._arrived.set()
         await self._stop_reading()  # first: a message delivered behind the one in hand would get a strike
@@ -81,7 +80,7 @@ class Suspects:
             self._task.cancel()
 
     async def take(self, queue: str, delivery: Delivery) -> None:
-        """Move a redelivered message of this queue to the suspects."""
+        """Move a redelivered message from this queue to the suspects' queue."""
         log.info("%s: %s was delivered before: it is handled alone", queue, delivery.envelope.key)
         await self._move(delivery, self.queue.name, suspect_of=queue)
         self._arrived.set()
@@ -154,7 +153,7 @@ class Suspects:
             await self._put_back(self._move(delivery, self.queue.name))
 
     async def _put_back(self, moving: Awaitable[None]) -> None:
-        """Move a message back to its queue; without a reply it stays unsettled and is redelivered."""
+        """Wait for a message to be requeued; if the broker does not reply, it redelivers the message."""
         with suppress(TimeoutError):
             async with asyncio.timeout(_PUT_BACK_SECONDS):
                 await moving

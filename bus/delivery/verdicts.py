@@ -1,5 +1,5 @@
-"""The fate of a message whose handler raised an exception, by the exception and the number of tries: missing
-services are awaited without a limit, missing consumers for some minutes. Unexpected exceptions are defects.
+"""Decides what happens to a message whose handler raised an exception. Missing services are awaited without a
+limit, missing consumers for some minutes; other exceptions are defects, retried a few times.
 """
 
 import traceback
@@ -19,7 +19,7 @@ LONGEST_PAUSE = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Again:
-    """The decision to deliver a message again after so many seconds."""
+    """The decision to deliver a message to its handler again after this many seconds."""
 
     after: float
     why: str = ""  # worth a warning; empty when the handler asked for it itself
@@ -59,7 +59,7 @@ def _pause(envelope: Envelope) -> float:
 
 
 def letter_of(envelope: Envelope, queue: str, reason: str, trace: str, now: float) -> DeadLetter:
-    """Return the dead letter for an envelope that the readers of this queue could not handle."""
+    """Return the dead letter for a message of this queue that could not be handled."""
     return DeadLetter(
         id=envelope.id,
         queue=queue,
@@ -77,7 +77,7 @@ def letter_of(envelope: Envelope, queue: str, reason: str, trace: str, now: floa
 
 
 def refusal_of(question: Envelope, why: str, clock: Clock, *, again: bool) -> Envelope:
-    """Return the refusal of a query as an envelope; with `again`, its requester may repeat the query."""
+    """Return an envelope that refuses a query; `again` permits the requester to repeat the query."""
     return Envelope(
         id=clock.uuid(),
         type="",

@@ -1,7 +1,7 @@
-"""The messages that cross the border of a cell, with their direction, derived from the workers' tables.
+"""Derives from the workers' tables which messages a ferry forwards between the central broker and a cell's.
 
-A topic crosses that is published on one side and consumed on the other; so do queries, with replies. No
-message crosses in both directions, and each crossing key contains the cell.
+A topic is forwarded if one side publishes it and the other side consumes it, a query likewise with its
+answers. No message is forwarded in both directions, and each of their routing keys contains the cell.
 """
 
 import re
@@ -24,20 +24,20 @@ class Way(Enum):
 
     IN = "in"
     OUT = "out"
-    WITHIN = "within"  # not through it: it is the cell's own affair
+    WITHIN = "within"  # not forwarded: used only inside the cell
 
 
 class InvalidCrossing(TypeError):
-    """Workers' tables contradict each other about the messages that cross the border of a cell."""
+    """The error for workers' tables whose messages could not be forwarded, or would go in both directions."""
 
 
 @dataclass(frozen=True)
 class Crossing:
-    """A topic, a query or replies that a ferry forwards between the central broker and a cell's broker."""
+    """A topic, a query or answers that a ferry forwards between the central broker and a cell's broker."""
 
     cell: str
     way: Way
-    name: str  # its key, as far as the cell's is the only one
+    name: str  # the key, up to the first field other than the cell
     keys: tuple[str, ...]  # the binding keys of a queue that receives all of it
     of: "Topic[Any] | Query[Any, Any] | None" = None  # None: replies
 
@@ -52,17 +52,17 @@ class Crossing:
 
     @property
     def replies(self) -> str:
-        """Return the prefix of the reply addresses of the queries that the ferry forwards here."""
+        """Return the prefix of the reply addresses of a forwarded query; empty for topics and answers."""
         return reply_prefix(self.of, self.cell) if isinstance(self.of, Query) else ""
 
     @property
     def expected(self) -> bool:
-        """Return whether a forwarded message needs a consumer at the other broker."""
+        """Return whether the forwarded messages must have a consumer at the other broker."""
         return self.of.expected if isinstance(self.of, Topic) else self.asked
 
     def key_of(self, envelope: Envelope) -> str:
         """Return the routing key by which a message is forwarded. Raise Undecodable if messages of that key
-        do not cross here.
+        are not forwarded from this queue.
 
         A message that was sent to the queue by name (a replayed dead letter) has the key in its envelope.
         """
@@ -74,7 +74,7 @@ class Crossing:
         return key
 
     def framed(self, key: str) -> bool:
-        """Return whether a forwarded message may be sent together with other messages in one AMQP message."""
+        """Return whether messages of this key may share one AMQP message with other messages."""
         return not (isinstance(self.of, Topic) and self.of.outsiders) or key != self.keys[0]
 
     def _key_of_message(self, envelope: Envelope) -> str:
@@ -86,9 +86,8 @@ class Crossing:
 
 
 def ways(cell: str, workers: Sequence[Worker]) -> dict[Topic[Any] | Query[Any, Any], Way]:
-    """Return for each topic and query whether a ferry forwards it into this cell or out of it, derived from
-    the tables of `workers` (one worker of each type). Topics and queries that do not leave their side are
-    left out.
+    """Return for each topic and query of a cell whether the ferry forwards it into the cell, out of the cell,
+    or not at all. The direction follows from the tables of `workers`, one worker of each type.
     """
     inside = [worker for worker in workers if cell_of(f"{worker.name}:") == cell]
     outside = [worker for worker in workers if not cell_of(f"{worker.name}:")]
@@ -120,7 +119,7 @@ def ways(cell: str, workers: Sequence[Worker]) -> dict[Topic[Any] | Query[Any, A
 
 
 def crossings(cell: str, workers: Sequence[Worker]) -> tuple[Crossing, ...]:
-    """Return all topics and queries that the ferry of this cell forwards, and the replies to the queries."""
+    """Return a crossing for each topic and query that this cell's ferry forwards, and for the answers."""
     found: list[Crossing] = []
     answered: set[Way] = set()
     for of, way in ways(cell, workers).items():

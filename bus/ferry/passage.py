@@ -1,7 +1,6 @@
-"""The ferry of one cell, which runs a crossing for each queue of messages that leave or enter the cell.
+"""The ferry of one cell, with a forwarding loop for each queue of messages that leave or enter the cell.
 
-Messages are published in order at the other broker and acknowledged after its confirm, so they may arrive
-twice.
+Messages are forwarded in order, and acknowledged after the other broker's confirm, so they may arrive twice.
 """
 
 import asyncio
@@ -29,7 +28,7 @@ LAG = Gauge("berth_ferry_lag_seconds", "age of the oldest waiting message; 0: no
 
 log = logging.getLogger(__name__)
 
-PREFETCH = 1024  # envelopes in hand; the rest waits in the queue while a broker is away
+PREFETCH = 1024  # unconfirmed envelopes; further ones wait in the queue if a broker is away
 TOGETHER = 512  # published together: confirmed before the next ones
 UNDELIVERABLE_SECONDS = 300.0  # for this time a consumer may be missing; then the message is a dead letter
 
@@ -38,7 +37,7 @@ Loaded = Sequence[tuple[Delivery, Envelope]]
 
 @dataclass(eq=False)
 class Passage:
-    """One crossing in service: reads a queue of the broker `here`, and forwards its messages to `there`."""
+    """Forwards the messages of one crossing from a queue of the broker `here` to the broker `there`."""
 
     crossing: Crossing
     here: Transport
@@ -46,11 +45,11 @@ class Passage:
     _clock: Clock
     _undeliverable_seconds: float
     in_hand: int = 0
-    oldest: float = 0.0  # time of publication of the oldest of them
+    oldest: float = 0.0  # when the oldest unconfirmed message was published
     _unheard: tuple[str, float] = ("", 0.0)  # the key without a consumer, and since when
 
     async def run(self) -> None:
-        """Forward messages until cancelled. Messages without a confirm at that time are redelivered."""
+        """Forward messages until cancelled; then messages without a confirm stay in their queue."""
         inbox = await self.here.consume(self.crossing.queue, PREFETCH)
         while True:
             deliveries = [await inbox.get(), *islice(iter(inbox.get_nowait, None), TOGETHER - 1)]
@@ -70,14 +69,14 @@ class Passage:
         await self._forward(load)
 
     def _read(self, delivery: Delivery) -> Envelope:
-        """Return the envelope of a delivery; fields that a single message lacks are filled in."""
+        """Return the envelope of a message with its routing key at the other broker, or raise Undecodable."""
         if delivery.problem:
             raise Undecodable(delivery.problem)
         key = self.crossing.key_of(delivery.envelope)
         return msgspec.structs.replace(delivery.envelope, key=key, framed=self.crossing.framed(key))
 
     async def _forward(self, load: Loaded) -> None:
-        """Publish messages at the other broker, and wait, without a limit, until all are settled."""
+        """Publish messages at the other broker; retry until all are confirmed, refused or dead-lettered."""
         if not load:
             return
         backoff, faults = Backoff(self._clock), 0
@@ -93,7 +92,7 @@ class Passage:
                 await backoff.pause()
                 continue
             except Exception as problem:
-                if len(load) > 1:  # together they failed: find out which by itself
+                if len(load) > 1:  # one message made the batch fail: publish each alone
                     for single in load:
                         await self._forward([single])
                     return
@@ -128,7 +127,7 @@ class Passage:
         return now - self._unheard[1] >= self._undeliverable_seconds
 
     async def _refuse_unroutable(self, question: Envelope, why: str) -> bool:
-        """Refuse a query without a consumer immediately, to be repeated. Return False for other messages."""
+        """Refuse a query without a consumer, so that its requester retries. Return False for any other."""
         if not self.crossing.asked:
             return False
         if question.reply_to.startswith(self.crossing.replies):
@@ -138,7 +137,7 @@ class Passage:
         return True
 
     async def _bury(self, delivery: Delivery, why: str, trace: str = "") -> None:
-        """Store a dead letter at the broker where its message was published: operators replay it there."""
+        """Store a dead letter at the broker where the message was published: operators replay it there."""
         envelope, queue = delivery.envelope, self.crossing.queue.name
         log.error("%s: %s to the dead letters: %s", queue, envelope.key, why)
         letter = letter_of(envelope, queue, why, trace, self._clock.now())
@@ -167,7 +166,7 @@ def ferry(
     poll_seconds: float = POLL_SECONDS,
     undeliverable_seconds: float = UNDELIVERABLE_SECONDS,
 ) -> Worker:
-    """Return the ferry's worker for a bus of the central broker; it opens `cell_broker`."""
+    """Return the worker that runs a ferry between the central broker `middle` and `cell_broker`."""
     (cell,) = {crossing.cell for crossing in crossings}
     into, out = (
         [Passage(each, here, there, clock, undeliverable_seconds) for each in crossings if each.way is way]
@@ -205,7 +204,7 @@ async def _watch_targets(side: Transport, passages: Sequence[Passage], clock: Cl
             of = crossing.cell, crossing.way.value, crossing.name
             try:
                 behind = await side.waiting(crossing.queue.name)
-            except (Unavailable, BrokerRefused):  # it is just being made
+            except (Unavailable, BrokerRefused):  # the queue is being declared
                 behind = 0
             WAITING.labels(*of).set(behind + passage.in_hand)
             LAG.labels(*of).set(max(clock.now() - passage.oldest, 0.0) if passage.in_hand else 0.0)

@@ -1,4 +1,4 @@
-"""The bus in one process: a broker, its journal, and a socket for other processes of this machine."""
+"""The bus without RabbitMQ: an in-process broker, its journal, and a socket for other local processes."""
 
 from bus.local.broker import Chaos, LocalBroker
 from bus.local.transport import LocalTransport

@@ -1,6 +1,6 @@
-"""The in-process broker of the embedded default and of the simulation, which behaves as RabbitMQ does.
+"""The in-process broker for installations without RabbitMQ and for simulations; behaves as RabbitMQ does.
 
-With a source of chance it reorders and duplicates messages, the same way for the same seed.
+For simulations it can reorder and duplicate messages at random, reproducibly for the same seed.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ LONGEST_DELAY = 86400.0  # of the stored delays: the wall clock may have been se
 
 @dataclass(frozen=True, slots=True)
 class Chaos:
-    """Injected faults of the in-process broker: probabilities of reordered and of repeated deliveries."""
+    """Fault injection for the in-process broker: probabilities of reordered and duplicated messages."""
 
     chance: random.Random
     reorder: float = 0.0
@@ -29,10 +29,10 @@ class Chaos:
 
 
 class ItemReader(Protocol):
-    """The interface of a reader of an in-process queue."""
+    """The interface of a consumer of an in-process queue."""
 
     def accept(self) -> bool:
-        """Take one message off the queue; return False if the reader's prefetch is exhausted."""
+        """Take one message from the queue; return False if the consumer's prefetch limit is reached."""
 
 
 @dataclass(eq=False, slots=True)
@@ -50,7 +50,7 @@ class LocalQueue:
     readers: list[ItemReader] = field(default_factory=list)
 
     def wake(self) -> None:
-        """Hand waiting messages to waiting readers, in turn."""
+        """Deliver waiting messages to the consumers, round-robin, within their prefetch limits."""
         idle = 0
         while self.items and idle < len(self.readers):
             reader = self.readers.pop(0)
@@ -59,7 +59,7 @@ class LocalQueue:
 
 
 class LocalBroker:
-    """Queues and dead letters, shared by every LocalTransport connected to it."""
+    """An in-process message broker; each LocalTransport is one connection to it."""
 
     def __init__(
         self, *, chaos: Chaos | None = None, journal: Journal | None = None, clock: Clock | None = None
@@ -135,7 +135,7 @@ class LocalBroker:
             self._journal.remove(item.row)
 
     def delivered(self, queue: LocalQueue, item: QueuedItem, *, back: bool = False) -> None:
-        """Record in the journal that a reader received this message, or put it `back`, if that is counted."""
+        """Store how often a message was delivered, if its queue counts this; `back`: it was requeued."""
         if self._journal is not None and queue.spec.notes_readers and item.row:
             self._journal.note(item.row, item.crashes + (not back))
 
@@ -155,7 +155,7 @@ class LocalBroker:
             self._journal.remove_dead_letters(letter.id)
 
     def dead_behind(self, after: str, beginning: str) -> Iterator[DeadLetter]:
-        """Yield the present dead letters after the given one; later arrivals are not included."""
+        """Yield the dead letters that now follow the letter with the id `after`, without later arrivals."""
         if after and after not in self.dead:
             raise NoSuchLetter(f"there is no dead letter {after} any more; begin again with the oldest")
         behind = iter(tuple(self.dead.values()))

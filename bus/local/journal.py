@@ -1,5 +1,5 @@
-"""The journal of the in-process broker: queues, messages and dead letters in one SQLite file. Additions are
-committed together, off the event loop. A removal that is lost in a crash only causes a redelivery.
+"""Stores the in-process broker's queues, messages and dead letters in one SQLite file. Entries are committed
+in batches on another thread. If a crash loses the removal of a message, the message is only redelivered.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ _Statement = tuple[str, tuple[object, ...]]
 
 @dataclass(frozen=True, slots=True)
 class StoredEnvelope:
-    """A message that was in a queue when the process ended."""
+    """A stored message, which was in a queue when the process ended."""
 
     row: int
     queue: str
@@ -68,7 +68,7 @@ class Journal:
         self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="journal")
 
     def restore(self, now: float) -> tuple[list[StoredEnvelope], list[DeadLetter]]:
-        """Return stored messages, oldest first, and dead letters; unreadable entries become dead letters."""
+        """Return stored messages, oldest first, and dead letters; unreadable messages become dead letters."""
         letters = [
             _letter(str(id_), data)
             for id_, data in self._file.execute("SELECT id, letter FROM dead ORDER BY rowid")
@@ -92,7 +92,7 @@ class Journal:
         return items, letters
 
     def queues(self) -> list[QueueSpec]:
-        """Return the durable queues declared so far; one whose entry is unreadable must be declared again."""
+        """Return the durable queues declared so far; a queue with an unreadable entry is left out."""
         specs = []
         for name, data in self._file.execute("SELECT name, spec FROM queues ORDER BY rowid"):
             try:
@@ -106,7 +106,7 @@ class Journal:
         self._pending.append(("INSERT OR REPLACE INTO queues VALUES (?, ?)", (spec.name, data)))
 
     def add(self, queue: str, envelope: Envelope, due: float, delivered: int | None = None) -> int:
-        """Store the envelope. `delivered` is its number of deliveries, or None if they are not counted."""
+        """Store a message. `delivered` is its number of deliveries, or None if they are not counted."""
         row = next(self._rows)
         data = msgspec.json.encode(envelope)
         self._pending.append(("INSERT INTO kept VALUES (?, ?, ?, ?, ?)", (row, queue, data, due, delivered)))
@@ -141,7 +141,7 @@ class Journal:
         self._file.close()
 
     def _write(self) -> None:
-        """Commit the pending entries; entries that arrive meanwhile make up the next commit."""
+        """Commit the pending entries; entries that arrive during a commit wait for the next one."""
         if self._writing or not self._waiting:
             return
         self._writing = True
@@ -179,13 +179,13 @@ class Journal:
                 self._file.execute(statement, values)
             self._file.execute("COMMIT")
         finally:
-            self._file.rollback()  # of no effect on what is committed
+            self._file.rollback()  # no effect after a commit
 
 
 def _letter(id_: str, data: bytes) -> DeadLetter:
     try:
         return _letters.decode(data)
-    except _UNREADABLE as problem:  # it stays in the file as it is, and goes with its id like any other
+    except _UNREADABLE as problem:  # it stays in the file until it is removed by its id
         return _unreadable(id_, "", data, f"the stored dead letter is unreadable: {problem}", 0.0)
 
 

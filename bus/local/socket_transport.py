@@ -1,4 +1,4 @@
-"""The bus over a socket file of its owner: `berth boot` in one terminal reaches `berth up` in another."""
+"""The bus over a Unix socket: a process such as `berth boot` uses the in-process broker of `berth up`."""
 
 import asyncio
 import itertools
@@ -20,7 +20,7 @@ LINE_LIMIT = 64 * 1024 * 1024
 
 
 class SocketCall(msgspec.Struct, omit_defaults=True):
-    """A call of a client over the socket, with its number (0: the client expects no reply)."""
+    """A client's call over the socket, with its number (0: the client expects no reply)."""
 
     do: str
     id: int = 0
@@ -28,7 +28,7 @@ class SocketCall(msgspec.Struct, omit_defaults=True):
     envelopes: list[Envelope] = []
     expected: list[bool] = []
     queue: str = ""
-    number: float = 0  # seconds, prefetch, limit, inbox or tag: what the deed needs
+    number: float = 0  # seconds, prefetch, limit, inbox or tag, depending on `do`
     letter: DeadLetter | None = None
     ids: list[str] = []
     after: str = ""
@@ -36,7 +36,7 @@ class SocketCall(msgspec.Struct, omit_defaults=True):
 
 
 class SocketReply(msgspec.Struct, omit_defaults=True):
-    """The server's reply to a call, or a delivery."""
+    """The server's reply to a call, or a message that it delivers."""
 
     id: int = 0
     error: str = ""
@@ -56,7 +56,7 @@ words = msgspec.json.Decoder(SocketReply)
 
 
 class SocketServer:
-    """The server of the socket: one LocalTransport for each connected process."""
+    """Serves the in-process broker over a Unix socket, with one LocalTransport for each connected process."""
 
     def __init__(self, broker: LocalBroker, path: Path) -> None:
         self.broker = broker
@@ -167,7 +167,7 @@ class _ClientConnection:
 
 
 class SocketTransport(asyncio.Protocol):
-    """A Transport that reaches the in-process broker of another process over its socket."""
+    """Connects to the in-process broker of another process over its Unix socket."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -188,7 +188,7 @@ class SocketTransport(asyncio.Protocol):
             ) from None
 
     async def close(self) -> None:
-        """Close the connection; return when messages in hand are requeued and private queues are deleted."""
+        """Close the connection; return when its messages are requeued and its private queues are deleted."""
         if self._line is not None:
             with suppress(Unavailable):
                 await self._call(SocketCall("leave"))
@@ -202,7 +202,7 @@ class SocketTransport(asyncio.Protocol):
 
     async def send(self, queue: str, envelope: Envelope, *, expected: bool = False) -> None:
         try:
-            msgspec.json.decode(envelope.body)  # it goes into a line of JSON as it is
+            msgspec.json.decode(envelope.body)  # the body is embedded in a line of JSON unchanged
         except (msgspec.DecodeError, RecursionError) as problem:
             raise Undecodable(f"not JSON: {problem}") from None
         await self._call(SocketCall("send", queue=queue, envelopes=[envelope], expected=[expected]))

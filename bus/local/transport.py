@@ -1,4 +1,4 @@
-"""LocalTransport: the bus over a LocalBroker. Messages that are not settled when a connection closes are
+"""LocalTransport: a connection to the in-process broker. When a connection closes, its unsettled messages are
 redelivered.
 """
 
@@ -48,7 +48,7 @@ class _LocalInbox:
         self.prefetch = prefetch
         self._ready: deque[_LocalDelivery] = deque()
         self._unsettled: dict[_LocalDelivery, None] = {}
-        self._bytes = 0  # their size
+        self._bytes = 0  # total size of unsettled messages
         self._arrived = asyncio.Event()
 
     def accept(self) -> bool:
@@ -64,7 +64,7 @@ class _LocalInbox:
         return True
 
     def settle(self, delivery: _LocalDelivery) -> bool:
-        """Settle the delivery; return False if the connection was closed before, which requeued it."""
+        """Settle the message; return False if it was requeued before, because the connection closed."""
         known = delivery in self._unsettled
         if known:
             self._forget(delivery)
@@ -96,7 +96,7 @@ class _LocalInbox:
         self._end(tuple(self._unsettled))
 
     def _end(self, deliveries: Sequence[_LocalDelivery]) -> None:
-        """Stop reading the queue, and put unsettled deliveries back at its front, in order."""
+        """Stop consuming the queue, and put unsettled messages back at its front, in their sequence."""
         if self in self.queue.readers:
             self.queue.readers.remove(self)
         for delivery in reversed(deliveries):
@@ -112,7 +112,7 @@ class _LocalInbox:
 
 
 class LocalTransport:
-    """One connection to a LocalBroker."""
+    """A connection to the in-process broker."""
 
     def __init__(self, broker: LocalBroker) -> None:
         self.broker = broker

@@ -1,4 +1,4 @@
-"""Envelopes and dead letters as AMQP messages, and back. No content of a foreign message raises an
+"""Converts envelopes and dead letters to AMQP messages, and back. No content of a foreign message raises an
 exception.
 """
 
@@ -31,7 +31,7 @@ _STRANGERS = uuid.UUID("6b8a3c52-51c5-5d0e-9f0b-5f6f2c0f5d3e")
 
 
 def properties_of(envelope: Envelope, key: str, user: str | None = None) -> Any:
-    """Return the AMQP properties of an envelope that this user publishes alone to this key or queue."""
+    """Return the AMQP properties of an envelope that is published alone, with this key, by this user."""
     # Numbers of seconds are texts: AMQP's float has half the precision.
     facts: dict[str, Any] = {
         "key": _short(envelope.key) if envelope.key != key else "",
@@ -70,10 +70,10 @@ def properties_of_frame(id_: str, user: str | None = None) -> Any:
 def open_message(
     message: Arrived, key: str, *, names_key: bool = True, problem: str = ""
 ) -> tuple[list[Envelope], str]:
-    """Return the envelopes in an AMQP message, and an error if it is unreadable.
+    """Return the envelopes in an AMQP message, and a description of the problem if it is unreadable.
 
-    `key` is the key it arrived by; only with `names_key` may the message contain another one. A message with
-    a `problem` is not taken apart: it can be requeued only as a whole, without losing the problem.
+    `key` is the key by which it arrived; only with `names_key` may its content state another key. A message
+    with a `problem` is not taken apart: it can be requeued only as a whole, without losing the problem.
     """
     if problem:
         return [_alone(message, key, names_key)], problem
@@ -94,7 +94,7 @@ def open_message(
 
 
 def crashes(message: Arrived) -> int:
-    """Return how often an AMQP message was delivered without being settled, as the broker reports it."""
+    """Return how often the broker delivered this AMQP message before without getting an acknowledgement."""
     counted = message.headers.get("x-delivery-count")
     if counted is None:
         return 1 if message.redelivered else 0
@@ -128,7 +128,7 @@ def _alone(message: Arrived, key: str, names_key: bool) -> Envelope:
 
 
 def _id_for_stranger(message: Arrived) -> str:
-    """Return an id for an AMQP message without one, derived from its content: the same at redelivery."""
+    """Return an id for an AMQP message that has none, derived from its content: equal after a redelivery."""
     content = f"{message.key}|{message.correlation}|{message.timestamp}|{message.body.hex()}"
     return str(uuid.uuid5(_STRANGERS, content))
 
@@ -157,7 +157,7 @@ def properties_of_letter(letter: DeadLetter, user: str | None = None) -> Any:
 def letter_in(message: Arrived, names: BrokerNames) -> DeadLetter:
     """Return the dead letter in an AMQP message, also if the broker dead-lettered it (key <ms>.<queue>).
 
-    Its origin is determined by the key only, which the broker's permissions verify.
+    Its cell is taken from the routing key only, which the broker's permissions verify.
     """
     by, _, rest = message.key.partition(".")
     queue = "" if by == LETTER else names.plain(rest)
@@ -212,7 +212,7 @@ def _seconds(value: object) -> float:
 
 
 def _bounded(number: int) -> int:
-    """Return the number, limited to the 64 bits that any AMQP client can read."""
+    """Return the number, limited to the range from 0 to the largest integer that AMQP clients can read."""
     return max(0, min(number, MAX_COUNT))
 
 

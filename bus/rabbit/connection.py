@@ -1,4 +1,4 @@
-"""One AMQP connection: opening it, and how it fails."""
+"""Opens AMQP connections and channels, and translates their errors."""
 
 import asyncio
 import logging
@@ -38,11 +38,11 @@ _REFUSALS = ("ACCESS_REFUSED", "NOT_FOUND", "RESOURCE_LOCKED", "PRECONDITION_FAI
 
 
 class BadCredentials(Unavailable):
-    """The broker rejects our user or password; another try will not help."""
+    """The broker rejects our user name or password; a retry will not help."""
 
 
 class RequestRefused(Exception):
-    """The broker refused a request and closed the channel. `code` is the name of the reason in AMQP."""
+    """The broker refused a request and closed the channel. `code` is AMQP's name of the error."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
@@ -51,7 +51,7 @@ class RequestRefused(Exception):
 
 @contextmanager
 def raising_refusals() -> Iterator[None]:
-    """Convert requests that the broker refuses within the block to RequestRefused; other errors pass."""
+    """Within the block, convert errors of requests that the broker refused to RequestRefused."""
     try:
         yield
     except ChannelClosed as closed:
@@ -60,7 +60,7 @@ def raising_refusals() -> Iterator[None]:
 
 @asynccontextmanager
 async def answered() -> AsyncIterator[None]:
-    """Wait for the reply to a request; raise one of BROKEN if it does not arrive in time."""
+    """Limit the wait for a broker's reply within the block; raise an exception of BROKEN if it is missing."""
     with raising_refusals():
         async with asyncio.timeout(ANSWER_SECONDS):
             yield
@@ -68,7 +68,7 @@ async def answered() -> AsyncIterator[None]:
 
 @contextmanager
 def plainly(url: str, meanwhile: str = "") -> Iterator[None]:
-    """Convert AMQP errors within the block to BrokerRefused or Unavailable."""
+    """Within the block, convert AMQP errors to BrokerRefused or Unavailable."""
     try:
         yield
     except RequestRefused as refused:
@@ -80,13 +80,13 @@ def plainly(url: str, meanwhile: str = "") -> Iterator[None]:
 
 
 def refusal(closed: ChannelClosed) -> Exception:
-    """Return RequestRefused for a channel that the broker closed, else the exception itself."""
+    """Return RequestRefused if the broker closed the channel because of a request, else the error itself."""
     text = reason(closed)
     return RequestRefused(text) if text.startswith(_REFUSALS) else closed
 
 
 def broker_url(url: str, name: str) -> str:
-    """Return the checked URL with defaults for connection name and heartbeat. Errors do not quote it."""
+    """Check a RabbitMQ URL, and return it with a connection name and heartbeat. Errors do not quote it."""
     try:
         parts = urlsplit(url)
         good = parts.scheme in ("amqp", "amqps") and bool(parts.hostname) and parts.port != 0
@@ -100,7 +100,7 @@ def broker_url(url: str, name: str) -> str:
 
 
 def place(url: str) -> str:
-    """Return the URL of a broker without its password, for logs."""
+    """Return user, host and virtual host from the URL of a broker, without the password, for logs."""
     parts = urlsplit(url)
     user = f"{unquote(parts.username)}@" if parts.username else ""
     vhost = f" vhost {unquote(parts.path[1:])}" if len(parts.path) > 1 else ""
@@ -108,13 +108,13 @@ def place(url: str) -> str:
 
 
 def user_of(url: str) -> str | None:
-    """Return the user name in the URL of a broker."""
+    """Return the user name in a broker's URL, or None."""
     named = urlsplit(url).username
     return unquote(named) if named else None
 
 
 async def dial(url: str) -> Connection:
-    """Return a new connection to a broker; raise Unavailable or BadCredentials if there is none."""
+    """Return a new connection to a broker, or raise Unavailable or BadCredentials."""
     connection = Connection(make_url(url))
     connection.kwargs["transport_factory"] = _Streams()
     try:
@@ -145,19 +145,19 @@ async def dial(url: str) -> Connection:
 
 
 async def open_channel(connection: AbstractConnection, *, confirms: bool) -> AbstractChannel:
-    """Open a channel; one with confirms raises returned messages."""
+    """Open a channel. With `confirms`, the broker confirms messages, and unroutable ones raise an error."""
     async with asyncio.timeout(_OPENING_SECONDS):
         return await connection.channel(publisher_confirms=confirms, on_return_raises=confirms)
 
 
 def cancelled_by_us(problem: BaseException) -> bool:
-    """Return whether this task itself is being cancelled; the library also cancels its own futures."""
+    """Return whether this task is being cancelled: the AMQP library also raises CancelledError by itself."""
     task = asyncio.current_task()
     return isinstance(problem, asyncio.CancelledError) and task is not None and task.cancelling() > 0
 
 
 def reason(problem: BaseException) -> str:
-    """Return the text of an AMQP error in one line."""
+    """Return the text of an AMQP error, in one line."""
     text = " ".join(str(part) for part in problem.args if part is not None)
     return " ".join(text.split()) or type(problem).__name__
 

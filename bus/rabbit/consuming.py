@@ -1,4 +1,4 @@
-"""Reading a queue, now and after every reconnect: the prefetch count, and requeued messages."""
+"""Reads a queue, and continues after each reconnect; adjusts the prefetch count, and requeues messages."""
 
 import asyncio
 import logging
@@ -21,12 +21,12 @@ PutBack = Callable[[str, Sequence[Envelope]], Awaitable[None]]
 
 _AT_FIRST = 64  # AMQP messages in advance, until it is known how many envelopes they hold
 _AT_LEAST = 4  # enough to have the next one here while one is being settled
-_AT_MOST = 512  # what comes after small messages may be large: a megabyte each
+_AT_MOST = 512  # later messages may be large: a megabyte each
 _BEGINNING = 60.0  # seconds; a queue without a leader does not answer, and is asked again
 
 
 class RabbitInbox:
-    """A reader of a queue, which continues after every reconnect."""
+    """Reads messages from a queue, and continues after each reconnect."""
 
     def __init__(self, link: Link, spec: QueueSpec, prefetch: int, put_back: PutBack) -> None:
         self.more = asyncio.Event()
@@ -39,7 +39,7 @@ class RabbitInbox:
         self._stopping = False
         self._going_back: set[asyncio.Task[None]] = set()
         self._steering = asyncio.Lock()
-        self._size = 1.0  # envelopes in an AMQP message, of late
+        self._size = 1.0  # recent average of envelopes in an AMQP message
         self._bytes = 1.0  # average bytes per envelope: raised immediately, lowered slowly
 
     @property
@@ -82,7 +82,7 @@ class RabbitInbox:
         except BROKEN as problem:
             if cancelled_by_us(problem):
                 raise
-            reading.end()  # the broker has all back already, but for the last copies
+            reading.end()  # the broker has requeued all but the last copies
         self._requeue(reading)
         while reading.deliveries:
             reading.nack(reading.deliveries.popleft().tag)
@@ -96,7 +96,7 @@ class RabbitInbox:
             await self._reading.close()
 
     def send_back(self, parcel: Parcel, envelopes: Sequence[Envelope]) -> None:
-        """Put some envelopes of a shared AMQP message back into the queue, then acknowledge the message."""
+        """Publish some envelopes of an AMQP message to its queue again, then acknowledge the AMQP message."""
 
         async def send() -> None:
             backoff = Backoff(self._link.clock)
@@ -120,13 +120,13 @@ class RabbitInbox:
         task.add_done_callback(self._going_back.discard)
 
     def _requeue(self, reading: Reading) -> None:
-        """Requeue unpacked envelopes, and messages from a queue that was deleted meanwhile."""
+        """Requeue the envelopes that no caller has received yet, also if the queue was deleted meanwhile."""
         while reading.opened or (reading.deliveries and reading.is_last_copy(reading.deliveries[0].tag)):
             if reading.opened or self._open_next(reading):
                 reading.next_delivery().requeue()
 
     async def _all_back(self) -> None:
-        """Wait until requeued messages are in their queue; a lost connection redelivers them anyway."""
+        """Wait until requeued messages are in their queue; if the connection breaks, they are redelivered."""
         if self._going_back:
             await asyncio.wait(self._going_back, timeout=5.0)
 
@@ -173,7 +173,7 @@ class RabbitInbox:
                 return None  # we close
 
     async def _attend(self, reading: Reading) -> None:
-        """Send acknowledgements until the channel ends or, after a stop, until every message is settled."""
+        """Send acknowledgements until the channel closes or, after `stop`, until every message is settled."""
         try:
             while not reading.closed and not (self._stopping and not reading.unsettled):
                 await reading.wake.wait()
@@ -185,7 +185,7 @@ class RabbitInbox:
                 raise
             log.info("%s: reading was interrupted: %s", self._name, reason(problem))
             if isinstance(problem, RequestRefused) and problem.code == "NOT_FOUND":
-                reading.on_queue_deleted()  # it was deleted while we began to read it in another way
+                reading.on_queue_deleted()  # the queue was deleted while we changed the prefetch count
         self._requeue(reading)
         await reading.close()
 
@@ -222,7 +222,7 @@ class RabbitInbox:
         return False
 
     async def _tune(self, reading: Reading) -> None:
-        """Set the channel's prefetch count again: AMQP messages hold one envelope or hundreds."""
+        """Adjust the channel's prefetch count, because each AMQP message holds one envelope or hundreds."""
         async with self._steering:
             if not self._stopping and not reading.closed and not self._fits(reading.in_advance):
                 await self._consume(reading, self._wanted())
@@ -232,5 +232,5 @@ class RabbitInbox:
         return min(wanted, _AT_MOST, max(int(MAX_IN_HAND_BYTES / self._bytes), 1))
 
     def _fits(self, in_advance: int) -> bool:
-        """Return whether the present prefetch count is within a factor of four of the needed one."""
+        """Return whether this prefetch count is at most four times too small or too large."""
         return in_advance / 4 <= self._wanted() <= in_advance * 4

@@ -1,5 +1,5 @@
-"""The dead-letter queue: storing, paging without removal, and removal; and messages that a delay
-released while their queue could not be reached.
+"""The dead-letter queue: stores, pages through and removes dead letters. Also handles delayed messages whose
+queue could not be reached after the delay.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ Rescue = Callable[[DeadLetter], Awaitable[bool]]
 
 _AT_FIRST = 32  # letters fetched together; they may be a megabyte each
 _AT_MOST = 1024
-_SMALL_BYTES = 1024 * 1024  # letters that together are smaller make room for twice as many
+_SMALL_BYTES = 1024 * 1024  # below this total size, fetch twice as many next time
 _FETCHING_SECONDS = 2.0  # another reader may hold the expected messages
 
 
@@ -46,7 +46,7 @@ class DeadLetterQueue:
         await self._link.insist_on_queue(self._link.declare_dead, partial(self._link.post, post))
 
     async def each(self, after: str, beginning: str) -> AsyncGenerator[DeadLetter, None]:
-        """Yield the dead letters; after a reconnect, continue after the last one."""
+        """Yield the dead letters after the id `after`, without removing them; continue after a reconnect."""
         await self._link.declare_dead()
         met: set[str] = set()  # a letter stored twice counts once, at its first place
         reached = not after
@@ -107,7 +107,7 @@ class DeadLetterQueue:
 
 @dataclass(eq=False)
 class _Walk:
-    """One pass over the dead-letter queue, oldest first. Letters that stay keep their position."""
+    """Reads the dead-letter queue once, oldest first. Letters that are not removed keep their position."""
 
     _session: Session
     _name: str
@@ -130,7 +130,7 @@ class _Walk:
                 raise
 
     async def letters(self) -> AsyncGenerator[Arrived]:
-        """Yield each dead letter once, fetching a few together, because their bodies must fit into memory."""
+        """Yield each dead letter once, fetched in batches whose bodies fit into memory."""
         depth, size = self._session.topology.depth, _AT_FIRST
         left, _ = await depth(self._name)
         while True:
@@ -148,7 +148,7 @@ class _Walk:
         del self._held[message.tag]
 
     async def _fetch(self, count: int) -> list[Arrived]:
-        """Return the next dead letters; this channel keeps them unsettled after its consumer is cancelled."""
+        """Return the next dead letters, unacknowledged until they are removed or the channel closes."""
         fetched: list[Arrived] = []
         enough = asyncio.Event()
 
@@ -168,7 +168,7 @@ class _Walk:
         return fetched or await self._next_letters()
 
     async def _next_letters(self) -> list[Arrived]:
-        """Return the next dead letter, if any: it is read after all letters that were requeued."""
+        """Return the next dead letter in a list, or an empty list at the end of the queue."""
         message = await self._channel.get(self._name)
         if message is None:
             return []
@@ -183,8 +183,8 @@ _PREFETCH = 32
 
 @dataclass(eq=False)
 class UnroutedMessages:
-    """The reader of <exchange>.dead.0, the queue of delayed messages whose target queue was missing; it runs
-    in the process that declares the shared queues.
+    """Reads <exchange>.dead.0, the queue of delayed messages whose queue was missing, and sends them again.
+    Runs in the process that declares the shared queues.
     """
 
     _link: Link
@@ -203,7 +203,7 @@ class UnroutedMessages:
             await backoff.pause()
 
     async def _read(self, session: Session) -> None:
-        """Read until the channel ends, which raises ConnectionError."""
+        """Handle messages until the channel closes, then raise ConnectionError."""
         await session.topology.unrouted()
         channel = await session.channel()
         arrived: asyncio.Queue[Arrived | None] = asyncio.Queue()

@@ -1,6 +1,6 @@
-"""Deliveries of one channel: AMQP messages unpacked into envelopes, each settled separately. An AMQP message
-is acknowledged when all its envelopes are settled; a requeued envelope of a frame is sent to the queue
-again.
+"""Splits AMQP messages of one channel into envelopes, which are settled separately. An AMQP message is
+acknowledged when all of its envelopes are settled; to requeue one of several envelopes, it is published to
+the queue again.
 """
 
 import asyncio
@@ -23,14 +23,14 @@ SendBack = Callable[["Parcel", Sequence[Envelope]], None]
 
 
 class Reading:
-    """The unpacked deliveries of one channel, which alone can acknowledge them."""
+    """The unsettled AMQP messages of one channel, which only this channel can acknowledge."""
 
     def __init__(self, channel: BulkChannel) -> None:
         self.channel = channel
         self.consumer = ""
         self.in_advance = 0
         self.closed = False
-        self.last_copies = 0  # what came up to this tag is in no queue any more: it cannot be refused into it
+        self.last_copies = 0  # messages up to this tag cannot be requeued: their queue was deleted
         self.newest = 0
         self.deliveries: deque[Arrived] = deque()  # not taken apart yet
         self.opened: deque[RabbitDelivery] = deque()  # taken apart, not handed out yet
@@ -48,7 +48,7 @@ class Reading:
         return self.in_hand < prefetch and self.bytes_in_hand < MAX_IN_HAND_BYTES
 
     def next_delivery(self) -> "RabbitDelivery":
-        """Return the next unpacked envelope."""
+        """Return the next envelope, as a delivery to settle."""
         delivery = self.opened.popleft()
         self.in_hand += 1
         self.bytes_in_hand += len(delivery.envelope.body)
@@ -77,7 +77,7 @@ class Reading:
         self.wake.set()
 
     async def settle(self) -> None:
-        """Send the acknowledgements that were collected since the last call."""
+        """Send the acknowledgements collected since the last call."""
         async with self._telling:
             if self._waits is not None:
                 self._waits.cancel()
@@ -97,7 +97,7 @@ class Reading:
                     await self.channel.ack(tag)
 
     async def close(self) -> None:
-        """Wait until the acknowledgements are sent; the broker redelivers unsettled messages."""
+        """Send the acknowledgements and close the channel; the broker redelivers unsettled messages."""
         self.end()
         self.deliveries.clear()
         self.opened.clear()
@@ -112,7 +112,7 @@ class Reading:
 
 @dataclass(eq=False, slots=True)
 class Parcel:
-    """One received AMQP message, with the number of its envelopes that are not settled."""
+    """A received AMQP message, with the number of its envelopes that are not settled."""
 
     reading: Reading
     tag: int
@@ -129,7 +129,7 @@ class Parcel:
 
 
 class RabbitDelivery:
-    """An envelope handed to a reader. After a lost connection it cannot be settled, and is redelivered."""
+    """An envelope delivered to a reader; a broken connection redelivers it unless it was settled before."""
 
     __slots__ = ("_alone", "_open", "_parcel", "crashes", "envelope", "problem")
 
@@ -156,7 +156,7 @@ class RabbitDelivery:
             self._parcel.send_back(self._parcel, [self.envelope])
 
     def _release(self) -> bool:
-        """Count the delivery as settled. Return False if it was settled before or its connection is lost."""
+        """Count the delivery as settled. Return False if it was settled before, or its connection is lost."""
         reading = self._parcel.reading
         if not self._open or (reading.closed and not reading.is_last_copy(self._parcel.tag)):
             return False
@@ -168,8 +168,8 @@ class RabbitDelivery:
 
 
 def came_by(message: Arrived, names: BrokerNames, queue: str) -> tuple[str, bool, str]:
-    """Return the routing key of an AMQP message, whether it may state another key, and why the message is
-    refused, if it is.
+    """Return an AMQP message's routing key, whether its content may state another key, and why the message is
+    refused (empty if it is not).
 
     `queue` is the broker's name of the queue.
     """

@@ -1,4 +1,4 @@
-"""Foreign exchanges, such as Ironic's: the only part of this package that workers may import."""
+"""Consumes and publishes on exchanges of other systems, such as Ironic's. Workers may import this module."""
 
 import asyncio
 import logging
@@ -37,10 +37,10 @@ __all__ = ["BadCredentials", "ForeignListener", "ForeignPublisher", "Gap", "Hand
 log = logging.getLogger(__name__)
 
 PREFETCH = 1000
-SETTLE_SECONDS = 0.25  # what is handled within them is acknowledged together: the queue writes each down
+SETTLE_SECONDS = 0.25  # acknowledgements are combined for so long: a quorum queue logs each
 TOGETHER = 256  # largest number of messages handled together
 POLL_SECONDS = 5.0  # between two checks of the binding
-FIRST_POLL_SECONDS = 0.1  # while there is no exchange, growing to the above
+FIRST_POLL_SECONDS = 0.1  # while there is no exchange, growing to POLL_SECONDS
 _NEVER = 1_000_000_000  # redeliveries: RabbitMQ 4 would drop after 20
 
 HandleBodies = Callable[[Sequence[bytes]], Awaitable[None]]
@@ -49,13 +49,13 @@ Gap = Callable[[], None]
 
 @dataclass(eq=False)
 class ForeignListener:
-    """A durable queue of berth on a foreign exchange, consumed while `run` runs.
+    """Consumes messages from another system's exchange, through a durable queue of berth.
 
-    The exchange is never declared, because its owner could not use one with other arguments; until it
-    exists, it is checked repeatedly. A transient exchange disappears with its broker, and the binding with
-    it: so the binding is renewed periodically, and possible gaps are reported. All replicas share the queue,
-    and RabbitMQ delivers to one at a time, in order. Messages are acknowledged when their results are safe,
-    in batches; others are redelivered.
+    The exchange is never declared, because its owner could not use one with other arguments; until it exists,
+    it is checked repeatedly. A transient exchange disappears with its broker, and the binding with it: so the
+    binding is renewed periodically, and possible gaps are reported. All replicas share the queue, and
+    RabbitMQ delivers to one at a time, in order. Messages are acknowledged in batches after they are handled;
+    all others are redelivered.
     """
 
     url: str
@@ -66,7 +66,7 @@ class ForeignListener:
     name: str
     made_by: str  # a sentence about the exchange's owner
     quorum: bool = True
-    kept_seconds: float | None = None  # without us; then the broker drops our queue
+    kept_seconds: float | None = None  # seconds without a consumer until the broker deletes our queue
     poll_seconds: float = POLL_SECONDS
     clock: Clock = field(default_factory=Clock)
     subscribed: bool = field(default=False, init=False)  # connected, and bound to an exchange that is there
@@ -78,7 +78,7 @@ class ForeignListener:
         self._binding: AbstractChannel | None = None
 
     async def run(self, handle: HandleBodies, gap: Gap) -> None:
-        """Pass messages of the foreign exchange to `handle` in order; call `gap` after a possible loss."""
+        """Pass messages to `handle` in order, until cancelled; call `gap` if messages may have been lost."""
         backoff = Backoff(self.clock)
         while True:
             try:
@@ -139,7 +139,7 @@ class ForeignListener:
         return subscription
 
     async def _bind(self, connection: AbstractConnection) -> bool:
-        """Bind the queue by its routing keys. Return whether the exchange exists."""
+        """Bind the queue to the exchange by its routing keys. Return whether the exchange exists."""
         if self._binding is None or self._binding.is_closed:
             self._binding = await open_channel(connection, confirms=False)
         try:
@@ -166,7 +166,7 @@ class ForeignListener:
 
 
 class _Subscription:
-    """Messages that one channel has received and the listener has not processed yet."""
+    """Messages that a channel has received and that are not handled or acknowledged yet."""
 
     def __init__(self, channel: BulkChannel) -> None:
         self.channel = channel
@@ -184,7 +184,7 @@ class _Subscription:
         self._wake.set()
 
     async def next(self, until: float) -> tuple[list[bytes], int]:
-        """Return the oldest messages and their last delivery tag; empty if no message arrives in time."""
+        """Return the oldest messages and the last one's delivery tag; empty if no message arrives in time."""
         if not self._messages and not self._is_closed:
             self._wake.clear()
             with suppress(TimeoutError):
@@ -201,7 +201,7 @@ class _Subscription:
             await self._acknowledge()
 
     async def leave(self) -> None:
-        """Send pending acknowledgements before the channel closes."""
+        """Acknowledge all handled messages before the channel closes."""
         try:
             if self._safe > self._acknowledged:
                 await self._acknowledge()
@@ -223,10 +223,10 @@ class _Subscription:
 
 
 class ForeignPublisher:
-    """Publishes to an exchange in its owner's place. An existing exchange is used; a missing one is declared
-    like its owner would.
+    """Publishes to an exchange of another system, in place of that system. If the exchange is missing,
+    declares it as its owner would.
 
-    While the broker is unreachable, publishers get Unavailable and must repeat all messages.
+    If the broker is unreachable, `publish` raises Unavailable, and all messages must be published again.
     """
 
     def __init__(
@@ -241,15 +241,15 @@ class ForeignPublisher:
 
     @property
     def place(self) -> str:
-        """Return the address of the broker without its password."""
+        """Return the exchange and the broker's address, without the password, for logs."""
         return f"exchange {self._exchange} at {place(self._url)}"
 
     async def ready(self) -> None:
-        """Wait for a connection and for the exchange; raise Unavailable or BadCredentials."""
+        """Connect, and declare the exchange if it is missing; raise Unavailable or BadCredentials."""
         await self._opened()
 
     async def publish(self, messages: Sequence[tuple[str, bytes]]) -> None:
-        """Publish each body under its routing key, in this order, and wait for confirms if there are any."""
+        """Publish each body with its routing key, in this sequence; wait for confirms if they are enabled."""
         channel = await self._opened()
         sending = [channel.publish(self._post(key, body)) for key, body in messages]
         problems: list[BaseException | None] = []

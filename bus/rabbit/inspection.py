@@ -1,4 +1,4 @@
-"""Inspects a RabbitMQ, and deletes queues of removed cells and clients."""
+"""Inspects a RabbitMQ broker, and deletes the queues of removed cells and clients."""
 
 import asyncio
 from collections.abc import Iterable, Sequence
@@ -40,7 +40,7 @@ class BrokerState:
 async def inspect(
     url: str, exchange: str, queues: Sequence[QueueSpec], *, quorum: bool, pause: float, publishes: bool
 ) -> tuple[BrokerState, dict[str, int]]:
-    """Return the state of a RabbitMQ for `berth doctor`, with queue depths now and after a pause."""
+    """Return the state of a RabbitMQ broker for `berth doctor`, and the queue depths after a pause."""
     connection = await dial(broker_url(url, "berth doctor"))
     found = BrokerState()
     names = BrokerNames(exchange)
@@ -81,7 +81,7 @@ async def _waiting(topology: Topology, queue: str) -> tuple[int, int] | None:
 
 
 async def _takes(connection: AbstractConnection, exchange: str, found: BrokerState) -> bool:
-    """Return whether the broker confirms a test message in time; it has no queue and is returned."""
+    """Return whether the broker accepts a test message in time; no queue receives the message."""
     try:
         async with asyncio.timeout(TAKES_SECONDS):
             channel = await open_channel(connection, confirms=True)
@@ -101,7 +101,7 @@ _AGAIN_SECONDS = 0.2
 
 
 async def delete_queues(url: str, names: Iterable[str], *, unread_within: float = 0.0) -> list[str]:
-    """Delete queues, with a time only after their consumers have left; return the remaining names."""
+    """Delete queues; with `unread_within`, wait that long for their consumers. Return the queues left."""
     stay: list[str] = []
     connection = await dial(broker_url(url, "berth cell"))
     until = asyncio.get_running_loop().time() + unread_within
@@ -119,7 +119,7 @@ async def delete_queues(url: str, names: Iterable[str], *, unread_within: float 
 
 
 async def _deleted(connection: AbstractConnection, name: str, *, only_unread: bool) -> bool:
-    """Return whether a queue is deleted or missing, over a channel that a refusal would close."""
+    """Delete a queue, with `only_unread` only if it has no consumers; return whether it is deleted."""
     channel = await open_channel(connection, confirms=False)
     try:
         async with answered():

@@ -1,4 +1,4 @@
-"""A server for oslo.messaging's RPC, as OpenStack services use it on RabbitMQ.
+"""A server for the RPC calls of oslo.messaging, as OpenStack services send them over RabbitMQ.
 
 oslo.messaging acknowledges a call before it executes it, so the calls in progress are lost when a server
 dies. This server acknowledges a call after its reply is confirmed, so another server answers it instead.
@@ -38,7 +38,7 @@ _UNPACKED = ("method", "version", "namespace", "args", "_msg_id", "_reply_q", "_
 
 
 class RpcFailure(Exception):
-    """An exception for the caller of a method: its class, as `module.name`, and its arguments by name."""
+    """The exception to raise at the caller: its class as `module.name`, and its arguments by name."""
 
     def __init__(self, class_name: str, message: str, **kwargs: Any) -> None:
         super().__init__(message)
@@ -59,7 +59,7 @@ class RpcFailure(Exception):
 
 @dataclass(frozen=True)
 class RpcCall:
-    """One call or cast of a method. A cast has no reply address."""
+    """A call of a method, or a cast (a call without a reply, and so without a reply address)."""
 
     method: str
     version: str
@@ -74,7 +74,7 @@ class RpcCall:
 
 @dataclass(frozen=True)
 class RpcResult:
-    """The result of a call as JSON values; `undo` is awaited if the caller is gone before its reply."""
+    """The result of a call, as JSON values; `undo` is called if the caller has left before the reply."""
 
     value: object = None
     undo: Callable[[], Awaitable[None]] | None = None
@@ -84,7 +84,7 @@ RpcHandler = Callable[[RpcCall], Awaitable[RpcResult]]  # executes a method, or 
 
 
 def call_of(message: Arrived) -> RpcCall:
-    """Return the call in a message. Raise ValueError if the message is not one of oslo.messaging's."""
+    """Return the RPC call in an AMQP message. Raise ValueError if it is not in oslo.messaging's format."""
     body = unpacked(message.body)
     method = body.get("method")
     if not isinstance(method, str) or not isinstance(args := body.get("args") or {}, dict):
@@ -104,7 +104,7 @@ def call_of(message: Arrived) -> RpcCall:
 
 
 def unpacked(body: bytes) -> dict[str, Any]:
-    """Return the content of oslo.messaging's envelope. Raise ValueError if there is none."""
+    """Return the content of a message in oslo.messaging's envelope. Raise ValueError if it is invalid."""
     try:
         envelope = msgspec.json.decode(body)
         content = msgspec.json.decode(envelope["oslo.message"]) if "oslo.message" in envelope else envelope
@@ -122,7 +122,7 @@ def packed(content: Mapping[str, Any]) -> bytes:
 
 @dataclass(frozen=True, kw_only=True)
 class RpcAddress:
-    """Where a server receives calls: the exchange and topic, and how missing queues are declared.
+    """Where a server receives calls (exchange and topic), and how it declares missing queues.
 
     Existing exchanges and queues are used as they are. Missing ones are declared as oslo.messaging would with
     `amqp_durable_queues` (durable) and `rabbit_quorum_queue` (quorum, which implies durable).
@@ -136,7 +136,7 @@ class RpcAddress:
 
 
 class RpcServer:
-    """Receives calls of a topic, together with all other servers of the topic, and casts to all servers."""
+    """Executes the calls of a topic, shared with the topic's other servers, and casts sent to all servers."""
 
     def __init__(
         self, address: RpcAddress, handler: RpcHandler, *, name: str, clock: Clock | None = None
@@ -148,7 +148,7 @@ class RpcServer:
         self.listens = asyncio.Event()
 
     async def run(self) -> None:
-        """Serve until cancelled; reconnect whenever the broker is away."""
+        """Execute calls until cancelled; reconnect whenever the connection breaks."""
         backoff, complaint = Backoff(self._clock), ""
         while True:
             try:
@@ -187,7 +187,7 @@ class RpcServer:
         raise ConnectionError(why)
 
     async def _declare(self, connection: AbstractConnection) -> str:
-        """Declare what is missing, and return the name of the queue for casts to all servers."""
+        """Declare missing exchanges and queues; return the name of the queue for casts to all servers."""
         topic, durable = self._address.topic, self._address.durable or self._address.quorum
         await self._exchange(connection, self._address.exchange, ExchangeType.TOPIC, durable=durable)
         await self._exchange(connection, f"{topic}_fanout", ExchangeType.FANOUT, auto_delete=True)
@@ -224,7 +224,7 @@ class RpcServer:
             await channel.close()
 
     async def _execute(self, channel: BulkChannel, message: Arrived) -> None:
-        """Execute one call, send its reply, and acknowledge the call."""
+        """Execute one call, publish its reply, then acknowledge the call."""
         try:
             try:
                 call = call_of(message)
@@ -260,7 +260,7 @@ class RpcServer:
                 await result.undo()
 
     async def _heartbeats(self, channel: BulkChannel, call: RpcCall) -> None:
-        """Report to the caller that its call is still executed, at twice the rate that it expects."""
+        """Send the caller heartbeats while its call is executed, at twice the rate that it expects."""
         while call.reply_queue and call.monitored:
             await asyncio.sleep(call.monitored / 2)
             try:

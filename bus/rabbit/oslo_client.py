@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 
 class RpcClient:
-    """Forwards calls to the servers of another topic or virtual host, and returns their answers."""
+    """Forwards RPC calls to the servers of another topic or virtual host, and returns their results."""
 
     def __init__(self, address: RpcAddress, *, name: str, clock: Clock | None = None) -> None:
         self._address = address
@@ -31,7 +31,7 @@ class RpcClient:
         self._opening = asyncio.Lock()
 
     async def forward(self, call: RpcCall, timeout: float) -> object:
-        """Return the result of the call, or raise RpcFailure as its server did, or Unavailable."""
+        """Return the result of a forwarded call, raise RpcFailure if its server did, or raise Unavailable."""
         channel = await self._opened()
         id_ = self._clock.uuid().replace("-", "")
         answer: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()

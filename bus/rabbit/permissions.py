@@ -1,5 +1,5 @@
-"""Permissions of RabbitMQ users, derived from workers' tables: patterns of names (configure, write, read) and
-of routing keys (write: to publish; read: to bind). No pattern permits a wildcard that its binding lacks.
+"""Derives the permissions of RabbitMQ users from the workers' tables: patterns of queue and exchange names,
+and of routing keys to publish and bind. A user may bind only the wildcards that its workers bind.
 """
 
 import re
@@ -18,13 +18,13 @@ from bus.worker import Worker, asks_as, reply_prefix, suspects_queue
 
 _WORD = r"[A-Za-z0-9_-]+"
 _RANDOM = "[0-9a-f]{8}"
-_NONE = "^$"  # no name and no key is empty
+_NONE = "^$"  # matches no name and no key: none is empty
 _FIELD = re.compile(r"\{(\w+)\}")
 
 
 @dataclass(frozen=True)
 class KeyPatterns:
-    """Patterns of the routing keys by which a user may publish to an exchange, and may bind its queues."""
+    """Regular expressions of the routing keys that a user may publish to one exchange, or bind queues by."""
 
     exchange: str
     write: str
@@ -33,7 +33,7 @@ class KeyPatterns:
 
 @dataclass(frozen=True)
 class Permissions:
-    """The permissions of a RabbitMQ user: regular expressions of names and routing keys."""
+    """A RabbitMQ user's permissions, as regular expressions of queue and exchange names and routing keys."""
 
     configure: str
     write: str
@@ -43,7 +43,7 @@ class Permissions:
 
 @dataclass(frozen=True)
 class UserLimits:
-    """Limits of one RabbitMQ user. The number of its queues is limited by permissions for names."""
+    """The limits of one RabbitMQ user. How many queues it may declare is limited by their permitted names."""
 
     connections: int
     channels: int
@@ -52,7 +52,7 @@ class UserLimits:
 
     @property
     def of_user(self) -> dict[str, int]:
-        """Return the limits in the format in which RabbitMQ stores them with the user."""
+        """Return the limits in the format of RabbitMQ's definitions of users."""
         return {"max-connections": self.connections, "max-channels": self.channels}
 
 
@@ -87,7 +87,7 @@ FLOOD_BYTES = 64 * 1024 * 1024  # of one cell's messages that wait on one queue
 
 def definitions(users: Mapping[str, BrokerUser], cells: Sequence[str] = (), exchange: str = "berth",
                 vhost: str = "/", flood_bytes: int = FLOOD_BYTES) -> dict[str, Any]:  # fmt: skip
-    """Return RabbitMQ users with permissions and limits, in the format of its `import_definitions`."""
+    """Return RabbitMQ users with permissions and limits, in the format of RabbitMQ's `import_definitions`."""
     permissions = [(name, user.permissions) for name, user in users.items()]
     return {
         "users": [
@@ -117,7 +117,7 @@ def definitions(users: Mapping[str, BrokerUser], cells: Sequence[str] = (), exch
 def _policies(
     users: Mapping[str, BrokerUser], cells: Sequence[str], exchange: str, vhost: str, flood_bytes: int
 ) -> list[dict[str, Any]]:
-    """Return the policies that limit the bytes in queues of the users and in queues that one cell fills."""
+    """Return RabbitMQ policies that limit the bytes in users' queues, and in queues that one cell fills."""
     limited: list[tuple[str, str, int, str]] = [
         (flood_policy(cell, exchange), filled_by(cell, exchange), flood_bytes, "reject-publish")
         for cell in cells
@@ -141,7 +141,7 @@ def _policies(
 
 
 def queue_policy(user: str) -> str:
-    """Return the name of the policy that limits the queues that this user may declare."""
+    """Return the name of the policy that limits the queues of this user."""
     return f"{user} queues"
 
 
@@ -150,15 +150,15 @@ def flood_policy(cell: str, exchange: str = "berth") -> str:
 
 
 def filled_by(cell: str, exchange: str) -> str:
-    """Return a pattern of the names of the queues that only this cell fills and other workers read."""
+    """Return a pattern of the names of queues that only this cell publishes to, and other workers consume."""
     names, of = BrokerNames(exchange), re.escape(cell)
     return _any_of(_named(names, [rf"placement:inventory\.reported\.{of}", rf"ask:placement\..+\.{of}"]))
 
 
 def of_cell(cell: str, workers: Sequence[Worker], exchange: str = "berth") -> Permissions:
-    """Return the permissions of a cell's workers: its conductor, an agent, or all in one process.
+    """Return the permissions of the user of a cell's workers: conductor, one agent, or all of them.
 
-    Durable queues are named exactly, because RabbitMQ has no limit for the number of a user's queues.
+    Names of durable queues are listed exactly, because RabbitMQ cannot limit how many queues a user declares.
     """
     names = BrokerNames(exchange)
     suspects = {suspects_queue(worker.name).name for worker in workers}
@@ -194,7 +194,7 @@ def of_cell(cell: str, workers: Sequence[Worker], exchange: str = "berth") -> Pe
 
 
 def queues_within(cell: str, exchange: str = "berth") -> str:
-    """Return the pattern of all queues that workers of this cell may ever have declared."""
+    """Return a pattern of the names of all queues that any worker of this cell can have declared."""
     of = re.escape(cell)
     queues = [rf"(agent|conductor)\.{of}[.:].+", rf"ask:cell\.{_WORD}\.{of}", _replies_to(cell)]
     return _any_of(_named(BrokerNames(exchange), queues))
@@ -205,8 +205,8 @@ def of_ferry(
 ) -> Permissions:
     """Return the permissions of a ferry.
 
-    At the central broker it may publish and consume what crosses the cell's border; `at_cell_broker`
-    the reverse, and there it declares the exchanges.
+    At the central broker it may consume messages into the cell, and publish messages out of the cell; at the
+    cell's broker the reverse, and there it also declares the exchanges.
     """
     names = BrokerNames(exchange)
     (cell,) = {crossing.cell for crossing in crossings}
@@ -232,7 +232,7 @@ def of_ferry(
 
 
 def of_client(name: str, exchange: str = "berth") -> Permissions:
-    """Return the permissions of a client: one key to publish, one to ask, its results, a hundred queues."""
+    """Return a client's permissions: to publish requests and queries, and to read results in its queues."""
     names = BrokerNames(exchange)
     below = rf"client\.{re.escape(name)}\.[A-Za-z0-9._-]+"
     queues = _named(names, [rf"client\.{re.escape(name)}\.[0-9]{{1,2}}"])
@@ -264,7 +264,7 @@ def _carried_by(crossing: Crossing) -> str:
 
 
 def _published_by(topic: Topic[Any], cell: str) -> str:
-    """Return the pattern of a topic's routing keys, of one cell or of any cell."""
+    """Return a pattern of a topic's routing keys, for one cell or (without a cell) for all cells."""
     keys = _filled(topic.pattern, cell)
     return rf"{keys}(\.{_WORD})?" if topic.outsiders else keys
 
@@ -274,7 +274,7 @@ def _asked_by(query: Query[Any, Any], cell: str) -> str:
 
 
 def _replies_to(cell: str, askers: Sequence[str] = ()) -> str:
-    """Return the pattern of a cell's reply addresses: of the named workers, or of any worker of the cell."""
+    """Return a pattern of a cell's reply addresses, for the given workers or for all workers of the cell."""
     if askers:
         return rf"reply\.{re.escape(cell)}\.({'|'.join(map(re.escape, askers))})-{_RANDOM}\.{_RANDOM}"
     return rf"reply\.{re.escape(cell)}\.{_WORD}\.{_WORD}"

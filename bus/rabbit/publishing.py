@@ -1,5 +1,5 @@
-"""Publishing: while an AMQP message of a routing key is unconfirmed, further messages of that key gather, and
-the confirm sends them as one frame. Nothing waits when a key is idle.
+"""Publishes envelopes. While an AMQP message with a routing key is unconfirmed, further envelopes with that
+key wait, and then share the next AMQP message. If none is unconfirmed, an envelope is published immediately.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ Lane = tuple[str, str, bool, bool]  # exchange, routing key, mandatory, framed
 
 
 class Receipt:
-    """The outstanding confirms that one call of `send` waits for."""
+    """Counts the confirms that one call of `send` still waits for."""
 
     __slots__ = ("done", "missing", "problem")
 
@@ -32,7 +32,7 @@ class Receipt:
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def settle(self, problem: Exception | None) -> None:
-        """Count one more confirmed or refused message."""
+        """Count one message as confirmed, or as failed with `problem`."""
         self.problem = self.problem or problem
         self.missing -= 1
         if self.missing or self.done.done():
@@ -45,7 +45,7 @@ class Receipt:
 
 @dataclass(eq=False, slots=True)
 class _Queue:
-    """The envelopes that wait for one routing key, and the number of its unconfirmed AMQP messages."""
+    """The envelopes that wait to be published with one routing key."""
 
     lane: Lane
     waiting: deque[tuple[Envelope, Receipt]] = field(default_factory=deque)
@@ -74,7 +74,7 @@ class Publisher:
         self._sender = link.clock.uuid()
 
     async def send(self, exchange: str, envelopes: Iterable[tuple[str, Envelope, bool]]) -> None:
-        """Publish envelopes to this exchange, each with its routing key and whether it must reach a queue."""
+        """Publish envelopes to this exchange, each with its routing key and whether it needs a queue."""
         self._link.check()
         items = list(envelopes)
         receipt = Receipt(len(items))
@@ -89,7 +89,7 @@ class Publisher:
             await receipt.done
 
     def abandon(self) -> None:
-        """Fail all waiting calls, because the connection closes."""
+        """Raise Unavailable in all waiting calls of `send`, because the connection closes."""
         problem = Unavailable(
             f"the connection to RabbitMQ at {self._link.place} was closed before this was sent"
         )
@@ -99,7 +99,7 @@ class Publisher:
         self._queues.clear()
 
     def _schedule_send(self, queue: _Queue) -> None:
-        """Send waiting envelopes at the end of the event loop's iteration, together with the rest of it."""
+        """Publish waiting envelopes at the end of the event loop's iteration, so that more can join them."""
         if not self._stirred:
             asyncio.get_running_loop().call_soon(self._dispatch)
         self._stirred[queue] = None

@@ -1,4 +1,4 @@
-"""The connection of a process to its broker: one at a time, opened again whenever it breaks."""
+"""Keeps one connection to the broker open for a process: reconnects whenever it breaks."""
 
 import asyncio
 import logging
@@ -38,7 +38,7 @@ _NACKS = 8  # a broker that refuses a message so often, with growing pauses, is 
 
 
 class Link:
-    """The broker connection of a process, reopened after each failure with all declarations repeated."""
+    """A process's connection to the broker. After each reconnect, all its declarations are repeated."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class Link:
         self._life: asyncio.Task[None] | None = None
 
     async def open(self, patience: float) -> None:
-        """Connect to the broker within so many seconds; reconnect whenever the connection breaks later."""
+        """Connect to the broker within this many seconds, and from then on reconnect whenever it breaks."""
         session = await self._first(patience)
         self.closed = False
         started = asyncio.Event()
@@ -104,7 +104,7 @@ class Link:
         return self._group.create_task(work)
 
     async def session(self) -> Session:
-        """Wait for a session and return it."""
+        """Return the current connection with its channels; wait while the broker is unreachable."""
         while True:
             self.check()
             if self._session is not None:
@@ -113,7 +113,7 @@ class Link:
             await self._changed.wait()
 
     async def insist(self, action: Callable[[Session], Awaitable[T]]) -> T:
-        """Run an action on the broker connection, and again after each reconnect until it succeeds."""
+        """Run an action on the connection, and again after each reconnect, until it succeeds."""
         backoff = Backoff(self.clock)
         while True:
             session = await self.session()
@@ -132,7 +132,7 @@ class Link:
             await backoff.pause()
 
     async def undisturbed(self, work: Callable[[], Awaitable[T]]) -> T:
-        """Run a coroutine in its own task: a request cancelled halfway would close its channel."""
+        """Run a coroutine that its caller cannot cancel: a request cancelled halfway closes its channel."""
         self.check()
         outcome: asyncio.Future[T] = asyncio.get_running_loop().create_future()
 
@@ -154,7 +154,7 @@ class Link:
     async def insist_on_queue(
         self, declare: Callable[[], Awaitable[None]], publish: Callable[[], Awaitable[None]]
     ) -> None:
-        """Declare a queue and publish to it, and do both again if the queue was deleted meanwhile."""
+        """Declare a queue and publish to it; if the queue was deleted meanwhile, do both again."""
         await declare()
         try:
             await publish()
@@ -173,7 +173,7 @@ class Link:
             await self.insist(declare_next)
 
     def undeclare(self, spec: QueueSpec) -> None:
-        """Remove the queue from the declarations that a reconnect repeats."""
+        """Remove this queue from the declarations that are repeated after a reconnect."""
         self._declared.queues.pop(spec.name, None)
 
     async def declare_delay(self, milliseconds: int) -> None:
@@ -185,7 +185,7 @@ class Link:
         await self.insist(lambda session: session.topology.dead())
 
     async def post(self, post: Post) -> None:
-        """Publish a message, again after each reconnect, until the broker has confirmed it."""
+        """Publish a message, and again after each reconnect, until the broker confirms it."""
         apart = False
         nacks = 0
         backoff = Backoff(self.clock)
@@ -205,7 +205,7 @@ class Link:
                         f"RabbitMQ at {self.place} does not take messages for {post.key}"
                     ) from None
             except RequestRefused as refused:
-                # it closed the channel for everybody: find out by itself whether it is this message's fault
+                # the refusal closed the shared channel: try this message alone on another channel
                 if refused.code == "NOT_FOUND":
                     session.missed(mended)
                 elif apart:

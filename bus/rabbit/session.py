@@ -1,4 +1,4 @@
-"""One connection with its channels, and all objects declared on it, which are checked periodically."""
+"""One connection to the broker, with its channels. Checks periodically that all declared objects exist."""
 
 import asyncio
 import logging
@@ -25,9 +25,9 @@ class Session:
     ) -> None:
         self.connection = connection
         self.topology = topology
-        self.whole = asyncio.Event()  # nothing is known to be missing: publishing makes sense
+        self.whole = asyncio.Event()  # set while no exchange is known to be missing
         self.whole.set()
-        self.mended = 0  # how often it was made whole again
+        self.mended = 0  # how often missing exchanges were declared again
         self._declared = declared
         self._poll_seconds = poll_seconds
         self._missed = asyncio.Event()
@@ -39,11 +39,11 @@ class Session:
         self._oldest_since = 0.0
 
     async def channel(self) -> BulkChannel:
-        """Return a channel to read from."""
+        """Return a new channel for consuming."""
         return await BulkChannel().open(self.connection, confirms=False)
 
     async def publish(self, post: Post, *, apart: bool) -> None:
-        """Publish a message and return after the broker's confirm; with `apart`, on a separate channel."""
+        """Publish a message and wait for the broker's confirm; with `apart`, on a separate channel."""
         id_ = post.properties.message_id
         if apart or id_ in self._under_way:  # returned messages are identified by their ids
             async with self._apart:
@@ -72,7 +72,7 @@ class Session:
             return self._publisher
 
     async def _mind_the_unconfirmed(self) -> None:
-        """Publish messages again that stay unconfirmed for long: the broker may have lost the confirm."""
+        """If messages stay unconfirmed for long, publish them again: the broker may have lost a confirm."""
         channel, now = self._publisher, asyncio.get_running_loop().time()
         oldest = (channel, channel.oldest) if channel is not None and channel.oldest else None
         if channel is None or oldest is None or oldest != self._oldest:
@@ -91,7 +91,7 @@ class Session:
                 raise
 
     async def declare_all(self) -> None:
-        """Declare again all exchanges, queues and bindings of this process; existing ones stay."""
+        """Declare again all exchanges, queues and bindings of this process."""
         self.topology.forget()
         await self.topology.base(self._declared.central)
         if self._declared.dead:
@@ -108,11 +108,10 @@ class Session:
                 log.info("the private queue %s still belongs to our last connection: %s", spec.name, refused)
 
     async def settle_in(self) -> None:
-        """Declare all objects on a new connection; if exchanges are missing, wait as `watch` does.
+        """Declare all objects on a new connection; if some exchanges are missing, wait as `watch` does.
 
-        During a first declaration by another process the missing exchanges appear soon. A deleted exchange
-        is noticed by all other processes within one check, and they bind their queues again two checks
-        later.
+        If another process is declaring them for the first time, they appear soon. If an exchange was deleted,
+        all other processes notice it within one check, and bind their queues again two checks later.
         """
         was_whole = True
         for _ in range(40):
@@ -126,18 +125,18 @@ class Session:
             await asyncio.sleep(2 * self._poll_seconds)
 
     def missed(self, mended: int) -> None:
-        """Stop publishing because an exchange is missing, unless it was repaired since (`mended` grew)."""
+        """Stop publishing because an exchange is missing, unless it was redeclared since (`mended` grew)."""
         if mended == self.mended:
             self.whole.clear()
             self._missed.set()
 
     async def watch(self) -> None:
-        """Check periodically that the declared objects exist, and declare all of them again if not.
+        """Check periodically that the declared exchanges exist, and if not, declare everything again.
 
-        The broker does not report deleted exchanges, and a new one has no bindings. So a process that misses
-        one waits two checks, by which time all others have noticed it too, and publishes nothing until a
-        check later, when all are bound again. A deleted binding cannot be detected: all bindings are
-        declared again every few checks.
+        The broker does not report a deleted exchange, and a new one has no bindings. So a process waits two
+        checks, by which time all others have noticed it too, then declares everything, and publishes nothing
+        until a check later, when all have bound their queues. A deleted binding cannot be detected: all
+        bindings are declared again every few checks.
         """
         while True:
             for _ in range(_CHECKS_A_ROUND):
@@ -174,7 +173,7 @@ class Session:
         self.whole.set()
 
     async def _again(self) -> bool:
-        """Declare all exchanges and queues again. Return False if the broker refused that now."""
+        """Declare all exchanges, queues and bindings again. Return False if that failed."""
         try:
             await self.declare_all()
         except (*BROKEN, BrokerRefused, RequestRefused, ExchangeMissing) as problem:

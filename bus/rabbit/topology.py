@@ -7,8 +7,7 @@
     <exchange>.dead     the dead letters
     <exchange>.dead.0   a queue for delayed messages whose queue was missing: see `bus.rabbit.dead_letters`
 
-The placement worker declares the dead-letter queue and the queues of the usual delays, for users that may
-not.
+The placement worker declares the dead-letter queue and the usual delay queues, for users that may not.
 
 All four exchanges are topic exchanges, and the default exchange is not used, so that topic permissions can
 state which keys a user may publish and bind, and which queues it may reach: RabbitMQ checks keys nowhere
@@ -45,17 +44,17 @@ _NEVER = 1_000_000_000  # redeliveries: the runner bounds them, and RabbitMQ 4 w
 
 @dataclass(frozen=True, slots=True)
 class BrokerNames:
-    """Every name derives from the exchange's, so that systems can share a virtual host."""
+    """Names of objects on a broker, all derived from the exchange's: systems can share a virtual host."""
 
     exchange: str
 
     def queue(self, name: str) -> str:
-        """Return the name of a queue at the broker; the AMQP library rejects `*` in names."""
+        """Return a queue's name at the broker, given its name within berth (`*` becomes `+`)."""
         name = name.replace("*", "+")
         return name if self.exchange == "berth" else f"{self.exchange}:{name}"
 
     def key_for_reader(self, exchange: str, key: str) -> str:
-        """Return an envelope's routing key for its reader: of its publication, or the queue's name."""
+        """Return the routing key that a reader sees: the published key, or the queue's name if sent to it."""
         if exchange not in (self.queues, self.delay):
             return key
         return self.plain(key.partition(".")[2])
@@ -77,11 +76,11 @@ class BrokerNames:
         return f"{self.dead}.0"
 
     def plain(self, queue: str) -> str:
-        """Return the name of a queue within berth, given its name at the broker."""
+        """Return a queue's name within berth, given its name at the broker."""
         return queue if self.exchange == "berth" else queue.removeprefix(f"{self.exchange}:")
 
     def address(self, queue: str, milliseconds: int = 0) -> str:
-        """Return the routing key that reaches a queue by its name after this delay."""
+        """Return the routing key that sends a message to the queue of this name after this delay."""
         return f"{milliseconds}.{self.queue(queue)}"
 
 
@@ -90,7 +89,7 @@ def letter_key(cell: str) -> str:
 
 
 def delay_for(seconds: float) -> int:
-    """Return the milliseconds of the shortest delay queue that waits at least this long, up to a day."""
+    """Return the shortest delay of a delay queue, in milliseconds, that is long enough; at most a day."""
     for delay in DELAYS:
         if seconds <= delay:
             return int(delay * 1000)
@@ -100,7 +99,7 @@ def delay_for(seconds: float) -> int:
 
 @dataclass(slots=True)
 class Declared:
-    """Everything this process has declared, to declare it again after a reconnect."""
+    """All that this process has declared, to be declared again after a reconnect."""
 
     queues: dict[str, QueueSpec] = field(default_factory=dict)
     delays: set[int] = field(default_factory=set)  # milliseconds
@@ -109,12 +108,12 @@ class Declared:
 
 
 class ExchangeMissing(Exception):
-    """An exchange that existed before was deleted."""
+    """The error that an exchange, which existed before, was deleted."""
 
 
 @dataclass(eq=False)
 class Topology:
-    """Declares exchanges and queues over one connection, over a new channel after each refusal."""
+    """Declares exchanges, queues and bindings on one connection."""
 
     _connection: AbstractConnection
     names: BrokerNames
@@ -125,16 +124,16 @@ class Topology:
     _dead_is_ours: bool = False
 
     async def missing(self, *, delays: bool) -> list[str]:
-        """Return the missing exchanges; the exchange of delays only if it was declared before."""
+        """Return the missing exchanges; with `delays`, check the exchange of delayed messages too."""
         names = self.names
         wanted = [names.exchange, names.dead, names.queues, *([names.delay] if delays else [])]
         async with self._one_at_a_time:
             return [name for name in wanted if not await self._exists(name)]
 
     async def base(self, central: Sequence[QueueSpec] = ()) -> None:
-        """Declare the exchanges and, if one is missing, the queues before the last exchange.
+        """Declare missing exchanges; before the last of them, declare the `central` queues.
 
-        All processes wait until every exchange exists, so none publishes to an exchange without its queues.
+        All processes wait until every exchange exists, so no message is published before these queues exist.
         """
         names = self.names
         async with self._one_at_a_time:
@@ -151,7 +150,7 @@ class Topology:
 
     @asynccontextmanager
     async def paused(self) -> AsyncIterator[None]:
-        """Delay declarations during the block: closing a connection during one logs a warning."""
+        """Delay declarations during the block: the AMQP library warns if a connection closes during one."""
         acquired = False
         with suppress(TimeoutError):
             async with asyncio.timeout(_PAUSE_SECONDS):
@@ -178,7 +177,7 @@ class Topology:
         await self._bind(name, self.names.queues, f"*.{name}")
 
     async def depth(self, name: str) -> tuple[int, int]:
-        """Return the number of undelivered messages of a queue, and the number of its consumers."""
+        """Return a queue's number of undelivered messages, and its number of consumers."""
         async with self._one_at_a_time:
             found = (await self._ask(lambda channel: channel.get_queue(name))).declaration_result
         return found.message_count or 0, found.consumer_count or 0
@@ -189,7 +188,7 @@ class Topology:
             await self._dead()
 
     async def delay(self, milliseconds: int) -> None:
-        """Declare the queue that returns messages after this delay."""
+        """Declare the queue that holds messages for this delay and then forwards them."""
         names = self.names
         name = f"{names.delay}.{milliseconds}"
         if name in self._made:
@@ -213,7 +212,7 @@ class Topology:
             await self._unrouted()
 
     def forget(self) -> None:
-        """Forget that these objects are declared, because one was deleted: next use declares them again."""
+        """Assume that nothing is declared, because an object was deleted: its next use declares it again."""
         self._made.clear()
 
     async def _unrouted(self) -> None:
@@ -223,7 +222,7 @@ class Topology:
             self._made.add(name)
 
     async def _dead(self) -> bool:
-        """Bind the dead-letter exchange; return False if our user has no permission."""
+        """Declare and bind the dead-letter queue; return False if our user may not."""
         name = self.names.dead
         if name not in self._made:
             self._dead_is_ours = await self._durable(name)
@@ -256,7 +255,7 @@ class Topology:
         return True
 
     async def _durable(self, name: str, arguments: dict[str, Any] | None = None) -> bool:
-        """Declare a durable queue. Return False if it exists and our user may not declare or bind it."""
+        """Declare a durable queue. Return False if the queue exists and our user may not declare it."""
         kind: dict[str, Any] = {"x-queue-type": "classic"}
         if self._quorum:
             kind = {"x-queue-type": "quorum", "x-delivery-limit": _NEVER}

@@ -1,4 +1,4 @@
-"""RabbitTransport: the bus over RabbitMQ. Everything is durable, confirmed and acknowledged by hand."""
+"""RabbitTransport: the bus over RabbitMQ, with durable queues, publisher confirms and acknowledgements."""
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
 from functools import partial
@@ -17,7 +17,7 @@ from bus.rabbit.topology import DELAYS, BrokerNames, Declared, delay_for
 
 
 class RabbitTransport:
-    """A connection to a RabbitMQ broker, opened again whenever it breaks; publishers wait meanwhile."""
+    """A connection to RabbitMQ, reopened whenever it breaks; calls wait meanwhile."""
 
     def __init__(
         self,
@@ -116,7 +116,7 @@ class RabbitTransport:
         return inbox
 
     async def depths(self, queues: Sequence[str]) -> BusDepths:
-        """Query the queues one by one: the broker has no request for several."""
+        """Return the depths of these queues, queried one by one: AMQP has no request for several."""
         return await self._link.undisturbed(lambda: self._link.insist(partial(_depths, self._names, queues)))
 
     async def dead_letters(self, limit: int = 1000, after: str = "", beginning: str = "") -> list[DeadLetter]:

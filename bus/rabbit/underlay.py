@@ -1,5 +1,5 @@
-"""Access below aio-pika's classes, to the channel and the connection; no other module uses it. Bulk
-publishing takes half the processor time, consuming an eighth (`python -m bench.amqp_client`).
+"""Faster channels than aio-pika's, which access its internals; no other module does. Publishing takes half of
+the processor time, consuming an eighth (`python -m bench.amqp_client`).
 """
 
 import asyncio
@@ -18,7 +18,7 @@ _HANGING_UP_SECONDS = 5.0
 
 
 class BulkChannel:
-    """A channel that publishes, or consumes, as fast as the broker can."""
+    """A channel that publishes and consumes many messages with little processor time."""
 
     async def open(self, connection: AbstractConnection, *, confirms: bool) -> Self:
         self._channel = await open_channel(connection, confirms=confirms)
@@ -41,15 +41,15 @@ class BulkChannel:
 
     @property
     def oldest(self) -> int:
-        """Return the delivery tag of the oldest unconfirmed message, or 0."""
+        """Return the delivery tag of the oldest unconfirmed message; 0 if there is none."""
         return 0 if self._wire.blocked else self._frames.oldest
 
     def fail_confirms(self, why: Exception) -> None:
-        """Fail all waiting confirms with this error."""
+        """Raise this error in all calls that wait for confirms."""
         self._frames.end(why)
 
     async def close(self) -> None:
-        """Close the channel, and fail all calls that wait for it."""
+        """Close the channel; all calls that wait for it raise an error."""
         async with answered():
             await self._under.close(ChannelInvalidStateError("the channel is closed"))
 
@@ -63,7 +63,7 @@ class BulkChannel:
             raise refusal(closed) from None
 
     async def consume(self, queue: str, in_advance: int, on_message: OnMessage) -> str:
-        """Consume a queue, with at most this many unsettled messages. Return the consumer tag."""
+        """Consume a queue with this prefetch count, and return the consumer tag."""
         consumer = f"{self._under.number}.{next(self._consumers)}"
         self._frames.consumers[consumer] = on_message
         async with answered():
@@ -72,7 +72,7 @@ class BulkChannel:
         return consumer
 
     def when_cancelled(self, call: Callable[[str], None]) -> None:
-        """Call the function when the broker cancels a consumer, because its queue was deleted."""
+        """Register a callback for when the broker cancels a consumer because its queue was deleted."""
         self._under.on_consumer_cancel_callbacks.add(lambda frame: call(frame.consumer_tag or ""))
 
     async def cancel(self, consumer: str) -> None:
@@ -81,7 +81,7 @@ class BulkChannel:
         self._frames.consumers.pop(consumer, None)
 
     async def get(self, queue: str) -> Arrived | None:
-        """Return the next message of a queue if it has one, without waiting."""
+        """Return the next message of a queue, or None if the queue is empty."""
         async with answered():
             message = await self._under.basic_get(queue)
         if message.delivery_tag is None:
@@ -114,7 +114,7 @@ async def _never(_: object) -> None:
 
 
 async def ended(connection: AbstractConnection) -> str:
-    """Return why a connection has ended."""
+    """Wait until the connection has closed, and return the reason."""
     if connection.transport is None:
         return "it was closed"
     under = connection.transport.connection
@@ -127,9 +127,9 @@ async def ended(connection: AbstractConnection) -> str:
 
 
 async def hang_up(connection: AbstractConnection) -> None:
-    """Close a connection, and fail all calls that wait for it."""
+    """Close a connection; all calls that wait for it raise an error."""
     transport, connection.transport = connection.transport, None
-    await connection.close()  # which without a transport waits for nothing; with one, for a silent broker too
+    await connection.close()  # does not wait, because there is no transport
     if transport is None:
         return
     under = transport.connection

@@ -1,7 +1,7 @@
-"""Encodes and decodes the frames that every message needs as bytes: publish, confirm, deliver, acknowledge.
+"""Encodes and decodes the AMQP frames of messages directly as bytes: publish, confirm, deliver, acknowledge.
 
-aio-pika's objects and queues for them take half of a conductor's processor time. All other frames are
-aio-pika's.
+aio-pika's objects and queues for these frames take half of a conductor's processor time. All other frames are
+left to aio-pika.
 """
 
 import asyncio
@@ -27,14 +27,14 @@ _LIFE_SECONDS = 5.0  # aio-pika gives a connection up that it reads nothing from
 # Class and method ids of the frames that are encoded and decoded here, and of those that are only decoded.
 _DELIVER, _RETURN, _PUBLISH, _ACK, _NACK = 0x3C003C, 0x3C0032, 0x3C0028, 0x3C0050, 0x3C0078
 _CLOSE, _CLOSED = 0x140028, 0x140029
-_BLOCKED, _UNBLOCKED = 0x0A003C, 0x0A003D  # the broker takes no messages, and takes some again
+_BLOCKED, _UNBLOCKED = 0x0A003C, 0x0A003D  # the broker accepts no messages; accepts them again
 _SETTLED = struct.Struct(">QB")  # a tag, and whether it stands for all before it
 _CONTENT = struct.Struct(">HHQH")  # class, weight, size of the body, and which properties follow
 _BASIC = 60
 
 
 class Post(msgspec.Struct, frozen=True):
-    """An AMQP message to publish. A `mandatory` message must reach a queue."""
+    """An AMQP message to publish. If it is `mandatory`, at least one queue must receive it."""
 
     exchange: str
     key: str
@@ -83,16 +83,16 @@ class NoQueueBound(Exception):
 
 
 class NotTaken(Exception):
-    """The broker could not keep the message."""
+    """The broker could not store the message (basic.nack)."""
 
 
 class Wire(asyncio.StreamReader):
-    """The incoming AMQP frames of a connection: frequent types go directly to their channel."""
+    """Reads a connection's AMQP frames; frequent ones go directly to their channel, not to aio-pika."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(limit=1024 * 1024, loop=loop)
         self.channels: dict[int, FramesOfChannel] = {}
-        self.blocked = False  # the broker is short of something, and takes nothing
+        self.blocked = False  # the broker is short of memory or disk, and accepts no messages
         self._clock = loop.time
         self._rest = b""
         self._framed = True
@@ -135,7 +135,7 @@ class Wire(asyncio.StreamReader):
 
 
 class FramesOfChannel:
-    """The frames of one channel: publications, deliveries and acknowledgements."""
+    """Sends and receives the frames of one channel: publications, confirms, deliveries, acknowledgements."""
 
     def __init__(
         self, wire: Wire, writer: asyncio.StreamWriter, number: int, frame_max: int, *, confirms: bool
@@ -155,7 +155,7 @@ class FramesOfChannel:
 
     @property
     def oldest(self) -> int:
-        """Return the delivery tag of the oldest unconfirmed message, or 0."""
+        """Return the delivery tag of the oldest unconfirmed message; 0 if there is none."""
         return next(iter(self._unconfirmed), 0)
 
     async def publish(self, post: Post) -> None:
@@ -204,7 +204,7 @@ class FramesOfChannel:
             self._writer.write(self._frame(_METHOD, method.to_bytes(4) + _SETTLED.pack(tag, how)))
 
     def take(self, kind: int, data: bytes, at: int, end: int) -> bool:
-        """Process a frame if it is of this channel's deliveries or confirms, and return whether it was."""
+        """Process a frame of a delivery or a confirm; return False, without effect, for any other frame."""
         if kind == _METHOD:
             return self._take_method(int.from_bytes(data[at : at + 4]), data, at + 4)
         coming = self._coming
@@ -259,7 +259,7 @@ class FramesOfChannel:
         properties = _properties(coming.header)
         if properties is None:
             properties = Properties()
-        if coming.consumer is None:  # it has come back: the confirm that follows means nothing
+        if coming.consumer is None:  # a returned message: the confirm that follows is ignored
             self._settled(self._tags.get(str(properties.message_id), 0), NoQueueBound())
             return
         on_message = self.consumers.get(coming.consumer)
@@ -274,20 +274,20 @@ _NONE: tuple[None, str] = (None, "")
 
 @dataclass(eq=False, slots=True)
 class _Coming:
-    """A message whose AMQP frames have not all arrived."""
+    """A message of which not all AMQP frames have arrived."""
 
     consumer: str | None  # None: returned messages
     tag: int
     exchange: str
     key: str
     redelivered: bool
-    size: int = 0  # of its body, so far as that has not come
+    size: int = 0  # bytes of the body that have not arrived
     header: bytes = b""
     bodies: list[bytes] = field(default_factory=list)
 
 
 def _properties(header: bytes) -> Any | None:
-    """Return the properties in a content header, or None if it is unreadable."""
+    """Return the message properties in a content header frame, or None if it is unreadable."""
     properties = Properties()
     try:
         *_, flags = _CONTENT.unpack_from(header)
@@ -300,10 +300,9 @@ def _properties(header: bytes) -> Any | None:
 
 
 def _readable(kind: int, frame: bytes) -> bytes:
-    """Return the frame of a content header, or one of the same length without properties if they cannot be
-    decoded.
+    """Return a content header frame, with unreadable properties replaced by none, in the same length.
 
-    Otherwise a foreign message's invalid timestamp would end the connection, again at every redelivery.
+    A foreign message's invalid timestamp would close the connection, again at every redelivery.
     """
     if kind != _HEADER or _properties(frame[_START.size : -len(_END)]) is not None:
         return frame

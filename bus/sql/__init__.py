@@ -1,1 +1,1 @@
-"""Databases, PostgreSQL or SQLite: sessions, statements, migrations."""
+"""Access to PostgreSQL and SQLite databases: connections, transactions, statements, migrations."""

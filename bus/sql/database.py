@@ -1,4 +1,4 @@
-"""One store, PostgreSQL or SQLite, behind one class."""
+"""A database in PostgreSQL or SQLite, with the same interface for both."""
 
 import asyncio
 import logging
@@ -43,7 +43,7 @@ _POOL = {
 
 
 def _check(address: URL, namespace: str, inline: bool, pause: Pause | None) -> None:
-    """Raise ValueError for arguments of a Database that contradict each other."""
+    """Raise ValueError if arguments of a Database contradict each other."""
     backend = address.get_backend_name()
     if backend not in ("postgresql", "sqlite"):
         raise ValueError(f"{backend}: berth keeps its data in postgresql or sqlite")
@@ -56,7 +56,7 @@ def _check(address: URL, namespace: str, inline: bool, pause: Pause | None) -> N
 
 
 class Database:
-    """One store in PostgreSQL or SQLite. `read` and `write` yield a transaction, `read_single` and
+    """A database in PostgreSQL or SQLite. `read` and `write` yield a transaction, `read_single` and
     `write_single` execute one statement.
 
     A read is one snapshot of committed data. Writers of one SQLite database queue in order.
@@ -111,20 +111,20 @@ class Database:
         self.name: Final = masked(self._engine.url.set(query={}).render_as_string(hide_password=False))
 
     def read(self) -> AbstractAsyncContextManager[Transaction]:
-        """Yield one consistent view of committed data; a write is an error, or rolled back."""
+        """Yield a read-only transaction, which sees one snapshot of committed data."""
         return self._transaction(self._begin_read, self._reading)
 
     def read_single(self) -> AbstractAsyncContextManager[Transaction]:
-        """Yield a transaction for a single reading statement, in one round trip."""
+        """Yield a transaction for exactly one reading statement, which takes one round trip."""
         return self._transaction("", self._reading)
 
     def write(self) -> AbstractAsyncContextManager[Transaction]:
-        """Yield a transaction. It commits on leaving, and rolls back on an exception and when cancelled."""
+        """Yield a transaction that commits at the end of the block, and rolls back on any exception."""
         return self._transaction(self._begin_write, self._writing, commit=True)
 
     async def write_single(self, statement: BoundStatement) -> Sequence[Any]:
         """Execute one writing statement as a transaction, in one round trip, and return its rows."""
-        if self.dialect == "sqlite":  # there is no trip, and writers take turns
+        if self.dialect == "sqlite":  # no round trip to save, and writers must queue
             async with self.write() as tx:
                 return await statement(tx)
         async with self._transaction("", self._writing) as tx:  # PostgreSQL commits with the answer
@@ -132,8 +132,8 @@ class Database:
 
     @asynccontextmanager
     async def unhurried(self) -> "AsyncIterator[Database]":
-        """Yield the same database without time limits for statements."""
-        if self.dialect == "sqlite":  # never in a hurry
+        """Yield a Database for the same data, without time limits for statements."""
+        if self.dialect == "sqlite":  # SQLite has no time limit
             yield self
             return
         patient = Database(self._url, namespace=self.namespace, pool_size=1, statement_seconds=None)
@@ -151,7 +151,7 @@ class Database:
     async def _transaction(
         self, begin: str, lock: AbstractAsyncContextManager[None], *, commit: bool = False
     ) -> AsyncIterator[Transaction]:
-        """Yield a transaction under a lock; stop the process if a newer berth has changed the schema."""
+        """Yield a transaction under a lock; raise Unavailable if a newer berth has changed the schema."""
         try:
             async with lock:
                 tx = await self._connected()
@@ -188,13 +188,13 @@ class Database:
         except exc.TimeoutError as error:
             raise explained(error, self.name) from error
         except (exc.SQLAlchemyError, *postgres.FAILURES) as error:
-            # Whatever keeps us out, a wrong password even, may be put right while messages wait.
+            # Any reason, even a wrong password, may be corrected while messages wait.
             REFUSED.inc()
             raise Unavailable(f"{self.name}: cannot connect: {reason(error)}") from error
 
 
 class _FifoLock(AbstractAsyncContextManager[None]):
-    """A lock that tasks get in the order of their requests; a second request of its holder is an error."""
+    """A lock that tasks acquire in the sequence of their requests; to acquire it twice is an error."""
 
     def __init__(self) -> None:
         self._lock = asyncio.Lock()

@@ -1,5 +1,5 @@
-"""The meaning of database errors, and the repetition of work that lost a race. For PostgreSQL the longest
-listed prefix of the SQLSTATE counts, for SQLite the result code. Unlisted errors are defects.
+"""Classifies database errors, and retries transactions that lost a race. For PostgreSQL the longest listed
+prefix of the SQLSTATE decides, for SQLite the result code. Unlisted errors are defects.
 """
 
 import sqlite3
@@ -18,7 +18,7 @@ from bus.masking import distrusted
 
 
 class Conflict(Exception):
-    """A concurrent writer won; run the transaction again."""
+    """The error that a concurrent transaction won a race; run this transaction again."""
 
 
 class Meaning(Enum):
@@ -34,7 +34,7 @@ SQLSTATES: Final[dict[str, Meaning]] = {
     "08": Meaning.AWAY,  # no connection
     "0A000": Meaning.BUG,  # but see OUTDATED_PLAN
     "23": Meaning.RULE,
-    READ_ONLY: Meaning.AWAY,  # a standby, or a primary that was demoted
+    READ_ONLY: Meaning.AWAY,  # a standby, or a demoted primary
     "25P03": Meaning.AWAY,  # idle in a transaction for too long: we froze
     "25P04": Meaning.AWAY,  # the transaction took too long
     "26": Meaning.AWAY,  # it has forgotten our prepared statement: a pooler has changed servers
@@ -49,7 +49,7 @@ SQLSTATES: Final[dict[str, Meaning]] = {
     "55006": Meaning.AWAY,  # an object in use by a session that alters it
     "55P03": Meaning.RACE,  # a lock was not available with NOWAIT
     "57": Meaning.AWAY,  # shut down, crashed, starting up, cancelled, dropped
-    "58": Meaning.AWAY,  # the system beneath it: I/O
+    "58": Meaning.AWAY,  # system error, such as I/O
     "72": Meaning.RACE,  # the snapshot is too old
     "F0": Meaning.AWAY,  # its configuration is broken
     "XX": Meaning.AWAY,  # broken inside, or data or an index corrupted: until it is restored or fails over
@@ -77,12 +77,12 @@ RESULT_CODES: Final[dict[int, Meaning]] = {
 
 
 def sqlstate(error: BaseException) -> str:
-    """Return PostgreSQL's SQLSTATE, or an empty string. SQLAlchemy has the driver's error in `orig`."""
+    """Return the PostgreSQL SQLSTATE of an error, or an empty string."""
     return getattr(getattr(error, "orig", None) or error, "sqlstate", None) or ""
 
 
 def result_code(error: BaseException) -> int:
-    """Return SQLite's primary result code, or 0."""
+    """Return the SQLite primary result code of an error, or 0."""
     return int(getattr(getattr(error, "orig", None) or error, "sqlite_errorcode", 0)) & 0xFF
 
 
@@ -102,7 +102,7 @@ def meaning(error: BaseException) -> Meaning:
 
 
 def misses_something(error: BaseException) -> bool:
-    """Return whether a database error is about a table or column that only another version has."""
+    """Return whether a database error says that a table or column is missing, as after a newer migration."""
     if sqlstate(error) in ("42P01", "42703", "42883", "42P10", "23502"):
         return True
     text = str(getattr(error, "orig", None) or error)
@@ -111,7 +111,7 @@ def misses_something(error: BaseException) -> bool:
 
 
 def explained(error: Exception, database: str) -> Exception:
-    """Return the error for callers: Conflict, Unavailable, IntegrityError, or a defect's error itself."""
+    """Convert a database error to Conflict, Unavailable or IntegrityError; a defect's error is unchanged."""
     match meaning(error):
         case Meaning.RACE:
             return Conflict(f"{database}: {reason(error)}")
@@ -152,7 +152,7 @@ SHORTEST_WAIT, LONGEST_WAIT = 0.005, 0.1
 
 
 class RunsAgain(Protocol):
-    """The type of decorators that repeat a coroutine function after a lost race."""
+    """The type of decorators that retry a coroutine function after a Conflict."""
 
     def __call__(self, work: Callable[P, Awaitable[T]], /) -> Callable[P, Awaitable[T]]: ...
 
@@ -170,11 +170,11 @@ def retrying(
 def retrying(
     clock: Clock | None = None, *, attempts: int = ATTEMPTS, otherwise: Callable[P, T] | None = None
 ) -> Callable[[Callable[P, Awaitable[T]]], Callable[P, Awaitable[T]]]:
-    """Repeat a transaction that lost a race (Conflict, nothing else), after random pauses that grow.
+    """Retry a function after a Conflict (a lost race), with random pauses that grow.
 
-    After the last attempt the Conflict is raised, or the answer is what `otherwise` makes of the same
-    arguments. The clock's chance decides how long to wait. Put it around what opens the transaction, never
-    inside one.
+    After the last attempt the Conflict is raised, or `otherwise` is called with the same arguments and its
+    result returned. The clock's random source decides the pauses. Decorate the function that opens the
+    transaction.
     """
     chance = (clock or Clock()).chance
 
@@ -198,7 +198,7 @@ def retrying(
         @wraps(work)
         async def run(*args: P.args, **kwargs: P.kwargs) -> T:
             try:
-                return await work(*args, **kwargs)  # most succeed at the first attempt and need no counter
+                return await work(*args, **kwargs)  # usually succeeds; needs no retry state
             except Conflict as lost:
                 losses = [lost]
                 LOST_RACES.inc()

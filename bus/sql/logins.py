@@ -1,5 +1,5 @@
-"""PostgreSQL logins with one database each. Passwords are sent as verifiers, which no server can use or
-log.
+"""Manages PostgreSQL logins with one database each. Only a verifier of each password is sent, so that no
+server can use or log the password.
 """
 
 import base64
@@ -18,11 +18,11 @@ from bus.errors import Unavailable
 from bus.masking import masked
 from bus.sql.postgres import secured
 
-_ROUNDS = 4096  # as the server itself takes them
+_ROUNDS = 4096  # the server's default
 
 
 def scram_verifier(password: str, salt: bytes) -> str:
-    """Return PostgreSQL's SCRAM verifier of a password (RFC 5803), which is useless for a login."""
+    """Return PostgreSQL's SCRAM verifier of a password (RFC 5803), with which no client can log in."""
     salted = hashlib.pbkdf2_hmac("sha256", password.encode(), salt, _ROUNDS)
     client = hmac.digest(salted, b"Client Key", "sha256")
     server = hmac.digest(salted, b"Server Key", "sha256")
@@ -32,7 +32,7 @@ def scram_verifier(password: str, salt: bytes) -> str:
 
 @dataclass(frozen=True)
 class LoginLimits:
-    """Limits of one PostgreSQL login: a session can change the times, and not the other two."""
+    """Limits of one PostgreSQL login. Its sessions can change the time limits, but not the other two."""
 
     connections: int
     statement_seconds: float
@@ -42,7 +42,7 @@ class LoginLimits:
 
 
 class Logins:
-    """The logins of a server, managed by a superuser or database creator. A database has its login's name."""
+    """Manages the logins of a server as a superuser or database creator. A database has its login's name."""
 
     def __init__(self, connection: AsyncConnection) -> None:
         self._connection = connection
@@ -54,7 +54,7 @@ class Logins:
         return await self._is("SELECT 1 FROM pg_database WHERE datname = :name", name)
 
     async def make(self, name: str, password: str, limits: LoginLimits) -> None:
-        """Create or alter the login, its limits and its database, which no other login may enter."""
+        """Create or alter a login, its limits and its database, which no other login may connect to."""
         quoted = _quoted(name)
         verifier = scram_verifier(password, secrets.token_bytes(16))
         do = "ALTER" if await self.has_login(name) else "CREATE"
@@ -76,8 +76,8 @@ class Logins:
         await self._do(f"GRANT CONNECT, CREATE, TEMPORARY ON DATABASE {quoted} TO {quoted}")
 
     async def close_to_public(self, database: str) -> list[str]:
-        """Revoke every right of PUBLIC to this database, and return the logins that had access only by it.
-        The caller keeps its rights. A caller that does not own the database changes nothing.
+        """Revoke all rights of PUBLIC on this database; return the logins that could connect only because of
+        them. The caller keeps its rights. A caller that does not own the database changes nothing.
         """
         open_to_all = (
             "SELECT 1 FROM pg_database, aclexplode(coalesce(datacl, acldefault('d', datdba))) AS acl"
@@ -106,7 +106,7 @@ class Logins:
         return str((await self._connection.execute(text("SELECT current_user"))).scalar_one())
 
     async def enters(self, name: str) -> list[str]:
-        """Return the other databases that the login may connect to because the role PUBLIC may."""
+        """Return the other databases to which this login may connect because the role PUBLIC may."""
         found = await self._connection.execute(
             text(
                 """
@@ -120,7 +120,7 @@ class Logins:
         return [database for (database,) in found]
 
     async def drop(self, name: str) -> None:
-        """Delete the database with its contents, and the login."""
+        """Delete a login, and its database with all contents."""
         await self._do(f"DROP DATABASE IF EXISTS {_quoted(name)} WITH (FORCE)")
         await self._do(f"DROP ROLE IF EXISTS {_quoted(name)}")
 
@@ -133,7 +133,7 @@ class Logins:
 
 @asynccontextmanager
 async def logins(url: str) -> AsyncIterator[Logins]:
-    """Connect to the PostgreSQL server at this URL as its user, to manage logins."""
+    """Connect to the PostgreSQL server at this URL, and yield an object that manages its logins."""
     address, security = secured(make_url(url).set(drivername="postgresql+asyncpg"))
     engine = create_async_engine(
         address, isolation_level="AUTOCOMMIT", hide_parameters=True, connect_args=security

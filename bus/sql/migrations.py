@@ -46,7 +46,7 @@ _turns: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDict
 
 
 async def migrate(database: Database, package: str) -> list[str]:
-    """Apply the missing migrations, all or none, and return their names; concurrent processes queue."""
+    """Apply the missing migrations, all or none; return their names. Concurrent processes take turns."""
     with as_file(files(package) / "migrations") as folder:
         names = _names(folder)
         database.revision = await current(database, package)
@@ -75,13 +75,13 @@ async def migrate(database: Database, package: str) -> list[str]:
 
 
 async def current(database: Database, package: str) -> str | None:
-    """Return the last applied migration."""
+    """Return the name of the last migration applied to this database, or None."""
     async with database.read() as tx:
         return await _version(tx)
 
 
 async def _oldest(tx: Transaction) -> str | None:
-    """Return the migration that code must know to work with this database."""
+    """Return the oldest migration that code must include to work with this database, or None."""
     has_it = await tx.connection.run_sync(_has_oldest_revision)
     return (await tx.execute(_OLDEST)).scalar_one_or_none() if has_it else None
 
@@ -104,7 +104,7 @@ async def _version(tx: Transaction) -> str | None:
 
 
 async def _make_version_table(database: Database) -> None:
-    """Create schema and alembic's table in a transaction before the migrations, which lock the table."""
+    """Create the schema and alembic's table in an earlier transaction, so that the migrations can lock it."""
     namespace = database.namespace
     try:
         async with database.write() as tx:
@@ -118,8 +118,8 @@ async def _make_version_table(database: Database) -> None:
 
 
 def _upgrade(connection: Connection, folder: Path, names: list[str]) -> str:
-    """Run the missing migrations. Return the oldest migration that code must know to work with the schema."""
-    # Importing alembic takes longer than looking that there is nothing to do.
+    """Run these migrations. Return the oldest one that code must include to work with the new schema."""
+    # Imported here because importing alembic is slow, and usually no migration is missing.
     from alembic.operations import Operations
     from alembic.runtime.migration import MigrationContext
     from alembic.script import ScriptDirectory

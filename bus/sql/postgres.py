@@ -1,5 +1,5 @@
-"""PostgreSQL: SQLAlchemy pools the connections, and the driver executes statements, in a fifth of the
-time.
+"""Connections to PostgreSQL: SQLAlchemy pools them, but statements are executed by asyncpg directly, which
+takes a fifth of the time.
 """
 
 import ssl
@@ -22,9 +22,9 @@ _VERIFIES = ("verify-ca", "verify-full")
 
 
 def secured(address: URL) -> tuple[URL, dict[str, Any]]:
-    """Return the URL of a database without TLS parameters, and the driver's options for them.
+    """Return a database URL without its TLS parameters, and asyncpg's options with the same meaning.
 
-    Without files the driver uses libpq's defaults: PGSSLROOTCERT, ~/.postgresql/root.crt.
+    Without certificate files asyncpg uses libpq's defaults: PGSSLROOTCERT, ~/.postgresql/root.crt.
     """
     options = {name: str(address.query[name]) for name in ("ssl", "sslmode", *FILES) if name in address.query}
     if not options:
@@ -64,7 +64,7 @@ READ = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 
 
 async def roll_back(driver: asyncpg.Connection) -> None:
-    """Roll back a transaction and ignore errors: the server does so itself when the connection is lost."""
+    """Roll back a transaction; ignore errors, because the server rolls back when a connection is lost."""
     try:
         await driver.execute("ROLLBACK")
     except FAILURES:  # the caller is about to raise the original error
@@ -75,7 +75,7 @@ async def roll_back(driver: asyncpg.Connection) -> None:
 
 
 class PostgresPool:
-    """Connections to one database. A broken connection invalidates all older ones.
+    """A pool of connections to one database. When one connection breaks, all older ones are discarded.
 
     So after a restart of the server no stale connection is used, and a silent failure costs one time-out.
     """
@@ -108,7 +108,7 @@ class PostgresPool:
             },
             **pooled,
         )
-        self._refused: type[Exception] = self.engine.dialect.loaded_dbapi.Error  # as SQLAlchemy translates it
+        self._refused: type[Exception] = self.engine.dialect.loaded_dbapi.Error  # as raised by SQLAlchemy
         event.listen(self.engine.sync_engine, "connect", self._born)
         event.listen(self.engine.sync_engine, "checkout", self._check)
         event.listen(self.engine.sync_engine, "handle_error", self._notice)
@@ -123,7 +123,7 @@ class PostgresPool:
         return AsyncConnection(self.engine, Connection(self.engine.sync_engine, pooled))
 
     def broken(self, driver: asyncpg.Connection, error: Exception) -> bool:
-        """Return whether an error ended its connection."""
+        """Return whether this error broke its connection, and if so, discard older connections too."""
         state = sqlstate(error)
         if isinstance(error, _LAST_WORDS) or state.startswith(_CUT_OFF):
             self._broke_at = monotonic()
@@ -141,7 +141,7 @@ class PostgresPool:
             raise exc.DisconnectionError
 
     def _notice(self, context: ExceptionContext) -> None:
-        """Note errors raised inside SQLAlchemy, which reports a time-out as a cancellation."""
+        """Record an error raised inside SQLAlchemy, which later reports a time-out as a cancellation."""
         driver = getattr(context.connection and context.connection.connection, "driver_connection", None)
         original = context.original_exception
         driver_error = isinstance(original.__cause__, FAILURES)

@@ -1,4 +1,4 @@
-"""SQLite for SQLAlchemy's aiosqlite dialect: one thread hop per statement with its rows, or none inline."""
+"""SQLite for SQLAlchemy's aiosqlite dialect: one thread switch per statement, or (inline) no thread."""
 
 import asyncio
 import sqlite3
@@ -16,7 +16,7 @@ _BESIDE = ("", "-wal", "-shm", "-journal")
 
 
 def make_private(path: Path) -> None:
-    """Restrict an SQLite file and its companion files to their owner; files of other users stay unchanged."""
+    """Permit only the owner to use an SQLite file and its companion files; skip files of other users."""
     for suffix in _BESIDE:
         file = Path(f"{path}{suffix}")
         with suppress(FileNotFoundError, PermissionError):
@@ -38,7 +38,7 @@ _ALWAYS = ("PRAGMA foreign_keys = ON", "PRAGMA temp_store = MEMORY")
 
 
 class SqliteFile:
-    """One database, in a file or (path None) in memory: opens its connections.
+    """Opens connections to one SQLite database, in a file or (path None) in memory.
 
     The single connection of a memory database is never closed: SQLAlchemy's close only rolls it back.
     """
@@ -68,7 +68,7 @@ class SqliteFile:
             raise
 
     def close(self) -> None:
-        """Close the file. A database in memory is deleted."""
+        """Close the file; this deletes a database in memory."""
         if self._thread is not None:
             self._thread.shutdown()
         if self.memory is not None:
@@ -79,7 +79,7 @@ class SqliteFile:
         try:
             return await asyncio.wrap_future(opening)
         except asyncio.CancelledError:
-            opening.add_done_callback(_close_unclaimed)  # the thread opens it all the same
+            opening.add_done_callback(_close_unclaimed)  # the thread opens the connection nevertheless
             raise
 
     def _open_file(self, busy_seconds: float) -> sqlite3.Connection:
@@ -89,9 +89,9 @@ class SqliteFile:
 
 
 class Connection:
-    """The replacement of aiosqlite's connection that SQLAlchemy's dialect uses."""
+    """Replaces aiosqlite's connection class in SQLAlchemy's dialect."""
 
-    isolation_level = None  # BEGIN is ours
+    isolation_level = None  # the caller executes BEGIN
 
     def __init__(
         self, raw: sqlite3.Connection, thread: ThreadPoolExecutor | None, pause: Pause | None, *, keep: bool
@@ -121,7 +121,7 @@ class Connection:
             self._end_thread()
 
     def stop(self) -> None:
-        """Close the database connection without waiting; works also where there is no event loop any more."""
+        """Close the database connection without waiting, even if no event loop is running any more."""
         if (end := self._take_end()) is None:
             return
         if self._thread is None:
@@ -131,14 +131,14 @@ class Connection:
             self._end_thread()
 
     def _take_end(self) -> Callable[[], None] | None:
-        """Return the function that ends the connection, or None if it was ended before."""
+        """Return the function that closes the connection, or None if it was closed before."""
         raw, self._connection = self._connection, None
         if raw is None:
             return None
         return raw.rollback if self._keeps_thread else raw.close
 
     async def fetch(self, statement: str, values: Sequence[Any]) -> Sequence[sqlite3.Row]:
-        """Return all rows of the statement; a row is read by column name."""
+        """Execute a statement and return all of its rows, which are read by column name."""
         await self.paused()
         return await self.call(_fetch, self.raw, statement, values)
 
@@ -156,7 +156,7 @@ class Connection:
     @property
     def raw(self) -> sqlite3.Connection:
         if self._connection is None:
-            raise ValueError("no active connection")  # words the dialect knows
+            raise ValueError("no active connection")  # this text is required by the dialect
         return self._connection
 
     def _end_thread(self) -> None:
@@ -165,7 +165,7 @@ class Connection:
 
 
 class Cursor:
-    """The replacement of aiosqlite's cursor for SQLAlchemy's dialect: it executes and fetches in one step."""
+    """Replaces aiosqlite's cursor class in SQLAlchemy's dialect; `execute` also fetches all rows."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -235,10 +235,10 @@ async def _at_once(function: Callable[..., T], *args: Any) -> T:
 
 
 async def _patiently(attempt: Callable[[], Awaitable[T]]) -> T:
-    """Repeat an operation while another connection holds a lock.
+    """Retry an operation while another connection holds the database's lock.
 
-    Waiting inside SQLite would block an inline loop, and with it possibly the holder; and of two concurrent
-    creators of a file SQLite lets neither wait.
+    Waiting inside SQLite would block an inline loop, and with it possibly the holder. If two connections
+    create a file at the same time, SQLite does not wait at all.
     """
     waited = 0.0
     while True:

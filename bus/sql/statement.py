@@ -1,15 +1,15 @@
-"""SQL statements of stores: one text for PostgreSQL and SQLite, with tables of given rows.
+"""SQL statements for PostgreSQL and SQLite in one text, which may join tables with rows that a caller passes.
 
 The marks are not plain SQL:
 
     :name            a parameter. Its type may be needed: CAST(:now AS bigint).
-    {n}              in a FROM or a JOIN: a table `n` of given rows. Its columns are those that the Statement
-                     names, each an int, float, str, bool or Json (bus/sql/statement.py).
-    FOR ... OF x     row locks. SQLite locks as a whole: there it is left out.
+    {n}              in a FROM or a JOIN: a table `n` of the rows that the caller passes. Its columns are
+                     those of the Statement, each an int, float, str, bool or Json (bus/sql/statement.py).
+    FOR ... OF x     row locks. Omitted on SQLite, which locks the whole database.
     json_agg         SQLite's json_group_array; json_build_object: SQLite's json_object.
     EXACTLY(x.y)     a float as a text that reads as the same float.
-    {others}         in the leading statement of those that go `together`: the place in its WITH for the
-                     others; {after} is a condition that is true when they have been executed.
+    {others}         in the main statement of several executed `together`: the place of the others in its
+                     WITH; {after} is a condition that is true when they have been executed.
 
 Rows are read by column name, row["uuid"]. Rows of few columns may also be unpacked in order: `for id_, uuid
 in rows`. Use RETURNING for the number of changed rows.
@@ -34,7 +34,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Rows:
-    """A table of rows given at the call of a statement: the SQL fragment for FROM and its parameters."""
+    """A table of rows that the caller passes to a statement: the SQL for its FROM, and the parameters."""
 
     def __init__(self, dialect: Dialect, name: str, **columns: Any) -> None:
         unknown = [str(kind) for kind in columns.values() if kind not in _POSTGRESQL]
@@ -65,7 +65,7 @@ class Rows:
         return self._sql
 
     def bind(self, values: Iterable[Sequence[Any]]) -> dict[str, Any]:
-        """Return the parameters for given rows, each a sequence in the order of the columns."""
+        """Return the parameters for these rows; each row has its values in the sequence of the columns."""
         listed = list(values)
         if self._json:
             listed = [self._with_json(row) for row in listed]
@@ -76,7 +76,7 @@ class Rows:
         return dict(zip(self._keys, map(list, zip(*listed, strict=True)), strict=True))
 
     def bind_single(self, row: Sequence[Any]) -> dict[str, Any]:
-        """Return the parameters for exactly one given row, if the fragment is `single`.
+        """Return the parameters for exactly one row, for the SQL text in `single`.
 
         PostgreSQL estimates the number of rows in an array anew each time; a plan for one row can be reused.
         """
@@ -101,8 +101,8 @@ class _Made:
     n: Rows | None
     single: bool
     sql: str
-    alone: str  # as the driver takes it: values by their numbers
-    names: tuple[str, ...]  # of its values, in their order there
+    alone: str  # the SQL for the driver, with numbered parameters
+    names: tuple[str, ...]  # names of the parameters, in that sequence
 
     def values(self, listed: Sequence[Sequence[Any]], params: dict[str, Any]) -> list[Any]:
         if self.n is not None:
@@ -111,7 +111,7 @@ class _Made:
 
 
 class Statement:
-    """An SQL statement, called with a transaction and parameters; `columns` are of rows given at the call."""
+    """An SQL statement, called with a transaction and parameters; `columns` describes the rows to pass."""
 
     def __init__(self, sql: str, **columns: Any) -> None:
         self._sql = sql
@@ -134,8 +134,8 @@ class Statement:
         values: Iterable[Sequence[Any]] = (),
         **params: Any,
     ) -> Sequence[Any]:
-        """Execute this statement and the others, and return the rows of this one. On PostgreSQL that takes
-        one round trip.
+        """Execute the other statements and then this one; return the rows of this one. On PostgreSQL this
+        takes one round trip.
 
         There no statement may depend on the effect of another, nor change the same rows.
         """
@@ -180,7 +180,7 @@ _TYPES = {"int": int, "float": float, "str": str, "bool": bool, "Json": Json}
 
 
 def sql(text: str) -> Statement:
-    """Return the statement of a text; `{n: id int}` declares given rows, `:NOW` is the time `now`."""
+    """Return a Statement; in its text `{n: id int}` declares the rows to pass, `:NOW` the current time."""
     columns = [column.split() for declared in _DECLARED.findall(text) for column in declared.split(",")]
     text = _DECLARED.sub("{n}", text).replace(":NOW", "CAST(:now AS double precision)")
     return Statement(text, **{name: _TYPES[type_] for name, type_ in columns})
@@ -188,7 +188,7 @@ def sql(text: str) -> Statement:
 
 @dataclass(frozen=True, slots=True)
 class BoundStatement:
-    """A statement with the parameters that it is called with."""
+    """A statement with its parameters and rows, ready to be executed in a transaction."""
 
     statement: Statement
     values: Sequence[Sequence[Any]]
@@ -204,7 +204,7 @@ def _numbered(sql: str, names: Sequence[str], first: int, mark: str) -> str:
 
 
 def _joined(made: Sequence[_Made]) -> str:
-    """Return one SQL statement that executes each of the given statements once."""
+    """Return one SQL text that executes these statements, with all but the last in a WITH clause."""
     *preceding, leading = made
     first, parts = 1, ""
     for position, statement in enumerate(preceding):

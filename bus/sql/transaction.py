@@ -1,4 +1,4 @@
-"""A transaction on PostgreSQL or SQLite: its statements, its end, and the translation of its errors."""
+"""Transactions on PostgreSQL and SQLite: execute statements, commit or roll back, and translate errors."""
 
 import asyncio
 import sqlite3
@@ -22,7 +22,7 @@ Params = Mapping[str, Any] | Sequence[Mapping[str, Any]]
 
 
 class Transaction(ABC):
-    """A transaction: everything in it is committed, or nothing."""
+    """A transaction: all of its changes are committed, or none."""
 
     def __init__(self, dialect: Dialect, name: str) -> None:
         self.dialect: Final = dialect
@@ -32,7 +32,7 @@ class Transaction(ABC):
     @property
     @abstractmethod
     def connection(self) -> AsyncConnection:
-        """Return SQLAlchemy's connection of this transaction."""
+        """Return the SQLAlchemy connection of this transaction."""
 
     async def execute(self, statement: Executable, params: Params | None = None) -> CursorResult[Any]:
         try:
@@ -43,13 +43,13 @@ class Transaction(ABC):
 
     @abstractmethod
     async def fetch(self, sql: str, values: Sequence[Any]) -> Sequence[Any]:
-        """Return the rows of a statement in the syntax of the driver, which is faster than `execute`.
+        """Execute a statement in the driver's SQL syntax and return its rows; faster than `execute`.
 
         Values are $1, $2 (PostgreSQL) or ?1, ?2 (SQLite). A row is read by name, or unpacked.
         """
 
     def after_commit(self, callback: Callable[[], None]) -> None:
-        """Register a function to call after the commit, before the next writer begins (SQLite)."""
+        """Register a callback for after the commit; on SQLite it is called before the next writer begins."""
         self._after_commit.append(callback)
 
     def _explained(self, error: Exception) -> Exception:
@@ -59,7 +59,7 @@ class Transaction(ABC):
     async def begin(self, begin: str) -> None: ...
 
     async def commit(self) -> None:
-        """Commit the transaction, as `write()` does at its end."""
+        """Commit the transaction now; `write()` does so at the end of its block."""
         await self._commit()
         for callback in self._after_commit:
             callback()
@@ -69,7 +69,7 @@ class Transaction(ABC):
 
     @abstractmethod
     async def release_connection(self) -> None:
-        """Roll back what was not committed, and return the database connection to the pool."""
+        """Roll back uncommitted changes, and return the connection to the pool."""
 
 
 class PostgresTransaction(Transaction):

@@ -1,1 +1,1 @@
-"""Pure decisions of placement: no SQL, no clock, no randomness."""
+"""Decisions of placement as pure functions: without SQL, clock and randomness."""

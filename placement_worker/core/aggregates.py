@@ -1,4 +1,4 @@
-"""Decides edits of aggregates: names, zones and members after an edit, or its refusal."""
+"""Decides edits of aggregates: the name, zone and members after an edit, or the reason to refuse it."""
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -26,7 +26,7 @@ Described = Mapping[str, Aggregate]
 
 @dataclass(frozen=True, slots=True)
 class Intent:
-    """The properties and members that an edit gives to an aggregate, before its hosts are checked."""
+    """An aggregate before and after an edit, with hosts to add and remove that are not checked yet."""
 
     was: Aggregate
     now: Aggregate
@@ -46,16 +46,16 @@ class Intent:
 
 @dataclass(frozen=True, slots=True)
 class AggregateScene:
-    """The stored data that an edit of an aggregate depends on."""
+    """The stored data on which the result of an aggregate's edit depends."""
 
     described: Described
-    known: bool  # its id was named at some time
+    known: bool  # the aggregate existed at some time
     members: Mapping[str, str]  # providers that are in it → their names
     hosts: Mapping[str, Collection[str]]  # a host as the edit names it → roots
 
 
 def as_change(edit: AggregateEdit) -> ChangeAggregate:
-    """Return an edit of an aggregate as its new metadata, and the hosts that it adds and removes."""
+    """Convert an edit that creates, changes or deletes an aggregate to a ChangeAggregate."""
     match edit:
         case MakeAggregate(aggregate=id_, name=name, metadata=metadata, hosts=hosts, force=force):
             return ChangeAggregate(aggregate=id_, name=name, set=metadata, add=hosts, force=force)
@@ -66,7 +66,7 @@ def as_change(edit: AggregateEdit) -> ChangeAggregate:
 
 
 def intent(edit: AggregateEdit, scene: AggregateScene) -> Intent | AggregateRefusal:
-    """Return the properties and members of an aggregate after an edit. A repeated edit changes nothing."""
+    """Return an aggregate and its members after an edit, or a refusal. A repeated edit changes nothing."""
     was = scene.described.get(edit.aggregate) or Aggregate(id=edit.aggregate)
     exists = edit.aggregate in scene.described or bool(scene.members)
     deleted = Aggregate(id=was.id, name=was.name, gone=True)
@@ -115,12 +115,12 @@ def _changed(
 
 
 def move_in_and_out(wanted: Intent, working: WorkingTrees) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Add providers to an aggregate and remove providers from it. Return the ids of both."""
+    """Add providers to an aggregate and remove providers; return the ids of the added and the removed."""
     id_ = wanted.now.id
     added = []
     for uuid in sorted(wanted.add):
         state = working.there(uuid)
-        # The operator's from now on: it stays when a report no longer has it.
+        # From now on the operator's: it stays even if a report no longer contains it.
         put = replace(state.reported, aggregates=state.reported.aggregates - {id_})
         if id_ not in state.aggregates:
             added.append(uuid)
@@ -141,12 +141,12 @@ def _with(state: ProviderState, working: WorkingTrees, aggregates: set[str]) -> 
 def zone_trouble(
     wanted: Intent, described: Described, pairs: Iterable[tuple[Tree, Tree]]
 ) -> TwoZones | ZoneInUse | None:
-    """Return why hosts cannot be in the zones that an edit gives them; a host in two zones may stay."""
+    """Return a refusal if an edit puts a host into two zones, or a host with instances into another zone."""
     after = {**described, wanted.now.id: wanted.now}
     moving: list[tuple[str, str, str]] = []
     for was, then in pairs:
         root = then.providers[0]
-        if SHARES in root.traits:  # it is no host: it may serve several zones
+        if SHARES in root.traits:  # a sharing provider is no host, and may serve several zones
             continue
         host = then.host or root.name
         before, now = zones(was, described), zones(then, after)
@@ -212,7 +212,7 @@ def _number(value: str) -> bool:
 
 
 def coming_back(wanted: Intent, trees: Mapping[str, Tree]) -> list[str]:
-    """Return the hosts that an edit removes from an aggregate although their agents report them in it."""
+    """Return warnings about hosts that an edit removes from an aggregate, but agents add again."""
     return [
         f"{tree.host or provider.name}: its owner reports it in this aggregate, and will put it back"
         for tree in trees.values()

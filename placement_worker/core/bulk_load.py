@@ -1,4 +1,4 @@
-"""The result of loading many provider trees: each is loaded completely, or refused with the reason."""
+"""Decides the result of a bulk load of providers: each tree is loaded completely, or refused with reason."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -10,11 +10,11 @@ from bus.resources import LoadResult, ProviderLoad
 from placement_worker.core.reports import wrong_contents
 from placement_worker.core.trees import ProviderState, WorkingTrees
 
-Item = tuple[int, ProviderLoad]  # with its position in the whole load, for people
+Item = tuple[int, ProviderLoad]  # with its index in the request, for error messages
 
 
 class _Whole(ProviderReport, frozen=True, kw_only=True):
-    """A provider after a bulk load; fields that the load omits are as stored."""
+    """A provider to load; fields that the bulk load omits are filled from the stored provider."""
 
     generation: int | None
 
@@ -23,7 +23,7 @@ _WholeItem = tuple[int, _Whole]
 
 
 def wrong(items: Iterable[Item], known: Callable[[str, str], bool]) -> dict[int, str]:
-    """Return what is wrong with items of a bulk load in themselves, by position, naming the field."""
+    """Return the errors in items of a bulk load, by their index in the list; each names the wrong field."""
     found: dict[int, str] = {}
     ids: set[str] = set()
     names: set[str] = set()
@@ -44,7 +44,7 @@ def wrong(items: Iterable[Item], known: Callable[[str, str], bool]) -> dict[int,
 
 
 def trees_of(items: Iterable[Item], homes: Mapping[str, str]) -> list[list[Item]]:
-    """Group the items of a bulk load by provider tree; `homes` has the roots of stored providers."""
+    """Group the items of a bulk load by provider tree; `homes` maps stored providers to their roots."""
     above: dict[str, str] = {}
 
     def top(provider: str) -> str:
@@ -65,7 +65,7 @@ def trees_of(items: Iterable[Item], homes: Mapping[str, str]) -> list[list[Item]
 
 
 def load(items: Sequence[Item], working: WorkingTrees) -> list[LoadResult]:
-    """Load either all providers of one tree or no provider. Return one result for each, in order."""
+    """Load all items of one provider tree, or no item; return a result for each item."""
     whole = [(position, _filled(load, working.find(load.id))) for position, load in items]
     if why := _objection(whole, working):
         return refused(items, why)

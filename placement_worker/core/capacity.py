@@ -1,5 +1,5 @@
-"""Judges claims and releases in memory against the data that was read, and records there what to write. A
-later order therefore sees what an earlier one took; a failing order changes nothing.
+"""Decides claims and releases from data in memory, and records the changes to write. A claim therefore sees
+the resources that earlier claims took; a refused claim changes nothing.
 """
 
 from collections.abc import Iterable, Sequence
@@ -26,7 +26,7 @@ from placement_worker.core.claim_world import (
 # The state that an order's claims replaced: holder, its generation, allocations, claim, group and owner
 _Steps = list[tuple[Holder, int, Allocations, claims.ConsumerClaim | None, int | None, str | None]]
 
-# What was in use of (provider, class) before an order's consumers gave it back.
+# The usage of (provider, class) before the consumers of a claim request released it.
 _Before = dict[tuple[str, str], int]
 
 
@@ -39,9 +39,9 @@ class Former(NamedTuple):
 
 
 def claim(order: claims.ClaimRequested, world: ClaimWorld) -> tuple[claims.ClaimResult, ...] | None:
-    """Return a result for each claim of an order: either all are Claimed or no claim is. Return None if more
-    data must be read. All consumers first release what they hold, so two of them can exchange places on full
-    providers.
+    """Return a result for each claim in this message: either all are Claimed, or no claim is. Return None if
+    more data must be read. First all consumers release their allocations, so that two of them can exchange
+    places on full providers.
     """
     steps: _Steps = []
     results: Sequence[claims.ClaimResult] | None = None
@@ -59,7 +59,7 @@ def claim(order: claims.ClaimRequested, world: ClaimWorld) -> tuple[claims.Claim
     named: set[str] = set()
     holder_consumers = {claim.keep for claim in order.claims}
     for holder, _, before, *_ in steps:
-        # A provider that is only left behind keeps its generation, as in the API.
+        # A provider that only loses allocations keeps its generation, as in the API.
         if holder.uuid not in holder_consumers:
             named.update(holder.held or before)
         _touch(world, before)
@@ -77,7 +77,7 @@ def claim(order: claims.ClaimRequested, world: ClaimWorld) -> tuple[claims.Claim
 
 
 def release(order: claims.ReleaseRequested, world: ClaimWorld) -> claims.ReleaseResult:
-    """Release the allocations of a consumer, and retire it if requested."""
+    """Release the allocations of a consumer, and retire the consumer if requested."""
     ended = world.retired.get(order.consumer)
     if ended is not None and (ended.why != SHELVED or order.unplaceable or order.retire in ("", SHELVED)):
         return ended  # a shelved instance may end, except for lack of a host
@@ -135,7 +135,7 @@ def _judge(order: claims.ClaimRequested, world: ClaimWorld, steps: _Steps) -> li
 def _take(
     claim: claims.ConsumerClaim, holder: Holder, former: Former, steps: _Steps, world: ClaimWorld
 ) -> claims.Claimed | claims.Refused:
-    """Claim the first choice that fits; allocations taken over from a holder consumer need no check."""
+    """Claim the first choice that fits. Allocations taken over from a holder consumer are not checked."""
     generation = former.generation
     held_for = world.holders[claim.take_over] if claim.take_over else None
     group = held_for.group if held_for is not None and holder.group is None else holder.group
@@ -170,7 +170,7 @@ def _take(
             _give_up(world, world.holders[claim.keep], shared)
         if choice.allocations:
             _hold(world, holder, generation + 1, choice.allocations, claim, group)
-        else:  # it holds nothing from now on, and is in no group
+        else:  # without allocations it is in no group
             holder.group = None
         return claims.Claimed(
             choice=position, generation=holder.generation, number=0, refused=tuple(refusals)
@@ -203,7 +203,7 @@ def _refusal(choice: claims.Choice, before: _Before, world: ClaimWorld) -> claim
                     provider=provider, resource_class=name, asked=asked, free=0, limit="inventory"
                 )
             after = stock.used + asked
-            # Where more is in use than there is, after capacity was taken away, as much as before is allowed.
+            # Overcommitted after a reduction of capacity: a consumer may claim as much as before.
             if (is_excluded or after > stock.capacity) and after > before.get((provider, name), 0):
                 free = 0 if is_excluded else max(stock.capacity - stock.used, 0)
                 return claims.Full(provider=provider, resource_class=name, asked=asked, free=free)
@@ -227,7 +227,7 @@ def _roots(world: ClaimWorld, allocations: Allocations) -> frozenset[str]:
 
 
 def broken_limit(asked: int, min_unit: int, max_unit: int, step_size: int) -> str:
-    """Return the rule (min_unit, max_unit or step_size) that this amount violates, or an empty string."""
+    """Return which inventory limit (min_unit, max_unit or step_size) this amount violates, or ""."""
     if asked < min_unit:
         return "min_unit"
     if asked > max_unit:
@@ -290,7 +290,7 @@ def _touch(world: ClaimWorld, providers: Iterable[str]) -> None:
 
 
 def providers_of(orders: Sequence[claims.ClaimRequested], *, all_choices: bool) -> set[str]:
-    """Return the providers that claims name in their first choices, or in all choices."""
+    """Return the providers in the first choice of each claim, or in all choices."""
     return {
         provider
         for order in orders

@@ -1,4 +1,4 @@
-"""The data by which claims and releases are judged, first as read, then as changed.
+"""The data by which claims and releases are decided: first as read, then with the changes of each claim.
 
 Holders are consumers with their allocations; server groups and cells restrict where they may be placed.
 """
@@ -18,21 +18,21 @@ MOST_ATTEMPTS = 1000  # recognized attempts of one build, for the names of holde
 
 @dataclass(frozen=True, slots=True)
 class CellLimits:
-    """The restrictions of a cell for claims and releases: it may not use roots of other cells or of none."""
+    """The restrictions on a cell's claims and releases: it may not use root providers outside the cell."""
 
     cell: str
     cells: Mapping[str, str]  # root → its cell
     sharing: Collection[str]  # providers of operators that share with other trees
 
     def bars_holder(self, consumer: str, places: Iterable[tuple[str, str]]) -> str:
-        """Return why a cell may not act for a consumer with allocations on these (provider, root), or ""."""
+        """Return why a cell may not change a consumer allocated at `places` (provider, root), or ""."""
         cells = {self.cells.get(root, "") for _, root in places}
         if self.cell in cells and cells <= {self.cell, ""}:
             return ""
         return f"consumer {consumer}: it was not placed in cell {self.cell}"
 
     def bars_choice(self, places: Iterable[tuple[str, str]]) -> str:
-        """Return why a cell may not place a consumer on these (provider, root), or ""."""
+        """Return why a cell may not place a consumer at `places` (provider, root), or ""."""
         at_home = False
         for provider, root in places:
             cell = self.cells.get(root, "")
@@ -42,7 +42,7 @@ class CellLimits:
         return "" if at_home else f"nothing of it is in cell {self.cell}"
 
     def refuses_holder(self, consumer: str, holder: str) -> str:
-        """Return why a cell cannot use this id for a holder consumer, or an empty text.
+        """Return why a cell may not use this id for a holder consumer, or "".
 
         Only ids derived from the build's are allowed, so that a cell cannot occupy another build's id.
         """
@@ -52,7 +52,7 @@ class CellLimits:
 
 
 def ended(retired: claims.Retired, cell: str) -> claims.Retired:
-    """Return why a consumer is retired, as far as this cell may know: other cells' reasons are hidden."""
+    """Return why a consumer is retired; the reason is hidden if another cell gave it."""
     if not cell:
         return retired
     if retired.cell == cell:
@@ -79,7 +79,7 @@ def _count(on: _Headcount, whose: str, roots: Iterable[str], sign: int) -> None:
 
 @dataclass(slots=True)
 class GroupPlaces:
-    """A server group with its members' hosts. Holder consumers repel other members, and attract none."""
+    """A server group and its members' hosts. Holder consumers count for anti-affinity, not for affinity."""
 
     id: int
     uuid: str
@@ -93,7 +93,7 @@ class GroupPlaces:
     _members: _Headcount = field(default_factory=dict)
 
     def put(self, consumer: str, roots: frozenset[str], keeps_for: str | None = None) -> None:
-        """Set the hosts of a consumer, as a member of the server group or as a holder consumer."""
+        """Set the roots of a member's allocations; with `keeps_for`, of a holder consumer for that member."""
         self.drop(consumer)
         self.places[consumer] = roots
         _count(self._all, keeps_for or consumer, roots, +1)
@@ -110,7 +110,7 @@ class GroupPlaces:
             _count(self._members, consumer, roots, -1)
 
     def refusal(self, roots: frozenset[str], consumer: str) -> claims.GroupPolicyViolated | None:
-        """Return why the policy of the server group forbids this consumer on the given roots, or None."""
+        """Return the refusal if the server group's policy forbids the consumer on these root providers."""
         if self.policy == "anti-affinity":
             for root in sorted(roots):
                 members = self._all.get(root, Counter())
@@ -121,7 +121,7 @@ class GroupPlaces:
         return None
 
     def breaches(self) -> Iterator[str]:
-        """Yield a sentence for each violation of the group's policy, if it must not be violated."""
+        """Yield a sentence for each violation of the server group's policy, unless the policy is soft."""
         if self.policy == "anti-affinity":
             for root, on_host in sorted(self._all.items()):
                 if len(on_host) > self.max_per_host:
@@ -136,7 +136,7 @@ class GroupPlaces:
 
 
 def roots_of(places: Iterable[tuple[str, bool]]) -> frozenset[str]:
-    """Return the root providers of allocations, each with whether its provider shares with other trees."""
+    """Return the roots of allocated providers, without sharing providers if any other has allocations."""
     listed = list(places)
     not_shared = frozenset(root for root, shares in listed if not shares)
     return not_shared or frozenset(root for root, _ in listed)
@@ -144,7 +144,7 @@ def roots_of(places: Iterable[tuple[str, bool]]) -> frozenset[str]:
 
 @dataclass(slots=True)
 class Stock:
-    """The inventory and the usage of one resource class at a provider."""
+    """The inventory of one resource class at a provider, with the used amount."""
 
     class_id: int
     capacity: int
@@ -157,7 +157,7 @@ class Stock:
 
 @dataclass(slots=True)
 class ClaimedProvider:
-    """The inventories and shape of a provider, as claims are checked against them."""
+    """A provider with its inventories and its shape, against which claims are checked."""
 
     id: int
     uuid: str
@@ -175,7 +175,7 @@ class ClaimedProvider:
 
 @dataclass(slots=True)
 class Holder:
-    """A consumer with its allocations; without allocations its `generation` is 0."""
+    """A consumer of any type, with its allocations; without allocations its generation is 0."""
 
     uuid: str
     id: int
@@ -191,7 +191,7 @@ class Holder:
 
 @dataclass(slots=True)
 class ClaimWorld:
-    """The data by which claims and releases are judged, as read and then as changed."""
+    """All data by which claims and releases are decided, as read and then as changed by them."""
 
     providers: dict[str, ClaimedProvider | None]
     holders: dict[str, Holder]
@@ -227,18 +227,18 @@ class ClaimWorld:
 
 
 class Unread(Exception):
-    """The error that a claim cannot be judged, because data that matters was not read."""
+    """The error that a claim cannot be decided before more data is read."""
 
 
 def as_held(holder: Holder, world: ClaimWorld) -> claims.Held:
-    """Return a consumer's generation and allocations, for a caller that expected another generation."""
+    """Return a consumer's present generation and allocations, for a claim with an outdated generation."""
     held = [world.providers.get(uuid) for uuid in holder.held]
     roots = {provider.root for provider in held if provider is not None}
     return claims.Held(generation=holder.generation, allocations=holder.held, roots=tuple(sorted(roots)))
 
 
 def fence(claim: claims.ConsumerClaim, world: ClaimWorld) -> claims.ClaimResult | None:
-    """Return why a claim is refused by generation, retirement or cell, whatever the capacity, or None."""
+    """Return why a claim is refused independent of capacity (generation, retirement or cell), or None."""
     for name in (claim.begins, claim.consumer, claim.keep):
         if name and name in world.retired and not (name == claim.consumer and wakes(claim, world)):
             return world.retired[name]
@@ -262,7 +262,7 @@ def fence(claim: claims.ConsumerClaim, world: ClaimWorld) -> claims.ClaimResult 
 
 
 def wakes(claim: claims.ConsumerClaim, world: ClaimWorld) -> bool:
-    """Return whether a claim begins a move of a shelved instance: only such a claim may reactivate it."""
+    """Return whether a claim begins a move of a shelved instance; no other claim may revive the instance."""
     ended = world.retired.get(claim.consumer)
     return claim.begins is not None and ended is not None and ended.why == SHELVED
 
@@ -270,7 +270,7 @@ def wakes(claim: claims.ConsumerClaim, world: ClaimWorld) -> bool:
 def fenced_off(
     order: claims.ClaimRequested, world: ClaimWorld, fences: Sequence[claims.ClaimResult | None]
 ) -> list[claims.ClaimResult]:
-    """Return the refusals by generation, retirement or cell, and those of duplicate consumers."""
+    """Return the results of claims refused by generation, retirement, cell, or a repeated consumer."""
     results: list[claims.ClaimResult] = []
     further = Counter(name for claim in order.claims for name in _further_consumers(claim))
     seen = {*further}
@@ -315,7 +315,7 @@ def _bars_claim(claim: claims.ConsumerClaim, world: ClaimWorld) -> str:
 
 
 def bars_release(order: claims.ReleaseRequested, holder: Holder | None, world: ClaimWorld) -> str:
-    """Return why the asking cell can neither release nor retire this consumer, or an empty text."""
+    """Return why the asking cell may not release or retire this consumer, or ""."""
     if world.wall is None or (not order.retire and (holder is None or not holder.generation)):
         return ""
     return _bars_holder(holder, order.consumer, order.keep, world)

@@ -1,4 +1,4 @@
-"""Decides edits of provider trees: the trees after an edit, or its refusal."""
+"""Decides edits of provider trees: the trees after an edit, or the reason to refuse it."""
 
 from collections.abc import Collection
 from dataclasses import replace
@@ -30,7 +30,7 @@ Refused = Missing | Stale | Taken | InUse | HasChildren | Tangled
 
 
 def apply(edit: EditOfOne, working: WorkingTrees, known: KnownNames) -> ProviderState | Refused | None:
-    """Return a provider after an edit (None: deleted), or the refusal, which leaves the trees unchanged."""
+    """Return a provider after an edit (None: deleted), or a refusal, which leaves the trees unchanged."""
     if isinstance(edit, MakeProvider):
         return _make(edit, working)
     state = _found(edit, working)
@@ -178,11 +178,11 @@ def _set_aggregates(edit: SetAggregates, state: ProviderState, working: WorkingT
     return changed
 
 
-# A reshape: first old and new inventory together, so that claims find room in either; last the new alone
+# A reshape: first old and new inventory together, so that claims fit into both; last only the new
 
 
 def widen(edit: Reshape, working: WorkingTrees, known: KnownNames) -> Refused | None:
-    """Give each provider of a reshape its old and its new inventory together, or return the refusal."""
+    """Begin a reshape: give each provider its old and its new inventory together, or return a refusal."""
     for inventory in edit.inventories:
         if not isinstance(found := _found(inventory, working), ProviderState):
             return found
@@ -198,7 +198,7 @@ def widen(edit: Reshape, working: WorkingTrees, known: KnownNames) -> Refused | 
 
 
 def settle(edit: Reshape, working: WorkingTrees, known: KnownNames) -> InUse | None:
-    """Leave each provider of a reshape only its new inventory, or return why allocations prevent that."""
+    """Complete a reshape: remove each provider's old inventory, or return which allocations prevent that."""
     for inventory in edit.inventories:
         state = working.there(inventory.provider)
         if refusal := _in_use(state, inventory.inventories, known):

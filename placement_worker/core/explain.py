@@ -1,4 +1,4 @@
-"""Explains why no host fits a query: how many hosts each constraint removed, and which hosts came closest."""
+"""Explains why no host fits a query: how many hosts each constraint removed, and which hosts nearly fit."""
 
 from collections.abc import Collection, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -17,7 +17,7 @@ from placement_worker.core.ways import BREATH, AssignmentSearch, top
 NEAREST = 5
 PATIENCE = 100_000  # steps for all hosts together
 HOST_PATIENCE = 5_000
-JOINT_CODE = "together"  # each thing is to be had, but not all in one way
+JOINT_CODE = "together"  # each requirement can be met, but not all together
 UNSEEN_CODE = "unseen"
 UNSEEN = "the search was cut: too many hosts or combinations"
 
@@ -26,7 +26,7 @@ Why = tuple[tuple[Removal, ...], tuple[NearMiss, ...]]
 
 
 def explain(snapshot: Snapshot, made: SearchPlan) -> Generator[None, None, Why]:
-    """Return why no host fits a query. The search can pause wherever this generator yields."""
+    """Return which constraints removed all hosts, and the nearest hosts. The search can pause at a yield."""
     if not made.count:
         return tuple(made.removals), nearest(snapshot, made)
     return (yield from _merged(snapshot, made))
@@ -35,9 +35,9 @@ def explain(snapshot: Snapshot, made: SearchPlan) -> Generator[None, None, Why]:
 def nearest(
     snapshot: Snapshot, made: SearchPlan, roots: Collection[str] = (), most: int = NEAREST
 ) -> tuple[NearMiss, ...]:
-    """Return the hosts that fail the fewest requirements, ordered by the size of the shortage. A class that a
-    host lacks completely counts twice: a request for bare metal gets used nodes, not hypervisors. Disabled
-    hosts are left out unless they are named.
+    """Return the hosts that fail the fewest requirements, the smallest shortage first. A class that a host
+    lacks completely counts twice: for a bare-metal request, occupied nodes come before hypervisors. Disabled
+    hosts are omitted unless the query or the caller names them.
     """
     index, demands = snapshot.index, made.demands
     named = roots or made.query.roots
@@ -118,7 +118,7 @@ def _lack(snapshot: Snapshot, root: Row, demand: Demand) -> str:
 
 @dataclass(slots=True)
 class _Step:
-    """A constraint on combinations of providers, applied after the constraints on single providers."""
+    """A constraint on a combination of providers, checked after the constraints on single providers."""
 
     says: str
     rules: JointRules

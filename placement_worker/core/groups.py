@@ -1,11 +1,11 @@
-"""Prepares a query for the search: which providers can satisfy each slot, and which trees have a provider for
-all slots.
+"""Prepares a query for the search: which providers satisfy each part (slot) of the query, and which trees
+have a provider for all slots.
 
 Each group with a suffix is a slot, satisfied by one provider; in the group without a suffix each resource
 class is a slot. An anchor is the root of a candidate: the providers of its tree can satisfy its slots, and
 providers that share with one of them through an aggregate.
 
-A requirement has a code for programs: `class` (too little of it, or no provider has it), `trait`,
+A requirement has a reason code: `class` (too little of it, or no provider has it), `trait`,
 `forbidden_trait`, `aggregate`, `forbidden_aggregate`, `tree`, `cell`, `cell_disabled`, `zone`, `host` and
 `forbidden_host` (required and excluded roots), `disabled`, `group` (everything exists, but not on one
 provider), `together` (every group fits singly, but not all of them), `unseen` (too many combinations).
@@ -29,12 +29,12 @@ from placement_worker.core.row_table import SHARES
 
 Numbers = npt.NDArray[Any]
 
-ZONE = "availability_zone"  # what an aggregate's metadata call it
+ZONE = "availability_zone"  # the key in an aggregate's metadata
 
 
 @dataclass(slots=True)
 class Demand:
-    """One requirement of a query, with the rows (later: root rows) that satisfy it, or None."""
+    """One requirement of a query, and an array that marks the providers (later: hosts) which satisfy it."""
 
     says: str
     met: Bools | None
@@ -43,12 +43,12 @@ class Demand:
     code: str = ""
     of: str = ""  # the name of its group, as a prefix of texts
     joint: bool = False  # a combination of other requirements: reported only if all of these hold
-    about: str = ""  # the field of the query, where programs are to know it
+    about: str = ""  # the field of the query, if programs need it
 
 
 @dataclass(slots=True, eq=False)
 class Slot:
-    """A part of a query for one provider: a request group, or one class of the group without suffix."""
+    """A part of a query that one provider satisfies: a request group, or a class of the unsuffixed group."""
 
     suffix: str
     asks: Resources
@@ -58,18 +58,18 @@ class Slot:
 
 @dataclass(slots=True)
 class JointRules:
-    """Constraints of a query on the combination of providers, such as `same_subtree` and `group_policy`."""
+    """A query's constraints on which providers may be combined, such as `same_subtree` and `group_policy`."""
 
     isolate: frozenset[str] = frozenset()  # suffixes of groups that must not share a provider
     subtrees: tuple[tuple[int, ...], ...] = ()  # groups of slots with an ancestor among them
     # for each slot, the requirements of the group without suffix that must be met together
     needs: tuple[tuple[str, ...], ...] = ()
-    summed: tuple[str, ...] = ()  # classes that several slots ask for: together they fit as well
+    summed: tuple[str, ...] = ()  # classes requested by several slots: the sum must fit too
     apart: bool = False  # never two providers of one tree
 
 
 class SlotPlanner:
-    """Evaluates the requirements of a query, cheap and selective ones first, and finds its slots."""
+    """Evaluates a query's requirements, the fastest and most selective first, and divides it into slots."""
 
     def __init__(self, trees: Snapshot, query: FindCandidates) -> None:
         self.index = index = trees.index
@@ -195,7 +195,7 @@ class SlotPlanner:
                     Demand("all of it at one provider", self._anchors(rows, rows), joint=True, code="group")
                 )
             if not demands:
-                rows = rows.copy()  # not the index's own, which changes
+                rows = rows.copy()  # a copy: the index changes its array
             self._alike[key] = rows, demands
         rows, demands = self._alike[key]
         self.slots.append(Slot(group.suffix, group.resources, rows, self._sharers(rows)))
@@ -274,7 +274,7 @@ class SlotPlanner:
             if kind is None:
                 yield Demand(f"resource class {name}: no provider has it", None, name, asked, "class")
                 continue
-            if asked > MAX_INT:  # more than any inventory, and than its arrays can be compared with
+            if asked > MAX_INT:  # more than any inventory, and too large for the arrays
                 yield Demand(f"{name}: {asked} free", None, name, asked, "class")
                 continue
             met = self._trees.gives(name, asked)

@@ -1,4 +1,4 @@
-"""Orders in which a search visits hosts: once round all rows from a random start, or by score."""
+"""The sequences in which a search can visit hosts: all rows of the index from a random start, or by score."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -19,12 +19,12 @@ ODD = 0x9E3779B1
 
 @dataclass(slots=True)
 class BestFirst:
-    """Hosts in the order of their score. Each host has a distinct number, the best the lowest, which is also
-    the position of a search.
+    """Visits hosts by score. Each host has a distinct number, the best host the lowest; a page ends with such
+    a number, after which the next page continues.
 
     The upper half of the number is the score, the lower half the host's row, shuffled by the seed. So pages
-    are consistent while the scale stays the same: the caller repeats the scale of the previous answer. A
-    host whose score changes in between may appear twice or not at all; all other hosts appear once.
+    are consistent while the scale stays the same: the caller repeats the scale of the previous answer. A host
+    whose score changes in between may appear twice or not at all; all other hosts appear once.
     """
 
     snapshot: Snapshot
@@ -33,7 +33,7 @@ class BestFirst:
     numbers: npt.NDArray[np.int64]  # one for each of the positions
 
     def anchors(self) -> Iterator[Row | None]:
-        """Yield hosts, the best first, and `None` where the search may pause."""
+        """Yield the hosts, the best first, and `None` where the search may pause."""
         for nth, position in enumerate(self.positions[np.argsort(self.numbers)].tolist()):
             if nth % IN_A_ROW == IN_A_ROW - 1:
                 yield None
@@ -42,12 +42,12 @@ class BestFirst:
                 yield row
 
     def place(self, row: Row) -> int:
-        """Return the position in the order at which a search that begins with this row continues."""
+        """Return the number (`after`) with which another search begins at this host."""
         return int(self.numbers[np.searchsorted(self.positions, row.position)])
 
 
 def in_order(snapshot: Snapshot, query: FindCandidates, left: Bools) -> BestFirst:
-    """Return the hosts after the position `after`, in the order of the search."""
+    """Return a BestFirst over the remaining hosts of a query, from the number `after` on."""
     positions = np.flatnonzero(left)
     order, scores = scored(snapshot, query.order, positions)
     numbers, most = _shuffled(positions, query.seed), sum(abs(by.multiplier) for by in order)
@@ -63,7 +63,7 @@ def in_order(snapshot: Snapshot, query: FindCandidates, left: Bools) -> BestFirs
 def scored(
     snapshot: Snapshot, order: Sequence[OrderBy], positions: Ints
 ) -> tuple[tuple[OrderBy, ...], npt.NDArray[np.float64]]:
-    """Return the scale over all hosts, and the score of each host."""
+    """Return the score of each host, and the scale (lowest and highest amount) used for it."""
     scores = np.zeros(positions.size)
     used = []
     for by in order:
@@ -84,7 +84,7 @@ def scored(
 
 
 def _shuffled(positions: Ints, seed: str) -> npt.NDArray[np.int64]:
-    """Return a distinct number for each host: shuffled by the seed, or in the order of rows."""
+    """Return a distinct number for each host, in a sequence shuffled by the seed; without a seed, by row."""
     if not seed:
         return positions.astype(np.int64)
     salt = crc32(seed.encode())
@@ -97,7 +97,7 @@ FIRST_BLOCK, LARGEST_BLOCK = 256, 16_384  # rows examined together for the next 
 
 @dataclass(slots=True)
 class Round:
-    """A search order once round all rows of the index; positions count rows from the start row."""
+    """Visits all rows of the index once, beginning and ending at a start row."""
 
     snapshot: Snapshot
     left: Bools
@@ -106,7 +106,7 @@ class Round:
     size: int
 
     def anchors(self) -> Iterator[Row | None]:
-        """Yield the remaining hosts in order, and `None` where the search may pause."""
+        """Yield the remaining hosts in this sequence, and `None` where the search may pause."""
         at, preserved = self.snapshot.index.at, self.snapshot.kept_at
         for positions in _walk(self.left, self.start, self.after, self.size):
             for low in range(0, len(positions), IN_A_ROW):
@@ -121,7 +121,7 @@ class Round:
 
 
 def first_row(seed: str, high: int, size: int) -> int:
-    """Return the row of the index at which a search with this seed begins, stable while few hosts change."""
+    """Return the row at which a search with this seed begins; it stays the same while few hosts change."""
     grain = size // 16
     span = high - high % grain if high > grain else high
     return (crc32(seed.encode()) * span) >> 32 if seed else 0

@@ -1,4 +1,4 @@
-"""The index: all providers and free amounts in flat arrays, from which candidates are found; its snapshots.
+"""The index: all providers with their free amounts as arrays, in which searches find candidates.
 
 Each provider has a row; a tree is identified by its root's row. The index may be a few milliseconds behind
 the database; the claim decides.
@@ -34,7 +34,7 @@ class Index(RowTable):
         self._described_at: dict[tuple[type, str], int] = {}
         # root → the last change number at which capacity grew or traits changed
         self.gave: dict[str, int] = {}
-        self.gives = 0  # how often there was more somewhere, or a provider was made, changed or dropped
+        self.gives = 0  # counts increases of free capacity, and created, changed or deleted providers
         self.snapshots: list[Callable[[str], None]] = []  # called with a root before its tree changes
 
     # Changes, in any order: an older one never undoes a newer one.
@@ -44,7 +44,7 @@ class Index(RowTable):
 
     @property
     def whole(self) -> bool:
-        """Return whether the index has no gap: it has every change up to the newest that it knows of."""
+        """Return whether the index is complete: no change before its newest one is missing."""
         return not self._ahead
 
     def accept(
@@ -55,7 +55,7 @@ class Index(RowTable):
         aggregates: Iterable[Aggregate] = (),
         cells: Iterable[RegisteredCell] = (),
     ) -> Collection[str]:
-        """Apply one commit, with the reshaped trees after it. Return the changed roots."""
+        """Apply one commit, with the provider trees that it reshaped. Return the changed roots."""
         touched: dict[str, None] = {}
         if self.knows(number):
             return touched.keys()
@@ -101,7 +101,7 @@ class Index(RowTable):
             facts[name] = fact
 
     def use(self, change: ProviderChange, number: int) -> bool:
-        """Set the usage of a provider; return whether more of any resource class is free than before."""
+        """Set the used amounts of a provider; return whether more of any class is free than before."""
         row = self.rows.get(change.provider)
         if row is None:
             known = self._early.get(change.provider)
@@ -120,17 +120,17 @@ class Index(RowTable):
             self.gave[root] = self.gives
 
     def put(self, tree: Tree, number: int) -> None:
-        """Replace a provider tree: create, change and delete its rows."""
+        """Store a new state of a provider tree: create, change and delete its rows."""
         if number < self._put_at.get(tree.root, 0):
             return
-        if number > self.seen:  # nothing older than what is seen will come
+        if number > self.seen:  # older changes can no longer arrive
             self._put_at[tree.root] = number
         for preserve in self.snapshots:
             preserve(tree.root)
             for provider in tree.providers:
                 if (row := self.rows.get(provider.uuid)) is not None:
                     preserve(row.root)
-        # What another tree took over later stays there.
+        # A provider that a later change moved to another tree stays there.
         providers = [
             provider
             for provider in tree.providers
@@ -189,9 +189,9 @@ Tops = Amounts | Sums
 
 
 class Snapshot:
-    """The trees of the index as they were when a search began; their free amounts are always the newest.
+    """The provider trees as they were when a search began, but always with the newest free amounts.
 
-    While the snapshot is held, the index hands over each tree before its first change.
+    While `held`, the index calls `keep` with each root before its tree changes for the first time.
     """
 
     def __init__(self, index: Index) -> None:
@@ -203,7 +203,7 @@ class Snapshot:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Keep the index's present state for the search while it pauses."""
+        """Within the block, preserve the provider trees as they are now, while the search pauses."""
         self.sharers = {uuid: set(positions) for uuid, positions in self.index.sharers.items()}
         self.index.snapshots.append(self.keep)
         try:
@@ -220,7 +220,7 @@ class Snapshot:
             self.kept_at.setdefault(row.position, row)
 
     def rows_of(self, root: str) -> list[Row]:
-        """Return the providers of a tree, the root first, or an empty list if there is no such root."""
+        """Return the rows of a provider tree, the root first; [] if there is no such root."""
         preserved, rows = self._rows, self.index.rows
         return [self.alter(preserved.get(uuid) or rows[uuid]) for uuid in self.members(root)]
 
@@ -229,20 +229,20 @@ class Snapshot:
         return self.index.trees.get(root, ()) if preserved is None else preserved
 
     def top(self, name: str) -> Tops:
-        """Return for each row the largest amount of a resource class that one claim could take."""
+        """Return, for each row, the largest amount of this resource class that one claim could get."""
         return self.index.classes[name].top
 
     def gives(self, name: str, asked: int) -> Bools:
-        """Return the rows where one claim could take this amount of a class, as a new array."""
+        """Return, for each row, whether one claim could get this amount of the class, as a new array."""
         met: Bools = self.top(name)[: self.index.high] >= asked
         return met
 
     def left(self, name: str) -> Sums:
-        """Return the free amount of a class in each row, below 0 if overcommitted. Do not write to it."""
+        """Return the free amount of a class for each row, negative if overcommitted. Do not write to it."""
         return self.index.classes[name].left
 
     def free_of_trees(self, name: str) -> Sums:
-        """Return the free amounts of a class in whole trees, valid at roots until the next change.
+        """Return the free amount of a class in each whole tree, at its root's row; valid until a change.
 
         In a tree of several providers an overcommitted one counts as 0. Do not write to the array.
         """
@@ -269,17 +269,17 @@ class Snapshot:
         return None if row is None else self.alter(row)
 
     def alter(self, row: Row) -> Row:
-        """Return a row with the amounts of this snapshot instead of the index's."""
+        """Return a row with this snapshot's used amounts, which may differ from the index's."""
         return row
 
 
 class ReservedSnapshot(Snapshot):
-    """The trees of the index minus the reserved amounts, for searches that do not pause."""
+    """The index with a scheduler's reservations counted as used, for searches that do not pause."""
 
     def __init__(self, index: Index, reserved_amounts: ReservedAmounts) -> None:
         super().__init__(index)
         self._reserved_amounts = reserved_amounts
-        high = index.high  # where nothing is yet there may be as many places again
+        high = index.high  # the arrays of classes are longer than the rows in use
         self._left: dict[str, Sums] = {
             name: index.classes[name].left[:high] - reserved[:high]
             for name, reserved in reserved_amounts.arrays(index).items()
@@ -305,7 +305,7 @@ class ReservedSnapshot(Snapshot):
 
     @property
     def current(self) -> bool:
-        """Return whether the snapshot is current: the reserved amounts have not changed since."""
+        """Return whether no reservation was added or removed since this snapshot was made."""
         return self._reserved_amounts.changes == self._changes
 
     def top(self, name: str) -> Tops:

@@ -1,8 +1,7 @@
-"""Checks an agent's report of a provider tree and applies it; contents that operators added stay.
+"""Checks an agent's report of a provider tree and applies it; contents that operators added are preserved.
 
-If a report moves inventory in use within a tree, for example from a flat host to NUMA cells, the amount
-still allocated on the old inventory is withheld from the new one, as additional `reserved`, until it is
-released.
+If a report moves inventory in use within a tree, for example from a flat host to NUMA cells, the amount still
+allocated on the old inventory is withheld from the new one, as additional `reserved`, until it is released.
 """
 
 import re
@@ -23,7 +22,7 @@ _CONTENT = attrgetter("inventories", "parent", "traits", "aggregates")
 
 
 def withheld(before: Tree, after: Tree) -> Tree:
-    """Return the tree `after` with capacity withheld, so that used and free fit into the total."""
+    """Return the tree `after`, withholding as much new capacity as old inventory is overcommitted by."""
     beyond: Counter[str] = Counter()  # by how much the usage of a class exceeds its capacity, over the tree
     for provider, name, inventory in _inventories(after):
         beyond[name] += max(provider.used.get(name, 0) - inventory.capacity, 0)
@@ -69,11 +68,11 @@ def _inventories(tree: Tree) -> Iterator[tuple[ProviderState, str, Inventory]]:
 
 
 def reported(before: Tree, report: InventoryReported, number: int = 0, moves: Moves = NO_MOVES) -> Tree:
-    """Return the tree after a report, if the report is new; `number` is the last change number."""
+    """Return the tree after a report; unchanged if outdated. `number` is the last change number."""
     if report.sequence <= before.sequence:
         return before
     if report.gone:
-        cell = before.cell or report.cell  # also of an unknown root: the cell that reports its deletion
+        cell = before.cell or report.cell  # for an unknown root: the cell that reports its deletion
         return swept(replace(before, cell=cell, sequence=report.sequence, gone=True))
     left = {provider.uuid: opened(provider) for provider in moves.left(before.providers)}
     named = [_named(left.pop(provider.id, None), provider, number + 1) for provider in report.providers]
@@ -85,7 +84,7 @@ def reported(before: Tree, report: InventoryReported, number: int = 0, moves: Mo
 
 
 def given(tree: Tree, order: OwnerEditRequested) -> Tree:
-    """Return the tree with this cell as its owner; its next report counts, whatever its sequence."""
+    """Return the tree with this cell as its owner; its next report is valid whatever its sequence."""
     same = tree if tree.cell == order.cell else replace(tree, host="", cell=order.cell, agent="", zone="")
     if order.agent:
         same = replace(same, host=order.host, agent=order.agent, zone=order.zone)
@@ -93,14 +92,14 @@ def given(tree: Tree, order: OwnerEditRequested) -> Tree:
 
 
 def swept(tree: Tree) -> Tree:
-    """Return a deleted tree without its contents, or without free capacity while it is still in use."""
+    """Return a deleted tree: without providers, or if it has allocations, without free capacity."""
     if not tree.in_use:
         return replace(tree, providers=())
     return _advanced(tree, replace(tree, providers=tuple(map(_closed_to_all, tree.providers))))
 
 
 def settled(tree: Tree) -> Tree:
-    """Return the tree with less withheld, as far as allocations of the old inventory were released."""
+    """Return the tree with less capacity withheld, if allocations of its old inventory were released."""
     return _advanced(tree, withheld(tree, replace(tree, providers=tuple(map(opened, tree.providers)))))
 
 
@@ -160,7 +159,7 @@ def _left_out(left: dict[str, ProviderState], named: Collection[str], root: str)
 
 
 def _advanced(before: Tree, after: Tree, *, root_too: bool = False) -> Tree:
-    """Increase the generation of changed providers, and their shape number unless only the usage changed."""
+    """Increase the generation of each changed provider, and its shape if not only its usage changed."""
     old = {provider.uuid: provider for provider in before.providers}
     providers = []
     for provider in after.providers:
@@ -194,7 +193,7 @@ MAX_NAMES = 100_000  # characters; every candidate contains the names of its pro
 
 
 def complaint(report: InventoryReported, known: Callable[[str, str], bool]) -> str:
-    """Return what is wrong with a report of a provider tree, naming the field, or an empty text."""
+    """Return what is wrong with a report of a provider tree, with the field's name; "" if it is valid."""
     if report.gone:
         return "reshape: not possible for a deleted tree" if report.reshape else ""
     if not report.providers:
@@ -217,7 +216,7 @@ def complaint(report: InventoryReported, known: Callable[[str, str], bool]) -> s
 
 
 def wrong_contents(provider: ProviderReport | ProviderLoad, known: Callable[[str, str], bool]) -> str:
-    """Return what is wrong with inventories, traits or aggregates, naming the field, or an empty text."""
+    """Return what is wrong with inventories, traits or aggregates, with the field's name, or ""."""
     for name, inventory in provider.inventories.items():
         if not (known("resource class", name) or is_custom(name)):
             return f"inventories.{name}: no such resource class; those of your own begin with CUSTOM_"
@@ -233,7 +232,7 @@ def wrong_contents(provider: ProviderReport | ProviderLoad, known: Callable[[str
 
 
 def is_custom(name: str) -> bool:
-    """Return whether clients may create a resource class or trait of this name."""
+    """Return whether this is a valid name of a custom resource class or trait."""
     return _CUSTOM.fullmatch(name) is not None
 
 
@@ -290,7 +289,7 @@ DAY = 24 * 3600.0
 
 
 def bars_report(cell: str, owner: str, *, known: bool, sequence: int, now: float) -> str:
-    """Return why a cell may not report a root provider that `owner` owns, or ""."""
+    """Return why a cell may not report this root provider, which `owner` owns, or ""."""
     if owner and owner != cell:
         return f"root: it is of cell {owner}; reports of cell {cell} are not believed"
     if known and not owner:
@@ -301,7 +300,7 @@ def bars_report(cell: str, owner: str, *, known: bool, sequence: int, now: float
 
 
 def distinct_names(name: str, cell: str, provider: str) -> tuple[str, ...]:
-    """Yield substitute names for a provider whose name another cell uses; the first free one is taken."""
+    """Return alternative names for a provider whose name another cell uses, in the sequence to try them."""
     at = f"@{cell}"
     long = f"{at}@{provider}"
     return f"{name[: 200 - len(at)]}{at}", f"{name[: 200 - len(long)]}{long}"

@@ -1,7 +1,7 @@
-"""The new place of each allocation when a reported tree moves its inventory (reshape).
+"""Decides where each allocation moves when an agent's report moves inventory within its tree (a reshape).
 
-The agent reports the places of its guests. Other consumers (a claim whose order is on its way, or a holder
-consumer) move as a whole to the first provider with capacity for all their allocations. If one of them fits
+The agent reports the providers of its guests. Other consumers (a claim whose order is on its way, or a holder
+consumer) move as a whole to the first provider with capacity for all their allocations. If a consumer fits
 nowhere, the report is refused.
 """
 
@@ -21,7 +21,7 @@ _Amounts = dict[_At, int]
 
 
 class Unmovable(ValueError):
-    """Allocations cannot move as a reshape requires; the text names the field and the reason."""
+    """The error that a reshape cannot move allocations as required; the text names field and reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,18 +44,18 @@ class MovedHolder:
 
 @dataclass(frozen=True, slots=True)
 class Moves:
-    """The result of a reshape: new allocations of consumers, and usage that providers lose or gain."""
+    """The result of a reshape: the new allocations of consumers, and the change of usage of each provider."""
 
     moved: Sequence[MovedHolder] = ()
     leave: Mapping[_At, int] = field(default_factory=dict)
     come: Mapping[_At, int] = field(default_factory=dict)
 
     def left(self, providers: Sequence[ProviderState]) -> list[ProviderState]:
-        """Return the providers without the usage that leaves them in the reshape."""
+        """Return the providers, less the usage that the reshape moves away from them."""
         return [_used_by(provider, self.leave, -1) for provider in providers]
 
     def arrived(self, providers: Sequence[ProviderState]) -> tuple[ProviderState, ...]:
-        """Return the providers with the usage that moves to them."""
+        """Return the providers, plus the usage that the reshape moves to them."""
         return tuple(_used_by(provider, self.come, +1) for provider in providers)
 
 
@@ -63,7 +63,7 @@ NO_MOVES = Moves()
 
 
 def moves(before: Tree, report: InventoryReported, holders: Sequence[TreeHolder]) -> Moves:
-    """Return the moves of allocations that a report requires, or raise Unmovable."""
+    """Return how a report's reshape moves allocations; raise Unmovable if they do not fit."""
     if report.reshape is None or report.sequence <= before.sequence:
         return NO_MOVES
     by_source = {(move.provider, move.resource_class): move for move in report.reshape.moves}
@@ -98,7 +98,7 @@ def moves(before: Tree, report: InventoryReported, holders: Sequence[TreeHolder]
 
 
 class _Destinations:
-    """The providers that inventory of a tree moves to, with their free amounts before any is withheld."""
+    """The providers to which a reshape moves inventory, with their free amounts."""
 
     def __init__(
         self, before: Tree, report: InventoryReported, by_source: Mapping[_At, InventoryMove]
@@ -115,7 +115,7 @@ class _Destinations:
         }
 
     def lacks(self, at: _At, amount: int) -> str:
-        """Return why this amount cannot be allocated at a destination; empty if it can."""
+        """Return why this amount cannot be allocated at this destination, or ""."""
         provider, name = at
         inventory = self.has[provider][name]
         if amount > self.free[at]:
@@ -129,7 +129,7 @@ class _Destinations:
             self.free[at] -= amount
 
     def share(self, held: _Amounts) -> float:
-        """Return the largest share of its destination's total that any class of these allocations needs."""
+        """Return the largest share of a destination's capacity that any class of the allocations needs."""
         shares = [0.0]
         for at, amount in held.items():
             move = self._by_source[at]
@@ -146,7 +146,7 @@ class _Destinations:
         }
 
     def as_reported(self, position: int, guest: GuestPlace, held: _Amounts) -> _Amounts:
-        """Return the places of a guest's allocations as its agent reports them."""
+        """Return a guest's new allocations as its agent reports them; raise Unmovable if not valid."""
         at = f"reshape.guests[{position}].allocations"
         wanted: Counter[str] = Counter()
         reported: Counter[str] = Counter()
@@ -170,7 +170,7 @@ class _Destinations:
         return place
 
     def destination_amounts(self, holder: TreeHolder, held: _Amounts) -> _Amounts:
-        """Return new providers for allocations; classes that may move to the same providers stay together."""
+        """Return new allocations of a consumer; classes with the same possible destinations stay together."""
         together: defaultdict[tuple[str, ...], Counter[str]] = defaultdict(Counter)
         for source, amount in held.items():
             move = self._by_source[source]

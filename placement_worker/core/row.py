@@ -1,4 +1,4 @@
-"""Rows of the index: a provider as a row, sets of rows, arrays of one resource class, reserved amounts."""
+"""Rows of the index (one for each provider), sets of rows, arrays of one resource class, and reservations."""
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping
@@ -22,7 +22,7 @@ _NOTHING: dict[str, Any] = {}  # never changed
 
 @dataclass(slots=True, eq=False)
 class Row:
-    """A provider in the index. Its dicts are replaced, never changed: candidates refer to them.
+    """A provider's row in the index. Its dicts are replaced, never changed: candidates refer to them.
 
     There may be 100,000 rows, so equal values are shared, and rarely used ones are computed on demand.
     """
@@ -44,8 +44,8 @@ class Row:
     number: int  # the last change it knows of
     shaped: int  # the last change that shaped it
     size: int  # about how many bytes it takes in an answer
-    amounts: tuple[int, ...] | Mapping[str, int]  # what is used, in the order of `capacity` where it can be
-    summary: Any = None  # what the API over HTTP made of it; nothing again after every change
+    amounts: tuple[int, ...] | Mapping[str, int]  # used amounts; as a tuple, in the sequence of `capacity`
+    summary: Any = None  # cache of the HTTP API; reset by every change
     known_free: dict[str, int] | None = None
     excluded: bool = False  # a sibling is in use that excludes it
 
@@ -96,7 +96,7 @@ def lone_candidate(row: Row, group: ResourceGroup, free: dict[str, int] | None =
 
 
 def sums(rows: list[Row]) -> tuple[dict[str, int], dict[str, int]]:
-    """Return the free and the total amounts in the tree of a host, by resource class."""
+    """Return the free and the total amounts of a whole provider tree, by resource class."""
     if len(rows) == 1:
         return rows[0].free, rows[0].capacity
     free: dict[str, int] = {}
@@ -115,7 +115,7 @@ FEW = 512  # share of the rows below which a Python set is smaller than an array
 
 
 class RowSet:
-    """A set of rows: a Python set while it is small, then an array, because most traits are on all hosts."""
+    """A set of rows, such as all with a trait: a Python set while small, then a boolean array."""
 
     __slots__ = ("_few", "_many", "count")
 
@@ -154,7 +154,7 @@ class RowSet:
         return np.fromiter(self._few, np.intp, len(self._few))
 
     def mask(self, high: int) -> Bools:
-        """Return the rows below `high` as an array of booleans. Do not write to it."""
+        """Return for each row below `high` whether it is in the set, as an array. Do not write to it."""
         if self._many is not None:
             return self._many[:high]
         mask = np.zeros(high, np.bool_)
@@ -164,12 +164,12 @@ class RowSet:
 
 
 Amounts = npt.NDArray[np.int32]  # no amount is larger than 2³¹ − 1
-Sums = npt.NDArray[np.float64]  # capacities and what is left of them may be: as floats they are exact to 2⁵³
+Sums = npt.NDArray[np.float64]  # capacities and free amounts may be larger: floats are exact up to 2⁵³
 
 
 class ClassArrays:
-    """The amounts of one resource class as arrays over the index's rows. `picky` counts providers with a
-    min_unit or step_size other than 1, `capped` providers with a max_unit.
+    """The amounts of one resource class, as arrays with an element for each row. `picky` counts providers
+    with a min_unit or step_size other than 1, `capped` providers with a max_unit.
     """
 
     __slots__ = ("capped", "least", "left", "picky", "providers", "step", "there", "top", "whole")
@@ -219,13 +219,13 @@ class ClassArrays:
 
 
 class ReservedAmounts:
-    """The amounts that one scheduler has reserved, by provider, and by class in arrays over the rows."""
+    """The amounts that one scheduler has reserved, by provider, and by class as arrays over rows."""
 
     def __init__(self) -> None:
         self.of: dict[str, dict[str, int]] = {}  # provider → reserved amounts, without zeros
         self.changes = 0
         self._arrays: dict[str, Sums] = {}
-        self._count = Counter[str]()  # class → of how many providers something is promised
+        self._count = Counter[str]()  # class → number of providers with reserved amounts
         # Class → providers whose reservation is not in the array yet.
         self._unwritten: defaultdict[str, set[str]] = defaultdict(set)
         self._index: RowTable | None = None
@@ -249,7 +249,7 @@ class ReservedAmounts:
                 del of[uuid]
 
     def arrays(self, index: "RowTable") -> Mapping[str, Sums]:
-        """Return the reserved amounts of each resource class by row, after applying pending reservations."""
+        """Return the reserved amounts of each resource class, as arrays with an element for each row."""
         if index is not self._index or index.layout != self._layout:
             self._index, self._layout = index, index.layout
             self._arrays = {}

@@ -1,4 +1,4 @@
-"""The rows of the index in flat arrays: each provider with its tree, classes, traits and aggregates."""
+"""The arrays of the index, with a row for each provider: its tree, classes, traits and aggregates."""
 
 from collections import defaultdict
 from collections.abc import Mapping
@@ -43,11 +43,11 @@ class RowTable:
         self.sharers: dict[str, set[int]] = {}  # aggregate → its sharing providers
         self._reach: dict[int, Ints] = {}  # sharing provider → the roots of the other trees it serves
         self._interned: dict[Any, Any] = {}
-        self.layout = 0  # grows whenever a provider comes, goes, or goes to another tree, cell, host or agent
-        self.shaped = 0  # and whenever one is anything else than it was
+        self.layout = 0  # grows when a provider is added, removed, or gets another tree, cell, host or agent
+        self.shaped = 0  # grows also when a provider changes in any other way
 
     def reach(self, position: int) -> Ints:
-        """Return the roots of other trees that may use this sharing provider's resources."""
+        """Return the roots of other trees that may use the resources of this sharing provider."""
         roots = self._reach.get(position)
         if roots is None:
             row = self.at[position]
@@ -59,7 +59,7 @@ class RowTable:
         return roots
 
     def capacity_of_trees(self, name: str) -> Sums:
-        """Return the total amounts of a resource class in whole trees, valid at roots only."""
+        """Return the total amount of a class in each whole tree, at its root's row."""
         kind = self.classes.get(name)
         if kind is None:
             return np.zeros(self.high)
@@ -73,7 +73,7 @@ class RowTable:
         return np.minimum(total, float(BEYOND_COUNTING))
 
     def excluded_by(self, row: Row) -> list[Row]:
-        """Return the sibling providers that must be unused when this provider is claimed."""
+        """Return the sibling providers that must have no allocations while this provider has some."""
         tree = (self.rows.get(uuid) for uuid in self.trees.get(row.root, ()))
         siblings = [
             sibling

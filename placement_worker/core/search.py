@@ -1,4 +1,4 @@
-"""Searches the index for candidates, page by page, fairly distributed and with a limited number of steps."""
+"""Searches the index for candidates, page by page and with limited effort, from varying start hosts."""
 
 from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -18,13 +18,13 @@ T = TypeVar("T")
 PAGE_BYTES = 700_000  # an answer must fit a message; there is another page
 PATIENCE = 100_000  # steps without a fit, some tenths of a second, after which a search returns its results
 HOST_PATIENCE = 20_000  # steps for one host while other hosts wait on further pages
-KEPT = 256  # unfinished searches of single anchors that are stored; further ones start again
+KEPT = 256  # stored searches of unfinished hosts; further ones start again
 TOGETHER = "all of it together"
 
 
 @dataclass(slots=True)
 class SearchResult:
-    """The candidates that a search found; if there are none, the reasons."""
+    """The allocations that a search found, or if it found none, the reasons."""
 
     snapshot: Snapshot  # the trees it was found in
     seen: int  # the last change the index knows of
@@ -46,9 +46,7 @@ def at_once(steps: Generator[None, None, T]) -> T:
 
 
 def search_steps(snapshot: Snapshot, query: FindCandidates) -> Generator[None, None, SearchResult]:
-    """Search at most `limit` allocations for a query; a host can have several. A search can pause wherever
-    this generator yields.
-    """
+    """Search up to `limit` sets of allocations for a query, several per host. It can pause at every yield."""
     seen, made = snapshot.index.seen, plan(snapshot, query)
     fits, cut, dead = yield from _rounds(snapshot, made)
     fitting = made.count - dead if fits or cut else 0
@@ -57,7 +55,7 @@ def search_steps(snapshot: Snapshot, query: FindCandidates) -> Generator[None, N
 
 
 def page_steps(snapshot: Snapshot, query: FindCandidates) -> Generator[None, None, CandidatesFound]:
-    """Search one page of hosts, each of which is on one page only; a search can pause like `search_steps`."""
+    """Search one page of hosts; each host is on one page only. The search can pause at every yield."""
     seen, made = snapshot.index.seen, plan(snapshot, query)
     got = yield from _page(snapshot, made)
     fitting = made.count - got.dead if got.candidates or query.after or got.more is not None else 0
@@ -123,7 +121,7 @@ def _rounds(snapshot: Snapshot, made: SearchPlan) -> Generator[None, None, tuple
 
 @dataclass(slots=True)
 class _AnchorProgress:
-    """A host, and how far the search for allocations on it has come."""
+    """A host, and how far the search for allocations on this host has progressed."""
 
     row: Row
     found: int = 0
@@ -131,7 +129,7 @@ class _AnchorProgress:
     ways: Iterator[Fit | None] | None = None  # unset before the first step
 
     def go_on(self, finder: FitFinder, end: int, fits: list[Fit]) -> Generator[None, None, int]:
-        """Search the host for `end` allocations or one time slice. Return the steps since the last found."""
+        """Search for `end` allocations on the host, or for one time slice; return the unsuccessful steps."""
         skip = 0
         if self.ways is None:
             self.ways, skip = finder.fits(self.row), self.found
@@ -210,7 +208,7 @@ def _page(snapshot: Snapshot, made: SearchPlan) -> Generator[None, None, _Page]:
 
 
 def _some(finder: FitFinder, anchor: Row, most: int) -> Generator[None, None, tuple[list[Fit], int, bool]]:
-    """Return the allocations found on a host, the steps since the last, and whether all were found."""
+    """Return allocations on a host, the number of unsuccessful steps, and whether the search was complete."""
     fits: list[Fit] = []
     spent = 0
     for fit in finder.fits(anchor):
@@ -232,7 +230,7 @@ def _some(finder: FitFinder, anchor: Row, most: int) -> Generator[None, None, tu
 def candidate(
     fit: Fit, free: dict[str, int], capacity: dict[str, int], *, capacities: bool = False
 ) -> Candidate:
-    """Return a fit as a candidate; with `capacities` including the capacity of each of its providers."""
+    """Convert a found allocation to a Candidate; `capacities` adds the capacity of each of its providers."""
     row, rows = fit.anchor, fit.rows
     return Candidate(
         row.uuid,

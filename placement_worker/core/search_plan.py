@@ -1,4 +1,4 @@
-"""Plans the search for a query: checks the query, and names the hosts that each requirement removed."""
+"""Plans the search for a query: checks the query, and determines which hosts each requirement removes."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -67,12 +67,12 @@ def _check_demands(group: ResourceGroup, at: str) -> None:
 NAMED = 3  # hosts that are named per requirement
 
 
-FIRST_ROWS = 1024  # among so many of them they mostly are
+FIRST_ROWS = 1024  # the first rows mostly contain enough removed hosts
 
 
 @dataclass(slots=True)
 class SearchPlan:
-    """The prepared search for a query. A query without resources (no slots) fits each host in `left`."""
+    """The plan of the search for a query. A query without resources has no slots; all hosts in `left` fit."""
 
     query: FindCandidates
     slots: list[Slot]
@@ -87,7 +87,7 @@ class SearchPlan:
 
 
 def plan(trees: Snapshot, query: FindCandidates, *, named: bool = False) -> SearchPlan:
-    """Return the search plan of a query; removed hosts are named if `named`, or if no host is left."""
+    """Return the search plan of a query; it names removed hosts if `named`, or if no host is left."""
     check(query)
     index, planner = trees.index, SlotPlanner(trees, query)
     demands = list(planner.demands())
@@ -148,7 +148,7 @@ def has_room(row: Row, asks: Resources) -> bool:
 
 
 def options_at(trees: Snapshot, plan: SearchPlan, anchor: Row) -> list[list[Row]]:
-    """Return the providers that can satisfy each slot of the query at this host."""
+    """Return, for each slot of the query, the providers of this host that can satisfy the slot."""
     rows = trees.rows_of(anchor.uuid)
     shared: list[Row] = []
     if plan.reached is not None and plan.reached[anchor.position]:
@@ -170,7 +170,7 @@ UNSIGNED = 2**64
 
 @dataclass(slots=True)
 class Fit:
-    """One complete allocation for a query. Its dicts are shared with other fits: never change them."""
+    """One complete set of allocations for a query. Other sets share its dicts, so never change them."""
 
     anchor: Row
     allocations: dict[str, Resources]
@@ -179,14 +179,14 @@ class Fit:
 
 
 class FitFinder:
-    """A search for complete allocations over many hosts; `start` is the row at which it begins."""
+    """Finds complete sets of allocations on one host after another."""
 
     def __init__(self, snapshot: Snapshot, made: SearchPlan, start: int) -> None:
         index = snapshot.index
         self._snapshot = snapshot
         self._plan = made
         self._sums: dict[tuple[int, int], Resources] = {}
-        self.anchors = made.left  # where there is something that is not offered elsewhere
+        self.anchors = made.left  # hosts with an allocation that no other host offers
         self._shared: _Shared | None = None
         if made.slots and index.sharers:
             shared = _Shared(snapshot, made, start)
@@ -195,7 +195,7 @@ class FitFinder:
                 self.anchors = made.left & shared.not_alone()
 
     def alone(self, anchor: Row) -> bool:
-        """Return whether the host is one provider without sharing: it offers exactly one allocation."""
+        """Return whether the host is one provider without sharing, with only one possible allocation."""
         plan = self._plan
         if not plan.slots:
             return True
@@ -211,8 +211,8 @@ class FitFinder:
         return Fit(anchor, {uuid: group.resources}, (anchor,), {group.suffix: (uuid,)})
 
     def fits(self, anchor: Row, *, looking_again: bool = False) -> Iterator[Fit | None]:
-        """Yield the complete allocations that a host offers; `None` after BREATH steps without one, where the
-        search can pause.
+        """Yield the complete sets of allocations on a host; `None` after each BREATH steps without one, where
+        the search can pause.
 
         `looking_again`: less may be free now than when the search was planned. Used providers come first.
         """
@@ -230,11 +230,11 @@ class FitFinder:
                 yield self._fit(anchor, way) if way is not None else None
 
     def is_dead(self, anchor: Row) -> bool:
-        """Return whether a host offers no allocation, not even one that an earlier host offered too."""
+        """Return whether nothing fits on this host, not even what an earlier host offered as well."""
         return self._shared is None or anchor.position not in self._shared.doubles
 
     def cost(self, anchor: Row) -> int:
-        """Return an estimate of the steps after which a search knows that a host offers no allocation."""
+        """Return about how many steps a search needs to find out that nothing fits on this host."""
         return BREATH // 8 + len(self._snapshot.members(anchor.uuid))
 
     def _fit(self, anchor: Row, way: Choice) -> Fit:
@@ -268,18 +268,18 @@ class FitFinder:
 
 
 class _Shared:
-    """Allocations that use only sharing providers: they are equal for many hosts, and offered once.
+    """Finds allocations that use only sharing providers: they are equal for many hosts, and found only once.
 
-    Hosts with the same sharing providers are equal, and only the first of them counts. An allocation that
-    two different hosts offer counts for the first.
+    Of hosts with the same sharing providers only the first is searched. An allocation that two different
+    hosts offer counts for the first.
     """
 
     def __init__(self, snapshot: Snapshot, made: SearchPlan, start: int) -> None:
         self._snapshot = snapshot
         self._plan = made
-        self.anchors = self._first_of_each(start)  # in the order in which they are come by
+        self.anchors = self._first_of_each(start)  # in the sequence of the search
         self.doubles: set[int] = set()  # anchors with a fit that an earlier anchor has as well
-        # For a choice for the first slot the anchors that have it, and what they have for each slot.
+        # Provider of the first slot → the hosts that may use it, each with its providers for each slot.
         self._having: dict[int, list[tuple[int, list[set[int]]]]] | None = None
 
     def not_alone(self) -> Bools:

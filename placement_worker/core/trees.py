@@ -1,4 +1,4 @@
-"""Provider trees: as stored, as edits change them in memory, and in a compact format for messages."""
+"""Provider trees: as stored, as edits change them in memory, and in a compact form for messages."""
 
 from collections.abc import Collection, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Reported:
-    """The contents of a provider that its agent's report created; operators created the rest."""
+    """The contents of a provider that its agent's reports created; operators created all other contents."""
 
     provider: bool = False
     classes: frozenset[str] = frozenset()
@@ -49,7 +49,7 @@ class ProviderState:
         return any(self.used.values())
 
     def withheld_with(self, inventories: Mapping[str, Inventory]) -> dict[str, int]:
-        """Return the withheld amounts after an operator's change of inventories: 0 for changed ones."""
+        """Return the withheld amounts after an operator changed inventories: 0 for each changed inventory."""
         return {
             name: amount
             for name, amount in self.withheld.items()
@@ -101,7 +101,7 @@ def renamed(tree: Tree, old: str, new: str) -> Tree:
 
 @dataclass(frozen=True, slots=True)
 class KnownNames:
-    """The existing resource classes and traits, by number."""
+    """All existing resource classes and traits, with their database numbers."""
 
     classes: Mapping[str, int]
     traits: Mapping[str, int]
@@ -109,7 +109,7 @@ class KnownNames:
 
 @dataclass(slots=True)
 class WorkingTrees:
-    """Provider trees that edits change in memory, with the names and ids of other existing providers."""
+    """Provider trees that edits change in memory, with the names and ids of all other existing providers."""
 
     read: dict[str, Tree]
     owners: dict[str, str] = field(default_factory=dict)
@@ -135,7 +135,7 @@ class WorkingTrees:
         return self.members[self.homes[provider]][provider]
 
     def next_shape(self, provider: str) -> int:
-        """Return the shape of a changed provider: one more than read, however many changes follow.
+        """Return the shape of a changed provider: one more than it had when read, even after several changes.
 
         A new provider starts above the last change number, so a recreated one never repeats a shape.
         """
@@ -143,7 +143,7 @@ class WorkingTrees:
         return self.number + 1 if was is None else was.shape + 1
 
     def with_contents(self, state: ProviderState, **contents: Any) -> ProviderState:
-        """Return a provider with other inventories, traits or aggregates, and its generation increased."""
+        """Return a provider with new inventories, traits or aggregates, and an increased generation."""
         if "inventories" in contents:
             inventories = contents["inventories"]
             contents["used"] = {name: state.used.get(name, 0) for name in inventories}
@@ -179,7 +179,7 @@ class WorkingTrees:
             del self.owners[state.name]
 
     def move(self, moved: ProviderState) -> None:
-        """Give a provider another parent; in another tree it counts as created by an operator."""
+        """Give a provider another parent; if that is in another tree, an operator counts as its creator."""
         before = self.homes[moved.uuid]
         root = moved.uuid if moved.parent is None else self.homes[moved.parent]
         if root == before:
@@ -193,7 +193,7 @@ class WorkingTrees:
             self.put(replace(state, shape=self.next_shape(uuid), reported=put), root)
 
     def changed(self) -> list[tuple[Tree, Tree]]:
-        """Return the changed trees, each as a pair (as read, as changed)."""
+        """Return the changed trees as pairs (as read, as changed)."""
         pairs = []
         for root in self.touched:
             before = self.read.get(root) or Tree(root)
@@ -205,7 +205,7 @@ class WorkingTrees:
 
 
 ROOM = 512 * 1024  # bytes of an answer
-CARRIED = 50  # providers, at most, that go with the news of them
+CARRIED = 50  # maximum number of providers in a change message
 CARRIED_ROOM = 16 * 1024  # their size in bytes
 
 _FIGURES = Inventory.__struct_fields__
@@ -213,7 +213,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Packing:
-    """A list of provider trees in the compact format while it is being made."""
+    """Builds a list of provider trees in the compact form for a message of limited size."""
 
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
@@ -222,7 +222,7 @@ class Packing:
         self._inventories, self._stocks, self._traits, self._aggregates, self._owners = self._tables
 
     def add(self, tree: Tree, skip: int = 0) -> bool:
-        """Add a tree without its first `skip` providers, if it fits the size limit; return whether."""
+        """Add a tree without its first `skip` providers; return False, without effect, if it does not fit."""
         spent = 0
         providers: list[KnownProvider] = []
         for provider in tree.providers[skip:]:
@@ -266,7 +266,7 @@ class Packing:
         return TreesFound(**structs.asdict(self.packed()), more=more)
 
     def packed(self) -> KnownTrees:
-        """Return the packed trees without their tables, for a message that has the tables elsewhere."""
+        """Return the added trees and their tables, in the compact form."""
         return KnownTrees(
             trees=tuple(self._trees),
             inventories=tuple(self._inventories),
@@ -278,7 +278,7 @@ class Packing:
 
 
 class _Table:
-    """The distinct values of one type in the compact format, each with its position."""
+    """A table of the compact form: distinct values, to which trees refer by index."""
 
     def __init__(self) -> None:
         self._places: dict[Hashable, int] = {}
@@ -296,7 +296,7 @@ class _Table:
 
 
 def carried(trees: Collection[Tree]) -> KnownTrees | None:
-    """Return the trees in the compact format if they are small enough for a change message."""
+    """Return the trees in the compact form, or None if they are too large for a change message."""
     if not trees or sum(len(tree.providers) for tree in trees) > CARRIED:
         return None
     packing = Packing(ROOM)
@@ -307,7 +307,7 @@ def carried(trees: Collection[Tree]) -> KnownTrees | None:
 
 
 def unpacked(found: KnownTrees) -> Iterator[tuple[Tree, int]]:
-    """Yield the trees of the compact format, each with the number of its omitted providers."""
+    """Yield the trees of the compact form, each with the number of providers that were left out."""
     inventories = []
     for known in found.inventories:
         name, *figures = structs.astuple(known)
@@ -326,7 +326,7 @@ def _state(known: KnownProvider, root: str, found: KnownTrees, stocks: list[Any]
     stock = stocks[known.stock]
     return ProviderState(
         0,
-        root if known.id == root else known.id,  # the same text, not another like it
+        root if known.id == root else known.id,  # the same object, to save memory
         *(known.name, known.parent, known.generation, known.shape),
         stock,
         dict(zip(stock, known.used, strict=True)),

@@ -1,8 +1,8 @@
-"""Assigns a provider of one anchor to each slot, such that the combination is valid.
+"""Assigns a provider of one host to each slot (part of a query), such that the combination is valid.
 
-Depth first, the slot with the fewest providers first. A branch is abandoned as soon as it cannot succeed,
-and a state without a solution is recognized when it occurs again, also with equivalent providers. So the
-first solutions are found quickly, and memory is limited to one branch.
+Depth first, the slot with the fewest providers first. A branch is abandoned as soon as it cannot succeed, and
+a state without a solution is recognized when it occurs again, also with equivalent providers. So the first
+solutions are found quickly, and memory is limited to one branch.
 """
 
 from collections.abc import Hashable, Iterator, Sequence
@@ -17,7 +17,7 @@ from placement_worker.core.row_table import SHARES
 Choice = tuple[Row, ...]  # one for each slot
 
 BREATH = 256  # steps of a microsecond or two after which a search without a result lets other tasks run
-WARY = 24  # dead ends, and no way out between them, after which they are remembered
+WARY = 24  # consecutive dead ends after which states are remembered
 
 
 def shares(row: Row) -> bool:
@@ -25,7 +25,7 @@ def shares(row: Row) -> bool:
 
 
 class AssignmentSearch:
-    """The search for assignments of providers to the slots of a query at one host. With `mixed`, at least one
+    """Searches assignments of providers to the slots of a query at one host. With `mixed`, at least one
     provider must not be a sharing one, because assignments to sharing providers only are equal for many
     hosts.
     """
@@ -77,7 +77,7 @@ class AssignmentSearch:
         self._kind_names: dict[Hashable, int] = {}
 
     def _look_ahead(self) -> None:
-        """Compute for each depth of the search the most that the remaining slots could contribute."""
+        """Compute, for each depth of the search, which constraints later slots could still satisfy."""
         depths = len(self._slots) + 1
         self._could = [0] * depths
         self._could_mix = self._is_mixed * depths
@@ -91,7 +91,7 @@ class AssignmentSearch:
                 self._later[depth][number] = self._later[depth + 1][number] | {row.position for row in rows}
 
     def __iter__(self) -> Iterator[Choice | None]:
-        """Yield each assignment once, and None after every BREATH steps without one."""
+        """Yield each valid assignment once, and None after every BREATH steps without one."""
         if not self._possible:
             return
         last, fruit = len(self._slots) - 1, 0
@@ -227,7 +227,7 @@ class AssignmentSearch:
 
     @cached_property
     def _exhausted(self) -> set[int]:
-        """Return the providers that are ancestors of another provider among the options."""
+        """Return the indices of providers that are ancestors of other providers in the search."""
         everyone = {row.position: row for options in self._options for row in options}
         self.steps += len(everyone)
         return {top for position, row in everyone.items() for top in self._up(row) if top != position}
@@ -257,14 +257,14 @@ class AssignmentSearch:
         return tops
 
     def _state(self, depth: int) -> Hashable:
-        """Return what decides the rest of the search; the value is equal for interchangeable providers."""
+        """Return a key of the search's state, equal for states that differ only in equivalent providers."""
         rows = {row.position: row for options in self._options[depth:] for row in options}
         trees = {row.root for row in rows.values()} if self._rules.apart else ()
         sets = [self._tops[-1][number] if later else () for number, later in enumerate(self._later[depth])]
         for row in self._chosen:
             if row.root in trees or any(row.position in tops for tops in sets):
                 rows[row.position] = row
-        self.steps += len(rows) * (1 + 2 * len(sets)) // 4  # this takes its time as well
+        self.steps += len(rows) * (1 + 2 * len(sets)) // 4  # this costs time, too
         items = []
         for position, row in rows.items():
             items.append(
@@ -298,13 +298,13 @@ class AssignmentSearch:
 
 
 def top(row: Row, name: str) -> int:
-    """Return the largest amount of a resource class that one claim could take at a provider."""
+    """Return the largest amount of a resource class that one claim could get from a provider."""
     inventory = row.inventories.get(name)
     return min(row.free[name], inventory.max_unit) if inventory is not None else 0
 
 
 def fullest_first(rows: list[Row], asks: Resources, root: str) -> list[Row]:
-    """Sort providers so that used ones with the least left come first, and those of other trees last.
+    """Sort providers: used ones with the least free capacity first, providers of other trees last.
 
     The first allocation then fills a half-used NUMA cell, GPU or physical function. Ids order equal ones.
     """

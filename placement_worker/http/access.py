@@ -41,7 +41,7 @@ Authenticate = Callable[[Headers], Awaitable[Identity | None]]  # None: unknown
 
 
 async def noauth2(headers: Headers) -> Identity | None:
-    """Trust the token, USER or USER:PROJECT, for development; `admin` is the administrator."""
+    """Return the identity that an unchecked token USER or USER:PROJECT names; only for development."""
     token = headers.get("x-auth-token")
     if not token:
         return None
@@ -56,7 +56,7 @@ async def noauth2(headers: Headers) -> Identity | None:
 
 
 class BadTokens(ValueError):
-    """A token file cannot be used; the text says why, without any token."""
+    """The error that a token file cannot be used; the text says why, without quoting a token."""
 
 
 _Text = Annotated[str, msgspec.Meta(min_length=1, max_length=255)]
@@ -81,13 +81,13 @@ def digest_of(token: str, encoding: str = "utf-8") -> bytes:
 
 
 class TokenFile:
-    """Tokens of a TOML or JSON file: a list `tokens`, each with token or sha256, user, project and roles.
+    """The tokens in a TOML or JSON file: a list `tokens`, each with token or sha256, user, project and roles.
 
     A changed file is read again. If it cannot be read, the previous tokens stay valid.
     """
 
     def __init__(self, path: Path) -> None:
-        """Raise BadTokens if the file cannot be used."""
+        """Read the tokens; raise BadTokens if the file cannot be used."""
         self._path = path
         self._stamp = self._stat()
         self._tokens = _read_tokens(path)
@@ -96,7 +96,7 @@ class TokenFile:
         return self.holder(digest_of(headers.get("x-auth-token", ""), "latin-1"))
 
     def holder(self, digest: bytes) -> Identity | None:
-        """Return the identity of a token by the token's SHA-256, or None if it is not in the file."""
+        """Return the identity for the SHA-256 of a token, or None if the file does not have the token."""
         if (stamp := self._stat()) != self._stamp:
             self._stamp = stamp
             try:
@@ -182,14 +182,14 @@ DEFAULTS = {
     "placement:usages": "rule:admin_or_project_reader_or_service_api",
     "placement:reshaper:reshape": "rule:service_api",
 }
-CONTROL_ROOM = {  # of the page of operators, which believes the same tokens
+CONTROL_ROOM = {  # rules of the control room, which accepts the same tokens
     "berth:control_room:show": "rule:admin_or_service_api or role:reader",
     "berth:control_room:act": "rule:admin_api",
 }
 
 
 class BadPolicy(ValueError):
-    """A policy file cannot be used; the text says where and why."""
+    """The error that a policy file cannot be used; the text says where and why."""
 
 
 class AccessPolicy:
@@ -213,12 +213,12 @@ class AccessPolicy:
         _refuse_unknown(rules, texts)
 
     def allows(self, rule: str, identity: Identity, target: Target) -> bool:
-        """Return whether the identity may perform an operation, for which its token must be of a project."""
+        """Return whether a rule permits this operation to an identity; its token must be project-scoped."""
         return identity.scope == "project" and self._rules[rule](identity, target)
 
 
 def load_policy(path: Path) -> dict[str, str]:
-    """Return the rules of a policy file: JSON, TOML or YAML."""
+    """Return the rules in a policy file (JSON, TOML or YAML)."""
     text = _text(path, BadPolicy)
     try:
         if path.suffix == ".json" or text.lstrip().startswith("{"):
@@ -236,7 +236,7 @@ _TARGET = re.compile(r"%\((\w+)\)s")
 
 @dataclass
 class _Parser:
-    """A parser of policy rules by recursive descent: or, and, not, parentheses, a check."""
+    """Parses a policy rule by recursive descent: or, and, not, parentheses, single checks."""
 
     text: str
     rules: Mapping[str, Check]
@@ -311,7 +311,7 @@ def _used(text: str) -> list[str]:
 
 
 def _refuse_unknown(rules: Mapping[str, str], texts: Mapping[str, str]) -> None:
-    """Refuse a policy rule that is no operation and that no other rule uses: it is probably misspelled."""
+    """Raise BadPolicy for a rule that is no operation and that no rule uses: it is probably misspelled."""
     known = {*_OWN, *CONTROL_ROOM, *DEFAULTS}
     used = {name for text in texts.values() for name in _used(text)}
     for name in rules:

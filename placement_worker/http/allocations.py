@@ -1,4 +1,4 @@
-"""Allocations by consumer and by provider, usages, the reshaper, and allocation candidates."""
+"""Routes for allocations of consumers and of providers, usages, the reshaper, and allocation candidates."""
 
 import uuid
 from collections import Counter
@@ -28,7 +28,7 @@ from placement_worker.http.errors import bad_request, check_query
 from placement_worker.http.providers import generation_in, inventories_from
 from placement_worker.http.schemas import Json, at, is_uuid, is_uuid_like
 
-NOBODY = "00000000-0000-0000-0000-000000000000"  # owns what clients before 1.8 wrote
+NOBODY = "00000000-0000-0000-0000-000000000000"  # project and user of allocations by clients before 1.8
 UNKNOWN = "unknown"  # the type of consumers that were written before there were types
 
 
@@ -151,7 +151,7 @@ async def _take(call: api_call.ApiCall, claims: tuple[ConsumerClaim, ...], doing
 async def _denied(
     call: api_call.ApiCall, results: Sequence[ClaimResult], claims: Sequence[ConsumerClaim], doing: str
 ) -> errors.Problem:
-    """Return the most important refusal of several claims: missing objects, generations, capacity."""
+    """Return the refusal of claims that matters most: missing providers, then generations, then capacity."""
     problem = errors.denied(results, claims)
     named = {provider for claim in claims for choice in claim.choices for provider in choice.allocations}
     if problem.code == errors.CONCURRENT_UPDATE or not named:
@@ -172,7 +172,7 @@ def _consumer(call: api_call.ApiCall) -> str:
 
 
 def _claims(body: Mapping[str, Any], minor: int) -> tuple[ConsumerClaim, ...]:
-    """Return the claims in a request body by consumer; 1.0, which JSON schemas accept, becomes 1."""
+    """Return a claim for each consumer in a request body; 1.0, which JSON schemas accept, becomes 1."""
     key = "consumer_generation"
     return tuple(
         ConsumerClaim(
@@ -219,7 +219,7 @@ async def list_all(call: api_call.ApiCall) -> api_call.ApiAnswer:
 
 
 async def explain(call: api_call.ApiCall) -> api_call.ApiAnswer:
-    """Return how many hosts each requirement rejected, and the closest hosts."""
+    """Answer how many hosts each requirement of a query removed, and which hosts nearly fit."""
     minor = call.minor if call.minor >= SINCE else api_call.LATEST_MINOR
     _, found = await _found(call, minor)
     return api_call.json_answer(
@@ -304,7 +304,7 @@ def _requests(fits: Iterable[Fit], minor: int) -> str:
 
 
 def why_none(found: SearchResult) -> str:
-    """Return a sentence that explains why no host fits."""
+    """Return a sentence that explains why no host fits a query."""
     if not found.considered:
         return "there are no providers"
     parts = []

@@ -1,4 +1,4 @@
-"""One HTTP request as handlers see it, its microversion, and the answer. The major version is always 1."""
+"""A request to the Placement API as handlers see it, with its microversion (major version 1) and answer."""
 
 import asyncio
 import hashlib
@@ -30,7 +30,7 @@ _VERSION = re.compile(r"(\d{1,4})\.(\d{1,4})", re.ASCII)
 
 
 def negotiated(header: str) -> int:
-    """Return the minor version in a version header, which may name several services."""
+    """Return the minor version that a version header requests; the header may name several services."""
     asked = ""
     for part in header.split(","):
         service, _, version = part.strip().partition(" ")
@@ -63,7 +63,7 @@ encode = msgspec.json.Encoder().encode
 
 @dataclass(slots=True)
 class ApiAnswer:
-    """The answer to an API call. `updated` is for Last-Modified (0: now; None: not cacheable)."""
+    """A handler's answer to an API request. `updated` is for Last-Modified (0: now; None: not cacheable)."""
 
     status: int = 200
     body: bytes | None = None
@@ -82,7 +82,7 @@ def empty_answer(status: int = 204, **headers: str) -> ApiAnswer:
 
 
 def last_change(records: Iterable[Provider | Named | Consumer]) -> float:
-    """Return the time of the last change of the given objects; 0.0 without any."""
+    """Return the newest time of change of the given objects; 0.0 without objects."""
     return max((record.updated for record in records), default=0.0)
 
 
@@ -91,8 +91,8 @@ Headers = list[tuple[bytes, bytes]]
 
 @dataclass(frozen=True)
 class Served:
-    """Placement as HTTP serves it: edits, claims and releases that arrive together share transactions. Once
-    `closing` is set, the readiness check fails, and streams of changes end.
+    """The placement operations for HTTP requests: concurrent edits, claims and releases share transactions.
+    Once `closing` is set, the readiness check fails, and streams of changes end.
     """
 
     placement: Placement
@@ -103,7 +103,7 @@ class Served:
 
 
 class ApiCall:
-    """A call of the API as handlers see it. `minor` is the requested minor version; -1 until it is known."""
+    """An API request as its handler sees it. `minor` is the requested minor version; -1 until it is known."""
 
     def __init__(self, scope: Scope, receive: Receive, served: Served) -> None:
         self.scope = scope
@@ -113,7 +113,7 @@ class ApiCall:
         self.closing = served.closing
         self.method: str = scope["method"]
         self.pattern = ""  # of the route; empty: unknown URL
-        self.path: Mapping[str, str] = {}  # what the pattern took from the address
+        self.path: Mapping[str, str] = {}  # fields of the URL
         self.headers: dict[str, str] = {}
         for name, value in scope["headers"]:
             key, text = name.decode("latin-1"), value.decode("latin-1")
@@ -123,7 +123,7 @@ class ApiCall:
         self.id = f"req-{served.placement.clock.uuid()}"
         self.minor = -1
         self.identity = NOBODY
-        self.limit = 0  # bytes of body that are taken
+        self.limit = 0  # maximum bytes of the body
         self.status = 0  # of the response, once it begins
 
     @property
@@ -160,7 +160,7 @@ class ApiCall:
         return schema.read(await self.body())
 
     async def decoded(self, decoder: msgspec.json.Decoder[T]) -> T:
-        """Return the JSON body of the call as a value of the decoder's type; raise 400 if it does not fit."""
+        """Return the JSON body as a value of the decoder's type; answer 400 if it is not valid."""
         body = await self.body()
         try:
             value = decoder.decode(body)
@@ -195,7 +195,7 @@ class ApiCall:
         await send({"type": "http.response.body", "body": body})
 
     async def refuse(self, problem: Problem, send: Send) -> None:
-        """Send a refusal, unless a response has begun."""
+        """Send the response for a refusal, unless another response has begun."""
         if not self.status:
             kind, body = problem.rendered(self.accept, self.id, self.minor)
             await self.send(ApiAnswer(problem.status, body, headers=problem.headers, kind=kind), send)
@@ -209,7 +209,7 @@ class ApiCall:
 
 
 class ClientLeft(Exception):
-    """The client disconnected before its request was complete."""
+    """The error that the client disconnected before its request was complete."""
 
 
 def too_large(limit: int) -> Problem:

@@ -1,5 +1,5 @@
-"""The Placement API over HTTP: the steps of every request before its route, and the route table: each address
-with its methods, versions, policy rules and handlers.
+"""The web app of the Placement API: authentication and checks before each route, and the table of routes: the
+methods, versions, policy rules and handlers of each URL pattern.
 """
 
 import asyncio
@@ -47,12 +47,12 @@ class Operation:
     before: int = 404  # status for older microversions
     body: int = 0  # bytes of its JSON body; 0: none
     json: bool = True  # a GET that returns only JSON
-    of_provider: bool = False  # a missing provider counts for more than what is wrong with the body
+    of_provider: bool = False  # answer 404 for a missing provider even if the body is invalid
     target: Callable[[api_call.ApiCall], Mapping[str, str]] = lambda call: {}  # attributes for the rule
 
     @property
     def ends(self) -> bool:
-        """Return whether a later microversion removed this operation of the API."""
+        """Return whether a later microversion of the API removed this operation."""
         return self.until < api_call.LATEST_MINOR
 
 
@@ -64,7 +64,7 @@ delete = partial(Operation, "DELETE")
 
 
 class Resource:
-    """The operations of one URL pattern, as an ASGI application."""
+    """An ASGI application that handles all operations of one URL pattern."""
 
     def __init__(self, pattern: str, policy: AccessPolicy, operations: Sequence[Operation]) -> None:
         self.pattern = pattern
@@ -216,7 +216,7 @@ _METHODS = frozenset(("GET", "HEAD", "OPTIONS", "PUT", "POST", "DELETE", "PATCH"
 
 
 def count(method: str, route: str, status: int, seconds: float) -> None:
-    """Count a request in the metrics by its route's pattern, so that clients cannot create metric series."""
+    """Count a request in the metrics by its URL pattern, not its URL, so that clients cannot add series."""
     requests, histogram = _series(method if method in _METHODS else "other", route, status)
     requests.inc()
     histogram.observe(seconds)
@@ -246,7 +246,7 @@ class Options:
 
 
 def http_app(placement: Placement, options: Options | None = None) -> Starlette:
-    """Return the Placement API as a web app; setting `app.state.closing` ends its endless responses."""
+    """Return the web app of the Placement API; if `app.state.closing` is set, its streams of changes end."""
     options = options or Options()
     claims, releases = Batched(placement.claims.claim_many), Batched(placement.claims.release_many)
     served = Served(placement, claims, releases, Batched(placement.providers.edit_many), asyncio.Event())
@@ -292,14 +292,14 @@ _ASKED_FOR = 3600  # seconds a browser may remember whether it may ask
 
 class _Pages(CORSMiddleware):
     def preflight_response(self, request_headers: Headers) -> Response:
-        """Answer a CORS preflight request; a forbidden origin gets an answer without permission."""
+        """Answer a CORS preflight request; a forbidden origin gets an answer without permissions."""
         if not self.is_allowed_origin(request_headers["origin"]):
             return Response()
         return super().preflight_response(request_headers)
 
 
 class _Entry:
-    """The outermost application: request id, identity, version, length, then the route."""
+    """The outermost ASGI application: authenticates, finds the version and checks the length, then routes."""
 
     def __init__(self, app: ASGIApp, options: Options, served: Served) -> None:
         self._app = app
@@ -342,6 +342,6 @@ class _Entry:
                 raise Problem(413, "No body may be that long.", headers={"connection": "close"})
             if int(length) and "content-type" not in call.headers:
                 raise bad_request("content-type header required when content-length > 0")
-        if "\0" in scope["path"]:  # no database takes it, and nothing is called so
+        if "\0" in scope["path"]:  # no database can store it, so no object has this name
             raise not_found()
         await self._app(scope, receive, send)

@@ -1,4 +1,4 @@
-"""Bodies of requests and responses of the routes under /berth; the OpenAPI document is made of them."""
+"""The types of request and response bodies of routes under /berth; the OpenAPI document is made from them."""
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -10,7 +10,7 @@ from bus.vocabulary import Id
 
 
 class AggregateCreation(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """An aggregate to create."""
+    """The request to create an aggregate."""
 
     name: AggregateName
     uuid: Id | None = None
@@ -20,7 +20,7 @@ class AggregateCreation(msgspec.Struct, forbid_unknown_fields=True, kw_only=True
 
 
 class AggregateChange(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """A change of an aggregate; a metadata value of null removes the key."""
+    """The request to change an aggregate; a metadata value of null removes its key."""
 
     name: AggregateName | None = None
     metadata: dict[MetadataKey, MetadataValue | None] = {}
@@ -30,14 +30,14 @@ class AggregateChange(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class HostInAggregate(msgspec.Struct, kw_only=True):
-    """A host of an aggregate."""
+    """A host in an aggregate."""
 
     uuid: Id
     name: HostName
 
 
 class AggregateShown(msgspec.Struct, kw_only=True):
-    """An aggregate; `hosts` only if one aggregate is shown."""
+    """An aggregate; `hosts` is present only if a single aggregate is requested."""
 
     uuid: Id
     name: str
@@ -47,14 +47,14 @@ class AggregateShown(msgspec.Struct, kw_only=True):
 
 
 class AggregatesListed(msgspec.Struct, kw_only=True):
-    """One page of aggregates; `more` if there are further ones."""
+    """A page of aggregates; `more` is true if another page follows."""
 
     aggregates: list[AggregateShown]
     more: bool
 
 
 class AggregateAfterEdit(msgspec.Struct, kw_only=True):
-    """An aggregate after an edit; `added` and `removed` are uuids of the roots of hosts."""
+    """An aggregate after an edit; `added` and `removed` are the uuids of hosts' root providers."""
 
     uuid: Id
     name: str
@@ -65,13 +65,13 @@ class AggregateAfterEdit(msgspec.Struct, kw_only=True):
 
 
 class LoadResults(msgspec.Struct, kw_only=True):
-    """The result for each provider of a bulk load, in order."""
+    """The results of a bulk load, one for each provider, in the sequence of the request."""
 
     results: tuple[LoadResult, ...]
 
 
 class Explanation(msgspec.Struct, kw_only=True):
-    """The number of hosts that each requirement of a query rejected, and the closest hosts."""
+    """The number of hosts that each requirement of a query removed, and the hosts that nearly fit."""
 
     seen: int
     considered: int
@@ -82,7 +82,7 @@ class Explanation(msgspec.Struct, kw_only=True):
 
 
 class ProviderChanged(msgspec.Struct, kw_only=True):
-    """A provider after a commit: only its usage changed, except if `reshaped` or `gone` (deleted)."""
+    """A provider after a commit: only its usage changed, except with `reshaped` or `gone` (deleted)."""
 
     provider: str
     root: str
@@ -94,7 +94,7 @@ class ProviderChanged(msgspec.Struct, kw_only=True):
 
 
 class ChangeEvent(msgspec.Struct, kw_only=True):
-    """The data of one event of the feed: a commit with its number."""
+    """The data of one event in the stream of changes: a commit with its change number."""
 
     number: int
     changes: tuple[ProviderChanged, ...]
@@ -102,7 +102,7 @@ class ChangeEvent(msgspec.Struct, kw_only=True):
 
 
 class ApiError(msgspec.Struct, kw_only=True):
-    """One error of a refusal."""
+    """One error in the body of a refused request."""
 
     status: int
     title: str
@@ -112,6 +112,6 @@ class ApiError(msgspec.Struct, kw_only=True):
 
 
 class Refusal(msgspec.Struct, kw_only=True):
-    """The body of a refusal, as in the Placement API."""
+    """The body of a refused request, in the format of the Placement API."""
 
     errors: list[ApiError]

@@ -1,4 +1,4 @@
-"""Resource classes and traits: list, create, show, rename, delete."""
+"""Routes that list, create, show, rename and delete resource classes and traits."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""Errors in the API's format (JSON, HTML or plain text), and the error for each refusal of placement."""
+"""Errors in the Placement API's formats (JSON, HTML or text), and the error for each refusal of placement."""
 
 import html
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -64,7 +64,7 @@ _OFFERS = (JSON, HTML)
 
 
 class Problem(Exception):
-    """A refusal of an API request: status, reason, and the error code for clients."""
+    """The refusal of an API request: HTTP status, reason, and error code for clients."""
 
     def __init__(
         self,
@@ -89,7 +89,7 @@ class Problem(Exception):
         return HTTPStatus(self.status).phrase
 
     def rendered(self, accept: str, request_id: str, minor: int) -> tuple[str, bytes]:
-        """Return the content type and the body of the refusal."""
+        """Return the content type and the body of the response that refuses the request."""
         title = self.title
         general = self._general.replace("{accept}", accept)
         kind = best(accept) or TEXT
@@ -111,7 +111,7 @@ class Problem(Exception):
 
 
 def format_refusal(status: int, why: str, accept: str) -> tuple[Mapping[str, str], bytes]:
-    """Return a refusal of malformed or oversized HTTP in the API's error format."""
+    """Return headers and body for a malformed or oversized HTTP request, in the API's error format."""
     if "Content-Length" in why:
         why = "content-length header must be an integer"
     id_ = f"req-{Clock().uuid()}"
@@ -143,7 +143,7 @@ def takes_json(accept: str) -> bool:
 
 
 def best(accept: str) -> str | None:
-    """Return the preferred type, JSON or HTML; JSON if both are equal; None if neither is accepted."""
+    """Return the content type that the client prefers, JSON or HTML; None if it accepts neither."""
     if accept in ("", "*/*", JSON):
         return JSON
     liked = max(_OFFERS, key=lambda offer: _quality(accept, offer))
@@ -201,7 +201,7 @@ def no_traits(names: Sequence[str]) -> str:
 def refused(
     result: EditResult | NameResult, doing: str = "", conflicts: str = "update conflict: "
 ) -> Problem:
-    """Return the HTTP error for a refused edit; `doing` and `conflicts` begin the API's messages."""
+    """Return the API error for a refused edit; `doing` and `conflicts` are beginnings of its message."""
     doing = f"{doing}: " if doing else ""
     match result:
         case Missing(what="provider", names=names):
@@ -246,13 +246,13 @@ def refused(
 
 
 def denied(results: Sequence[ClaimResult], claims: Sequence[ConsumerClaim]) -> Problem:
-    """Return the first refusal among claims that succeed or fail together."""
+    """Return the API error for claims that succeed or fail together, from the first refused claim."""
     judged = [
         (result, claim)
         for result, claim in zip(results, claims, strict=True)
         if not isinstance(result, Claimed) and result != Refused(refusals=())
     ]
-    for result, claim in judged:  # a generation counts before room
+    for result, claim in judged:  # generations are checked before capacity
         if isinstance(result, Held):
             return conflict(
                 f"consumer generation conflict - expected {result.generation or 'null'} but got"
@@ -298,7 +298,7 @@ def _insufficient_capacity(refusal: Refusal) -> Problem:
 
 
 async def unknown(placement: Placement, kind: NameKind, names: Collection[str]) -> list[str]:
-    """Return the unknown names among these resource classes or traits."""
+    """Return the names that are no existing resource classes or traits."""
     missing = [name for name in names if not placement.book.known(kind, name)]
     if missing:
         answer = await placement.classes_and_traits.find(FindNames(kind=kind, names=tuple(missing)))
@@ -310,7 +310,7 @@ async def unknown(placement: Placement, kind: NameKind, names: Collection[str]) 
 async def check_query(
     placement: Placement, groups: Iterable[ResourceGroup], root_traits: Iterable[str] = (), doing: str = ""
 ) -> None:
-    """Refuse a query that names a resource class or trait that does not exist."""
+    """Raise an API error if a query names a resource class or trait that does not exist."""
     classes, traits = set[str](), {*root_traits}
     for group in groups:
         classes.update(group.resources)

@@ -1,4 +1,4 @@
-"""Routes beyond the Placement API: versions, health, metrics, bulk loading, feed of changes, aggregates."""
+"""berth's additional routes: versions, health, metrics, bulk load, stream of changes, aggregates."""
 
 from collections.abc import AsyncIterator
 from typing import Any
@@ -61,7 +61,7 @@ async def alive(call: ApiCall) -> ApiAnswer:
 
 
 async def ready(call: ApiCall) -> ApiAnswer:
-    """Answer the readiness check: whether the database answers and the index is complete."""
+    """Answer the readiness check: ready if the database answers and the index is complete."""
     if call.closing.is_set():
         raise errors.Problem(503, "it is being stopped")
     await call.placement.memory.fresh()
@@ -125,7 +125,7 @@ async def _events(
     except Forgotten as forgotten:  # the client is slower than changes are kept
         yield ServerSentEvent(encode(str(forgotten)).decode(), event="forgotten", sep="\n")
     except Unavailable:
-        return  # it comes back by itself, from the last number it saw
+        return  # the client reconnects with the last number it received
 
 
 def _beat() -> ServerSentEvent:
@@ -208,7 +208,7 @@ async def delete_aggregate(call: ApiCall) -> ApiAnswer:
 
 
 async def change_host(field: str, call: ApiCall) -> ApiAnswer:
-    """Add the host of the address to its aggregate, or remove it; `field` is `add` or `remove`."""
+    """Add the host in the URL to its aggregate (`field` is `add`), or remove it (`remove`)."""
     hosts: dict[str, Any] = {field: (call.path["host"],)}
     edit = aggregates.ChangeAggregate(aggregate=(await _named(call)).id, force=_forced(call), **hosts)
     return json_answer(_edited(await _edit(call, edit, host=True)))

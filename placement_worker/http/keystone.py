@@ -1,4 +1,4 @@
-"""Authentication by Keystone tokens. Keystone is asked about a token once a minute at most."""
+"""Authenticates requests by Keystone tokens; asks Keystone about each token at most once a minute."""
 
 import asyncio
 import logging
@@ -18,8 +18,8 @@ from placement_worker.http.errors import JSON, Problem
 
 log = logging.getLogger(__name__)
 
-KNOWN_SECONDS = 60.0  # for which Keystone's answer about a token is used again
-UNKNOWN_SECONDS = 5.0  # the same for an invalid token, so that a client that repeats it costs little
+KNOWN_SECONDS = 60.0  # how long Keystone's answer about a token is cached
+UNKNOWN_SECONDS = 5.0  # how long an invalid token is cached: repeated requests then cost little
 MOST_TOKENS = 10_000  # answers kept; the oldest is dropped
 PATIENCE = 10.0  # seconds a request waits for Keystone
 CONNECTIONS = 32
@@ -61,7 +61,7 @@ _decode = msgspec.json.Decoder(_Answer).decode
 
 
 class Unauthorized(Problem):
-    """The refusal of a request without a valid token, as clients of Keystone expect it."""
+    """The refusal (401) of a request without a valid token, in the format that Keystone's clients expect."""
 
     def __init__(self, url: str) -> None:
         super().__init__(401, headers={"www-authenticate": f'Keystone uri="{url}"'})
@@ -73,10 +73,10 @@ class Unauthorized(Problem):
 
 
 class KeystoneTokens:
-    """The identities of Keystone tokens. Use it with `async with`.
+    """Finds the identities of Keystone tokens. Use it with `async with`.
 
-    Answers are kept under a hash of the token: for a minute, but not longer than the token is valid. If
-    Keystone does not answer, `KeystoneUnavailable` is raised: no request is let in unchecked.
+    Answers are cached under a hash of the token for a minute, but not longer than the token is valid. If
+    Keystone does not answer, `KeystoneUnavailable` is raised: no request is accepted unchecked.
     """
 
     def __init__(
@@ -119,7 +119,7 @@ class KeystoneTokens:
         raise KeystoneUnavailable(_AWAY)
 
     async def check(self) -> None:
-        """Raise KeystoneUnavailable, with the reason, unless Keystone checks tokens for our user."""
+        """Raise KeystoneUnavailable, with the reason, if our user cannot validate tokens at Keystone."""
         try:
             async with asyncio.timeout(PATIENCE):
                 await self._validate("a-token-that-does-not-exist", expired=False)
@@ -130,9 +130,9 @@ class KeystoneTokens:
         return Unauthorized(self.url)
 
     async def __call__(self, headers: Headers) -> Identity | None:
-        """Return the identity of a request, or None for an invalid token or service token.
+        """Return the identity of a request, or None if its token, or its service token, is invalid.
 
-        If the request also has the token of a service, an expired token of a user is accepted.
+        With a valid service token, an expired token of a user is accepted.
         """
         service_token, expired = headers.get("x-service-token", "").strip(), False
         if service_token:
@@ -144,7 +144,7 @@ class KeystoneTokens:
         return await self.identity(token, expired=expired) if token else None
 
     async def identity(self, token: str, *, expired: bool = False) -> Identity | None:
-        """Return the identity of a token, also of an expired one if `expired`, or None if it is invalid."""
+        """Return the identity of a token, or None if it is invalid; `expired` accepts expired tokens too."""
         key = digest_of(f"{token} expired" if expired else token, "latin-1")
         try:
             async with asyncio.timeout(PATIENCE):
@@ -179,7 +179,7 @@ class KeystoneTokens:
             asking.set()
 
     async def _validate(self, token: str, expired: bool) -> Identity | None:
-        """Ask Keystone about a token; return None if Keystone does not know it, or no longer."""
+        """Ask Keystone about a token; return its identity, or None if Keystone does not know the token."""
         assert self._client is not None, "use it with `async with`"
         if not (token.isascii() and token.isprintable()):
             return None
@@ -199,7 +199,7 @@ class KeystoneTokens:
 
 
 def _credentials(fields: Mapping[str, str]) -> dict[str, Any]:
-    """Return the body of a sign-in from the fields of a form."""
+    """Return the body of Keystone's sign-in request for the fields of a sign-in form."""
     if id_ := fields.get("application_credential"):
         credential = {"id": id_, "secret": fields.get("secret", "")}
         return {"identity": {"methods": ["application_credential"], "application_credential": credential}}

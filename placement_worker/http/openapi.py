@@ -44,7 +44,7 @@ _QUERY_OF_CANDIDATES = {
 
 @dataclass(frozen=True)
 class DescribedOperation:
-    """One operation as the document describes it."""
+    """An operation as the OpenAPI document describes it."""
 
     summary: str
     answer: type[Any] | None = None  # the body of the response; None: no body

@@ -1,4 +1,4 @@
-"""Resource providers with their inventories, usages, aggregates and traits."""
+"""Routes for resource providers with their inventories, usages, aggregates and traits."""
 
 import uuid
 from collections.abc import Mapping, Sequence
@@ -21,7 +21,7 @@ _NEVER = -1  # a generation nothing has
 
 
 async def provider_of(call: ApiCall, *parts: Part) -> resources.Provider:
-    """Return the provider that the address names with the requested parts, or raise 404."""
+    """Return the provider in the URL, with the requested parts; answer 404 if it does not exist."""
     id_ = call.path["uuid"]
     answer = await call.placement.lookups.providers(resources.FindProviders(ids=(id_,), parts=parts))
     if not answer.providers:
@@ -215,7 +215,7 @@ async def delete_traits(call: ApiCall) -> ApiAnswer:
 async def _edited(
     call: ApiCall, edit: resources.Edit, verb: str = "", conflicts: str = "update conflict: "
 ) -> resources.Provider:
-    """Return the provider after an edit of its contents, or raise the API's refusal for that edit."""
+    """Apply an edit, and return the provider after it; raise the API's error if the edit is refused."""
     match await call.edit(edit), edit:
         case resources.Edited(provider=resources.Provider() as provider), _:
             return provider
@@ -247,7 +247,7 @@ def _doing(call: ApiCall, verb: str) -> str:
 
 
 def _checked(call: ApiCall, stocks: Mapping[str, Json], verb: str) -> resources.Inventories:
-    """Return inventories from a client's body, or raise 400 for one without capacity."""
+    """Return the inventories in a request body; answer 400 if an inventory has no capacity."""
     found = inventories_from(stocks)
     least, limit = (0, "greater than total") if call.minor >= 26 else (1, "greater than or equal to total")
     for name, stock in found.items():
@@ -260,7 +260,7 @@ def _checked(call: ApiCall, stocks: Mapping[str, Json], verb: str) -> resources.
 
 
 def generation_in(body: Json, key: str = "resource_provider_generation") -> int:
-    """Return the provider generation in a request body; JSON schemas accept 1.0 as 1."""
+    """Return the provider generation in a request body; 1.0, which JSON schemas accept, becomes 1."""
     return int(body[key]) if 0 <= body[key] < 2**62 else _NEVER
 
 

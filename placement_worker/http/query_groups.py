@@ -1,4 +1,4 @@
-"""The parts of query strings that make request groups: resources, traits and aggregates."""
+"""Parses request groups in query strings: resources, traits and aggregates."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -29,7 +29,7 @@ def schema(properties: Json, required: Sequence[str] = (), patterns: Json | None
 
 
 def pairs_of(query_string: bytes) -> Pairs:
-    """Return the keys and values of a query string in their order."""
+    """Return the keys and values of a query string, in their sequence."""
     try:
         return parse_qsl(query_string.decode("latin-1"), keep_blank_values=True, max_num_fields=_MOST_KEYS)
     except ValueError:
@@ -37,7 +37,7 @@ def pairs_of(query_string: bytes) -> Pairs:
 
 
 def checked(schema: Schema, pairs: Pairs) -> dict[str, str]:
-    """Return the last value of each key of a query string, checked against the schema."""
+    """Check a query string against a schema, and return the last value of each key."""
     values = dict(pairs)
     if any("\0" in key or "\0" in value for key, value in pairs):
         raise invalid("there is a character U+0000")
@@ -73,7 +73,7 @@ class Group:
 
     @property
     def torn(self) -> list[str]:
-        """Return the traits that the request group requires and forbids at the same time."""
+        """Return the traits that the request group both requires and forbids."""
         forbidden = set(self.forbidden)
         torn = forbidden & set(self.required)
         for choice in self.required_any:
@@ -111,7 +111,7 @@ def resources(text: str) -> dict[str, int]:
 
 
 def required(values: Sequence[str], group: Group, minor: int, *, any_of: bool = True) -> None:
-    """Parse `required`: traits, with `!` before forbidden ones, or since 1.39 `in:` and alternatives."""
+    """Parse `required` into a group: traits, `!` before a forbidden one, since 1.39 `in:alternatives`."""
     for value in values if minor >= 39 else values[-1:]:
         if value.startswith("in:"):
             _any_of(value, group, minor if any_of else 0)
@@ -143,7 +143,7 @@ def _any_of(value: str, group: Group, minor: int) -> None:
 
 
 def member_of(values: Sequence[str], group: Group, minor: int) -> None:
-    """Parse `uuid`, or `in:` with alternatives; from 1.32 on `!` excludes aggregates."""
+    """Parse `member_of` into a group: a uuid or `in:` alternatives; since 1.32 `!` before excluded ones."""
     if len(values) > 1 and minor < 24:
         raise bad_request("Multiple member_of parameters are not supported")
     for value in values:

@@ -1,4 +1,4 @@
-"""JSON schemas of request bodies, by microversion, and validation with the messages of jsonschema.
+"""JSON schemas of request bodies, by microversion; errors have the messages of the jsonschema package.
 
 Most claims are simple and valid: msgspec validates these by a `plain` type in microseconds, and jsonschema
 validates only the remaining bodies.
@@ -31,7 +31,7 @@ _BARE = re.compile(r"[0-9a-f]{32}")
 
 
 def is_uuid_like(value: str) -> bool:
-    """Return whether the API accepts the value as a UUID in bodies: also without dashes, and in capitals."""
+    """Return whether the API accepts this text as a UUID: also without dashes, and in capitals."""
     return len(value) <= LONGEST_UUID and _BARE.fullmatch(value.replace("-", "").lower()) is not None
 
 
@@ -47,7 +47,7 @@ def _unique(_: Any, wanted: bool, instance: Any, __: Any) -> Iterator[Validation
 
 
 def _pattern(_: Any, pattern: str, instance: Any, __: Any) -> Iterator[ValidationError]:
-    """Return a pattern that must match the whole text: `$` alone would permit a final newline."""
+    """Validate that a pattern matches the whole text: `$` alone would permit a final newline."""
     if isinstance(instance, str) and not re.fullmatch(pattern, instance):
         yield ValidationError(f"{instance!r} does not match {pattern!r}")
 
@@ -70,7 +70,7 @@ def at(minor: int, schemas: ByVersion) -> "Schema":
 
 
 class Schema:
-    """A JSON schema; `plain` is a type that accepts only values which the schema accepts too."""
+    """A JSON schema; `plain` is a stricter msgspec type: all of its values are valid by the schema too."""
 
     def __init__(self, schema: Json, plain: Any = None, *, query: bool = False) -> None:
         formats = _query_formats if query else _formats
@@ -95,7 +95,7 @@ class Schema:
         return value
 
     def complaint(self, value: Any) -> str:
-        """Return the most relevant validation error of a request body, or ""."""
+        """Return the most relevant validation error of a request body, or "" if it is valid."""
         try:
             worst = best_match(islice(self._validator.iter_errors(value), _ERRORS))
         except RecursionError:
@@ -107,7 +107,7 @@ class Schema:
 
 
 def refuse_nul(body: bytes) -> None:
-    """Raise Problem if a text in this JSON holds U+0000, which no database stores."""
+    """Raise an API error if a text in this JSON contains U+0000, which no database can store."""
     if holds_zero(body):
         raise bad_request("JSON does not validate: a text holds the character U+0000")
 
@@ -148,7 +148,7 @@ _NAME: Json = {"type": "string", "maxLength": 200}
 _KEY = r"^[0-9a-fA-F-]{36}\Z"
 _CLASS = "^[A-Z0-9_]+$"
 
-# Plain bodies: narrower than what is allowed, and what nearly everybody sends, a thousand times a second.
+# Plain bodies: stricter than the schema; nearly all clients send them, a thousand times a second.
 
 
 class _Plain(msgspec.Struct, forbid_unknown_fields=True):

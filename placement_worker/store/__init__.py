@@ -1,1 +1,1 @@
-"""All of placement's SQL."""
+"""All SQL statements of placement."""

@@ -1,4 +1,4 @@
-"""SQL for aggregates: names, metadata and members. Members are stored with the providers only."""
+"""SQL for aggregates: names, metadata and members. Memberships are stored with the providers."""
 
 from collections.abc import Collection, Mapping, Sequence
 from functools import cache
@@ -61,7 +61,7 @@ async def described(tx: Transaction) -> dict[str, Aggregate]:
 
 
 async def named_hosts(tx: Transaction, names: Collection[str]) -> dict[str, list[str]]:
-    """Return the root providers that match each name: a host name, a provider name, or a uuid."""
+    """Return, for each name, the root providers with this host name, provider name or uuid."""
     found: dict[str, list[str]] = {}
     if names:
         for called, root in await _HOSTS(tx, [(name,) for name in dict.fromkeys(names)]):
@@ -72,7 +72,7 @@ async def named_hosts(tx: Transaction, names: Collection[str]) -> dict[str, list
 async def page(
     tx: Transaction, ids: Collection[str] | None, name: str, after: str, most: int
 ) -> list[tuple[Aggregate, int]]:
-    """Return aggregates by id, among the ids or all, each with the number of its hosts."""
+    """Return a page of aggregates (all, or the given ids) sorted by id, each with its number of hosts."""
     values = () if ids is None else [(fromkey,) for fromkey in dict.fromkeys(ids)]
     if ids is not None and not values:
         return []
@@ -81,7 +81,7 @@ async def page(
 
 
 async def write(tx: Transaction, aggregate: Aggregate, now: float) -> None:
-    """Store the name and metadata of an aggregate, or delete them with the aggregate."""
+    """Store the name and metadata of an aggregate, or delete them if the aggregate is deleted."""
     if aggregate.gone:
         aggregate = Aggregate(id=aggregate.id)
     metadata = msgspec.json.encode(aggregate.metadata).decode()

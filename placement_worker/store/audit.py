@@ -1,4 +1,4 @@
-"""Reads stored data for `berth audit` and tests: violated guarantees, allocations, holder consumers."""
+"""Reads the stored data for `berth audit` and tests: violated invariants, allocations, holder consumers."""
 
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -90,7 +90,7 @@ _metadata = msgspec.json.Decoder(dict[str, str])
 
 
 class ReportedTree(NamedTuple):
-    """The owner of a tree, and the time of its first report."""
+    """The cell and agent that own a provider tree, and the time of their first report."""
 
     cell: str
     agent: str
@@ -99,7 +99,7 @@ class ReportedTree(NamedTuple):
 
 @dataclass(frozen=True)
 class TreesOfConsumer:
-    """The roots of a consumer's allocations, or None where the tree has no owner that reports it."""
+    """A consumer's allocations, and the owner of each of their trees (None if no agent reports the tree)."""
 
     type: str | None  # None: written before consumer types
     since: float
@@ -121,7 +121,7 @@ async def breaches(database: Database) -> list[str]:
 
 
 async def breaches_in(tx: Transaction) -> list[str]:
-    """Return a sentence for every violated guarantee."""
+    """Return a sentence for each violated invariant of the stored data."""
     found = []
     for row in await _USAGE(tx):
         at, name, used = f"provider {row['uuid']}", row["name"], row["used"]
@@ -165,7 +165,7 @@ async def breaches_in(tx: Transaction) -> list[str]:
 
 
 async def holdings(database: Database) -> dict[str, tuple[int, Allocations, float]]:
-    """Return each consumer's generation and allocations, and the time of the last change."""
+    """Return, for each consumer, its generation, its allocations, and the time of its creation."""
     held = await trees_of_consumers(database)
     return {
         consumer: (holding.generation, holding.allocations, holding.since)
@@ -174,7 +174,7 @@ async def holdings(database: Database) -> dict[str, tuple[int, Allocations, floa
 
 
 async def trees_of_consumers(database: Database) -> dict[str, TreesOfConsumer]:
-    """Return all consumers with allocations, each with the trees of its allocations."""
+    """Return all consumers with allocations, each with the owners of the provider trees in them."""
     found: dict[str, TreesOfConsumer] = {}
     served: dict[str, set[str]] = {}
     async with database.read() as tx:
@@ -196,8 +196,8 @@ async def trees_of_consumers(database: Database) -> dict[str, TreesOfConsumer]:
 
 
 async def in_two_zones(database: Database) -> list[str]:
-    """Return a sentence for each host in more than one zone; a client of the API can cause this."""
-    zones: dict[str, dict[str, str]] = {}  # by what a host is in which
+    """Return a sentence for each host in several availability zones, as API clients can cause."""
+    zones: dict[str, dict[str, str]] = {}  # host → zone → the reason
     async with database.read() as tx:
         for row in await _ZONED(tx, zoned=f'%"{ZONE}"%', shares=SHARES):
             zone = _metadata.decode(row["metadata"]).get(ZONE)
@@ -244,7 +244,7 @@ _CUSTOM = sql("""
 
 @dataclass(frozen=True)
 class StoredHolder:
-    """A holder consumer in the database: it holds resources where an instance was, or may still be."""
+    """A stored holder consumer, which has the allocations of a place where a guest may still be."""
 
     consumer: str
     generation: int
@@ -254,7 +254,7 @@ class StoredHolder:
 
 
 async def stored_holders(database: Database) -> dict[str, StoredHolder]:
-    """Return the holder consumers by name, without those of unknown instances."""
+    """Return the holder consumers by uuid, except holder consumers without a stored instance."""
     async with database.read() as tx:
         return {row["uuid"]: StoredHolder(*row) for row in await _KEEPERS(tx)}
 

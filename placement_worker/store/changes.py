@@ -1,7 +1,7 @@
-"""The numbered changes: each commit takes the next numbers under the lock of one row, as its last statement.
+"""SQL for the change log. The last statement of each commit takes the next change numbers under a row's lock.
 
 So the numbers follow the order of commits without gaps, and a reader that sees a number finds all earlier
-changes in the database. Numbers of new providers are counted in the same table.
+changes in the database. Ids of new providers are counted in the same table.
 """
 
 from collections.abc import AsyncIterator, Iterator, Sequence
@@ -76,7 +76,7 @@ _cells = msgspec.json.Decoder(tuple[RegisteredCell, ...])
 async def announce(
     tx: Transaction, changes: Sequence[ProviderChange], writes: Sequence[BoundStatement] = ()
 ) -> tuple[list[PlacementChanged], int]:
-    """Execute the last writes, number and log the changes. Return their messages and the names' edition."""
+    """Execute the last statements and log the changes; return their messages, and the edition of names."""
     parts = list(portions(changes, CHANGES_A_MESSAGE))
     encoded = [(nth, _encode(part).decode()) for nth, part in enumerate(parts, 1)]
     if tx.dialect == "postgresql":
@@ -94,7 +94,7 @@ async def announce(
 async def announce_facts(
     tx: Transaction, aggregates: Sequence[Aggregate], cells: Sequence[RegisteredCell]
 ) -> PlacementChanged:
-    """Number and log new names and metadata of aggregates, and new states of cells."""
+    """Log changed names and metadata of aggregates, and states of cells, with a new change number."""
     [(number, _)] = await _NEXT_ALONE(tx, more=1)
     texts = [_encode(facts).decode() if facts else None for facts in (aggregates, cells)]
     await _LOG_FACTS(tx, number=number, aggregates=texts[0], cells=texts[1])
@@ -107,7 +107,7 @@ async def last_number(tx: Transaction) -> int:
 
 
 async def since(tx: Transaction, number: int, most: int) -> ChangesFound:
-    """Return logged changes after a number, as fit into an answer, and the oldest and newest number."""
+    """Return a page of changes after a change number, with the oldest and the newest stored number."""
     rows = await _CHANGES_SINCE(tx, after=number, most=most)
     messages: list[Any] = []
     bytes_left = CHANGES_BYTES
@@ -123,7 +123,7 @@ async def since(tx: Transaction, number: int, most: int) -> ChangesFound:
 
 
 async def unpublished(tx: Transaction, most: int, known: int = 0) -> list[PlacementChanged]:
-    """Return unpublished changes after the `known` one; on PostgreSQL one caller at a time."""
+    """Return unpublished changes above the number `known`; on PostgreSQL concurrent callers wait."""
     return _messages(await _UNPUBLISHED(tx, most=most, known=known))
 
 
@@ -156,7 +156,7 @@ class ProviderNumbers:
 
     @asynccontextmanager
     async def taken(self, most: int) -> AsyncIterator[Iterator[int]]:
-        """Yield this many database numbers for new providers; unused ones are kept for the next caller."""
+        """Yield this many database ids for new providers; unused ids are kept for the next caller."""
         numbers = iter(await self._take(most))
         try:
             yield numbers
@@ -185,7 +185,7 @@ async def store_reshaped(tx: Transaction, number: int, messages: Sequence[BuildR
 
 
 async def unpublished_reshaped(tx: Transaction, most: int) -> tuple[list[int], list[BuildReshaped]]:
-    """Return the oldest unpublished messages about builds on reshaped hosts, with their change numbers."""
+    """Return the oldest unpublished BuildReshaped messages, and the numbers of their changes."""
     rows = await _UNPUBLISHED_RESHAPED(tx, most=most)
     messages = [replace(reshaped, number=number) for number, builds in rows for reshaped in _builds(builds)]
     return [number for number, _ in rows], messages

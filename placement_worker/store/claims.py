@@ -1,8 +1,7 @@
-"""Reads the data of claims and releases under locks, and writes their results, each with set-based
-statements.
+"""Locks and reads the data of claims and releases, and writes the results, one statement for many rows.
 
-Every writer locks in this order: consumers (new ones by uuid, then existing ones by id), server groups by
-id, providers by id, the change number. A missing consumer is inserted first, as if its claim succeeded: the
+Every writer locks in this order: consumers (new ones by uuid, then existing ones by id), server groups by id,
+providers by id, the change number. A missing consumer is inserted first, as if its claim succeeded: the
 unique key then separates two concurrent claims, and a claim from the retirement of its consumer.
 """
 
@@ -104,7 +103,7 @@ _INSERT_RETIRED = sql("""
     SELECT n.uuid, n.why, :NOW, n.unplaceable, n.cell
     FROM {n: uuid str, why str, unplaceable bool, cell str} WHERE true ORDER BY n.uuid ON CONFLICT DO NOTHING
 """)
-# Of shelved consumers that hold allocations again, or have ended.
+# Revives shelved consumers that get allocations again, or have ended.
 _WAKE = sql("DELETE FROM retired_consumers WHERE uuid IN (SELECT n.uuid FROM {n: uuid str})")
 PRUNE_RETIRED = sql("DELETE FROM retired_consumers WHERE at < :before")
 
@@ -118,7 +117,7 @@ _LAST = (
 
 @dataclass(slots=True)
 class ClaimScope:
-    """The consumers, providers and server groups of claims and releases, and the asking cell, if any."""
+    """The consumers, providers and server groups to read for claims and releases, and the asking cell."""
 
     new_consumers: dict[str, ConsumerClaim | None]  # consumers that may not exist yet, with their claims
     other_consumers: set[str]  # consumers that should exist
@@ -147,7 +146,7 @@ def claim_scope(claims: Collection[ConsumerClaim], providers: Collection[str]) -
 
 
 async def open_world(tx: Transaction, book: Book, scope: ClaimScope, now: float) -> ClaimWorld:
-    """Lock and read the data for claims and releases; for a cell also the owners of all providers."""
+    """Lock and read all data for claims and releases; if a cell asks, also the owners of providers."""
     reading, new_consumers = book.reading, scope.new_consumers
     everyone = {*new_consumers, *scope.other_consumers}
     # Existing consumers are excluded: their groups and allocations come before the providers.
@@ -199,7 +198,7 @@ async def _insert(
     providers: Collection[str],
     now: float,
 ) -> tuple[list[tuple[int, str]], bool]:
-    """Insert missing consumers. Return numbers and ids, and whether all providers could be locked."""
+    """Insert missing consumers; return their database ids and uuids, and whether all providers are locked."""
     rows = [
         (uuid, *_owner(book, claim), claim is not None and claim.client)
         for uuid, claim in new_consumers.items()
@@ -253,7 +252,7 @@ async def _read_providers(
 
 
 async def siblings(tx: Transaction, providers: Collection[str]) -> dict[str, tuple[str, ...]]:
-    """Return the sibling providers that a claim of each provider with EXCLUDES_SIBLINGS excludes."""
+    """Return, for each provider with EXCLUDES_SIBLINGS, the siblings that must be unused if it is claimed."""
     found: dict[str, tuple[str, ...]] = {}
     for uuid, sibling in await _SIBLINGS(tx, [(id_,) for id_ in providers], excludes=EXCLUDES_SIBLINGS):
         found[uuid] = (*found.get(uuid, ()), sibling)
@@ -263,7 +262,7 @@ async def siblings(tx: Transaction, providers: Collection[str]) -> dict[str, tup
 async def save_world(
     tx: Transaction, book: Book, world: ClaimWorld, now: float
 ) -> tuple[list[ProviderChange], list[BoundStatement]]:
-    """Write the results of claims and releases. Return the changes to log and the remaining statements."""
+    """Write results of claims and releases; return the changes to log, and the statements left to execute."""
     touched, rows = world.touched.values(), _changed_rows(book, world)
     for provider in touched:
         rows[_SET_USED] += [

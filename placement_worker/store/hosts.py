@@ -1,4 +1,4 @@
-"""SQL for cells, and for the owners of trees: a row per root, which outlives the tree.
+"""SQL for cells, and for owners of provider trees: one row per root, which is kept after the tree is deleted.
 
 The rows of owners are locked by root, before providers.
 """
@@ -38,7 +38,7 @@ LEFTOVERS = sql("SELECT h.root FROM hosts h JOIN resource_providers p ON p.uuid 
 
 
 async def enter(tx: Transaction, roots: Collection[str], now: float) -> dict[str, Tree]:
-    """Lock the owners of root providers, inserted if missing. Return each as a tree without providers."""
+    """Lock the rows of the owners of roots, inserted if missing; return each as a Tree without providers."""
     listed = [(root,) for root in roots]
     found = await _LOCK_HOSTS(tx, listed)
     if len(found) < len({*roots}):
@@ -48,12 +48,12 @@ async def enter(tx: Transaction, roots: Collection[str], now: float) -> dict[str
 
 
 def owned(root: str, row: Mapping[str, Any]) -> Tree:
-    """Return the owner of a root provider as a tree without providers."""
+    """Return a stored owner of a root provider as a Tree without providers."""
     return Tree(root, row["host"], row["cell"], row["agent"], row["zone"], row["sequence"], bool(row["gone"]))
 
 
 async def leave(tx: Transaction, roots: Collection[str]) -> None:
-    """Delete the rows that were inserted for unknown owners and turned out not to be needed."""
+    """Delete the rows that `enter` inserted, if they still have no owner."""
     await _LEAVE(tx, [(root,) for root in roots])
 
 
@@ -68,7 +68,7 @@ _CELLS = sql("SELECT h.root, h.cell FROM {n: root str} JOIN hosts h ON h.root = 
 
 
 async def limits(tx: Transaction, cell: str, roots: Mapping[str, str]) -> CellLimits:
-    """Return the restrictions of a cell for providers, given with their roots."""
+    """Return the restrictions on a cell's claims on providers (given as a mapping of provider to root)."""
     listed = [(root,) for root in dict.fromkeys(roots.values())]
     cells = dict(await _CELLS(tx, listed)) if listed else {}
     strangers = [provider for provider, root in roots.items() if not cells.get(root)]

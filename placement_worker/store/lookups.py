@@ -1,4 +1,4 @@
-"""Reads for queries: providers, their consumers, usages of projects."""
+"""SQL for queries about providers, consumers and usages of projects."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cache
@@ -128,7 +128,7 @@ async def providers(
     values: Iterable[Sequence[Any]] = (),
     **given: str | int,
 ) -> list[tuple[int, Provider]]:
-    """Return the providers that satisfy a query with their numbers, ordered by number."""
+    """Return the providers that a query selects, with their database ids, sorted by id."""
     rows = await _providers(selection, frozenset(parts))(tx, values, **given)
     if not rows:
         return []
@@ -174,7 +174,7 @@ async def _named(
 
 
 async def matching(tx: Transaction, book: Book, like: ResourceGroup) -> set[int] | None:
-    """Return the providers that satisfy all requirements of a request group, or None without requirements."""
+    """Return the ids of providers that satisfy a request group, or None if it has no requirements."""
     found: set[int] | None = None
     if like.resources:
         if any(name not in book.classes.ids or amount > MAX_INT for name, amount in like.resources.items()):
@@ -219,7 +219,7 @@ async def _having(
 async def holdings(
     tx: Transaction, book: Book, consumers: Collection[str], of: Collection[str]
 ) -> tuple[list[Consumer], dict[str, int]]:
-    """Return the allocations of consumers, and the generations of the providers with these allocations."""
+    """Return consumers with their allocations, and the generations of the providers in them."""
     if consumers:
         rows = await _HELD_BY(tx, [(uuid,) for uuid in consumers])
     else:
@@ -254,7 +254,7 @@ async def holdings(
 async def usages(
     tx: Transaction, book: Book, project: str, user: str
 ) -> tuple[dict[str | None, dict[str, int]], dict[str | None, int]]:
-    """Return, for each consumer type, the used amount of each class, and the number of consumers."""
+    """Return, by consumer type, a project's used amount of each class and its number of consumers."""
     rows = await _USED(tx, project=project, owner=user)
     if not rows:
         return {}, {}

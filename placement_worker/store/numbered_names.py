@@ -1,8 +1,8 @@
-"""Names and their numbers: resource classes, traits, aggregates, projects, users, consumer types.
+"""Names and their database ids: resource classes, traits, aggregates, projects, users, consumer types.
 
-New names are committed in a separate transaction before the one that uses them, so cached numbers are always
-committed; an unused name does no harm. Classes and traits can be renamed and deleted: each time the names
-get another edition, which every read of trees checks. Numbers of classes are never reused.
+New names are committed in a separate transaction before the transaction that uses them, so cached ids are
+always committed; an unused name does no harm. Classes and traits can be renamed and deleted: this increases
+the edition of the names, which every read of trees checks. Ids of classes are never reused.
 """
 
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
@@ -35,14 +35,14 @@ Again = Callable[[Database], Awaitable[None]]  # how a book is read again
 
 
 class _Numbers(dict[str, int]):
-    """A cache of names' numbers; a missing name raises Conflict, and is looked up before the retry."""
+    """A cache of names' database ids; a missing name raises Conflict, and is looked up before the retry."""
 
     def __missing__(self, name: str) -> int:
         raise Conflict(f"{name} was dropped or renamed by another process")
 
 
 class NumberedNames:
-    """One table of names, with a cache of their numbers."""
+    """One table of names, with a cache of their database ids."""
 
     def __init__(self, again: Again, table: str, column: str = "name") -> None:
         self._again = again
@@ -66,7 +66,7 @@ class NumberedNames:
         self.learn(found)
 
     def learn(self, found: Iterable[tuple[int, str]]) -> None:
-        """Add names to the cache: committed ones, or ones that the caller is about to commit."""
+        """Add names to the cache; they are committed, or the caller is about to commit them."""
         for id_, name in found:
             if self.names.get(id_, name) != name:
                 self.forget([id_])
@@ -81,7 +81,7 @@ class NumberedNames:
                 del self.ids[name]
 
     async def make(self, tx: Transaction, names: Collection[str], now: float) -> tuple[dict[str, int], int]:
-        """Insert missing names. Return all names, to be cached after the commit, and the count of new
+        """Insert the missing names; return all ids, to be cached after the commit, and the number of new
         ones.
         """
         new = await self._insert_names(tx, names, now)
@@ -91,7 +91,7 @@ class NumberedNames:
         return found, new
 
     async def look_up(self, database: Database, names: Iterable[str]) -> list[str]:
-        """Read the numbers of the given names into the cache; return the names that do not exist."""
+        """Read the ids of the given names into the cache; return the names that do not exist."""
         missing = sorted({name for name in names if name not in self.ids})
         if not missing:
             return missing
@@ -102,7 +102,7 @@ class NumberedNames:
         return [name for name in missing if name not in existing]
 
     async def agree(self, database: Database, found: Sequence[tuple[int, str]]) -> None:
-        """Add names with their numbers to the cache; if they contradict it, read all names again."""
+        """Add names and ids to the cache; if they contradict it, read all names again."""
         if any(self.names.get(id_, name) != name for id_, name in found):
             await self._again(database)
         else:
@@ -120,7 +120,7 @@ class NumberedNames:
 
 
 class ClassNames(NumberedNames):
-    """Names of resource classes: standard ones have fixed numbers, custom ones from FIRST_CUSTOM_CLASS."""
+    """Names of resource classes: standard ones have fixed ids, custom ones begin at FIRST_CUSTOM_CLASS."""
 
     insert = sql("""
         INSERT INTO resource_classes (id, name, created_at, updated_at)
@@ -139,7 +139,7 @@ class ClassNames(NumberedNames):
 
 
 class Book:
-    """All numbered names of placement: classes, traits, aggregates, projects, users and consumer types."""
+    """All cached names of placement: classes, traits, aggregates, projects, users and consumer types."""
 
     def __init__(self) -> None:
         self.edition = 0  # of class and trait names, as they are remembered here
@@ -153,11 +153,11 @@ class Book:
 
     @property
     def reading(self) -> tuple[int, ...]:
-        """Return the edition of the cached names, valid while the database has the same edition."""
+        """Return a version of the cached names, which differs after another process changed a name."""
         return self.edition, self.classes.forgotten, self.traits.forgotten
 
     async def open(self, database: Database, now: float) -> None:
-        """Create the standard names and read existing ones; projects and users are read when needed."""
+        """Create the standard names and cache existing ones; projects and users are cached when used."""
         async with database.write() as tx:
             await _OPEN(tx, [(NAMES_EDITION,), (CLASS_NUMBERS,), (AGGREGATES_TURN,)])
             await ClassNames.insert(tx, list(enumerate(os_resource_classes.STANDARDS)), now=now)
@@ -175,12 +175,12 @@ class Book:
         self.edition = max(self.edition, edition)
 
     async def turn_to(self, tx: Transaction, edition: int) -> None:
-        """Read classes and traits again if another process has renamed or deleted one."""
+        """Read classes and traits again if this edition is newer: another process has changed a name."""
         if edition > self.edition:
             await self.read_all(tx)
 
     async def new_edition(self, tx: Transaction) -> int:
-        """Return the next edition of the names, which counts after the commit that renames or deletes one."""
+        """Increase the edition of names, in the transaction that renames or deletes one, and return it."""
         [(edition,)] = await _NEW_EDITION(tx, id=NAMES_EDITION)
         return int(edition)
 
@@ -205,7 +205,7 @@ class Book:
         return name in (self.classes if kind == "resource class" else self.traits).ids
 
     async def class_names(self, tx: Transaction, ids: Collection[int]) -> dict[int, str]:
-        """Return the names of resource classes by number, read again if another process created one."""
+        """Return the names of all resource classes by id, read again if one of the given ids is unknown."""
         if any(id_ not in self.classes.names for id_ in ids):
             await self.classes.read_all(tx)
         return self.classes.names
@@ -219,7 +219,7 @@ _USED = {
 
 
 class StoredName(NamedTuple):
-    """A name and its number, as stored in the database."""
+    """A name as stored in the database, with its id."""
 
     id: int
     name: str
@@ -264,7 +264,7 @@ async def entries(
     used: bool = False,
     locking: bool = False,
 ) -> Sequence[StoredName]:
-    """Return the given names, or all, with numbers. If locked, no other transaction can begin to use one."""
+    """Return the given names, or all; `locking` prevents that other transactions begin to use them."""
     statement = _entries(kind, names is not None, used, locking)
     rows = await statement(tx, [(name,) for name in dict.fromkeys(names or ())])
     return [StoredName(*row) for row in rows]

@@ -1,4 +1,4 @@
-"""The inventories, traits and aggregates of a provider `p`, each read as one JSON column of its row."""
+"""SQL that reads the inventories, traits and aggregates of a provider `p`, each as one JSON column."""
 
 from collections.abc import Iterable, Mapping
 from functools import cache, lru_cache
@@ -49,7 +49,7 @@ class StoredInventory(msgspec.Struct, frozen=True):
 
 
 class StoredNames(msgspec.Struct, frozen=True):
-    """The numbers of the traits or aggregates of a provider."""
+    """The ids of a provider's traits or aggregates, in two lists: added by reports, or by operators."""
 
     reported: tuple[int, ...] | None = None  # put there by a report of the tree's owner
     unreported: tuple[int, ...] | None = None  # put there by an operator
@@ -60,7 +60,7 @@ class StoredNames(msgspec.Struct, frozen=True):
 
 
 class Stocks(NamedTuple):
-    """The inventories of a provider by resource class, with usage, withheld and reported amounts."""
+    """A provider's inventories by resource class, with usage, withheld amounts, and the reported classes."""
 
     inventories: Inventories
     used: dict[str, int]

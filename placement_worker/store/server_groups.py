@@ -76,7 +76,7 @@ SOME = 20  # members that are named where they are in the way
 
 
 async def lock(tx: Transaction, world: ClaimWorld, named: Collection[str], joined: Collection[int]) -> None:
-    """Lock the groups that claims name or their consumers are in, and read the members' hosts."""
+    """Lock the server groups that claims name or that their consumers are in; read the members' hosts."""
     wanted = [*((uuid, None) for uuid in named), *((None, number) for number in joined)]
     for row in await _LOCK(tx, wanted):
         world.groups[row["id"]] = GroupPlaces(*row)
@@ -138,20 +138,20 @@ def _server_group(group: GroupPlaces) -> ServerGroup:
 
 
 async def hard(tx: Transaction) -> list[GroupPlaces]:
-    """Return the server groups whose policy must not be violated (not a soft one)."""
+    """Return the server groups whose policy is not soft, with their members' hosts."""
     groups = {row["id"]: GroupPlaces(*row) for row in await _FIND_HARD(tx)}
     await _read_places(tx, groups)
     return list(groups.values())
 
 
 async def make(tx: Transaction, group: ServerGroup, now: float) -> bool:
-    """Create a server group; return False if its id, or its name in its project, is in use."""
+    """Create a server group; return False if its id, or its name within its project, is in use."""
     row = (group.id, group.name, group.project, group.policy, group.max_per_host)
     return bool(await _MAKE(tx, [row], now=now))
 
 
 async def drop(tx: Transaction, id_: str, *, force: bool) -> list[str] | None:
-    """Delete a server group. Return members that prevent it, or None if it did not exist."""
+    """Delete a server group. Return the members that prevent this, or None if the group does not exist."""
     rows = await _LOCK_ONE(tx, uuid=id_)
     if not rows:
         return None

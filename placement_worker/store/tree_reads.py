@@ -1,4 +1,4 @@
-"""Reads whole provider trees, with or without locks, and related data, with set-based statements.
+"""SQL that reads whole provider trees, with or without locks, with one statement for many trees.
 
 Every writer locks hosts by root, then providers by id, then the change number.
 """
@@ -91,7 +91,7 @@ _NAMED = sql("""
 
 
 async def lock(tx: Transaction, providers: Collection[str]) -> set[int]:
-    """Lock the whole trees of the providers."""
+    """Lock all providers of the trees that contain the given providers; return their database ids."""
     return {id_ for (id_,) in await _LOCK_TREES(tx, [(uuid,) for uuid in providers])}
 
 
@@ -100,20 +100,20 @@ async def roots_after(tx: Transaction, after: int, most: int) -> list[tuple[int,
 
 
 async def load(tx: Transaction, book: Book, roots: Collection[str]) -> dict[str, Tree]:
-    """Return provider trees by their roots; a missing one has no providers."""
+    """Return the provider trees of the given roots; an unknown root has a tree without providers."""
     found = await read(tx, book, roots)
     return {root: found.get(root) or Tree(root) for root in roots}
 
 
 async def read_locked(tx: Transaction, book: Book, providers: Collection[str]) -> dict[str, Tree]:
-    """Lock the given providers, and return by root the whole trees that contain them."""
+    """Lock and return the whole trees that contain the given providers, by root."""
     return (await read_locked_at(tx, book, providers))[0]
 
 
 async def read_locked_at(
     tx: Transaction, book: Book, providers: Collection[str]
 ) -> tuple[dict[str, Tree], int]:
-    """Return locked trees, and the number of the last change at that moment; 0 without trees."""
+    """Lock and return the trees that contain the given providers, and the last change number (or 0)."""
     if tx.dialect == "sqlite" or not providers:  # a writer of SQLite has the database exclusively
         return await read_at(tx, book, providers)
     for _ in range(_LOCK_ATTEMPTS):
@@ -125,12 +125,12 @@ async def read_locked_at(
 
 
 async def read(tx: Transaction, book: Book, providers: Collection[str]) -> dict[str, Tree]:
-    """Return by root the whole trees that contain the providers, without locks."""
+    """Return the whole trees that contain the given providers, by root, without locking them."""
     return (await read_at(tx, book, providers))[0]
 
 
 async def read_at(tx: Transaction, book: Book, providers: Collection[str]) -> tuple[dict[str, Tree], int]:
-    """Return whole trees, and the number of the last change at that moment; 0 without trees."""
+    """Return the whole trees that contain the given providers, and the last change number (or 0)."""
     rows = await _READ(tx, [(uuid,) for uuid in providers]) if providers else ()
     if not rows:
         return {}, 0
@@ -172,7 +172,7 @@ async def read_at(tx: Transaction, book: Book, providers: Collection[str]) -> tu
 async def with_stocks(
     tx: Transaction, book: Book, rows: Sequence[Any]
 ) -> list[tuple[Any, provider_parts.Stocks]]:
-    """Return rows of providers by number, each with its inventories, and learn the names' edition in `book`.
+    """Return rows of providers, sorted by id, each with its inventories; update `book` if names were changed.
 
     The rows are sorted here, because with ORDER BY PostgreSQL may walk all providers to return a few.
     """
@@ -196,14 +196,14 @@ async def _names_by_column(
 
 
 async def read_unknown(tx: Transaction, names: NumberedNames, columns: Collection[str | None]) -> None:
-    """Read all names of classes and traits again if a provider has one that another process has created."""
+    """Read all names of traits or aggregates again if a provider has one that is not cached."""
     if any(id_ not in names.names for column in columns for id_ in provider_parts.stored_names(column).all):
         await names.read_all(tx)
 
 
 @dataclass(slots=True)
 class TreesNamed:
-    """Data, in addition to the trees, that edits of trees need: owners, counters, existing ids and names."""
+    """Data that edits of trees need in addition: owners, change number, existing provider ids and names."""
 
     owned: dict[str, Tree]  # root → its owner, without providers
     number: int  # of the last change
@@ -234,14 +234,14 @@ Judged = tuple[Tree, InventoryReported, Tree]  # before, the report, after
 
 
 async def names_taken(tx: Transaction, names: Collection[str]) -> dict[str, tuple[str, str]]:
-    """Return the provider and the cell that use each of the given names."""
+    """Return, for each of the given names in use, the provider and the cell that use it."""
     if not names:
         return {}
     return {name: (uuid, cell) for name, uuid, cell in await _NAMED(tx, [(name,) for name in names])}
 
 
 def new_names(pairs: Iterable[Judged]) -> set[str]:
-    """Return the provider names that a change adds."""
+    """Return the names of providers that reports create or rename."""
     found: set[str] = set()
     for before, _, after in pairs:
         old = {provider.uuid: provider.name for provider in before.providers}
@@ -250,7 +250,7 @@ def new_names(pairs: Iterable[Judged]) -> set[str]:
 
 
 async def clashes(tx: Transaction, pairs: Sequence[Judged], owners: dict[str, str]) -> dict[str, str]:
-    """Return by root why a report is refused: an id or name in it belongs to another provider."""
+    """Return, by root, why a report is refused: a provider outside the tree has the same id or name."""
     new_ids: set[str] = set()
     for before, _, after in pairs:
         new_ids.update(
@@ -281,7 +281,7 @@ async def clashes(tx: Transaction, pairs: Sequence[Judged], owners: dict[str, st
 
 
 def changes_between(pairs: Sequence[tuple[Tree, Tree]]) -> list[ProviderChange]:
-    """Return the changes to log between trees, first of the providers that left a tree."""
+    """Return the changes to log for changed trees; first, the providers that were removed from a tree."""
     left, changed = [], []
     for before, after in pairs:
         old = {provider.uuid: provider for provider in before.providers}

@@ -1,5 +1,5 @@
-"""Writing provider trees: statements for the difference between the stored trees and the new ones, and
-reshapes, which move inventory with its allocations in one transaction.
+"""SQL that stores changed provider trees (only the differences), and reshapes, which move inventory with its
+allocations in one transaction.
 
 A reported reshape locks the providers, but not the consumers: a claim that has read such a consumer finds
 another shape once it has locked the providers, and starts again (see claims.open_world).
@@ -109,7 +109,7 @@ _NEVER = ProviderState(0, "", "", None, 0, 0, {}, {}, (), ())
 def writes_between(
     book: Book, pairs: Sequence[tuple[Tree, Tree]], now: float, numbers: Iterator[int] = NONE_NEW
 ) -> tuple[list[BoundStatement], list[BoundStatement]]:
-    """Return the SQL statements that turn stored trees into new trees; `numbers` are for new providers.
+    """Return the statements that change stored trees into new trees; `numbers` are ids for new providers.
 
     The second group may be executed together with the change number, the first only before it.
     """
@@ -198,7 +198,7 @@ def _add_contents(rows: _Rows, book: Book, was: ProviderState, then: ProviderSta
 
 
 class Undone(Exception):
-    """The error that a reshape is impossible; its transaction must be rolled back."""
+    """The error that a reshape is not possible; its transaction must be rolled back."""
 
     def __init__(self, why: EditResult) -> None:
         super().__init__(str(why))
@@ -209,7 +209,7 @@ Reshaped = tuple[Sequence[ProviderChange], Mapping[str, Tree], Sequence[BoundSta
 
 
 async def reshape(tx: Transaction, book: Book, known: KnownNames, order: Reshape, now: float) -> Reshaped:
-    """Give providers both inventories, move the allocations, then remove the old inventories.
+    """Store a reshape: give providers both inventories, move the allocations, remove the old inventories.
 
     Return the changes to log, the changed trees and the remaining statements; raise Undone if a step fails.
     """
@@ -301,7 +301,7 @@ _SET_USED = sql("""
 
 
 async def read_holders(tx: Transaction, book: Book, root: str) -> list[TreeHolder]:
-    """Return the consumers with allocations in a tree; its providers are locked."""
+    """Return the consumers with allocations in a tree whose providers are locked."""
     found = [(id_,) for (id_,) in await _HOLDERS(tx, [(root,)])]
     rows = await _HOLDINGS(tx, found) if found else ()
     names = await book.class_names(tx, {row["resource_class_id"] for row in rows})
@@ -319,7 +319,7 @@ async def read_holders(tx: Transaction, book: Book, root: str) -> list[TreeHolde
 def holder_writes(
     book: Book, before: Tree, after: Tree, moved: Sequence[MovedHolder], now: float
 ) -> Iterator[BoundStatement]:
-    """Yield the statements that store the allocations moved by a reshape."""
+    """Yield the statements that store the allocations which a reshape has moved."""
     if not moved:
         return
     ids = {provider.uuid: provider.id for provider in before.providers}
