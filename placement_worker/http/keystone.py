@@ -25,6 +25,7 @@ PATIENCE = 10.0  # seconds a request waits for Keystone
 CONNECTIONS = 32
 SERVICE_ROLE = "service"  # of a service token with which an expired token of a user is accepted
 
+_NOT_ASKED: tuple[Identity | None, float] = (None, 0.0)
 _AWAY = "The Keystone service is temporarily unavailable."
 
 
@@ -186,15 +187,17 @@ class KeystoneTokens:
     async def identity(self, token: str, *, expired: bool = False) -> Identity | None:
         """Return the identity of a token, also of an expired one if `expired`, or None if it is invalid."""
         key = digest_of(f"{token} expired" if expired else token, "latin-1")
+        identity, until = self._kept.get(key, _NOT_ASKED)
+        if self._clock.monotonic() < until:  # most requests, so checked before a timeout is set up
+            return identity
         try:
             async with asyncio.timeout(PATIENCE):
-                while True:
-                    identity, until = self._kept.get(key, (None, 0.0))
+                while (asking := self._asking.get(key)) is not None:
+                    await asking.wait()  # for the answer to another request with this token
+                    identity, until = self._kept.get(key, _NOT_ASKED)
                     if self._clock.monotonic() < until:
                         return identity
-                    if (asking := self._asking.get(key)) is None:
-                        return await self._ask(key, token, expired)
-                    await asking.wait()  # for the answer to another request with this token
+                return await self._ask(key, token, expired)
         except (KeystoneUnavailable, TimeoutError) as problem:
             why = str(problem) or f"no answer within {PATIENCE:g} s"
             log.warning("a token cannot be checked: %s", why)
