@@ -242,9 +242,8 @@ def _check_single_sign_on(settings: Settings, refuse: Refuse) -> None:
         refuse("control_room_sso", "takes the id of a federation protocol at Keystone, as in openid")
     if url:
         parts = urlsplit(url)
-        if not parts.hostname or (parts.scheme, is_loopback(parts.hostname)) not in (
-            ("https", False), ("https", True), ("http", True),
-        ):  # fmt: skip
+        is_local = parts.scheme == "http" and is_loopback(parts.hostname or "")
+        if not parts.hostname or not (parts.scheme == "https" or is_local):
             refuse("control_room_sso_url", "takes a URL with https, as in https://keystone.example.com/v3")
     if settings.placement.auth != "keystone":
         refuse("control_room_sso", "single sign-on needs placement_auth = keystone")

@@ -44,7 +44,8 @@ class TestedCloud:
     def both(self, method: str, path: str, **headers: str) -> list[httpx.Response]:
         """Return the answers of berth and of OpenStack Placement to the same request."""
         sent = LATEST | {name.replace("_", "-"): value for name, value in headers.items()}
-        return [httpx.request(method, url + path, headers=sent) for url in (self.berth, self.placement)]
+        urls = self.berth, self.placement
+        return [httpx.request(method, url + path, headers=sent, timeout=60.0) for url in urls]
 
 
 @cache
