@@ -240,13 +240,20 @@ def _check_single_sign_on(settings: Settings, refuse: Refuse) -> None:
         return
     if not re.fullmatch(r"[\w-]+", protocol, re.ASCII):
         refuse("control_room_sso", "takes the id of a federation protocol at Keystone, as in openid")
-    if url:
-        parts = urlsplit(url)
-        is_local = parts.scheme == "http" and is_loopback(parts.hostname or "")
-        if not parts.hostname or not (parts.scheme == "https" or is_local):
-            refuse("control_room_sso_url", "takes a URL with https, as in https://keystone.example.com/v3")
+    if url and not _is_safe_url(url):
+        refuse("control_room_sso_url", "takes a URL with https, as in https://keystone.example.com/v3")
     if settings.placement.auth != "keystone":
         refuse("control_room_sso", "single sign-on needs placement_auth = keystone")
+
+
+def _is_safe_url(url: str) -> bool:
+    """Return whether a URL is of HTTPS, or of plain HTTP on this machine."""
+    try:
+        parts = urlsplit(url)
+        host, _ = parts.hostname, parts.port  # reading an invalid port raises
+    except ValueError:
+        return False
+    return bool(host) and (parts.scheme == "https" or (parts.scheme == "http" and is_loopback(host or "")))
 
 
 def _check_tls(settings: Settings, refuse: Refuse) -> None:

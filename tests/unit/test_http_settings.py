@@ -66,7 +66,10 @@ def test_valid_settings_of_the_http_api(flags: dict[str, Any]) -> None:
             {"control_room_sso": "openid", "control_room_sso_url": "http://keystone.example.com"},
             "takes a URL with https",
         ),
-        ({"control_room_sso": "openid", "control_room_sso_url": "keystone"}, "takes a URL with https"),
+        *(
+            ({"control_room_sso": "openid", "control_room_sso_url": url}, "takes a URL with https")
+            for url in ("keystone", "https://[", "https://k:x", "https:///v3", "javascript:alert(1)")
+        ),
     ],
 )
 def test_invalid_settings_of_the_http_api_are_refused(flags: dict[str, Any], why: str) -> None:
