@@ -3,9 +3,9 @@
     python -m bench.token_checks [--requests N] [--rounds N]
 
 Two placement processes answer the same requests, in alternating blocks within one run: one with noauth2, one
-that checks tokens at a real Keystone (from the environment of `make compliance`). All tokens are
-confirmed before a block is measured. The figure is processor time, so load of other
-processes on the machine changes it little.
+that checks tokens at a real Keystone (from the environment of `make compliance`). All tokens are confirmed
+before a block is measured. Processor time is compared, because it depends less on the load of the machine
+than rates do.
 """
 
 import argparse
