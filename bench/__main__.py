@@ -20,7 +20,7 @@ from berth.loadtest import MIX, MOST_MIXED
 
 _BY_THEMSELVES = (
     "boot_profile, boots, candidates, claims, draining, hops, placement_side_by_side, replica,"
-    " scaling, schedulers"
+    " scaling, schedulers, token_checks"
 )
 
 

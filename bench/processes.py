@@ -34,12 +34,17 @@ def processor_time() -> ProcessorTime:
     ours: ProcessorTime = {}
     for pid, command in _family().items():
         try:
-            stat = Path(f"/proc/{pid}/stat").read_text()
+            ours[pid, kind(pid, command)] = processor_seconds(pid)
         except OSError:
             continue
-        fields = stat[stat.rindex(")") + 2 :].split()
-        ours[pid, kind(pid, command)] = (int(fields[11]) + int(fields[12])) / _TICKS
     return ours
+
+
+def processor_seconds(pid: int) -> float:
+    """Return the processor seconds that a process has used so far, in steps of a tick (10 ms)."""
+    stat = Path(f"/proc/{pid}/stat").read_text()
+    fields = stat[stat.rindex(")") + 2 :].split()
+    return (int(fields[11]) + int(fields[12])) / _TICKS
 
 
 def memory(line: str = "VmRSS") -> dict[str, float]:

@@ -200,6 +200,7 @@ def _check_http(settings: Settings, refuse: Refuse) -> None:
         refuse("placement_tokens", "name the file of tokens")
     if door.auth == "keystone":
         _check_keystone(door.cloud, refuse)
+    _check_single_sign_on(settings, refuse)
     _check_tls(settings, refuse)
     places = [("placement_http", door.http, "127.0.0.1:8778")] if door.http else []
     if settings.control_room.listens:
@@ -229,6 +230,30 @@ def _check_keystone(cloud: str, refuse: Refuse) -> None:
     else:
         if not access.has_tokens:
             refuse("placement_cloud", f"its auth_type {access.auth_type} is not of Keystone")
+
+
+def _check_single_sign_on(settings: Settings, refuse: Refuse) -> None:
+    protocol, url = settings.control_room.sso, settings.control_room.sso_url
+    if url and not protocol:
+        refuse("control_room_sso_url", "name the protocol of single sign-on in control_room_sso")
+    if not protocol:
+        return
+    if not re.fullmatch(r"[\w-]+", protocol, re.ASCII):
+        refuse("control_room_sso", "takes the id of a federation protocol at Keystone, as in openid")
+    if url and not _is_safe_url(url):
+        refuse("control_room_sso_url", "takes a URL with https, as in https://keystone.example.com/v3")
+    if settings.placement.auth != "keystone":
+        refuse("control_room_sso", "single sign-on needs placement_auth = keystone")
+
+
+def _is_safe_url(url: str) -> bool:
+    """Return whether a URL is of HTTPS, or of plain HTTP on this machine."""
+    try:
+        parts = urlsplit(url)
+        host, _ = parts.hostname, parts.port  # reading an invalid port raises
+    except ValueError:
+        return False
+    return bool(host) and (parts.scheme == "https" or (parts.scheme == "http" and is_loopback(host or "")))
 
 
 def _check_tls(settings: Settings, refuse: Refuse) -> None:

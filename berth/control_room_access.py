@@ -5,13 +5,16 @@ import logging
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from urllib.parse import urlencode
 from weakref import WeakSet
 
+import httpx
+
 from berth.placement_http import policy_of, tokens_of
-from berth.settings import Settings
+from berth.settings import ControlRoomSettings, Settings
 from bus.clock import Clock
 from bus.errors import Unavailable
-from control_room.access import AccessRules, Credential, Visitor
+from control_room.access import AccessRules, Credential, Project, SingleSignOn, Visitor
 from control_room.shared_data import BackgroundTasks
 from placement_worker.http import KeystoneTokens
 from placement_worker.http.access import Identity, TokenFile, digest_of, noauth2
@@ -59,7 +62,12 @@ async def opened_access(
         async with tokens:
             keystone = KeystoneSignIn(tokens, clock)
             tasks.start(keystone.check_sessions())
-            yield replace(rules_of_pages, sign_in=keystone.sign_in, form="keystone")
+            yield replace(
+                rules_of_pages,
+                sign_in=keystone.sign_in,
+                form="keystone",
+                single_sign_on=keystone.single_sign_on(settings.control_room),
+            )
     else:
         yield rules_of_pages
 
@@ -78,7 +86,7 @@ class KeystoneSession:
 
 
 class KeystoneSignIn:
-    """Signs users in with a password or an application credential of Keystone.
+    """Signs users in with a password or an application credential of Keystone, or by single sign-on.
 
     The tokens of open sessions are checked once a minute: a revoked one ends its session. While Keystone is
     away, sessions continue until their tokens expire.
@@ -90,7 +98,29 @@ class KeystoneSignIn:
         self._sessions: WeakSet[KeystoneSession] = WeakSet()
 
     async def sign_in(self, fields: Mapping[str, str]) -> Credential:
-        token = await self._tokens.sign_in(fields)
+        return await self._session(await self._tokens.sign_in(fields))
+
+    async def sign_in_to_project(self, token: str, project: Project) -> Credential:
+        return await self._session(await self._tokens.rescope(token, project.id))
+
+    async def projects(self, token: str) -> list[Project] | None:
+        found = await self._tokens.projects(token)
+        return None if found is None else [Project(p.id, p.name, p.domain_id or "") for p in found]
+
+    def single_sign_on(self, settings: ControlRoomSettings) -> SingleSignOn | None:
+        """Return the sign-in by Keystone's WebSSO, or None if the settings name no protocol."""
+        if not settings.sso:
+            return None
+        keystone = httpx.URL(settings.sso_url or self._tokens.url)
+        page = f"{str(keystone).rstrip('/').removesuffix('/v3')}/v3/auth/OS-FEDERATION/websso/{settings.sso}"
+        return SingleSignOn(
+            origin=f"{keystone.scheme}://{keystone.netloc.decode()}",
+            address=lambda ours: f"{page}?{urlencode({'origin': ours})}",
+            projects=self.projects,
+            sign_in=self.sign_in_to_project,
+        )
+
+    async def _session(self, token: str | None) -> Credential:
         identity = await self._tokens.identity(token) if token else None
         session = KeystoneSession(token or "", identity, self._clock)
         self._sessions.add(session)

@@ -142,6 +142,10 @@ class ControlRoomSettings(
     http: str = "auto"
     # host names under which browsers may open the web UI, in addition to IP addresses and localhost
     names: tuple[str, ...] = ()
+    # federation protocol at Keystone by which users may sign in, such as openid; empty: only with a password
+    sso: str = ""
+    # URL of Keystone for browsers, for single sign-on; empty: the auth_url of placement_cloud
+    sso_url: str = ""
 
     @property
     def listens(self) -> bool:

@@ -6,7 +6,7 @@ import hmac
 import re
 import secrets
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Literal
@@ -38,12 +38,31 @@ SignIn = Callable[[Mapping[str, str]], Awaitable[Credential]]  # with the fields
 Form = Literal["token", "keystone"]
 
 
+class Project(msgspec.Struct, frozen=True):
+    """A project for which a user may sign in."""
+
+    id: str
+    name: str
+    domain: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SingleSignOn:
+    """Sign-in at an identity provider, which Keystone asks. Keystone's page posts the token to ours."""
+
+    origin: str  # of Keystone's page
+    address: Callable[[str], str]  # of Keystone's page, by the address of ours that accepts the token
+    projects: Callable[[str], Awaitable[Sequence[Project] | None]]  # of a token; None: it is invalid
+    sign_in: Callable[[str, Project], Awaitable[Credential]]  # with a token and one of these projects
+
+
 @dataclass(frozen=True, kw_only=True)
 class AccessRules:
     """Authentication and authorisation: the tokens and the policy of the Placement API."""
 
     sign_in: SignIn
     form: Form  # of the page on which users sign in
+    single_sign_on: SingleSignOn | None = None
     may_read: Callable[[Visitor | None], bool]
     may_act: Callable[[Visitor | None], bool]
     names: frozenset[str] = frozenset()  # host names that requests may use, in addition to addresses

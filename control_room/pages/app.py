@@ -12,9 +12,10 @@ from control_room.pages.builds import BuildPages, WaitingPages
 from control_room.pages.bus import BusPages, DeadLetterPages
 from control_room.pages.frame import HERE, PageContext, PageRefused, Renderer
 from control_room.pages.hosts import HeatPages, HostPages, MetalPages
-from control_room.pages.middleware import AccessMiddleware, SignInPages
+from control_room.pages.middleware import SSO, SSO_PROJECT, SSO_START, AccessMiddleware, SignInPages
 from control_room.pages.moves import MovePages
 from control_room.pages.now import NowPages
+from control_room.pages.single_sign_on import SingleSignOnPages
 from control_room.pages.what_if import CapacityPages, WhatIfPages
 
 
@@ -37,6 +38,7 @@ def _routes(context: PageContext, renderer: Renderer) -> list[BaseRoute]:
     metal, capacity = MetalPages(context, renderer), CapacityPages(context, renderer)
     bus, letters = BusPages(context, renderer), DeadLetterPages(context, renderer)
     sign_in = SignInPages(context, renderer)
+    single_sign_on = SingleSignOnPages(context, renderer, sign_in)
     read = {
         "/": now.page,
         "/now/events": now.events,
@@ -63,6 +65,7 @@ def _routes(context: PageContext, renderer: Renderer) -> list[BaseRoute]:
         "/moves/{move}": moves.move,
         "/moves/{move}/events": moves.move_events,
         "/login": sign_in.page,
+        SSO_START: single_sign_on.start,
         "/healthz": _health,
     }
     write = {
@@ -72,6 +75,8 @@ def _routes(context: PageContext, renderer: Renderer) -> list[BaseRoute]:
         "/moves": moves.stop_drain,
         "/moves/{move}": moves.steer,
         "/login": sign_in.sign_in,
+        SSO: single_sign_on.accept,
+        SSO_PROJECT: single_sign_on.choose,
         "/logout": sign_in.sign_out,
         "/theme": sign_in.theme,
     }

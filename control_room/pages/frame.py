@@ -115,15 +115,19 @@ class Renderer:
 
     async def open_form(self, request: Request) -> dict[str, str]:
         """Return the fields of a submitted form of this session, whether its visitor may act or not."""
-        body = (await request.body()).decode("utf-8", "replace")
-        try:
-            fields = dict(parse_qsl(body, keep_blank_values=True, max_num_fields=MOST_FIELDS))
-        except ValueError:
-            raise PageRefused(413, "Not done", f"A form has at most {MOST_FIELDS} fields.") from None
+        fields = await self.foreign_form(request)
         if not self._sessions.is_form_token(session_of(request), fields.pop("form_token", "")):
             text = "This form is not of your session, or too old: load the page again and repeat it."
             raise PageRefused(403, "Not done", text)
         return fields
+
+    async def foreign_form(self, request: Request) -> dict[str, str]:
+        """Return the fields of a submitted form that need not be of this session."""
+        body = (await request.body()).decode("utf-8", "replace")
+        try:
+            return dict(parse_qsl(body, keep_blank_values=True, max_num_fields=MOST_FIELDS))
+        except ValueError:
+            raise PageRefused(413, "Not done", f"A form has at most {MOST_FIELDS} fields.") from None
 
 
 class PageGroup:

@@ -13,7 +13,15 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from bus.errors import Unavailable
-from control_room.access import WebSession, from_our_page, session_cookie, set_session, set_theme
+from control_room.access import (
+    Credential,
+    Visitor,
+    WebSession,
+    from_our_page,
+    session_cookie,
+    set_session,
+    set_theme,
+)
 from control_room.pages.frame import (
     THEMES,
     PageContext,
@@ -109,7 +117,10 @@ def network_of(address: str) -> str:
 log = logging.getLogger(__name__)
 
 HEALTH = "/healthz"
-OPEN = ("/login", "/logout", "/theme", HEALTH)  # and /static/: needed to sign in
+SSO = "/login/sso"  # to which Keystone's page posts a token
+SSO_START, SSO_PROJECT = f"{SSO}/start", f"{SSO}/project"
+# and /static/: needed to sign in
+OPEN = ("/login", SSO, SSO_START, SSO_PROJECT, "/logout", "/theme", HEALTH)
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self';"
     " font-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
@@ -178,7 +189,9 @@ class AccessMiddleware:
             text = "Use the address itself or localhost, or add the name to control_room_names."
             raise PageRefused(421, "Not by this name", text)
         if scope["method"] == "POST":
-            if not from_our_page(headers):
+            if not self._is_from_expected_page(scope["path"], headers):
+                # the browser may have a session whose cookie it did not send with this form
+                scope["session.new"] = False
                 raise PageRefused(403, "Not done", "The form came from another site.")
             length = headers.get("content-length", "")
             if not LENGTH.fullmatch(length) or int(length) > LARGEST_FORM:
@@ -189,6 +202,12 @@ class AccessMiddleware:
             return
         if not self._context.access.may_read(session.visitor):
             raise PageRefused(401 if session.visitor is None else 403, "Sign in", "")
+
+    def _is_from_expected_page(self, path: str, headers: Headers) -> bool:
+        single_sign_on = self._context.access.single_sign_on
+        if path == SSO and single_sign_on is not None:
+            return headers.get("origin") == single_sign_on.origin
+        return from_our_page(headers)
 
     def _is_allowed_name(self, host: str) -> bool:
         """Return whether the request's host name is allowed, so that no foreign site reads pages."""
@@ -242,28 +261,46 @@ class SignInPages(PageGroup):
 
     async def page(self, request: Request, problem: str = "", status: int = 200) -> Response:
         access = self._context.access
-        shown = {"problem": problem, "open": access.may_read(None), "form": access.form}
+        shown = {
+            "problem": problem, "open": access.may_read(None), "form": access.form,
+            "single_sign_on": access.single_sign_on is not None,
+            "is_secure": request.url.scheme == "https",
+        }  # fmt: skip
         return self._renderer.page(request, "login.html", status=status, **shown)
 
     async def sign_in(self, request: Request) -> Response:
         fields = await self._renderer.open_form(request)
-        context, address = self._context, address_of(request.scope)
-        if (pause := self._failures.pause(address, context.clock.monotonic())) > 0:
-            text = f"Too many sign-ins of this address have failed. Try again in {pause:.0f} s."
-            raise PageRefused(429, "Too many attempts", text, retry_after=pause)
+        self.check_pause(request)
+        access = self._context.access
         try:
-            credential = await context.access.sign_in(fields)
+            credential = await access.sign_in(fields)
         except Unavailable as problem:
             return await self.page(request, str(problem), 503)
         visitor = credential()
         if visitor is None:
-            failures = self._failures.failed(address, context.clock.monotonic())
-            log.warning("sign-in refused: unknown user or token, from %s, failure %d", address, failures)
-            return await self.page(request, _UNKNOWN[context.access.form], 401)
+            return await self.refuse(request, _UNKNOWN[access.form])
+        return self.admit(request, visitor, credential, redirect_to("/"))
+
+    def check_pause(self, request: Request) -> None:
+        """Raise PageRefused if the address must pause after failed sign-ins."""
+        pause = self._failures.pause(address_of(request.scope), self._context.clock.monotonic())
+        if pause > 0:
+            text = f"Too many sign-ins of this address have failed. Try again in {pause:.0f} s."
+            raise PageRefused(429, "Too many attempts", text, retry_after=pause)
+
+    async def refuse(self, request: Request, problem: str) -> Response:
+        """Count a failed sign-in; return the page to sign in with the problem."""
+        address = address_of(request.scope)
+        failures = self._failures.failed(address, self._context.clock.monotonic())
+        log.warning("sign-in refused: unknown user or token, from %s, failure %d", address, failures)
+        return await self.page(request, problem, 401)
+
+    def admit(self, request: Request, visitor: Visitor, credential: Credential, answer: Response) -> Response:
+        """Open the session of a visitor; return the answer with its cookie."""
+        context = self._context
         context.sessions.end(session_of(request).id)
         session = context.sessions.sign_in(visitor, credential, context.clock.now())
-        log.info("%s signed in from %s", visitor.user, address)
-        answer = redirect_to("/")
+        log.info("%s signed in from %s", visitor.user, address_of(request.scope))
         set_session(answer, request.scope, session)
         return answer
 

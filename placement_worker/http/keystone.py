@@ -25,6 +25,7 @@ PATIENCE = 10.0  # seconds a request waits for Keystone
 CONNECTIONS = 32
 SERVICE_ROLE = "service"  # of a service token with which an expired token of a user is accepted
 
+_NOT_ASKED: tuple[Identity | None, float] = (None, 0.0)
 _AWAY = "The Keystone service is temporarily unavailable."
 
 
@@ -53,11 +54,25 @@ class _Token(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
+class KeystoneProject(msgspec.Struct, frozen=True):
+    """A project on which a user has a role."""
+
+    id: str
+    name: str
+    domain_id: str | None = None
+    enabled: bool = True
+
+
+class _Projects(msgspec.Struct, frozen=True):
+    projects: tuple[KeystoneProject, ...]
+
+
 class _Answer(msgspec.Struct, frozen=True):
     token: _Token
 
 
 _decode = msgspec.json.Decoder(_Answer).decode
+_decode_projects = msgspec.json.Decoder(_Projects).decode
 
 
 class Unauthorized(Problem):
@@ -102,21 +117,47 @@ class KeystoneTokens:
 
     async def sign_in(self, fields: Mapping[str, str]) -> str | None:
         """Return a new token for a user's password or an application credential, or None if refused."""
+        response = await self._of_user("POST", "/auth/tokens", json={"auth": _credentials(fields)})
+        return str(response.headers["X-Subject-Token"]) if response else None
+
+    async def projects(self, token: str) -> tuple[KeystoneProject, ...] | None:
+        """Return the projects of a token's user, or None if Keystone refuses the token."""
+        if not _may_be_token(token):
+            return None
+        response = await self._of_user("GET", "/auth/projects", headers={"X-Auth-Token": token})
+        if response is None:
+            return None
+        try:
+            projects = _decode_projects(response.content).projects
+        except NOT_JSON as problem:
+            raise self._no_sign_in(str(problem)) from None
+        return tuple(project for project in projects if project.enabled)
+
+    async def rescope(self, token: str, project: str) -> str | None:
+        """Return a new token of the same user for a project, by its id, or None if refused."""
+        identity = {"methods": ["token"], "token": {"id": token}}
+        body = {"auth": {"identity": identity, "scope": {"project": {"id": project}}}}
+        response = await self._of_user("POST", "/auth/tokens", json=body)
+        return str(response.headers["X-Subject-Token"]) if response else None
+
+    async def _of_user(self, method: str, path: str, **more: Any) -> httpx.Response | None:
+        """Send a request with a user's credentials in place of ours; return None if these are refused."""
         assert self._client is not None, "use it with `async with`"
         try:
-            body = {"auth": _credentials(fields)}
-            response = await self._client.post(
-                f"{self.url}/auth/tokens", json=body, auth=lambda request: request
+            response = await self._client.request(
+                method, self.url + path, auth=lambda request: request, **more
             )
-            if response.is_success:
-                return str(response.headers["X-Subject-Token"])
-            if response.status_code in (400, 401, 403, 404):
-                return None
-            why = f"it answered {response.status_code}"
         except (httpx.RequestError, OSError) as problem:
-            why = str(problem) or type(problem).__name__
+            raise self._no_sign_in(str(problem) or type(problem).__name__) from None
+        if response.is_success:
+            return response
+        if response.status_code in (400, 401, 403, 404):
+            return None
+        raise self._no_sign_in(f"it answered {response.status_code}")
+
+    def _no_sign_in(self, why: str) -> KeystoneUnavailable:
         log.warning("Keystone at %s: no user can sign in: %s", self.url, why)
-        raise KeystoneUnavailable(_AWAY)
+        return KeystoneUnavailable(_AWAY)
 
     async def check(self) -> None:
         """Raise KeystoneUnavailable, with the reason, if our user cannot validate tokens at Keystone."""
@@ -146,15 +187,17 @@ class KeystoneTokens:
     async def identity(self, token: str, *, expired: bool = False) -> Identity | None:
         """Return the identity of a token, or None if it is invalid; `expired` accepts expired tokens too."""
         key = digest_of(f"{token} expired" if expired else token, "latin-1")
+        identity, until = self._kept.get(key, _NOT_ASKED)
+        if self._clock.monotonic() < until:  # most requests, so checked before a timeout is set up
+            return identity
         try:
             async with asyncio.timeout(PATIENCE):
-                while True:
-                    identity, until = self._kept.get(key, (None, 0.0))
+                while (asking := self._asking.get(key)) is not None:
+                    await asking.wait()  # for the answer to another request with this token
+                    identity, until = self._kept.get(key, _NOT_ASKED)
                     if self._clock.monotonic() < until:
                         return identity
-                    if (asking := self._asking.get(key)) is None:
-                        return await self._ask(key, token, expired)
-                    await asking.wait()  # for the answer to another request with this token
+                return await self._ask(key, token, expired)
         except (KeystoneUnavailable, TimeoutError) as problem:
             why = str(problem) or f"no answer within {PATIENCE:g} s"
             log.warning("a token cannot be checked: %s", why)
@@ -181,7 +224,7 @@ class KeystoneTokens:
     async def _validate(self, token: str, expired: bool) -> Identity | None:
         """Ask Keystone about a token; return its identity, or None if Keystone does not know the token."""
         assert self._client is not None, "use it with `async with`"
-        if not (token.isascii() and token.isprintable()):
+        if not _may_be_token(token):
             return None
         address = f"{self.url}/auth/tokens?nocatalog{'&allow_expired=1' if expired else ''}"
         try:
@@ -196,6 +239,10 @@ class KeystoneTokens:
         except (httpx.RequestError, OSError, *NOT_JSON) as problem:
             why = str(problem) or type(problem).__name__
         raise KeystoneUnavailable(f"Keystone at {self.url}: {why}")
+
+
+def _may_be_token(token: str) -> bool:
+    return token.isascii() and token.isprintable() and bool(token)
 
 
 def _credentials(fields: Mapping[str, str]) -> dict[str, Any]:

@@ -33,7 +33,7 @@ _OPTIONS = (
     "--no-default-browser-check",
     "--hide-scrollbars",
     "--mute-audio",
-    "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
+    "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1, EXCLUDE localhost",
     "--remote-debugging-pipe",
 )
 # Where the browser wants its pipes.

@@ -6,6 +6,7 @@ import threading
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 from bus.openstack import Access
 
@@ -54,7 +55,7 @@ class AnsweringServer:
                 self._say(*outer.read(self.path, dict(self.headers)))
 
             def _say(self, status: int, headers: dict[str, str], body: Any) -> None:
-                content = json.dumps(body).encode()
+                content = (body if isinstance(body, str) else json.dumps(body)).encode()
                 self.send_response(status)
                 for name, value in {**headers, "Content-Length": str(len(content))}.items():
                     self.send_header(name, value)
@@ -85,8 +86,23 @@ class AnsweringServer:
         self._thread.join()
 
 
+# Keystone's own (keystone/federation, etc/sso_callback_template.html), without its style
+WEBSSO_PAGE = """\
+<form id="sso" name="sso" action="{origin}" method="post">
+Please wait...<br/>
+<input type="hidden" name="token" id="token" value="{token}"/>
+<noscript><input type="submit" name="submit_no_javascript" value="Continue"/></noscript>
+</form>
+<script type="text/javascript">window.onload = function() {{ document.forms['sso'].submit(); }}</script>
+"""
+
+
 class FakeKeystone(AnsweringServer):
-    """Issues tokens (token-1, token-2, ...) to all clients, and validates the `known` tokens of clients."""
+    """Issues tokens (token-1, token-2, ...) to all clients, and validates the `known` tokens of clients.
+
+    Its WebSSO issues unscoped tokens (unscoped-1, ...) to `federated`, as if the identity provider knew the
+    browser's user already.
+    """
 
     status = 201  # of the answer to a client that asks for a token
     read_status = 200  # of the answer to a validation
@@ -96,6 +112,10 @@ class FakeKeystone(AnsweringServer):
         self.known: dict[str, dict[str, Any]] = {}
         self.expired: set[str] = set()
         self.people: dict[str, tuple[str, ...]] = {}  # roles of users who may sign in with SECRET
+        self.trusted_dashboards: set[str] = set()
+        self.federated = ""  # the user of the browser, at the identity provider
+        self.projects: dict[str, tuple[str, ...]] = {}  # of that user, with the roles
+        self.web_sign_ons: list[str] = []  # paths of the requests
         self.validated: list[str] = []
         self.answering = threading.Event()  # cleared: it answers no validation
         self.answering.set()
@@ -112,6 +132,10 @@ class FakeKeystone(AnsweringServer):
             self.expired.add(token)
 
     def read(self, path: str, headers: dict[str, str]) -> Answer:
+        if "/OS-FEDERATION/websso/" in path:
+            return self.sign_on(path)
+        if path.endswith("/auth/projects"):
+            return self.projects_of(headers["X-Auth-Token"])
         token = headers["X-Subject-Token"]
         self.validated.append(token)
         self.answering.wait(10)
@@ -121,10 +145,44 @@ class FakeKeystone(AnsweringServer):
             return 404, {}, {"error": {"code": 404}}
         return 200, {}, {"token": self.known[token]}
 
+    def sign_on(self, path: str) -> Answer:
+        """Return the page that posts an unscoped token to a trusted dashboard."""
+        self.web_sign_ons.append(path)
+        [origin] = parse_qs(urlsplit(path).query)["origin"]
+        if origin not in self.trusted_dashboards:
+            return 401, {}, {"error": {"message": f"{origin} is not a trusted dashboard host", "code": 401}}
+        token = f"unscoped-{len(self.web_sign_ons)}"
+        self.know(token, scope={}, name=self.federated, seconds=1e9)
+        page = WEBSSO_PAGE.format(origin=origin, token=token)
+        return 200, {"Content-Type": "text/html"}, page
+
+    def projects_of(self, token: str) -> Answer:
+        if self.read_status != 200:
+            return self.read_status, {}, {"error": {"code": self.read_status}}
+        if token not in self.known or token in self.expired:
+            return 401, {}, {"error": {"code": 401}}
+        found = [{"id": id_, "name": id_.upper(), "domain_id": "d", "enabled": True} for id_ in self.projects]
+        return 200, {}, {"projects": found, "links": {}}
+
+    def rescoped(self, identity: dict[str, Any], project: str, number: int) -> Answer:
+        known = self.known.get(identity["token"]["id"])
+        roles = self.projects.get(project, ())
+        if known is None or identity["token"]["id"] in self.expired or not roles:
+            return 401, {}, {"error": {"code": 401}}
+        self.know(f"token-{number}", *roles, name=self.federated)
+        self.known[f"token-{number}"] |= {
+            "expires_at": known["expires_at"],
+            "project": {"id": project, "name": project.upper()},
+        }
+        return 201, {"X-Subject-Token": f"token-{number}"}, {"token": self.known[f"token-{number}"]}
+
     def answer(self, number: int) -> Answer:
         if self.status != 201:
             return self.status, {}, {"error": {"message": "you may not", "code": self.status}}
-        user = self.asked[-1]["auth"]["identity"].get("password", {}).get("user", {})
+        auth = self.asked[-1]["auth"]
+        if auth["identity"]["methods"] == ["token"]:
+            return self.rescoped(auth["identity"], auth["scope"]["project"]["id"], number)
+        user = auth["identity"].get("password", {}).get("user", {})
         if (name := user.get("name")) in self.people:
             if user["password"] != SECRET:
                 return 401, {}, {"error": {"code": 401}}

@@ -59,6 +59,17 @@ def test_valid_settings_of_the_http_api(flags: dict[str, Any]) -> None:
         ),
         ({"placement_http_connections": "0"}, "must be at least 1"),
         ({"placement_auth": "tokens"}, "placement_tokens = '': name the file of tokens"),
+        ({"control_room_sso": "openid"}, "single sign-on needs placement_auth = keystone"),
+        ({"control_room_sso": "openid?x"}, "takes the id of a federation protocol at Keystone"),
+        ({"control_room_sso_url": "https://k"}, "name the protocol of single sign-on in control_room_sso"),
+        (
+            {"control_room_sso": "openid", "control_room_sso_url": "http://keystone.example.com"},
+            "takes a URL with https",
+        ),
+        *(
+            ({"control_room_sso": "openid", "control_room_sso_url": url}, "takes a URL with https")
+            for url in ("keystone", "https://[", "https://k:x", "https:///v3", "javascript:alert(1)")
+        ),
     ],
 )
 def test_invalid_settings_of_the_http_api_are_refused(flags: dict[str, Any], why: str) -> None:
