@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 KNOWN_SECONDS = 60.0  # how long Keystone's answer about a token is cached
 UNKNOWN_SECONDS = 5.0  # how long an invalid token is cached: repeated requests then cost little
 MOST_TOKENS = 10_000  # answers kept; the oldest is dropped
-PATIENCE = 10.0  # seconds a request waits for Keystone
+PATIENCE = 30.0  # seconds a request waits for Keystone
 CONNECTIONS = 32
 SERVICE_ROLE = "service"  # of a service token with which an expired token of a user is accepted
 

@@ -271,7 +271,7 @@ def test_while_keystone_is_slow_known_tokens_count_and_others_are_put_off(cloud:
         assert time.monotonic() - began < 5.0
         answer = httpx.get(path, headers=unknown, timeout=30.0)
         assert answer.status_code == 503 and answer.headers["retry-after"]
-        assert time.monotonic() - began < 20.0  # berth waits for 10 s
+        assert time.monotonic() - began < 60.0  # berth waits for 30 s
     finally:
         os.killpg(cloud.keystone.pid, signal.SIGCONT)
     until(lambda: httpx.get(path, headers=unknown, timeout=30.0).status_code == 403)
