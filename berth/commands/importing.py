@@ -40,23 +40,28 @@ def import_() -> None:
 @dataclass(frozen=True)
 class ImportOptions:
     url: Annotated[str, described("The Placement to read; nothing is written there.", metavar="URL")]
-    to: str = option("", "The berth to write to (default: where placement_http says).", metavar="URL")
+    to: str = option(
+        "", "The berth, or other Placement, to write to (default: where placement_http says).", metavar="URL"
+    )
     token_file: Path | None = option(
         None, "With the token for --url (default: $OS_TOKEN, or admin).", metavar="FILE"
     )
     to_token_file: Path | None = option(
-        None, "Holds the token for --to (default: $BERTH_TOKEN, or admin).", metavar="FILE"
+        None, "With the token for --to (default: $BERTH_TOKEN, or admin).", metavar="FILE"
     )
     cacert: str = option("", "Certificates to trust in addition to the system's.", metavar="FILE")
     verify: bool = option(False, "Compare both sides afterwards; exit 1 when they differ.")
     dry_run: bool = option(False, "Change nothing; with --verify: only compare.")
-    prune: bool = option(False, "Also remove providers and allocations that only berth has.")
+    prune: bool = option(False, "Also remove providers and allocations that only --to has.")
     as_json: bool = option(False, "Print one JSON object at the end.", "--json")
 
 
 @imports.command("placement")
 async def placement_command(options: ImportOptions) -> int:
-    """Copy a running Placement into a running berth; repeat it until the switch."""
+    """Copy a running Placement into a running berth; repeat it until the switch.
+
+    With the two URLs exchanged, the same command carries the contents of a berth back to another Placement.
+    """
     from berth.importing.client import PlacementClient
 
     target_address = effective().settings.placement.http
@@ -99,15 +104,21 @@ def _token(file: Path | None, variable: str) -> str:
 async def _import(
     source: "PlacementClient", target: "PlacementClient", options: ImportOptions, report: "_Report"
 ) -> int:
-    from berth.importing.bring_over import Import
+    from berth.importing.bring_over import TYPED, Import
     from berth.importing.placement_contents import differences, unimportable
+    from berth.importing.writers import writer_for
+
+    async def read(bars: Progress) -> "tuple[PlacementContents, PlacementContents]":
+        theirs = await source.world(_shown(bars, "there"))
+        ours = await target.world(_shown(bars, "here"))
+        return theirs if target.minor >= TYPED else theirs.untyped(), ours
 
     with progress_bar() as bars:
-        source_progress, target_progress = _shown(bars, "there"), _shown(bars, "here")
-        theirs, ours = await source.world(source_progress), await target.world(target_progress)
+        theirs, ours = await read(bars)
         found = differences(theirs, ours)
         if not options.dry_run:
-            outcome = await Import(theirs, ours, target, target_progress).run(options.prune)
+            writer, progress = await writer_for(target), _shown(bars, "here")
+            outcome = await Import(theirs, ours, target, writer, progress).run(options.prune)
     report.read(source, theirs)
     if options.dry_run:
         report.would(found, options.prune, unimportable(theirs, ours, options.prune))
@@ -117,9 +128,7 @@ async def _import(
         failed = bool(outcome.failed)
         if options.verify:
             with progress_bar() as bars:
-                theirs = await source.world(_shown(bars, "there"))
-                ours = await target.world(_shown(bars, "here"))
-            found = differences(theirs, ours)
+                found = differences(*await read(bars))
             failed = failed or bool(found)
     if options.verify:
         report.compared(found)
