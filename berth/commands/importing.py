@@ -67,21 +67,23 @@ async def placement_command(options: ImportOptions) -> int:
     target_address = effective().settings.placement.http
     if not options.to and not target_address:
         raise BadSetting("say with --to where berth's Placement API is, or set placement_http")
-    _check_certificates(options.cacert)
-    token, to_token = _token(options.token_file, "OS_TOKEN"), _token(options.to_token_file, "BERTH_TOKEN")
-    source = PlacementClient(_url("--url", options.url), token, options.cacert)
-    target = PlacementClient(_url("--to", options.to or f"http://{target_address}"), to_token, options.cacert)
+    check_certificates(options.cacert)
+    token, to_token = token_of(options.token_file, "OS_TOKEN"), token_of(options.to_token_file, "BERTH_TOKEN")
+    source = PlacementClient(placement_url("--url", options.url), token, options.cacert)
+    target = PlacementClient(
+        placement_url("--to", options.to or f"http://{target_address}"), to_token, options.cacert
+    )
     async with source, target:
         return await _import(source, target, options, _Report(options.as_json))
 
 
-def _url(flag: str, given: str) -> str:
+def placement_url(flag: str, given: str) -> str:
     if not given.startswith(("http://", "https://")):
         raise BadSetting(f"{flag} takes an address as http://127.0.0.1:8778, not {masked(given)!r}")
     return given
 
 
-def _check_certificates(file: str) -> None:
+def check_certificates(file: str) -> None:
     try:
         ssl.create_default_context(cafile=file or None)
     except ssl.SSLError:
@@ -90,7 +92,7 @@ def _check_certificates(file: str) -> None:
         raise BadSetting(f"--cacert {file}: cannot be read: {problem.strerror}") from None
 
 
-def _token(file: Path | None, variable: str) -> str:
+def token_of(file: Path | None, variable: str) -> str:
     if file is None:
         return os.environ.get(variable, "admin")
     try:
