@@ -103,7 +103,8 @@ class StepwiseWriter:
         did: Done = "same"
         found = await self._target.provider(wanted.id)
         if found is None:
-            body = {"name": wanted.name, "uuid": wanted.id, "parent_provider_uuid": wanted.parent}
+            body: dict[str, Any] = {"name": wanted.name, "uuid": wanted.id}
+            body["parent_provider_uuid"] = wanted.parent
             await self._target.request("POST", "/resource_providers", body)
             present, generation, did = _without_contents(wanted), 0, "made"
         else:
