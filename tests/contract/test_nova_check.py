@@ -158,7 +158,7 @@ async def test_orphans_and_missing_allocations_are_found(region: CheckedRegion) 
 async def test_what_nova_changed_during_the_check_is_no_finding(
     region: CheckedRegion, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A boot and a deletion between the reads of Nova and of Placement look like errors: both are read again."""
+    """A boot and a deletion between the reads of Nova and Placement look like errors, so both are read twice."""
     read = PlacementClient.world
 
     async def read_after_changes(client: PlacementClient, progress: object) -> object:
