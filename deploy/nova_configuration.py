@@ -28,7 +28,7 @@ class HostCapacity:
 
 @dataclass(frozen=True, kw_only=True)
 class NovaOptions:
-    """What a region consists of."""
+    """The parts of a region and their sizes."""
 
     hosts: int = 3  # host-001 …; distributed over the cells in turn
     capacity: HostCapacity = field(default_factory=HostCapacity)

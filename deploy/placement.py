@@ -96,14 +96,17 @@ class BerthPlacement(HttpServer):
 
     name = "berth"
 
-    def __init__(self, directory: Path, database_url: str, access: ApiAccess | None = None) -> None:
+    def __init__(
+        self, directory: Path, database_url: str, access: ApiAccess | None = None, bus: str = "local"
+    ) -> None:
         super().__init__(directory)
         self._database_url = database_url
         self._access = access or ApiAccess()
+        self._bus = bus  # the URL of a RabbitMQ, or local
 
     def _launch(self) -> None:
         command = [
-            str(BERTH), "-m", "berth", "run", "placement", "--bus", "local",
+            str(BERTH), "-m", "berth", "run", "placement", "--bus", self._bus,
             "--auth", "keystone" if self._access.keystone else "noauth2",
             "--http", f"127.0.0.1:{self.port}", "--database", self._database_url,
         ]  # fmt: skip

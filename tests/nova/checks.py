@@ -1,4 +1,4 @@
-"""What must be true of a Nova region when no request is under way."""
+"""Checks of a Nova region when no request is under way."""
 
 import asyncio
 import json

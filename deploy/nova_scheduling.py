@@ -1,0 +1,125 @@
+"""berth as the scheduler of a Nova region: its workers as processes, in place of nova-scheduler."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from deploy.nova_configuration import API_DATABASE
+from deploy.nova_placements import Foundation, register, serving
+from deploy.nova_region import NovaRegion
+from deploy.placement import ROOT, ApiAccess, BerthPlacement
+from deploy.processes import ServerFailed, tail
+from deploy.servers import RabbitMQ
+
+READY_SECONDS = 120.0
+STOP_SECONDS = 30.0
+
+
+def bus_url(foundation: Foundation) -> str:
+    """Return the URL of berth's virtual host on the region's RabbitMQ."""
+    return f"{foundation.rabbitmq.url.rstrip('/')}/berth"
+
+
+class BerthOnRabbitMQ:
+    """berth as a region's Placement, with a virtual host for its other workers; `server` can be killed."""
+
+    server: BerthPlacement
+
+    @asynccontextmanager
+    async def placement(self, foundation: Foundation) -> AsyncIterator[str]:
+        """Run `berth run placement` and put it into the catalogue; a placement factory."""
+        await asyncio.to_thread(_make_virtual_host, foundation.rabbitmq, "berth")
+        access = ApiAccess(keystone=foundation.placement_user)
+        directory, url = foundation.directory / "berth", foundation.database_url
+        self.server = BerthPlacement(directory, url, access, bus_url(foundation))
+        async with serving(self.server):
+            await register(foundation.keystone.admin, self.server.base_url)
+            yield self.server.base_url
+
+
+class BerthWorker:
+    """A worker of berth as a process, which can be killed and started again."""
+
+    def __init__(self, name: str, directory: Path, settings: Mapping[str, str]) -> None:
+        self.name = name
+        self.log = directory / f"{name}.log"
+        self._settings = settings
+        self._process: asyncio.subprocess.Process | None = None
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None, f"{self.name} is not started"
+        return self._process.pid
+
+    async def start(self) -> None:
+        environment = {
+            name: value for name, value in os.environ.items() if not name.startswith(("BERTH_", "OS_"))
+        }
+        environment |= {f"BERTH_{name.upper()}": value for name, value in self._settings.items()}
+        with self.log.open("ab") as log:
+            self._process = await asyncio.create_subprocess_exec(
+                sys.executable, "-m", "berth", "run", self.name, stdin=asyncio.subprocess.DEVNULL,
+                stdout=log, stderr=log, cwd=self.log.parent,
+                env={**environment, "PYTHONPATH": str(ROOT)},
+            )  # fmt: skip
+
+    async def stop(self, number: signal.Signals = signal.SIGTERM) -> None:
+        process, self._process = self._process, None
+        if process is None or process.returncode is not None:
+            return
+        process.send_signal(number)
+        async with asyncio.timeout(STOP_SECONDS):
+            await process.wait()
+
+    def check(self) -> None:
+        """Raise ServerFailed if the process has ended by itself."""
+        if self._process is not None and self._process.returncode is not None:
+            raise ServerFailed(f"{self.name} ended with {self._process.returncode}:\n{tail(self.log)}")
+
+
+@asynccontextmanager
+async def berth_scheduling(
+    region: NovaRegion,
+    settings: Mapping[str, str] | None = None,
+    workers: Sequence[str] = ("scheduler", "nova"),
+) -> AsyncIterator[dict[str, BerthWorker]]:
+    """Run berth's scheduler and bridge for a region whose Placement is `BerthOnRabbitMQ`.
+
+    Yields the workers by name, when the bridge consumes Nova's calls.
+    """
+    directory = region.foundation.directory / "berth"
+    shared = {
+        "amqp_url": bus_url(region.foundation),
+        "database_url": region.foundation.database_url.replace("+asyncpg", ""),
+        "nova_amqp_url": region.bus_urls[""],
+        "nova_database_url": region.database_urls[API_DATABASE],
+        **(settings or {}),
+    }
+    running = {name: BerthWorker(name, directory, shared) for name in workers}
+    try:
+        for worker in running.values():
+            await worker.start()
+        async with asyncio.timeout(READY_SECONDS):
+            while "serving calls of topic" not in tail(running["nova"].log, 200):
+                for worker in running.values():
+                    worker.check()
+                await asyncio.sleep(0.1)
+        yield running
+    finally:
+        for worker in reversed(running.values()):
+            await worker.stop()
+
+
+def _make_virtual_host(broker: RabbitMQ, name: str) -> None:
+    everything = '<<".*">>, <<".*">>, <<".*">>'
+    broker.control(
+        "eval",
+        f'rabbit_vhost:add(<<"{name}">>, <<"berth">>), rabbit_auth_backend_internal:set_permissions('
+        f'<<"guest">>, <<"{name}">>, {everything}, <<"berth">>), ok.',
+    )
