@@ -9,7 +9,7 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from berth.commands import nova as commands
+from berth.commands import nova_check as commands
 from berth.importing.client import PlacementClient
 from berth.operations import nova_check
 from berth.settings import Settings
@@ -158,7 +158,7 @@ async def test_orphans_and_missing_allocations_are_found(region: CheckedRegion) 
 async def test_what_nova_changed_during_the_check_is_no_finding(
     region: CheckedRegion, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A boot and a deletion between the reads of Nova and Placement look like errors, so both are read twice."""
+    """A boot or a deletion between both reads looks like an error, so suspects are read again."""
     read = PlacementClient.world
 
     async def read_after_changes(client: PlacementClient, progress: object) -> object:

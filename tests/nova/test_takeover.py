@@ -1,6 +1,6 @@
 """berth takes over a running Nova region step by step and leaves it again, without a lost or doubled server.
 
-The steps are those of docs/howto/nova.md. A proxy is in front of Placement, as in most clouds. The proxy holds
+The steps are those of docs/howto/nova.md. A proxy is in front of Placement, as in most clouds. It holds
 requests while the contents are copied for the last time.
 """
 
