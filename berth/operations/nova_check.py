@@ -5,7 +5,7 @@ from berth.importing.placement_contents import PlacementContents
 from berth.nova import inspection, scheduler_address
 from berth.settings import Settings
 from berth.takeover.facts import BridgeFacts, Step, TakeoverFacts
-from berth.takeover.placement_judgement import orphans, unallocated
+from berth.takeover.placement_judgement import doubled, orphans, unallocated
 from bus.clock import Clock
 from bus.errors import Unavailable
 from bus.rabbit.oslo_topic import observe
@@ -62,7 +62,7 @@ async def _confirm(
     nova: NovaFacts, reader: NovaInspection, contents: PlacementContents, placement: PlacementClient
 ) -> None:
     """Read suspicious instances and consumers again: Nova may have changed them between both reads."""
-    suspects = [*orphans(nova, contents), *unallocated(nova, contents)]
+    suspects = [*orphans(nova, contents), *unallocated(nova, contents), *doubled(nova, contents)]
     if not 0 < len(suspects) <= CONFIRMED:
         return
 

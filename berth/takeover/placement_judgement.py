@@ -29,6 +29,7 @@ def judged_placement(facts: TakeoverFacts) -> Iterator[TakeoverFinding]:
     if facts.nova.is_complete:
         yield from _orphans(facts, facts.placement)
         yield from _unallocated(facts, facts.placement)
+        yield from _doubled(facts, facts.placement)
         yield from _aggregates(facts, facts.placement)
 
 
@@ -65,6 +66,20 @@ def unallocated(nova: NovaFacts, placement: PlacementContents) -> dict[str, str]
             consumer, placement
         ):
             found[id_] = f"on {instance.host}, with allocations elsewhere"
+    return found
+
+
+def doubled(nova: NovaFacts, placement: PlacementContents) -> dict[str, str]:
+    """Return the instances that hold allocations on several compute nodes, each with the other nodes."""
+    names = {node.uuid: node.name for node in nova.nodes}
+    found = {}
+    for id_, consumer in placement.consumers.items():
+        instance = nova.instances.get(id_)
+        if instance is not None and instance.has_allocations:
+            held = _roots(consumer, placement) & names.keys()
+            others = sorted(names[root] for root in held if names[root] != instance.node)
+            if len(held) > 1 and others:
+                found[id_] = f"on {instance.host}, also with allocations on {', '.join(others)}"
     return found
 
 
@@ -155,6 +170,16 @@ def _unallocated(facts: TakeoverFacts, placement: PlacementContents) -> Iterator
         if facts.step != "import":
             level, do = "error", f"{_IMPORT}; if the former Placement lacks them, too: {do}"
         yield TakeoverFinding(level, "allocations", says, means, do)
+
+
+def _doubled(facts: TakeoverFacts, placement: PlacementContents) -> Iterator[TakeoverFinding]:
+    found = doubled(facts.nova, placement)
+    if found:
+        listed = [f"{id_} ({where})" for id_, where in sorted(found.items())]
+        says = f"{counted(len(found), 'instance')} with allocations on several hosts: {named(listed)}."
+        means = "After an evacuation that lasts until the former host is back; otherwise capacity is lost."
+        do = "nova-manage placement audit --verbose, then with --delete"
+        yield TakeoverFinding("warning", "allocations", says, means, do)
 
 
 def _aggregates(facts: TakeoverFacts, placement: PlacementContents) -> Iterator[TakeoverFinding]:

@@ -106,7 +106,7 @@ async def former_placement(foundation: Foundation) -> AsyncIterator[OpenStackPla
 
 
 def berth_database(foundation: Foundation) -> str:
-    return f"{foundation.database_url.rpartition('/')[0]}/berth"
+    return f"{foundation.database_url.rpartition('/')[0]}/berth_placement"
 
 
 @asynccontextmanager
@@ -115,7 +115,7 @@ async def berth_of(region: NovaRegion) -> AsyncIterator[str]:
     foundation = region.foundation
     await asyncio.to_thread(_make_virtual_host, foundation.rabbitmq, "berth")
     connection = await asyncpg.connect(foundation.database_url.replace("+asyncpg", ""))
-    await connection.execute("CREATE DATABASE berth")
+    await connection.execute("CREATE DATABASE berth_placement")
     await connection.close()
     access = ApiAccess(keystone=foundation.placement_user)
     url = berth_database(foundation)

@@ -233,6 +233,19 @@ def test_an_instance_with_allocations_only_on_another_host_is_named() -> None:
     assert found.level == "error" and f"{INSTANCE} (on host-1, with allocations elsewhere)" in found.says
 
 
+def test_an_instance_with_allocations_on_two_hosts_is_named() -> None:
+    other = replace(PROVIDER, id=uid(2, "a"), name="host-2", aggregates=frozenset())
+    held = {NODE: {"VCPU": 1}, other.id: {"VCPU": 1}}
+    nodes = [a_node(), a_node(uuid=other.id, name="host-2", host="host-2")]
+    contents = a_placement(other, replace(CONSUMER, allocations=held))
+    [found] = [
+        finding
+        for finding in judged(region(nova=a_nova(nodes=nodes), placement=contents))
+        if finding.about == "allocations"
+    ]
+    assert found.level == "warning" and "on host-1, also with allocations on host-2" in found.says
+
+
 def test_allocations_of_a_child_provider_count_for_the_host() -> None:
     child = replace(PROVIDER, id="child", name="host-1_pgpu", parent=NODE, aggregates=frozenset())
     assert lines(placement(child, replace(CONSUMER, allocations={"child": {"VGPU": 1}}))) == []
