@@ -1,4 +1,4 @@
-"""`berth nova`: a running Nova beside berth."""
+"""`berth nova`: a running Nova."""
 
 from berth.commands.nova_check import checks
 from berth.commands.options import Commands

@@ -1,4 +1,4 @@
-"""What `berth nova check` has observed, and the form of its findings."""
+"""The facts that `berth nova check` observes, and its findings."""
 
 from collections.abc import Iterable, Sequence
 from typing import Literal

@@ -33,7 +33,7 @@ pytestmark = [pytest.mark.nova, pytest.mark.services, pytest.mark.asyncio(loop_s
 
 @dataclass
 class TakenRegion:
-    """A region behind a proxy, with its former Placement and a berth beside it."""
+    """A region behind a proxy, with its former Placement and a berth."""
 
     region: NovaRegion
     proxy: SwitchedProxy
@@ -42,17 +42,19 @@ class TakenRegion:
     servers: list[str] = field(default_factory=list)
 
     async def command(self, *words: str) -> tuple[int, str]:
-        """Run a command of berth with the settings of the take-over."""
-        token = await self.region.nova.http.token()
+        """Run a command of berth with the settings of the take-over and a token of the administrator."""
+        token = self.region.directory / "token"
+        token.write_text(await self.region.nova.http.token())
+        user = self.region.users["placement"].options
         known = {name: value for name, value in os.environ.items() if not name.startswith(("BERTH_", "OS_"))}
         settings = {
-            "OS_TOKEN": token, "BERTH_TOKEN": token, "BERTH_PLACEMENT_AUTH": "keystone",
-            "BERTH_PLACEMENT_CLOUD": "envvars",
+            **{f"OS_{name.upper()}": value for name, value in user.items()},
+            "BERTH_PLACEMENT_AUTH": "keystone", "BERTH_PLACEMENT_CLOUD": "envvars",
             "BERTH_NOVA_DATABASE_URL": self.region.database_urls[API_DATABASE],
             "BERTH_NOVA_AMQP_URL": self.region.bus_urls[""],
         }  # fmt: skip
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "berth", *words, env=known | settings,
+            sys.executable, "-m", "berth", *words, "--token-file", str(token), env=known | settings,
             stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
         )  # fmt: skip
         output, _ = await process.communicate()
@@ -70,7 +72,16 @@ class TakenRegion:
 
     async def copy(self, source: str, target: str, *words: str) -> None:
         code, output = await self.command(
-            "import", "placement", "--url", source, "--to", target, "--verify", *words
+            "import",
+            "placement",
+            "--url",
+            source,
+            "--to",
+            target,
+            "--verify",
+            *words,
+            "--to-token-file",
+            str(self.region.directory / "token"),
         )
         assert code == 0 and "both sides hold the same" in output, output
 
@@ -111,7 +122,7 @@ def berth_database(foundation: Foundation) -> str:
 
 @asynccontextmanager
 async def berth_of(region: NovaRegion) -> AsyncIterator[str]:
-    """Run berth's Placement beside the former one, with an empty database."""
+    """Run berth's Placement with an empty database, in parallel to the former one."""
     foundation = region.foundation
     await asyncio.to_thread(_make_virtual_host, foundation.rabbitmq, "berth")
     connection = await asyncpg.connect(foundation.database_url.replace("+asyncpg", ""))

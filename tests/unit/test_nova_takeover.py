@@ -1,4 +1,4 @@
-"""What `berth nova check` finds, and how severe it is before each step."""
+"""The findings of `berth nova check`, and how severe they are before each step."""
 
 from collections.abc import Callable
 from dataclasses import replace
