@@ -18,6 +18,7 @@ from berth.takeover.judgement import judged
 from bus.clock import Clock
 from bus.rabbit.oslo import RpcAddress
 from bus.rabbit.oslo_topic import TopicQueue, observe
+from deploy.servers import Postgres
 from nova_bridge import inspection
 from nova_bridge.core.facts import InstanceFacts, NodeFacts
 from nova_bridge.databases import CELL0
@@ -33,7 +34,7 @@ from tests.support.nova_database import (
     add_service,
     nova_tables,
 )
-from tests.support.servers import ExternalServer, Postgres, a_database
+from tests.support.servers import ExternalServer, a_database
 
 pytestmark = pytest.mark.services
 

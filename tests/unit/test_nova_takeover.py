@@ -65,8 +65,10 @@ def a_placement(
 ) -> PlacementContents:
     contents = PlacementContents(providers={NODE: PROVIDER}, consumers={INSTANCE: CONSUMER})
     for thing in changed:
-        known = contents.providers if isinstance(thing, ImportedProvider) else contents.consumers
-        known[thing.id] = thing  # type: ignore[index]
+        if isinstance(thing, ImportedProvider):
+            contents.providers[thing.id] = thing
+        else:
+            contents.consumers[thing.id] = thing
     for id_ in without:
         contents.providers.pop(id_, None)
         contents.consumers.pop(id_, None)
