@@ -11,6 +11,7 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import asyncpg
@@ -135,10 +136,8 @@ async def berth_of(region: NovaRegion) -> AsyncIterator[str]:
         yield server.base_url
 
 
-@pytest_asyncio.fixture(loop_scope="module")
-async def taken() -> AsyncIterator[TakenRegion]:
-    installed(find_binaries)
-    installed(find_nova)
+@asynccontextmanager
+async def a_region(directory: Path | None = None) -> AsyncIterator[TakenRegion]:
     proxies: list[tuple[SwitchedProxy, str]] = []
 
     @asynccontextmanager
@@ -149,9 +148,20 @@ async def taken() -> AsyncIterator[TakenRegion]:
             yield proxy.url
 
     options = NovaOptions(hosts=2, capacity=HostCapacity(vcpus=16, memory_mb=32768, disk_gb=200))
-    async with running_nova(options, placement=placement) as region, berth_of(region) as berth:
+    async with (
+        running_nova(options, placement=placement, directory=directory) as region,
+        berth_of(region) as berth,
+    ):
         [(proxy, former)] = proxies
         yield TakenRegion(region, proxy, former, berth)
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def taken() -> AsyncIterator[TakenRegion]:
+    installed(find_binaries)
+    installed(find_nova)
+    async with a_region() as found:
+        yield found
 
 
 async def test_berth_takes_over_and_leaves_again(taken: TakenRegion) -> None:
