@@ -3,6 +3,7 @@
 from berth.importing.client import PlacementClient, Rejected, each
 from berth.importing.placement_contents import PlacementContents
 from berth.nova import inspection, scheduler_address
+from berth.operations.publishing import leaves
 from berth.settings import Settings
 from berth.takeover.facts import BridgeFacts, Step, TakeoverFacts
 from berth.takeover.placement_judgement import doubled, orphans, unallocated
@@ -38,8 +39,8 @@ async def observed(
             contents = await placement.world(_unreported)
             if reader is not None and nova.is_complete:
                 await _confirm(nova, reader, contents, placement)
-    except (Unavailable, Rejected) as why:
-        problem = str(why)
+    except* (Unavailable, Rejected) as several:
+        problem = str(next(iter(leaves(several))))
     return TakeoverFacts(
         step=step,
         is_done=is_done,
