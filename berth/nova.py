@@ -6,7 +6,15 @@ from berth.settings import BadSetting, Settings
 from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.worker import Worker
-from nova_bridge import BridgeOptions, FollowedNova, NovaDatabases, RpcAddress, address_of, nova_bridge
+from nova_bridge import (
+    BridgeOptions,
+    FollowedNova,
+    NovaDatabases,
+    NovaInspection,
+    RpcAddress,
+    address_of,
+    nova_bridge,
+)
 
 
 def check(settings: Settings, refuse: Callable[[str, str], None]) -> None:
@@ -46,6 +54,19 @@ def databases(settings: Settings, clock: Clock) -> NovaDatabases:
         raise BadSetting(f"nova_database_url: {problem}") from None
 
 
+def inspection(settings: Settings, clock: Clock) -> NovaInspection:
+    """Return the reader for a check of Nova's databases."""
+    nova = settings.nova
+    return NovaInspection(
+        nova.database_url, nova.cell_database_urls, clock, down_seconds=nova.service_down_time
+    )
+
+
+def scheduler_address(settings: Settings) -> RpcAddress:
+    """Return where Nova calls its scheduler."""
+    return _address(settings, settings.nova.amqp_url)
+
+
 def bridge(settings: Settings, bus: Bus) -> Worker:
     """Return the worker that schedules for Nova."""
     nova = settings.nova
@@ -53,7 +74,7 @@ def bridge(settings: Settings, bus: Bus) -> Worker:
         raise BadSetting("nova_amqp_url is not set: it names the RabbitMQ on which Nova calls its scheduler")
     return nova_bridge(
         FollowedNova(
-            rpc=_address(settings, nova.amqp_url),
+            rpc=scheduler_address(settings),
             databases=databases(settings, bus.clock),
             options=BridgeOptions(
                 alternates=nova.max_attempts - 1,

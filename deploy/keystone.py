@@ -62,7 +62,7 @@ class KeystoneServer(HttpServer):
         for place in (keys, credential_keys):
             place.mkdir(mode=0o700)
         lines = (
-            "[DEFAULT]", "use_stderr = true", "[database]", f"connection = sqlite:///{database}",
+            "[DEFAULT]", "use_stderr = true", "[database]", f"connection = sqlite:///{database}?timeout=60",
             "[fernet_tokens]", f"key_repository = {keys}", "[credential]",
             f"key_repository = {credential_keys}", "[token]", f"expiration = {self._token_seconds}",
             "allow_expired_window = 3600", "[identity]", "password_hash_rounds = 4",

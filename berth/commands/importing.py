@@ -40,43 +40,50 @@ def import_() -> None:
 @dataclass(frozen=True)
 class ImportOptions:
     url: Annotated[str, described("The Placement to read; nothing is written there.", metavar="URL")]
-    to: str = option("", "The berth to write to (default: where placement_http says).", metavar="URL")
+    to: str = option(
+        "", "The berth, or other Placement, to write to (default: where placement_http says).", metavar="URL"
+    )
     token_file: Path | None = option(
         None, "With the token for --url (default: $OS_TOKEN, or admin).", metavar="FILE"
     )
     to_token_file: Path | None = option(
-        None, "Holds the token for --to (default: $BERTH_TOKEN, or admin).", metavar="FILE"
+        None, "With the token for --to (default: $BERTH_TOKEN, or admin).", metavar="FILE"
     )
     cacert: str = option("", "Certificates to trust in addition to the system's.", metavar="FILE")
     verify: bool = option(False, "Compare both sides afterwards; exit 1 when they differ.")
     dry_run: bool = option(False, "Change nothing; with --verify: only compare.")
-    prune: bool = option(False, "Also remove providers and allocations that only berth has.")
+    prune: bool = option(False, "Also remove providers and allocations that only --to has.")
     as_json: bool = option(False, "Print one JSON object at the end.", "--json")
 
 
 @imports.command("placement")
 async def placement_command(options: ImportOptions) -> int:
-    """Copy a running Placement into a running berth; repeat it until the switch."""
+    """Copy a running Placement into a running berth; repeat it until the switch.
+
+    With the two URLs exchanged, the same command carries the contents of a berth back to another Placement.
+    """
     from berth.importing.client import PlacementClient
 
     target_address = effective().settings.placement.http
     if not options.to and not target_address:
         raise BadSetting("say with --to where berth's Placement API is, or set placement_http")
-    _check_certificates(options.cacert)
-    token, to_token = _token(options.token_file, "OS_TOKEN"), _token(options.to_token_file, "BERTH_TOKEN")
-    source = PlacementClient(_url("--url", options.url), token, options.cacert)
-    target = PlacementClient(_url("--to", options.to or f"http://{target_address}"), to_token, options.cacert)
+    check_certificates(options.cacert)
+    token, to_token = token_of(options.token_file, "OS_TOKEN"), token_of(options.to_token_file, "BERTH_TOKEN")
+    source = PlacementClient(placement_url("--url", options.url), token, options.cacert)
+    target = PlacementClient(
+        placement_url("--to", options.to or f"http://{target_address}"), to_token, options.cacert
+    )
     async with source, target:
         return await _import(source, target, options, _Report(options.as_json))
 
 
-def _url(flag: str, given: str) -> str:
+def placement_url(flag: str, given: str) -> str:
     if not given.startswith(("http://", "https://")):
         raise BadSetting(f"{flag} takes an address as http://127.0.0.1:8778, not {masked(given)!r}")
     return given
 
 
-def _check_certificates(file: str) -> None:
+def check_certificates(file: str) -> None:
     try:
         ssl.create_default_context(cafile=file or None)
     except ssl.SSLError:
@@ -85,7 +92,7 @@ def _check_certificates(file: str) -> None:
         raise BadSetting(f"--cacert {file}: cannot be read: {problem.strerror}") from None
 
 
-def _token(file: Path | None, variable: str) -> str:
+def token_of(file: Path | None, variable: str) -> str:
     if file is None:
         return os.environ.get(variable, "admin")
     try:
@@ -99,15 +106,21 @@ def _token(file: Path | None, variable: str) -> str:
 async def _import(
     source: "PlacementClient", target: "PlacementClient", options: ImportOptions, report: "_Report"
 ) -> int:
-    from berth.importing.bring_over import Import
+    from berth.importing.bring_over import TYPED, Import
     from berth.importing.placement_contents import differences, unimportable
+    from berth.importing.writers import writer_for
+
+    async def read(bars: Progress) -> "tuple[PlacementContents, PlacementContents]":
+        theirs = await source.world(_shown(bars, "there"))
+        ours = await target.world(_shown(bars, "here"))
+        return theirs if target.minor >= TYPED else theirs.untyped(), ours
 
     with progress_bar() as bars:
-        source_progress, target_progress = _shown(bars, "there"), _shown(bars, "here")
-        theirs, ours = await source.world(source_progress), await target.world(target_progress)
+        theirs, ours = await read(bars)
         found = differences(theirs, ours)
         if not options.dry_run:
-            outcome = await Import(theirs, ours, target, target_progress).run(options.prune)
+            writer, progress = await writer_for(target), _shown(bars, "here")
+            outcome = await Import(theirs, ours, target, writer, progress).run(options.prune)
     report.read(source, theirs)
     if options.dry_run:
         report.would(found, options.prune, unimportable(theirs, ours, options.prune))
@@ -117,9 +130,7 @@ async def _import(
         failed = bool(outcome.failed)
         if options.verify:
             with progress_bar() as bars:
-                theirs = await source.world(_shown(bars, "there"))
-                ours = await target.world(_shown(bars, "here"))
-            found = differences(theirs, ours)
+                found = differences(*await read(bars))
             failed = failed or bool(found)
     if options.verify:
         report.compared(found)

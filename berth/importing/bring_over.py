@@ -1,12 +1,10 @@
-"""Imports the contents of a Placement: writes the differences, and lists what could not be imported."""
+"""Imports the contents of a Placement into another: writes the differences, and lists what was refused."""
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
-
-import msgspec
 
 from berth.importing.client import PlacementClient, Progress, Rejected, each
 from berth.importing.placement_contents import (
@@ -16,11 +14,11 @@ from berth.importing.placement_contents import (
     differences,
     unimportable,
 )
+from berth.importing.writers import ProviderWriter, portions
 from bus.reports import Inventory
 from bus.vocabulary import MAX_INT
 
-_PORTION = 500  # providers in one request
-_TYPED = 38  # the version that asks for a consumer's type
+TYPED = 38  # the version that asks for a consumer's type
 
 
 @dataclass
@@ -41,14 +39,20 @@ class Outcome:
 
 
 class Import:
-    """A repeatable import of a Placement: makes `ours`, as read from `berth`, equal to `theirs`."""
+    """A repeatable import of a Placement: makes `ours`, as read from the target, equal to `theirs`."""
 
     def __init__(
-        self, theirs: PlacementContents, ours: PlacementContents, berth: PlacementClient, progress: Progress
+        self,
+        theirs: PlacementContents,
+        ours: PlacementContents,
+        target: PlacementClient,
+        writer: ProviderWriter,
+        progress: Progress,
     ) -> None:
         self.theirs = theirs
         self.ours = ours
-        self.berth = berth
+        self.target = target
+        self.writer = writer
         self.progress = progress
         self.outcome = Outcome()
 
@@ -82,7 +86,7 @@ class Import:
     async def _write(self, counter: str, id_: str, method: str, path: str) -> None:
         """Send a request and count it in the outcome, or record there why it was refused."""
         try:
-            await self.berth.request(method, path)
+            await self.target.request(method, path)
             setattr(self.outcome, counter, getattr(self.outcome, counter) + 1)
         except Rejected as why:
             if method != "DELETE" or why.status != 404:
@@ -98,7 +102,7 @@ class Import:
         async def rename(provider: ImportedProvider) -> None:
             unique = f"{provider.name[:150]} ({provider.id})"
             with suppress(Rejected):  # then the provider that needs the name is refused with the reason
-                await self.berth.request("PUT", f"/resource_providers/{provider.id}", {"name": unique})
+                await self.target.request("PUT", f"/resource_providers/{provider.id}", {"name": unique})
 
         in_the_way = [
             provider
@@ -112,18 +116,13 @@ class Import:
         """Load providers into berth and return the refused ones; on the last try, report them."""
         refused: list[ImportedProvider] = []
         done = 0
-        for portion in _portions(providers):
-            by_id = {provider.id: provider for provider in portion}
-            try:
-                results = await self._send(portion)
-            except Rejected as why:
-                results = [{"provider": id_, "did": "refused", "why": str(why)} for id_ in by_id]
-            for result in results:
-                match result["did"]:
+        for portion in portions(providers):
+            for written in await self.writer.write(portion):
+                match written.did:
                     case "refused":
-                        refused.append(by_id[result["provider"]])
+                        refused.append(written.provider)
                         if last:
-                            self.outcome.failed[result["provider"]] = result["why"]
+                            self.outcome.failed[written.provider.id] = written.why
                     case "made":
                         self.outcome.made += 1
                     case "changed":
@@ -131,10 +130,6 @@ class Import:
             done += len(portion)
             self.progress("providers written", done, len(providers))
         return refused
-
-    async def _send(self, providers: Iterable[ImportedProvider]) -> Any:
-        body = {"providers": [_load(provider) for provider in providers]}
-        return (await self.berth.request("POST", "/berth/providers", body))["results"]
 
     async def _claim(self, consumers: list[ImportedConsumer]) -> None:
         """Claim allocations for the imported consumers.
@@ -149,12 +144,14 @@ class Import:
         if not left:
             return
         narrow = {id_ for consumer in left for id_ in consumer.allocations}
-        narrowed = [self.theirs.providers[id_] for id_ in sorted(narrow) if id_ in self.theirs.providers]
-        await self._send(self._widened(provider, left) for provider in narrowed)
+        narrowed = self.theirs.parents_first(narrow & self.theirs.providers.keys())
+        await self.writer.write(self._widened(provider, left) for provider in narrowed)
         try:
             await self._claims(left, last=True)
         finally:
-            await self._send(narrowed)
+            for written in await self.writer.write(narrowed):
+                if written.did == "refused":
+                    self.outcome.failed[written.provider.id] = written.why
 
     def _widened(
         self, provider: ImportedProvider, consumers: Collection[ImportedConsumer]
@@ -175,11 +172,11 @@ class Import:
         refused: list[ImportedConsumer] = []
 
         async def claim(consumer: ImportedConsumer) -> None:
-            held = await self.berth.consumer(consumer.id)
+            held = await self.target.consumer(consumer.id)
             body = _claim(consumer, held.generation if held else None)
-            minor = self.berth.minor if consumer.type else _TYPED - 1
+            minor = self.target.minor if consumer.type else min(self.target.minor, TYPED - 1)
             try:
-                await self.berth.request("PUT", f"/allocations/{consumer.id}", body, minor=minor)
+                await self.target.request("PUT", f"/allocations/{consumer.id}", body, minor=minor)
                 self.outcome.claimed += 1
             except Rejected as why:
                 refused.append(consumer)
@@ -200,17 +197,6 @@ class Import:
             await self._write("dropped", provider.id, "DELETE", f"/resource_providers/{provider.id}")
 
 
-def _load(provider: ImportedProvider) -> Mapping[str, Any]:
-    return {
-        "id": provider.id,
-        "name": provider.name,
-        "parent": provider.parent,
-        "inventories": {name: msgspec.structs.asdict(stock) for name, stock in provider.inventories.items()},
-        "traits": sorted(provider.traits),
-        "aggregates": sorted(provider.aggregates),
-    }
-
-
 def _claim(consumer: ImportedConsumer, generation: int | None) -> Mapping[str, Any]:
     typed = {"consumer_type": consumer.type} if consumer.type else {}
     return {
@@ -220,15 +206,3 @@ def _claim(consumer: ImportedConsumer, generation: int | None) -> Mapping[str, A
         "consumer_generation": generation,
         **typed,
     }
-
-
-def _portions(providers: list[ImportedProvider]) -> Iterator[list[ImportedProvider]]:
-    """Yield providers in portions of about this size; no tree is divided."""
-    portion: dict[str, ImportedProvider] = {}
-    for provider in providers:
-        if len(portion) >= _PORTION and provider.parent not in portion:
-            yield list(portion.values())
-            portion = {}
-        portion[provider.id] = provider
-    if portion:
-        yield list(portion.values())

@@ -28,11 +28,12 @@ _NOBODY = "00000000-0000-0000-0000-000000000000"  # Placement's value for an unk
 
 
 class Rejected(Exception):
-    """The Placement server refused a request, with its status and reason."""
+    """The Placement server refused a request, with its status, reason and error code."""
 
-    def __init__(self, status: int, why: str) -> None:
+    def __init__(self, status: int, why: str, code: str = "") -> None:
         super().__init__(f"{why} ({status})")
         self.status = status
+        self.code = code
 
 
 class _Away(Exception):
@@ -42,7 +43,9 @@ class _Away(Exception):
 class PlacementClient:
     """A client of a Placement in the newest version of both sides, which retries while it is unreachable."""
 
-    def __init__(self, url: str, token: str, cacert: str = "") -> None:
+    def __init__(
+        self, url: str, token: str, cacert: str = "", *, transport: httpx.AsyncBaseTransport | None = None
+    ) -> None:
         self.url = url.rstrip("/")
         self.place = masked(self.url)  # as people may read it
         self.minor = 0
@@ -50,7 +53,12 @@ class PlacementClient:
         limits = httpx.Limits(max_connections=AT_ONCE, max_keepalive_connections=AT_ONCE)
         headers = {"accept": "application/json"} | ({"x-auth-token": token} if token else {})
         self._http = httpx.AsyncClient(
-            base_url=self.url, headers=headers, verify=verify, limits=limits, timeout=_TIMEOUT
+            base_url=self.url,
+            headers=headers,
+            verify=verify,
+            limits=limits,
+            timeout=_TIMEOUT,
+            transport=transport,
         )
 
     async def __aenter__(self) -> Self:
@@ -101,7 +109,7 @@ class PlacementClient:
             raise Unavailable(f"{self.place} does not accept the token")
         if answer.status_code == 403:
             raise Unavailable(f"{self.place} does not let this token {method} {path}: {_reason(answer)}")
-        raise Rejected(answer.status_code, _reason(answer))
+        raise Rejected(answer.status_code, _reason(answer), _code(answer))
 
     async def _get(self, path: str) -> Any:
         """Return the body of a URL that exists on every Placement server."""
@@ -131,10 +139,10 @@ class PlacementClient:
         holders: set[str] = set()
 
         async def provider(entry: Any) -> None:
-            if (read := await self._provider(entry)) is not None:
-                found, holding = read
+            holding = await self._find(f"/resource_providers/{entry['uuid']}/allocations")
+            if holding is not None and (found := await self._provider(entry)) is not None:
                 world.providers[found.id] = found
-                holders.update(holding)
+                holders.update(holding["allocations"])
 
         await each(listed, provider, "providers read", progress)
 
@@ -145,15 +153,21 @@ class PlacementClient:
         await each(sorted(holders), consumer, "consumers read", progress)
         return world
 
-    async def _provider(self, entry: Any) -> tuple[ImportedProvider, list[str]] | None:
-        """Return a provider and its consumers, or None if it was deleted in the meantime."""
+    async def provider(self, id_: str) -> tuple[ImportedProvider, int] | None:
+        """Return a provider and its generation, or None if there is no such provider."""
+        entry = await self._find(f"/resource_providers/{id_}")
+        found = None if entry is None else await self._provider(entry)
+        return None if found is None else (found, int(entry["generation"]))
+
+    async def _provider(self, entry: Any) -> ImportedProvider | None:
+        """Return a listed provider, or None if it was deleted in the meantime."""
         parts = {}
-        for part in ("inventories", "traits", "aggregates", "allocations"):
+        for part in ("inventories", "traits", "aggregates"):
             if (found := await self._find(f"/resource_providers/{entry['uuid']}/{part}")) is None:
                 return None
             parts[part] = found[part]
         parent = entry["parent_provider_uuid"]
-        provider = ImportedProvider(
+        return ImportedProvider(
             id=same(entry["uuid"]),
             name=entry["name"],
             parent=same(parent) if parent else None,
@@ -161,7 +175,6 @@ class PlacementClient:
             traits=frozenset(parts["traits"]),
             aggregates=frozenset(map(same, parts["aggregates"])),
         )
-        return provider, list(parts["allocations"])
 
     async def consumer(self, id_: str) -> ImportedConsumer | None:
         """Return a consumer, or None if it has no allocations."""
@@ -185,11 +198,19 @@ def same(id_: str) -> str:
 
 
 def _reason(answer: httpx.Response) -> str:
-    try:
-        detail = answer.json()["errors"][0]["detail"]
-    except (ValueError, KeyError, IndexError, TypeError):
-        return answer.reason_phrase
+    detail = _error(answer).get("detail", answer.reason_phrase)
     return " ".join(str(detail).split("\n\n")[-1].split())[:500]
+
+
+def _code(answer: httpx.Response) -> str:
+    return str(_error(answer).get("code", ""))
+
+
+def _error(answer: httpx.Response) -> dict[str, Any]:
+    try:
+        return dict(answer.json()["errors"][0])
+    except (ValueError, KeyError, IndexError, TypeError):
+        return {}
 
 
 async def each(

@@ -1,7 +1,7 @@
 """The contents of a Placement, and the differences between two of them."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from bus.reports import Inventory
@@ -35,6 +35,11 @@ class PlacementContents:
     consumers: dict[str, ImportedConsumer] = field(default_factory=dict)
     classes: set[str] = field(default_factory=set)  # custom classes
     traits: set[str] = field(default_factory=set)  # custom traits
+
+    def untyped(self) -> "PlacementContents":
+        """Return these contents for a Placement that has no consumer types."""
+        consumers = {id_: replace(consumer, type=None) for id_, consumer in self.consumers.items()}
+        return replace(self, consumers=consumers)
 
     def used(self, provider: str, resource_class: str) -> int:
         """Return the total allocated amount of each resource class of each provider."""

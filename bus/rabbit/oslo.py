@@ -6,7 +6,8 @@ dies. This server acknowledges a call after its reply is confirmed, so another s
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,6 +35,7 @@ from bus.rabbit.wire import PERSISTENT, Arrived, NoQueueBound, Post, Properties
 log = logging.getLogger(__name__)
 
 PREFETCH = 200  # calls that one server executes at a time
+STOP_SECONDS = 10.0  # for calls in progress when the server is stopped; others are redelivered
 _UNPACKED = ("method", "version", "namespace", "args", "_msg_id", "_reply_q", "_unique_id", "_timeout")
 
 
@@ -177,11 +179,16 @@ class RpcServer:
                 running.add(task)
                 task.add_done_callback(running.discard)
 
-            await channel.consume(self._address.topic, PREFETCH, received)
-            await channel.consume(fanout, PREFETCH, received)
+            consumers = [
+                await channel.consume(queue, PREFETCH, received) for queue in (self._address.topic, fanout)
+            ]
             self.listens.set()
             log.warning("serving calls of topic %s at %s", self._address.topic, place(self._url))
-            why = await ended(connection)
+            try:
+                why = await ended(connection)
+            except asyncio.CancelledError:
+                await _finish(channel, consumers, running)
+                raise
             for task in running:  # the broker delivers these calls again
                 task.cancel()
         raise ConnectionError(why)
@@ -288,6 +295,15 @@ class RpcServer:
         await channel.publish(
             Post("", call.reply_queue, packed(content), properties_of(self._clock), mandatory=True)
         )
+
+
+async def _finish(channel: BulkChannel, consumers: Sequence[str], running: Set[asyncio.Task[None]]) -> None:
+    """Accept no more calls, and let those in progress end: another kind of server may not repeat a claim."""
+    with suppress(*BROKEN, RequestRefused):
+        for consumer in consumers:
+            await channel.cancel(consumer)
+    if running:
+        await asyncio.wait(running, timeout=STOP_SECONDS)
 
 
 async def _exists(connection: AbstractConnection, kind: str, name: str) -> bool:

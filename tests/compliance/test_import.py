@@ -17,9 +17,11 @@ OWNER = {"project_id": "p", "user_id": "u", "consumer_type": "INSTANCE"}
 
 @pytest.fixture
 def import_(api: PlacementApi, original: PlacementApi) -> Import:
-    def run(*flags: str) -> tuple[int, str]:
+    def run(*flags: str, back: bool = False) -> tuple[int, str]:
         command = [str(BERTH), "-m", "berth", "import", "placement", *flags]
-        where = ["--url", original.wire.base_url, "--to", api.wire.base_url]
+        urls = original.wire.base_url, api.wire.base_url
+        source, target = reversed(urls) if back else urls
+        where = ["--url", source, "--to", target]
         done = subprocess.run(command + where, cwd=ROOT, capture_output=True, text=True, timeout=120)
         return done.returncode, done.stdout + done.stderr
 
@@ -31,14 +33,14 @@ def id_() -> str:
 
 
 class ImportedCloud:
-    def __init__(self, api: PlacementApi, hosts: int = 3) -> None:
+    def __init__(self, api: PlacementApi, hosts: int = 3, *, prefix: str = "host") -> None:
         self.api = api
         self.rack = id_()
         api.do("PUT", "/traits/CUSTOM_RED")
         api.do("PUT", "/traits/CUSTOM_UNUSED")
         for name in ("CUSTOM_VF", "CUSTOM_UNUSED"):
             api.do("PUT", f"/resource_classes/{name}")
-        self.hosts = [self.host(f"host-{number}") for number in range(hosts)]
+        self.hosts = [self.host(f"{prefix}-{number}") for number in range(hosts)]
         self.consumers = [self.consumer(host) for host in self.hosts[:3]]
 
     def provider(self, name: str, parent: str | None, *traits: str, **inventories: int) -> str:
@@ -93,3 +95,52 @@ def test_everything_comes_over_and_stays_the_same(
     code, said = import_("--verify")
     assert "nothing had to be changed" in said and code == 0
     assert api.get("/resource_providers") == before  # generations too
+
+
+def test_what_happened_at_berth_is_carried_back_to_placement(
+    api: PlacementApi, original: PlacementApi, import_: Import
+) -> None:
+    cloud = ImportedCloud(original)
+    assert import_("--verify")[0] == 0
+    deleted, moved, _ = cloud.consumers
+    # Meanwhile at berth: a deletion, a move, a boot, a new host, and a provider with other contents.
+    api.do("DELETE", f"/allocations/{deleted}")
+    meanwhile = ImportedCloud(api, hosts=1, prefix="new")
+    root, cells = meanwhile.hosts[0]
+    body = {"allocations": {root: {"resources": {"DISK_GB": 7}}}, "consumer_generation": 1, **OWNER}
+    api.do("PUT", f"/allocations/{moved}", body)
+    generation = api.get(f"/resource_providers/{cells[1]}")["generation"]
+    at = f"/resource_providers/{cells[1]}"
+    traits = {"traits": ["CUSTOM_RED"], "resource_provider_generation": generation}
+    api.do("PUT", f"{at}/traits", traits)
+    inventories = {"VCPU": {"total": 2}, "MEMORY_MB": {"total": 64, "reserved": 64, "allocation_ratio": 1.5}}
+    api.do(
+        "PUT",
+        f"{at}/inventories",
+        {"inventories": inventories, "resource_provider_generation": generation + 1},
+    )
+
+    code, said = import_("--verify", "--prune", back=True)
+    assert (code, "both sides hold the same" in said) == (0, True), said
+    assert original.get(f"/allocations/{deleted}")["allocations"] == {}
+    assert list(original.get(f"/allocations/{moved}")["allocations"]) == [root]
+    assert original.get(f"/allocations/{meanwhile.consumers[0]}")["consumer_type"] == "INSTANCE"
+    before = original.get("/resource_providers")
+    code, said = import_("--verify", "--prune", back=True)
+    assert "nothing had to be changed" in said and code == 0
+    assert original.get("/resource_providers") == before  # generations too
+
+
+def test_allocations_beyond_the_inventory_are_carried_back(
+    api: PlacementApi, original: PlacementApi, import_: Import
+) -> None:
+    cloud = ImportedCloud(api, hosts=1)
+    at = f"/resource_providers/{cloud.hosts[0][1][0]}"
+    inventories = {"VCPU": {"total": 1}, "MEMORY_MB": {"total": 4096}}
+    generation = api.get(at)["generation"]
+    body = {"inventories": inventories, "resource_provider_generation": generation}
+    api.do("PUT", f"{at}/inventories", body)
+    code, said = import_("--verify", back=True)
+    assert code == 0, said
+    assert original.get(f"{at}/inventories")["inventories"]["VCPU"]["total"] == 1
+    assert original.get(f"/allocations/{cloud.consumers[0]}")["allocations"][cloud.hosts[0][1][0]]

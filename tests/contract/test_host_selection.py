@@ -78,6 +78,14 @@ async def test_all_instances_of_a_request_are_claimed_or_none(
     assert await held(placement, 4) == {}
 
 
+async def test_the_instances_are_those_of_a_client_so_the_audit_expects_no_cell_to_know_them(
+    placement: Placement, selection: HostSelection
+) -> None:
+    await ask(selection, 1)
+    found = await placement.lookups.allocations(FindAllocations(consumers=(uid(1),)))
+    assert [consumer.client for consumer in found.consumers] == [True]
+
+
 async def test_a_repeated_query_returns_the_same_claim(
     placement: Placement, selection: HostSelection
 ) -> None:

@@ -18,6 +18,7 @@ from berth.commands.run import ready
 from berth.importing.bring_over import Import
 from berth.importing.client import PlacementClient
 from berth.importing.placement_contents import ImportedConsumer
+from berth.importing.writers import BulkWriter
 from berth.operations.audit import audit
 from berth.services import embedded
 from berth.settings import Settings
@@ -98,7 +99,7 @@ class LivingBerth:
                 for id_, hosts in on.items()
             }
             there = replace(here, consumers=consumers)
-            done = await Import(there, here, client, lambda *_: None).run(prune=False)
+            done = await Import(there, here, client, BulkWriter(client), lambda *_: None).run(prune=False)
             assert (done.claimed, done.failed) == (len(on), {})
 
 

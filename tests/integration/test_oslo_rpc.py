@@ -10,6 +10,7 @@ import pytest
 from aio_pika import Message, connect
 from aio_pika.abc import AbstractChannel, AbstractConnection
 
+from bus.rabbit import oslo
 from bus.rabbit.oslo import (
     RpcAddress,
     RpcCall,
@@ -110,7 +111,44 @@ async def test_casts_reach_every_server(address: RpcAddress, channel: AbstractCh
     assert sorted(received) == ["first: update_aggregates", "second: update_aggregates"]
 
 
-async def test_a_call_of_a_killed_server_is_executed_by_another(address: RpcAddress) -> None:
+async def test_a_stopped_server_answers_the_calls_in_progress_and_accepts_no_more(
+    address: RpcAddress, channel: AbstractChannel
+) -> None:
+    began, release, calls = asyncio.Event(), asyncio.Event(), list[str]()
+
+    async def handle(call: RpcCall) -> RpcResult:
+        calls.append(call.method)
+        began.set()
+        await release.wait()
+        return RpcResult("answered")
+
+    client, server = RpcClient(address, name="test"), RpcServer(address, handle, name="test")
+    async with asyncio.TaskGroup() as group:
+        running = group.create_task(server.run())
+        await in_time(server.listens.wait())
+        answer = group.create_task(client.forward(call_of("first"), 30.0))
+        await in_time(began.wait())
+        running.cancel()
+        queue = await channel.get_queue(address.topic)
+
+        async def is_left() -> bool:
+            found = await channel.declare_queue(address.topic, passive=True)
+            return found.declaration_result.consumer_count == 0
+
+        await until(is_left)
+        await send(channel, address, method="second")
+        release.set()
+        assert await in_time(answer) == "answered"
+    assert calls == ["first"]
+    message = await in_time(queue.get())
+    assert message is not None and b"second" in message.body and not message.redelivered
+    await client.close()
+
+
+async def test_a_call_of_a_killed_server_is_executed_by_another(
+    address: RpcAddress, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(oslo, "STOP_SECONDS", 0)
     began, calls = asyncio.Event(), list[RpcCall]()
 
     async def hang(call: RpcCall) -> RpcResult:

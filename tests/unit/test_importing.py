@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from berth.importing.bring_over import _portions
 from berth.importing.placement_contents import (
     ImportedConsumer,
     ImportedProvider,
@@ -17,6 +16,7 @@ from berth.importing.placement_contents import (
     differences,
     unimportable,
 )
+from berth.importing.writers import portions
 from berth.operations.adoptable import NOBODY, SHARES, OldServer, flavor_of, judge, old_servers
 from berth.settings import BadSetting
 from bus.reports import Inventory
@@ -131,9 +131,9 @@ def test_requested_providers_may_begin_below_a_root() -> None:
 @pytest.mark.parametrize(("trees", "size"), [(0, 1), (1, 1), (1300, 1), (300, 7), (2, 900)])
 def test_portions_are_whole_trees(trees: int, size: int) -> None:
     known = world(*forest(trees, size))
-    portions = list(_portions(known.parents_first(set(known.providers))))
-    assert sum(map(len, portions)) == trees * size
-    for portion in portions:
+    found = list(portions(known.parents_first(set(known.providers))))
+    assert sum(map(len, found)) == trees * size
+    for portion in found:
         ids = {provider.id for provider in portion}
         assert all(provider.parent is None or provider.parent in ids for provider in portion)
         assert len(portion) < 500 + size

@@ -1,0 +1,175 @@
+"""Write providers into a Placement: many at once into a berth, one by one into any other Placement."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import msgspec
+
+from berth.importing.client import PlacementClient, Rejected, each
+from berth.importing.placement_contents import ImportedProvider
+from bus.errors import Unavailable
+
+_PORTION = 500  # providers in one request
+_OLDEST = 28  # minor version: consumers have generations, which an import must not ignore
+_TRIES = 5  # if another client changes the same provider, or the target's database refuses by chance
+_CHANGED_MEANWHILE = "placement.concurrent_update"
+
+Done = Literal["made", "changed", "same", "refused"]
+
+
+@dataclass(frozen=True)
+class Written:
+    """The result of writing one provider."""
+
+    provider: ImportedProvider
+    did: Done
+    why: str = ""  # it was refused
+
+
+class ProviderWriter(Protocol):
+    """Makes providers of a Placement equal to the given ones, parents before children."""
+
+    async def write(self, providers: Iterable[ImportedProvider]) -> list[Written]: ...
+
+
+async def writer_for(target: PlacementClient) -> ProviderWriter:
+    """Return the writer for a target. Raise Unavailable if it supports no consumer generations."""
+    try:
+        await target.request("GET", "/berth/providers")
+    except Rejected as why:
+        if why.status != 404:  # 405: only POST is allowed, so it is a berth
+            return BulkWriter(target)
+    if target.minor < _OLDEST:
+        needed = f"at least 1.{_OLDEST} is needed to write"
+        raise Unavailable(f"{target.place} knows versions up to 1.{target.minor}; {needed}")
+    return StepwiseWriter(target)
+
+
+class BulkWriter:
+    """Writes hundreds of providers in one request, which only berth answers."""
+
+    def __init__(self, target: PlacementClient) -> None:
+        self._target = target
+
+    async def write(self, providers: Iterable[ImportedProvider]) -> list[Written]:
+        by_id = {provider.id: provider for provider in providers}
+        if not by_id:
+            return []
+        body = {"providers": [_load(provider) for provider in by_id.values()]}
+        try:
+            results = (await self._target.request("POST", "/berth/providers", body))["results"]
+        except Rejected as why:
+            return [Written(provider, "refused", str(why)) for provider in by_id.values()]
+        return [Written(by_id[row["provider"]], row["did"], row.get("why") or "") for row in results]
+
+
+class StepwiseWriter:
+    """Writes providers with the requests that every Placement answers; trees in parallel."""
+
+    def __init__(self, target: PlacementClient) -> None:
+        self._target = target
+
+    async def write(self, providers: Iterable[ImportedProvider]) -> list[Written]:
+        trees: list[list[ImportedProvider]] = []
+        tree_of: dict[str | None, list[ImportedProvider]] = {}
+        for provider in providers:
+            if (tree := tree_of.get(provider.parent)) is None:
+                trees.append(tree := [])
+            tree_of[provider.id] = tree
+            tree.append(provider)
+        done: list[Written] = []
+
+        async def write_tree(tree: list[ImportedProvider]) -> None:
+            for provider in tree:
+                done.append(await self._written(provider))
+
+        await each(trees, write_tree, "", _unreported)
+        return done
+
+    async def _written(self, provider: ImportedProvider) -> Written:
+        for _ in range(_TRIES):
+            try:
+                return Written(provider, await self._make_equal(provider))
+            except Rejected as why:
+                refusal = why
+                if why.code != _CHANGED_MEANWHILE and why.status < 500:
+                    break
+        return Written(provider, "refused", str(refusal))
+
+    async def _make_equal(self, wanted: ImportedProvider) -> Done:
+        """Make a provider of the target equal; raise Rejected if another client changed it meanwhile."""
+        at = f"/resource_providers/{wanted.id}"
+        did: Done = "same"
+        found = await self._target.provider(wanted.id)
+        if found is None:
+            body: dict[str, Any] = {"name": wanted.name, "uuid": wanted.id}
+            body["parent_provider_uuid"] = wanted.parent
+            await self._target.request("POST", "/resource_providers", body)
+            present, generation, did = _without_contents(wanted), 0, "made"
+        else:
+            present, generation = found
+        if (present.name, present.parent) != (wanted.name, wanted.parent):
+            body = {"name": wanted.name}
+            if present.parent != wanted.parent:
+                body["parent_provider_uuid"] = wanted.parent
+            await self._target.request("PUT", at, body)
+            did = did if did == "made" else "changed"
+        for part, theirs, ours, content in _parts(wanted, present):
+            if theirs != ours:
+                body = {**content, "resource_provider_generation": generation}
+                answer = await self._target.request("PUT", f"{at}/{part}", body)
+                generation = answer["resource_provider_generation"]
+                did = did if did == "made" else "changed"
+        return did
+
+
+def _parts(
+    wanted: ImportedProvider, present: ImportedProvider
+) -> Iterator[tuple[str, object, object, dict[str, Any]]]:
+    inventories = {"inventories": _inventories(wanted)}
+    yield "inventories", wanted.inventories, present.inventories, inventories
+    yield "traits", wanted.traits, present.traits, {"traits": sorted(wanted.traits)}
+    yield "aggregates", wanted.aggregates, present.aggregates, {"aggregates": sorted(wanted.aggregates)}
+
+
+def _without_contents(provider: ImportedProvider) -> ImportedProvider:
+    return ImportedProvider(
+        id=provider.id,
+        name=provider.name,
+        parent=provider.parent,
+        inventories={},
+        traits=frozenset(),
+        aggregates=frozenset(),
+    )
+
+
+def _inventories(provider: ImportedProvider) -> dict[str, Any]:
+    return {name: msgspec.structs.asdict(inventory) for name, inventory in provider.inventories.items()}
+
+
+def _load(provider: ImportedProvider) -> Mapping[str, Any]:
+    return {
+        "id": provider.id,
+        "name": provider.name,
+        "parent": provider.parent,
+        "inventories": _inventories(provider),
+        "traits": sorted(provider.traits),
+        "aggregates": sorted(provider.aggregates),
+    }
+
+
+def _unreported(label: str, done: int, total: int) -> None:
+    """Ignore the progress inside a portion: the import reports portions."""
+
+
+def portions(providers: list[ImportedProvider]) -> Iterator[list[ImportedProvider]]:
+    """Yield providers in portions of about this size; no tree is divided."""
+    portion: dict[str, ImportedProvider] = {}
+    for provider in providers:
+        if len(portion) >= _PORTION and provider.parent not in portion:
+            yield list(portion.values())
+            portion = {}
+        portion[provider.id] = provider
+    if portion:
+        yield list(portion.values())

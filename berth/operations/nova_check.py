@@ -1,0 +1,83 @@
+"""Observes a Nova, a Placement and the scheduler's queue for `berth nova check`. Nothing is changed."""
+
+from berth.importing.client import PlacementClient, Rejected, each
+from berth.importing.placement_contents import PlacementContents
+from berth.nova import inspection, scheduler_address
+from berth.operations.publishing import leaves
+from berth.settings import Settings
+from berth.takeover.facts import BridgeFacts, Step, TakeoverFacts
+from berth.takeover.placement_judgement import doubled, orphans, unallocated
+from bus.clock import Clock
+from bus.errors import Unavailable
+from bus.rabbit.oslo_topic import observe
+from nova_bridge import NovaInspection
+from nova_bridge.core.facts import NovaFacts
+
+CONFIRMED = 2000  # suspects that are read again; more are not explained by requests in progress
+
+
+async def observed(
+    settings: Settings,
+    placement: PlacementClient,
+    *,
+    step: Step | None = None,
+    is_done: bool = False,
+    clock: Clock | None = None,
+) -> TakeoverFacts:
+    """Read everything that the findings for a step need."""
+    nova_settings, clock = settings.nova, clock or Clock()
+    queue = None
+    if nova_settings.amqp_url and step in (None, "scheduler"):
+        queue = await observe(scheduler_address(settings), name="berth nova check")
+    nova, reader = NovaFacts(), None
+    if nova_settings.database_url:
+        reader = inspection(settings, clock)
+        nova = await reader.read()
+    problem, contents = "", None
+    try:
+        async with placement:
+            contents = await placement.world(_unreported)
+            if reader is not None and nova.is_complete:
+                await _confirm(nova, reader, contents, placement)
+    except* (Unavailable, Rejected) as several:
+        problem = str(next(iter(leaves(several))))
+    return TakeoverFacts(
+        step=step,
+        is_done=is_done,
+        bridge=BridgeFacts(
+            has_database=bool(nova_settings.database_url),
+            has_amqp=bool(nova_settings.amqp_url),
+            has_fallback=bool(nova_settings.fallback_amqp_url),
+            wait=nova_settings.wait,
+            auth=settings.placement.auth,
+        ),
+        nova=nova,
+        place=placement.place,
+        placement=contents,
+        placement_problem=problem,
+        queue=queue,
+    )
+
+
+async def _confirm(
+    nova: NovaFacts, reader: NovaInspection, contents: PlacementContents, placement: PlacementClient
+) -> None:
+    """Read suspicious instances and consumers again: Nova may have changed them between both reads."""
+    suspects = [*orphans(nova, contents), *unallocated(nova, contents), *doubled(nova, contents)]
+    if not 0 < len(suspects) <= CONFIRMED:
+        return
+
+    async def read(id_: str) -> None:
+        contents.consumers.pop(id_, None)
+        if (consumer := await placement.consumer(id_)) is not None:
+            contents.consumers[id_] = consumer
+
+    await each(suspects, read, "", _unreported)
+    now = await reader.read_again(suspects)
+    for id_ in suspects:
+        nova.instances.pop(id_, None)
+    nova.instances |= now
+
+
+def _unreported(label: str, done: int, total: int) -> None:
+    """Ignore progress: a check prints only findings."""

@@ -1,0 +1,1 @@
+"""`berth nova check`: what would go wrong in a step of taking over a region (docs/howto/nova.md)."""

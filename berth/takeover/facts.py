@@ -1,0 +1,70 @@
+"""The facts that `berth nova check` observes, and its findings."""
+
+from collections.abc import Iterable, Sequence
+from typing import Literal
+
+import msgspec
+
+from berth.importing.placement_contents import PlacementContents
+from bus.rabbit.oslo_topic import TopicQueue
+from nova_bridge.core.facts import NovaFacts
+
+Level = Literal["error", "warning", "note"]
+Step = Literal["import", "placement", "scheduler"]
+STEPS: tuple[Step, ...] = ("import", "placement", "scheduler")
+LEVELS: tuple[Level, ...] = ("error", "warning", "note")
+
+SHOWN = 5  # names in one finding
+
+
+class TakeoverFinding(msgspec.Struct, frozen=True):
+    """A fact that matters for a step: what it is, what it means, and the command that repairs it."""
+
+    level: Level
+    about: str
+    says: str
+    means: str = ""
+    do: str = ""
+
+
+class BridgeFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """The settings of berth that matter for Nova."""
+
+    has_database: bool = True
+    has_amqp: bool = True
+    has_fallback: bool = False
+    wait: float = 0.0
+    auth: str = "keystone"  # setting placement_auth
+
+
+class TakeoverFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that the findings are derived from."""
+
+    step: Step | None = None  # None: all steps
+    is_done: bool = False  # the step has been taken
+    bridge: BridgeFacts = BridgeFacts()
+    nova: NovaFacts = msgspec.field(default_factory=NovaFacts)
+    place: str = "placement"  # URL of the Placement that was read
+    placement: PlacementContents | None = None
+    placement_problem: str = ""
+    queue: TopicQueue | None = None  # None: the setting nova_amqp_url is empty
+
+    def is_before(self, *steps: Step) -> bool:
+        """Return whether the findings of these steps are wanted."""
+        return self.step is None or self.step in steps
+
+
+def exit_code(findings: Iterable[TakeoverFinding]) -> int:
+    """Return 0 without errors and warnings, 1 with warnings, 2 with errors."""
+    levels = {finding.level for finding in findings}
+    return 2 if "error" in levels else 1 if "warning" in levels else 0
+
+
+def named(names: Sequence[str]) -> str:
+    """Return the first names, and the number of the others."""
+    shown = ", ".join(names[:SHOWN])
+    return f"{shown} and {len(names) - SHOWN:,} more" if len(names) > SHOWN else shown
+
+
+def counted(count: int, singular: str) -> str:
+    return f"{count:,} {singular}{'' if count == 1 else 's'}"

@@ -1,0 +1,55 @@
+"""The state of the queue on which servers of an oslo.messaging topic receive calls."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from aio_pika.abc import AbstractConnection
+
+from bus.errors import BrokerRefused, Unavailable
+from bus.rabbit.connection import RequestRefused, answered, broker_url, dial, open_channel, plainly
+from bus.rabbit.oslo import RpcAddress
+from bus.rabbit.underlay import hang_up
+
+
+@dataclass(frozen=True)
+class TopicQueue:
+    """The queue of a topic: its depth and consumers, and in what it differs from the settings."""
+
+    exists: bool = False
+    messages: int = 0
+    consumers: int = 0
+    mismatch: str = ""  # why RabbitMQ would refuse to declare it as the settings say
+    problem: str = ""  # why the broker could not be asked
+
+
+async def observe(address: RpcAddress, *, name: str) -> TopicQueue:
+    """Return the state of the topic's queue. A queue that does not exist is not created."""
+    try:
+        connection = await dial(broker_url(address.url, name))
+        try:
+            with plainly(address.url):
+                return await _observed(connection, address)
+        finally:
+            await hang_up(connection)
+    except (Unavailable, BrokerRefused) as problem:
+        return TopicQueue(problem=str(problem))
+
+
+async def _observed(connection: AbstractConnection, address: RpcAddress) -> TopicQueue:
+    channel = await open_channel(connection, confirms=False)
+    try:
+        async with answered():
+            queue = await channel.get_queue(address.topic)  # passive
+    except RequestRefused as refused:
+        return TopicQueue() if refused.code == "NOT_FOUND" else TopicQueue(problem=str(refused))
+    found = queue.declaration_result
+    arguments: dict[str, Any] = {"x-queue-type": "quorum"} if address.quorum else {}
+    mismatch = ""
+    try:  # the queue exists, so this compares it and changes nothing
+        async with answered():
+            await channel.declare_queue(
+                address.topic, durable=address.durable or address.quorum, arguments=arguments
+            )
+    except RequestRefused as refused:
+        mismatch = str(refused)
+    return TopicQueue(True, found.message_count or 0, found.consumer_count or 0, mismatch)

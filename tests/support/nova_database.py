@@ -1,0 +1,113 @@
+"""The tables of Nova that berth reads, in PostgreSQL databases of a test, and rows for them."""
+
+import json
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from typing import Any
+
+import asyncpg
+from sqlalchemy.engine import make_url
+
+from nova_bridge.databases import CELL0
+from tests.support.ids import uid
+
+CELL = uid(1, "c")
+
+_API_TABLES = """
+    CREATE TABLE cell_mappings (id serial PRIMARY KEY, uuid varchar(36) NOT NULL, name varchar(255),
+        transport_url text, database_connection text, disabled boolean);
+    CREATE TABLE host_mappings (id serial PRIMARY KEY, cell_id integer NOT NULL, host varchar(255) NOT NULL);
+    CREATE TABLE instance_mappings (id serial PRIMARY KEY, instance_uuid varchar(36), cell_id integer);
+    CREATE TABLE build_requests (id serial PRIMARY KEY, instance_uuid varchar(36));
+    CREATE TABLE aggregates (id serial PRIMARY KEY, uuid varchar(36), name varchar(255));
+    CREATE TABLE aggregate_hosts (id serial PRIMARY KEY, host varchar(255), aggregate_id integer NOT NULL);
+    CREATE TABLE aggregate_metadata (id serial PRIMARY KEY, aggregate_id integer NOT NULL,
+        key varchar(255) NOT NULL, value varchar(255) NOT NULL);
+    CREATE TABLE flavors (id serial PRIMARY KEY, name varchar(255) NOT NULL);
+    CREATE TABLE flavor_extra_specs (id serial PRIMARY KEY, flavor_id integer NOT NULL,
+        key varchar(255) NOT NULL, value varchar(255));
+"""
+_CELL_TABLES = """
+    CREATE TABLE services (id serial PRIMARY KEY, host varchar(255), "binary" varchar(255), version integer,
+        disabled boolean, disabled_reason varchar(255), forced_down boolean, last_seen_up timestamp,
+        created_at timestamp, deleted integer DEFAULT 0);
+    CREATE TABLE compute_nodes (id serial PRIMARY KEY, uuid varchar(36), host varchar(255),
+        hypervisor_hostname varchar(255), hypervisor_type text, hypervisor_version integer, cpu_info text,
+        host_ip varchar(39), supported_instances text, metrics text, stats text, updated_at timestamp,
+        created_at timestamp, deleted integer DEFAULT 0);
+    CREATE TABLE instances (id serial PRIMARY KEY, uuid varchar(36) NOT NULL UNIQUE, host varchar(255),
+        node varchar(255), vm_state varchar(255), task_state varchar(255), instance_type_id integer,
+        deleted integer DEFAULT 0);
+    CREATE TABLE migrations (id serial PRIMARY KEY, uuid varchar(36), status varchar(255),
+        deleted integer DEFAULT 0);
+"""
+
+
+class NovaTables:
+    """One database with Nova's tables."""
+
+    def __init__(self, url: str, connection: "asyncpg.Connection[Any]") -> None:
+        self.url = url  # as Nova writes it
+        self._connection = connection
+
+    async def run(self, statement: str) -> None:
+        await self._connection.execute(statement)
+
+    async def add(self, table: str, **values: Any) -> int:
+        """Add a row and return its id."""
+        columns = ", ".join(f'"{column}"' for column in values)
+        marks = ", ".join(f"${number}" for number in range(1, len(values) + 1))
+        statement = f"INSERT INTO {table} ({columns}) VALUES ({marks}) RETURNING id"
+        return int(await self._connection.fetchval(statement, *values.values()))
+
+
+@asynccontextmanager
+async def nova_tables(url: str, *, is_api: bool = False) -> AsyncIterator[NovaTables]:
+    """Make the tables of the API database, or of a cell's, in an empty PostgreSQL database."""
+    address = make_url(url).set(drivername="postgresql")
+    connection = await asyncpg.connect(address.render_as_string(hide_password=False))
+    try:
+        await connection.execute(_API_TABLES if is_api else _CELL_TABLES)
+        yield NovaTables(address.set(drivername="postgresql+psycopg2").render_as_string(False), connection)
+    finally:
+        await connection.close()
+
+
+async def add_cell(api: NovaTables, cell: NovaTables, *, uuid: str = CELL, name: str = "cell1") -> int:
+    name = "cell0" if uuid == CELL0 else name
+    return await api.add("cell_mappings", uuid=uuid, name=name, database_connection=cell.url, disabled=False)
+
+
+async def add_host(
+    api: NovaTables, cell: NovaTables, number: int, *, cell_id: int | None = 1, version: int = 74
+) -> str:
+    """Add a compute service and its node, mapped if the cell's id is given; return the node's uuid."""
+    host, now = f"host-{number}", datetime.now(UTC).replace(tzinfo=None)
+    await add_service(cell, "nova-compute", host, version=version)
+    await cell.add(
+        "compute_nodes", uuid=uid(number, "a"), host=host, hypervisor_hostname=host, hypervisor_type="QEMU",
+        hypervisor_version=1, stats=json.dumps({"num_instances": "1"}), created_at=now, updated_at=now,
+    )  # fmt: skip
+    if cell_id is not None:
+        await api.add("host_mappings", host=host, cell_id=cell_id)
+    return uid(number, "a")
+
+
+async def add_service(cell: NovaTables, binary: str, host: str, *, version: int = 74) -> None:
+    now = datetime.now(UTC).replace(tzinfo=None)
+    state = {"disabled": False, "forced_down": False, "last_seen_up": now, "created_at": now}
+    await cell.add("services", host=host, binary=binary, version=version, **state)
+
+
+async def add_instance(cell: NovaTables, number: int, host: int, **given: Any) -> str:
+    known = {"host": f"host-{host}", "node": f"host-{host}", "vm_state": "active", "instance_type_id": 1}
+    await cell.add("instances", uuid=uid(number), **{**known, **given})
+    return uid(number)
+
+
+async def add_flavor(api: NovaTables, name: str, extra_specs: Mapping[str, str] = {}) -> int:
+    flavor = await api.add("flavors", name=name)
+    for key, value in extra_specs.items():
+        await api.add("flavor_extra_specs", flavor_id=flavor, key=key, value=value)
+    return flavor
