@@ -1,4 +1,4 @@
-"""The choice among the allocation candidates of one host: which NUMA cells and devices are used."""
+"""Ranks the allocation candidates of one host, which differ in the NUMA cells and devices that they use."""
 
 from collections.abc import Callable, Sequence
 
@@ -8,7 +8,7 @@ WeightedCandidates = Sequence[tuple[float, Callable[[Candidate], float]]]  # mul
 
 
 def fullness(candidate: Candidate, unused: float, left: float) -> float:
-    """Return the value of a candidate: higher if it fills used providers, lower if it takes unused ones."""
+    """Return the score of a candidate, which falls if it takes unused providers or leaves much free."""
     value = 0.0
     capacities, free_amounts = candidate.capacity_by_provider, candidate.free_by_provider
     for provider, asked in candidate.allocations.items():
@@ -26,7 +26,7 @@ def fullness(candidate: Candidate, unused: float, left: float) -> float:
 
 
 def best_first(candidates: tuple[Candidate, ...], weighers: WeightedCandidates) -> tuple[Candidate, ...]:
-    """Return the candidates of one host, the best first; equally good ones stay in the order of search."""
+    """Return the candidates of one host sorted by their scores, the best first; ties keep their sequence."""
     if len(candidates) < 2 or not weighers:
         return candidates
     scores = [0.0] * len(candidates)

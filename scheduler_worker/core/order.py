@@ -1,4 +1,4 @@
-"""The state of one request on its way to hosts: instances without a host, and messages to be published."""
+"""The state of a request while it is placed: its instances without a host, and its messages to publish."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -50,7 +50,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Settled(msgspec.Struct, frozen=True, gc=False):
-    """An instance with a claimed host; its result is published when its alternates are known."""
+    """An instance whose host is claimed; its result is published when its alternates are chosen."""
 
     instance: Id
     cell: str
@@ -63,7 +63,7 @@ class Settled(msgspec.Struct, frozen=True, gc=False):
 
 
 class Order(msgspec.Struct, frozen=True, gc=False):
-    """The state of one request on its way to hosts: an immutable value, replaced at every step."""
+    """The state of a request while it is placed. Immutable: each step makes a new one."""
 
     request: BuildRequested
     alternatives: tuple[Alternative, ...]
@@ -109,7 +109,7 @@ class Order(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def needed(self) -> int:
-        """Return how many more hosts must be found together for this order."""
+        """Return how many more hosts must be found in one evaluation, else no instance is placed."""
         if not self.request.at_least:
             return len(self.instances)
         return min(max(self.request.at_least - len(self.settled), 1), len(self.instances))
@@ -123,7 +123,7 @@ class Order(msgspec.Struct, frozen=True, gc=False):
         return self.refused[-MAX_REFUSED:]
 
     def why_no_host(self) -> str:
-        """Return why no host fits any of the flavors that were tried, as sentences."""
+        """Return the reason why no host fits, as one sentence for each flavor tried."""
         request, several = self.request, len(self.instances)
         first, *further = self.shorts
         reason = first.reason(request, several, self.refusals)
@@ -134,7 +134,7 @@ class Order(msgspec.Struct, frozen=True, gc=False):
         return reason
 
     def claims(self) -> tuple[ConsumerClaim, ...]:
-        """Return one claim for each picked instance: for the first of its hosts that fits."""
+        """Return one claim for each picked instance; placement takes the first of its hosts that fits."""
         request, holdings = self.request, dict(self.holdings)
         if self.move is not None:
             return tuple([self.move.claim(pick.choices) for pick in self.picks])
@@ -161,13 +161,13 @@ class Order(msgspec.Struct, frozen=True, gc=False):
         return frozenset(self.alternatives[0].question.not_roots) if self.alternatives else frozenset()
 
     def fences(self) -> tuple[Fence, ...]:
-        """Return the consumers to retire: released consumers, else all instances without a host."""
+        """Return the consumers to retire: consumers that became empty, or all instances without a host."""
         if self.emptied:
             return tuple([Fence(instance, number, given_back(instance)) for instance, number in self.emptied])
         return tuple([Fence(instance, None, self.reason) for instance in self.instances])
 
     def messages(self) -> list[BuildPlaced | BuildUnplaceable]:
-        """Return the messages that end the placing of a request, with a result for each instance."""
+        """Return the final messages of a request, which contain a result for each instance."""
         request = self.request
         messages: list[BuildPlaced | BuildUnplaceable] = []
         for settled in self.settled:
@@ -193,7 +193,7 @@ class Order(msgspec.Struct, frozen=True, gc=False):
         return messages
 
     def move_message(self, move: MoveStart) -> MovePlaced | MoveRefused:
-        """Return the message that ends the placing of a move: placed or refused."""
+        """Return the final message of a move: placed or refused."""
         for settled in self.settled:
             alternates = tuple([selection_of(spare) for spare in settled.spares])
             return move.placed(settled.generation, settled.chosen, alternates, settled.decision, settled.cell)
@@ -208,7 +208,7 @@ Begins = tuple[Order, Begun]  # an order, and its first event
 def unplaceable(
     request: BuildRequested, instances: tuple[Id, ...], reason: str, decision: Decision
 ) -> BuildUnplaceable:
-    """Return the message that ends instances of a request without a host."""
+    """Return the message that these instances cannot be placed, for this reason."""
     return BuildUnplaceable(
         request=request.request,
         instances=instances,
@@ -219,7 +219,7 @@ def unplaceable(
 
 
 def also_asked(request: BuildRequested) -> AlsoAsked | None:
-    """Return the demands on the host (zone, hints, ...) that a decision must record, if there are any."""
+    """Return the request's constraints on the host (zone, hints, ...) for the decision record."""
     hints = None if request.hints == _NO_HINTS else request.hints
     asked = _further_fields(request)
     if hints is None and not any(asked):
@@ -241,7 +241,7 @@ def selection_of(way: Candidate) -> Selection:
 
 
 def spec_of(request: BuildRequested, alternative_index: int = 0) -> BuildSpec:
-    """Return what an agent needs to know of a build, with the requested flavor (0) or an alternative one."""
+    """Return the data of a build for its agent, with the requested flavor (0) or an alternative flavor."""
     return BuildSpec(
         flavor=request.or_else[alternative_index - 1] if alternative_index else request.flavor,
         image=request.image,
@@ -253,7 +253,7 @@ def spec_of(request: BuildRequested, alternative_index: int = 0) -> BuildSpec:
 
 
 def refusals_of(pick: Pick, refusals: Sequence[Refusal]) -> tuple[list[str], set[str]]:
-    """Return placement's refusals as texts, and the refused providers to avoid (not just changed ones)."""
+    """Return placement's refusals as texts, and the providers to avoid, which lack capacity or a trait."""
     texts, avoid = [], set()
     for way, refusal in zip(pick.choices, refusals, strict=False):
         texts.append(f"{way.host}: {refusal}")
@@ -263,7 +263,7 @@ def refusals_of(pick: Pick, refusals: Sequence[Refusal]) -> tuple[list[str], set
 
 
 def too_much(request: BuildRequested, size: int, together: int) -> str:
-    """Return why a request is too large to be sent to agents, naming the field; empty if it is not."""
+    """Return why a request is too large to be sent to agents, or an empty string if it is small enough."""
     metadata = len(_encode(request.metadata)) if size > MAX_METADATA_BYTES else 0
     if metadata > MAX_METADATA_BYTES:
         return f"metadata: {metadata} bytes, at most {MAX_METADATA_BYTES}"
@@ -278,12 +278,12 @@ def too_much(request: BuildRequested, size: int, together: int) -> str:
 
 
 def size_of(request: BuildRequested) -> int:
-    """Return the bytes of a build's spec with the largest flavor of its request."""
+    """Return the size in bytes of a build's spec with the largest flavor of its request."""
     return max([len(_encode(spec_of(request, index))) for index in range(len(request.or_else) + 1)])
 
 
 def without_placed(order: Order, results: Sequence[ClaimResult]) -> Order:
-    """Return the order after a repeated delivery, without instances that hold hosts or have ended."""
+    """Drop instances from a redelivered order that already hold a host or have ended."""
     left: list[Id] = []
     obstacle = "its other instances were placed or ended before"
     order = structs.replace(order, obstacle=obstacle, alternative_index=0, shorts=())
@@ -296,7 +296,7 @@ def without_placed(order: Order, results: Sequence[ClaimResult]) -> Order:
 
 
 def placed_before(order: Order, instance: Id, result: Held | Retired) -> Order:
-    """Return the order; an instance that holds allocations or has ended gets its result again."""
+    """Apply placement's record of an instance that was handled by an earlier delivery of the request."""
     if order.is_external and isinstance(result, Held) and order.excluded_roots.issuperset(result.roots):
         return structs.replace(
             order, holdings=(*order.holdings, (instance, result)), instances=(*order.instances, instance)
@@ -329,7 +329,7 @@ def ended(order: Order, instance: Id, reason: str) -> Order:
 def spares_of(
     pick: Pick, way: Candidate, excluding: frozenset[str], avoid: set[str], several: int
 ) -> tuple[Candidate, ...]:
-    """Return further hosts of the claimed host's cell, chosen together with it, that can still be claimed."""
+    """Return alternates in the claimed host's cell from the chosen hosts, without refused hosts."""
     found: dict[str, Candidate] = {}
     for spare in (*pick.spares, *pick.choices):
         if spare.cell != way.cell or spare.root in excluding or spare.root in found:
