@@ -1,6 +1,6 @@
-"""Looks up the builds that are to move, in batches: placement has a build's host, its cell the spec.
+"""Looks up the builds to move in batches: asks placement for a build's host, and its cell for the spec.
 
-Either may change a moment later; then the claim is refused.
+If either changes before the claim, placement refuses the claim.
 """
 
 import re
@@ -30,7 +30,7 @@ _WORD = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 @dataclass(slots=True)
 class _Standing:
-    """The builds to move that were found, by cell."""
+    """Collects the reports of placement and the cells about the builds to move."""
 
     cells: dict[Id, list[str]] = field(default_factory=dict)  # build → cells that may have it
     held: set[Id] = field(default_factory=set)  # builds with allocations

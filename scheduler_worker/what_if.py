@@ -1,4 +1,4 @@
-"""Answers what-if questions by choosing as for a boot, in time slices; everything is released afterwards."""
+"""Answers what-if questions by choosing hosts as for a boot; afterwards all choices are released."""
 
 import asyncio
 from collections import Counter
@@ -46,7 +46,7 @@ _GROUPS = "count: with a server group, at most the instances of one request"
 
 @dataclass(slots=True)
 class _Counted:
-    """The capacity that a what-if question has counted so far, host by host."""
+    """The instances that a what-if question has counted so far, while it goes through the hosts."""
 
     hosts: Counter[tuple[str, str]] = field(default_factory=Counter)
     instances: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -70,7 +70,7 @@ class _Counted:
 
 
 class WhatIfs:
-    """The answers to what-if questions about requests, one at a time."""
+    """Answers what-if questions about requests, one question at a time."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
@@ -107,7 +107,7 @@ class WhatIfs:
     async def chosen(
         self, order: Order, best: int, supposing: Supposing
     ) -> tuple[WhatIfAnswered, Alternative]:
-        """Return the answer for the first flavor that places enough of the hypothetical instances."""
+        """Return the answer for the first flavor that fits enough of the hypothetical instances."""
         [order] = self._scheduler.narrow([order])
         shorts: list[Shortage] = []
         before = supposing.several
@@ -207,7 +207,7 @@ class WhatIfs:
     def _count_host(
         self, ranking: Ranking, index: int, counted: _Counted, supposing: Supposing, until: float
     ) -> bool:
-        """Count the instances that fit on a host, by trying unless it is one provider; return if finished."""
+        """Count the instances that fit on a host; return False if the host needs a further call."""
         ways = ranking.found.find_ways(index, 1) if ranking.found.admits(index) else ()
         host, most = ranking.found.host(index), ON_ONE_HOST
         group = ranking.alternative.group
@@ -231,7 +231,7 @@ class WhatIfs:
         return True
 
     def _finish(self, counted: _Counted, supposing: Supposing) -> None:
-        """Add the instances that fit on the current host; hosts that share its resources then have less."""
+        """Add up the instances on the current host; they stay reserved if hosts share resources."""
         tried = counted.finish()
         if not self._scheduler.source.sharing:
             for reservation in tried:
@@ -239,7 +239,7 @@ class WhatIfs:
 
     @contextmanager
     def _choosing_with(self, supposing: Supposing) -> Iterator[Choosing]:
-        """Yield a choice of hosts that includes the hypothetical instances; the block must not await."""
+        """Yield a chooser of hosts that includes the hypothetical instances; the block must not await."""
         choosing = self._scheduler.choosing(supposing)
         supposing.resume()
         try:
@@ -250,7 +250,7 @@ class WhatIfs:
 
 @dataclass(slots=True)
 class _Gone:
-    """The hosts of server-group members after the hypothetical moves answered so far."""
+    """The hosts of server-group members after the hypothetical moves of earlier answers."""
 
     members: dict[Id, dict[Id, tuple[Id, ...]]] = field(default_factory=dict)  # group → instance → roots
     left: dict[Id, dict[Id, tuple[Id, ...]]] = field(default_factory=dict)  # group → keeper → roots
@@ -273,7 +273,7 @@ class _Gone:
 
 
 class WhatIfsOfMoves:
-    """The answers to what-if questions about moves; no two what-if questions run in parallel."""
+    """Answers what-if questions about moves; only one what-if question is answered at a time."""
 
     def __init__(self, what_ifs: WhatIfs, courses: MoveCourses) -> None:
         self._scheduler = courses.scheduler

@@ -1,8 +1,8 @@
-"""The order of the hosts of one ranking: best first, sorted page by page only as far as it is read.
+"""Sorts the hosts of one ranking, best first, page by page: only as many hosts as are read.
 
-A host whose weight has changed is sorted in again; its earlier entries are outdated and skipped. Among equals
-a hash of the host decides. Each scheduler prefers the hosts for which the hash of both names is highest
-(rendezvous hashing): if a scheduler starts or stops, only its slice changes.
+A host whose weight has changed is sorted in again; its earlier entries are outdated and skipped. If scores
+are equal, a hash of the host decides. Each scheduler prefers the hosts for which the hash of both names is
+highest (rendezvous hashing): if a scheduler starts or stops, only its own share of the hosts changes.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -48,7 +48,7 @@ def mixed(root: str) -> int:
 
 @lru_cache(maxsize=64)  # of one seed it is asked again and again
 def factor(seed: str) -> int:
-    """Return an odd factor derived from a seed: multiplying by it keeps distinct numbers distinct."""
+    """Derive an odd number from a seed: multiplied by it, distinct 64-bit hashes stay distinct."""
     return mixed(seed) | 1
 
 
@@ -61,12 +61,12 @@ def ties(seed: str, mixed_roots: Uints) -> Uints:
 
 
 def drawn(seed: str, build: str, among: int) -> int:
-    """Return which of several equally good hosts a build gets: the same one for the same seed."""
+    """Return which of `among` equally good hosts a build gets, derived from the seed and the build."""
     return mixed(f"{seed} {build}") % among if among > 1 else 0
 
 
 def slice_of(hashes: Hashes, schedulers: Sequence[str], scheduler: str) -> Bools | None:
-    """Return a mask of the hosts that this scheduler prefers, or None if it is the only scheduler."""
+    """Return a mask of this scheduler's share of the hosts, or None if no other scheduler runs."""
     other_schedulers = [name for name in schedulers if name != scheduler]
     if not other_schedulers:
         return None
@@ -87,12 +87,12 @@ def _weights(hashes: Hashes, name: str) -> Hashes:
 
 
 def best_value(worths: Floats, count: int) -> float:
-    """Return the lowest score among the best `count` hosts."""
+    """Return the score of the last of the `count` best hosts."""
     return float(np.partition(worths, worths.size - count)[worths.size - count])
 
 
 class Frontier:
-    """Hosts in the order of their weights and ties, sorted page by page only as far as they are read."""
+    """The hosts sorted by score and hash, page by page, as far as they are read."""
 
     def __init__(self, worth: Floats, among: Ints, ties: Callable[[Ints], Uints]) -> None:
         self._worth = worth
@@ -102,7 +102,7 @@ class Frontier:
         self._page = FIRST_PAGE
 
     def page(self) -> tuple[Ints, Uints]:
-        """Return the next best indices in order, with their ties; empty after the last page."""
+        """Return the array indices of the next best hosts and their hashes; empty after the last page."""
         page, self._page = self._page, self._page * GROWTH
         if self._near.size < page and self._far.size:
             nearer, self._far = self._split(self._far, AHEAD * page)
@@ -132,7 +132,7 @@ class Frontier:
 
 
 class HostOrder:
-    """The order of the hosts of one evaluation, best first, as indices into the search's arrays."""
+    """The hosts of one evaluation, sorted best first, as indices into the search's arrays."""
 
     def __init__(
         self, seed: str, hosts: "HostMap", positions: Ints, worths: Floats, tiers: Ints | None, admitted: Ints
@@ -183,7 +183,7 @@ class HostOrder:
                 return entry
 
     def pop_left(self, several: int) -> list[Entry]:
-        """Return hosts that were evaluated before and not chosen, if enough of them are still the best."""
+        """Return hosts that earlier choices evaluated but did not use, if enough are still the best."""
         left, heap = self._left, self._heap
         if not left or (heap and heap[0] <= left[-several:][0]):
             return []
@@ -192,12 +192,12 @@ class HostOrder:
         return best
 
     def leave(self, entries: Sequence[Entry]) -> None:
-        """Return evaluated hosts to the order; their filter results stay valid until `evaluate_again`."""
+        """Put unused hosts back; their filter results stay valid until `evaluate_again` is called."""
         self._left += entries
         self._left.sort(reverse=True)
 
     def evaluate_again(self) -> None:
-        """Evaluate again, because they may have changed, the hosts that were evaluated and not chosen."""
+        """Let the filters evaluate the unused hosts again, because they may have changed."""
         self.push(self._left)
         self._left.clear()
 
@@ -210,7 +210,7 @@ class HostOrder:
         heappush(self._heap, entry)
 
     def of_cell(self, cell: str, beyond: int) -> list[Entry]:
-        """Return more than so many hosts of a cell, or all of them, in the order of the first evaluation."""
+        """Return the hosts of a cell in the first sequence: if possible more than `beyond` hosts."""
         number = self._hosts.number(cell)
         while len(self._of_cell.get(number, ())) <= beyond and self._turn_page():
             pass
@@ -237,7 +237,7 @@ class HostOrder:
 
 
 def tiers_of(positions: Ints, ours: Bools | None, unknown: Bools | None) -> Ints | None:
-    """Return the tier of each host (unknown hosts in the last), or None if all are in one tier."""
+    """Return each host's tier: 1st this scheduler's hosts, last unknown hosts; None if all are equal."""
     tiers: Ints | None = None
     if ours is not None:
         tiers = np.where(ours[positions], OUR_HOSTS, THEIR_HOSTS)
@@ -256,7 +256,7 @@ EMPTIEST = 64  # of a cell, how many are named as alternates by turns
 
 @dataclass(eq=False)
 class CapacityByHost:
-    """The number of further instances that each admitted host could take, by the index of the host."""
+    """Computes for each accepted host the number of further instances that it could take."""
 
     found: "FoundHosts"
     order: HostOrder
@@ -270,7 +270,7 @@ class CapacityByHost:
 
     @cached_property
     def at_most(self) -> float:
-        """Return an upper bound for the capacity of every host."""
+        """Return the largest number of instances that any host could take, or more."""
         return max(min([free.max(initial=0.0) // amount for free, amount in self._counted], default=inf), 0.0)
 
     def of(self, index: int) -> float:
@@ -282,7 +282,7 @@ class CapacityByHost:
         return 0.0 if number is None or number >= len(most) else most[number]
 
     def emptiest(self, cell: str, least: float) -> list[int]:
-        """Return at most 64 hosts of the cell with the largest capacity, `least` or more, in random order."""
+        """Return up to 64 random hosts of a cell among those with the most capacity, at least `least`."""
         positions, in_order = self._where_is(cell), self._in_order
         indices, capacities = in_order.indices[positions], in_order.capacities[positions]
         several = min(indices.size // 4 + 1, EMPTIEST)
@@ -327,7 +327,7 @@ class CapacityByHost:
 
 @dataclass(frozen=True, slots=True)
 class _ByCell:
-    """The capacities of hosts, grouped by cell."""
+    """The accepted hosts grouped by cell, with the number of instances that each could take."""
 
     indices: Ints
     capacities: Floats

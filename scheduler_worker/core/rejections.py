@@ -1,5 +1,5 @@
-"""Explains an evaluation without a host: how many hosts each constraint removed, which came closest, and the
-reason as a sentence.
+"""Explains why no host fits: counts the hosts that each constraint removed, finds the hosts that came
+closest, and states the reason as a sentence.
 """
 
 from collections.abc import Iterator, Sequence
@@ -35,7 +35,7 @@ CLOSED = frozenset({"disabled", "down", "tenant", NO_AGENT})  # codes of hosts t
 
 @dataclass(frozen=True, slots=True)
 class Shortage:
-    """The result of an evaluation without a host, shared by all equal requests."""
+    """The reason why no host fits, shared by all equal requests of one evaluation."""
 
     considered: int = 0
     removals: tuple[Removal, ...] = ()  # placement's constraints, then ours
@@ -51,7 +51,7 @@ class Shortage:
 
     @property
     def code(self) -> str:
-        """Return the code of the constraint that left no host."""
+        """Return the reason code of the first constraint that left no host."""
         if self.refusal:
             return "unreadable"
         if self.fitted:
@@ -102,7 +102,7 @@ def _removed(removal: Removal) -> str:
 
 
 class Verdicts:
-    """The hosts rejected by placement's search, by filters on arrays, and by filters on single hosts."""
+    """Collects the hosts rejected by placement's search, by array filters, and by filters on single hosts."""
 
     def __init__(self, found: FoundHosts, notes: tuple[str, ...]) -> None:
         affinity_rule = found.keeps_together
@@ -114,7 +114,7 @@ class Verdicts:
         self._removals: tuple[tuple[int, int], tuple[Removal, ...]] | None = None
 
     def removals(self) -> tuple[Removal, ...]:
-        """Return how many hosts each constraint of placement rejected, then each evaluated filter."""
+        """Return how many hosts each constraint of the search and then each filter rejected."""
         found = self._found
         state = len(found.refused), len(found.full)
         if self._removals is None or self._removals[0] != state:
@@ -148,7 +148,7 @@ class Verdicts:
 
     @cached_property
     def _removed_at_once(self) -> list[tuple[Removal, Rule, Ints]]:
-        """Return the hosts that each mask rejects and all masks before it accept."""
+        """Return for each array filter the hosts that it was the first to reject."""
         found: list[tuple[Removal, Rule, Ints]] = []
         left = np.ones(len(self._found.positions), np.bool_)
         for rule, mask in self._found.masks:
@@ -176,8 +176,8 @@ class Verdicts:
         )
 
     def _nearest(self) -> tuple[NearMiss, ...]:
-        """Return the hosts that pass the most constraints, best first; if the request names hosts, the
-        named hosts. Disabled hosts are left out unless all hosts are disabled or the request names them.
+        """Return the hosts that pass the most constraints, best first, or the hosts that the request names.
+        Disabled hosts are left out unless all hosts are disabled or the request names them.
         """
         alternative, found = self._found.alternative, self._found
         nearest, named = found.search.nearest(alternative.pinned, NEAREST_BEYOND), found.source.named
@@ -213,7 +213,7 @@ class Verdicts:
         return [why for rule in rules if (why := rule.refuses(facts, found.alternative)) is not None]
 
     def _misses(self) -> Iterator[NearMiss]:
-        """Yield the found hosts that were rejected; the host that passed the most filters is first."""
+        """Yield the hosts that were found but rejected; hosts that passed the most filters come first."""
         found, pinned = self._found, self._found.alternative.pinned
         positions = [found.source.position(root) for root in pinned]
         known = [position for position in positions if position is not None]
@@ -237,7 +237,7 @@ class Verdicts:
         return NearMiss(host=self._found.host(index).host, lacks=lacks, code=code)
 
     def _may_pass(self) -> bool:
-        """Return whether some host is rejected only for reasons that pass within seconds."""
+        """Return whether a host was rejected only by filters whose reasons pass within seconds."""
         lasting = [rule for rule in self._lazy if not self._passes(rule)]
         indices = [index for index, (rule, _) in self._found.refused.items() if self._passes(rule)]
         strict = np.ones(len(self._found.positions), np.bool_)
@@ -253,12 +253,12 @@ class Verdicts:
         )
 
     def _passes(self, rule: Rule) -> bool:
-        """Return whether a rejection may pass within seconds; that of a named host that is down does not."""
+        """Return whether a rejection may pass within seconds; never for a request that names a down host."""
         return rule.passes and not (self._found.alternative.pinned and rule.code == "down")
 
 
 def _named_reserved(alternative: Alternative, removal: Removal) -> Removal:
-    """Return a removal with the code for reserved hosts, if it excludes some reserved hosts."""
+    """Change the reason of excluded hosts to "reserved", if hosts are reserved for other requests."""
     if not alternative.reserved or removal.code != "forbidden_host":
         return removal
     prefix = f"{EXCLUDED} or " if alternative.request.ignore_hosts else ""
@@ -266,7 +266,7 @@ def _named_reserved(alternative: Alternative, removal: Removal) -> Removal:
 
 
 def _lacking_reserved(alternative: Alternative, miss: NearMiss, roots: Sequence[str]) -> NearMiss:
-    """Return a near miss with the reason of the reservation, if its host is reserved."""
+    """Add the reason of the reservation to a near miss, if its host is reserved."""
     root = next((root for root in roots if root in alternative.reserved), "")
     if not root:
         return miss

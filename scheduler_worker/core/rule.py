@@ -1,4 +1,4 @@
-"""Filters and weighers, and the data that they read: the facts of a host, and an alternative of a request."""
+"""Defines filters and weighers, and the data that they read: a host's data and a flavor of a request."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -39,7 +39,7 @@ def as_anybodys(request: BuildRequested) -> BuildRequested:
 
 @dataclass(frozen=True, slots=True)
 class Together:
-    """The number of instances of a request that must be on one host, which is not chosen yet."""
+    """The instances of a request that must share one host, before that host is chosen."""
 
     several: int
     asked: Mapping[str, int]  # what all of them take of a host's own tree
@@ -82,7 +82,7 @@ class Alternative:
 
     @property
     def asked(self) -> dict[str, int]:
-        """Return the total amount of each resource class that the flavor requests from a host."""
+        """Return the total amount of each resource class that the flavor requests."""
         asked: dict[str, int] = {}
         for group in self.question.groups:
             for name, amount in group.resources.items():
@@ -91,7 +91,7 @@ class Alternative:
 
 
 class HostFacts(msgspec.Struct, frozen=True, gc=False):
-    """The facts of one host that filters read: placement's data, and what the host reported."""
+    """The data of one host for filters: placement's records and the host's report."""
 
     root: str
     host: str
@@ -109,13 +109,13 @@ class HostFacts(msgspec.Struct, frozen=True, gc=False):
     failures: float = 0.0  # builds that failed there by its fault, fading with time
 
     def metadata(self, key: str) -> Iterator[str]:
-        """Return the values of a metadata key in the aggregates of the host."""
+        """Yield the values that the host's aggregates have for a metadata key."""
         for aggregate in self.aggregates:
             if key in aggregate.metadata:
                 yield aggregate.metadata[key]
 
     def limit(self, key: str, otherwise: float) -> float:
-        """Return the lowest number of a metadata key in the aggregates of the host, or the given default."""
+        """Return the lowest number that the host's aggregates have for a metadata key, or the default."""
         return min(numbers(self.metadata(key)), default=otherwise) if self.aggregates else otherwise
 
     @property
@@ -140,7 +140,7 @@ View: TypeAlias = "OneHost | AllHosts"
 
 @dataclass(frozen=True)
 class Rule:
-    """A filter: it refuses a host with a sentence, or lets it pass."""
+    """A filter: it accepts a host, or rejects it with a sentence as the reason."""
 
     name: str
     refuses: Refuses
@@ -159,7 +159,7 @@ class Rule:
 
 @dataclass(frozen=True)
 class Weigher:
-    """A function from hosts to numbers, where more is better; a negative multiplier reverses that.
+    """A weigher: it gives each host a number. More is better, unless the multiplier is negative.
 
     A score is the sum over weighers of multiplier × (value − lowest) / (highest − lowest), over all fitting
     hosts. The difference is at least `least_span`: then small differences count little. If an aggregate has
@@ -181,10 +181,10 @@ class Weigher:
 
 
 class OneHost(msgspec.Struct, frozen=True, gc=False):
-    """The data of one host that filters and weighers read, as numbers.
+    """The data of one host for filters and weighers, as numbers.
 
-    `AllHosts` has the same functions and returns arrays over all fitting hosts, or one plain number if all
-    are equal. A filter or weigher reads both, so it computes with operators and functions such as `where`.
+    `AllHosts` has the same functions for all fitting hosts: they return arrays, or one number if all hosts
+    are equal. A filter or weigher gets either, so it computes with operators and functions such as `where`.
     """
 
     host: HostFacts
@@ -202,11 +202,10 @@ class OneHost(msgspec.Struct, frozen=True, gc=False):
         return float(trait in self.host.traits)
 
     def fact(self, name: str, otherwise: float = UNKNOWN) -> Number:
-        """Return an attribute of HostState (load, instances, hypervisor_version, enabled, forced_down), or
-        the default if it was not reported.
+        """Return an attribute of HostState (load, instances, hypervisor_version, enabled, forced_down).
 
-        Further names are known to the scheduler: up, building, sent (builds that the report may not include
-        yet), failures.
+        If it was not reported, return the default. The scheduler adds: up, building, sent (builds that the
+        report may not include yet), failures.
         """
         reads = _OF_THE_HOST.get(name)
         if reads is not None:
@@ -243,14 +242,14 @@ class OneHost(msgspec.Struct, frozen=True, gc=False):
         return not isnan(value)
 
     def each(self, value: Callable[[HostFacts], float]) -> Number:
-        """Evaluate a function for each host, for data without an array (1 µs per host)."""
+        """Compute a value from the data of each host, for data that is in no array (1 µs per host)."""
         return value(self.host)
 
     def where(self, condition: Number, then: Number, otherwise: Number) -> Number:
         return then if condition else otherwise
 
     def override(self, key: str, otherwise: float) -> Number:
-        """Return the lowest number that the host's aggregates have under a metadata key, or the default."""
+        """Return the lowest number that the host's aggregates have for a metadata key, or the default."""
         return self.host.limit(key, otherwise)
 
 
@@ -269,7 +268,7 @@ def array_rule(
     concerns: Callable[[Alternative], bool] = lambda alternative: True,
     **fields: Any,
 ) -> Rule:
-    """Return a filter that evaluates arrays; `why` returns the reason for a host that is not admitted."""
+    """Return a filter that evaluates arrays; `why` returns the reason for rejecting a host."""
 
     def refuses(host: HostFacts, alternative: Alternative) -> str | None:
         if not concerns(alternative) or admits(OneHost(host), alternative):
