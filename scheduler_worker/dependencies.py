@@ -93,7 +93,7 @@ async def claim_each(
 async def providers_of(
     placement: PlacementQueries, ids: Iterable[Id], parts: tuple[Any, ...]
 ) -> dict[Id, resources.Provider]:
-    """Return the providers with these ids, with the requested parts of each, in several queries if many."""
+    """Return the requested parts of the providers with the given ids, in several queries if many."""
     found: dict[Id, resources.Provider] = {}
     for some in portions(ids, PLACEMENT_ASKED):
         answer = await placement.providers(resources.FindProviders(ids=some, parts=parts))

@@ -140,7 +140,7 @@ class Handovers:
         return await self._advance(order, no_consumer(order))
 
     async def repeat_handovers(self) -> Sequence[HandoverProgress]:
-        """Return the messages to source cells whose reports are overdue, so that they are published again."""
+        """Return overdue messages to source cells that have not reported, to be published again."""
         now = self._clock.now()
         async with self._database.write() as tx:
             orders = await unpublished(tx, now - REPEAT_SECONDS, now, PAGE)

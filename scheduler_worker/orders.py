@@ -239,7 +239,7 @@ class RelatedHosts:
         return bool(self._around) and not self._around.isdisjoint(roots)
 
     async def moved(self, naming: Mapping[str, BuildRequested]) -> tuple[list[str], dict[str, str]]:
-        """Return the classes whose related instances moved, and the reasons why other classes cannot fit."""
+        """Return the classes with moved related instances, and the reasons why other classes cannot fit."""
         self.stirred, self._asking = False, True
         kinds = list(naming)
         changed: list[str] = []

@@ -1,4 +1,4 @@
-"""A build inside a cell as a pure step: (build, event) → (build, messages).
+"""Applies one event to a build in its cell, as a pure function: (build, event) → (build, messages).
 
     placed → building ─ built ──────────────────────────→ active ──────┐ delete
                │  ↑ failed, overdue                                    ↓
@@ -10,9 +10,9 @@ A guest that may be left on a silent host keeps its resources there (a Leftover)
 destruction or a time limit passes; the build goes on, or is deleted, without it.
 
 An active build may move (`core/move_step.py`) or be shelved. A build that moved to another cell
-(`core/handover.py`) is remembered, so that no late message builds it again.
+(`core/handover.py`) keeps its record, so that no late message builds it again.
 
-All effects are messages: ClaimRequested and ReleaseRequested are questions to placement, the rest is
+All effects are messages: ClaimRequested and ReleaseRequested are questions to placement, all others are
 published. A redelivered event returns the same messages again.
 """
 
@@ -37,7 +37,7 @@ DELETED_WHILE_BUILDING = "deleted while building"
 def step(
     build: Build | None, event: Event, now: float, limits: AttemptLimits
 ) -> tuple[Build | None, Effects]:
-    """Return the build after this event (stored only if changed), and messages with one question at most."""
+    """Return the build after an event, unchanged if need be, and messages with at most one question."""
     if isinstance(event, events.Adoption):
         return adopted(build, event, now)
     if build is None:

@@ -100,7 +100,7 @@ class WaitingStore:
         self.sight.forget({entry.kind for entry in self.requests.values()})
 
     async def refresh_related(self) -> None:
-        """Wake requests whose related instances moved; end requests whose server group was deleted."""
+        """Wake requests after their related instances moved; end requests of deleted server groups."""
         if not self.related.stirred:
             return
         naming = [entry for entry in self.requests.values() if names_other_instances(entry.message)]

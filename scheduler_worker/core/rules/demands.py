@@ -26,7 +26,7 @@ _OLDER = {"architecture", "hypervisor_type", "hypervisor_version_requires", "vm_
 
 
 def aggregate_multi_tenancy_isolation() -> Rule:
-    """Accept hosts whose aggregates name the request's project (`filter_tenant_id*`) or name no project."""
+    """Accept hosts if their aggregates name the request's project (`filter_tenant_id*`) or no project."""
 
     def admits(view: View, alternative: Alternative) -> Number:
         project = alternative.request.project
@@ -40,7 +40,7 @@ def aggregate_multi_tenancy_isolation() -> Rule:
 
 
 def aggregate_type_affinity() -> Rule:
-    """Reject hosts with aggregates for other flavors (`instance_type`) but not for the request's flavor."""
+    """Accept hosts if their aggregates name the request's flavor (`instance_type`) or no flavor."""
     key = "instance_type"
     return array_rule(
         "aggregate_type_affinity",
