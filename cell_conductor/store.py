@@ -205,7 +205,7 @@ def _read_leftovers(row: Mapping[str, Any]) -> tuple[Leftover, ...]:
 def _read_story(
     row: Mapping[str, Any], placed: BuildPlaced | None, hosts: Sequence[Selection]
 ) -> _StoredContext:
-    """Decode the state of a stored build; if it is unreadable, take from other columns what the end needs."""
+    """Decode the state of a stored build; if it is unreadable, use other columns to end the build."""
     try:
         return _story(row["story"])
     except NOT_JSON as problem:

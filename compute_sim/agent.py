@@ -75,7 +75,6 @@ class SimulatedAgent:
         return self.power.failed + self._absences
 
     async def until_ready(self) -> None:
-        """Wait until the agent has power and knows which guests it must run."""
         while not self.ready:
             await self._home.wait()
 
@@ -142,7 +141,7 @@ class SimulatedAgent:
         return self.allocations is not None and self.disk.devices.misplaced(allocations_of(order))
 
     async def with_current_allocations(self, order: O) -> O | None:
-        """Return the order with the allocations that placement now has on this host, or None without any."""
+        """Return the order with the allocations that placement now has on this host, or None if none."""
         assert self.allocations is not None
         holder = holder_consumer(order.build, order.attempt)
         asked = FindAllocations(consumers=(order.build, holder), cell=order.cell)

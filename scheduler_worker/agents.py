@@ -45,7 +45,7 @@ class Listening:
 
 @dataclass(slots=True)
 class ReportedAgent:
-    """The last heartbeat of an agent, with its period and run number."""
+    """The last heartbeat of an agent, with the period of its heartbeats and the id of its process run."""
 
     number: int
     received: float  # in seconds of listening
@@ -130,7 +130,7 @@ class Agents:
 
     @property
     def early(self) -> bool:
-        """Return whether it is too early to call an agent without any report silent."""
+        """Return whether agents without a report still have time to send their first report."""
         return self._listening.seconds - self.opened < self.grace
 
     def level(self, agent_at: Ints) -> Numbers:

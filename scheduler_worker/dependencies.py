@@ -190,7 +190,7 @@ class Ending:
         return await providers_of(self._placement, ids, ("traits", "owner"))
 
     async def undo_placed(self, placed: BuildPlaced) -> BuildUnplaceable | None:
-        """Retry a placed build without a conductor for a limited time, then release its claim and end it."""
+        """Retry a placed build that no conductor consumes for a limited time, then release its claim."""
         self.wait_for_consumer(placed.request, placed.cell)
         host = placed.chosen.host
         why = f"cell {placed.cell!r}: no conductor takes builds there; the claim on {host} was given back"
@@ -212,7 +212,7 @@ class Ending:
         )
 
     def wait_for_consumer(self, request: Id, cell: str) -> None:
-        """Raise `Retry` until the request's message has found no consumer for a limited time."""
+        """Raise `Retry` if no consumer has taken a message, but for less than the permitted time."""
         self._unheard.begin(request)
         left = self._undeliverable_for - self._unheard.retried_for(request)
         if left > 0:

@@ -205,7 +205,7 @@ async def change(tx: Transaction, before: Handover, after: Handover, now: float)
 
 
 async def unpublished(tx: Transaction, before: float, now: float, limit: int) -> list[Handover]:
-    """Return moves with source cells that have been silent since `before`, and restart this time for them."""
+    """Return moves whose source cells have not reported since `before`; set their last time to `now`."""
     return [_decode(row["story"]) for row in await _UNPUBLISHED(tx, before=before, now=now, most=limit)]
 
 

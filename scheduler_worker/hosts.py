@@ -149,7 +149,7 @@ class HostBook(BuildCounts):
         return None if early else Silence(f"no heartbeat from it, {detail}")
 
     def level(self, source: CandidateSource, now: float) -> HostsNow:
-        """Return the data of all hosts, indexed by their positions in placement's index."""
+        """Return the data of all hosts as arrays in the sequence of placement's index."""
         self._past(now)
         if source is not self._source or source.layout != self._layout:
             self._reread(source)

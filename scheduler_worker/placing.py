@@ -253,7 +253,7 @@ class Scheduler:
         return lambda: self.clock.monotonic() > until
 
     def choosing(self, supposed: HasReservations | None = None) -> Choosing:
-        """Return a chooser of hosts for the present state; with `supposed` its choices are hypothetical."""
+        """Return a `Choosing` for the present hosts; with `supposed` its choices are hypothetical."""
         joined = self._joined if supposed is None else self._joined.copy()
         reservations = supposed or self.pending
         now, _ = self.hosts_now()

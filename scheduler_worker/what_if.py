@@ -239,7 +239,7 @@ class WhatIfs:
 
     @contextmanager
     def _choosing_with(self, supposing: Supposing) -> Iterator[Choosing]:
-        """Yield a chooser of hosts that includes the hypothetical instances; the block must not await."""
+        """Yield a `Choosing` that counts the hypothetical instances; the block must not await."""
         choosing = self._scheduler.choosing(supposing)
         supposing.resume()
         try:

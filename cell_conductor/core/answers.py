@@ -192,7 +192,7 @@ AS_IT_WAS = "it was there before berth, and was adopted"
 
 
 def claim_of(asked: BuildAdoptRequested, held: Held | None = None) -> ClaimRequested:
-    """Return a claim of what an instance already holds; its new generation makes concurrent claims fail."""
+    """Return a claim of the allocations that an instance already holds; concurrent claims then fail."""
     # While the generation is unknown, the claim cannot succeed and only reads the allocations.
     generation = MAX_ORDINAL if held is None else held.generation
     choice = Choice(allocations=(held or asked.chosen.choice).allocations)
@@ -223,7 +223,7 @@ def checked_allocations(
 
 
 def refusal_reason(build: Build | None, asked: BuildAdoptRequested) -> str:
-    """Return why this cell refuses an adoption without regard to placement; empty if it does not."""
+    """Return why this cell refuses an adoption, whatever placement answers; empty if it accepts."""
     if build is None or build.placed is None:
         return ""
     if build.moving is not None:

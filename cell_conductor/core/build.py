@@ -33,7 +33,7 @@ Effects = tuple[Message, ...]
 
 
 class Leftover(Compact, frozen=True):
-    """A guest left behind; a holder consumer has its resources until it is destroyed or times out."""
+    """A guest left behind; a holder consumer has its resources until its destruction or a time limit."""
 
     attempt: int
     at: int  # index of the host
@@ -151,7 +151,7 @@ def attempt_fields(
 
 
 def question(build: Build) -> ClaimRequested | ReleaseRequested:
-    """Return the build's question to placement: a claim of its next host, or the release of what it holds."""
+    """Return the build's question to placement: a claim of its next host, or a release."""
     holder = leftover_holder(build)
     if build.status == "deleting" or build.doom:
         retire = "deleted" if build.status == "deleting" else f"error: {build.doom}"[:MAX_CAUSE]

@@ -10,7 +10,7 @@ from cell_conductor.core.build import Status
 
 
 class SwapAnswered(Struct, frozen=True):
-    """The event that placement answered the claim of the host after this attempt."""
+    """The event that placement answered the claim of the next host after this attempt failed."""
 
     attempt: int
     result: ClaimResult | str  # a text: why placement cannot judge the claim

@@ -116,7 +116,7 @@ def source_left(build: Build, now: float, limits: AttemptLimits) -> Build:
 
 
 def trimmed(build: Build) -> Build:
-    """Remove the hosts of earlier moves that no guest uses from a build."""
+    """Return the build without those hosts of earlier moves that no guest uses any more."""
     first = len(build.hosts) - len(build.moved)
     used = {build.at, *(left.at for left in build.leftovers)}
     stay = [at for at in range(first, len(build.hosts)) if at in used]

@@ -102,7 +102,7 @@ NOTHING = "nothing"  # the holder has no allocation on the guest's host
 def ownership(build_here: bool, holder_type: str | None, kept_otherwise: bool = False) -> Ownership:
     """Return whether an agent must run a guest, from the allocations of its build and its holder consumer.
 
-    If a MIGRATION consumer holds it, the guest may run on another host: it is kept until an order arrives.
+    A MIGRATION consumer's guest may run elsewhere: it is neither run nor destroyed until an order arrives.
     """
     if holder_type != NOTHING:
         return "kept" if holder_type == MIGRATION else "gone"

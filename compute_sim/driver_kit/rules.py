@@ -129,7 +129,7 @@ async def _guests_are_separate(stand: DriverStand) -> None:
 
 
 async def _interruption_leaves_nothing(stand: DriverStand) -> None:
-    """After an interrupted create(), destroy() removes all parts of the guest, and create() completes it."""
+    """After an interrupted create(), destroy() removes all parts, and a new create() completes the guest."""
     for seconds in INTERRUPTED_AFTER:
         guest = stand.guest()
         try:

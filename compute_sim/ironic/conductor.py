@@ -55,7 +55,7 @@ class SimPlan:
             raise ValueError(f"fail is a share of all works, not {self.fail}")
 
     def seconds(self, node: str, number: int) -> float:
-        """Return the planned duration of work on a node; `number` counts the node's works."""
+        """Return the planned duration of the `number`-th piece of work on a node."""
         if self.step_time.name == "constant":
             return self.step_time.values[0]
         return self.step_time.at(
@@ -63,7 +63,7 @@ class SimPlan:
         )
 
     def fault(self, node: str, number: int) -> Fault | None:
-        """Return the planned failure of work on a node, or None; `number` counts the node's works."""
+        """Return the planned failure of the `number`-th piece of work on a node, or None."""
         return "step" if self.fail and draw(self.seed, "fate", node, number) < self.fail else None
 
 

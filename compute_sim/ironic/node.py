@@ -92,7 +92,6 @@ class SimNode(msgspec.Struct, kw_only=True):
     vendor_interface: str | None = "fake"
 
     def with_changes(self, changes: Json) -> "SimNode":
-        """Return a copy with these values."""
         other = copy(self)
         for field, value in changes.items():
             setattr(other, field, value)

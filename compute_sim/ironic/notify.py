@@ -79,7 +79,7 @@ class Backlog(Generic[T]):
 class IronicExchange:
     """Ironic's exchange. Notifications wait while the broker is unreachable; if too many wait, requests wait.
 
-    `lossy` is the fraction of later steps without a notification, because a real Ironic drops some of them.
+    `lossy` is the fraction of lost notifications after the first of a transition: a real Ironic loses some.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Executes works of the simulated Ironic, which take a node from state to state until success or failure."""
+"""Executes the work of the simulated Ironic, which takes a node from state to state until it ends."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -87,7 +87,7 @@ def capability(state: HostState, path: str) -> str | None:
 
 
 def meets(value: object, demand: str) -> bool:
-    """Return whether an attribute's value satisfies an extra spec; a text fails every numeric one."""
+    """Return whether a value satisfies an extra spec; a text satisfies no numeric comparison."""
     parts = demand.split()
     text = str(value)
     if not parts:
@@ -135,7 +135,7 @@ _COMMANDS: Mapping[str, Callable[[Sequence[Any]], bool]] = {
 
 @lru_cache(maxsize=1024)
 def parsed(text: str) -> tuple[Any, ...]:
-    """Parse the hint `query`. Raise UnreadableQuery with the mistake if it is invalid."""
+    """Parse the hint `query`. Raise UnreadableQuery with the reason if it is invalid."""
     try:
         query = msgspec.json.decode(text)
     except (msgspec.DecodeError, RecursionError) as problem:

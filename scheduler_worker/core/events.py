@@ -91,7 +91,7 @@ class Need(Enum):
 class Fence(msgspec.Struct, frozen=True, gc=False):
     """A consumer to retire: later claims fail, and allocations of this generation are released.
 
-    With generation None a consumer that holds a host keeps it.
+    With generation None, a consumer that has allocations is not retired.
     """
 
     instance: Id

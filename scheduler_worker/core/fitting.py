@@ -42,7 +42,7 @@ def fitting(
     policy: ChoicePolicy,
     enough: int,
 ) -> HostsFound:
-    """Return accepted hosts until they fit `enough` instances. `served` marks the hosts with an agent."""
+    """Return enough accepted hosts for `enough` instances. `served` marks the hosts with an agent."""
     positions = search.positions
     served_here = served[positions]
     admitted, lasting = served_here.copy(), served_here.copy()
@@ -121,15 +121,15 @@ def unfit(
 
 
 def with_more(facts: HostFacts, asked: Mapping[str, int], several: int) -> HostFacts:
-    """Return the facts that a host would have after `several` further builds were placed on it."""
+    """Return the data that a host would have after `several` further builds were placed on it."""
     free = {name: amount - several * asked.get(name, 0) for name, amount in facts.free.items()}
     return structs.replace(facts, free=free, building=facts.building + several)
 
 
 class FoundHosts:
-    """The hosts that a search found for one flavor of a request; an index into its arrays identifies each.
+    """The hosts that a search found for a flavor, identified by their indices in the search's arrays.
 
-    Facts, filter results and candidates of a host are cached until the host or a resource that it shares
+    The data, filter results and candidates of a host are cached until the host or a resource that it shares
     changes.
     """
 
@@ -166,12 +166,12 @@ class FoundHosts:
         return self.search.host(self.positions.item(index))
 
     def facts(self, index: int) -> HostFacts:
-        """Return the facts of a host, cached until `read_again` is called."""
+        """Return the data of a host, cached until `read_again` is called."""
         facts = self._facts.get(index)
         return self.read_again(index) if facts is None else facts
 
     def read_again(self, index: int) -> HostFacts:
-        """Read the facts of a host again, because its free capacity changed."""
+        """Read the data of a host again, because its free capacity changed."""
         facts = self._facts[index] = self.view.now.facts(self.search, self.positions.item(index))
         return facts
 
@@ -216,7 +216,7 @@ class FoundHosts:
         return capacity <= more
 
     def _room(self, index: int, more: int) -> int:
-        """Return how many more instances fit on a host; if it has several providers, by trying."""
+        """Return how many more instances fit on a host; with several providers, reserve them on trial."""
         found = self.find_ways(index, 1)
         if not found:
             return -1

@@ -102,7 +102,7 @@ class QuestionDraft:
             )
 
     def settle_traits(self) -> None:
-        """Require traits without resources of the root provider. Raise Unreadable if traits contradict."""
+        """Move traits without resources to the root provider. Raise Unreadable if traits contradict."""
         group = self.groups[""]
         if not group.wanted and not group.any_of:
             self.root_required |= group.required

@@ -34,7 +34,7 @@ _STATES = {"up": "down", "enabled": "disabled"}  # of hosts that a filter reject
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The number of hosts that would fit; if `more`, a lower bound."""
+    """The number of hosts that would fit; if `more` is set, at least this number."""
 
     hosts: int
     more: bool = False
@@ -152,7 +152,7 @@ def _instances(alternative: Alternative, way: Candidate) -> int:
 
 
 def _something(less: Lessened) -> Alternative:
-    """Return the alternative without the resource class, or with 1 of it if nothing would remain."""
+    """Return the alternative without the resource class, or with amount 1 if it requests no other class."""
     asks = any(group.resources for group in less.alternative.question.groups)
     return less.alternative if asks else less.with_amount(1)
 

@@ -22,7 +22,7 @@ MOST_IMAGES = 32
 
 
 class HostMap:
-    """The cell and the agent of each host as arrays, indexed by position in placement's index."""
+    """The cell and the agent of each host, as arrays in the sequence of placement's index."""
 
     def __init__(self, source: CandidateSource, cells: Collection[str] | None = None) -> None:
         self.served: Bools = np.zeros(0, np.bool_)  # whether the host has an agent
@@ -171,7 +171,7 @@ class HostColumns:
 
 
 def numbered(positions: Sequence[int], numbers: Sequence[int], size: int) -> Ints:
-    """Return an array of `size` zeros in which the given positions are set to the given numbers."""
+    """Return an array of `size` zeros with the given numbers at the given indices."""
     found = np.zeros(size, np.intp)
     found[np.array(positions, np.intp)] = np.array(numbers, np.intp)
     return found
@@ -182,7 +182,7 @@ _NONE = np.float64(0.0)  # what is compared with it can be turned round by ~, wh
 
 @dataclass(slots=True, eq=False)
 class HostsNow:
-    """The reported state of all hosts by position in placement's index, valid until the next await."""
+    """The reported state of all hosts in the sequence of placement's index, valid until the next await."""
 
     source: CandidateSource
     columns: HostColumns

@@ -92,7 +92,7 @@ class MoveStart(msgspec.Struct, frozen=True, gc=False):
         )
 
     def claim(self, ways: Sequence[Candidate]) -> ConsumerClaim:
-        """Return the claim that gives the build the destination, and a holder consumer the source."""
+        """Return the claim of the destination for the build, and of the source for its holder consumer."""
         return ConsumerClaim(
             consumer=self.asked.build,
             generation=self.generation,
@@ -142,7 +142,7 @@ class MoveStart(msgspec.Struct, frozen=True, gc=False):
 
 
 def move_start(asked: MoveRequested, stands: BuildStands, cell: str) -> MoveStart | None:
-    """Return the start of a move, or None if the cell's answer lacks the state of the build."""
+    """Return the data for starting a move, or None if the cell's answer lacks the state of the build."""
     shelved = asked.kind == "unshelve"
     if not shelved and (stands.chosen is None or stands.generation is None or not stands.attempt):
         return None

@@ -142,7 +142,7 @@ def handover(start: MoveStart, placed: moves.MovePlaced, booted: BuildPlaced) ->
 
 
 def judged(order: Handover, report: moves.HandoverReported) -> Handover | Action | None:
-    """Return the state after a report, or the action to do first; None if the report is not permitted."""
+    """Return a move's state after a cell's report, or an action to do first; None if it is not permitted."""
     leaving = report.half == "leaving"
     if report.cell != (order.placed.out_of if leaving else order.placed.cell):
         return None

@@ -1,4 +1,4 @@
-"""Placing one request, as a pure state machine: state and event → next state and effects.
+"""Places one request, as a pure state machine: state and event → next state and effects.
 
     looking ─ chosen → claiming ─ all claimed ──────→ (more alternates, if some are missing) → published
        ↑ └── no host: the next flavor; retry later; wait; or fence and publish the end

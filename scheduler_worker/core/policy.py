@@ -1,4 +1,4 @@
-"""The enabled filters and weighers with their options, and the rules for selecting the best host."""
+"""Creates the policy of filters and weighers from the names and options in the settings."""
 
 import inspect
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
@@ -85,7 +85,6 @@ def weighers_named(names: Names, options: Options, custom: Custom) -> tuple[Weig
 
 
 def _named(kind: _Kind, names: Iterable[str], options: Options, custom: Custom) -> Iterator[tuple[str, Any]]:
-    """Yield each named filter or weigher together with its name."""
     for chosen in names:
         last = chosen.rsplit(".", 1)[-1]
         if chosen in kind.built_in or chosen in custom:
@@ -186,7 +185,7 @@ class ChoicePolicy:
     ) -> "ChoicePolicy":
         """Return the policy for names of filters and weighers, or for the defaults if they are None.
 
-        Weighers may be a mapping from names to multipliers. `options` are by name of a filter or weigher.
+        Weighers may be a mapping from names to multipliers. `options` is a mapping from names to options.
         """
         given: dict[str, Mapping[str, Any]] = dict(options or {})
         if max_builds is not None:

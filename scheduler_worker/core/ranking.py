@@ -128,7 +128,7 @@ class Ranking:
         return spares.take(several, excluding, avoid)
 
     def admitted(self, beyond: int = -1) -> Sequence[int]:
-        """Return the indices, after position `beyond`, of the hosts that all array filters accept."""
+        """Return the array indices of the hosts after `beyond` that all array filters accept."""
         first = np.searchsorted(self.found.positions[self._order.admitted], beyond, side="right")
         indices: list[int] = self._order.admitted[first:].tolist()
         return indices

@@ -1,8 +1,8 @@
 """Sorts the hosts of one ranking, best first, page by page: only as many hosts as are read.
 
 A host whose weight has changed is sorted in again; its earlier entries are outdated and skipped. If scores
-are equal, a hash of the host decides. Each scheduler prefers the hosts for which the hash of both names is
-highest (rendezvous hashing): if a scheduler starts or stops, only its own share of the hosts changes.
+are equal, a hash of the host decides. Rendezvous hashing of schedulers and hosts gives each scheduler a share
+of the hosts that it prefers: if a scheduler starts or stops, only its own share changes.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -42,7 +42,7 @@ _NOBODY: Entry = (UNKNOWN_HOSTS + 1, 0.0, 0, 0, -1)  # after everybody
 
 
 def mixed(root: str) -> int:
-    """Return a hash of the host's number."""
+    """Return a hash of a text, such as the root id of a host."""
     return int.from_bytes(blake2b(root.encode(), digest_size=8).digest())
 
 
@@ -92,7 +92,7 @@ def best_value(worths: Floats, count: int) -> float:
 
 
 class Frontier:
-    """The hosts sorted by score and hash, page by page, as far as they are read."""
+    """Sorts hosts by score and hash in pages, and only as many pages as are read."""
 
     def __init__(self, worth: Floats, among: Ints, ties: Callable[[Ints], Uints]) -> None:
         self._worth = worth
@@ -210,7 +210,7 @@ class HostOrder:
         heappush(self._heap, entry)
 
     def of_cell(self, cell: str, beyond: int) -> list[Entry]:
-        """Return the hosts of a cell in the first sequence: if possible more than `beyond` hosts."""
+        """Return a cell's hosts as the first evaluation sorted them; more than `beyond` hosts if possible."""
         number = self._hosts.number(cell)
         while len(self._of_cell.get(number, ())) <= beyond and self._turn_page():
             pass
@@ -237,7 +237,7 @@ class HostOrder:
 
 
 def tiers_of(positions: Ints, ours: Bools | None, unknown: Bools | None) -> Ints | None:
-    """Return each host's tier: 1st this scheduler's hosts, last unknown hosts; None if all are equal."""
+    """Return each host's tier (this scheduler's, other, or unknown hosts), or None if all are equal."""
     tiers: Ints | None = None
     if ours is not None:
         tiers = np.where(ours[positions], OUR_HOSTS, THEIR_HOSTS)
@@ -270,7 +270,7 @@ class CapacityByHost:
 
     @cached_property
     def at_most(self) -> float:
-        """Return the largest number of instances that any host could take, or more."""
+        """Return an upper limit for the number of instances that any host could take."""
         return max(min([free.max(initial=0.0) // amount for free, amount in self._counted], default=inf), 0.0)
 
     def of(self, index: int) -> float:

@@ -253,7 +253,7 @@ class Verdicts:
         )
 
     def _passes(self, rule: Rule) -> bool:
-        """Return whether a rejection may pass within seconds; never for a request that names a down host."""
+        """Return whether a rejection may pass in seconds; never if a request names a host that is down."""
         return rule.passes and not (self._found.alternative.pinned and rule.code == "down")
 
 
@@ -266,7 +266,7 @@ def _named_reserved(alternative: Alternative, removal: Removal) -> Removal:
 
 
 def _lacking_reserved(alternative: Alternative, miss: NearMiss, roots: Sequence[str]) -> NearMiss:
-    """Add the reason of the reservation to a near miss, if its host is reserved."""
+    """Add the reason of the reservation to the record of a rejected host, if the host is reserved."""
     root = next((root for root in roots if root in alternative.reserved), "")
     if not root:
         return miss

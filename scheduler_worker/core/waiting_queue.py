@@ -46,7 +46,7 @@ class HostReservation:
 
 @dataclass(frozen=True, slots=True)
 class CapacityNeeded:
-    """The amount that a host must have free before a request may fit; empty if it is unknown."""
+    """The amount of a class that a host must have free before a request may fit; empty if unknown."""
 
     resource_class: str = ""
     amount: int = 0
@@ -107,7 +107,7 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class NextRequest:
-    """A waiting request to place now, on any host except the excluded ones."""
+    """The queues' decision to place a waiting request now, on any host except the excluded ones."""
 
     request: Id
     excluded: frozenset[Root]

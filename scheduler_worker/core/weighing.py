@@ -108,7 +108,7 @@ def soft_anti_affinity() -> Weigher:
 
 
 def build_failure() -> Weigher:
-    """Prefer hosts that caused fewer failed builds recently: one failure costs 2 points, three cost 6."""
+    """Prefer hosts with fewer recent failed builds; one failure costs 2 points of the score, three cost 6."""
     return Weigher(
         "build_failure", lambda view, alternative: -view.fact("failures"), 6.0, least_span=FEW_FAILURES
     )
@@ -166,7 +166,7 @@ def metrics(
 
 
 def preferred_traits() -> Weigher:
-    """Prefer hosts with the request's preferred traits, by weight: counts more than ram, cpu and disk."""
+    """Prefer hosts with the request's preferred traits; this counts more than ram, cpu and disk."""
 
     def value(view: View, alternative: Alternative) -> Number:
         return sum(view.has(trait) * by for trait, by in alternative.preferred.items())

@@ -158,7 +158,7 @@ async def one_of_each(tx: Transaction, moves: Mapping[Id, Id]) -> dict[Id, Id]:
 
 
 async def evaluated(tx: Transaction, parked: Iterable[ParkedRequest]) -> None:
-    """Store the missing capacity that the last evaluation found, and the cells of waiting moves."""
+    """Store which capacity waiting requests lack by the last evaluation, and the cells of waiting moves."""
     values = []
     for request in sorted(parked, key=_by_request):
         row = _row(request)

@@ -27,7 +27,7 @@ AlternativesOf = Callable[[BuildRequested], Sequence[Alternative]]
 
 @dataclass(eq=False)
 class Sight:
-    """The hosts as filters and searches see them for each equivalence class of waiting requests."""
+    """Evaluates hosts for the waiting queues, once for each equivalence class of requests."""
 
     source: CandidateSource
     policy: ChoicePolicy

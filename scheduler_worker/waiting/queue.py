@@ -39,7 +39,7 @@ LONGEST_PAUSE = 10.0  # between two evaluations of a request that fails repeated
 
 @dataclass(frozen=True, slots=True)
 class Woken:
-    """A waiting request to evaluate now, on any host except the excluded ones."""
+    """The task of an evaluator: a waiting request, and the hosts that it may not use."""
 
     parked: ParkedRequest
     excluding: frozenset[str]

@@ -36,7 +36,7 @@ Marked = tuple[ParkedRequest, int | None]
 
 
 class WaitingStore:
-    """The waiting requests that this scheduler owns; calls `changed` after changes of them."""
+    """Holds the waiting requests that this scheduler owns; calls `changed` when they change."""
 
     def __init__(self, scheduler: Scheduler, database: Database, changed: Callable[[], None]) -> None:
         self.database = database

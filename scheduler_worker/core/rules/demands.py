@@ -199,7 +199,7 @@ def isolated_hosts(
     isolated_images: Sequence[str] = (),
     restrict_isolated_hosts_to_isolated_images: bool = True,
 ) -> Rule:
-    """Accept only isolated hosts for isolated images, and other hosts for other images unless permitted.
+    """Accept isolated images only on isolated hosts, and other images there only if options permit it.
 
     The options list hosts by name or root, and images by name.
     """

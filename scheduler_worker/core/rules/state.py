@@ -123,7 +123,7 @@ def all_hosts() -> Rule:
 
 
 def up() -> Rule:
-    """Accept hosts with heartbeats of host and agent, and hosts that have not reported so far."""
+    """Accept hosts if heartbeats of host and agent arrive, and hosts that have not reported so far."""
     return Rule(
         "up",
         lambda host, alternative: host.down or None,
@@ -227,7 +227,7 @@ def num_instances(*, max_instances_per_host: int = 50) -> Rule:
 
 
 def metrics(*, weight_setting: Mapping[str, float] | None = None) -> Rule:
-    """Accept hosts that report all metrics of `weight_setting`, an option of the weigher `metrics` too."""
+    """Accept hosts that report all metrics in `weight_setting`, which the weigher `metrics` also reads."""
     names = tuple(weight_setting or ())
 
     def why(host: HostFacts, alternative: Alternative) -> str:
