@@ -100,7 +100,7 @@ class EventApplier:
             for id_, event in events.items():
                 before = known.get(id_)
                 placed = placed_by(event)
-                if placed is not None and placed.move in ended:  # read here, as it may have just ended
+                if placed is not None and placed.move in ended:  # read here: the move may have just ended
                     applied[id_] = before, end_messages(ended[placed.move])
                     continue
                 if placed is not None and (why := postpone_reason(before, placed)):

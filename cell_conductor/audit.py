@@ -55,7 +55,7 @@ class HeldByCell(Compact, frozen=True):
     attempt: int  # of its guest; during a move, of the destination
     left: frozenset[int] = frozenset()  # attempts with leftovers
     unreadable: bool = False  # its leftovers are unreadable
-    moves: bool = False  # in a move, whatever its status
+    moves: bool = False  # the build is in a move, also if its status shows another state
     came: bool = False  # from another cell, which may know more attempts
 
     @property
@@ -131,7 +131,7 @@ async def instances_page(tx: Transaction, question: FindInstances) -> InstancesF
     if question.statuses:
         conditions.append(status_in(question.statuses))
         if set(question.statuses).issubset(UNSETTLED_STATUSES):
-            conditions.append(UNSETTLED)  # in the words of an index; otherwise all builds would be read
+            conditions.append(UNSETTLED)  # literally as in the index, else all builds are read
     else:
         conditions.append("status NOT IN ('deleted', 'moved')")
     conditions.append("placed <> ''")  # without a placement there is nothing to show

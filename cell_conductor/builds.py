@@ -43,8 +43,8 @@ AskMany = Callable[[Sequence[A]], Awaitable[Sequence[R]]]
 
 _Reminder = AgentReported | BuildOrdered | DestroyOrdered | HandoverReported | MoveOrdered | MoveReported
 
-ROUNDS = 6  # questions to placement for one event: a refused swap, then a release; the rest is for lost races
-AWAITED_SECONDS = 60.0  # a build may be reported before it is known here, after its host was reshaped
+ROUNDS = 6  # questions to placement for one event: a refused swap, a release, and retries
+AWAITED_SECONDS = 60.0  # a reshape may be reported before the build arrives here
 PAGE = 1000
 PRUNE_PAGE = 5000
 KEEP = 7 * 86400.0
@@ -82,7 +82,7 @@ class Builds:
         made: dict[int, tuple[Build, Effects]] = {}
         for position in first.values():
             build, effects = step(None, placed[position], now, self.limits)
-            assert build is not None  # whatever is placed is a build
+            assert build is not None  # a BuildPlaced always makes a build
             made[position] = build, effects
         added = await self._add([build for build, _ in made.values()], now)
         new = {position: effects for position, (build, effects) in made.items() if build.id in added}

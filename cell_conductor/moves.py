@@ -128,7 +128,7 @@ class CellMoves:
             match answer:
                 case Claimed(generation=generation):
                     adoption = Adoption(request, replace(held, generation=generation))
-                case Refused():  # its allocation breaks a current rule; it holds it all the same
+                case Refused():  # the allocation breaks a current limit, but the instance holds it
                     adoption = Adoption(request, held)
                 case _:
                     adoption = Adoption(request, why="others claim for it at the same time: try again")

@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 CHECKS_PER_LEASE = 8  # checks of agents in the duration of a lease
 IDLE_SECONDS = 1.0  # between checks without agents that share nodes
 STRAYS_EVERY = 5.0  # seconds between checks for free nodes at disabled agents
-REST = 50  # as a multiple of the last check's duration, if that is longer
+REST = 50  # minimum pause, as a multiple of the last check's duration
 PAGE = 5000  # nodes in one answer
 SHOWN = ("agent", "pool", "alive", "disabled", "epoch", "lease", "heard")  # to operators
 FORGOTTEN_AFTER = 7 * 86400.0
@@ -53,9 +53,9 @@ class Ring:
         self.moved: set[str] = set()  # nodes with a new owner, which needs all open orders again
         self._sightings = Sightings(lease / 2)
         self._pools: set[str] | None = None  # pools with agents; unknown until the first check
-        self._settled: dict[str, object] = {}  # pool → agents at the last deal
+        self._settled: dict[str, object] = {}  # pool → agents at the last distribution
         self._strays_at = self._look_at = float("-inf")
-        # A transaction that lost a race is retried. What is not settled then is left to the next check.
+        # A transaction that lost a race is retried. Remaining changes are made at the next check.
         busy = LeaseAnswered(refused="others change it all the time")
         self.lend = retrying(self.clock, otherwise=lambda asked: busy)(self._lend_once)
         again = AgentEditAnswered(refused="other processes keep changing it: try again")

@@ -19,7 +19,7 @@ from cell_conductor.ring import CHECKS_PER_LEASE
 A = TypeVar("A", ClaimRequested, ReleaseRequested)
 R = TypeVar("R")
 
-LINGER = 0.02  # one report costs a transaction as large as fifty do
+LINGER = 0.02  # seconds: one transaction for fifty reports costs as much as for one
 
 # What the handlers of builds and moves, and the reminders, publish
 _BUILD = [AGENT_BUILD, AGENT_DESTROY, topics.BUILD_ENDED, topics.BUILD_DELETED, topics.MOVE_ENDED, MOVE_HALF]

@@ -235,7 +235,7 @@ class SimulatedAgent:
         self._power_changed(True)
 
     def _begin(self) -> None:
-        # Unless placement can be asked whose the guests are, they are all this agent's.
+        # Without a query to placement, the agent must run all guests.
         if self.allocations is None:
             self.disk.asleep.clear()
         if self.allocations is None or not self.disk.guests:

@@ -72,7 +72,7 @@ class HostGuests:
     """The guests and the cached images of one simulated host."""
 
     instances: int = 0
-    changes: int = 0  # changes of reported values, ever
+    changes: int = 0  # number of all changes of reported values
     # cached images, most recently used last
     images: OrderedDict[str, None] = field(default_factory=OrderedDict)
     properties: Counter[str] = field(default_factory=Counter)  # NAME=VALUE of the instances' images
@@ -139,7 +139,7 @@ class Guests:
 How = Literal["done", "lost", "destroyed", "overtaken", "handed over"]
 JobKey = tuple[str, object]  # identifies a job of one build
 ROUND = 0.025  # seconds between two rounds of ending jobs, per ended job
-LONGEST_ROUND = 0.1  # maximum of the same: each round costs a write and wakes other processes
+LONGEST_ROUND = 0.1  # maximum pause between rounds: each costs a write and wakes other processes
 
 
 @dataclass(eq=False, slots=True)

@@ -117,7 +117,7 @@ class HostTrees:
         return bool(found)
 
     def _still_coming(self, owners: Mapping[str, Provider]) -> set[str]:
-        # While placement makes progress, a repeated report would only queue behind the first one.
+        # While placement applies reports, a repeated report would only wait behind the first report.
         us = (self.cell, self.agent)
         ours = [owner.sequence for owner in owners.values() if (owner.cell, owner.agent) == us]
         newest, before = max(ours, default=-1), self._newest_taken

@@ -15,9 +15,9 @@ from bus.clock import Clock, RateLimitedPublisher
 from bus.messages import HostReported, SchedulerAlive
 from scheduler_worker.core.host_map import NEVER, NOBODY, HostColumns, HostKey, Numbers
 
-LEAST_SILENCE = 10.0  # no agent is down after a shorter silence, however short its period
-PERIODS = 3  # nor for missing fewer reports than this
-FORGOTTEN_PERIODS = 60  # reports an agent may miss before it is forgotten, after ten minutes at the earliest
+LEAST_SILENCE = 10.0  # minimum silence before an agent counts as down, even if its period is short
+PERIODS = 3  # minimum number of missed reports before an agent counts as down
+FORGOTTEN_PERIODS = 60  # missed reports after which an agent is deleted, at least ten minutes
 LEAST_REMEMBERED = 600.0
 
 AgentKey = tuple[str, str]  # cell and name: a cell cannot report for another cell's agent of the same name
@@ -48,7 +48,7 @@ class ReportedAgent:
     """The last heartbeat of an agent, with the period of its heartbeats and the id of its process run."""
 
     number: int
-    received: float  # in seconds of listening
+    received: float  # in seconds during which this process could receive messages
     at: float  # by the clock
     period: float
     sequence: int
@@ -82,11 +82,11 @@ class Agents:
 
     def __init__(self, listening: Listening, grace: float) -> None:
         self.grace = grace
-        self.opened = 0.0  # by the seconds that it was listened
+        self.opened = 0.0  # seconds of listening when this process could first receive heartbeats
         self._listening = listening
         self._known: OrderedDict[AgentKey, ReportedAgent] = OrderedDict()
         self._numbers: dict[AgentKey, int] = {}
-        self._of_cell: Tally[str] = Tally()  # how many are known
+        self._of_cell: Tally[str] = Tally()  # number of agents with heartbeats by cell
         self._table = _empty_table(64)
 
     def handle(self, report: HostReported, now: float) -> ReportedAgent:
@@ -194,9 +194,9 @@ def _empty_table(size: int) -> Numbers:
 
 
 RECENT = 1.0  # seconds for which a build counts in addition to the host's report
-HALVED_AFTER = 300.0  # seconds in which a failure comes to count half
+HALVED_AFTER = 300.0  # seconds after which a failure counts half
 FORGIVEN = 2.0**-10  # smaller failures are dropped
-FULL_SCALE = 64  # halvings after which the scale of failures is set anew
+FULL_SCALE = 64  # halvings after which all failures are scaled again
 
 
 class BuildCounts:
@@ -207,7 +207,7 @@ class BuildCounts:
         self._choices: deque[tuple[float, HostKey]] = deque()
         self._counted_until = now  # choices before this time no longer count
         self._taken_back: Tally[HostKey] = Tally()  # choices that were undone
-        # a failure at this time counts 1 and a later failure more, so that all fade together
+        # a failure at this time counts 1 and a later failure more: so all failures decay at the same rate
         self._whole = now
 
     def _place_new(self) -> None:
@@ -286,7 +286,7 @@ def count_claims(results: Sequence[ClaimResult]) -> None:
 log = logging.getLogger(__name__)
 
 SAYS_SECONDS = 1.0
-GONE_SECONDS = 3.5  # a paused scheduler meets others on its hosts after this time, which costs only claims
+GONE_SECONDS = 3.5  # silence after which other schedulers take over its share of the hosts
 
 
 class Roster:
@@ -334,7 +334,7 @@ class WaitingSignal:
 
     def changed(self) -> None:
         """Request the heartbeat: waiting requests, or resources that they need, changed in the database."""
-        self._roster.waits = (self._roster.waits + 1) % 2**31  # what a Count may be
+        self._roster.waits = (self._roster.waits + 1) % 2**31  # the range of the message field
         self._heartbeat.due()
 
     async def _publish(self) -> None:

@@ -41,7 +41,7 @@ from scheduler_worker.waiting.owner import WaitingOwner
 from scheduler_worker.what_if import WhatIfs
 
 UNKNOWN = "no build of this client's projects has this id, or its cell does not answer"
-BUILDS_ASKED = 100  # of a cell at a time
+BUILDS_ASKED = 100  # ids in one query to a cell
 PLACEMENT_ASKED = 500
 
 Act = BuildRequested | BuildCancelRequested | MoveRequested | MoveSteered

@@ -103,7 +103,7 @@ class Handovers:
         """Claim an instance's former allocations again; return its generation, or why this failed."""
         build, generation = order.placed.build, order.placed.generation if by.half == "leaving" else None
         for _ in range(TRIES):
-            if not order.placed.attempt:  # it held nothing before
+            if not order.placed.attempt:  # the instance had no allocations before
                 again = await self._placement.release(holding_nothing(order, deleted=False))
                 if isinstance(again.result, Released | Retired):
                     return None, ""
@@ -115,7 +115,7 @@ class Handovers:
                     return claimed, ""
                 case Held(generation=held, allocations=allocations):
                     generation = held if allocations else None
-                case Retired(why=why):  # it was taken back before, or the build has ended
+                case Retired(why=why):  # the source was claimed again before, or the build has ended
                     holding = (await self._ending.held([build])).get(build)
                     if holding is None:
                         return None, f"its claim has ended ({why})"
@@ -136,7 +136,7 @@ class Handovers:
         self._ending.wait_for_consumer(message.move, message.cell)
         order = (await self.known([message.move])).get(message.move)
         if order is None or order.state != ("arriving" if isinstance(message, MovePlaced) else "leaving"):
-            return ()  # its cell reports again, which publishes it again
+            return ()  # the cell's next report publishes the message again
         return await self._advance(order, no_consumer(order))
 
     async def repeat_handovers(self) -> Sequence[HandoverProgress]:

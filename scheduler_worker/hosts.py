@@ -17,7 +17,7 @@ from scheduler_worker.core.host_map import NEVER, NOBODY, HostKey, HostsNow, Num
 GRACE = 30.0  # seconds before a host without any heartbeat counts as down
 MOST_HOSTS = 250_000  # beyond this number the oldest hosts of the cell with the most are forgotten
 TIDY_SECONDS = 10.0
-JUDGED_EVERY = 1.0  # seconds: a host that falls silent is down so much later at most
+JUDGED_EVERY = 1.0  # seconds: maximum delay until a silent host counts as down
 
 
 @dataclass(slots=True)
@@ -28,7 +28,7 @@ class LastHostReport:
     agent: str
     cell: str
     version: tuple[int, int]  # the agent's life and sequence: which report is the newer
-    received: float  # in seconds of listening
+    received: float  # in seconds during which this process could receive messages
     remembered: float
     at: float  # by the clock
 

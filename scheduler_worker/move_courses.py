@@ -29,7 +29,7 @@ from scheduler_worker.waiting.hosts import without_roots
 
 MoveVerdict = move_state.MoveMessages | Retry | Poison
 
-# Why moves were refused, and what each asked of hosts, as far as that is known
+# Refused moves, each with the request for its destination if it was made
 RefusedMoves = Sequence[tuple[MoveRequested, BuildRequested | None, MoveRefused]]
 StoreRefusals = Callable[[RefusedMoves], Awaitable[None]]
 
@@ -279,14 +279,14 @@ class MoveCourses:
                 log.warning("move %s: %s", placed.move, why)
                 return refusal
             case Held():
-                return None  # its cell goes on with it
+                return None  # the cell continues the move
             case Refused(refusals=refusals) if any(isinstance(refusal, NothingHeld) for refusal in refusals):
                 return None
             case _:
                 raise Retry(after=LONGEST_PAUSE, why=f"the claim of {placed.build} is contended")
 
     async def _undo(self, placed: MovePlaced) -> claims.ClaimResult | claims.ReleaseResult:
-        if placed.kind not in SEEKING or placed.generation is None:  # it made no claim
+        if placed.kind not in SEEKING or placed.generation is None:  # the move made no claim
             return await self.scheduler.ending.retire(taken_back(placed.move), unheard(placed.cell))
         claim = undoing(placed, placed.generation)
         [answer] = await self.scheduler.placement.claim_many([claims.ClaimRequested(claims=(claim,))])

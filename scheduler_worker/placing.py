@@ -33,8 +33,8 @@ from scheduler_worker.store.parked import ParkedRequest
 Narrow = Callable[[Sequence[Order]], Sequence[Order]]
 Verdict = Sequence[BuildPlaced | BuildUnplaceable] | Retry | Poison
 
-HELP_SECONDS = 0.02  # of a batch: looking for what would have made its requests fit
-MOST_HELP_SECONDS = 1.0  # of one request: a search over huge trees takes tenths of a second
+HELP_SECONDS = 0.02  # of a batch, to find changes that would make its requests fit
+MOST_HELP_SECONDS = 1.0  # of one request; one search over large trees takes tenths of a second
 
 
 @dataclass(slots=True, eq=False)
@@ -167,7 +167,7 @@ class Scheduler:
                 return Retry(after=1.0, why=why)
             case events.PublishEnds(messages=messages):
                 return messages
-            case events.PublishMove() | events.BegunBefore():  # moves publish in move_arrivals.py
+            case events.PublishMove() | events.BegunBefore():  # moves are published by move_courses.py
                 return ()
 
     def _take(self, course: _Course, event: events.Event) -> None:

@@ -34,10 +34,10 @@ from scheduler_worker.move_courses import MoveCourse, MoveCourses
 from scheduler_worker.placing import Scheduler
 from scheduler_worker.waiting.hosts import without_roots
 
-SLICE = 0.003  # seconds of looking between two breaths: boots go on meanwhile
-AT_ONCE = 50  # instances chosen in one go
+SLICE = 0.003  # seconds of searching before other tasks such as boots may run
+AT_ONCE = 50  # instances chosen without a pause
 LONGEST = 2.0  # seconds of counting free capacity
-PATIENCE = 30.0  # seconds: an asker waits no longer, so neither queued nor running questions go on
+PATIENCE = 30.0  # seconds that a caller waits; then queued and running questions stop
 ON_ONE_HOST = 10_000
 TRIED = 1000  # instances on one host with several providers, each of which needs a search
 MOST_WAYS = 1024
@@ -51,8 +51,8 @@ class _Counted:
     hosts: Counter[tuple[str, str]] = field(default_factory=Counter)
     instances: Counter[tuple[str, str]] = field(default_factory=Counter)
     after: int = -1
-    host: PlacedHost | None = None  # of several providers, and not finished
-    tried: list[CapacityReservation] = field(default_factory=list)  # on that host
+    host: PlacedHost | None = None  # the host with several providers whose count is not finished
+    tried: list[CapacityReservation] = field(default_factory=list)  # hypothetical instances on that host
     capped: bool = False
     done: bool = False
 
@@ -129,7 +129,7 @@ class WhatIfs:
 
     async def _picks(self, order: Order, supposing: Supposing) -> tuple[list[Pick], Shortage | None]:
         picks: list[Pick] = []
-        # Members of a group see each other, and the number needed decides where its first goes.
+        # Members of a group depend on each other, and their number decides the host of the first.
         alone = order.alternative.group is None
         at_once, least = (AT_ONCE, 1) if alone else (len(order.instances), order.needed)
         while len(picks) < len(order.instances):
@@ -196,7 +196,7 @@ class WhatIfs:
         until = clock.monotonic() + SLICE
         for index in ranking.admitted(beyond=counted.after):
             if counted.host is not None and counted.host.uuid != ranking.found.host(index).uuid:
-                self._finish(counted, supposing)  # its last free capacity went to what was tried
+                self._finish(counted, supposing)  # the instances on trial took its last free capacity
             if not self._count_host(ranking, index, counted, supposing, until):
                 return
             if clock.monotonic() > until:
@@ -253,7 +253,7 @@ class _Gone:
     """The hosts of server-group members after the hypothetical moves of earlier answers."""
 
     members: dict[Id, dict[Id, tuple[Id, ...]]] = field(default_factory=dict)  # group → instance → roots
-    left: dict[Id, dict[Id, tuple[Id, ...]]] = field(default_factory=dict)  # group → keeper → roots
+    left: dict[Id, dict[Id, tuple[Id, ...]]] = field(default_factory=dict)  # group → holder consumer → roots
 
     def goes(self, start: MoveStart, roots: tuple[Id, ...]) -> None:
         if start.group is not None:

@@ -30,7 +30,7 @@ BEAT_SECONDS = 1.0
 SWEEP_SECONDS = 60.0
 PRUNE_SECONDS = 3600.0
 MEASURE_SECONDS = 15.0
-RECORD_SECONDS = 1.0  # after which a change of a host is stored at the latest
+RECORD_SECONDS = 1.0  # maximum delay until a change of a host is stored
 TRIES_UNDELIVERABLE = 3  # attempts to publish a build to its conductor before its age is checked
 ANNOUNCED: frozenset[type[Message]] = frozenset(
     {BuildPlaced, BuildUnplaceable, BuildCancelled, MovePlaced, MoveRefused, SchedulerAlive}

@@ -87,7 +87,7 @@ def release_answered(build: Build, result: claims.ReleaseResult) -> Stepped:
             return build, (*messages_out, builds.question(build))
         case Contended():
             return build, (builds.question(build),)
-        case claims.OutsideCell(why=why) if not build.end:  # not ours to release: the end says so
+        case claims.OutsideCell(why=why) if not build.end:  # placement refuses; the end has the reason
             doom = f"{build.doom}; placement does not release its allocations: {why}"[:MAX_CAUSE]
             build = replace(build, doom=doom)
     if build.status == "deleting":
@@ -136,7 +136,7 @@ def reshaped(build: Build, reshape: BuildReshaped) -> Build:
     if build.placed is None or build.generation is None or reshape.number <= build.reshaped:
         return build
     positions: tuple[int, ...] = ()
-    if reshape.generation > build.generation:  # of a swap with its answer still on the way
+    if reshape.generation > build.generation:  # of a swap whose answer has not arrived yet
         source = () if build.moving is None else (build.moving.source,)
         positions = (*range(build.at + 1, len(build.hosts)), *source)
     elif reshape.generation == build.generation:
@@ -247,7 +247,7 @@ def adopted(build: Build | None, event: Adoption, now: float) -> tuple[Build | N
     if why := event.why or refusal_reason(build, asked):
         return build, (_adoption_result(asked, "refused", why),)
     if build is None or build.placed is None:
-        if event.held is None:  # its cell knew it a moment ago
+        if event.held is None:  # the cell knew the build just before
             return build, (_adoption_result(asked, "refused", "its cell has just deleted it: try again"),)
         build = _adopted_build(asked, event.held, now, version=0 if build is None else build.version)
         return build, (builds.order(build, adopt=True), _adoption_result(asked, "adopted"))

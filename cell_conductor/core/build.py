@@ -23,7 +23,7 @@ Status = Literal[
     "moving",
     "verifying",
     "shelved",
-    "moved",  # to another cell, which it belongs to
+    "moved",  # to another cell, which now has the build
     "error",
     "deleting",
     "deleted",
@@ -38,8 +38,8 @@ class Leftover(Compact, frozen=True):
     attempt: int
     at: int  # index of the host
     until: float  # when the agent's confirmation is not awaited any longer
-    gone: bool = False  # the agent has confirmed it
-    above: int = 0  # guests of attempts up to this one stay
+    gone: bool = False  # the agent has confirmed its destruction
+    above: int = 0  # guests with attempts up to this number are not destroyed
     kept: int = 0  # the attempt in the holder's name, if not this one; 0: this one
 
 
@@ -55,7 +55,7 @@ class Build(msgspec.Struct, frozen=True, kw_only=True):
     started: float = 0.0
     deadline: float = 0.0  # of the attempt or the deletion; of a settled build, of its first leftover
     attempts: tuple[messages.Attempt, ...] = ()  # finished attempts
-    doom: str = ""  # why it can only end in error, once that is certain
+    doom: str = ""  # why the build can only end in error; empty: it can still succeed
     end: Literal["", "active", "error"] = ""  # its end; set once and never changed
     replies: tuple[str, ...] = ()  # addresses that wait for its deletion
     leftovers: tuple[Leftover, ...] = ()

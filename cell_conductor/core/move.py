@@ -47,8 +47,8 @@ class BuildMove(Value, frozen=True, kw_only=True, omit_defaults=True):
     placed: moves.MovePlaced  # without the record of its decision
     phase: Phase
     since: float
-    began: float  # the phase
-    step: int = 0  # of the last order: greater than of any earlier order of this build's moves
+    began: float  # time when the phase began
+    step: int = 0  # step of the last order; grows with each order of the build's moves
     first: int = 1  # number of its first attempt
     highest: int = 1  # highest attempt number so far
     source: int = 0  # index of the source host, while the move is open

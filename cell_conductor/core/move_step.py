@@ -156,7 +156,7 @@ def _destroyed(build: Build, attempt: int, now: float, limits: AttemptLimits) ->
             return _not_started(build, cause, now, limits, left=False)
         case "verify":
             return build, ()
-        case _:  # repeat what this led to
+        case _:  # repeat the messages that this event caused
             awaited = move.phase in ASKING or move.first <= attempt < build.attempt
             return build, phases.waited_for(build) if awaited else ()
 

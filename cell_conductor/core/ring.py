@@ -76,7 +76,7 @@ def dealt(owners: Mapping[str, str], agents: Collection[str], order: Preference)
 
 
 def _fill(poor: str, up_to: int, held: Mapping[str, set[str]], order: Preference) -> None:
-    # Nodes with the agent early in their order go first.
+    # Nodes that prefer the agent most are moved first.
     offered = sorted(
         (order(node).index(poor), node, agent)
         for agent, nodes in held.items()
@@ -92,7 +92,7 @@ def _fill(poor: str, up_to: int, held: Mapping[str, set[str]], order: Preference
 
 
 def _shed(rich: str, down_to: int, held: Mapping[str, set[str]], order: Preference) -> None:
-    # Nodes with the agent late in their order go first.
+    # Nodes that prefer the agent least are moved first.
     for _, node in sorted((-order(node).index(rich), node) for node in held[rich]):
         to = next((agent for agent in order(node) if len(held[agent]) < down_to), None)
         if len(held[rich]) <= down_to or to is None:
@@ -155,7 +155,7 @@ def moves(
         chosen = known.get(node.to)
         if chosen is not None and chosen.alive:
             to = chosen.agent
-        else:  # by the ring, or the first other agent in its order
+        else:  # the agent chosen by the ring, or the next preferred agent
             rest = (agent for agent in order(node.root) if agent != node.owner)
             to = wanted.get(node.root) or next(rest, "")
         after = _moved(node, uses.get(node.root), to, known, bool(takers))
@@ -209,7 +209,7 @@ class Sightings:
 
     def __init__(self, deaf_after: float) -> None:
         self._silent_after = deaf_after
-        self._seen: dict[str, tuple[Mark, float]] = {}  # with the time of the first sight
+        self._seen: dict[str, tuple[Mark, float]] = {}  # agent → last heartbeat, and when first seen
         self._news = float("-inf")  # time of the last beat of any agent
 
     def note(self, marks: Mapping[str, Mark], now: float) -> None:

@@ -115,7 +115,7 @@ def _unknown(event: Event, now: float, limits: AttemptLimits) -> tuple[Build | N
         case BuildPlaced():
             build = replace(builds.new_build(event, now), deadline=now + limits.build_timeout)
             return build, (builds.order(build),)
-        case BuildDeleteRequested():  # remembered, in case its placement is still on the way
+        case BuildDeleteRequested():  # stored, in case the message that places the build arrives later
             build = Build(id=event.build, cell=event.cell, status="deleted", placed=None)
             return build, (builds.deleted(build, event.reply_to),)
         case MovePlaced() if event.out_of:
@@ -212,7 +212,7 @@ def _error(build: Build, event: Event) -> Stepped:
     match event:
         case (
             AgentReported(outcome="failed" | "overdue")
-            # or our question, when another conductor was quicker with the same event and may have died before
+            # or repeat the question: another conductor applied this event first and may have crashed before
             # publishing
             | events.SwapAnswered()
             | events.ReleaseAnswer(asked_in="swapping")

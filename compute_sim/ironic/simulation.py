@@ -104,7 +104,7 @@ class Churn:
         while True:
             while self.sent() - before < self._rate * (loop.time() - began):
                 if not await self._something():
-                    began, before = loop.time(), self.sent()  # a missed rate is not made up for
+                    began, before = loop.time(), self.sent()  # do not send missed notifications later
                     break
             await asyncio.sleep(_PERIOD)
 

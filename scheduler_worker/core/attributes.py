@@ -188,11 +188,11 @@ def _value(operand: Any, host: HostFacts) -> Any:
 
 MAX_NOTES = 20  # sentences about one list of a request
 _LONGEST = 2000  # characters of a sentence: a value that is quoted may be large
-_LIKE = 0.65  # of 1: how much a slip resembles what was meant
-_COMPARED = 200  # names: comparing one takes up to 50 microseconds
+_LIKE = 0.65  # minimum similarity of a misspelt name and a suggestion, from 0 to 1
+_COMPARED = 200  # maximum number of names to compare, which takes up to 50 microseconds each
 _NUMBER = re.compile(r"[0-9]{1,10}")
 _YES, _NO = frozenset({"true", "yes", "on", "1"}), frozenset({"false", "no", "off", "0"})
-# The hypervisor's business, which gets them with the order to build.
+# Only the hypervisor reads these specs; it receives them with the build order.
 _OF_THE_HYPERVISOR = """
     hide_hypervisor_id hw:boot_menu hw:cpu_cores hw:cpu_sockets hw:cpu_threads hw:cpu_max_cores
     hw:cpu_max_sockets hw:cpu_max_threads hw:cpu_realtime hw:cpu_realtime_mask hw:hide_hypervisor_id
@@ -254,7 +254,7 @@ class GuestSpecs:
 
     def __init__(self, flavor: Flavor, image: Image | None, where: str) -> None:
         self.flavor = flavor
-        self.where = where  # the field of the request that the flavor stands in
+        self.where = where  # the field of the request that has the flavor
         self._properties = image.properties if image is not None else {}
 
     def of_flavor(self, key: str) -> SpecValue | None:
@@ -312,7 +312,7 @@ class PciAlias:
     numa_policy: NumaPolicy = "legacy"  # required: below the NUMA cell that the guest gets
 
 
-@dataclass(frozen=True, eq=False)  # known by what it is, so that what was read by it can be kept
+@dataclass(frozen=True, eq=False)  # compared by identity, as a key of caches
 class RequestOptions:
     """The settings by which an operator changes how requests are interpreted. The defaults are Nova's."""
 
@@ -320,9 +320,9 @@ class RequestOptions:
     large_pages: tuple[str, ...] = ("1GB", "2MB")  # what hw:mem_page_size=large tries, in this order
     # hw_disk_bus and similar properties become required traits of the host
     image_metadata_traits: bool = False
-    image_type_traits: bool = False  # so is the image's disk_format
-    max_wait: float = 7 * 86400.0  # seconds a request may wait for room
-    unscoped: bool = False  # some rule reads extra specs without a scope: they are not called unknown
+    image_type_traits: bool = False  # the image's disk_format becomes a required trait
+    max_wait: float = 7 * 86400.0  # seconds that a request may wait for capacity
+    unscoped: bool = False  # an enabled filter reads extra specs without a scope: do not warn about them
     tenant_aggregates: bool = False  # a project with aggregates is restricted to them
-    tenant_aggregates_required: bool = False  # and one without has no hosts
+    tenant_aggregates_required: bool = False  # a project without aggregates may use no host
     isolate_aggregates: bool = False  # aggregates with a required trait accept only requests that require it

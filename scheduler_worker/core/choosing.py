@@ -22,14 +22,14 @@ from scheduler_worker.core.rule import Alternative, Together
 from scheduler_worker.core.scale import HasReservations, Pick
 
 CHOICES = 3  # hosts named in one claim, best first
-PACKED_CHOICES = 8  # the same if all prefer the fullest hosts, which fill up in the meantime
+PACKED_CHOICES = 8  # hosts in one claim if weighers prefer full hosts, which soon have no capacity left
 
 
 class Joined:
     """Remembers where instances of the batches in progress have joined their server groups."""
 
     def __init__(self) -> None:
-        self._places: dict[Id, dict[Id, tuple[str, int]]] = {}  # group → member → root, the batch begun last
+        self._places: dict[Id, dict[Id, tuple[str, int]]] = {}  # group → member → root, newest batch
         self._under_way: set[int] = set()
         self._last = 0
 
@@ -79,7 +79,7 @@ class Choosing:
     def choose(self, orders: Sequence[Order]) -> list[Chosen]:
         """Return for each order its chosen hosts, or the reason why no host fits."""
         alike: dict[Hashable, list[int]] = {}
-        kinds: dict[int, Hashable] = {}  # of each alternative: equal requests share a kind
+        kinds: dict[int, Hashable] = {}  # id of an alternative → its equivalence class
         for index, order in enumerate(orders):
             alternative = order.alternative
             kind = kinds.get(id(alternative))

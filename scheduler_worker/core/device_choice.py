@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 from bus.queries import Candidate
 
-WeightedCandidates = Sequence[tuple[float, Callable[[Candidate], float]]]  # multiplier, and value
+WeightedCandidates = Sequence[tuple[float, Callable[[Candidate], float]]]  # multiplier, function
 
 
 def fullness(candidate: Candidate, unused: float, left: float) -> float:

@@ -27,7 +27,7 @@ class Chosen(msgspec.Struct, frozen=True, gc=False):
     """The event that hosts were reserved for the first instances, or for none if too few hosts fit."""
 
     picks: tuple[Pick, ...] = ()
-    short: Shortage | None = None  # why not for all
+    short: Shortage | None = None  # why not all instances have a host
 
 
 class ClaimAnswers(msgspec.Struct, frozen=True, gc=False):
@@ -99,7 +99,7 @@ class Fence(msgspec.Struct, frozen=True, gc=False):
     why: str
 
 
-# Effects that are done and forgotten
+# Effects without an answer
 
 
 class ReserveHost(msgspec.Struct, frozen=True, gc=False):
@@ -146,7 +146,7 @@ class ComeAgain(msgspec.Struct, frozen=True, gc=False):
 class Park(msgspec.Struct, frozen=True, gc=False):
     """The effect to let the order wait for free capacity, for at most the time that its request permits."""
 
-    shorts: tuple[Shortage, ...]  # what it lacks, by each of its alternatives
+    shorts: tuple[Shortage, ...]  # the reasons why no alternative fits, one each
     why: str
 
 

@@ -19,7 +19,7 @@ from scheduler_worker.core.rules.state import AFFINITY
 from scheduler_worker.core.waiting_queue import HostsFound
 
 IMAGE = "image"  # the part of a request that the relevant filters read
-WAYS_OF_THE_BEST = 16  # of a tree, how many are named in one claim
+WAYS_OF_THE_BEST = 16  # allocation candidates of one host in one claim
 ALL_WAYS = 2048  # allocation candidates examined if some providers are to be avoided
 Mask = tuple[Rule, Number]  # a filter, and the hosts that it accepts
 Refusal = tuple[Rule, str]
@@ -157,7 +157,7 @@ class FoundHosts:
         self.refused: dict[int, Refusal] = {}  # by a filter that evaluates single hosts
         self.full: dict[int, Entry] = {}  # hosts without capacity
         self.chosen: dict[int, int] = {}  # how often each host was chosen
-        self.admitted: set[int] = set()  # hosts that every filter accepts, as far as they were evaluated
+        self.admitted: set[int] = set()  # hosts that every filter accepted so far
         self.lone_ways: dict[int, tuple[Candidate, ...]] = {}  # of hosts with one candidate
         self._tree_ways: dict[int, tuple[Candidate, ...]] = {}
         self._facts: dict[int, HostFacts] = {}

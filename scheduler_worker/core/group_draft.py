@@ -34,7 +34,7 @@ _SWITCHES = {
     "hw:firmware_stateless": "COMPUTE_SECURITY_STATELESS_FIRMWARE",
     "hw:ephemeral_encryption": "COMPUTE_EPHEMERAL_ENCRYPTION",
 }
-_NEEDS = {  # means nothing without the other
+_NEEDS = {  # extra spec → the extra spec that it requires
     "hw:tpm_model": "hw:tpm_version",
     "hw:tpm_secret_security": "hw:tpm_version",
     "hw:mem_encryption_model": "hw:mem_encryption",
@@ -215,7 +215,7 @@ def _traits(prefix: str, *values: str) -> dict[str, str]:
 
 
 _MODELS = _traits("HW_CPU_X86_", "amd-sev", "amd-sev-es", "amd-sev-snp")
-# What is asked of the host itself: value → trait. Empty: nothing needs to be there.
+# Values of extra specs → the trait required of the host; empty: no trait.
 _TRAITS = {
     "hw:tpm_version": _traits("COMPUTE_SECURITY_TPM_", "1.2", "2.0"),
     "hw:tpm_model": _traits("COMPUTE_SECURITY_", "tpm-tis", "tpm-crb"),

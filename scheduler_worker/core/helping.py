@@ -23,11 +23,11 @@ _T = TypeVar("_T")
 Late = Callable[[], bool]  # whether the time is used up
 
 NEVER_WITHOUT = frozenset({"VCPU", "PCPU", "MEMORY_MB"})  # required by every guest
-LOOKED_AT = 48  # hosts evaluated singly per variant; if all of them fit, the rest are assumed to fit
-MOST_TRIED = 24  # things to be done without, for one kind of request
+LOOKED_AT = 48  # hosts evaluated one by one for a change; if all fit, all further hosts count as fitting
+MOST_TRIED = 24  # changes tried for one equivalence class
 MOST_SEARCHES = 240  # searches for the whole batch
-MOST_PAIRED = 48  # searches for two at a time
-PAIRS_SHOWN = 3  # pairs that are reported: then the search stops
+MOST_PAIRED = 48  # searches for pairs of changes
+PAIRS_SHOWN = 3  # pairs of changes after which the search stops
 MOST_SHOWN = 6
 _STATES = {"up": "down", "enabled": "disabled"}  # of hosts that a filter rejects
 
@@ -68,7 +68,7 @@ class Lessened:
     """A flavor alternative without one resource class, to find how much of that class is free."""
 
     alternative: Alternative
-    of: Alternative  # with it
+    of: Alternative  # the alternative with the resource class
     group: int
     resource_class: str
     asked: int

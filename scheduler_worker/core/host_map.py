@@ -14,10 +14,10 @@ from scheduler_worker.core.rule import FACTS, UNKNOWN, Alternative, HostFacts, N
 
 NO_AGENT = "has_agent"
 Numbers = npt.NDArray[np.float64]
-NOBODY = 0  # the slot of hosts without a slot
-NEVER = -np.inf  # the time of a heartbeat that has not come
+NOBODY = 0  # the array index shared by hosts without data
+NEVER = -np.inf  # the time of a heartbeat that has not arrived
 FIRST_SLOTS = 1024
-HostKey = tuple[str, str]  # cell and root: a cell reports only its hosts, whatever root it names
+HostKey = tuple[str, str]  # cell and root: a cell can report only its hosts
 MOST_IMAGES = 32
 
 
@@ -26,13 +26,13 @@ class HostMap:
 
     def __init__(self, source: CandidateSource, cells: Collection[str] | None = None) -> None:
         self.served: Bools = np.zeros(0, np.bool_)  # whether the host has an agent
-        self.cell_at: npt.NDArray[np.intp] = np.zeros(0, np.intp)  # its cell's number
+        self.cell_at: npt.NDArray[np.intp] = np.zeros(0, np.intp)  # the index of the host's cell
         self.mixed: npt.NDArray[np.uint64] = np.zeros(0, np.uint64)
         self.ours: Bools | None = None  # the slice of this scheduler; None: all hosts
         self.cells: dict[str, int] = {}
         self._shared: tuple[object, ...] = ()
         self._source = source
-        self._named = None if cells is None else frozenset(cells)  # of the settings
+        self._named = None if cells is None else frozenset(cells)  # cells in the settings
         self._ours = self._named
         self._known: list[tuple[str, str, str]] = []
         self.by_cell: Ints = np.zeros(0, np.intp)  # the positions of all hosts grouped by cell
@@ -89,11 +89,11 @@ class HostColumns:
         self.slots: dict[HostKey, int] = {}
         self.states: list[HostState | None] = [None] * FIRST_SLOTS
         self.recent: Numbers = np.zeros(FIRST_SLOTS)
-        self.failures: Numbers = np.zeros(FIRST_SLOTS)  # as they counted at some moment long ago
+        self.failures: Numbers = np.zeros(FIRST_SLOTS)  # weighted as at the time of the last rescaling
         self.heartbeat: Numbers = np.full(FIRST_SLOTS, NEVER)  # the last one, in seconds of listening
-        self.silence: Numbers = np.zeros(FIRST_SLOTS)  # seconds after the last heartbeat: then it is down
+        self.silence: Numbers = np.zeros(FIRST_SLOTS)  # seconds of silence after which the host is down
         self.recorded_down: Numbers = np.zeros(FIRST_SLOTS)  # 1: down by a record, until a heartbeat comes
-        # by kind and name; the float is the value of hosts without a report
+        # (type, name) → values; the float is the value of hosts without a report
         self._columns: dict[tuple[str, str], tuple[Reads, Numbers, float]] = {}
         self._next = 1
         self._free: list[int] = []
@@ -177,7 +177,7 @@ def numbered(positions: Sequence[int], numbers: Sequence[int], size: int) -> Int
     return found
 
 
-_NONE = np.float64(0.0)  # what is compared with it can be turned round by ~, which of a Python bool it cannot
+_NONE = np.float64(0.0)  # a comparison with it gives a NumPy bool, which ~ can negate
 
 
 @dataclass(slots=True, eq=False)
@@ -190,7 +190,7 @@ class HostsNow:
     placed: Ints  # the positions of all hosts
     up: Bools  # false: the host is down
     unknown: Bools | None  # up, but without a heartbeat so far; None: the same for all hosts
-    fading: float  # what a failure that was counted as one counts now
+    fading: float  # the present weight of a failure that was counted as 1
     why_down: Callable[[PlacedHost], str]
     _limits: dict[str, list[tuple[str, float]]] = field(default_factory=dict)
     _read: dict[str, Numbers] = field(default_factory=dict)
@@ -221,7 +221,7 @@ class HostsNow:
     def fact(self, name: str, otherwise: float) -> Numbers:
         """Return a reported attribute of all hosts. The array is shared: do not write to it."""
         columns, slots = self.columns, self.slot_at
-        # What is chosen for one class counts for the next, so the first two are not stored.
+        # Choices change the first two during a batch, so these are not cached.
         if name == "sent":
             return columns.recent.take(slots)
         if name == "building":

@@ -45,10 +45,10 @@ class MoveStart(msgspec.Struct, frozen=True, gc=False):
     attempt: int  # of its guest; 0: it has none (unshelve)
     generation: int | None  # generation of its consumer according to its cell; None: it holds nothing
     source: Selection | None  # its present host; None: it has none
-    spec: BuildSpec  # what it is now
+    spec: BuildSpec  # the present spec of the build
     original: AlsoAsked = _NOTHING_ASKED  # host constraints of its boot request
     group: Id | None = None  # the server group it is in, or was in
-    booted: BuildPlaced | None = None  # sent to another cell if the move goes there
+    booted: BuildPlaced | None = None  # the boot message, sent along if the move goes to another cell
 
     @property
     def seeks(self) -> bool:

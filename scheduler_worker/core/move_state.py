@@ -70,8 +70,8 @@ class MoveState(msgspec.Struct, frozen=True, gc=False):
 
     asked: moves.MoveRequested
     start: MoveStart | None = None
-    barred: Barred | None = None  # refused, but not fenced yet
-    again: bool = False  # it has begun before
+    barred: Barred | None = None  # the move is refused, but its id is not retired yet
+    again: bool = False  # an earlier delivery began the move
     park: Park | None = None  # no host has free capacity now, and the move may wait for some
     end: MoveEnd | None = None
 
@@ -123,8 +123,8 @@ class Handover(Value, frozen=True, kw_only=True):
     placed: moves.MovePlaced  # for the cell it goes to; `out_of` is the one it leaves
     state: HandoverState = "leaving"
     by: moves.HandoverReported | None = None
-    generation: int | None = None  # back: of its consumer
-    problem: str = ""  # why what it held could not be had back
+    generation: int | None = None  # in state `back`: the new generation of the consumer
+    problem: str = ""  # why the source's resources could not be claimed again
 
 
 # What comes before the handover changes: return the allocations of the source to the instance, end a build

@@ -32,10 +32,10 @@ from scheduler_worker.core.rejections import MAX_REFUSED, Shortage
 from scheduler_worker.core.rule import Alternative
 from scheduler_worker.core.scale import Pick
 
-MAX_CHOICES = 600  # in all claims of an order together: a message has an end
+MAX_CHOICES = 600  # in all claims of an order together, to limit the size of the message
 MAX_CHOICES_EACH = 64  # in one of its claims
 MAX_METADATA_BYTES = 64 * 1024
-MAX_SPEC_BYTES = 256 * 1024  # what is built travels on with the hosts and the decision: they must fit as well
+MAX_SPEC_BYTES = 256 * 1024  # the message to the agent must also have space for hosts and decision
 MAX_SPECS_BYTES = 16 * 1024 * 1024  # for all instances of a request together
 
 # Reason for ending a single build; other builds of the request continue.
@@ -57,7 +57,7 @@ class Settled(msgspec.Struct, frozen=True, gc=False):
     chosen: Selection
     generation: int
     decision: Decision
-    alternative_index: int  # of the order's alternatives, the one it was placed by
+    alternative_index: int  # index of the alternative that was placed
     spares: tuple[Candidate, ...] = ()
     lacking: int = 0  # number of alternates still to be found
 
@@ -69,11 +69,11 @@ class Order(msgspec.Struct, frozen=True, gc=False):
     alternatives: tuple[Alternative, ...]
     instances: tuple[Id, ...]  # instances without a host that have not ended
     bytes: int  # approximate size of the final messages
-    waited: float = 0.0  # seconds since it was first put off
+    waited: float = 0.0  # seconds since the first retry
     alternative_index: int = 0  # index of the flavor that is being evaluated
     rounds: int = 0  # number of searches so far
     picks: tuple[Pick, ...] = ()  # for the first of the instances, while they are claimed
-    held: tuple[tuple[Id, Held], ...] = ()  # delivered before: the instances hold something already
+    held: tuple[tuple[Id, Held], ...] = ()  # instances that hold allocations after an earlier delivery
     # consumers that were released in the meantime, with their generation
     emptied: tuple[tuple[Id, int], ...] = ()
     settled: tuple[Settled, ...] = ()
@@ -84,12 +84,12 @@ class Order(msgspec.Struct, frozen=True, gc=False):
     considered: int = 0
     obstacle: str = ""  # why it has no host yet
     reason: str = ""  # why the request permanently has no host
-    decision: Decision = Decision()  # and the record of that
+    decision: Decision = Decision()  # the record of why the request permanently has no host
     unexplained: bool = False  # permanently without a host; changes that would help are not computed yet
     shorts: tuple[Shortage, ...] = ()  # why there is no host, for each alternative that was tried
-    more_alternates: int = 0  # than were asked for, if any were
-    move: MoveStart | None = None  # it is one: its id is the order's only instance
-    begun: bool = False  # and has its claim already
+    more_alternates: int = 0  # additional alternates if the request asks for any
+    move: MoveStart | None = None  # set for a move: its id is the order's only instance
+    begun: bool = False  # the move has its claim already
     is_external: bool = False  # another system builds the instances: no id is retired, so it may ask again
     members: tuple[Id, ...] = ()  # of an external order: instances that are in its server group there
     # what instances of an external order hold where the request excludes all hosts: the claim adds to it
@@ -141,7 +141,7 @@ class Order(msgspec.Struct, frozen=True, gc=False):
         claims = []
         for instance, pick in zip(self.instances, self.picks, strict=False):
             choices = [Choice(way.allocations, way.shapes) for way in pick.choices]
-            if (held := holdings.get(instance)) is not None:  # a provider that both name counts once
+            if (held := holdings.get(instance)) is not None:  # a provider in both counts once
                 choices = [Choice({**each.allocations, **held.allocations}, each.shapes) for each in choices]
             claims.append(
                 ConsumerClaim(
@@ -311,7 +311,7 @@ def placed_before(order: Order, instance: Id, result: Held | Retired) -> Order:
         case Retired(unplaceable=True, why=why) if why in (CANCELLED, DELETED):
             return structs.replace(order, unwanted=(*order.unwanted, (instance, why)))
         case Retired(unplaceable=True, why=why):
-            if order.move is not None and why != order.reason:  # what was decided now is not why
+            if order.move is not None and why != order.reason:  # the present decision is not the reason
                 order = structs.replace(order, decision=Decision())
             return ended(order, instance, why)
         case Retired():

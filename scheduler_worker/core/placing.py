@@ -36,8 +36,8 @@ from scheduler_worker.core.order import (
 from scheduler_worker.core.rejections import Shortage
 
 ROUNDS = 5  # searches without a pause
-PATIENCE = 30.0  # how long a request waits for what passes by itself
-LONGEST_PAUSE = 5.0  # seconds between two searches of a request that has waited for longer than that
+PATIENCE = 30.0  # seconds that a request waits for a temporary obstacle
+LONGEST_PAUSE = 5.0  # maximum seconds between two searches of a waiting request
 SOON = 0.1, 0.5
 AT_ONCE = 0.05, 0.2
 

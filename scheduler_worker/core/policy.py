@@ -18,10 +18,10 @@ from scheduler_worker.core.rules import DEFAULT_RULES, RULES, RULES_CALLED, RULE
 from scheduler_worker.core.rules.state import GROUP
 from scheduler_worker.core.weighing import WEIGHERS, WEIGHERS_CALLED, WEIGHERS_OF_OTHERS
 
-Options = Mapping[str, Mapping[str, Any]]  # of a rule or weigher, by its name
+Options = Mapping[str, Mapping[str, Any]]  # name of a filter or weigher → its options
 Names = Iterable[str] | Mapping[str, float] | None  # None: the defaults
 Made = Callable[..., Any]  # makes a filter or weigher, or is one
-Custom = Mapping[str, Made]  # an operator's functions, by what he calls them: module:function
+Custom = Mapping[str, Made]  # an operator's functions by their names `module:function`
 
 EVERYTHING = "*"  # all fields of a request: for a function that does not declare which it reads
 _HEEDED_BY = {
@@ -47,7 +47,7 @@ class _Kind(NamedTuple):
     word: str
     type: type[Rule] | type[Weigher]
     built_in: Mapping[str, Made]
-    called: Mapping[str, tuple[str, ...]]  # by other schedulers
+    called: Mapping[str, tuple[str, ...]]  # names in other schedulers
     needless: Mapping[str, str]
     from_plain: Made
 
@@ -167,8 +167,8 @@ class ChoicePolicy:
     weighers: tuple[Weigher, ...] = field(default_factory=lambda: weighers_named(None, {}, {}))
     # cells with a conductor in the settings; registered cells are added; None: any
     cells: frozenset[str] | None = None
-    subset: int = 1  # among how many of the best one is drawn
-    near: float = 0.0  # scores within this are alike, and then chance decides
+    subset: int = 1  # number of best hosts from which one is drawn at random
+    near: float = 0.0  # scores with at most this difference are equal; a hash decides between them
 
     @classmethod
     def from_names(
@@ -268,7 +268,7 @@ class Choosable(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     says: str
     on: bool
-    options: dict[str, Any]  # as they are in force
+    options: dict[str, Any]  # the options in use
     called: tuple[str, ...] = ()  # its names in other schedulers
     multiplier: float | None = None  # of a weigher
 

@@ -181,7 +181,7 @@ class AlternatesOfCell:
         self._capacities = capacities
         self._weights = weights
         self._cell = cell
-        self._sorted: list[Entry] = []  # hosts of the cell in the order of the beginning
+        self._sorted: list[Entry] = []  # hosts of the cell as the first evaluation sorted them
         self._at = 0
         self._heap: list[Entry] = []
         self._named: dict[int, int] = {}

@@ -27,18 +27,18 @@ Uints = npt.NDArray[np.unsignedinteger[Any]]
 Hashes = npt.NDArray[np.uint64]
 
 _WORD = 2**64 - 1
-_DROPPED = 11  # bits: what is left is exact as a float, too
+_DROPPED = 11  # bits dropped so that a float represents the hash exactly
 _GOLDEN = 0x9E3779B97F4A7C15
 _FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 
 FIRST_PAGE = 64
 GROWTH = 2  # each page is so many times as long as the one before
 AHEAD = 8  # pages that are separated from the rest in one step: the next pages are found among few hosts
-ALIKE = 2  # so many times a page is taken as it is, rather than cut among equals
+ALIKE = 2  # a page may be this many times too long rather than be cut between equal scores
 # Hosts of a later tier are chosen only if no host of an earlier tier is left.
 OUR_HOSTS, THEIR_HOSTS, UNKNOWN_HOSTS = range(3)  # of other schedulers' shares; without a heartbeat so far
 Entry = tuple[int, float, int, int, int]  # least first: tier, −worth, how often chosen, tie, index
-_NOBODY: Entry = (UNKNOWN_HOSTS + 1, 0.0, 0, 0, -1)  # after everybody
+_NOBODY: Entry = (UNKNOWN_HOSTS + 1, 0.0, 0, 0, -1)  # after all hosts
 
 
 def mixed(root: str) -> int:
@@ -46,7 +46,7 @@ def mixed(root: str) -> int:
     return int.from_bytes(blake2b(root.encode(), digest_size=8).digest())
 
 
-@lru_cache(maxsize=64)  # of one seed it is asked again and again
+@lru_cache(maxsize=64)  # called repeatedly with the same seed
 def factor(seed: str) -> int:
     """Derive an odd number from a seed: multiplied by it, distinct 64-bit hashes stay distinct."""
     return mixed(seed) | 1
@@ -115,7 +115,7 @@ class Frontier:
     def _split(self, among: Ints, several: int) -> tuple[Ints, Ints]:
         if among.size <= ALIKE * several:
             return among, among[:0]
-        # Where it is all of them they are in their order still.
+        # If all hosts are taken, they are sorted already.
         worths = self._worth if among.size == self._worth.size else self._worth.take(among)
         edge = best_value(worths, several)
         within = worths >= edge
@@ -151,11 +151,11 @@ class HostOrder:
         if tiers is not None:
             slices = [admitted[tiers[admitted] == tier] for tier in range(UNKNOWN_HOSTS + 1)]
         self._orders = [(tier, Frontier(worths, indices, self.ties)) for tier, indices in enumerate(slices)]
-        self._sorted: list[Entry] = []  # the hosts of the beginning that have been sorted so far
-        self._of_cell: dict[int, list[Entry]] = {}  # the same by cell
-        self._at = 0  # so far they were handed out
+        self._sorted: list[Entry] = []  # the hosts of the first evaluation that are sorted so far
+        self._of_cell: dict[int, list[Entry]] = {}  # the sorted hosts by cell
+        self._at = 0  # number of sorted hosts that were returned
         self._left: list[Entry] = []  # hosts that were evaluated and not chosen, the last first
-        self._heap: list[Entry] = []  # hosts that were handed out or released, with their present weight
+        self._heap: list[Entry] = []  # hosts that were chosen or released, with their present weight
 
     def tier(self, index: int) -> int:
         return OUR_HOSTS if self._tiers is None else self._tiers.item(index)
@@ -251,7 +251,7 @@ def _ties_of(seed: str, hosts: "HostMap", positions: Ints, indices: Ints) -> Uin
     return ties(seed, hosts.mixed.take(positions.take(indices)))
 
 
-EMPTIEST = 64  # of a cell, how many are named as alternates by turns
+EMPTIEST = 64  # hosts of a cell that take turns as alternates
 
 
 @dataclass(eq=False)
@@ -309,7 +309,7 @@ class CapacityByHost:
         capacities: Floats = np.full(len(positions), np.inf)
         for free, amount in self._counted:
             np.minimum(capacities, free / amount, out=capacities)
-        # Of whole numbers below 2⁵³ the same as //, and quicker.
+        # Equal to // for whole numbers below 2⁵³, and faster.
         np.floor(capacities, out=capacities)
         at: Ints = np.full(len(hosts.served), -1, np.intp)
         at[positions if len(admitted) == len(positions) else positions.take(admitted)] = admitted
@@ -332,4 +332,4 @@ class _ByCell:
     indices: Ints
     capacities: Floats
     first_of: list[int]  # cell number → where its hosts begin
-    most: list[float]  # cell number → the room of its emptiest
+    most: list[float]  # cell number → the capacity of its emptiest host

@@ -17,8 +17,8 @@ from scheduler_worker.core.fitting import FoundHosts
 from scheduler_worker.core.host_map import NO_AGENT
 from scheduler_worker.core.rule import Alternative, Rule
 
-NEAREST = 5  # near misses a record names
-NEAREST_BEYOND = 16  # near misses asked of placement: filters leave some out
+NEAREST = 5  # hosts in a record that nearly fit
+NEAREST_BEYOND = 16  # nearly fitting hosts to request from placement: filters reject some
 EXAMPLES = 3  # hosts named for each constraint
 MAX_REFUSED = 16  # how many refusals a record keeps
 # Codes of removals that are about the state of hosts, as the sentence names them; empty: by the constraint.
@@ -40,14 +40,14 @@ class Shortage:
     considered: int = 0
     removals: tuple[Removal, ...] = ()  # placement's constraints, then ours
     nearest: tuple[NearMiss, ...] = ()
-    may_pass: bool = False  # does something that passes by itself stand in the way?
+    may_pass: bool = False  # whether an obstacle is temporary
     is_reserved: bool = False  # whether only reservations of other requests are in the way
     named: bool = False  # the near misses are the hosts that the request names
     fitted: int = 0  # instances that would have a host, if all need one together
-    alternative_index: int = 0  # 0: the flavor asked for; n: the nth of or_else
+    alternative_index: int = 0  # 0: the requested flavor; n: the nth of or_else
     notes: tuple[str, ...] = ()
-    unknown: str = ""  # a place was asked for that there is not: what there is
-    refusal: str = ""  # the question itself cannot be meant
+    unknown: str = ""  # set if a named cell, zone or host does not exist: the existing names
+    refusal: str = ""  # why the request contradicts itself
 
     @property
     def code(self) -> str:

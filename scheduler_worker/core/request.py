@@ -259,8 +259,8 @@ class Prefilters:
 
     of_tenant: Mapping[str, tuple[str, ...]] | None = None  # project → its aggregates; None: not enabled
     tenants_need_one: bool = False
-    demanding: tuple[tuple[str, frozenset[str]], ...] = ()  # an aggregate, and the traits it demands
-    closed: tuple[str, ...] = ()  # cells
+    demanding: tuple[tuple[str, frozenset[str]], ...] = ()  # aggregate, and its required traits
+    closed: tuple[str, ...] = ()  # disabled cells
 
     def narrow(self, alternative: Alternative) -> Alternative:
         """Add the operators' constraints to a flavor alternative; they may exclude all hosts."""

@@ -17,9 +17,9 @@ from bus.requests import Flavor
 if TYPE_CHECKING:
     from scheduler_worker.core.host_map import AllHosts
 
-# Fields that belong to one request only. The request in a `Wish` lacks them, because equal requests share it.
+# Fields that belong to one request only. An `Alternative`'s request lacks them: equal requests share it.
 ITS_OWN: Mapping[str, Any] = {"request": "", "instances": (), "reply_to": ""}
-Number = Any  # a float of one host, or an array of floats for all that fit: they reckon alike
+Number = Any  # a float of one host, or an array of floats of all hosts, with the same operators
 UNKNOWN = float("nan")  # not reported
 Reads = Callable[[HostState], float]
 # The attributes that can be read by name. A version of 0 means that none was reported.
@@ -42,7 +42,7 @@ class Together:
     """The instances of a request that must share one host, before that host is chosen."""
 
     several: int
-    asked: Mapping[str, int]  # what all of them take of a host's own tree
+    asked: Mapping[str, int]  # amounts that all instances take from the host's provider tree
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,18 +52,18 @@ class Alternative:
     request: BuildRequested  # without the fields of a single request
     flavor: Flavor
     question: FindCandidates
-    alternative_index: int = 0  # 0: the flavor asked for; n: the nth of or_else
-    notes: tuple[str, ...] = ()  # what of the request means nothing here, one sentence each
-    preferred: Mapping[str, float] = field(default_factory=dict)  # traits, the flavor's too, by how much
+    alternative_index: int = 0  # 0: the requested flavor; n: the nth of or_else
+    notes: tuple[str, ...] = ()  # sentences about parts of the request without effect
+    preferred: Mapping[str, float] = field(default_factory=dict)  # trait → weight, also of the flavor
     # resource class → an amount that should be free, and its weight
     preferred_amounts: Mapping[str, tuple[int, float]] = field(default_factory=dict)
-    group: ServerGroup | None = None  # the one it joins, as it was a moment ago: the claim judges
-    members: Mapping[str, int] = field(default_factory=dict)  # root → how many of its group are there
+    group: ServerGroup | None = None  # the group to join; the claim checks it again
+    members: Mapping[str, int] = field(default_factory=dict)  # root → number of group members there
     together: Together | None = None  # several instances of an affinity group without members on any host
     same: frozenset[str] | None = None  # roots of the instances of `same_host`; None: no such hint
     different: frozenset[str] = frozenset()  # roots of the instances of `different_host`
     current_roots: frozenset[str] = frozenset()  # roots it holds already: a move's source
-    reserved: frozenset[str] = frozenset()  # of `question.not_roots`: not excluded by the request itself
+    reserved: frozenset[str] = frozenset()  # in `question.not_roots` because they are reserved
     why_reserved: Callable[[str], str] = field(default=str, compare=False)
 
     @property
@@ -104,9 +104,9 @@ class HostFacts(msgspec.Struct, frozen=True, gc=False):
     free: Mapping[str, int] = msgspec.field(default_factory=dict)
     capacity: Mapping[str, int] = msgspec.field(default_factory=dict)
     state: HostState | None = None  # None: no report so far
-    down: str = ""  # why it is held to be down
-    building: int = 0  # as it reported, and what was sent there since
-    failures: float = 0.0  # builds that failed there by its fault, fading with time
+    down: str = ""  # why the host counts as down
+    building: int = 0  # builds that the host reported, and builds sent since
+    failures: float = 0.0  # failed builds that the host caused, decaying with time
 
     def metadata(self, key: str) -> Iterator[str]:
         """Yield the values that the host's aggregates have for a metadata key."""
@@ -144,10 +144,10 @@ class Rule:
 
     name: str
     refuses: Refuses
-    code: str = ""  # what programs know the refusal by; the name by default
+    code: str = ""  # the reason code; the name by default
     # of the alternative or its request: flavor.name, image, hints.query, group; * for all
     reads: tuple[str, ...] = ()
-    passes: bool = False  # does its refusal pass by itself in seconds?
+    passes: bool = False  # whether a rejection passes within seconds
     # A mask of the accepted hosts: for filters that reject many hosts.
     admits: Callable[[View, Alternative], Number] | None = None
     # Whether the filter applies to a request; if not, no host is evaluated.
@@ -167,14 +167,14 @@ class Weigher:
     """
 
     name: str
-    value: Callable[[View, Alternative], Number]  # one plain number: all hosts are alike to it
+    value: Callable[[View, Alternative], Number]  # one number: all hosts are equal
     multiplier: float = 1.0
-    lowest: float | None = None  # the begin of the scale, also for lower values; None: the lowest value
+    lowest: float | None = None  # start of the scale, also for lower values; None: the lowest value
     least_span: float = 0.0
-    # Orders the allocation candidates of one host: the one with the highest sum over weighers is claimed.
+    # Sorts the allocation candidates of one host: the one with the highest sum over weighers is claimed.
     of_candidate: Callable[[Candidate], float] | None = None
     key: str = ""  # of the multiplier in aggregates' metadata; NAME_weight_multiplier by default
-    reads: tuple[str, ...] = ()  # as a rule does
+    reads: tuple[str, ...] = ()  # fields of a request, as for a filter
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "key", self.key or f"{self.name}_weight_multiplier")

@@ -20,7 +20,7 @@ from scheduler_worker.core.rule import Alternative, HostFacts, OneHost, View, We
 
 Scales = Sequence[RecordedScale]
 
-MOST = 1e300  # what is beyond counts as this
+MOST = 1e300  # larger values count as this
 Values = tuple[float, ...]  # values of one host for the weighers that differ between hosts
 RECORDED_REFUSED = 2  # rejected hosts in the record that would have been better
 AVOIDED = "placement refused it a moment ago"
@@ -135,7 +135,7 @@ class Weights:
     def read(self, facts: HostFacts) -> Values:
         view, alternative = OneHost(facts), self.found.alternative
         values = tuple([float(value(view, alternative)) for value in self._reads])
-        if sum(map(abs, values)) < MOST:  # then all of them are finite and of usual size
+        if sum(map(abs, values)) < MOST:  # then all values are finite and within the limit
             return values
         return tuple([scale.read(view, alternative) for scale in self._scales])
 
@@ -287,7 +287,7 @@ class Pick(msgspec.Struct, frozen=True, eq=False, gc=False):
     scores: dict[str, float]  # of the first host
     notes: tuple[str, ...] = ()
     spares: tuple[Candidate, ...] = ()
-    crossed: bool = False  # is the first of them in another scheduler's slice?
+    crossed: bool = False  # whether the first host is in another scheduler's share
 
     @property
     def root(self) -> str:

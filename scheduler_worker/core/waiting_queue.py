@@ -21,18 +21,18 @@ QueueKey = tuple[int, float, Id]  # −priority, arrival and id of a waiting req
 
 REMEMBERED = 20_000  # recent changes of hosts, for evaluations in progress
 MOST_QUEUES = 64  # classes whose first requests may reserve hosts
-MOST_ASKED = 64  # hosts a rule is asked about before one is kept without
+MOST_ASKED = 64  # hosts for which filters are evaluated before one is reserved without
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Prospect:
     """The hosts that would fit a request of one equivalence class if they were empty."""
 
-    size: int  # positions are below this
+    size: int  # size of placement's index
     positions: Ints
-    lacks: Floats  # how far each is from having room now; 0: it has
-    capacities: Floats  # how many could be there at most
-    root: Callable[[int], Root]  # of a position
+    lacks: Floats  # how far each host is from fitting now; 0: it fits
+    capacities: Floats  # how many instances fit at most on the empty host
+    root: Callable[[int], Root]  # root of the host at an index
     admits: Callable[[int], bool]  # whether no filter rejects the host permanently
 
 
@@ -56,10 +56,10 @@ class CapacityNeeded:
 class HostsFound:
     """The hosts that a search found for one equivalence class of waiting requests."""
 
-    fits: Mapping[Root, int]  # and for how many of the kind there is room, at most
-    refused: Roots = ()  # there is room, and a rule refuses them
-    passing: bool = False  # does something that passes by itself stand in the way?
-    more: bool = False  # it has stopped early
+    fits: Mapping[Root, int]  # host → maximum number of instances that fit
+    refused: Roots = ()  # hosts with capacity that a filter rejects
+    passing: bool = False  # whether an obstacle is temporary
+    more: bool = False  # the search stopped before all hosts were evaluated
 
 
 @dataclass(slots=True, eq=False)
@@ -71,14 +71,14 @@ class ClassQueue:
     needs: int  # instances of each request that are placed together or not at all
     waiting: list[QueueKey] = field(default_factory=list)  # in order, without requests on trial
     trying: set[QueueKey] = field(default_factory=set)
-    open: dict[Root, int] = field(default_factory=dict)  # would do, and for how many
-    untested: dict[Root, None] = field(default_factory=dict)  # something changed there
-    refused: set[Root] = field(default_factory=set)  # only rules stand in the way
-    failed_roots: set[Root] = field(default_factory=set)  # seemed to suit, and did not; unchanged since
-    swept: bool = False  # nothing but the sweep has found what is open
+    open: dict[Root, int] = field(default_factory=dict)  # fitting host → number of instances
+    untested: dict[Root, None] = field(default_factory=dict)  # changed hosts to evaluate
+    refused: set[Root] = field(default_factory=set)  # hosts that only filters reject
+    failed_roots: set[Root] = field(default_factory=set)  # hosts on which placing failed, unchanged since
+    swept: bool = False  # only the sweep found the fitting hosts
     more: bool = False  # more hosts would fit: the search stopped at the number of waiting requests
     all_hosts: bool = False  # all hosts are to be evaluated
-    retry_at: float | None = None  # when to do so again by itself
+    retry_at: float | None = None  # when to evaluate all hosts again without a change
 
     @property
     def first(self) -> QueueKey:
@@ -111,7 +111,7 @@ class NextRequest:
 
     request: Id
     excluded: frozenset[Root]
-    forgotten: bool = False  # nothing but the sweep has found a host for it
+    forgotten: bool = False  # only the sweep found a host for the request
 
 
 class HostData(Protocol):

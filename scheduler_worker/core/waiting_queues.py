@@ -24,7 +24,7 @@ from scheduler_worker.core.waiting_queue import (
 )
 
 TOO_MANY = 2_000  # changes in one step; beyond that every queue evaluates all hosts
-RETRY_SECONDS = 1.0  # where the obstacle is temporary
+RETRY_SECONDS = 1.0  # seconds before a retry if the obstacle is temporary
 
 
 class WaitingQueues:
@@ -34,7 +34,7 @@ class WaitingQueues:
         self._hosts = hosts
         self._waiting: dict[Id, tuple[ClassQueue, QueueKey]] = {}
         self._queues: dict[str, ClassQueue] = {}
-        self._watchers: dict[str, list[tuple[int, str]]] = {}  # class → amount and kind, in that order
+        self._watchers: dict[str, list[tuple[int, str]]] = {}  # resource class → (amount, class), sorted
         self._trials: dict[Id, Trial] = {}
         self._changes = ChangedHosts()
         self.reserved: dict[Root, HostReservation] = {}  # for the first requests of this process

@@ -15,10 +15,10 @@ from scheduler_worker.core.rules.state import GROUP
 
 DEVICES = ("PCI_DEVICE", "PGPU", "VGPU", "SRIOV_NET_VF")
 MOST = 99.0  # free devices; more make no difference
-UNAVAILABLE = -10_000.0  # what a metric weighs that is not there
+UNAVAILABLE = -10_000.0  # the value of a missing metric
 FEW_FAILURES = 3.0
-SOFT = 10.0  # at Nova's 1 all that spreads builds outweighs it: members of one group landed apart
-# What Nova calls them, and what berth did; the class's name may have its module before it.
+SOFT = 10.0  # with Nova's 1, spreading weighers outweigh it and separate a group
+# Names in Nova and former names; the class name may have its module in front.
 WEIGHERS_CALLED: Mapping[str, tuple[str, ...]] = {
     "RAMWeigher": ("ram",),
     "CPUWeigher": ("cpu",),
@@ -36,7 +36,7 @@ WEIGHERS_CALLED: Mapping[str, tuple[str, ...]] = {
     "free_vcpu": ("cpu",),
     "builds_in_flight": ("io_ops",),
 }
-# Weighers of Nova that are not needed: why not.
+# Weighers of Nova that berth does not need, with the reason.
 WEIGHERS_OF_OTHERS: Mapping[str, str] = {
     "CrossCellWeigher": "it is about moves between cells; a build may go to any cell, and none is preferred"
 }

@@ -33,7 +33,7 @@ class ParkedRequest:
     lacks: str  # why it has no host yet, in a sentence
     wakes: str = ""  # what would wake it
     decision: Decision = field(default_factory=Decision)
-    story: StoredContext = NO_CONTEXT  # of the message it came with
+    story: StoredContext = NO_CONTEXT  # trace of the request's message
     start: MoveStart | None = None  # the beginning of a move at its last evaluation
 
     @property

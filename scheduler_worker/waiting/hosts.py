@@ -31,7 +31,7 @@ class Sight:
 
     source: CandidateSource
     policy: ChoicePolicy
-    hosts: Callable[[], Hosts]  # as they are at this moment
+    hosts: Callable[[], Hosts]  # the present hosts
     alternatives: AlternativesOf
     _kinds: dict[str, BuildRequested] = field(default_factory=dict)
 
@@ -67,7 +67,7 @@ class Sight:
         shared = set[str]().union(*self.source.sharing.values())
         watches = []
         for alternative in self.alternatives(self._kinds[kind]):
-            if alternative.request.hints.query:  # which may want less of something
+            if alternative.request.hints.query:  # the query may require low amounts
                 return (CapacityNeeded(),)
             asked = {name: amount for name, amount in alternative.asked.items() if name not in shared}
             if not asked:

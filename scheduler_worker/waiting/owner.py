@@ -74,7 +74,7 @@ class WaitingOwner:
         store.queues.reserve_elsewhere(reserved)
         left_behind = self._silent(others, owners - {store.name})
         if left_behind:
-            _ = store.sight.source.seen  # Unavailable before placement's memory is there: not yet
+            _ = store.sight.source.seen  # raises Unavailable until placement's index is loaded
         for owner in left_behind:
             await self._adopt(owner, others)
         self._queue.recheck()
@@ -99,7 +99,7 @@ class WaitingOwner:
         try:
             async with self._store.database.write() as tx:
                 await parked.RELEASE(tx, owner=self._store.name)
-        except Exception as problem:  # the end of a worker is not the time to wait for its database
+        except Exception as problem:  # a stopping worker does not wait for its database
             log.warning("could not let go of %d requests: %s", len(self._store.requests), problem)
 
     def _silent(self, schedulers: list[OtherScheduler], owners: set[str]) -> list[str]:
@@ -189,11 +189,11 @@ Deletes = Sequence[BuildDeleteRequested]
 class _Fenced(msgspec.Struct):
     """Placement's answers after it was asked to retire the builds to cancel, by the state of each build."""
 
-    ended: list[Id] = msgspec.field(default_factory=list)  # they will never have a host
+    ended: list[Id] = msgspec.field(default_factory=list)  # builds that are retired now
     held: dict[Id, Held] = msgspec.field(default_factory=dict)
-    shelved: dict[Id, str] = msgspec.field(default_factory=dict)  # they hold nothing for now; in which cell
-    ended_builds: dict[Id, str] = msgspec.field(default_factory=dict)  # they had one, and have ended: how
-    # builds that ended before without a host: how
+    shelved: dict[Id, str] = msgspec.field(default_factory=dict)  # shelved build → its cell
+    ended_builds: dict[Id, str] = msgspec.field(default_factory=dict)  # ended build that had a host → its end
+    # build that ended before without a host → its end
     before: dict[Id, str] = msgspec.field(default_factory=dict)
 
 
@@ -215,7 +215,7 @@ class Cancelling:
             await self._answer(asked, False, "no build or waiting request has this id", known=False)
             return ()
         fenced = await self._fence((asked.build,), DELETED)
-        found = await self._waiting(asked.build)  # it may have come to wait meanwhile
+        found = await self._waiting(asked.build)  # the build may have begun to wait in the meantime
         if found is not None:
             return await self._end_wait(asked, found)
         if fenced.held or fenced.shelved:
@@ -293,7 +293,7 @@ class Cancelling:
                     fenced.ended_builds[build] = cause
                 case Held():
                     fenced.held[build] = result
-                case Contended() | OutsideCell():  # no wall is around a scheduler
+                case Contended() | OutsideCell():  # OutsideCell cannot happen: a scheduler is in no cell
                     raise Retry(0.5, f"the claim of {build} is contended")
         return fenced
 

@@ -68,7 +68,7 @@ class RetryLater(Struct, frozen=True):
 
 
 Evaluated = Ended | StillWaiting | RetryLater
-UndoPlaced = Callable[[Any], Awaitable[Message | None]]  # ends what was placed where no conductor is
+UndoPlaced = Callable[[Any], Awaitable[Message | None]]  # ends builds and moves that no conductor consumed
 Results = Sequence[tuple[ParkedRequest, Evaluated]]
 
 

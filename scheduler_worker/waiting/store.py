@@ -68,7 +68,7 @@ class WaitingStore:
     def enter_again(self, entry: ParkedRequest) -> None:
         """Add or replace a waiting request after computing its equivalence class again."""
         order, event = self._begin(entry)
-        if event.refusal:  # it has become unreadable
+        if event.refusal:  # the request has become invalid
             entry = replace(entry, until=self._clock.now(), lacks=event.refusal)
         kind = self.kind(order)
         self.leave([entry.request])

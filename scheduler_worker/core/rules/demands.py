@@ -19,9 +19,9 @@ from scheduler_worker.core.attributes import (
 )
 from scheduler_worker.core.rule import Alternative, HostFacts, Number, Rule, View, array_rule
 
-TENANT = "filter_tenant_id"  # and whatever begins so: one key holds only so many
+TENANT = "filter_tenant_id"  # and keys with this prefix, because the value of one key is limited
 _AGGREGATES = "aggregate_instance_extra_specs:"
-_IMAGES = ("hw_", "img_", "os_")  # how properties of images begin
+_IMAGES = ("hw_", "img_", "os_")  # prefixes of image properties
 _OLDER = {"architecture", "hypervisor_type", "hypervisor_version_requires", "vm_mode", "auto_disk_config"}
 
 

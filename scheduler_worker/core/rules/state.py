@@ -150,7 +150,7 @@ def enabled() -> Rule:
 
     def admits(view: View, alternative: Alternative) -> Number:
         open_ = view.fact("enabled", 1.0) > view.fact("forced_down", 0.0)
-        # otherwise placement has rejected such hosts already
+        # without it, placement has rejected such hosts already
         if DISABLED not in alternative.question.root_forbidden:
             open_ = open_ & (view.has(DISABLED) == 0)
         return open_ & (view.has(FORCED_DOWN) == 0)
@@ -171,7 +171,7 @@ def zone() -> Rule:
             return None
         return f"in zone {', '.join(map(repr, zones)) or repr('')}, not in {asked!r}"
 
-    # Where the question names the zone, placement has offered no host of another.
+    # If the search names the zone, placement returns no host of another zone.
     return Rule(
         "zone",
         refuses,
@@ -184,7 +184,7 @@ def io_ops(*, max_io_ops_per_host: int = 8) -> Rule:
     """Accept hosts with fewer builds in progress than `max_io_ops_per_host`; aggregates may override it."""
     key = "max_io_ops_per_host"
 
-    def refuses(host: HostFacts, alternative: Alternative) -> str | None:  # by hand, for every boot asks it
+    def refuses(host: HostFacts, alternative: Alternative) -> str | None:  # no helpers: every boot calls it
         most = host.limit(key, max_io_ops_per_host)
         return None if host.building < most else f"building {host.building} already, at most {most:g} at once"
 
