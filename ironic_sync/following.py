@@ -52,7 +52,7 @@ class Following:
         self._opened: dict[str, float] = {}  # reported as open, and not yet seen in placement
 
     def moment(self) -> Moment:
-        """Return the current time and count of notifications, to be stored before nodes are read."""
+        """Return the current time and number of notifications, to be stored before nodes are read."""
         return self.beliefs.moment(self.clock.now())
 
     async def handle(self, bodies: Sequence[bytes]) -> None:

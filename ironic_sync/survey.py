@@ -1,4 +1,4 @@
-"""Compares Ironic's nodes, either all or the recently changed ones, with their providers in placement."""
+"""Compares all or the recently changed nodes of Ironic with their providers in placement."""
 
 import asyncio
 import logging

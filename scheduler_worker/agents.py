@@ -134,7 +134,7 @@ class Agents:
         return self._listening.seconds - self.opened < self.grace
 
     def level(self, agent_at: Ints) -> Numbers:
-        """Return each agent's last report, permitted silence and first report, and whether it is partial."""
+        """Return each agent's last report, permitted silence, first report, and whether it omits hosts."""
         return self._table.take(agent_at, axis=1)
 
     def number(self, name: AgentKey) -> int:

@@ -54,7 +54,7 @@ def handover(build: Build, order: HandoverProgress, now: float, limits: AttemptL
 
 
 def handover_in_other_phase(build: Build, order: HandoverProgress) -> Effects:
-    """Answer an order to move to another cell if the build is in another move or on its way back."""
+    """Answer an order to move to another cell if the build returns from a move or is in another move."""
     move = phases.open_move(build).id
     if order.move == move:
         return phases.waited_for(build)

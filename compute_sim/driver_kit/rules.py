@@ -54,7 +54,7 @@ async def _tree_accepts_use(stand: DriverStand) -> None:
 
 
 async def _facts_are_valid(stand: DriverStand) -> None:
-    """The driver returns facts of the hypervisor that a heartbeat can report."""
+    """The driver returns properties of the hypervisor that a heartbeat can report."""
     facts = stand.guest_driver.facts()
     state = HostState(
         root=stand.roots[0],

@@ -195,7 +195,7 @@ class Conductor:
         self.emit(SentNotification(action, phase, node, request, shown, asked, silent, more))
 
     def plan_fault(self, node: SimNode, kind: Kind, fault: Fault | None) -> None:
-        """Plan a failure of the node's next work of this kind; None removes the planned failure."""
+        """Plan a failure of the node's next work of this type; None removes the planned failure."""
         if fault is None:
             self._planned.pop((node.uuid, kind), None)
         else:

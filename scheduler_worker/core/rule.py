@@ -115,7 +115,7 @@ class HostFacts(msgspec.Struct, frozen=True, gc=False):
                 yield aggregate.metadata[key]
 
     def limit(self, key: str, otherwise: float) -> float:
-        """Return the lowest number that the host's aggregates have for a metadata key, or the default."""
+        """Return the lowest number that the host's aggregates have for a metadata key, or `otherwise`."""
         return min(numbers(self.metadata(key)), default=otherwise) if self.aggregates else otherwise
 
     @property
@@ -249,7 +249,7 @@ class OneHost(msgspec.Struct, frozen=True, gc=False):
         return then if condition else otherwise
 
     def override(self, key: str, otherwise: float) -> Number:
-        """Return the lowest number that the host's aggregates have for a metadata key, or the default."""
+        """Return the lowest number that aggregates set for the host under a metadata key, or the default."""
         return self.host.limit(key, otherwise)
 
 

@@ -107,7 +107,7 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class NextRequest:
-    """The queues' decision to place a waiting request now, on any host except the excluded ones."""
+    """The queues' decision to place a waiting request now, on any host that is not excluded."""
 
     request: Id
     excluded: frozenset[Root]
@@ -174,7 +174,7 @@ class ChangedHosts:
 def reservations(
     queues: Sequence[ClassQueue], prospect: Callable[[str], Prospect], before: Roots
 ) -> dict[Root, HostReservation]:
-    """Return the hosts reserved for the first request of each queue; keep earlier ones if possible."""
+    """Return the hosts reserved for the first request of each queue, if possible the same as before."""
     reserved: dict[Root, HostReservation] = {}
     covered: Bools = np.zeros(0, np.bool_)
     for queue in queues[:MOST_QUEUES]:

@@ -159,7 +159,7 @@ class WaitingBuilds:
 
 
 def given_up(order: Order, entry: ParkedRequest, last: events.Park) -> Order:
-    """Return the order of an expired waiting request, with the reason from its last evaluation."""
+    """Return the order for an expired waiting request, with the reason from its last evaluation."""
     lacks = last.why if last.shorts else entry.lacks
     decision = decision_of(last) if last.shorts else entry.decision
     decision = structs.replace(decision, code="waited")

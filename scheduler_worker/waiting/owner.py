@@ -93,7 +93,7 @@ class WaitingOwner:
                     return
 
     async def release_ownership(self) -> None:
-        """Release this scheduler's waiting requests when it stops, so that another one takes them over."""
+        """Release this scheduler's waiting requests when it stops; another scheduler takes them over."""
         if not self._store.requests:
             return
         try:
