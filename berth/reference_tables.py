@@ -198,9 +198,9 @@ def options(choosable: Choosable) -> list[str]:
 def tables_of_rules(settings: Settings) -> Iterator[tuple[tuple[str, str, str], list[tuple[Choosable, str]]]]:
     """Yield the titles of the table of filters, and each with `yes` if it is on; the same of weighers."""
     admit = [(rule, "yes" if rule.on else "") for rule in filters(settings)]
-    yield ("filter", "on", "admits a host if"), admit
+    yield ("filter", "on", "what it does"), admit
     weigh = [(rule, f"{rule.multiplier:g}" if rule.multiplier else "") for rule in weighers(settings)]
-    yield ("weigher", "multiplier", "counts"), weigh
+    yield ("weigher", "multiplier", "what it does"), weigh
 
 
 def rules_markdown(settings: Settings) -> str:

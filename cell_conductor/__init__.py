@@ -1,4 +1,4 @@
-"""Runs the builds of a cell: orders each build, tries the next host if one fails, and reports each end."""
+"""Runs the builds of a cell: orders agents to build, tries the next host after a failure, reports the end."""
 
 from cell_conductor.audit import HeldByCell, PlaceByCell, Standing, census, held_by_cell, places
 from cell_conductor.core.events import AttemptLimits

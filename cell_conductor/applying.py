@@ -1,4 +1,4 @@
-"""Applies events to builds (recent builds are cached), and stores the result before anything is published."""
+"""Applies events to builds, and stores the result before any message is published; caches recent builds."""
 
 import logging
 from collections.abc import Iterable, Mapping
@@ -30,7 +30,7 @@ MOVE_LATER = 5.0  # seconds, while the build is in another move
 
 
 class EventApplier:
-    """The application of events to the builds of one cell, and the cache of stored builds."""
+    """Applies events to the builds of one cell and stores them; caches builds that wait for an event."""
 
     def __init__(self, database: Database, limits: AttemptLimits, clock: Clock) -> None:
         self.database = database
@@ -46,7 +46,7 @@ class EventApplier:
         return applied | await self._read(rest) if rest else applied
 
     def cache(self, builds: Iterable[Build]) -> None:
-        """Cache builds as they were stored; settled builds are removed from the cache."""
+        """Cache builds as they were stored; remove builds from the cache that wait for no event."""
         for build in builds:
             self.cached.pop(build.id, None)
             if build.status in UNSETTLED_STATUSES:
@@ -100,7 +100,7 @@ class EventApplier:
             for id_, event in events.items():
                 before = known.get(id_)
                 placed = placed_by(event)
-                if placed is not None and placed.move in ended:  # read here, as it may have just ended
+                if placed is not None and placed.move in ended:  # read here: the move may have just ended
                     applied[id_] = before, end_messages(ended[placed.move])
                     continue
                 if placed is not None and (why := postpone_reason(before, placed)):
@@ -138,7 +138,7 @@ def _as_stored(changed: Build) -> Build:
 def _moves_of(
     before: Build | None, after: Build | None, effects: Effects, placed: MovePlaced | None, now: float
 ) -> list[tuple[BuildMove, MovePlaced]]:
-    """Return the changed move of a build with its placement, or a move that ended before it began."""
+    """Return a build's changed move and the message that placed it, or a move that never began."""
     move = after.move if after is not None else None
     if move is not None and (before is None or before.move is not move):
         return [(move, placed if placed is not None and placed.move == move.id else move.placed)]
@@ -163,7 +163,7 @@ def _log_abandoned_leftovers(before: Build, after: Build) -> None:
 
 
 def _log_contradiction(build: Build, event: Event) -> None:
-    """Log a failure reported for an active build: it may have been adopted without its agent finding it."""
+    """Log that an agent reported a failure of an active build, for example after a wrong adoption."""
     if isinstance(event, AgentReported) and event.outcome == "failed" and build.status == "active":
         log.warning(
             "build %s is active, but agent %s reports its attempt %d on %s as failed: %s",

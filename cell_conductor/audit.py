@@ -1,4 +1,4 @@
-"""Reads of a cell for lists, audits and repairs: builds by page, and the resources that each should hold."""
+"""Reads the builds of a cell for lists, audits and repairs, with the resources that each should hold."""
 
 from collections.abc import Collection
 
@@ -32,7 +32,7 @@ _CENSUS = sql("SELECT id, version, status, root, generation FROM builds")
 
 
 class Standing(Compact, frozen=True):
-    """The values of a build that `berth audit` compares with placement."""
+    """The fields of a build that `berth audit` compares with placement."""
 
     status: str
     root: str
@@ -41,7 +41,7 @@ class Standing(Compact, frozen=True):
 
 
 async def census(database: Database) -> dict[str, Standing]:
-    """Return for every build of this conductor the values that `berth audit` compares with placement."""
+    """Return for every build of this cell the fields that `berth audit` compares with placement."""
     async with database.read() as tx:
         rows = await _CENSUS(tx)
     names = Standing.__struct_fields__
@@ -49,13 +49,13 @@ async def census(database: Database) -> dict[str, Standing]:
 
 
 class HeldByCell(Compact, frozen=True):
-    """The resources that a build should hold by its cell's records."""
+    """The cell's record of a build, which shows which resources the build should hold."""
 
     status: str
     attempt: int  # of its guest; during a move, of the destination
     left: frozenset[int] = frozenset()  # attempts with leftovers
     unreadable: bool = False  # its leftovers are unreadable
-    moves: bool = False  # in a move, whatever its status
+    moves: bool = False  # the build is in a move, also if its status shows another state
     came: bool = False  # from another cell, which may know more attempts
 
     @property
@@ -63,7 +63,7 @@ class HeldByCell(Compact, frozen=True):
         return self.moves or self.status in ("moving", "verifying")
 
     def merged_with(self, other: "HeldByCell") -> "HeldByCell":
-        """Return the merged records of two cells about a build that moved between them."""
+        """Merge the records of two cells about a build that moved between them."""
         current, left = (other, self) if self.status == "moved" else (self, other)
         return HeldByCell(
             current.status,
@@ -76,7 +76,7 @@ class HeldByCell(Compact, frozen=True):
 
 
 async def held_by_cell(database: Database, builds: Collection[str]) -> dict[str, HeldByCell]:
-    """Return the resources that each build of this conductor should hold."""
+    """Return the cell's record of each build, to compare its resources with placement."""
     async with database.read() as tx:
         rows = await _SELECT(tx, [(build,) for build in builds])
     found = {}
@@ -96,7 +96,7 @@ _ACTIVE = sql(f"SELECT {BUILD} FROM builds WHERE status = 'active' AND placed <>
 
 
 class PlaceByCell(Compact, frozen=True):
-    """The host and allocations of one active build."""
+    """The host and allocations of an active build."""
 
     build: str
     cell: str
@@ -107,7 +107,7 @@ class PlaceByCell(Compact, frozen=True):
 
 
 async def places(database: Database) -> dict[str, PlaceByCell]:
-    """Return the host and allocations of every active build of this conductor, except unreadable ones."""
+    """Return the host and allocations of every active build of this cell, except unreadable builds."""
     async with database.read() as tx:
         rows = await _ACTIVE(tx)
     return {
@@ -131,7 +131,7 @@ async def instances_page(tx: Transaction, question: FindInstances) -> InstancesF
     if question.statuses:
         conditions.append(status_in(question.statuses))
         if set(question.statuses).issubset(UNSETTLED_STATUSES):
-            conditions.append(UNSETTLED)  # in the words of an index; otherwise all builds would be read
+            conditions.append(UNSETTLED)  # literally as in the index, else all builds are read
     else:
         conditions.append("status NOT IN ('deleted', 'moved')")
     conditions.append("placed <> ''")  # without a placement there is nothing to show

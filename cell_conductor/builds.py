@@ -1,7 +1,7 @@
-"""The builds of one cell: applies events, stores the result and asks placement where necessary.
+"""Applies events to the builds of one cell, stores the result, and sends claims and releases to placement.
 
-A build is stored before anything is ordered for it. Messages are returned and published after everything is
-stored. After a crash in between, the redelivered event makes the stored build return the same messages.
+A build is stored before any order is sent for it. Messages are returned, and published after all is stored.
+After a crash in between, the redelivered event makes the stored build return the same messages.
 """
 
 import logging
@@ -43,15 +43,15 @@ AskMany = Callable[[Sequence[A]], Awaitable[Sequence[R]]]
 
 _Reminder = AgentReported | BuildOrdered | DestroyOrdered | HandoverReported | MoveOrdered | MoveReported
 
-ROUNDS = 6  # questions to placement for one event: a refused swap, then a release; the rest is for lost races
-AWAITED_SECONDS = 60.0  # a build may be reported before it is known here, after its host was reshaped
+ROUNDS = 6  # questions to placement for one event: a refused swap, a release, and retries
+AWAITED_SECONDS = 60.0  # a reshape may be reported before the build arrives here
 PAGE = 1000
 PRUNE_PAGE = 5000
 KEEP = 7 * 86400.0
 
 
 class Builds:
-    """The builds of one cell: events are applied and stored in the cell's database."""
+    """The builds of one cell: applies events to them and stores them in the cell's database."""
 
     def __init__(
         self,
@@ -76,13 +76,13 @@ class Builds:
         self._silent = retrying(self.clock, otherwise=lambda *_: [])(self._probed_agents)
 
     async def start_many(self, placed: Sequence[BuildPlaced]) -> Sequence[Outcome]:
-        """Store and order new builds. A known build returns its last messages again."""
+        """Store new builds and return their orders; for a known build return its last messages again."""
         now = self.clock.now()
         first = {message.build: position for position, message in reversed(list(enumerate(placed)))}
         made: dict[int, tuple[Build, Effects]] = {}
         for position in first.values():
             build, effects = step(None, placed[position], now, self.limits)
-            assert build is not None  # whatever is placed is a build
+            assert build is not None  # a BuildPlaced always makes a build
             made[position] = build, effects
         added = await self._add([build for build, _ in made.values()], now)
         new = {position: effects for position, (build, effects) in made.items() if build.id in added}
@@ -91,7 +91,7 @@ class Builds:
         return await self.addressed([new[at] if at in new else next(fates) for at in range(len(placed))])
 
     async def report_many(self, reports: Sequence[AgentReported]) -> Sequence[Outcome]:
-        """Apply reports of agents; one by the former agent of a node repeats the orders to the new agent."""
+        """Apply agents' reports; if a node has a new agent, ignore the former agent and repeat its orders."""
         outdated = await self.ring.outdated(reports)
         for report in (reports[position] for position in sorted(outdated)):
             log.warning(
@@ -111,7 +111,7 @@ class Builds:
         return await self.apply([(message.build, message) for message in messages])
 
     async def apply(self, events: Sequence[tuple[str, Event]]) -> Sequence[Outcome]:
-        """Handle events; orders that follow are sent to the agents that own the nodes now."""
+        """Apply events to builds, and address the resulting orders to the nodes' current agents."""
         return await self.addressed(await self.handle(events))
 
     async def addressed(self, outcomes: Sequence[Outcome]) -> Sequence[Outcome]:
@@ -124,7 +124,7 @@ class Builds:
         ]
 
     async def reshape_many(self, reshapes: Sequence[BuildReshaped]) -> Sequence[Outcome]:
-        """Apply reshapes of hosts to builds; a recent one is retried while its build is unknown."""
+        """Apply reshapes of hosts to builds; retry a recent reshape while its build is unknown."""
         async with self.database.read() as tx:
             known = await store.load(tx, {reshaped.build for reshaped in reshapes})
         young = self.clock.now() - AWAITED_SECONDS
@@ -152,13 +152,13 @@ class Builds:
             return await instances_page(tx, question)
 
     async def time_out(self) -> Sequence[AgentReported | MoveReported]:
-        """Return reminders for builds and moves whose agents are silent, and for guests left behind."""
+        """Return a reminder for each build or move with an overdue agent or an overdue guest left behind."""
         async with self.database.read() as tx:
             late = await store.overdue(tx, self.clock.now(), PAGE)
         return [overdue(build) if build.moving is None else reminder(build) for build in late]
 
     async def resume(self) -> Sequence[_Reminder]:
-        """Repeat the unanswered messages: at the first call of all builds, later of silent ones."""
+        """Repeat unanswered messages: for all builds at the first call, later for silent builds only."""
         now = self.clock.now()
         since = now - self.limits.stalled_after if self._resumed else now
         builds: list[Build] = []
@@ -174,12 +174,12 @@ class Builds:
         return await self._reminders(builds)
 
     async def move(self) -> Sequence[_Reminder]:
-        """Send the unanswered orders for nodes to the nodes' new agents."""
+        """Repeat the unanswered orders for nodes that have a new agent."""
         roots = frozenset(self.ring.moved)
         return await self._reminders(await self.ring.builds_moved(), roots)
 
     async def _reminders(self, builds: Iterable[Build], roots: Collection[str] = ()) -> list[_Reminder]:
-        """Return the messages that builds wait for, and orders to destroy their leftovers on these hosts."""
+        """Return unanswered messages again, and orders to destroy guests left behind on the given hosts."""
         now = self.clock.now()
         effects: list[Message] = []
         for build in builds:
@@ -188,7 +188,7 @@ class Builds:
         return [message for message in addressed if isinstance(message, _Reminder)]
 
     async def prune(self) -> None:
-        """Delete builds and moves that ended long ago and hold nothing."""
+        """Delete records of builds and moves that ended long ago and hold no resources."""
         self._applier.cached.clear()  # a build that is placed again after pruning starts at version 0 again
         before = self.clock.now() - KEEP
         for prune in (store.PRUNE, store.PRUNE_MOVES):
@@ -198,7 +198,7 @@ class Builds:
                     pruned = len(await prune(tx, before=before, most=PRUNE_PAGE))
 
     async def handle(self, events: Sequence[tuple[str, Event]]) -> list[Outcome]:
-        """Return one outcome for each event; events of the same build are handled one after another."""
+        """Return one outcome for each event; events of the same build are applied one after another."""
         outcomes: list[Outcome] = [None] * len(events)
         waiting = list(enumerate(events))
         while waiting:
@@ -254,7 +254,7 @@ class Builds:
         }
 
     async def claim_each(self, questions: Sequence[ClaimRequested]) -> list[ClaimResult | str]:
-        """Return placement's answer to each claim, or why placement cannot judge that claim."""
+        """Return placement's answer to each claim, or the text of its refusal to judge the claim."""
         if not questions:
             return []
         try:
@@ -285,13 +285,13 @@ class Builds:
         return added
 
     async def _probed_agents(self, silent: Statement, since: float, now: float, after: str) -> list[Build]:
-        """Return builds after this id without activity since then, and count this as activity."""
+        """Return builds after the id `after` that were inactive since `since`; mark them as active now."""
         async with self.database.write() as tx:
             return store.readable(await silent(tx, since=since, now=now, after=after, most=PAGE))
 
 
 def _to_be_placed(known: Build | None, reshape: BuildReshaped) -> bool:
-    """Return whether the placement of a build, or of its next move, has not arrived."""
+    """Return whether the message that places a build, or its next move, has not arrived yet."""
     if known is None:
         return True
     later = known.generation is not None and reshape.generation > known.generation

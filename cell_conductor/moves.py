@@ -1,4 +1,4 @@
-"""Receives messages about moves, and about the adoption of instances that existed before berth."""
+"""Handles messages about moves, and about adoptions of instances that existed before berth."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -25,14 +25,14 @@ METAL = "an instance on bare metal does not move: its node is all of it"
 
 
 class CellMoves:
-    """The messages of one cell about moves and adoptions."""
+    """Handles the moves and adoptions of one cell."""
 
     def __init__(self, builds: Builds) -> None:
         self.builds = builds
         self.database = builds.database
 
     async def place_many(self, placed: Sequence[MovePlaced]) -> Sequence[Outcome]:
-        """Begin each placed move; a move that has ended repeats its end."""
+        """Begin each placed move; for a move that has ended, return its final messages again."""
         async with self.database.read() as tx:
             known = await store.load(tx, {move.build for move in placed})
             ever = {build.id for build in known.values() if build.placed is not None}
@@ -79,7 +79,7 @@ class CellMoves:
         return Retry(0.5, "placement is contended") if isinstance(result, Contended) else None
 
     async def adopt_many(self, requests: Sequence[BuildAdoptRequested]) -> Sequence[Outcome]:
-        """Return one outcome for each request; a second request for the same build is retried."""
+        """Adopt instances; return one outcome for each request, a retry for a second request of a build."""
         first = {request.build: position for position, request in reversed(list(enumerate(requests)))}
         outcomes: list[Outcome] = [Retry(0.5, "the same build is being adopted")] * len(requests)
         async with self.database.read() as tx:
@@ -128,7 +128,7 @@ class CellMoves:
             match answer:
                 case Claimed(generation=generation):
                     adoption = Adoption(request, replace(held, generation=generation))
-                case Refused():  # its allocation breaks a current rule; it holds it all the same
+                case Refused():  # the allocation breaks a current limit, but the instance holds it
                     adoption = Adoption(request, held)
                 case _:
                     adoption = Adoption(request, why="others claim for it at the same time: try again")

@@ -1,7 +1,7 @@
-"""Leases of agents and ownership of bare-metal nodes, in the cell's database.
+"""Grants leases to agents, and stores in the cell's database which agent owns each bare-metal node.
 
-Any number of conductors may run this. Decisions are made under the lock of a pool, and rights follow from
-stored data. Clocks of different machines are never compared (`Sightings` in `core/ring.py`).
+Several conductors may run this at a time. Each decides under the lock of a pool, from stored data. Clocks of
+different machines are never compared (`Sightings` in `core/ring.py`).
 """
 
 import logging
@@ -37,14 +37,14 @@ log = logging.getLogger(__name__)
 CHECKS_PER_LEASE = 8  # checks of agents in the duration of a lease
 IDLE_SECONDS = 1.0  # between checks without agents that share nodes
 STRAYS_EVERY = 5.0  # seconds between checks for free nodes at disabled agents
-REST = 50  # as a multiple of the last check's duration, if that is longer
+REST = 50  # minimum pause, as a multiple of the last check's duration
 PAGE = 5000  # nodes in one answer
 SHOWN = ("agent", "pool", "alive", "disabled", "epoch", "lease", "heard")  # to operators
 FORGOTTEN_AFTER = 7 * 86400.0
 
 
 class Ring:
-    """The agents and bare-metal nodes of one cell, and the commands of operators about them."""
+    """Grants leases and nodes to the agents of one cell, and executes operators' commands about nodes."""
 
     def __init__(self, database: Database, clock: Clock, lease: float) -> None:
         self.database = database
@@ -53,9 +53,9 @@ class Ring:
         self.moved: set[str] = set()  # nodes with a new owner, which needs all open orders again
         self._sightings = Sightings(lease / 2)
         self._pools: set[str] | None = None  # pools with agents; unknown until the first check
-        self._settled: dict[str, object] = {}  # pool → agents at the last deal
+        self._settled: dict[str, object] = {}  # pool → agents at the last distribution
         self._strays_at = self._look_at = float("-inf")
-        # A transaction that lost a race is retried. What is not settled then is left to the next check.
+        # A transaction that lost a race is retried. Remaining changes are made at the next check.
         busy = LeaseAnswered(refused="others change it all the time")
         self.lend = retrying(self.clock, otherwise=lambda asked: busy)(self._lend_once)
         again = AgentEditAnswered(refused="other processes keep changing it: try again")
@@ -63,7 +63,7 @@ class Ring:
         self.settle = retrying(self.clock, otherwise=lambda pool: None)(self._settle_once)
 
     async def _lend_once(self, asked: LeaseAsked) -> LeaseAnswered:
-        """Return an agent's lease, and the changes of the nodes that it may act on."""
+        """Grant or extend an agent's lease; return it with the changes of the nodes that the agent owns."""
         agent, pool = asked.agent, asked.pool
         self._sightings.renewed(self.clock.monotonic())
         async with self.database.write() as tx:
@@ -110,7 +110,7 @@ class Ring:
         return made
 
     async def report_nodes(self, report: NodesReported) -> NodesTaken:
-        """Apply a report of the existing nodes of a pool: add new ones, and mark missing ones as deleted."""
+        """Apply a report of all nodes of a pool: add new nodes, and mark missing nodes as deleted."""
         pool, named = report.pool, set(report.nodes)
         async with self.database.write() as tx:
             version = await store.lock(tx, pool)
@@ -132,7 +132,7 @@ class Ring:
         return NodesTaken(new=new, gone=len(removed))
 
     async def check_leases(self) -> None:
-        """End expired leases of agents, and deal the nodes of these agents to others."""
+        """End the expired leases of agents, and distribute their nodes over the other agents."""
         now = self.clock.monotonic()
         if now < self._look_at:
             return
@@ -185,7 +185,7 @@ class Ring:
             await store.FORGET(tx, before=self.clock.now() - FORGOTTEN_AFTER)
 
     async def addressed(self, messages: Sequence[Message]) -> list[Message]:
-        """Return orders addressed to the agents that own the nodes now, whichever agent was named before."""
+        """Return the messages with each order addressed to the agent that owns the node now."""
         orders = [message for message in messages if isinstance(message, BuildOrdered | DestroyOrdered)]
         pools = await self._known_pools() if orders else None
         if not pools:
@@ -215,7 +215,7 @@ class Ring:
         return self._pools
 
     async def outdated(self, reports: Sequence[AgentReported]) -> set[int]:
-        """Return the positions of reports by agents that do not own the reported node any more."""
+        """Return the indices of the reports from agents that no longer own the reported node."""
         fenced = {report.root for report in reports if report.epoch}
         if not fenced:
             return set()
@@ -227,7 +227,7 @@ class Ring:
         }
 
     async def owned(self, roots: Iterable[str]) -> set[str]:
-        """Return which of these root providers are bare-metal nodes that agents share."""
+        """Return which of the given root providers are bare-metal nodes of a pool."""
         return set(await self._owners(set(roots))) if await self._known_pools() else set()
 
     async def _owners(self, roots: Iterable[str]) -> dict[str, tuple[str, int]]:
@@ -235,7 +235,7 @@ class Ring:
             return await store.owners(tx, sorted(roots))
 
     async def builds_moved(self) -> list[Build]:
-        """Return the builds on nodes that another agent has taken over since the last call."""
+        """Return the builds on nodes that have got a new agent since the last call."""
         roots, self.moved = self.moved, set()
         if not roots:
             return []

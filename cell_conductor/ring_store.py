@@ -1,4 +1,4 @@
-"""All SQL about ownership of bare-metal nodes. Takes and returns values, never rows."""
+"""SQL for leases and bare-metal nodes. Functions take and return values, not rows."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
@@ -89,7 +89,7 @@ _ON = sql(
 
 
 async def renew(tx: Transaction, asked: LeaseAsked, now: float) -> RingMember | None:
-    """Extend the lease of an agent; return None if this run of the agent has none."""
+    """Extend the lease of an agent; return None if the running agent process has no lease."""
     rows = await _RENEW(
         tx, agent=asked.agent, pool=asked.pool, run=asked.run, epoch=asked.epoch, seen=asked.seen, now=now
     )
@@ -99,7 +99,7 @@ async def renew(tx: Transaction, asked: LeaseAsked, now: float) -> RingMember | 
 async def join(
     tx: Transaction, asked: LeaseAsked, before: RingMember | None, lease: float, now: float
 ) -> RingMember | None:
-    """Store a lease for an agent without a valid one; return None after a concurrent change."""
+    """Store a new lease for an agent; return None if another process changed the lease first."""
     given: dict[str, Any] = {"agent": asked.agent, "pool": asked.pool, "run": asked.run, "now": now}
     seen = (before.epoch, before.beat) if before is not None else (-1, -1)
     return _member(await _JOIN(tx, **given, lease=lease, epoch=seen[0], beat=seen[1]))
@@ -111,7 +111,7 @@ async def members(tx: Transaction, pool: str = "") -> list[RingMember]:
 
 
 async def lock(tx: Transaction, pool: str) -> int:
-    """Lock this pool's nodes until the transaction ends, and return their version."""
+    """Lock the nodes of a pool until the transaction ends, and return the version of the pool."""
     version: int = (await _LOCK(tx, pool=pool))[0]["version"]
     return version
 
@@ -126,7 +126,7 @@ async def nodes(tx: Transaction, pool: str) -> list[RingNode]:
 
 
 async def changed(tx: Transaction, pool: str, agent: str, seen: int, most: int) -> tuple[list[NodeLent], int]:
-    """Return the nodes of an agent that changed since this version of the pool, and the present version."""
+    """Return an agent's nodes that changed after version `seen` of the pool, and the last version read."""
     rows = await _CHANGED(tx, pool=pool, agent=agent, seen=seen, most=most)
     lent = [
         NodeLent(row["root"], row["epoch"] if row["owner"] == agent and not row["leaving"] else 0)
@@ -136,7 +136,7 @@ async def changed(tx: Transaction, pool: str, agent: str, seen: int, most: int) 
 
 
 async def owners(tx: Transaction, roots: Collection[str]) -> dict[str, tuple[str, int]]:
-    """Return the agent and the epoch of each of these root providers that is a node of a pool."""
+    """Return the agent and epoch of each root provider that is a node of a pool."""
     rows = await _OWNERS(tx, [(root,) for root in roots])
     return {root: (owner, epoch) for root, owner, epoch in rows}
 
@@ -146,7 +146,7 @@ async def add(tx: Transaction, pool: str, roots: Iterable[str]) -> int:
 
 
 async def save(tx: Transaction, pool: str, version: int, changed: Sequence[RingNode]) -> None:
-    """Store changed nodes, under the pool's lock, which gave this version."""
+    """Store changed nodes, and raise the pool's version. The caller holds the lock of the pool."""
     values = [
         (node.root, node.owner, node.epoch, version + number, node.leaving, node.to)
         for number, node in enumerate(changed, 1)
@@ -156,7 +156,7 @@ async def save(tx: Transaction, pool: str, version: int, changed: Sequence[RingN
 
 
 async def uses(tx: Transaction, pool: str) -> dict[str, Use]:
-    """Return what each node that is not free is used for."""
+    """Return the use of each node that is not free: `held` or `ending`."""
     found: dict[str, Use] = {}
     for build in readable(await _LEFT_BEHIND(tx)):
         for leftover in build.leftovers:
@@ -171,7 +171,7 @@ async def uses(tx: Transaction, pool: str) -> dict[str, Use]:
 
 
 async def builds_on(tx: Transaction, roots: Collection[str]) -> list[Build]:
-    """Return the builds with a guest, also one left behind, on these root providers."""
+    """Return the builds with a guest, or a guest left behind, on the given root providers."""
     builds = {build.id: build for build in readable(await _ON(tx, [(root,) for root in roots]))}
     for build in readable(await _LEFT_BEHIND(tx)):
         if any(build.hosts[leftover.at].root in roots for leftover in build.leftovers):

@@ -1,4 +1,4 @@
-"""All SQL about builds and moves. Takes and returns values, never rows; a batch is one statement."""
+"""SQL for builds and moves. Functions take and return values, not rows; each batch is one statement."""
 
 import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -84,7 +84,7 @@ PRUNE = sql(f"""
 
 
 class _MovedBuild(Compact, frozen=True):
-    """The part of a stored build that moves change."""
+    """The fields of a stored build that only moves change."""
 
     hosts: tuple[Selection, ...] = ()
     became: BuildSpec | None = None
@@ -92,7 +92,7 @@ class _MovedBuild(Compact, frozen=True):
 
 
 class _StoredContext(Compact, frozen=True):
-    """The part of a stored build that no query reads, only the state machine."""
+    """The fields of a stored build that only the state machine reads, not queries."""
 
     cell: str
     at: int
@@ -112,7 +112,7 @@ decode_leftovers = msgspec.json.Decoder(tuple[Leftover, ...]).decode
 
 
 def adding(made: Iterable[Build], now: float) -> BoundStatement:
-    """Return the SQL insertion of new builds; its rows are the ids that were new."""
+    """Return the SQL statement that inserts new builds and returns the ids that did not exist."""
     values = [(build.id, encoded(build.placed), *_row(build)) for build in _in_order(made)]
     return _INSERT.of(values, now=now)
 
@@ -122,7 +122,7 @@ async def load(tx: Transaction, ids: Collection[str]) -> dict[str, Build]:
 
 
 def saving(changed: Iterable[Build], now: float) -> BoundStatement:
-    """Return the SQL update of builds; its rows are the ids that no other writer changed meanwhile."""
+    """Return the SQL statement that updates builds and returns the ids that no other writer changed."""
     rows = [(build.id, build.version, encoded(build.leftovers), *_row(build)) for build in _in_order(changed)]
     return _UPDATE.of(rows, now=now)
 
@@ -135,7 +135,7 @@ async def save(tx: Transaction, changed: Collection[Build], now: float) -> None:
 
 
 async def overdue(tx: Transaction, now: float, limit: int) -> list[Build]:
-    """Return builds and moves with silent agents, and builds with guests left behind for too long."""
+    """Return the builds and moves with an overdue agent, and builds with overdue guests left behind."""
     return [build for late in _OVERDUE for build in readable(await late(tx, now=now, most=limit))]
 
 
@@ -158,7 +158,7 @@ def _row(build: Build) -> tuple[Any, ...]:
 
 
 def readable(rows: Iterable[Mapping[str, Any]]) -> list[Build]:
-    """Return the stored builds that can be decoded: an unreadable one must not block a timer or a list."""
+    """Decode stored builds; an unreadable build is logged and skipped, so that it blocks no other build."""
     found = []
     for row in rows:
         try:
@@ -205,7 +205,7 @@ def _read_leftovers(row: Mapping[str, Any]) -> tuple[Leftover, ...]:
 def _read_story(
     row: Mapping[str, Any], placed: BuildPlaced | None, hosts: Sequence[Selection]
 ) -> _StoredContext:
-    """Return the decoded state of a stored build, or if unreadable what its end needs, from other columns."""
+    """Decode the state of a stored build; if it is unreadable, use other columns to end the build."""
     try:
         return _story(row["story"])
     except NOT_JSON as problem:
@@ -239,7 +239,7 @@ PRUNE_MOVES = sql(f"""
 
 
 async def save_moves(tx: Transaction, moves: Iterable[tuple[BuildMove, MovePlaced]]) -> None:
-    """Store moves with the state in their builds; the placement is stored with the first version."""
+    """Store the moves of builds; the message that placed a move is stored only once."""
     values = [
         (
             move.id,

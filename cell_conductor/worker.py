@@ -1,4 +1,4 @@
-"""The conductor's table: messages it consumes, publishes and answers, and its questions to placement."""
+"""Declares the messages, queries and timers of the conductor, and the messages that it publishes."""
 
 from collections.abc import Sequence
 from typing import TypeVar
@@ -19,7 +19,7 @@ from cell_conductor.ring import CHECKS_PER_LEASE
 A = TypeVar("A", ClaimRequested, ReleaseRequested)
 R = TypeVar("R")
 
-LINGER = 0.02  # one report costs a transaction as large as fifty do
+LINGER = 0.02  # seconds: one transaction for fifty reports costs as much as for one
 
 # What the handlers of builds and moves, and the reminders, publish
 _BUILD = [AGENT_BUILD, AGENT_DESTROY, topics.BUILD_ENDED, topics.BUILD_DELETED, topics.MOVE_ENDED, MOVE_HALF]
@@ -37,7 +37,7 @@ def cell_conductor(
     limits: AttemptLimits | None = None,
     clock: Clock | None = None,
 ) -> Worker:
-    """Return the conductor of one cell; any number of replicas may share the cell's database."""
+    """Return the worker of one cell's conductor; several replicas may share the cell's database."""
     asks = _as_this(cell, claim_many), _as_this(cell, release_many)
     builds = Builds(database, *asks, limits=limits, clock=clock)
     moves, ring = CellMoves(builds), builds.ring
@@ -85,7 +85,7 @@ def _timers(builds: Builds) -> list[Every]:
 
 
 def _as_this(cell: str, ask_many: AskMany[A, R]) -> AskMany[A, R]:
-    """Add this cell's name to questions; placement compares it with their routing key."""
+    """Add this cell's name to each question; placement compares it with the routing key."""
 
     async def ask(questions: Sequence[A]) -> Sequence[R]:
         return await ask_many([msgspec.structs.replace(question, cell=cell) for question in questions])

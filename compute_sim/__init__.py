@@ -1,4 +1,4 @@
-"""Simulated agents and hosts with seeded faults, for demos, load tests and tests."""
+"""Simulates agents and hosts with seeded faults, for demos, load tests and tests."""
 
 from compute_sim.core.faults import CrashPlan, Durations, FaultPlan, MoveFaults, SimOptions
 from compute_sim.disk import AgentDisk

@@ -1,6 +1,6 @@
-"""A simulated agent: executes build orders after a delay, with the faults and power failures of its plan.
+"""Simulates an agent: executes build orders after a delay, with planned faults and power failures.
 
-An order stays unacknowledged while its build runs: after a crash of the agent it is redelivered.
+An order stays unacknowledged while its build runs, so that it is redelivered after a crash of the agent.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ O = TypeVar("O", BuildOrdered, MoveOrdered)  # noqa: E741
 
 
 class SimulatedAgent:
-    """One agent: its orders, its guests, and one power supply for all of its hosts."""
+    """One simulated agent with its orders and guests, and one power supply for all its hosts."""
 
     def __init__(
         self,
@@ -64,23 +64,22 @@ class SimulatedAgent:
 
     @property
     def ready(self) -> bool:
-        """Return whether the agent has power and knows which guests are its own."""
+        """Return whether the agent has power and knows which guests it must run."""
         self._check_clock()
         return self._home.is_set()
 
     @property
     def absences(self) -> int:
-        """Return how often the agent lost power or stalled; answers to earlier questions are ignored."""
+        """Return how often the agent lost power or stalled; it ignores answers to questions asked before."""
         self._check_clock()
         return self.power.failed + self._absences
 
     async def until_ready(self) -> None:
-        """Wait until the agent is ready."""
         while not self.ready:
             await self._home.wait()
 
     def confirm_guests(self) -> None:
-        """Record that the agent now knows which of the remaining guests are its own."""
+        """Record that placement has confirmed which guests the agent must run."""
         self._home.set()
 
     async def build(self, order: BuildOrdered) -> AgentReported | None:
@@ -138,11 +137,11 @@ class SimulatedAgent:
         return job
 
     def may_be_reshaped(self, order: BuildOrdered | MoveOrdered) -> bool:
-        """Return whether the order names resources that the host lacks: it may have been reshaped since."""
+        """Return whether an order names resources that the host lacks, for example after a reshape."""
         return self.allocations is not None and self.disk.devices.misplaced(allocations_of(order))
 
     async def with_current_allocations(self, order: O) -> O | None:
-        """Return the order with its build's current allocations on this host, or None if it has none here."""
+        """Return the order with the allocations that placement now has on this host, or None if none."""
         assert self.allocations is not None
         holder = holder_consumer(order.build, order.attempt)
         asked = FindAllocations(consumers=(order.build, holder), cell=order.cell)
@@ -170,7 +169,7 @@ class SimulatedAgent:
         return outcome
 
     async def report_guests(self, asked: GuestsAsked) -> GuestsReported:
-        """Return the guests of the given builds, or a page of all guests."""
+        """Return the guests of the given builds, or one page of all guests."""
         await self.power.there()
         by_build = self.disk.hosted.there
         builds, more = asked.builds, False
@@ -193,7 +192,7 @@ class SimulatedAgent:
         )
 
     def drop(self, guest: GuestRecord) -> AgentReported:
-        """Destroy one guest and no other guest of its build."""
+        """Destroy a guest of the given attempt, and leave the guests of other attempts."""
         return self._destroy(DestroyOrdered(**guest.address, above=guest.attempt - 1))
 
     def _destroy(self, order: DestroyOrdered) -> AgentReported:
@@ -236,7 +235,7 @@ class SimulatedAgent:
         self._power_changed(True)
 
     def _begin(self) -> None:
-        # Unless placement can be asked whose the guests are, they are all this agent's.
+        # Without a query to placement, the agent must run all guests.
         if self.allocations is None:
             self.disk.asleep.clear()
         if self.allocations is None or not self.disk.guests:

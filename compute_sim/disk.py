@@ -1,6 +1,6 @@
-"""Agent state that survives a restart: outcomes of orders, guests, and the devices of each guest.
+"""Holds the agent's state that survives a restart: outcomes of orders, guests, and each guest's devices.
 
-Stored in a file; simulations keep the object itself instead.
+The state is stored in a file; simulations keep the object in memory instead.
 """
 
 from collections.abc import Iterable
@@ -43,7 +43,7 @@ class AgentDisk:
 
     @property
     def guests(self) -> dict[str, dict[int, str]]:
-        """Return the hosts of all guests, by build and attempt."""
+        """Return the host of each guest, by build and attempt."""
         there = self.hosted.there
         return {build: {attempt: g.root for attempt, g in guests.items()} for build, guests in there.items()}
 
@@ -52,7 +52,7 @@ class AgentDisk:
         return [guest for attempts in self.hosted.there.values() for guest in attempts.values()]
 
     def running(self) -> list[GuestRecord]:
-        """Return the guests that run now. A build has at most one, over all agents."""
+        """Return the running guests. Over all agents, a build has at most one running guest."""
         awake = (guest for guest in self.all_guests if (guest.build, guest.attempt) not in self.asleep)
         return [guest for guest in awake if guest.state == "running"]
 
@@ -60,14 +60,14 @@ class AgentDisk:
         return self.hosted.there.get(build, {}).get(attempt)
 
     def lose_power(self) -> None:
-        """Stop all running guests until they are woken."""
+        """Mark all running guests as stopped by a power failure; they must be started again."""
         self.asleep = {(guest.build, guest.attempt) for guest in self.all_guests if guest.state == "running"}
 
     def wake(self, guest: GuestRecord) -> None:
         self.asleep.discard((guest.build, guest.attempt))
 
     def begin(self, order: BuildOrdered | MoveOrdered) -> None:
-        """Record that a guest may exist from now on, perhaps incompletely, until it is removed."""
+        """Record that a guest, perhaps incomplete, may exist until it is removed."""
         self._enter(guest_of(order))
 
     def become(self, guest: GuestRecord, state: GuestState) -> GuestRecord:
@@ -79,7 +79,7 @@ class AgentDisk:
         return now
 
     def rename(self, guest: GuestRecord, attempt: int, spec: BuildSpec | None = None) -> GuestRecord:
-        """Give a guest another attempt number, in place; with a spec it is rebuilt from that image."""
+        """Change the attempt number of a guest, and with `spec` its image, as after a rebuild."""
         image, properties = image_of(spec) if spec is not None else (guest.image, guest.properties)
         now = replace(guest, attempt=attempt, image=image, properties=properties)
         self._rename(now, guest.attempt)
@@ -87,7 +87,7 @@ class AgentDisk:
         return now
 
     def lose(self, guest: GuestRecord) -> None:
-        """Remove a guest that failed and was cleaned up."""
+        """Remove the record of a guest that failed and was cleaned up."""
         self.remove(guest.build, range(guest.attempt, guest.attempt + 1))
         self._store(lines.GuestGone(guest.build, guest.attempt))
 
@@ -110,7 +110,7 @@ class AgentDisk:
             self.file.add(lines.GuestThere(now, went is None or went.outcome == "built"))
 
     def finished(self, outcome: AgentReported) -> None:
-        """Record the outcome of an attempt; a guest that the attempt left behind stays known."""
+        """Record the outcome of an attempt; the record of a guest that it left behind stays."""
         self.builds.finished(outcome)
         guest = self.guest(outcome.build, outcome.attempt)
         if guest is not None and outcome.outcome == "built":
@@ -124,7 +124,7 @@ class AgentDisk:
         return outcome
 
     async def settled(self) -> None:
-        """Wait until all changes are durable."""
+        """Wait until all changes are durably stored."""
         if self.file is not None:
             await self.file.settled()
 

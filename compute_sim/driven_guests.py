@@ -1,4 +1,4 @@
-"""Calls of an operator's driver for the guests of its hosts: in order, interruptible, and with an outcome."""
+"""Calls an operator's driver for the guests of its hosts; calls can be interrupted, and give an outcome."""
 
 import asyncio
 import logging
@@ -20,7 +20,7 @@ Order = BuildOrdered | MoveOrdered | DestroyOrdered
 
 
 class DrivenGuests:
-    """The drivers of an agent's hosts; simulated hosts have none."""
+    """Calls the drivers of an agent's hosts; simulated hosts have no driver."""
 
     def __init__(self, drivers: Mapping[str, GuestDriver] | None = None) -> None:
         self._of_root = dict(drivers or {})
@@ -32,7 +32,7 @@ class DrivenGuests:
 
     @asynccontextmanager
     async def turn(self, order: Order | GuestRecord) -> AsyncIterator[None]:
-        """Let orders of one guest take turns; a repeated order then finds the outcome of the first."""
+        """Execute orders of one build one after another; a repeated order finds the outcome of the first."""
         key = order.build, order.root
         if order.root not in self._of_root:
             yield
@@ -48,7 +48,7 @@ class DrivenGuests:
                 del self._locks[key]
 
     async def create(self, order: BuildOrdered, guest: GuestRecord, job: AgentJob) -> Fate | None:
-        """Create a guest; return the outcome, or None if an order to destroy it came meanwhile."""
+        """Create a guest; return the outcome, or None if an order to destroy the guest interrupted this."""
         driver = self._of_root[order.root]
         fate = await self._call(job, lambda: driver.create(guest, order.spec), "built")
         if fate is None or fate.kind == "built" or await self.is_destroyed(guest):
@@ -56,7 +56,7 @@ class DrivenGuests:
         return Fate("hang", 0.0, fate.cause)  # parts of it may be left
 
     async def move(self, order: MoveOrdered, guest: GuestRecord, job: AgentJob) -> Fate | None:
-        """Carry out a phase of a move; return its outcome, or None if a later order came meanwhile."""
+        """Execute a phase of a move; return the outcome, or None if a later order interrupted this."""
         driver = self._of_root[order.root]
         fate = await self._call(job, lambda: driver.move(order, guest), "done")
         if fate is None or fate.kind == "done":
@@ -68,14 +68,14 @@ class DrivenGuests:
         return Fate("failed", 0.0, fate.cause)
 
     def unsupported(self, order: MoveOrdered) -> str:
-        """Return why the driver of the order's host does not move guests so, or ""."""
+        """Return why the host's driver does not support this move; empty if it does."""
         driver = self._of_root.get(order.root)
         if driver is None or order.phase in ("start", "resume") or order.kind in driver.moves:
             return ""
         return f"the driver {type(driver).__name__} does not support the move {order.kind}"
 
     async def destroy(self, order: DestroyOrdered, known: Iterable[GuestRecord]) -> None:
-        """Destroy the guests of an order, known ones and those of interrupted calls."""
+        """Destroy the guests that an order names: guests on record, and guests of interrupted calls."""
         driver = self._of_root.get(order.root)
         if driver is None:
             return

@@ -1,4 +1,4 @@
-"""Loading of an operator's drivers by `module:Class`, with their options."""
+"""Loads operators' drivers named as `module:Class`, with their options."""
 
 import importlib
 import inspect
@@ -11,7 +11,7 @@ from compute_sim.core.drivers import Driver
 
 
 class BadDriver(ValueError):
-    """The module, class or an option of a driver is wrong; `option` names the option."""
+    """The error for a wrong module, class or option of a driver; `option` names the option."""
 
     def __init__(self, why: str, option: str = "") -> None:
         super().__init__(why)
@@ -19,7 +19,7 @@ class BadDriver(ValueError):
 
 
 def load_driver(name: str, options: Mapping[str, Any], *, strict: bool = True) -> Driver:
-    """Return the driver `module:Class` with these options; unless `strict`, they may be text."""
+    """Return a driver object for `module:Class`; unless `strict`, option values may be texts."""
     class_ = driver_class(name)
     if issubclass(class_, msgspec.Struct):
         made: Driver = converted(options, class_, strict=strict)
@@ -44,7 +44,7 @@ def load_driver(name: str, options: Mapping[str, Any], *, strict: bool = True) -
 
 
 def driver_class(name: str) -> type[Any]:
-    """Return the class `module:Class` of a driver."""
+    """Return the class that `module:Class` names."""
     module, _, path = name.partition(":")
     try:
         found: Any = importlib.import_module(module)
@@ -62,7 +62,7 @@ def driver_class(name: str) -> type[Any]:
 
 
 def converted(value: Any, type_: Any, option: str = "", *, strict: bool = True) -> Any:
-    """Return an option's value, or all options, in this type."""
+    """Convert an option's value, or all options, to the given type. Raise BadDriver if this is impossible."""
     try:
         return msgspec.convert(value, type_, strict=strict)
     except msgspec.ValidationError as problem:

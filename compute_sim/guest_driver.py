@@ -1,7 +1,7 @@
 """The interface of drivers that run guests on a real hypervisor. Operators write subclasses of `GuestDriver`.
 
-An agent calls its driver for one guest at a time, and repeats calls: after a crash it does not know which
-calls had an effect. docs/howto/driver.md lists the rules; `berth agent check` tests them.
+An agent makes one call for a guest at a time, and repeats calls: after a crash it does not know which calls
+had an effect. docs/howto/driver.md lists the rules; `berth agent check` tests them.
 """
 
 from abc import ABC, abstractmethod
@@ -18,7 +18,7 @@ from compute_sim.guests import GuestRecord
 
 
 class DriverError(Exception):
-    """A call failed. With `retry` false, the build is not tried on another host."""
+    """The error that a call failed. If `retry` is false, the build is not tried on another host."""
 
     def __init__(self, cause: str, *, retry: bool = True) -> None:
         super().__init__(cause)
@@ -26,7 +26,7 @@ class DriverError(Exception):
 
 
 class DriverGuest(msgspec.Struct, frozen=True, kw_only=True):
-    """A guest as the hypervisor has it; the driver stores build and attempt with the guest."""
+    """A guest that exists on the hypervisor; the driver stores the build and attempt with the guest."""
 
     build: str
     attempt: int
@@ -35,7 +35,7 @@ class DriverGuest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HypervisorFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """The properties of a hypervisor that heartbeats report; filters compare them with a request."""
+    """The properties of a hypervisor that heartbeats report, for filters to compare with requests."""
 
     hypervisor: str  # its type, such as QEMU
     version: int = 0  # 8002000 is 8.2.0
@@ -46,9 +46,9 @@ class HypervisorFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GuestDriver(ABC):
-    """A driver of one type of hypervisor. One object serves all hosts of its machine type in a process.
+    """The base class of drivers for hypervisors. One object serves all hosts of a machine type in a process.
 
-    The constructor's arguments are the options in a machines file. The constructor connects to nothing:
+    The constructor's arguments are the options in a machines file. The constructor must open no connection:
     every command that reads the settings constructs the driver.
     """
 
@@ -57,32 +57,32 @@ class GuestDriver(ABC):
 
     @abstractmethod
     def update_provider_tree(self, tree: ProviderTree, in_use: InUse) -> None:
-        """Add the resources of the host to its tree."""
+        """Add the resources of a host to the provider tree of the host."""
 
     def facts(self) -> HypervisorFacts:
-        """Return the properties of the hypervisor, from memory: the agent calls this with every heartbeat."""
+        """Return the hypervisor's properties from memory, as the agent calls this for every heartbeat."""
         return HypervisorFacts(hypervisor=type(self).__name__)
 
     @abstractmethod
     async def guests(self) -> Sequence[DriverGuest]:
-        """Return all guests that this driver has created and not destroyed, also in an earlier process."""
+        """Return all existing guests that this driver created, also in earlier processes."""
 
     @abstractmethod
     async def create(self, guest: GuestRecord, spec: BuildSpec) -> None:
-        """Create a guest and start it; complete what an interrupted call left behind."""
+        """Create a guest and start it; complete a guest that an interrupted call left incomplete."""
 
     @abstractmethod
     async def start(self, guest: GuestRecord) -> None:
-        """Start an existing guest; without effect if it runs."""
+        """Start an existing guest; do nothing if it runs."""
 
     @abstractmethod
     async def stop(self, guest: GuestRecord) -> None:
-        """Stop an existing guest; without effect if it does not run."""
+        """Stop an existing guest; do nothing if it does not run."""
 
     @abstractmethod
     async def destroy(self, guest: GuestRecord) -> None:
-        """Delete a guest and all its parts; without effect if it does not exist."""
+        """Delete a guest and all its parts; do nothing if it does not exist."""
 
     async def move(self, order: MoveOrdered, guest: GuestRecord) -> None:
-        """Carry out one phase of a move: `prepare`, `send`, `start`, `resume` or `rebuild`."""
+        """Execute one phase of a move: `prepare`, `send`, `start`, `resume` or `rebuild`."""
         raise DriverError(f"{type(self).__name__} moves no guests", retry=False)

@@ -1,9 +1,9 @@
-"""An agent's append-only file: the state that it needs after a restart. The file is compacted at times.
+"""Stores the state that an agent needs after a restart in an append-only file, which is compacted at times.
 
-A line is added for each change of a guest, and a report waits until its line is on disk (fdatasync): a guest
-reported as built survives a power failure. Lines added in one turn of the event loop, or during a write, are
-written together, so a thousand builds per second cost some dozens of writes. A line cut short by a crash is
-the last one and was never reported; it is dropped.
+Each change of a guest adds a line, and a report waits until its line is on disk (fdatasync): a guest reported
+as built survives a power failure. Lines added in one turn of the event loop, or during a write, are written
+together, so a thousand builds per second cost some dozens of writes. A line cut short by a crash is dropped:
+it is the last line, and was never reported.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ class GuestThere(Compact, frozen=True, tag=True):
 
 
 class OrderFailed(Compact, frozen=True, tag=True):
-    """A line of the agent's file: an attempt of a build has failed."""
+    """A line of the agent's file: a build attempt has failed."""
 
     build: str
     attempt: int
@@ -47,7 +47,7 @@ class OrderFailed(Compact, frozen=True, tag=True):
 
 
 class OrdersVoid(Compact, frozen=True, tag=True):
-    """A line of the agent's file: guests of a build with attempts in (above, attempt] are destroyed."""
+    """A line of the agent's file: a build's guests with attempts in (above, attempt] are destroyed."""
 
     build: str
     attempt: int
@@ -55,21 +55,21 @@ class OrdersVoid(Compact, frozen=True, tag=True):
 
 
 class GuestRenamed(Compact, frozen=True, tag=True):
-    """A line of the agent's file: a guest has a new attempt number."""
+    """A line of the agent's file: a guest got another attempt number."""
 
     guest: GuestRecord
     was: int
 
 
 class GuestGone(Compact, frozen=True, tag=True):
-    """A line of the agent's file: a guest disappeared without an order, because a phase of a move failed."""
+    """A line of the agent's file: a guest was removed because a phase of its move failed."""
 
     build: str
     attempt: int
 
 
 class MovePhaseReported(MoveReported, frozen=True, tag=True, array_like=True):
-    """A line of the agent's file: the outcome of a phase of a move."""
+    """A line of the agent's file: a phase of a move has ended with this outcome."""
 
 
 GuestLine = GuestThere | OrderFailed | OrdersVoid | GuestRenamed | GuestGone | MovePhaseReported
@@ -78,7 +78,7 @@ _decode = msgspec.json.Decoder(GuestLine).decode
 
 
 class GuestFile:
-    """The append-only file of an agent; one process may have it open at a time."""
+    """An agent's append-only file; only one process may open it at a time."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -93,7 +93,7 @@ class GuestFile:
         self._in_use = threading.Lock()  # a closed descriptor number may be reused for another file
 
     def open(self) -> list[GuestLine]:
-        """Open the file and return its lines."""
+        """Open the file and return its valid lines."""
         self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._lock = os.open(self.path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
@@ -124,7 +124,7 @@ class GuestFile:
         os.ftruncate(self._file, sound)
 
     def shorten_by(self, snapshot: Callable[[], Iterable[GuestLine]]) -> None:
-        """Set the function that returns the lines of the compacted file."""
+        """Set the function that returns the lines to keep when the file is compacted."""
         self._snapshot = snapshot
 
     def add(self, *lines: GuestLine) -> None:
@@ -132,7 +132,7 @@ class GuestFile:
         self._added += len(lines)
 
     async def settled(self) -> None:
-        """Wait until all lines added so far are on disk."""
+        """Wait until all lines that were added so far are on disk."""
         until = self._added
         while self._kept < until:
             if self._writing is None:
@@ -143,7 +143,7 @@ class GuestFile:
             await asyncio.shield(self._writing)
 
     def close(self) -> None:
-        """Write the remaining lines and close the file."""
+        """Write the lines that are not written yet, and close the file."""
         with self._in_use:
             if self._file < 0:
                 return

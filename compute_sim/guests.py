@@ -1,4 +1,4 @@
-"""The guests of a simulated agent: records and image caches by host, and the jobs that build or move them."""
+"""Holds a simulated agent's guests and image caches by host, and the jobs that build or move guests."""
 
 import asyncio
 from collections import Counter, OrderedDict, defaultdict
@@ -24,7 +24,7 @@ MAX_PROPERTIES = 32  # of one image that a host reports
 
 
 class GuestRecord(Compact, frozen=True):
-    """An existing guest: its host, its resources and its image."""
+    """An existing guest with its host, allocations and image."""
 
     build: str
     attempt: int
@@ -40,17 +40,17 @@ class GuestRecord(Compact, frozen=True):
 
     @property
     def consumers(self) -> tuple[str, str]:
-        """Return the consumers that may hold the guest's allocations: build and holder consumer."""
+        """Return the consumers that may hold the guest's allocations: its build and its holder consumer."""
         return self.build, holder_consumer(self.build, self.attempt)
 
     @property
     def address(self) -> dict[str, Any]:
-        """Return the fields that orders and reports about the guest have in common."""
+        """Return the fields that all orders and reports about a guest contain."""
         return {name: getattr(self, name) for name in ("build", "attempt", "cell", "agent", "root", "host")}
 
 
 def guest_of(order: BuildOrdered | MoveOrdered) -> GuestRecord:
-    """Return the record of a guest from the order that builds it or awaits it."""
+    """Return the record of the guest that an order builds, or that a move order expects."""
     return GuestRecord(
         *(order.build, order.attempt, order.cell, order.agent, order.root, order.host),
         *(allocations_of(order), order.mappings),
@@ -69,10 +69,10 @@ def image_of(spec: BuildSpec) -> tuple[str, tuple[str, ...]]:
 
 @dataclass(eq=False)
 class HostGuests:
-    """The guests and the image cache of one simulated host."""
+    """The guests and the cached images of one simulated host."""
 
     instances: int = 0
-    changes: int = 0  # changes of reported values, ever
+    changes: int = 0  # number of all changes of reported values
     # cached images, most recently used last
     images: OrderedDict[str, None] = field(default_factory=OrderedDict)
     properties: Counter[str] = field(default_factory=Counter)  # NAME=VALUE of the instances' images
@@ -80,7 +80,7 @@ class HostGuests:
 
 
 class Guests:
-    """All guests of an agent, by build and attempt, and by host."""
+    """All guests of an agent, indexed by build and attempt, and by host."""
 
     def __init__(self) -> None:
         self.there: dict[str, dict[int, GuestRecord]] = {}
@@ -105,21 +105,21 @@ class Guests:
         return True
 
     def of(self, root: str) -> list[GuestRecord]:
-        """Return the guests of a host, ordered by build."""
+        """Return the guests of a host, sorted by build."""
         guests = self.on[root].there if root in self.on else {}
         return [guests[key] for key in sorted(guests)]
 
     def is_there(self, guest: GuestRecord) -> bool:
-        """Return whether exactly this record of a guest is the current one."""
+        """Return whether this object is the current record of its guest."""
         return self.there.get(guest.build, {}).get(guest.attempt) is guest
 
     def change(self, guest: GuestRecord) -> None:
-        """Replace a guest's record: its allocations or state have changed."""
+        """Replace the record of a guest after its allocations or its state changed."""
         key = guest.build, guest.attempt
         self.there[guest.build][guest.attempt] = self.on[guest.root].there[key] = guest
 
     def remove(self, build: str, attempts: range) -> list[GuestRecord]:
-        """Remove the guests of these attempts, and return them."""
+        """Remove the guests with attempts in the given range, and return them."""
         guests = self.there.get(build, {})
         removed = [guests.pop(attempt) for attempt in list(guests) if attempt in attempts]
         for guest in removed:
@@ -139,12 +139,12 @@ class Guests:
 How = Literal["done", "lost", "destroyed", "overtaken", "handed over"]
 JobKey = tuple[str, object]  # identifies a job of one build
 ROUND = 0.025  # seconds between two rounds of ending jobs, per ended job
-LONGEST_ROUND = 0.1  # maximum of the same: each round costs a write and wakes other processes
+LONGEST_ROUND = 0.1  # maximum pause between rounds: each costs a write and wakes other processes
 
 
 @dataclass(eq=False, slots=True)
 class AgentJob:
-    """A running build or phase of a move. Only the latest delivery of its order waits for its end."""
+    """A running build, or a running phase of a move. Only the latest delivery of its order waits for it."""
 
     build: str
     attempt: int  # of the guest
@@ -160,7 +160,7 @@ class AgentJob:
 
     @property
     def reported(self) -> bool:
-        """Return whether no delivery of the order waits for the job's end."""
+        """Return whether no delivery of the order waits for the job to end."""
         return self.waiter is None or self.waiter.done()
 
     def finish(self, how: How) -> None:
@@ -176,9 +176,9 @@ class AgentJob:
 
 
 class DueJobs:
-    """Ends jobs when they are due, with one timer for all.
+    """Ends jobs when their time has come, with one timer for all jobs.
 
-    After a round, the next one waits a `ROUND` for each ended job, so a busy agent reports many together.
+    After ending jobs it waits `ROUND` seconds for each, so that a busy agent sends many reports together.
     """
 
     def __init__(self) -> None:
@@ -216,7 +216,7 @@ class DueJobs:
 
 
 class AgentJobs:
-    """All running jobs of an agent by build, and their number by host."""
+    """All running jobs of an agent by build, and the number of jobs of each host."""
 
     def __init__(self) -> None:
         self.on: Counter[str] = Counter()  # by root
@@ -235,7 +235,7 @@ class AgentJobs:
         return self._of.get(build, {}).get(key)
 
     def end(self, job: AgentJob) -> asyncio.Future[How]:
-        """Return a future of a job's end; the delivery that waited before is released with `handed over`."""
+        """Return a future that ends with the job; an earlier waiting delivery gets `handed over`."""
         job.finish("handed over")
         job.waiter = asyncio.get_running_loop().create_future()
         if job.lost:
@@ -247,7 +247,7 @@ class AgentJobs:
         return job.waiter
 
     def finish(self, job: AgentJob) -> bool:
-        """Remove a job that has ended; return False if it was destroyed or replaced before."""
+        """Remove a job that has ended; return False if the job was destroyed or replaced before."""
         if self.get(job.build, job.key) is not job:
             return False
         jobs = self._of[job.build]
@@ -265,7 +265,7 @@ class AgentJobs:
 
 
 class PowerSupply:
-    """One power supply for all hosts of an agent; it fails after some orders and returns."""
+    """The simulated power supply of an agent's hosts: it fails after some orders, and later returns."""
 
     def __init__(self, agent: str, crashes: CrashPlan, jobs: AgentJobs) -> None:
         self.on = True
@@ -286,7 +286,7 @@ class PowerSupply:
                 self.fail()
 
     def fail(self) -> None:
-        """Fail the power supply: all running jobs are lost."""
+        """Fail the power supply, which ends all running jobs."""
         self.on = False
         self._back.clear()
         for job in self._jobs:

@@ -1,4 +1,4 @@
-"""The provider trees of an agent's hosts: from drivers, from placement, and as reported."""
+"""Holds the provider trees of an agent's hosts, and compares them with placement."""
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -24,7 +24,7 @@ _COMPARED = (  # the fields of a provider that decide whether its host is report
 
 
 class HostTrees:
-    """The provider trees of the hosts that an agent reports itself; Ironic's nodes are excluded."""
+    """The provider trees of the hosts that an agent reports, without Ironic's nodes."""
 
     def __init__(self, agent: SimAgent, disk: AgentDisk) -> None:
         self.cell, self.agent = agent.cell, agent.agent
@@ -52,7 +52,7 @@ class HostTrees:
         return tuple(self._hosts)
 
     def report(self, root: str, sequence: int) -> tuple[tuple[ProviderReport, ...], Reshaping | None]:
-        """Return the present report of a host's tree, and the reshape that it causes."""
+        """Return a host's provider tree as a report, and the reshape that the report requires."""
         self._reported[root] = sequence
         self._changed.pop(root, None)
         return self._trees[root].report(), self._reshaping(root)
@@ -63,7 +63,7 @@ class HostTrees:
         return reshaping(self._stored.get(root, ()), self._trees[root], guests)
 
     def use_changed(self, root: str) -> None:
-        """Record that guests started or ended: drivers that depend on usage may report another tree."""
+        """Record that guests were created or removed: drivers may now return another provider tree."""
         if root in self._hosts:
             self._to_fit[root] = None
         if root not in self._follow_use:
@@ -74,7 +74,7 @@ class HostTrees:
             self._changed[root] = None
 
     def take_changed(self) -> list[str]:
-        """Return the hosts whose tree has changed, each once."""
+        """Return each host with a changed provider tree once, and clear the record of changes."""
         changed = list(self._changed)
         self._changed.clear()
         return changed
@@ -82,7 +82,7 @@ class HostTrees:
     def compare(
         self, providers: Iterable[Provider], owners: Mapping[str, Provider]
     ) -> Iterator[tuple[str, bool]]:
-        """Yield each host and whether it must be reported. Let other tasks run in between."""
+        """Yield each host, and whether its tree must be reported; the caller can pause between hosts."""
         answers: dict[str, list[Provider]] = {}
         for provider in providers:
             answers.setdefault(provider.root, []).append(provider)
@@ -117,7 +117,7 @@ class HostTrees:
         return bool(found)
 
     def _still_coming(self, owners: Mapping[str, Provider]) -> set[str]:
-        # While placement makes progress, a repeated report would only queue behind the first one.
+        # While placement applies reports, a repeated report would only wait behind the first report.
         us = (self.cell, self.agent)
         ours = [owner.sequence for owner in owners.values() if (owner.cell, owner.agent) == us]
         newest, before = max(ours, default=-1), self._newest_taken
@@ -128,7 +128,7 @@ class HostTrees:
         return {root for root in later if not self._was_applied(root, owners.get(root))}
 
     def misplaced(self) -> list[GuestRecord]:
-        """Return guests with allocations that their host lacks, if placement has the host's current tree."""
+        """Return guests with allocations that their host's tree, as placement has it, does not contain."""
         found = []
         for root in [root for root in self._to_fit if root in self._stored]:
             tree, guests = self._trees[root], self._disk.hosted.of(root)
@@ -140,7 +140,7 @@ class HostTrees:
         return found
 
     def settle(self, guests: Iterable[GuestRecord], found: Iterable[Consumer]) -> None:
-        """Apply placement's allocations to the guests; a guest without allocations is to be destroyed."""
+        """Set the guests' allocations as placement has them; guests without any are to be destroyed."""
         held = {consumer.id: consumer.allocations for consumer in found}
         for guest in filter(self._disk.hosted.is_there, guests):
             tree = self._trees[guest.root]

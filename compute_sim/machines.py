@@ -1,4 +1,4 @@
-"""Machine types (the drivers of a host), built in or described in an operator's file, and generated hosts.
+"""Defines machine types (sets of drivers), built in or read from an operator's file, and generates hosts.
 
 [edge]                                  # berth up --driver edge,flat
 drivers = ["numa", "sriov"]
@@ -44,13 +44,13 @@ _SOMEBODY = "00000000-0000-4000-8000-000000000000"
 
 
 class BadMachine(ValueError):
-    """A machine type is invalid; the text names it, the field and the reason."""
+    """The error for an invalid machine type; the text names the type, the field and the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """A type of host: its drivers, and the content of its provider.yaml. Without a driver for processors
-    the root provider has the inventory of flat hosts.
+    """A type of host: its drivers, and the content of its provider.yaml. If no driver reports processors, the
+    root provider has the inventory of flat hosts.
     """
 
     drivers: tuple[Driver, ...] = ()
@@ -61,7 +61,7 @@ class Machine:
 
     @property
     def guest_driver(self) -> GuestDriver | None:
-        """Return the driver that runs the guests, or None if they are simulated."""
+        """Return the driver that runs the guests, or None if this type's guests are simulated."""
         return next((driver for driver in self.drivers if isinstance(driver, GuestDriver)), None)
 
 
@@ -76,7 +76,7 @@ BUILT_IN: Mapping[str, Machine] = {
 
 
 def machines(named: Sequence[str], described: str = "", configured: str = "") -> tuple[Machine, ...]:
-    """Return the named machine types, built in or from the file `described`.
+    """Return the machine types with these names, built in or from the machines file `described`.
 
     `configured` is a provider.yaml, or a directory of them, whose additions apply to each type.
     """
@@ -206,13 +206,13 @@ class SimHost:
 
     @property
     def guest_driver(self) -> GuestDriver | None:
-        """Return the driver that runs the guests, or None if they are simulated."""
+        """Return the driver that runs the host's guests, or None if they are simulated."""
         return Machine(self.drivers).guest_driver
 
 
 @dataclass(frozen=True, slots=True)
 class SimAgent:
-    """One simulated agent with its hosts."""
+    """A simulated agent with its hosts."""
 
     agent: str
     cell: str
@@ -221,7 +221,7 @@ class SimAgent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hardware:
-    """The hosts of a simulated cloud: the size of flat ones, and the kinds that take turns."""
+    """The hardware of a simulated cloud: the size of flat hosts, and the machine types of other hosts."""
 
     vcpus: int = 32
     memory_mb: int = 131_072
@@ -234,7 +234,7 @@ class Hardware:
 
     @property
     def inventory(self) -> dict[str, Inventory]:
-        """Return the inventory of a flat host."""
+        """Return the inventory of a host of type `flat`."""
         return {
             "VCPU": Inventory(total=self.vcpus, max_unit=self.vcpus, allocation_ratio=self.vcpu_ratio),
             "MEMORY_MB": Inventory(total=self.memory_mb, reserved=512, max_unit=self.memory_mb),
@@ -250,7 +250,7 @@ def fleet(
     hardware: Hardware | None = None,
     seed: int = 0,
 ) -> list[SimAgent]:
-    """Return agents with so many hypervisors and bare-metal nodes in total, spread over cells and agents."""
+    """Return agents of all cells with `hosts` hypervisors in total, and with the bare-metal nodes."""
     hardware = hardware or Hardware()
     zones, architectures, inventory = hardware.zones, hardware.architectures, hardware.inventory
     names = [f"cell{number + 1}" for number in range(cells)] if isinstance(cells, int) else list(cells)
@@ -289,5 +289,5 @@ def fleet(
 
 
 def agent_name(cell: str, number: int) -> str:
-    """Return the name of an agent of a cell, by its number from 1."""
+    """Return the name of an agent; agents of a cell are numbered from 1."""
     return f"{cell}-agent{number}"

@@ -1,7 +1,7 @@
-"""The phases of moves on a simulated agent: duration, planned failures and interruption.
+"""Executes the phases of moves on a simulated agent, with durations, planned failures and interruptions.
 
-Like builds, an order stays unacknowledged until its phase has ended. A later order of the same build and
-host ends an earlier one; an earlier order that arrives late has no effect.
+Like for builds, an order stays unacknowledged until its phase has ended. A later order of a build and host
+ends an earlier one; an earlier order that arrives late has no effect.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ _CAUSES: dict[PhaseEnd, str] = {"lost": "the agent lost power meanwhile", "hung"
 
 
 class SimulatedMoves:
-    """The phases of moves on a simulated agent, executed with the agent's guests and power."""
+    """Executes move orders of a simulated agent on the agent's guests."""
 
     def __init__(self, agent: SimulatedAgent) -> None:
         self._agent = agent
@@ -91,7 +91,7 @@ class SimulatedMoves:
         return await self._store_outcome(self._outcome(order, fate, lost=False))
 
     async def progress(self) -> Sequence[MoveReported]:
-        """Return reports of running phases, except of hanging ones."""
+        """Return progress reports of the running phases that will end."""
         if not self._agent.ready:
             return []
         now = asyncio.get_running_loop().time()

@@ -1,7 +1,7 @@
-"""An agent's return after an absence: it asks placement which guests are still its own before anything else.
+"""Lets an agent return after an absence: before all else it asks placement which guests it must still run.
 
-While the agent was absent or its process stalled, its hosts may have been evacuated and the guests started
-on other hosts. So no guest runs until placement has confirmed it, and a guest that moved away is destroyed.
+While the agent was absent or its process stalled, its hosts may have been evacuated and the guests started on
+other hosts. So no guest runs until placement has confirmed it, and a guest that moved away is destroyed.
 """
 
 import logging
@@ -33,7 +33,7 @@ QUIET_SECONDS = 10.0  # placement may be starting too: warn only afterwards
 
 @dataclass(eq=False)
 class GuestRecovery:
-    """Checks which guests are still an agent's own: all after a return, later the stopped ones."""
+    """Checks which guests an agent must still run: all guests after an absence, later the stopped guests."""
 
     agent: SimulatedAgent
     cell: str
@@ -48,7 +48,7 @@ class GuestRecovery:
     _waits_since: float | None = field(default=None, init=False)  # time of the first unanswered question
 
     async def check(self) -> Sequence[AgentReported]:
-        """Ask placement which guests are still this agent's, and destroy and return the others."""
+        """Ask placement which guests the agent must run; destroy all others and return reports about them."""
         agent, now = self.agent, self.clock.monotonic()
         if agent.ready and not agent.disk.asleep:
             self._pause, self._next = SHORTEST_PAUSE, 0.0

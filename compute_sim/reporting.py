@@ -1,4 +1,4 @@
-"""The reports of a simulated agent: heartbeats of its hosts, and their inventory."""
+"""Sends the reports of a simulated agent: heartbeats of its hosts, and their inventories."""
 
 import asyncio
 import logging
@@ -38,9 +38,9 @@ FIRST_GAP = 10.0  # first interval between announcements, doubled each time: pla
 
 
 class HostReports:
-    """The reports of one agent's hosts; none is sent during a simulated power failure.
+    """Makes the reports of an agent's hosts; during a simulated power failure it makes no report.
 
-    If the agent can query placement, it reports only what differs there.
+    If the agent can query placement, it reports only inventories that differ from placement.
     """
 
     def __init__(
@@ -77,11 +77,11 @@ class HostReports:
 
     @property
     def beat_every(self) -> float:
-        """Return the seconds between heartbeats; each covers only some hosts, to be small."""
+        """Return the seconds between heartbeats. Each heartbeat covers a part of the hosts, to be small."""
         return self.period / max(1, len(self._shares))
 
     async def beat(self) -> Sequence[HostReported]:
-        """Return heartbeats for some hosts in turn, or for all after an absence, if the agent is ready."""
+        """Return the heartbeat of the next part of the hosts, or of all hosts after an absence."""
         if not self._does.ready or not self._shares:
             return []
         if self._reported_absences != (away := self._does.absences):
@@ -102,7 +102,7 @@ class HostReports:
         ]
 
     async def announce(self) -> Sequence[InventoryReported | NodeChanged]:
-        """Return some of the due inventory reports: changed trees, and trees that differ in placement."""
+        """Return some inventory reports: of changed trees, and of trees that differ from placement."""
         if not self._does.ready:
             return []
         now = self.clock.monotonic()

@@ -1,4 +1,4 @@
-"""The table of a simulated agent: the orders it handles and the reports it sends."""
+"""Declares the orders that a simulated agent handles, and the reports that it sends."""
 
 from bus import topics
 from bus.clock import Clock
@@ -26,10 +26,10 @@ def compute_sim(
     providers: Ask[FindProviders, ProvidersFound] | None = None,
     allocations: Ask[FindAllocations, AllocationsFound] | None = None,
 ) -> Worker:
-    """Return a worker that simulates this agent and its hosts. State on its `disk` survives.
+    """Return a worker that simulates an agent and its hosts. State on its `disk` survives the worker.
 
-    With `providers` its reports count even if an earlier run's clock was ahead. With `allocations` too, it
-    learns the allocations of guests on reshaped hosts, and their ownership after an absence.
+    With `providers` placement accepts its reports even if an earlier run's clock was ahead. With
+    `allocations`, it reads which guests it must run after an absence, and their allocations after a reshape.
     """
     clock, disk, options = clock or Clock(), disk or AgentDisk(), options or SimOptions()
     trees = HostTrees(sim_agent, disk)

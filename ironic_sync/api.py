@@ -1,4 +1,4 @@
-"""A client of Ironic's REST API: one connection pool, the newest common microversion, retries for reads."""
+"""A client of Ironic's REST API, with one connection pool, the newest common microversion and retries."""
 
 import asyncio
 import logging
@@ -52,11 +52,11 @@ T = TypeVar("T")
 
 
 class IronicUnavailable(Unavailable):
-    """Ironic or its Keystone is unreachable or overloaded; retry later."""
+    """The error that Ironic or its Keystone is unreachable or overloaded; the caller may retry later."""
 
 
 class IronicRefused(Exception):
-    """Ironic or its Keystone refuses the request; the text says why."""
+    """The error that Ironic or its Keystone refused a request; the text gives the reason."""
 
     def __init__(self, status: int, text: str) -> None:
         super().__init__(f"Ironic refused ({status}): {text}")
@@ -65,9 +65,9 @@ class IronicRefused(Exception):
 
 
 class IronicApi:
-    """A client of Ironic's REST API, to be used with `async with`. It connects on demand.
+    """A client of Ironic's REST API, to be used with `async with`. The first request connects.
 
-    Reads are retried a limited number of times while Ironic is unreachable; writes never.
+    While Ironic is unreachable, reads are retried a limited number of times; writes are never retried.
     """
 
     def __init__(
@@ -107,11 +107,11 @@ class IronicApi:
             self._client = None
 
     async def version(self) -> tuple[int, int]:
-        """Return the API microversion in use: the newest that both sides support."""
+        """Return the microversion in use: the newest version that the server and this client support."""
         return await self._patiently(self._agreed)
 
     async def node(self, uuid: str, fields: Sequence[str] | None = None) -> Json | None:
-        """Return one Ironic node, by uuid or name, with at least these fields, or None."""
+        """Return the node with this uuid or name, with at least the given fields; None if none exists."""
         try:
             return await self._get(f"/v1/nodes/{quote(uuid, safe='')}", fields)
         except IronicRefused as refused:
@@ -132,8 +132,8 @@ class IronicApi:
         """Yield pages of the nodes that match all filters, with at least the given fields (default: a few).
 
         `marker` is the last node already known. Times are the fields that cost Ironic most. The server may
-        return less than `limit`. A node whose position changes during the listing may be listed twice. In
-        the default order, a node that exists during the whole listing is never left out.
+        return fewer nodes than `limit`. A node whose sort key changes meanwhile may be listed twice. Without
+        a `sort_key`, a node that exists during the whole listing is always listed.
         """
         minor = (await self.version())[1]
         for name in filters:
@@ -156,7 +156,7 @@ class IronicApi:
             behind = [*behind[-1:], *(node["uuid"] for node in page[-MARKERS:])]
 
     async def _page(self, fields: Sequence[str] | None, params: Mapping[str, str], behind: list[str]) -> Json:
-        """Return the page after the last of the given nodes that still exists, or else the first page."""
+        """Return the page after the last node of `behind` that still exists, or else the first page."""
         path = "/v1/nodes"
         if WITH_ALL.intersection(fields or ()):
             path, fields = "/v1/nodes/detail", None
@@ -322,7 +322,7 @@ def _version_in(response: httpx.Response) -> tuple[int, int] | None:
 
 
 def _fault(response: httpx.Response) -> str:
-    """Return the text of an error answer, in any of the formats that Ironic uses."""
+    """Return the error text of a response, in any of the formats that Ironic uses."""
     body: Any = response.text
     with suppress(msgspec.DecodeError, RecursionError):
         body = msgspec.json.decode(response.content)

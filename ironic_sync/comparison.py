@@ -1,4 +1,4 @@
-"""Compares all of Ironic with all of placement, and removes deleted nodes from placement."""
+"""Compares all Ironic nodes with placement for operators, and removes deleted nodes from placement."""
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
@@ -24,14 +24,14 @@ FindHolders = Ask[FindAllocations, AllocationsFound]
 
 
 class Comparison(NamedTuple):
-    """The differences between all of Ironic and all of placement at one time."""
+    """The differences that a complete comparison of Ironic with placement found."""
 
     nodes: int  # listed by Ironic
     placed: int  # our nodes in placement
     differences: tuple[NodeDifference, ...]
 
     def lines(self, share_gone: float) -> list[str]:
-        """Return one line for each difference between Ironic and placement, and a summary."""
+        """Return one line of text for each difference, and a summary."""
         lines = [str(difference) for difference in self.differences]
         nodes = len({difference.node for difference in self.differences})
         differ = f"{nodes} differ" if nodes else "nothing differs"
@@ -44,19 +44,19 @@ class Comparison(NamedTuple):
 
 
 class NodesRemoved(NamedTuple):
-    """The deleted nodes whose providers were removed from placement."""
+    """The deleted nodes that were removed from placement."""
 
     removed: tuple[str, ...]
     held_back: int  # deleted nodes, at least so many, that were kept because there were too many
 
 
 def survey_of(ironic: FollowedIronic, api: NodeReads, find: Find, clock: Clock) -> Survey:
-    """Return a survey (comparison of Ironic and placement) for a single use."""
+    """Return a survey, which compares Ironic with placement once."""
     return Survey(api, find, ironic.selection, _rules(ironic), lambda: Moment(clock.now(), 0))
 
 
 async def diff(survey: Survey, holders: FindHolders | None = None) -> Comparison:
-    """Return the differences between Ironic and placement; with `holders`, also those of instances."""
+    """Return the differences between Ironic and placement; with `holders`, also differences of instances."""
     read: dict[str, str | None] = {}
     placed = await survey.placed()
     found = [node async for page in survey.everything(placed, read) for node in page]
@@ -71,7 +71,7 @@ async def diff(survey: Survey, holders: FindHolders | None = None) -> Comparison
 async def remove_missing(
     ironic: FollowedIronic, survey: Survey, publish: Publish, clock: Clock, *, allow: bool
 ) -> NodesRemoved:
-    """Remove deleted nodes from placement. The worker repairs all other differences."""
+    """Remove deleted nodes from placement, and leave all other differences to the worker."""
     rules = _rules(ironic)
     removed: list[str] = []
 
@@ -89,9 +89,9 @@ async def remove_missing(
 async def _of_instances(
     survey: Survey, holders: FindHolders, placed: Mapping[str, Provider], read: Mapping[str, str | None]
 ) -> list[NodeDifference]:
-    """Return nodes that an instance holds in placement while Ironic has another instance there, or none.
+    """Return nodes that in placement and in Ironic have different instances.
 
-    Each is checked twice, because a build that was placed just now is not deployed yet.
+    Each node is checked twice, because a build that was placed just before is not deployed yet.
     """
     used = [uuid for uuid, provider in placed.items() if uuid in read and any(provider.used.values())]
     odd = await _odd(holders, used, read)

@@ -35,7 +35,7 @@ Publish = Callable[..., Awaitable[None]]  # publishes messages, and returns when
 
 @dataclass(eq=False, repr=False)
 class Following:
-    """The known states of Ironic's nodes, reported to placement whenever they change."""
+    """Holds the known states of Ironic's nodes, and reports each change to placement."""
 
     rules: KnownStateRules
     publish: Publish
@@ -52,11 +52,11 @@ class Following:
         self._opened: dict[str, float] = {}  # reported as open, and not yet seen in placement
 
     def moment(self) -> Moment:
-        """Return the present time and notification count, to be noted before nodes are read."""
+        """Return the current time and number of notifications, to be stored before nodes are read."""
         return self.beliefs.moment(self.clock.now())
 
     async def handle(self, bodies: Sequence[bytes]) -> None:
-        """Handle messages of Ironic's exchange in order. Returns when all resulting reports are published."""
+        """Handle messages of Ironic's exchange in sequence; return after their reports are published."""
         self._received_at = self.clock.monotonic()
         reports: dict[str, InventoryReported] = {}  # the last report of a node replaces earlier ones
         dates = []
@@ -82,29 +82,29 @@ class Following:
             REPORTED_SECONDS.observe(max(0.0, now - date))
 
     async def found(self, found: Sequence[NodeRead]) -> None:
-        """Handle nodes that were read from Ironic. Returns when all resulting reports are published."""
+        """Handle nodes that were read from Ironic; return after their reports are published."""
         reports = (self._apply_read(read.uuid, read.node, read.began) for read in found)
         await self.report([report for report in reports if report is not None])
 
     async def repair(self, seen: Sequence[SurveyedNode]) -> None:
-        """Report nodes that a sweep found to differ from placement; return when all are published."""
+        """Report nodes that a sweep found to differ from placement; return after reports are published."""
         reports = (
             self._apply_read(node.uuid, node.node, node.began, node.provider, again=True) for node in seen
         )
         await self.report([report for report in reports if report is not None])
 
     def closed(self, uuid: str) -> bool:
-        """Return whether the last report of a node allowed no instance on it."""
+        """Return whether the last report of a node says that it is not free."""
         report = self.beliefs.of(uuid).reported
         return report is not None and not is_open(report)
 
     def placed(self, providers: Mapping[str, Provider]) -> None:
-        """Record the sequence numbers that placement has for the reports of these nodes."""
+        """Record the sequence numbers of the last reports that placement has applied."""
         for uuid, provider in providers.items():
             self.beliefs.placement_has(uuid, provider.sequence)
 
     async def report(self, reports: Sequence[InventoryReported]) -> None:
-        """Publish reports to placement, with retries until the bus has confirmed them."""
+        """Publish reports to placement, and retry until the broker has confirmed them."""
         pause = FIRST_PAUSE
         while reports:
             try:
@@ -124,7 +124,7 @@ class Following:
             pause = min(2 * pause, LONGEST_PAUSE)
 
     async def _publish_once(self, reports: Sequence[InventoryReported]) -> None:
-        """Publish each report in the trace of its notification. A report may be published twice."""
+        """Publish each report in the trace of its notification; after a failure a report may be repeated."""
 
         async def publish_reports(context: StoredContext, some: Sequence[InventoryReported]) -> None:
             with resumed(context):
@@ -141,7 +141,7 @@ class Following:
             self._contexts.end(report.root)
 
     async def changed(self, changes: Sequence[PlacementChanged]) -> Sequence[None]:
-        """Record which reports placement has applied, ours and those of other processes."""
+        """Record which reports placement has applied, of this process and of other processes."""
         now = self.clock.now()
         for change in (change for message in changes for change in message.changes):
             if not change.reshaped:
@@ -157,7 +157,7 @@ class Following:
         return [None] * len(changes)
 
     def _hears(self) -> bool:
-        """Return whether this process, of all that follow this Ironic, receives the notifications."""
+        """Return whether this process has received a notification recently."""
         return self.clock.monotonic() < self._received_at + RECENT_SECONDS
 
     def _apply_notification(self, notification: ReceivedNotification) -> Step | None:
@@ -214,7 +214,7 @@ class Following:
         return step.report
 
     def _watch(self, uuid: str, report: InventoryReported | None) -> None:
-        """Measure the time from a notification until its node is available in placement."""
+        """Begin to measure how long it takes until a node that became free is free in placement."""
         if report is None:
             return
         at = self._opening.pop(uuid, None)
@@ -224,7 +224,7 @@ class Following:
 
 
 class NotificationTraces:
-    """The tracing data of each node, from a notification to the published report; empty without tracing."""
+    """Holds a trace for each node, from a notification to the published report; empty without tracing."""
 
     def __init__(self) -> None:
         self._contexts: dict[str, StoredContext] = {}
@@ -251,13 +251,13 @@ class NotificationTraces:
         span.end()
 
     def end(self, uuid: str) -> None:
-        """Delete the trace of a node: no further messages will be published for its notification."""
+        """Delete the trace of a node, because no further message will be published for its notification."""
         self._contexts.pop(uuid, None)
 
     def by_trace(
         self, reports: Sequence[InventoryReported]
     ) -> list[tuple[StoredContext, list[InventoryReported]]]:
-        """Group reports of nodes by the trace of their notification. Most reports have no trace."""
+        """Group reports by the trace of their notification; most reports have no trace."""
         if not self._contexts:
             return [(NO_CONTEXT, list(reports))]
         found: dict[StoredContext, list[InventoryReported]] = {}
@@ -267,7 +267,7 @@ class NotificationTraces:
 
 
 class NotifiedNodes:
-    """The nodes named by notifications, published at intervals. Pages re-read lost ones periodically."""
+    """Publishes at intervals which nodes had notifications, so that open web pages refresh."""
 
     def __init__(self, publish: Publish) -> None:
         self._publish = publish
@@ -276,7 +276,7 @@ class NotifiedNodes:
         self.run = self._notifier.run
 
     def of(self, nodes: Collection[str]) -> None:
-        """Add the nodes of notifications whose reports, if any, are published already."""
+        """Add nodes that had notifications; their reports, if any, are already published."""
         self._nodes.update(nodes)
         self._notifier.due()
 

@@ -1,4 +1,4 @@
-"""Receives Ironic's notifications from the exchange that Ironic uses by default; metrics of ironic_sync."""
+"""Receives Ironic's notifications from Ironic's exchange, and defines the metrics of ironic_sync."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -50,7 +50,7 @@ QUEUE = "berth.ironic_sync"
 
 
 class Notifications(ForeignListener):
-    """A listener for Ironic's notifications that reconnects until it is stopped."""
+    """A consumer of Ironic's notifications that reconnects until it is stopped."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class Notifications(ForeignListener):
         )
 
     async def run(self, handle: HandleBodies, gap: Gap) -> None:
-        """Pass Ironic's messages to `hear` in order; call `gap` when messages may be lost."""
+        """Pass Ironic's messages to `handle` in sequence; call `gap` if messages may be lost."""
 
         def counted() -> None:
             GAPS.inc()

@@ -1,6 +1,6 @@
-"""Reads nodes to confirm their state: each node once at a time, with retries while Ironic is unreachable.
+"""Reads nodes to confirm their states, with retries while Ironic is unreachable.
 
-If very many nodes wait, because very many have just become available, they are read by page.
+If very many nodes must be read, because very many have become available, they are read in pages.
 """
 
 import asyncio
@@ -54,7 +54,7 @@ Take = Callable[[Sequence[NodeRead]], Awaitable[None]]
 
 @dataclass(eq=False, repr=False)
 class Reader:
-    """Reads requested nodes from Ironic, each once however often it is requested meanwhile."""
+    """Reads requested nodes from Ironic; several requests for a node before the read cause one read."""
 
     api: NodeReads
     clock: Clock
@@ -100,7 +100,7 @@ class Reader:
         UNRESOLVED.set(self.unresolved)
 
     async def run(self, moment: Callable[[], Moment], take: Take) -> None:
-        """Read requested nodes until cancelled, and await `take` with each result."""
+        """Read requested nodes until the task is cancelled, and await `take` with each result."""
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._read_pages(moment, take))
@@ -170,7 +170,7 @@ class Reader:
                 self._many.set()
 
     async def _read_round(self, moment: Callable[[], Moment], take: Take) -> int:
-        """Read pages while they contain requested nodes; return how many of these were read."""
+        """Read pages while they contain requested nodes; return how many requested nodes were read."""
         pages = self.api.nodes(fields=self.fields, limit=PAGE, **self._listing)
 
         async def following() -> tuple[int, Moment, Sequence[Mapping[str, Any]] | None]:
@@ -197,9 +197,9 @@ class Reader:
     async def _take_page(
         self, page: Sequence[Mapping[str, Any]], requested: int, began: Moment, take: Take
     ) -> int:
-        """Take the nodes that were requested before the page was read; later requests need another read.
+        """Handle the nodes of a page that were requested before the page was read; others are read again.
 
-        Available nodes that are reported as unavailable are taken too, and save the read that would follow.
+        Available nodes that were last reported as reserved are handled too, which saves their separate reads.
         """
         found: list[NodeRead] = []
         for position, raw in enumerate(page):

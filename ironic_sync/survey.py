@@ -1,4 +1,4 @@
-"""Reads nodes from Ironic and providers from placement, and compares them: all, or the recently changed."""
+"""Compares all or the recently changed nodes of Ironic with their providers in placement."""
 
 import asyncio
 import logging
@@ -35,11 +35,11 @@ Horizon = Mapping[str, float]  # for each of `CHANGED`, the newest time seen
 
 
 class ReadAll(Exception):
-    """The error that recent changes cannot be listed, or that reading everything is cheaper."""
+    """The error that recent changes cannot be listed, or that reading all nodes is cheaper."""
 
 
 class SurveyedNode(NamedTuple):
-    """A node as it was read from Ironic, its provider in placement, and their differences."""
+    """A node as it was read from Ironic, with its provider in placement and their differences."""
 
     uuid: str
     node: IronicNode | None  # empty: deleted in Ironic
@@ -69,7 +69,7 @@ class SurveyedNode(NamedTuple):
 
 @dataclass(eq=False, repr=False)
 class Survey:
-    """A comparison of Ironic's nodes with their providers in placement, which changes neither."""
+    """Compares Ironic's nodes with their providers in placement, and changes neither."""
 
     api: NodeReads
     find: Ask[FindProviders, ProvidersFound]
@@ -83,7 +83,7 @@ class Survey:
         self._fields = [name for name in self.selection.fields() if name not in WITH_ALL]
 
     async def placed(self) -> dict[str, Provider]:
-        """Return the providers in placement of all nodes that this process manages."""
+        """Return the providers of all nodes that this process manages."""
         found: dict[str, Provider] = {}
         last = ""
         while True:
@@ -102,7 +102,7 @@ class Survey:
         return found
 
     async def placed_of(self, uuids: Sequence[str]) -> dict[str, Provider]:
-        """Return which of the given providers are nodes that this process manages."""
+        """Return those of the given providers that are nodes managed by this process."""
         agents = self.selection.all_agents()
         found = await self.placed_now(uuids)
         ours = (provider for provider in found.values() if provider.agent in agents)
@@ -114,7 +114,7 @@ class Survey:
     async def everything(
         self, placed: Mapping[str, Provider], read: dict[str, str | None]
     ) -> AsyncIterator[list[SurveyedNode]]:
-        """Yield pages of nodes that differ from placement; all nodes are collected in `read`."""
+        """Yield pages of nodes that differ from placement; store all listed nodes in `read`."""
         pages = self.api.nodes(fields=self._fields, limit=self.page, **self._filters)
         while True:
             began = self.moment()
@@ -125,7 +125,7 @@ class Survey:
             yield await self.judged([(raw, began) for raw in page], placed)
 
     def unread(self, placed: Mapping[str, Provider], read: Collection[str]) -> list[str]:
-        """Return placement's nodes that a listing left out, except deleted ones with allocations."""
+        """Return nodes in placement that a listing left out, except nodes that placement marks as deleted."""
         return [uuid for uuid, provider in placed.items() if uuid not in read and not provider.gone]
 
     async def instances(self, uuids: Iterable[str]) -> dict[str, str | None]:
@@ -140,7 +140,7 @@ class Survey:
     async def each(
         self, uuids: Iterable[str], placed: Mapping[str, Provider], most_gone: int | None = None
     ) -> list[SurveyedNode]:
-        """Read each given node; return those that differ or are deleted, up to `most_gone` deleted ones."""
+        """Read the given nodes; return those that differ or are deleted; stop after too many deletions."""
         found: list[SurveyedNode] = []
         for some in portions(uuids, READS_AT_ONCE):
             began = self.moment()
@@ -155,7 +155,7 @@ class Survey:
         return found
 
     async def horizon(self) -> Horizon | None:
-        """Return the newest times of change, to continue from, or None if Ironic cannot sort by them."""
+        """Return the newest times of change in Ironic, or None if Ironic cannot sort nodes by them."""
         found = dict.fromkeys(CHANGED, 0.0)
         try:
             for key in CHANGED:
@@ -167,9 +167,9 @@ class Survey:
         return found
 
     async def read_changed(self, horizon: Horizon) -> tuple[list[tuple[Raw, Moment]], Horizon]:
-        """Return the nodes changed since the last survey, and the times to continue from. Raise ReadAll.
+        """Return the nodes changed since `horizon`, and the new horizon. Raise ReadAll if all must be read.
 
-        Every relevant change, traits included, moves `updated_at`; only a deletion leaves no mark.
+        Every relevant change, also of traits, sets `updated_at`; only a deletion cannot be found by a time.
         """
         found: dict[str, tuple[Raw, Moment]] = {}
         reached = dict(horizon)
@@ -186,7 +186,7 @@ class Survey:
         return list(found.values()), reached
 
     async def _newest_first(self, key: str) -> AsyncIterator[tuple[Moment, list[tuple[Raw, float]]]]:
-        """Yield pages of nodes with this time, newest first. Raise ReadAll if nodes without it come first."""
+        """Yield pages of nodes sorted by a time, newest first. Raise ReadAll if nodes lack this time."""
         pages = self._by_time(key, "desc", CHANGES_A_PAGE)
         while True:
             began = self.moment()
@@ -258,7 +258,7 @@ class Survey:
 
 
 def _is_node(provider: Provider) -> bool:
-    """Return whether ironic_sync made a provider: a sweep must never remove hosts of other agents."""
+    """Return whether ironic_sync created a provider: a sweep must not remove hosts of other agents."""
     ours = provider.inventories.keys() - provider.kept_classes
     return (
         provider.id == provider.root == provider.name

@@ -1,7 +1,7 @@
-"""Compares Ironic and placement in rounds, and reports the differences that no notification reported.
+"""Compares Ironic and placement in rounds, and repairs differences that notifications did not.
 
-A round reads the recent changes. Periodically, at the start and after errors it reads everything; only then
-deleted nodes are found. A page that is older than a notification never reverts it: if placement has a newer
+A round reads recent changes. Periodically, at the start and after errors it reads all nodes; only then it
+finds deleted nodes. A page that is older than a notification never reverts it: if placement has a newer
 report of a node, the node is read again.
 """
 
@@ -36,7 +36,7 @@ Tell = Callable[[Sequence[SurveyedNode]], Awaitable[None]]
 
 @dataclass(eq=False, repr=False)
 class Sweep:
-    """Rounds of comparisons of Ironic with placement; `repair` reports the differences to placement."""
+    """Compares Ironic with placement in rounds; `repair` reports the differences to placement."""
 
     survey: Survey
     repair: Tell
@@ -55,18 +55,18 @@ class Sweep:
     _known: dict[str, int] = field(default_factory=dict, init=False)
 
     async def round(self, *, deaf: bool = False) -> None:
-        """Compare what is due. After a raised Unavailable or IronicRefused the next round reads everything.
+        """Compare recent changes or, if due, all nodes. If this raises, the next round compares all nodes.
 
-        `deaf` means without notifications: if recent changes cannot be listed, everything is read.
+        With `deaf` (no notifications are received) all nodes are compared if recent changes cannot be listed.
         """
         await self._compare(full=self._rounds_to_full == 0 or (deaf and self._horizon is None))
 
     async def everything(self) -> None:
-        """Read and compare all nodes now, whatever is due."""
+        """Read and compare all nodes now."""
         await self._compare(full=True)
 
     async def read_changed(self) -> None:
-        """Read and compare the nodes changed since the last round, if Ironic lists them. Raise as `round`."""
+        """Compare the nodes changed since the last round, if Ironic can list them. Raises like `round`."""
         await self._compare(full=False, all_if_must=False)
 
     async def _compare(self, *, full: bool, all_if_must: bool = True) -> None:
@@ -119,7 +119,7 @@ class Sweep:
         return True
 
     async def _unlisted(self, placed: Mapping[str, Provider], read: Collection[str]) -> list[SurveyedNode]:
-        """Return placement's nodes that a listing left out, without deleted ones if too many."""
+        """Return nodes in placement that a listing left out; drop deleted nodes if they are too many."""
         present = sum(not provider.gone for provider in placed.values())
         most = allowance(present, self.share)
         unread = self.survey.unread(placed, read)
@@ -134,7 +134,7 @@ class Sweep:
         return [node for node in found if node.node is not None or not self.held_back]
 
     async def _repair(self, found: Sequence[SurveyedNode]) -> Counter[str]:
-        """Report nodes with repairable differences; return how many only operators can resolve."""
+        """Report nodes with repairable differences; count the differences that only operators can resolve."""
         counts = Counter(difference.what for node in found for difference in node.differences)
         for aspect, number in counts.items():
             DIFFERENCES.labels(aspect).inc(number)
@@ -154,7 +154,7 @@ class Sweep:
         return Counter({aspect: counts[aspect] for aspect in WAITING})
 
     def _settled(self, seen: SurveyedNode, now: Provider | None) -> bool:
-        """Return whether placement has no newer report than this read, by sequences instead of clocks."""
+        """Return whether placement has no newer report of a node than this read, by sequence numbers."""
         if now is None:
             return True
         return now.sequence < sequence_at(seen.began.at) or now.sequence == self._known.get(seen.uuid)
@@ -170,7 +170,7 @@ SETTLING_SECONDS = 2.0  # until a hinted change has taken effect
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class SweepSchedule:
-    """The schedule of a sweep's rounds. The first round reads everything."""
+    """The schedule of a sweep's rounds. The first round reads all nodes."""
 
     sweep: Sweep
     seconds: float
@@ -182,12 +182,12 @@ class SweepSchedule:
     _everything_at: float = field(default=0.0, init=False)  # the earliest time of the next full sweep
 
     def missed(self) -> None:
-        """Record that notifications may be lost: the next round comes soon and reads everything."""
+        """Schedule a round soon that reads all nodes, because notifications may be lost."""
         self._gap = True
         self._stirred.set()
 
     def hinted(self) -> None:
-        """Record a notification that names no node: some node may have changed."""
+        """Schedule a round soon, because a notification without a node shows that some node changed."""
         self._settled_at = asyncio.get_running_loop().time() + SETTLING_SECONDS
         self._stirred.set()
 

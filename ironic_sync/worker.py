@@ -1,6 +1,6 @@
-"""The worker: follows notifications, reads nodes, sweeps, and reports to placement.
+"""The worker of ironic_sync: receives notifications, reads nodes, sweeps, and reports nodes to placement.
 
-The sequence of a report decides which of two reports of a node placement uses, whichever process sent it.
+If two reports of a node differ, placement uses the report with the higher sequence number, from any process.
 """
 
 import logging
@@ -33,7 +33,7 @@ Run = Callable[[], Coroutine[Any, Any, None]]
 
 @dataclass(frozen=True, kw_only=True)
 class FollowedIronic:
-    """An Ironic that berth follows by its notifications, by its API, or, best, by both."""
+    """An Ironic whose nodes berth follows by notifications, by its API, or by both, which is best."""
 
     selection: NodeSelection
     notifications: Notifications | None = None
@@ -55,9 +55,9 @@ def ironic_sync(
     skip_reserve_in_use: bool = False,
     clock: Clock | None = None,
 ) -> Worker:
-    """Return the worker of ironic_sync, which applies events of tools, and follows an Ironic if one is given.
+    """Return the worker of ironic_sync: it applies events from tools, and follows `ironic` if it is given.
 
-    With `skip_reserve_in_use` an available node with an instance stays schedulable, like Nova's setting.
+    With `skip_reserve_in_use` an available node with an instance is not reserved, as with Nova's setting.
     """
     if ironic is None:
         return Worker("ironic_sync", consumes=[_by_tools(skip_reserve_in_use, None)])
@@ -131,7 +131,7 @@ def _following(ironic: FollowedIronic, publish: Publish, find: Find | None, cloc
 
 
 def _by_tools(skip_reserve_in_use: bool, following: Following | None) -> Any:
-    """Return the table row for events from tools, which state a node's new state themselves."""
+    """Declare the handler of events from tools, which contain the node's new state themselves."""
 
     def report_of(node: NodeChanged) -> InventoryReported | Poison | None:
         try:

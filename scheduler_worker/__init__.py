@@ -1,4 +1,4 @@
-"""The scheduler: build requests → all hosts → rules → weighers → claim → selection and alternates.
+"""The scheduler filters and weighs all hosts for build requests, then claims the best in placement.
 
 Its worker is in `worker`: a command that only reads a request needs no database.
 """

@@ -1,4 +1,4 @@
-"""Heartbeats of agents and of other schedulers, and counts of recent, failed and claimed builds."""
+"""Records heartbeats of agents and other schedulers, and counts recent and failed builds of each host."""
 
 import logging
 from collections import Counter as Tally
@@ -15,18 +15,18 @@ from bus.clock import Clock, RateLimitedPublisher
 from bus.messages import HostReported, SchedulerAlive
 from scheduler_worker.core.host_map import NEVER, NOBODY, HostColumns, HostKey, Numbers
 
-LEAST_SILENCE = 10.0  # no agent is down after a shorter silence, however short its period
-PERIODS = 3  # nor for missing fewer reports than this
-FORGOTTEN_PERIODS = 60  # reports an agent may miss before it is forgotten, after ten minutes at the earliest
+LEAST_SILENCE = 10.0  # minimum silence before an agent counts as down, even if its period is short
+PERIODS = 3  # minimum number of missed reports before an agent counts as down
+FORGOTTEN_PERIODS = 60  # missed reports after which an agent is deleted, at least ten minutes
 LEAST_REMEMBERED = 600.0
 
 AgentKey = tuple[str, str]  # cell and name: a cell cannot report for another cell's agent of the same name
 
 
 class Listening:
-    """The periods in which this process could receive messages; only in these does an agent's silence count.
+    """Measures how long this process could receive messages: only this time counts as an agent's silence.
 
-    A period without any message may be a failure of the broker: it counts until the next report was due.
+    A gap without messages may be a failure of the broker: it counts up to the shortest period of all agents.
     """
 
     def __init__(self, now: float) -> None:
@@ -45,10 +45,10 @@ class Listening:
 
 @dataclass(slots=True)
 class ReportedAgent:
-    """The last heartbeat of an agent, with its period and run number."""
+    """The last heartbeat of an agent, with the period of its heartbeats and the id of its process run."""
 
     number: int
-    received: float  # in seconds of listening
+    received: float  # in seconds during which this process could receive messages
     at: float  # by the clock
     period: float
     sequence: int
@@ -68,7 +68,7 @@ class ReportedAgent:
 
 @dataclass(frozen=True, slots=True)
 class Silence:
-    """The reason why a host is down, and since when."""
+    """The reason why a host counts as down, and the time since when."""
 
     why: str
     at: float | None = None  # the last heartbeat, by the monotonic clock
@@ -78,19 +78,19 @@ class Silence:
 
 
 class Agents:
-    """All agents with heartbeats, the latest last, and all agents that placement names."""
+    """All agents that placement knows or that sent a heartbeat; the latest heartbeat is last."""
 
     def __init__(self, listening: Listening, grace: float) -> None:
         self.grace = grace
-        self.opened = 0.0  # by the seconds that it was listened
+        self.opened = 0.0  # seconds of listening when this process could first receive heartbeats
         self._listening = listening
         self._known: OrderedDict[AgentKey, ReportedAgent] = OrderedDict()
         self._numbers: dict[AgentKey, int] = {}
-        self._of_cell: Tally[str] = Tally()  # how many are known
+        self._of_cell: Tally[str] = Tally()  # number of agents with heartbeats by cell
         self._table = _empty_table(64)
 
     def handle(self, report: HostReported, now: float) -> ReportedAgent:
-        """Return the agent of a report, with the time of this heartbeat unless the report is an older one."""
+        """Return the agent of a report, with the time of this heartbeat unless the report is outdated."""
         name, listened = (report.cell, report.agent), self._listening.seconds
         agent = self._known.get(name)
         if agent is None:
@@ -130,15 +130,15 @@ class Agents:
 
     @property
     def early(self) -> bool:
-        """Return whether an agent without a report may still send its first one in time."""
+        """Return whether agents without a report still have time to send their first report."""
         return self._listening.seconds - self.opened < self.grace
 
     def level(self, agent_at: Ints) -> Numbers:
-        """Return each agent's last report, permitted silence, first report and whether it is partial."""
+        """Return each agent's last report, permitted silence, first report, and whether it omits hosts."""
         return self._table.take(agent_at, axis=1)
 
     def number(self, name: AgentKey) -> int:
-        """Return the agent's number, valid until all agents are renumbered."""
+        """Return the index of the agent in the array of agents; it is valid until `renumber` is called."""
         number = self._numbers.get(name)
         if number is None:
             number = self._numbers[name] = len(self._numbers)
@@ -151,7 +151,7 @@ class Agents:
         return len(self._numbers) > 2 * len(self._known) + 1024
 
     def renumber(self, named: Iterable[AgentKey]) -> None:
-        """Number again the agents that placement names and the agents with heartbeats."""
+        """Assign new array indices to all agents that placement knows or that sent a heartbeat."""
         self._numbers = {}
         for name in named:
             self._numbers.setdefault(name, len(self._numbers))
@@ -163,13 +163,13 @@ class Agents:
             self._write(agent)
 
     def keep(self, most: int) -> None:
-        """Delete the oldest agents above a maximum number, from the cell that has the most."""
+        """While there are too many agents, delete the oldest agent of the cell with the most agents."""
         while len(self._known) > most:
             [(most_of, _)] = self._of_cell.most_common(1)
             self._forget(next(key for key in self._known if key[0] == most_of))
 
     def tidy(self) -> None:
-        """Delete agents after a long silence, and compute when the next report is due."""
+        """Delete agents that were silent for long, and compute when the next heartbeat is due."""
         listened = self._listening.seconds
         while self._known:
             name, agent = next(iter(self._known.items()))
@@ -194,20 +194,20 @@ def _empty_table(size: int) -> Numbers:
 
 
 RECENT = 1.0  # seconds for which a build counts in addition to the host's report
-HALVED_AFTER = 300.0  # seconds in which a failure comes to count half
+HALVED_AFTER = 300.0  # seconds after which a failure counts half
 FORGIVEN = 2.0**-10  # smaller failures are dropped
-FULL_SCALE = 64  # halvings after which the scale of failures is set anew
+FULL_SCALE = 64  # halvings after which all failures are scaled again
 
 
 class BuildCounts:
-    """Counts of builds by host. All times are those of a monotonic clock."""
+    """Counts the recent and failed builds of each host. All times are those of a monotonic clock."""
 
     def __init__(self, now: float) -> None:
         self._columns = HostColumns()
         self._choices: deque[tuple[float, HostKey]] = deque()
         self._counted_until = now  # choices before this time no longer count
         self._taken_back: Tally[HostKey] = Tally()  # choices that were undone
-        # a failure at this time counts 1 and a later failure more, so that all fade together
+        # a failure at this time counts 1 and a later failure more: so all failures decay at the same rate
         self._whole = now
 
     def _place_new(self) -> None:
@@ -223,7 +223,7 @@ class BuildCounts:
         self._columns.recent[slot] += 1
 
     def unchose(self, cell: str, root: str, at: float) -> None:
-        """Undo the count of a build chosen at this time, unless it has expired already."""
+        """Subtract the build that was counted on a host at this time, unless this count has expired."""
         if at + RECENT <= self._counted_until:
             return
         key = cell, root
@@ -235,7 +235,7 @@ class BuildCounts:
         self._columns.failures[slot] += weight
 
     def built(self, cell: str, root: str) -> None:
-        """Record a new instance on a host: half of the host's failed builds are forgiven."""
+        """Record that a build succeeded on a host, which halves the host's count of failed builds."""
         slot = self._columns.slots.get((cell, root), NOBODY)
         self._columns.failures[slot] /= 2
 
@@ -286,11 +286,11 @@ def count_claims(results: Sequence[ClaimResult]) -> None:
 log = logging.getLogger(__name__)
 
 SAYS_SECONDS = 1.0
-GONE_SECONDS = 3.5  # a paused scheduler meets others on its hosts after this time, which costs only claims
+GONE_SECONDS = 3.5  # silence after which other schedulers take over its share of the hosts
 
 
 class Roster:
-    """The live schedulers, which share the hosts with this one."""
+    """The live schedulers, including this one. They divide the hosts among themselves."""
 
     def __init__(self, clock: Clock, name: str = "") -> None:
         self.name = name or f"s{clock.uuid()[:8]}"
@@ -301,7 +301,7 @@ class Roster:
 
     @property
     def live(self) -> tuple[str, ...]:
-        """Return the names of the live schedulers in order, including this one."""
+        """Return the sorted names of the live schedulers, including this one."""
         after = self._clock.monotonic() - GONE_SECONDS
         if any(at < after for at in self._received.values()):
             self._received = {name: at for name, at in self._received.items() if at >= after}
@@ -324,7 +324,7 @@ class Roster:
 
 
 class WaitingSignal:
-    """Sends an early heartbeat, so that other schedulers read the stored waiting requests again."""
+    """Sends a heartbeat early if stored waiting requests changed, so that other schedulers read them."""
 
     def __init__(self, roster: Roster, publish: Callable[[SchedulerAlive], Awaitable[None]]) -> None:
         self._roster = roster
@@ -333,8 +333,8 @@ class WaitingSignal:
         self.run = self._heartbeat.run
 
     def changed(self) -> None:
-        """Publish that waiting requests, or the resources they need, have changed in the database."""
-        self._roster.waits = (self._roster.waits + 1) % 2**31  # what a Count may be
+        """Request the heartbeat: waiting requests, or resources that they need, changed in the database."""
+        self._roster.waits = (self._roster.waits + 1) % 2**31  # the range of the message field
         self._heartbeat.due()
 
     async def _publish(self) -> None:

@@ -1,8 +1,8 @@
-"""Requests and queries of clients, judged by the projects they are bound to.
+"""Accepts or refuses the requests and queries of clients, according to the projects of each client.
 
-A client can publish to no other key than its own, so `client` of a message is the sender that the broker
-verified. A build of another project is treated exactly as an unknown one. Permitted messages are published
-again under the keys of operators, so all other handlers need not know clients.
+A client can publish with its own routing key only, so the broker has verified the sender `client` of each
+message. A build of another project is treated exactly as an unknown one. Permitted messages are published
+again with the routing keys of operators, so no other handler distinguishes clients from operators.
 """
 
 import asyncio
@@ -41,7 +41,7 @@ from scheduler_worker.waiting.owner import WaitingOwner
 from scheduler_worker.what_if import WhatIfs
 
 UNKNOWN = "no build of this client's projects has this id, or its cell does not answer"
-BUILDS_ASKED = 100  # of a cell at a time
+BUILDS_ASKED = 100  # ids in one query to a cell
 PLACEMENT_ASKED = 500
 
 Act = BuildRequested | BuildCancelRequested | MoveRequested | MoveSteered
@@ -50,7 +50,7 @@ Published = Act | Refusal
 
 
 class NotAllowed(Exception):
-    """The client may not do what it requested. The text gives the reason and does not name other projects."""
+    """The error that a client may not do what it requested. The text gives the reason."""
 
 
 Projects = Mapping[Id, str]  # the project of each id that is known
@@ -76,7 +76,7 @@ class ClientDoor:
             return ClientsFound(clients=tuple(await registered(tx, question.names)))
 
     async def request_many(self, asked: Sequence[ClientRequested]) -> Sequence[Published | Poison]:
-        """Return for each client's request the same request as an operator's message, or the refusal."""
+        """Check clients' requests; return each as the message of an operator, or as a refusal."""
         clients = await self._registered({client.client for client in asked})
         boots = [request.boot for request in asked if request.boot is not None]
         new = {id_ for boot in boots for id_ in (boot.request, *boot.instances)}
@@ -194,7 +194,7 @@ class ClientDoor:
             return {client.name: client for client in await registered(tx, names)}
 
     async def _known(self, new: Collection[Id], existing: Collection[Id]) -> Projects:
-        """Return the projects of builds and requests; cells are queried for the `existing` ids only."""
+        """Return the project of each build or request id; only for `existing` ids the cells are asked too."""
         ids = sorted({*new, *existing})
         if not ids:
             return {}

@@ -1,4 +1,4 @@
-"""Queries of a scheduler to placement and the cells, its settings, pending choices and ended instances."""
+"""Provides a scheduler's settings, its queries to placement and cells, and its pending choices."""
 
 import asyncio
 import logging
@@ -67,7 +67,7 @@ class SchedulerOptions:
 
 
 async def together(asks: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
-    """Run all coroutines in parallel, and raise the first failure itself, not a group of exceptions."""
+    """Run all coroutines in parallel; raise the first error itself, not an exception group."""
     if len(asks) <= 1:
         return [await ask for ask in asks]
     try:
@@ -81,7 +81,7 @@ async def together(asks: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
 async def claim_each(
     placement: PlacementQueries, questions: list[claims.ClaimRequested]
 ) -> Sequence[claims.ClaimAnswered | AnswerRefused]:
-    """Return one answer for each claim; each is sent alone if placement refuses the list."""
+    """Return an answer for each claim. If placement refuses the batch, each claim is sent alone."""
     try:
         return await placement.claim_many(questions)
     except AnswerRefused as problem:
@@ -93,7 +93,7 @@ async def claim_each(
 async def providers_of(
     placement: PlacementQueries, ids: Iterable[Id], parts: tuple[Any, ...]
 ) -> dict[Id, resources.Provider]:
-    """Return these parts of providers, asked for in several questions if there are many."""
+    """Return the requested parts of the providers with the given ids, in several queries if many."""
     found: dict[Id, resources.Provider] = {}
     for some in portions(ids, PLACEMENT_ASKED):
         answer = await placement.providers(resources.FindProviders(ids=some, parts=parts))
@@ -108,7 +108,7 @@ UNHEARD = 50_000  # requests without a conductor that are remembered
 
 
 class RetryTimes:
-    """The time since when each request has been retried."""
+    """Remembers since when each request has been retried."""
 
     def __init__(self, clock: Clock, remembered: int = REMEMBERED) -> None:
         self._clock = clock
@@ -129,7 +129,7 @@ class RetryTimes:
 
 
 class Ending:
-    """Ends instances: retires consumers, releases claims, and looks up the hosts of allocations."""
+    """Ends instances: retires consumers, releases their claims, and finds the hosts of their allocations."""
 
     def __init__(self, placement: PlacementQueries, clock: Clock, undeliverable_for: float) -> None:
         self._placement = placement
@@ -137,7 +137,7 @@ class Ending:
         self._unheard = RetryTimes(clock, UNHEARD)
 
     async def fence(self, of_each: Sequence[Sequence[Fence]]) -> list[FenceAnswers | FenceImpossible]:
-        """Retire consumers in parallel, and return the answers for each order."""
+        """Retire the consumers of all orders in parallel, and return placement's answers for each order."""
         results = iter(await together([self._fenced(fence) for fences in of_each for fence in fences]))
         answers: list[FenceAnswers | FenceImpossible] = []
         for fences in of_each:
@@ -158,7 +158,7 @@ class Ending:
     async def retire(
         self, consumer: Id, why: str, generation: int | None = None, *, unplaceable: bool = True
     ) -> claims.ReleaseResult:
-        """Release a consumer and reject later claims for it; without a reason only return its state."""
+        """Release a consumer and reject its later claims. Without a reason, only return its state."""
         question = claims.ReleaseRequested(
             consumer=consumer, generation=generation, retire=why[:MAX_CAUSE], unplaceable=unplaceable
         )
@@ -176,7 +176,7 @@ class Ending:
     async def locate(
         self, of_each: Sequence[Sequence[tuple[Id, claims.Held]]], excluding: Sequence[Collection[str]] = ()
     ) -> list[Located]:
-        """Return the hosts of allocations for each order; `excluding` has roots to ignore for each."""
+        """Return the hosts of each order's allocations; `excluding` lists roots to ignore for each order."""
         providers = await self.look_up([held for of_one in of_each for _, held in of_one])
         ignored = excluding or [()] * len(of_each)
         return [
@@ -185,12 +185,12 @@ class Ending:
         ]
 
     async def look_up(self, every: Sequence[claims.Held]) -> dict[str, resources.Provider]:
-        """Return the providers of existing allocations with their agents."""
+        """Return all providers of the allocations by id."""
         ids = dict.fromkeys(provider for held in every for provider in held.allocations)
         return await providers_of(self._placement, ids, ("traits", "owner"))
 
     async def undo_placed(self, placed: BuildPlaced) -> BuildUnplaceable | None:
-        """Retry a placed build whose cell has no conductor for a time; then release its claim and end it."""
+        """Retry a placed build that no conductor consumes for a limited time, then release its claim."""
         self.wait_for_consumer(placed.request, placed.cell)
         host = placed.chosen.host
         why = f"cell {placed.cell!r}: no conductor takes builds there; the claim on {host} was given back"
@@ -212,7 +212,7 @@ class Ending:
         )
 
     def wait_for_consumer(self, request: Id, cell: str) -> None:
-        """Raise `Retry` while a message has had no consumer for less than a limited time."""
+        """Raise `Retry` if no consumer has taken a message, but for less than the permitted time."""
         self._unheard.begin(request)
         left = self._undeliverable_for - self._unheard.retried_for(request)
         if left > 0:
@@ -223,7 +223,7 @@ TIMEOUT = 15.0  # longer than a claim may take to be answered
 
 
 class PendingChoice(msgspec.Struct, eq=False, gc=False):
-    """One choice of a host, from the choice until placement's index shows the claim."""
+    """A chosen host until placement's index shows its claim."""
 
     allocations: Allocations
     cell: str
@@ -235,7 +235,7 @@ class PendingChoice(msgspec.Struct, eq=False, gc=False):
 
 
 class PendingChoices:
-    """Reservations of chosen hosts, kept until placement's index shows their claims or the claims fail.
+    """Reserves capacity for chosen hosts until placement's index shows their claims or the claims fail.
 
     Each choice also counts as a build on its host.
     """
@@ -269,13 +269,13 @@ class PendingChoices:
         heappush(self._confirmed, (number, self._ties, entry))
 
     def drop(self, reservation: object) -> None:
-        """Release the reservation of a choice that was not claimed; its host has one build less."""
+        """Release the reservation of a choice after its claim failed or was not sent."""
         if isinstance(reservation, PendingChoice) and reservation.open:
             self._book.unchose(reservation.cell, reservation.root, reservation.at)
             self._withdraw(reservation)
 
     def expire(self) -> None:
-        """Release reserved capacity for choices that the index shows by now, and for expired choices."""
+        """Release the reservations of claims that the index shows by now, and the expired reservations."""
         now, confirmed, seen = self._clock.monotonic(), self._confirmed, self._source.seen
         while confirmed and confirmed[0][0] <= seen:
             self._end(heappop(confirmed)[2])
@@ -283,7 +283,7 @@ class PendingChoices:
             self._end(self._open.popleft())
 
     def _end(self, entry: PendingChoice) -> None:
-        """Release the reservation of a claim that the index shows, or that timed out."""
+        """Release the reservation of a choice, and report its host as released."""
         if entry.open:
             self._withdraw(entry)
             self.on_released(entry.root)
@@ -337,7 +337,7 @@ class Supposing:
         return len(self._kept)
 
     def forget(self, after: int = 0) -> None:
-        """Drop the hypothetical choices except the first `after`, and restore suspended reservations."""
+        """Drop all hypothetical choices except the first `after`."""
         self._kept = dict(islice(self._kept.items(), after))
 
     def _reserve(self, way: Candidate, builds: bool) -> None:

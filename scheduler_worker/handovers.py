@@ -1,4 +1,4 @@
-"""Moves from one cell to another: receives the reports of both cells, decides, and orders both.
+"""Controls moves from one cell to another: receives reports of both cells, and sends both their next steps.
 
 Each decision is stored before it is published, and published again for a repeated report.
 """
@@ -40,7 +40,7 @@ PAGE = 500
 
 
 class Handovers:
-    """The state of all moves between cells, in the schedulers' database."""
+    """Stores the state of all moves between cells in the schedulers' database."""
 
     def __init__(self, database: Database, placement: PlacementQueries, ending: Ending, clock: Clock) -> None:
         self._database = database
@@ -49,7 +49,7 @@ class Handovers:
         self._clock = clock
 
     async def store(self, orders: Sequence[Handover]) -> dict[Id, Handover]:
-        """Store new moves between cells; return the stored state of moves that exist already."""
+        """Store new moves between cells. Return the stored states of moves that were stored before."""
         async with self._database.write() as tx:
             await add(tx, orders, self._clock.now())
         return await self.known([order.placed.move for order in orders])
@@ -100,10 +100,10 @@ class Handovers:
         return messages_of(after, report)
 
     async def _restore_source(self, order: Handover, by: HandoverReported) -> tuple[int | None, str]:
-        """Claim an instance's former allocations again; return its generation, or what prevented that."""
+        """Claim an instance's former allocations again; return its generation, or why this failed."""
         build, generation = order.placed.build, order.placed.generation if by.half == "leaving" else None
         for _ in range(TRIES):
-            if not order.placed.attempt:  # it held nothing before
+            if not order.placed.attempt:  # the instance had no allocations before
                 again = await self._placement.release(holding_nothing(order, deleted=False))
                 if isinstance(again.result, Released | Retired):
                     return None, ""
@@ -115,7 +115,7 @@ class Handovers:
                     return claimed, ""
                 case Held(generation=held, allocations=allocations):
                     generation = held if allocations else None
-                case Retired(why=why):  # it was taken back before, or the build has ended
+                case Retired(why=why):  # the source was claimed again before, or the build has ended
                     holding = (await self._ending.held([build])).get(build)
                     if holding is None:
                         return None, f"its claim has ended ({why})"
@@ -130,17 +130,17 @@ class Handovers:
         raise Retry(after=SOON, why=f"the claim of {build} is contended")
 
     async def unheard(self, message: Message) -> Sequence[Outgoing]:
-        """Retry an order to a cell without a conductor for a limited time; then its half has failed."""
+        """Retry a message to a cell without a conductor for a limited time, then fail its half of a move."""
         if not isinstance(message, MovePlaced | HandoverProgress):
             return ()
         self._ending.wait_for_consumer(message.move, message.cell)
         order = (await self.known([message.move])).get(message.move)
         if order is None or order.state != ("arriving" if isinstance(message, MovePlaced) else "leaving"):
-            return ()  # its cell reports again, which publishes it again
+            return ()  # the cell's next report publishes the message again
         return await self._advance(order, no_consumer(order))
 
     async def repeat_handovers(self) -> Sequence[HandoverProgress]:
-        """Return again the orders to source cells that have not reported about their move yet."""
+        """Return overdue messages to source cells that have not reported, to be published again."""
         now = self._clock.now()
         async with self._database.write() as tx:
             orders = await unpublished(tx, now - REPEAT_SECONDS, now, PAGE)
@@ -185,7 +185,7 @@ _decode = msgspec.json.Decoder(Handover).decode
 
 
 async def add(tx: Transaction, orders: Iterable[Handover], now: float) -> None:
-    """Store new moves between cells; stored moves stay unchanged."""
+    """Store new moves between cells; moves that are stored already are not changed."""
     rows = {
         order.placed.move: (order.placed.move, order.placed.build, order.state, _encode(order).decode())
         for order in orders
@@ -199,16 +199,16 @@ async def load(tx: Transaction, moves: Collection[Id]) -> dict[Id, Handover]:
 
 
 async def change(tx: Transaction, before: Handover, after: Handover, now: float) -> bool:
-    """Store the new state of a move between cells; return False after a concurrent change."""
+    """Store the new state of a move between cells; return False if another process changed it first."""
     row = (before.placed.move, after.state, before.state, _encode(after).decode())
     return bool(await _UPDATE(tx, [row], now=now))
 
 
 async def unpublished(tx: Transaction, before: float, now: float, limit: int) -> list[Handover]:
-    """Return moves whose source cell has not reported since the given time, and set their time to now."""
+    """Return moves whose source cells have not reported since `before`; set their last time to `now`."""
     return [_decode(row["story"]) for row in await _UNPUBLISHED(tx, before=before, now=now, most=limit)]
 
 
 async def prune(tx: Transaction, before: float, limit: int) -> int:
-    """Delete the moves between cells that ended before this time, and return their number."""
+    """Delete the moves between cells that ended before this time; return how many."""
     return len(await _PRUNE(tx, before=before, most=limit))

@@ -1,7 +1,7 @@
-"""The health of hosts: answers queries, and is stored for the next scheduler that starts.
+"""Stores the health of hosts for the next scheduler that starts, and answers queries about it.
 
-Several schedulers write changes to the same rows; each deletes only rows that it has read or written, after
-a heartbeat of the host. A scheduler that starts deletes rows that a stopped scheduler left.
+Several schedulers write changes to the same rows; each deletes only rows that it has read or written, after a
+heartbeat of the host. A scheduler that starts deletes rows that a stopped scheduler left.
 """
 
 from collections import Counter, defaultdict
@@ -24,7 +24,7 @@ PAGE = 1000  # rows in one transaction
 
 
 class HostRecords:
-    """The health of hosts: this scheduler stores what it found, and reads the records of all schedulers."""
+    """Stores the health of hosts that this scheduler found, and reads the health that others stored."""
 
     def __init__(self, book: HostBook, source: CandidateSource, database: Database, clock: Clock) -> None:
         self._book = book
@@ -34,7 +34,7 @@ class HostRecords:
         self._stored: dict[HostKey, HostHealth] = {}
 
     async def load(self) -> None:
-        """Read the stored health of hosts of all schedulers, before the first request is handled."""
+        """Read the stored health of hosts before the first request is handled."""
         after, more = ("", ""), True
         while more:
             async with self._database.read() as tx:
@@ -80,7 +80,7 @@ class HostRecords:
         return counts
 
     async def prune(self) -> None:
-        """Delete the stored health of hosts that placement does not have any more."""
+        """Delete the stored health of hosts that placement no longer has."""
         await self._write({}, [key for key in self._stored if not self._book.has(key)])
 
     async def _write(self, new: Mapping[HostKey, HostHealth], up: list[HostKey]) -> None:

@@ -1,4 +1,4 @@
-"""Reports of hosts, their health, and failed builds."""
+"""Tracks the last report, the health and the failed builds of each host."""
 
 from collections import OrderedDict
 from collections.abc import Iterable
@@ -17,28 +17,28 @@ from scheduler_worker.core.host_map import NEVER, NOBODY, HostKey, HostsNow, Num
 GRACE = 30.0  # seconds before a host without any heartbeat counts as down
 MOST_HOSTS = 250_000  # beyond this number the oldest hosts of the cell with the most are forgotten
 TIDY_SECONDS = 10.0
-JUDGED_EVERY = 1.0  # seconds: a host that falls silent is down so much later at most
+JUDGED_EVERY = 1.0  # seconds: maximum delay until a silent host counts as down
 
 
 @dataclass(slots=True)
 class LastHostReport:
-    """The last report of a host, with the time of its arrival."""
+    """The last report of a host and the time of its arrival."""
 
     state: HostState
     agent: str
     cell: str
     version: tuple[int, int]  # the agent's life and sequence: which report is the newer
-    received: float  # in seconds of listening
+    received: float  # in seconds during which this process could receive messages
     remembered: float
     at: float  # by the clock
 
 
 class HostBook(BuildCounts):
-    """The state of each host, from its heartbeats and from stored records.
+    """Decides from heartbeats and stored records whether each host is up, down or unknown.
 
-    A host is down without a heartbeat for three periods (at least 10 seconds), or if it was recorded as
-    down. It is unknown until its first heartbeat is overdue. Heartbeats of a cell count for its own hosts
-    only: placement decides which cell a root is in. All times are those of a monotonic clock.
+    A host is down without a heartbeat for three periods (at least 10 seconds), or if it was recorded as down.
+    It is unknown until its first heartbeat is overdue. Heartbeats of a cell count for its own hosts only:
+    placement decides which cell a root is in. All times are those of a monotonic clock.
     """
 
     def __init__(self, now: float, grace: float = GRACE) -> None:
@@ -65,13 +65,13 @@ class HostBook(BuildCounts):
         self._judged: float | None = None  # time of the last judgement; None: judge again
 
     def opened(self, now: float) -> None:
-        """Start to count the silence of agents: from now on heartbeats can be received."""
+        """Begin to measure the silence of agents: from now on this process can receive heartbeats."""
         self._listening.disconnected_until(now)
         self._agents.opened = self._listening.seconds
         self._judged = None
 
     def restore(self, records: Iterable[HostHealth]) -> None:
-        """Use the stored health of earlier schedulers for hosts without a heartbeat so far."""
+        """Use the stored health for hosts that have sent no heartbeat to this process so far."""
         for record in records:
             key = record.cell, record.root
             if record.root in self._hosts.get(record.cell, ()):
@@ -82,14 +82,14 @@ class HostBook(BuildCounts):
             self._columns.put(record.cell, msgspec.convert(record, HostState, from_attributes=True))
 
     def listened(self, now: float) -> None:
-        """Record that any message arrived, which shows that this process can receive messages."""
+        """Record that a message of any type arrived: this process can receive messages."""
         self._listening.received(now)
         if now - self._tidied > TIDY_SECONDS:
             self._tidied = now
             self._tidy(now)
 
     def handle(self, report: HostReported, now: float) -> None:
-        """Apply the report of an agent's hosts; an older report changes nothing."""
+        """Apply the report of an agent about its hosts; ignore an outdated report."""
         self.listened(now)
         if self._agents.down((report.cell, report.agent), now):
             self._agent_returns(report)
@@ -115,11 +115,11 @@ class HostBook(BuildCounts):
         return None if known is None else known.state
 
     def down(self, cell: str, agent: str, now: float) -> str:
-        """Return why the hosts of this agent count as down; empty if they do not."""
+        """Return why the hosts of this agent are down; empty if they are not."""
         return self._agents.down((cell, agent), now)
 
     def why_down(self, cell: str, root: str, agent: str, now: float) -> str:
-        """Return why a host is down, or an empty string if it is up or unknown."""
+        """Return why a host is down; empty if it is up or unknown."""
         record = self._recorded_down(cell, root, agent)
         if record is not None:
             return down_sentence(record)
@@ -149,7 +149,7 @@ class HostBook(BuildCounts):
         return None if early else Silence(f"no heartbeat from it, {detail}")
 
     def level(self, source: CandidateSource, now: float) -> HostsNow:
-        """Return the data of all hosts by their present positions in placement's index."""
+        """Return the data of all hosts as arrays in the sequence of placement's index."""
         self._past(now)
         if source is not self._source or source.layout != self._layout:
             self._reread(source)
@@ -167,7 +167,7 @@ class HostBook(BuildCounts):
         )
 
     def health(self, source: CandidateSource, now: float, wall: float) -> dict[HostKey, HostHealth]:
-        """Return the hosts that are down, unknown, or disabled by their agents; `wall` is the time of day."""
+        """Return the hosts that are down, unknown or disabled by their agents; `wall` is the time of day."""
         self.level(source, now)
         slots = self._slot_at.take(self._placed)
         closed = (self._columns.fact("enabled") == 0) | (self._columns.fact("forced_down") == 1)
@@ -180,7 +180,7 @@ class HostBook(BuildCounts):
         return found
 
     def capabilities(self, roots: Iterable[str]) -> list[HostCapabilities]:
-        """Return the capabilities of these hosts, without those that have sent no heartbeat."""
+        """Return the reported capabilities of the hosts, leaving out hosts without a heartbeat so far."""
         found = []
         for root in roots:
             slot = self._columns.slots.get((self._cell_of.get(root, ""), root), NOBODY)
@@ -215,7 +215,7 @@ class HostBook(BuildCounts):
         )
 
     def _judge(self, now: float) -> None:
-        """Decide for all hosts which are up and which are unknown, as `why_down` does for one host."""
+        """Compute for all hosts which are up and which are unknown, by the rules of `why_down`."""
         if self._judged is not None and 0 <= now - self._judged < JUDGED_EVERY:
             return
         listened, columns, slots = self._listening.seconds, self._columns, self._slot_at
@@ -312,7 +312,7 @@ class HostBook(BuildCounts):
             self._layout = None
 
     def _drop_slots(self, now: float) -> None:
-        """Free the array slots of hosts that placement does not have any more."""
+        """Free the array indices of hosts that placement no longer has."""
         columns = self._columns
         if len(columns.slots) <= 2 * self._count + 1024:
             return

@@ -1,6 +1,6 @@
-"""Takes each move to its begin, refusal or wait: executes the effects of core/move_state.py.
+"""Begins, refuses or stores moves of a batch; the decisions are made in core/move_state.py.
 
-A move that has begun and that its cell does not know is published again from the existing allocations.
+If a move has begun but its cell has no record of it, its result is published again from its allocations.
 """
 
 from collections.abc import Awaitable, Callable, Collection, Sequence
@@ -29,14 +29,14 @@ from scheduler_worker.waiting.hosts import without_roots
 
 MoveVerdict = move_state.MoveMessages | Retry | Poison
 
-# Why moves were refused, and what each asked of hosts, as far as that is known
+# Refused moves, each with the request for its destination if it was made
 RefusedMoves = Sequence[tuple[MoveRequested, BuildRequested | None, MoveRefused]]
 StoreRefusals = Callable[[RefusedMoves], Awaitable[None]]
 
 
 @dataclass(slots=True, eq=False)
 class MoveCourse:
-    """A move of a batch with its present state."""
+    """A move of a batch with its current state."""
 
     asked: MoveRequested
     state: move_state.MoveState = field(init=False)
@@ -58,7 +58,7 @@ Parks = Callable[[Sequence[MoveCourse]], Awaitable[None]]  # stores moves that m
 
 
 class MoveCourses:
-    """The moves of a batch, and the steps that take all of them forward."""
+    """Carries out the steps of all moves of a batch together."""
 
     def __init__(
         self, scheduler: Scheduler, lookups: MoveLookups, handovers: Handovers, store_refusals: StoreRefusals
@@ -71,7 +71,7 @@ class MoveCourses:
     async def place_new(
         self, courses: Sequence[MoveCourse], aside: Aside | None = None, park: Parks | None = None
     ) -> list[MoveVerdict]:
-        """Return a verdict for each new move: begun, refused, or waiting."""
+        """Begin, refuse or store each new move; return one verdict for each."""
         new = [course for course in courses if course.state.end is None]
         for course, found in zip(new, await self.look_up(new), strict=True):
             if found is None:
@@ -87,7 +87,7 @@ class MoveCourses:
         return [self._settled(course) for course in courses]
 
     async def look_up(self, courses: Sequence[MoveCourse]) -> list[move_state.NotYet | None]:
-        """Look up the instance of each move; return the answers in case a cell stays unreachable."""
+        """Look up the instance of each move; return an answer for each move with an unreachable cell."""
         crossing = [course for course in courses if course.asked.to_cell]
         known = await self._handovers.known([course.asked.move for course in crossing]) if crossing else {}
         for course in crossing:  # existing handovers continue, whatever the cells report now
@@ -112,7 +112,7 @@ class MoveCourses:
         await self._fence(allowed, unplaceable=False)
 
     async def finish(self, courses: Sequence[MoveCourse]) -> None:
-        """Make the messages of moves that were refused or had begun before; store the refusals."""
+        """Publish refusals and store them, and repeat the messages of moves that had begun before."""
         # Refused moves are fenced first, so that no concurrent delivery begins them.
         barred = [(course, course.state.barred.why) for course in courses if course.state.barred is not None]
         await self._fence(barred, unplaceable=True)
@@ -179,7 +179,7 @@ class MoveCourses:
                 course.take(move_state.begins(stored.get(order.placed.move, order)))
 
     async def check_rebuilds(self, courses: Sequence[MoveCourse]) -> None:
-        """Refuse rebuilds whose present host does not fit the new image."""
+        """Refuse rebuilds if the new image does not fit on the instance's current host."""
         if not courses:
             return
         scheduler = self.scheduler
@@ -200,7 +200,7 @@ class MoveCourses:
                 course.take(move_state.Stopped(Barred(code="image", why=why)))
 
     async def came_before(self, courses: Sequence[MoveCourse]) -> None:
-        """Answer again the moves that were answered before."""
+        """Look up in placement which moves have begun or ended before, and repeat their results."""
         retire = self.scheduler.ending.retire
         results = await together([retire(course.asked.move, "", unplaceable=False) for course in courses])
         for course, result in zip(courses, results, strict=True):
@@ -267,7 +267,7 @@ class MoveCourses:
         await self.place(telling)
 
     async def undo_placed(self, placed: MovePlaced | HandoverProgress) -> MoveRefused | None:
-        """Handle a begun move without a conductor: retry for a limited time, then undo its claim."""
+        """Retry a begun move without a conductor for a limited time, then undo its claim and refuse it."""
         move, why, reply_to = placed.move, unheard(placed.cell), placed.reply_to
         asked = MoveRequested(move=move, build=placed.build, kind=placed.kind, reply_to=reply_to)
         refusal = refused(asked, why, "no_conductor", placed.decision)
@@ -279,14 +279,14 @@ class MoveCourses:
                 log.warning("move %s: %s", placed.move, why)
                 return refusal
             case Held():
-                return None  # its cell goes on with it
+                return None  # the cell continues the move
             case Refused(refusals=refusals) if any(isinstance(refusal, NothingHeld) for refusal in refusals):
                 return None
             case _:
                 raise Retry(after=LONGEST_PAUSE, why=f"the claim of {placed.build} is contended")
 
     async def _undo(self, placed: MovePlaced) -> claims.ClaimResult | claims.ReleaseResult:
-        if placed.kind not in SEEKING or placed.generation is None:  # it made no claim
+        if placed.kind not in SEEKING or placed.generation is None:  # the move made no claim
             return await self.scheduler.ending.retire(taken_back(placed.move), unheard(placed.cell))
         claim = undoing(placed, placed.generation)
         [answer] = await self.scheduler.placement.claim_many([claims.ClaimRequested(claims=(claim,))])
@@ -296,13 +296,13 @@ class MoveCourses:
         return result
 
     async def park_again(self, build: Id, cell: str) -> None:
-        """Shelve an instance again after its unshelving was refused, unless a newer move has begun."""
+        """Mark an instance as shelved again after its unshelve was refused, unless a newer move has begun."""
         question = claims.ReleaseRequested(consumer=build, generation=None, retire=SHELVED, cell=cell)
         if isinstance((await self.scheduler.placement.release(question)).result, Contended):
             raise Retry(after=LONGEST_PAUSE, why=f"the claim of {build} is contended")
 
 
 def messages_of(course: MoveCourse) -> move_state.MoveMessages:
-    """Return the messages of a move that has ended; empty if the move is retried or waits."""
+    """Return the messages of a move that has ended; empty if the move waits or is retried."""
     end = course.state.end
     return () if end is None or isinstance(end, ComeAgain | DeadLetterRequest) else end

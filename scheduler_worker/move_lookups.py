@@ -1,6 +1,6 @@
-"""Looks up the builds that are to move, in batches: placement has a build's host, its cell the spec.
+"""Looks up the builds to move in batches: asks placement for a build's host, and its cell for the spec.
 
-Either may change a moment later; then the claim is refused.
+If either changes before the claim, placement refuses the claim.
 """
 
 import re
@@ -23,14 +23,14 @@ from scheduler_worker.core.move_start import Barred, MoveStart, misread, move_st
 from scheduler_worker.core.move_state import LookedUpMove, NotYet, SeenThrough, Stopped
 from scheduler_worker.dependencies import CellQueries, Ending, PlacementQueries, providers_of, together
 
-BUILDS_ASKED = 100  # of a cell at a time, as many as it takes
-GROUPS_ASKED = 500  # of placement, by members
+BUILDS_ASKED = 100  # ids in one query to a cell
+GROUPS_ASKED = 500  # groups in one query to placement
 _WORD = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 @dataclass(slots=True)
 class _Standing:
-    """The builds to move that were found, by cell."""
+    """Collects the reports of placement and the cells about the builds to move."""
 
     cells: dict[Id, list[str]] = field(default_factory=dict)  # build → cells that may have it
     held: set[Id] = field(default_factory=set)  # builds with allocations
@@ -78,7 +78,7 @@ class MoveLookups:
                 if place is None:
                     standing.nobodys.add(build)
                 standing.cells[build] = [] if place is None else [place.cell]
-                # it may have begun: then another cell knows
+                # the move may have begun: then another cell has the build
                 if place is not None and place.cell == request.to_cell:
                     everywhere = self._cells() if everywhere is None else everywhere
                     standing.cells[build] = sorted({*everywhere, place.cell})
@@ -160,7 +160,7 @@ def _unknown(build: Id, standing: _Standing) -> LookedUpMove:
     if build in standing.nobodys:
         why = "it holds resources where no agent builds: no build of ours"
         return Stopped(Barred(code="unknown", why=why))
-    if build in standing.held:  # it was just placed there, and is on its way
+    if build in standing.held:  # the build was just placed, and its message has not arrived yet
         return NotYet(Barred(code="unknown", why=f"cell {cells[0]!r} does not know of this build"))
     where = f"cell {cells[0]!r} does not know" if len(cells) == 1 else "no cell knows"
     return Stopped(Barred(code="unknown", why=f"{where} of such a build, and it holds nothing"))

@@ -1,7 +1,7 @@
-"""Converts requests to orders: equal requests share their parsed alternatives, and names of server groups and
-of other instances are resolved before the search.
+"""Converts requests to orders: parses equal requests once, and looks up the server groups and instances that
+they name before the search.
 
-The index knows usages but not consumers, so placement is asked again for waiting requests: at the beginning,
+Related instances may move while a request waits. So placement is asked for their hosts again: at the start,
 after a change at a related host, and once a second. A new answer wakes the request.
 """
 
@@ -29,18 +29,18 @@ from scheduler_worker.dependencies import Ending, PlacementQueries
 
 MORE_WHEN_PACKED = 4  # additional alternates while packing, because the next best hosts fill up soon
 BATCH_BYTES = 16 * 1024 * 1024  # flavors, images and metadata in a batch; a single request is always accepted
-REMEMBERED = 4096  # of the alternatives of distinct requests
+REMEMBERED = 4096  # distinct requests whose alternatives are cached
 REMEMBERED_BYTES = 32 * 1024 * 1024  # total size of remembered requests
 # Most policies do not read these fields, so requests that differ only in them are alike.
 _SELDOM_READ: Mapping[str, Any] = {"metadata": {}, "name": "", "user": ""}
 
 _encode = msgspec.json.Encoder(order="deterministic").encode
 Resolves = Callable[[Sequence[BuildRequested]], Awaitable[Sequence[Begins]]]
-AT_ONCE = 500  # kinds that are asked for in one question
+AT_ONCE = 500  # equivalence classes in one query
 
 
 class Orders:
-    """Makes orders from requests; what it caches is valid until hosts are added or removed."""
+    """Makes orders from requests; its cache is valid until hosts are added or removed."""
 
     def __init__(self, source: CandidateSource, options: RequestOptions, policy: ChoicePolicy) -> None:
         self._source = source
@@ -59,7 +59,7 @@ class Orders:
             self._prefilters = None
 
     def begin(self, request: BuildRequested, waited: float, move: MoveStart | None = None) -> Begins:
-        """Return the order of a request, or of the host constraints of a move."""
+        """Return the order for a request; for a move, the request describes the destination."""
         size = size_of(request)
         instances = tuple(dict.fromkeys(request.instances))
         together = size * len(instances)
@@ -91,7 +91,7 @@ class Orders:
         return any(host and not self._source.named(host) for host in named)
 
     def again(self, order: Order, event: Begun) -> Begins:
-        """Return an order again with the present state of hosts, aggregates and cells."""
+        """Return an order with its constraints updated to the present hosts, aggregates and cells."""
         if event.refusal:
             return self.begin(order.request, order.waited, order.move)
         try:
@@ -144,7 +144,7 @@ class Orders:
 
 
 def put_off(orders: Sequence[Order], clock: Clock) -> list[Retry | None]:
-    """Postpone orders whose messages would exceed a memory limit of the process."""
+    """Return for each order None, or a retry if the messages of the batch would exceed a memory limit."""
     bytes_left, later = BATCH_BYTES, list[Retry | None]()
     for order in orders:
         if order.bytes > bytes_left and bytes_left < BATCH_BYTES:
@@ -158,7 +158,7 @@ def put_off(orders: Sequence[Order], clock: Clock) -> list[Retry | None]:
 
 @dataclass(frozen=True)
 class Resolving:
-    """Resolves names of groups and instances in a batch of requests; a refused query is split in halves."""
+    """Looks up the groups and instances that a batch names; if placement refuses it, tries its halves."""
 
     placement: PlacementQueries
     ending: Ending
@@ -220,7 +220,7 @@ class Resolving:
 
 
 class RelatedHosts:
-    """The hosts of group members and named instances, for each equivalence class of waiting requests."""
+    """Tracks the hosts of group members and named instances for each equivalence class that waits."""
 
     def __init__(self, resolve: Resolves) -> None:
         self._resolve = resolve
@@ -232,14 +232,14 @@ class RelatedHosts:
 
     @property
     def settled(self) -> bool:
-        """Return whether the hosts of the related instances cannot change any more."""
+        """Return whether the hosts of the related instances are up to date."""
         return not self.stirred and not self._asking
 
     def around(self, roots: Collection[str]) -> bool:
         return bool(self._around) and not self._around.isdisjoint(roots)
 
     async def moved(self, naming: Mapping[str, BuildRequested]) -> tuple[list[str], dict[str, str]]:
-        """Return the classes whose related instances moved, and why other classes can never fit."""
+        """Return the classes with moved related instances, and the reasons why other classes cannot fit."""
         self.stirred, self._asking = False, True
         kinds = list(naming)
         changed: list[str] = []

@@ -1,8 +1,8 @@
-"""Turns build requests into claimed hosts and alternates, many at a time.
+"""Chooses and claims hosts and alternates for many build requests at a time.
 
 Each request follows the pure state machine of core/placing.py. Its effects are executed for the whole batch:
-one search and one evaluation for equal requests, one claim for all, one lookup of allocations. Choosing
-contains no await, so nothing changes during it.
+one search and one evaluation for equal requests, one claim for all, one lookup of allocations. The choice of
+hosts contains no await, so no host changes during it.
 """
 
 from collections.abc import Callable, Hashable, Sequence
@@ -33,13 +33,13 @@ from scheduler_worker.store.parked import ParkedRequest
 Narrow = Callable[[Sequence[Order]], Sequence[Order]]
 Verdict = Sequence[BuildPlaced | BuildUnplaceable] | Retry | Poison
 
-HELP_SECONDS = 0.02  # of a batch: looking for what would have made its requests fit
-MOST_HELP_SECONDS = 1.0  # of one request: a search over huge trees takes tenths of a second
+HELP_SECONDS = 0.02  # of a batch, to find changes that would make its requests fit
+MOST_HELP_SECONDS = 1.0  # of one request; one search over large trees takes tenths of a second
 
 
 @dataclass(slots=True, eq=False)
 class _Course:
-    """An order in progress, with the data that it waits for."""
+    """An order in progress, with the event that it takes next."""
 
     order: Order
     need: Need | None = None
@@ -47,7 +47,7 @@ class _Course:
 
 
 class Scheduler:
-    """Places requests in batches; between batches it keeps the reports of hosts and the pending choices."""
+    """Places requests in batches, and holds the hosts' reports and the pending choices between batches."""
 
     def __init__(
         self,
@@ -74,16 +74,16 @@ class Scheduler:
         self._joined = Joined()
 
     def leave_out_reserved(self, released: Callable[[str], None], narrow: Narrow) -> None:
-        """Set the functions that exclude reserved hosts before a search, and that receive released hosts."""
+        """Set two functions: `narrow` excludes reserved hosts from orders, `released` gets released hosts."""
         self.pending.on_released = released
         self.narrow = narrow
 
     def alternatives_of(self, request: BuildRequested) -> Sequence[Alternative]:
-        """Return the alternatives of a request; empty if it is unreadable."""
+        """Return the alternatives of a request, or an empty sequence if the request is invalid."""
         return self._orders.begin(request, 0.0)[0].alternatives
 
     def hosts_now(self) -> tuple[HostsNow, Bools]:
-        """Return the reported state of hosts, and the mask of hosts that have an agent."""
+        """Return the reported state of all hosts, and a mask of the hosts that have an agent."""
         now = self.clock.monotonic()
         self.pending.expire()
         self._hosts.level()
@@ -97,12 +97,12 @@ class Scheduler:
         self.book.handle(report, self.clock.monotonic())
 
     async def on_host_failed(self, failure: HostFailed) -> None:
-        """Count a failed build that its host caused. A root that placement does not have is ignored."""
+        """Count a failed build that its host caused, unless placement does not know the host."""
         if failure.ours and self.source.position(failure.root) is not None:
             self.book.failed(failure.cell, failure.root, self.clock.monotonic())
 
     async def place_many(self, requests: Sequence[BuildRequested]) -> list[Verdict]:
-        """Return a verdict for each request: a host, or the reason why there is none."""
+        """Return for each request a verdict: a host, or the reason why no host fits."""
         begun = self.begin(requests)
         later = put_off([order for order, _ in begun], self.clock)
         ends = await self.place([order for order, late in zip(begun, later, strict=True) if late is None])
@@ -128,7 +128,7 @@ class Scheduler:
         return self.begin([parked.message])[0]
 
     async def place(self, begun: Sequence[Begins]) -> list[events.End]:
-        """Place orders and return how each ended; without a host only after the index was refreshed."""
+        """Place orders and return the end of each; an order fails only after the index was refreshed."""
         batch = self._joined.begin()
         try:
             return await self._place(begun)
@@ -167,7 +167,7 @@ class Scheduler:
                 return Retry(after=1.0, why=why)
             case events.PublishEnds(messages=messages):
                 return messages
-            case events.PublishMove() | events.BegunBefore():  # moves publish in move_arrivals.py
+            case events.PublishMove() | events.BegunBefore():  # moves are published by move_courses.py
                 return ()
 
     def _take(self, course: _Course, event: events.Event) -> None:
@@ -195,7 +195,7 @@ class Scheduler:
                     course.end = effect
 
     async def _choose(self, courses: Sequence[_Course], level: bool) -> bool:
-        """Choose hosts, on a refreshed index for orders without one; return if it was refreshed."""
+        """Choose hosts; if an order gets none, refresh the index. Return whether the index was refreshed."""
         if not courses:
             return level
         short = self._find_hosts(courses)
@@ -248,12 +248,12 @@ class Scheduler:
             self._take(course, events.HelpFound(found.get(kind, ())))
 
     def late_help(self) -> Callable[[], bool]:
-        """Return a function that returns whether MOST_HELP_SECONDS have passed since this call."""
+        """Return a function that reports whether MOST_HELP_SECONDS have passed since this call."""
         until = self.clock.monotonic() + MOST_HELP_SECONDS
         return lambda: self.clock.monotonic() > until
 
     def choosing(self, supposed: HasReservations | None = None) -> Choosing:
-        """Return the choice among all present hosts; with `supposed` reservations it is hypothetical."""
+        """Return a `Choosing` for the present hosts; with `supposed` its choices are hypothetical."""
         joined = self._joined if supposed is None else self._joined.copy()
         reservations = supposed or self.pending
         now, _ = self.hosts_now()
@@ -262,7 +262,7 @@ class Scheduler:
     async def resolved(
         self, requests: Sequence[BuildRequested], starts: Sequence[MoveStart] = ()
     ) -> Sequence[Begins]:
-        """Return the orders of requests and moves with the present hosts of the instances that they name."""
+        """Make orders from requests and moves, and look up the hosts of the instances that they name."""
         begun = [self._orders.begin(request, 0.0) for request in requests]
         begun += [self._orders.begin(start.request(), 0.0, start) for start in starts]
         return await self._resolving.resolve(begun)

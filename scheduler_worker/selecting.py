@@ -1,6 +1,6 @@
-"""Answers queries that choose and claim hosts for instances that another system builds, such as Nova.
+"""Chooses and claims hosts for instances that another system builds, such as Nova.
 
-These requests follow the same state machine as boots (core/placing.py); the answer replaces the messages.
+These requests follow the same state machine as boots (core/placing.py); an answer replaces the messages.
 """
 
 from collections import deque
@@ -21,7 +21,7 @@ UNSTORED = 20_000  # decisions that wait to be stored; the oldest are dropped wh
 
 
 class HostSelection:
-    """The answers of a scheduler to `scheduler.select`; their decisions are stored once a second."""
+    """Answers the query `scheduler.select`, and stores its decisions once a second."""
 
     def __init__(self, scheduler: Scheduler, database: Database) -> None:
         self._scheduler = scheduler
@@ -43,7 +43,7 @@ class HostSelection:
         return answers
 
     async def store(self) -> None:
-        """Store the decisions that were made since the last call."""
+        """Store the decisions made since the last call."""
         made = list(self._made)
         if made:
             async with self._database.write() as tx:
@@ -75,7 +75,7 @@ class HostSelection:
                 raise TypeError(f"{end!r} does not end a boot")
 
     async def _check(self, request: BuildRequested) -> HostsAnswered:
-        """Return a refusal if the present host of a rebuilt instance does not fit its new image."""
+        """Return a refusal if the new image of a rebuild does not fit on the instance's current host."""
         scheduler = self._scheduler
         if not scheduler.source.named(request.forced_host):
             await scheduler.source.fresh()

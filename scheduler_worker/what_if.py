@@ -1,4 +1,4 @@
-"""Answers what-if questions by choosing as for a boot, in time slices; everything is released afterwards."""
+"""Answers what-if questions by choosing hosts as for a boot; afterwards all choices are released."""
 
 import asyncio
 from collections import Counter
@@ -34,10 +34,10 @@ from scheduler_worker.move_courses import MoveCourse, MoveCourses
 from scheduler_worker.placing import Scheduler
 from scheduler_worker.waiting.hosts import without_roots
 
-SLICE = 0.003  # seconds of looking between two breaths: boots go on meanwhile
-AT_ONCE = 50  # instances chosen in one go
+SLICE = 0.003  # seconds of searching before other tasks such as boots may run
+AT_ONCE = 50  # instances chosen without a pause
 LONGEST = 2.0  # seconds of counting free capacity
-PATIENCE = 30.0  # seconds: an asker waits no longer, so neither queued nor running questions go on
+PATIENCE = 30.0  # seconds that a caller waits; then queued and running questions stop
 ON_ONE_HOST = 10_000
 TRIED = 1000  # instances on one host with several providers, each of which needs a search
 MOST_WAYS = 1024
@@ -46,13 +46,13 @@ _GROUPS = "count: with a server group, at most the instances of one request"
 
 @dataclass(slots=True)
 class _Counted:
-    """The capacity that a what-if question has counted so far, host by host."""
+    """The instances that a what-if question has counted so far, while it goes through the hosts."""
 
     hosts: Counter[tuple[str, str]] = field(default_factory=Counter)
     instances: Counter[tuple[str, str]] = field(default_factory=Counter)
     after: int = -1
-    host: PlacedHost | None = None  # of several providers, and not finished
-    tried: list[CapacityReservation] = field(default_factory=list)  # on that host
+    host: PlacedHost | None = None  # the host with several providers whose count is not finished
+    tried: list[CapacityReservation] = field(default_factory=list)  # hypothetical instances on that host
     capped: bool = False
     done: bool = False
 
@@ -70,7 +70,7 @@ class _Counted:
 
 
 class WhatIfs:
-    """The answers to what-if questions about requests, one at a time."""
+    """Answers what-if questions about requests, one question at a time."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
@@ -107,7 +107,7 @@ class WhatIfs:
     async def chosen(
         self, order: Order, best: int, supposing: Supposing
     ) -> tuple[WhatIfAnswered, Alternative]:
-        """Return the answer for the first flavor that places enough of the hypothetical instances."""
+        """Return the answer for the first flavor that fits enough of the hypothetical instances."""
         [order] = self._scheduler.narrow([order])
         shorts: list[Shortage] = []
         before = supposing.several
@@ -129,7 +129,7 @@ class WhatIfs:
 
     async def _picks(self, order: Order, supposing: Supposing) -> tuple[list[Pick], Shortage | None]:
         picks: list[Pick] = []
-        # Members of a group see each other, and the number needed decides where its first goes.
+        # Members of a group depend on each other, and their number decides the host of the first.
         alone = order.alternative.group is None
         at_once, least = (AT_ONCE, 1) if alone else (len(order.instances), order.needed)
         while len(picks) < len(order.instances):
@@ -196,7 +196,7 @@ class WhatIfs:
         until = clock.monotonic() + SLICE
         for index in ranking.admitted(beyond=counted.after):
             if counted.host is not None and counted.host.uuid != ranking.found.host(index).uuid:
-                self._finish(counted, supposing)  # its last free capacity went to what was tried
+                self._finish(counted, supposing)  # the instances on trial took its last free capacity
             if not self._count_host(ranking, index, counted, supposing, until):
                 return
             if clock.monotonic() > until:
@@ -207,7 +207,7 @@ class WhatIfs:
     def _count_host(
         self, ranking: Ranking, index: int, counted: _Counted, supposing: Supposing, until: float
     ) -> bool:
-        """Count the instances that fit on a host, by trying unless it is one provider; return if finished."""
+        """Count the instances that fit on a host; return False if the host needs a further call."""
         ways = ranking.found.find_ways(index, 1) if ranking.found.admits(index) else ()
         host, most = ranking.found.host(index), ON_ONE_HOST
         group = ranking.alternative.group
@@ -231,7 +231,7 @@ class WhatIfs:
         return True
 
     def _finish(self, counted: _Counted, supposing: Supposing) -> None:
-        """Add the instances that fit on the current host; hosts that share its resources then have less."""
+        """Add up the instances on the current host; they stay reserved if hosts share resources."""
         tried = counted.finish()
         if not self._scheduler.source.sharing:
             for reservation in tried:
@@ -239,7 +239,7 @@ class WhatIfs:
 
     @contextmanager
     def _choosing_with(self, supposing: Supposing) -> Iterator[Choosing]:
-        """Yield a choice of hosts that includes the hypothetical instances; the block must not await."""
+        """Yield a `Choosing` that counts the hypothetical instances; the block must not await."""
         choosing = self._scheduler.choosing(supposing)
         supposing.resume()
         try:
@@ -250,10 +250,10 @@ class WhatIfs:
 
 @dataclass(slots=True)
 class _Gone:
-    """The hosts of server-group members after the hypothetical moves answered so far."""
+    """The hosts of server-group members after the hypothetical moves of earlier answers."""
 
     members: dict[Id, dict[Id, tuple[Id, ...]]] = field(default_factory=dict)  # group → instance → roots
-    left: dict[Id, dict[Id, tuple[Id, ...]]] = field(default_factory=dict)  # group → keeper → roots
+    left: dict[Id, dict[Id, tuple[Id, ...]]] = field(default_factory=dict)  # group → holder consumer → roots
 
     def goes(self, start: MoveStart, roots: tuple[Id, ...]) -> None:
         if start.group is not None:
@@ -273,7 +273,7 @@ class _Gone:
 
 
 class WhatIfsOfMoves:
-    """The answers to what-if questions about moves; no two what-if questions run in parallel."""
+    """Answers what-if questions about moves; only one what-if question is answered at a time."""
 
     def __init__(self, what_ifs: WhatIfs, courses: MoveCourses) -> None:
         self._scheduler = courses.scheduler

@@ -1,4 +1,4 @@
-"""The scheduler's table: consumed messages, queries to placement, published messages."""
+"""Declares the messages, queries and timers of the scheduler and the messages that it publishes."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -30,7 +30,7 @@ BEAT_SECONDS = 1.0
 SWEEP_SECONDS = 60.0
 PRUNE_SECONDS = 3600.0
 MEASURE_SECONDS = 15.0
-RECORD_SECONDS = 1.0  # after which a change of a host is stored at the latest
+RECORD_SECONDS = 1.0  # maximum delay until a change of a host is stored
 TRIES_UNDELIVERABLE = 3  # attempts to publish a build to its conductor before its age is checked
 ANNOUNCED: frozenset[type[Message]] = frozenset(
     {BuildPlaced, BuildUnplaceable, BuildCancelled, MovePlaced, MoveRefused, SchedulerAlive}
@@ -43,7 +43,7 @@ REFUSED = [topics.BUILD_UNPLACEABLE, topics.BUILD_CANCELLED, topics.MOVE_REFUSED
 
 @dataclass(frozen=True, kw_only=True)
 class SchedulerNeeds:
-    """The queries, database, index and settings that a scheduler needs; it starts after `loaded`."""
+    """The connections, index and settings of a scheduler, which begins its work after `loaded`."""
 
     source: CandidateSource
     placement: PlacementQueries
@@ -60,7 +60,7 @@ def scheduler_worker(needs: SchedulerNeeds) -> Worker:
 
 
 class _Parts:
-    """The handlers of a scheduler and its table of messages, queries and timers."""
+    """Creates the handlers of a scheduler, and declares its messages, queries and timers."""
 
     def __init__(self, needs: SchedulerNeeds) -> None:
         source, placement, database, clock = needs.source, needs.placement, needs.database, needs.clock

@@ -1,1 +1,1 @@
-"""Pure decisions about builds: no I/O, no clock, no randomness."""
+"""Pure decisions about builds, without I/O, clock or randomness."""

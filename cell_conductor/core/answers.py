@@ -1,6 +1,6 @@
-"""Applies placement's answers and outdated reports to a build, and decides adoptions of existing instances.
+"""Applies placement's answers and outdated reports to builds, and decides about adoptions.
 
-A build is doomed when it can only end in error; then its allocations remain to be released.
+A doomed build can only end in error, after its allocations were released.
 """
 
 from itertools import zip_longest
@@ -24,7 +24,7 @@ Refusals = tuple[claims.Refusal, ...]
 
 
 def swapped(build: Build, result: claims.ClaimResult | str, now: float, limits: AttemptLimits) -> Stepped:
-    """Apply placement's answer to a claim of the next host for a build."""
+    """Apply placement's answer to the claim of the next host of a build."""
     left_behind = builds.destroy(build)
     build, at, refused, why = swap_result(build, result, now)
     if refused:
@@ -43,7 +43,7 @@ def swapped(build: Build, result: claims.ClaimResult | str, now: float, limits: 
 def swap_result(
     build: Build, result: claims.ClaimResult | str, now: float
 ) -> tuple[Build, int, tuple[Attempt, ...], str]:
-    """Return the build after placement's answer to the claim of its next host, the index of that host (0:
+    """Apply placement's answer to the claim of a build's next host. Return the build, the host's index (0:
     none), the refused alternates, and why there is no next host (empty: ask placement again).
     """
     match result:
@@ -72,7 +72,7 @@ def swap_result(
 
 
 def _refused(spares: tuple[Selection, ...], refusals: Refusals, now: float) -> tuple[Attempt, ...]:
-    """Return a record of each alternate that placement refused; these do not count as attempts."""
+    """Return a record of each alternate that placement refused; it does not count as an attempt."""
     return tuple(
         builds.attempt_over(spare, "refused", str(refusal or "the reason was lost in a restart"), now, now)
         for spare, refusal in zip_longest(spares, refusals[: len(spares)])
@@ -80,14 +80,14 @@ def _refused(spares: tuple[Selection, ...], refusals: Refusals, now: float) -> t
 
 
 def release_answered(build: Build, result: claims.ReleaseResult) -> Stepped:
-    """Apply placement's answer to a release: the build holds nothing any more, so its end can be reported."""
+    """Apply placement's answer to the release of a build's allocations, and report the end of the build."""
     match result:
         case claims.Held():  # release it, whichever claim changed it
             build, messages_out = _caught_up(build, result)
             return build, (*messages_out, builds.question(build))
         case Contended():
             return build, (builds.question(build),)
-        case claims.OutsideCell(why=why) if not build.end:  # not ours to release: the end says so
+        case claims.OutsideCell(why=why) if not build.end:  # placement refuses; the end has the reason
             doom = f"{build.doom}; placement does not release its allocations: {why}"[:MAX_CAUSE]
             build = replace(build, doom=doom)
     if build.status == "deleting":
@@ -118,25 +118,25 @@ def _taken_over(build: Build, held: claims.Held) -> Leftover | None:
 
 
 def holds_instead(build: Build, selection: Selection, held: claims.Held) -> bool:
-    """Return whether placement has the build's allocations on this host and none on its present host."""
+    """Return whether placement has the build's allocations on this host and none on its current host."""
     if selection.choice.allocations == held.allocations != build.host.choice.allocations:
         return True
     return selection.root in held.roots and build.host.root not in held.roots
 
 
 def doomed(build: Build, why: str) -> Stepped:
-    """Decide that the build ends in error, and release its allocations."""
+    """Decide that a build ends in error, and return the question that releases its allocations."""
     chain = "; ".join(f"{tried.host} {tried.outcome}: {tried.cause}" for tried in build.attempts)
     build = replace(build, doom=f"{why}: {chain}"[:MAX_CAUSE])
     return build, (builds.question(build),)
 
 
 def reshaped(build: Build, reshape: BuildReshaped) -> Build:
-    """Apply a reshape of the host: the same claim is on other providers. An old reshape changes nothing."""
+    """Apply a reshape of the host, which moved the build's allocations; ignore an outdated reshape."""
     if build.placed is None or build.generation is None or reshape.number <= build.reshaped:
         return build
     positions: tuple[int, ...] = ()
-    if reshape.generation > build.generation:  # of a swap with its answer still on the way
+    if reshape.generation > build.generation:  # of a swap whose answer has not arrived yet
         source = () if build.moving is None else (build.moving.source,)
         positions = (*range(build.at + 1, len(build.hosts)), *source)
     elif reshape.generation == build.generation:
@@ -148,7 +148,7 @@ def reshaped(build: Build, reshape: BuildReshaped) -> Build:
 
 
 def position_of(build: Build, held: claims.Held) -> int | None:
-    """Return the position of the host that has the build's allocations, from its current host on."""
+    """Return the index of the build's host that has the allocations: a later host or the current one."""
     if not held.allocations:
         return None
     hosts = build.hosts
@@ -159,7 +159,7 @@ def position_of(build: Build, held: claims.Held) -> int | None:
 
 
 def holding(build: Build, position: int, allocations: Allocations) -> Build:
-    """Return the build with these allocations on its host at this position."""
+    """Return the build with changed allocations on the host at this index."""
     host = build.hosts[position]
     if host.choice.allocations == allocations:
         return build
@@ -173,7 +173,7 @@ def holding(build: Build, position: int, allocations: Allocations) -> Build:
 
 
 def stale_report(build: Build, report: AgentReported) -> Effects:
-    """Answer an agent's outdated report with the messages it led to, and destroy its leftover guest."""
+    """Answer an outdated report of an agent: order it to destroy the leftover guest, or repeat messages."""
     left = next((left for left in build.leftovers if left.attempt == report.attempt), None)
     if build.move is not None and build.move.goal and report.attempt >= build.move.first:
         return () if report.outcome == "progress" else repeated_move_end(build)
@@ -192,7 +192,7 @@ AS_IT_WAS = "it was there before berth, and was adopted"
 
 
 def claim_of(asked: BuildAdoptRequested, held: Held | None = None) -> ClaimRequested:
-    """Return a claim of what an instance holds already; claims with the earlier generation fail then."""
+    """Return a claim of the allocations that an instance already holds; concurrent claims then fail."""
     # While the generation is unknown, the claim cannot succeed and only reads the allocations.
     generation = MAX_ORDINAL if held is None else held.generation
     choice = Choice(allocations=(held or asked.chosen.choice).allocations)
@@ -202,7 +202,7 @@ def claim_of(asked: BuildAdoptRequested, held: Held | None = None) -> ClaimReque
 def checked_allocations(
     known: Build | None, asked: BuildAdoptRequested, answer: ClaimResult | str
 ) -> Held | str:
-    """Return the allocations in placement's answer if they can be adopted, else the reason why not."""
+    """Return the allocations that placement reports if they can be adopted, else the reason for a refusal."""
     match answer:
         case Held() if not answer.allocations:
             return "it does not hold any resources now"
@@ -223,7 +223,7 @@ def checked_allocations(
 
 
 def refusal_reason(build: Build | None, asked: BuildAdoptRequested) -> str:
-    """Return why this cell refuses the adoption whatever placement answers, or an empty string."""
+    """Return why this cell refuses an adoption, whatever placement answers; empty if it accepts."""
     if build is None or build.placed is None:
         return ""
     if build.moving is not None:
@@ -236,7 +236,7 @@ def refusal_reason(build: Build | None, asked: BuildAdoptRequested) -> str:
 
 
 def has_allocations(build: Build | None, generation: int, allocations: Allocations) -> bool:
-    """Return whether the cell has a record of the build with exactly these allocations."""
+    """Return whether the cell has recorded exactly these allocations and generation for the build."""
     if build is None or build.placed is None:
         return False
     return build.host.choice.allocations == allocations and build.generation == generation
@@ -247,7 +247,7 @@ def adopted(build: Build | None, event: Adoption, now: float) -> tuple[Build | N
     if why := event.why or refusal_reason(build, asked):
         return build, (_adoption_result(asked, "refused", why),)
     if build is None or build.placed is None:
-        if event.held is None:  # its cell knew it a moment ago
+        if event.held is None:  # the cell knew the build just before
             return build, (_adoption_result(asked, "refused", "its cell has just deleted it: try again"),)
         build = _adopted_build(asked, event.held, now, version=0 if build is None else build.version)
         return build, (builds.order(build, adopt=True), _adoption_result(asked, "adopted"))

@@ -1,4 +1,4 @@
-"""A build as its conductor knows it, and the messages about it."""
+"""Defines the state of a build in its cell, and makes the messages about the build."""
 
 from collections.abc import Collection
 from typing import Any, Literal
@@ -23,7 +23,7 @@ Status = Literal[
     "moving",
     "verifying",
     "shelved",
-    "moved",  # to another cell, which it belongs to
+    "moved",  # to another cell, which now has the build
     "error",
     "deleting",
     "deleted",
@@ -33,13 +33,13 @@ Effects = tuple[Message, ...]
 
 
 class Leftover(Compact, frozen=True):
-    """A guest that may be on a former host; its resources are held until it is destroyed or times out."""
+    """A guest left behind; a holder consumer has its resources until its destruction or a time limit."""
 
     attempt: int
     at: int  # index of the host
     until: float  # when the agent's confirmation is not awaited any longer
-    gone: bool = False  # the agent has confirmed it
-    above: int = 0  # guests of attempts up to this one stay
+    gone: bool = False  # the agent has confirmed its destruction
+    above: int = 0  # guests with attempts up to this number are not destroyed
     kept: int = 0  # the attempt in the holder's name, if not this one; 0: this one
 
 
@@ -55,7 +55,7 @@ class Build(msgspec.Struct, frozen=True, kw_only=True):
     started: float = 0.0
     deadline: float = 0.0  # of the attempt or the deletion; of a settled build, of its first leftover
     attempts: tuple[messages.Attempt, ...] = ()  # finished attempts
-    doom: str = ""  # why it can only end in error, once that is certain
+    doom: str = ""  # why the build can only end in error; empty: it can still succeed
     end: Literal["", "active", "error"] = ""  # its end; set once and never changed
     replies: tuple[str, ...] = ()  # addresses that wait for its deletion
     leftovers: tuple[Leftover, ...] = ()
@@ -74,7 +74,7 @@ class Build(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def spares(self) -> tuple[messages.Selection, ...]:
-        """Return the alternates that were not tried yet; a refused alternate is not tried again."""
+        """Return the alternates that were neither tried nor refused."""
         return self.hosts[self.at + 1 :]
 
     @property
@@ -87,7 +87,7 @@ class Build(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def guest_on(self) -> messages.Selection:
-        """Return the host of the guest; during a move it is not yet the host of the build."""
+        """Return the host on which the guest runs; during a move it may differ from the build's host."""
         move = self.moving
         if move is None or not move.was:
             return self.host
@@ -129,7 +129,7 @@ def stands(build: Build) -> BuildStands:
 
 
 def overdue(build: Build) -> messages.AgentReported:
-    """Return a message of the conductor to itself that a build is overdue: only messages change builds."""
+    """Return a message from the conductor to itself that a build is overdue: only messages change builds."""
     return messages.AgentReported(**attempt_fields(build), outcome="overdue")
 
 
@@ -138,7 +138,7 @@ def attempt_fields(
     attempt: int | None = None,
     guest_on: messages.Selection | messages.AgentReported | MoveReported | None = None,
 ) -> dict[str, Any]:
-    """Return the fields of messages that name an attempt (by default the present one) and its host."""
+    """Return the fields that name an attempt and its host in messages; by default the current attempt."""
     guest_on = guest_on or build.host
     return {
         "build": build.id,
@@ -151,7 +151,7 @@ def attempt_fields(
 
 
 def question(build: Build) -> ClaimRequested | ReleaseRequested:
-    """Return the question of a build to placement: a claim of the next host, or a release."""
+    """Return the build's question to placement: a claim of its next host, or a release."""
     holder = leftover_holder(build)
     if build.status == "deleting" or build.doom:
         retire = "deleted" if build.status == "deleting" else f"error: {build.doom}"[:MAX_CAUSE]
@@ -175,7 +175,7 @@ def claim_of(
 
 
 def leftover_holder(build: Build) -> str | None:
-    """Return the holder consumer for the resources of the guest that this attempt leaves behind, if any."""
+    """Return the holder consumer for a guest that the current attempt leaves behind, or None."""
     leftovers = (left for left in build.leftovers if left.attempt == build.attempt and not left.gone)
     return next((_holder(build, left) for left in leftovers), None)
 
@@ -201,7 +201,7 @@ def destroy(build: Build, above: int = 0) -> messages.DestroyOrdered:
 def destroy_reported(
     build: Build, report: messages.AgentReported | MoveReported, above: int = 0
 ) -> messages.DestroyOrdered:
-    """Return the order to destroy the guest that the report is about, where it was reported."""
+    """Return the order to destroy a reported guest on the host that reported it."""
     return messages.DestroyOrdered(**attempt_fields(build, report.attempt, report), above=above)
 
 
@@ -214,7 +214,7 @@ def host_failed(build: Build, cause: str, ours: bool = True) -> messages.HostFai
 
 
 def ended(build: Build) -> messages.BuildEnded:
-    """Return the message about the end of a build; always the same message."""
+    """Return the message that a build has ended; repeated calls return the same message."""
     assert build.end, f"{build.id} has not ended"
     active = build.end == "active"
     guest_on = _built_on(build)
@@ -282,7 +282,7 @@ def confirm_leftover(build: Build, attempt: int, now: float) -> Build:
 
 
 def release_due_leftover(build: Build, now: float) -> Effects:
-    """Release the resources of an overdue guest left behind; if unconfirmed, order its destruction too."""
+    """Release the resources of a guest left behind after its time limit, and order its destruction."""
     for left in build.leftovers:
         # Until placement has answered, the resources of the last attempt may be on their way to the holder.
         undecided = left.attempt == build.attempt and build.status not in SETTLED
@@ -293,14 +293,14 @@ def release_due_leftover(build: Build, now: float) -> Effects:
 
 
 def undone(build: Build, attempt: int | None = None, roots: Collection[str] | None = None) -> Effects:
-    """Return orders to destroy guests left behind: by all attempts or one, on all hosts or some."""
+    """Return orders to destroy guests left behind: of all attempts or one, on all hosts or some."""
     left = (left for left in build.leftovers if not left.gone and attempt in (None, left.attempt))
     leftovers = (each for each in left if roots is None or build.hosts[each.at].root in roots)
     return tuple(destroy_left(build, each) for each in leftovers)
 
 
 def leftover_released(build: Build, consumer: str, result: ReleaseResult) -> Build:
-    """Forget a guest left behind: placement has answered the release of its holder consumer."""
+    """Remove a guest left behind from the build after placement has released its holder consumer."""
     if isinstance(result, Contended | Held):
         return build
     remaining = tuple(left for left in build.leftovers if _holder(build, left) != consumer)
@@ -308,7 +308,7 @@ def leftover_released(build: Build, consumer: str, result: ReleaseResult) -> Bui
 
 
 def timed(build: Build) -> Build:
-    """Set the deadline of a settled build to the next time limit of a guest left behind."""
+    """Set the deadline of a settled build to the next time limit of its guests left behind."""
     if build.status not in SETTLED or build.moving is not None:
         return build
     deadline = min((left.until for left in build.leftovers), default=0.0)

@@ -1,4 +1,4 @@
-"""Events of a build (messages, answers of placement, silence), and the limits of its attempts."""
+"""The events that change a build (messages, placement's answers, silence), and the limits of attempts."""
 
 from msgspec import Struct
 
@@ -10,7 +10,7 @@ from cell_conductor.core.build import Status
 
 
 class SwapAnswered(Struct, frozen=True):
-    """The event that placement answered the claim of the next host after this attempt."""
+    """The event that placement answered the claim of the next host after this attempt failed."""
 
     attempt: int
     result: ClaimResult | str  # a text: why placement cannot judge the claim
@@ -18,28 +18,28 @@ class SwapAnswered(Struct, frozen=True):
 
 
 class ReleaseAnswer(Struct, frozen=True):
-    """The event that placement answered the release that was asked for in this status of the build."""
+    """The event that placement answered a release; `asked_in` is the build's status when it was requested."""
 
     asked_in: Status
     result: ReleaseResult
 
 
 class CleanedUp(Struct, frozen=True):
-    """The event that placement answered the release of a holder consumer of a guest left behind."""
+    """The event that placement answered the release of the holder consumer of a guest left behind."""
 
     consumer: str
     result: ReleaseResult
 
 
 class MoveImpossible(Struct, frozen=True):
-    """The event that a claimed move is impossible in this cell; it is undone before anything is ordered."""
+    """The event that a claimed move is impossible in this cell, so its claim must be undone."""
 
     placed: MovePlaced
     why: str
 
 
 class Adoption(Struct, frozen=True):
-    """The event of an adoption with the allocations in placement, or the reason why it is impossible."""
+    """The event that an instance is to be adopted with its allocations, or why this is impossible."""
 
     asked: BuildAdoptRequested
     held: Held | None = None  # empty: the cell knows them already
@@ -47,7 +47,7 @@ class Adoption(Struct, frozen=True):
 
 
 class Stalled(Struct, frozen=True):
-    """The event of a restart or long silence: the messages that a build waits for are repeated."""
+    """The event of a restart or a long silence, after which unanswered messages are repeated."""
 
 
 Event = (
@@ -69,7 +69,7 @@ Event = (
 
 
 class AttemptLimits(Struct, frozen=True):
-    """Limits for every build of a cell, and the conductor's periods; durations in seconds."""
+    """The limits for all builds of a cell and the periods of the conductor; durations are in seconds."""
 
     max_attempts: int = 3
     build_timeout: float = 1800.0

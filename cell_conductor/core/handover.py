@@ -1,16 +1,16 @@
-"""A move between cells. In the source cell: stop the guest, release the build, await the result.
+"""A move between cells, in the source cell: stop the guest, send the build away, await the result.
 
     leave ─→ [send →] away ── done, deleted ─→ what was held here is destroyed; the build left this cell
                 │       └──── back ──────────→ the build is ours again, [resume →] as before
                 └─ failed, aborted, deleted → recall ── back, deleted ─→ the same
 
-Until the phase `away` the build belongs to this cell, and a delete wins here. From then on it belongs to the
-other cell. The scheduler decides what happens (`HandoverProgress`): resources in another cell cannot be
-claimed or released from here.
+Until the phase `away` this cell decides about the build, and a delete is carried out here; then the other
+cell decides. The scheduler controls each step (`HandoverProgress`), because no cell can claim or release
+resources in another one.
 
-In the destination cell the build is taken in, and its move continues as within a cell. No guest runs there
-yet; the guest elsewhere is stopped or dead. On the way back the build holds nothing and leaves that cell
-again; the scheduler claims its old resources in the source cell.
+The destination cell stores the build, and its move continues as within a cell. No guest runs there yet; the
+guest in the source cell is stopped or dead. If the move fails, the build leaves the destination cell without
+resources, and the scheduler claims its former resources in the source cell again.
 """
 
 from typing import Literal
@@ -33,7 +33,7 @@ Goal = Literal["error", "aborted", "deleted"]
 
 
 def handover(build: Build, order: HandoverProgress, now: float, limits: AttemptLimits) -> Stepped:
-    """Handle an order to move between cells for a build that is in no move."""
+    """Apply an order to move to another cell to a build that is in no move."""
     if build.move is not None and build.move.id == order.move:
         deleted = build.replies if build.status == "deleted" else ()
         return build, (
@@ -54,7 +54,7 @@ def handover(build: Build, order: HandoverProgress, now: float, limits: AttemptL
 
 
 def handover_in_other_phase(build: Build, order: HandoverProgress) -> Effects:
-    """Answer an order to move between cells for a build on its way back, or in another move."""
+    """Answer an order to move to another cell if the build returns from a move or is in another move."""
     move = phases.open_move(build).id
     if order.move == move:
         return phases.waited_for(build)
@@ -69,7 +69,7 @@ def _leaving(build: Build, order: HandoverProgress, now: float) -> BuildMove:
 
 
 def _deleted_before(build: Build, order: HandoverProgress, now: float, limits: AttemptLimits) -> Stepped:
-    """End the move of a deleted build; the source's resources are released once its guest is destroyed."""
+    """End the move of a deleted build; its resources at the source are held until its guest is destroyed."""
     move = replace(_leaving(build, order, now), goal="deleted", phase="recall")
     build = replace(build, move=closed(move, "deleted", DELETED, "", "", now))
     if order.kind in KEPT and build.placed is not None:
@@ -107,7 +107,7 @@ def step_of_leaving(build: Build, event: Event, now: float, limits: AttemptLimit
 
 
 def recalled(build: Build, goal: Goal, cause: str, now: float, limits: AttemptLimits) -> Stepped:
-    """Cancel the departure of a build to another cell; only the scheduler can change its resources there."""
+    """Cancel a build's departure to another cell; the scheduler must restore its resources here."""
     build = replace(build, move=replace(phases.open_move(build), goal=goal, cause=cause))
     return phases.enter(build, "recall", now, limits)
 
@@ -126,14 +126,14 @@ def _delete(build: Build, event: BuildDeleteRequested, now: float, limits: Attem
 
 
 def deleted_elsewhere(move: BuildMove, event: BuildDeleteRequested) -> HandoverReported:
-    """Return the deletion of a build in another cell, for the scheduler, which knows the cell."""
+    """Return the report that a build in another cell must be deleted; the scheduler forwards it."""
     return half_of(move.placed, move.half or "leaving", "delete", reply_to=event.reply_to)
 
 
 def _left_cell(
     build: Build, now: float, limits: AttemptLimits, status: Literal["moved", "deleted"]
 ) -> Stepped:
-    """End the move of a build that left this cell; guests that it left behind here are destroyed."""
+    """End the move of a build that left this cell, and destroy guests that it left behind here."""
     move = phases.open_move(build)
     if move.kept:
         build = phases.source_left(build, now, limits)
@@ -146,7 +146,7 @@ def _left_cell(
 
 
 def _back(build: Build, progress: HandoverProgress, now: float, limits: AttemptLimits) -> Stepped:
-    """Take back a build that failed to leave, with its old resources or why they are lost."""
+    """Restore a build that failed to leave, with its former allocations or the reason of their loss."""
     move = phases.open_move(build)
     deleted = move.goal == "deleted"
     move = replace(
@@ -168,7 +168,7 @@ def _back(build: Build, progress: HandoverProgress, now: float, limits: AttemptL
 
 
 def arrives(build: Build | None, placed: MovePlaced, now: float, limits: AttemptLimits) -> Stepped | None:
-    """Take in a build from another cell. Return None if the message does not describe the build."""
+    """Store a build that arrives from another cell; return None if the message lacks its description."""
     if build is not None and build.move is not None and build.move.id == placed.move:
         return build, phases.ended_before(build)
     if placed.booted is None or placed.chosen is None:

@@ -1,7 +1,7 @@
-"""A move of a build as its conductor knows it, and the messages about it.
+"""Defines the state of a move in its cell, and makes the messages about the move.
 
-From its beginning the build's consumer holds the destination, and its attempt number is the destination's.
-The move records the way back: the source host, the guest's attempt number and the earlier spec.
+As soon as a move begins, the build's consumer holds the destination, and its attempt number is that of the
+destination. For the way back the move records the source host, the guest's attempt number and the old spec.
 """
 
 from typing import Any, Literal
@@ -47,8 +47,8 @@ class BuildMove(Value, frozen=True, kw_only=True, omit_defaults=True):
     placed: moves.MovePlaced  # without the record of its decision
     phase: Phase
     since: float
-    began: float  # the phase
-    step: int = 0  # of the last order: greater than of any earlier order of this build's moves
+    began: float  # time when the phase began
+    step: int = 0  # step of the last order; grows with each order of the build's moves
     first: int = 1  # number of its first attempt
     highest: int = 1  # highest attempt number so far
     source: int = 0  # index of the source host, while the move is open
@@ -88,34 +88,34 @@ class BuildMove(Value, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def kept(self) -> bool:
-        """Return whether a holder consumer of this cell has the resources at the move's source."""
+        """Return whether a holder consumer in this cell holds the resources of the move's source."""
         return self.kind in KEPT and self.half != "arriving"
 
     @property
     def asks(self) -> str:
-        """Return the name of the question to placement that the move waits for."""
+        """Return a name for the question to placement that the move waits for."""
         return f"{self.phase} afresh" if self.afresh else self.phase
 
     @property
     def leaves(self) -> bool:
-        """Return whether the build is leaving its cell, or has left and may return."""
+        """Return whether the build is leaving its cell, or has left it and may return."""
         return self.half == "leaving" and (self.phase == "send" or self.phase in HALF)
 
     @property
     def elsewhere(self) -> str:
-        """Return the other cell of a move between cells, or "" for a move within this one."""
+        """Return the other cell of a move if the build is there; "" for a move within this cell."""
         if self.half == "leaving":
             return self.to_cell if self.silent or (self.is_open and self.phase == "away") else ""
         return self.placed.out_of if self.silent else ""
 
     @property
     def is_returning(self) -> bool:
-        """Return whether the move is going back to its source."""
+        """Return whether the move is returning to its source."""
         return self.phase in moves.WAY_BACK and (self.phase != "undo" or bool(self.goal))
 
     @property
     def shown(self) -> str:
-        """Return the phase or the end of the move for lists."""
+        """Return the phase of an open move or the end of a closed move, for lists."""
         if self.end:
             return self.end
         if self.phase == "undo":
@@ -124,7 +124,7 @@ class BuildMove(Value, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def without_record(placed: moves.MovePlaced) -> moves.MovePlaced:
-    """Return the message of a placed move as stored: without the decision's record and the boot request."""
+    """Return a placed move as it is stored: without the record of the decision and the boot request."""
     return replace(placed, booted=None, decision=replace(placed.decision, record=None))
 
 
@@ -133,14 +133,14 @@ def closed(move: BuildMove, end: moves.MoveEnd, reason: str, host: str, root: st
 
 
 def never_begun(placed: moves.MovePlaced, end: moves.MoveEnd, why: str, now: float) -> BuildMove:
-    """Return a move record that ended before it began, because nothing was left to move."""
+    """Return the record of a move that ended before it began."""
     host = placed.chosen.host if placed.chosen else ""
     move = BuildMove(placed=without_record(placed), phase="prepare", since=now, began=now, host=host)
     return closed(move, end, why, "", "", now)
 
 
 def ended(move: BuildMove) -> moves.MoveEnded:
-    """Return the message about the end of a move; always the same message."""
+    """Return the message that a move has ended; repeated calls return the same message."""
     assert move.end, f"move {move.id} is not over"
     return moves.MoveEnded(
         **_named_fields(move),
@@ -163,14 +163,14 @@ def half_of(
     outcome: HalfOutcome,
     **more: Any,
 ) -> moves.HandoverReported:
-    """Return a report about one cell's side of a move between cells."""
+    """Return the report of one cell about its half of a move between cells."""
     return moves.HandoverReported(
         move=move.move, build=move.build, cell=move.cell, half=half, outcome=outcome, **more
     )
 
 
 def half_report(move: BuildMove) -> moves.HandoverReported:
-    """Return the report about this cell's side of a move between cells; always the same message."""
+    """Return the report about this cell's half of a move; repeated calls return the same message."""
     outcome: HalfOutcome
     if move.half == "leaving":
         outcome = "ready" if move.phase == "away" else "deleted" if move.goal == "deleted" else "failed"
@@ -191,7 +191,7 @@ def half_report(move: BuildMove) -> moves.HandoverReported:
 
 
 def end_messages(move: BuildMove) -> tuple[Message, ...]:
-    """Return the messages about a move's end, with a report to the other cell if it waits for one."""
+    """Return the message that a move has ended, and if it came from another cell, this cell's report."""
     emitted: tuple[Message, ...] = () if move.silent else (ended(move),)
     return (*emitted, half_report(move)) if move.half == "arriving" else emitted
 

@@ -1,8 +1,8 @@
-"""A build in a move as a pure step: (build, event) → (build, messages).
+"""Applies one event to a build in a move, as a pure function: (build, event) → (build, messages).
 
-Like `core/step.py`, for a build that was placed again while its guest exists. Reports from the source never
-destroy the guest there while the move is open; that is its last step, or part of a deletion. The phases and
-their order are in `core/phases.py`.
+Like `core/step.py`, for a build with a new host while its guest still exists. Reports from the source never
+lead to the destruction of the guest there while the move is open; only its last step or a deletion destroys
+it. The phases and their order are in `core/phases.py`.
 """
 
 from msgspec.structs import replace
@@ -156,7 +156,7 @@ def _destroyed(build: Build, attempt: int, now: float, limits: AttemptLimits) ->
             return _not_started(build, cause, now, limits, left=False)
         case "verify":
             return build, ()
-        case _:  # repeat what this led to
+        case _:  # repeat the messages that this event caused
             awaited = move.phase in ASKING or move.first <= attempt < build.attempt
             return build, phases.waited_for(build) if awaited else ()
 
@@ -205,7 +205,7 @@ WHY_NOT = {
 
 
 def steered(build: Build, event: MoveSteered, now: float, limits: AttemptLimits) -> Stepped:
-    """Apply a request to confirm, revert, abort or force a move, or refuse it with the reason."""
+    """Confirm, revert, abort or force a move as requested, or refuse the request with a reason."""
     move = phases.open_move(build)
     if event.move != move.id:
         return _refused(build, event, f"the instance is in another move, {move.id}")
@@ -242,7 +242,7 @@ def _refused(build: Build, event: MoveSteered, why: str) -> Stepped:
 
 
 def undoing(build: Build, now: float, limits: AttemptLimits) -> Stepped:
-    """Repeat the orders of a move on its way back after a silence. Only a guest that may run is awaited."""
+    """Handle a silence while a move is undone: repeat orders if a guest may run, or go on without it."""
     move = phases.open_move(build)
     waits = phases.pending(build)
     if move.goal and move.may_run and any(now < left.until for left in waits):

@@ -40,7 +40,7 @@ AWAY_SECONDS = 60.0  # after which the departure is reported again
 
 
 def enter(build: Build, phase: moves.Phase, now: float, limits: AttemptLimits, *before: Message) -> Stepped:
-    """Begin a phase of a move: return the given messages, the state of the move, and the phase's orders."""
+    """Begin a phase of a move, and return its orders after the messages `before`."""
     move = open_move(build)
     deadline = {
         "verify": now + seconds_of(move.placed.verify_for) if move.placed.verify_for else 0.0,
@@ -73,7 +73,7 @@ def end_phase(build: Build, outcome: moves.PhaseOutcome, cause: str, now: float)
 
 
 def tried(build: Build, outcome: Literal["built", "failed", "timed out"], cause: str, now: float) -> Build:
-    """Record how the attempt at this destination of a move ended."""
+    """Record the outcome of the move's attempt at the current destination."""
     move = open_move(build)
     attempt = builds.attempt_over(build.host, outcome, cause, build.started, now)
     return replace(build, move=replace(move, attempts=(*move.attempts, attempt)))
@@ -89,7 +89,7 @@ def close(build: Build, end: MoveEnd, reason: str, now: float, status: Status, *
 
 
 def arrived(build: Build, now: float, limits: AttemptLimits, end: MoveEnd = "done", why: str = "") -> Stepped:
-    """End a move at its destination; the guest left behind at the source is destroyed."""
+    """End a move at its destination, and destroy the guest left behind at the source."""
     move = open_move(build)
     if move.kept:
         build = source_left(build, now, limits)
@@ -97,7 +97,7 @@ def arrived(build: Build, now: float, limits: AttemptLimits, end: MoveEnd = "don
 
 
 def deleting(build: Build, reply_to: str | None, now: float, limits: AttemptLimits, why: str) -> Stepped:
-    """Delete a build in any phase of its move: destroy its guest, also the one at the source."""
+    """Delete a build in any phase of its move, and destroy its guests at the destination and the source."""
     move = open_move(build)
     build = end_phase(build, "given up", why, now)
     if move.kept and move.phase != "resume":
@@ -116,7 +116,7 @@ def source_left(build: Build, now: float, limits: AttemptLimits) -> Build:
 
 
 def trimmed(build: Build) -> Build:
-    """Return a build without hosts of earlier moves that no message mentions any more."""
+    """Return the build without those hosts of earlier moves that no guest uses any more."""
     first = len(build.hosts) - len(build.moved)
     used = {build.at, *(left.at for left in build.leftovers)}
     stay = [at for at in range(first, len(build.hosts)) if at in used]
@@ -139,7 +139,7 @@ def failed_there(
     limits: AttemptLimits,
     report: MoveReported | AgentReported | None = None,
 ) -> Stepped:
-    """Try the next destination of a move, or go back to the source."""
+    """Try the next destination of a move after a failure, or return to the source if none is left."""
     retry = report is None or report.retry
     failed = builds.host_failed(build, cause, ours=retry)
     build = end_phase(build, outcome, cause, now)
@@ -164,7 +164,7 @@ def failed_there(
 def way_back(
     build: Build, goal: MoveEnd, why: str, now: float, limits: AttemptLimits, *before: Message
 ) -> Stepped:
-    """Restore the state before a move; the guest at the destination counts as left behind."""
+    """Begin to undo a move; the guest at the destination counts as a guest left behind."""
     assert goal in ("error", "reverted", "aborted")
     move = open_move(build)
     chain = "; ".join(f"{attempt.host} {attempt.outcome}: {attempt.cause}" for attempt in move.attempts)
@@ -182,7 +182,7 @@ def way_back(
 
 
 def phase_without_guest(build: Build) -> moves.Phase:
-    """Return the next phase when no guest is at the destination: another destination, or the source."""
+    """Return the next phase if no guest is at the destination: `swap`, or the return to the source."""
     move = open_move(build)
     if not move.goal:
         return "swap"
@@ -204,7 +204,7 @@ def returned(build: Build, now: float, limits: AttemptLimits, problem: str = "")
 
 
 def resume(build: Build, now: float, limits: AttemptLimits, *before: Message) -> Stepped:
-    """Start the guest of a build at the source of its move again, under a new attempt number."""
+    """Order the source to start the guest again under a new attempt number."""
     move = open_move(build)
     number = move.highest + 1
     build = replace(build, attempt=number, move=replace(move, highest=number))
@@ -217,7 +217,7 @@ def open_move(build: Build) -> moves.BuildMove:
 
 
 def waited_for(build: Build) -> Effects:
-    """Return again the messages whose result the present phase of a move waits for."""
+    """Return again the messages that the current phase of a move waits for."""
     move = open_move(build)
     match move.phase:
         case "prepare" | "send" | "start" | "resume" | "rebuild":
@@ -237,7 +237,7 @@ def waited_for(build: Build) -> Effects:
 
 
 def reminder(build: Build) -> MoveReported:
-    """Return a message of the conductor to itself about a move, like `build.overdue`."""
+    """Return a message from the conductor to itself that a move is overdue."""
     move = open_move(build)
     fields = builds.attempt_fields(build)
     return MoveReported(**fields, move=move.id, phase="prepare", step=max(move.step, 1), outcome="overdue")
@@ -259,26 +259,26 @@ def move_progress(build: Build, refused: str = "", reply_to: str | None = None) 
 
 
 def repeated_move_end(build: Build) -> Effects:
-    """Return the end of the build's last move, and orders to destroy its leftovers."""
+    """Return again the message that the last move ended, and orders to destroy its guests left behind."""
     assert build.move is not None
     return (*builds.undone(build), *moves.end_messages(build.move))
 
 
 def ended_before(build: Build) -> Effects:
-    """Return the messages of a move that had ended when its order was redelivered."""
+    """Return the final messages of a move again because its order was redelivered."""
     destroying = (builds.destroy(build),) if build.status == "deleting" else ()
     return (*destroying, *repeated_move_end(build))
 
 
 def pending(build: Build) -> list[Leftover]:
-    """Return guests left behind at destinations that must be destroyed before the source runs again."""
+    """Return the guests left behind that must be destroyed before the guest at the source may run again."""
     move = open_move(build)
     first = move.first if move.kind in moves.BUILT else build.attempt
     return [left for left in build.leftovers if left.attempt >= first and not left.gone]
 
 
 def question(build: Build) -> ClaimRequested | ReleaseRequested:
-    """Return the question of a move to placement: for the next destination, the source, or a release."""
+    """Return the question of a move to placement: a claim of the next host or the source, or a release."""
     move = open_move(build)
     if move.phase == "swap":
         return builds.question(build)

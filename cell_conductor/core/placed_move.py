@@ -1,4 +1,4 @@
-"""The beginning of a move, placement's answers to it, and late messages about ended moves."""
+"""Begins moves, applies placement's answers to them, and answers late messages about ended moves."""
 
 from msgspec.structs import replace
 
@@ -24,7 +24,7 @@ def placed_by(event: Event) -> MovePlaced | None:
 
 
 def postpone_reason(build: Build | None, placed: MovePlaced) -> str:
-    """Return why a placed move cannot be judged yet; a move without a claim need not wait."""
+    """Return why a placed move must wait for the end of a build's other work; empty if it need not."""
     if build is None or (build.move is not None and build.move.id == placed.move):
         return ""
     if build.moving is not None and placed.kind not in ("shelve", "rebuild"):
@@ -33,7 +33,7 @@ def postpone_reason(build: Build | None, placed: MovePlaced) -> str:
 
 
 def begun(build: Build, placed: MovePlaced, now: float, limits: AttemptLimits, why: str = "") -> Stepped:
-    """Begin the move of a build that is in no other move; with `why` it is impossible here and is undone."""
+    """Begin the move of a build that is in no other move; `why` is not empty if the move must be undone."""
     if build.move is not None and build.move.id == placed.move:
         return build, phases.ended_before(build)
     wants = "shelved" if placed.kind == "unshelve" else "active"
@@ -62,7 +62,7 @@ def _never(build: Build, placed: MovePlaced, now: float) -> Stepped:
 
 
 def new_move(build: Build, placed: MovePlaced, now: float) -> BuildMove:
-    """Return a move that begins at the build's present host, after all its earlier attempts and steps."""
+    """Return a new move from the build's current host, with higher attempt and step numbers than before."""
     last, shelved = build.move, placed.kind == "unshelve"
     highest = max(build.attempt, placed.attempt, placed.above, last.highest if last is not None else 0)
     return BuildMove(
@@ -113,7 +113,7 @@ def _begin(build: Build, placed: MovePlaced, now: float, limits: AttemptLimits, 
 
 
 def end_of_refused(placed: MovePlaced, now: float, why: str = UNKNOWN) -> Effects:
-    """Return the end of a move that cannot begin because its build is unknown or in another move."""
+    """Return the message that a move ended without beginning: its build is unknown or in another move."""
     return (ended(never_begun(placed, "error", why, now)),)
 
 
@@ -128,7 +128,7 @@ def late_steering(build: Build | None, event: MoveSteered) -> Effects:
 
 
 def undone_unknown(placed: MovePlaced) -> claims.ClaimRequested | claims.ReleaseRequested | None:
-    """Return the question that undoes the claim of a move of an unknown build; nothing was ordered yet."""
+    """Return the question that undoes the claim of a move if this cell does not know its build."""
     if placed.kind == "unshelve":
         return claims.ReleaseRequested(consumer=placed.build, generation=placed.generation, retire=SHELVED)
     if placed.kind not in KEPT:
@@ -139,7 +139,7 @@ def undone_unknown(placed: MovePlaced) -> claims.ClaimRequested | claims.Release
 
 
 def late_move_report(build: Build, report: MoveReported) -> Stepped:
-    """Apply an agent's report about a move that is over: after a failed rebuild the old guest runs."""
+    """Apply a late report about an ended move; after a failed rebuild the former guest still runs."""
     move, emitted = build.move, stale_move_report(build, report)
     last = (report.move, report.step, report.attempt)
     same = move is not None and (move.id, move.step, build.attempt) == last
@@ -150,7 +150,7 @@ def late_move_report(build: Build, report: MoveReported) -> Stepped:
 
 
 def stale_move_report(build: Build, report: MoveReported) -> Effects:
-    """Answer an outdated report with the end it led to, and destroy a guest that no move needs."""
+    """Answer an outdated report with the end of its move, and destroy a guest that no move needs."""
     again: Effects = ()
     if build.moving is None and build.move is not None and report.move == build.move.id:
         if report.outcome == "progress":
@@ -164,7 +164,7 @@ def stale_move_report(build: Build, report: MoveReported) -> Effects:
 
 
 def answered(build: Build, result: claims.ClaimResult | str, now: float, limits: AttemptLimits) -> Stepped:
-    """Apply placement's answer to a move's claim of its destination or source (a text: why it failed)."""
+    """Apply placement's answer to the claim of a destination or source; a text is a refusal to judge it."""
     move = phases.open_move(build)
     if move.phase != "swap":
         return _taken_over(build, result, now, limits)
@@ -215,7 +215,7 @@ def _held(build: Build, held: claims.Held, now: float, limits: AttemptLimits) ->
 
 
 def released(build: Build, result: claims.ReleaseResult, now: float, limits: AttemptLimits) -> Stepped:
-    """End a move after placement's answer to its release: the build is shelved, or shelved again."""
+    """End a shelve, or a failed unshelve, after placement has answered the release."""
     move = phases.open_move(build)
     problem = ""
     match result:

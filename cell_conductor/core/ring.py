@@ -1,13 +1,13 @@
-"""Ownership of bare-metal nodes, its changes when agents start and stop, and the expiry of agents' leases.
+"""Distributes bare-metal nodes over agents, as agents start and stop and their leases expire.
 
-Free nodes are dealt by consistent hashing with bounded imbalance: each node has an order of preference from
-the ring. As few nodes as possible change owner: an agent keeps its nodes; nodes without an agent go to the
-first in their order with capacity; only agents with much too few nodes, such as new ones, or much too many
-are balanced.
+Free nodes are distributed by consistent hashing with bounded imbalance: for each node the ring sorts the
+agents. As few nodes as possible change owner: an agent keeps its nodes; nodes without an agent go to the
+first agent with capacity; only agents with much too few nodes, such as new agents, or much too many are
+balanced.
 
-A node is free, `held` (an instance is on it, or comes or goes) or `ending` (only destruction is left). A held
-node stays with its agent until it is deleted or an operator orders `rehome`. An ending node moves on when its
-agent's lease has expired for certain: a deletion must complete, and any agent can read the rest from Ironic.
+A node is free, `held` (an instance is on it, arrives or leaves) or `ending` (a guest is to be destroyed). A
+held node stays with its agent until the node is deleted or an operator orders `rehome`. An ending node gets
+another agent if its agent's lease has certainly expired, because a deletion must complete.
 
 A node never moves directly away from a live agent: it is marked as leaving, the agent is notified, and the
 owner changes when the agent has confirmed it or its lease has expired. Every change of owner raises the
@@ -30,7 +30,7 @@ Preference = Callable[[str], tuple[str, ...]]
 
 
 def preference(agents: Collection[str]) -> Preference:
-    """Return a function that orders the agents for a node by consistent hashing."""
+    """Return a function that sorts agents by consistent hashing, separately for each node."""
     return _preference(tuple(sorted(agents)))
 
 
@@ -48,7 +48,7 @@ def _preference(agents: tuple[str, ...]) -> Preference:
 
 
 def dealt(owners: Mapping[str, str], agents: Collection[str], order: Preference) -> dict[str, str]:
-    """Return the agent of each node after a fair distribution, given the present agents (or "")."""
+    """Distribute nodes evenly over agents; `owners` has the current agent of each node, or ""."""
     if not agents:
         return dict(owners)
     even = len(owners) / len(agents)
@@ -76,7 +76,7 @@ def dealt(owners: Mapping[str, str], agents: Collection[str], order: Preference)
 
 
 def _fill(poor: str, up_to: int, held: Mapping[str, set[str]], order: Preference) -> None:
-    # Nodes with the agent early in their order go first.
+    # Nodes that prefer the agent most are moved first.
     offered = sorted(
         (order(node).index(poor), node, agent)
         for agent, nodes in held.items()
@@ -92,7 +92,7 @@ def _fill(poor: str, up_to: int, held: Mapping[str, set[str]], order: Preference
 
 
 def _shed(rich: str, down_to: int, held: Mapping[str, set[str]], order: Preference) -> None:
-    # Nodes with the agent late in their order go first.
+    # Nodes that prefer the agent least are moved first.
     for _, node in sorted((-order(node).index(rich), node) for node in held[rich]):
         to = next((agent for agent in order(node) if len(held[agent]) < down_to), None)
         if len(held[rich]) <= down_to or to is None:
@@ -109,7 +109,7 @@ Use = Literal["held", "ending"]  # of a node that is not free
 
 
 class RingMember(msgspec.Struct, frozen=True, kw_only=True):
-    """An agent that shares the nodes of a pool."""
+    """An agent that shares the bare-metal nodes of a pool."""
 
     agent: str
     pool: str
@@ -128,7 +128,7 @@ class RingMember(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RingNode(msgspec.Struct, frozen=True, kw_only=True):
-    """A node of a pool, and the agent that may act on it."""
+    """A bare-metal node of a pool, with the agent that may act on it."""
 
     root: str
     owner: str = ""  # empty: not assigned yet
@@ -142,7 +142,7 @@ class RingNode(msgspec.Struct, frozen=True, kw_only=True):
 def moves(
     nodes: Collection[RingNode], members: Iterable[RingMember], uses: Mapping[str, Use]
 ) -> list[RingNode]:
-    """Return the nodes of a pool whose agent changes or must stop acting on them, in their new state."""
+    """Return the nodes with a new agent, and the nodes that their agent must leave, in their new state."""
     known = {member.agent: member for member in members}
     takers = [agent for agent, member in known.items() if member.takes]
     free = {node.root: node.owner for node in nodes if node.root not in uses and node.leaving in ("", "free")}
@@ -155,7 +155,7 @@ def moves(
         chosen = known.get(node.to)
         if chosen is not None and chosen.alive:
             to = chosen.agent
-        else:  # by the ring, or the first other agent in its order
+        else:  # the agent chosen by the ring, or the next preferred agent
             rest = (agent for agent in order(node.root) if agent != node.owner)
             to = wanted.get(node.root) or next(rest, "")
         after = _moved(node, uses.get(node.root), to, known, bool(takers))
@@ -184,7 +184,7 @@ def _moved(
 
 
 def forgotten(nodes: Iterable[RingNode], members: Iterable[RingMember]) -> list[str]:
-    """Return the deleted nodes on which no agent acts any more, whose records can be removed."""
+    """Return the deleted nodes that no agent acts on any more, so that their records can be deleted."""
     known = {member.agent: member for member in members}
     gone = [node for node in nodes if node.leaving == "gone"]
     return [node.root for node in gone if node.owner not in known or _has_stopped(node, known[node.owner])]
@@ -205,15 +205,15 @@ Mark = tuple[int, int]  # the epoch of a lease, and its number of renewals
 
 
 class Sightings:
-    """The last heartbeats of agents by this conductor's clock, which show that a lease has expired."""
+    """Records when this conductor first saw each agent's last heartbeat, to detect expired leases."""
 
     def __init__(self, deaf_after: float) -> None:
         self._silent_after = deaf_after
-        self._seen: dict[str, tuple[Mark, float]] = {}  # with the time of the first sight
+        self._seen: dict[str, tuple[Mark, float]] = {}  # agent → last heartbeat, and when first seen
         self._news = float("-inf")  # time of the last beat of any agent
 
     def note(self, marks: Mapping[str, Mark], now: float) -> None:
-        """Record the stored heartbeats of agents. After a silence of all agents, all leases start again."""
+        """Record stored heartbeats. If all agents were silent before, all their leases start again."""
         known = {agent: seen[0] for agent, seen in self._seen.items()}
         same = {agent for agent, mark in marks.items() if known.get(agent) == mark}
         if len(same) < len(marks):
@@ -223,13 +223,13 @@ class Sightings:
         self._seen = {name: self._seen[name] if name in same else (mark, now) for name, mark in marks.items()}
 
     def renewed(self, now: float) -> None:
-        """Record that an agent asked for its lease: agents can reach the conductor."""
+        """Record that an agent asked for a lease, which shows that agents can reach the conductor."""
         if now - self._news > self._silent_after:
             self._seen = {agent: (mark, now) for agent, (mark, _) in self._seen.items()}
         self._news = now
 
     def left(self, agent: str, mark: Mark, lease: float, now: float) -> float:
-        """Return the seconds until an agent's lease has expired for certain; 0 or less if it has."""
+        """Return the seconds until an agent's lease has certainly expired; 0 or less if it has."""
         seen = self._seen.get(agent)
         since = seen[1] if seen is not None and seen[0] == mark else now
         return since + lease * (1 + DRIFT) + GRACE - now

@@ -1,4 +1,4 @@
-"""A build inside a cell as a pure step: (build, event) → (build, messages).
+"""Applies one event to a build in its cell, as a pure function: (build, event) → (build, messages).
 
     placed → building ─ built ──────────────────────────→ active ──────┐ delete
                │  ↑ failed, overdue                                    ↓
@@ -10,9 +10,9 @@ A guest that may be left on a silent host keeps its resources there (a Leftover)
 destruction or a time limit passes; the build goes on, or is deleted, without it.
 
 An active build may move (`core/move_step.py`) or be shelved. A build that moved to another cell
-(`core/handover.py`) is remembered, so that no late message builds it again.
+(`core/handover.py`) keeps its record, so that no late message builds it again.
 
-All effects are messages: ClaimRequested and ReleaseRequested are questions to placement, the rest is
+All effects are messages: ClaimRequested and ReleaseRequested are questions to placement, all others are
 published. A redelivered event returns the same messages again.
 """
 
@@ -37,7 +37,7 @@ DELETED_WHILE_BUILDING = "deleted while building"
 def step(
     build: Build | None, event: Event, now: float, limits: AttemptLimits
 ) -> tuple[Build | None, Effects]:
-    """Return the build after this event (stored only if changed), and messages with one question at most."""
+    """Return the build after an event, and messages; at most one of the messages is a question."""
     if isinstance(event, events.Adoption):
         return adopted(build, event, now)
     if build is None:
@@ -115,7 +115,7 @@ def _unknown(event: Event, now: float, limits: AttemptLimits) -> tuple[Build | N
         case BuildPlaced():
             build = replace(builds.new_build(event, now), deadline=now + limits.build_timeout)
             return build, (builds.order(build),)
-        case BuildDeleteRequested():  # remembered, in case its placement is still on the way
+        case BuildDeleteRequested():  # stored, in case the message that places the build arrives later
             build = Build(id=event.build, cell=event.cell, status="deleted", placed=None)
             return build, (builds.deleted(build, event.reply_to),)
         case MovePlaced() if event.out_of:
@@ -212,7 +212,7 @@ def _error(build: Build, event: Event) -> Stepped:
     match event:
         case (
             AgentReported(outcome="failed" | "overdue")
-            # or our question, when another conductor was quicker with the same event and may have died before
+            # or repeat the question: another conductor applied this event first and may have crashed before
             # publishing
             | events.SwapAnswered()
             | events.ReleaseAnswer(asked_in="swapping")

@@ -69,7 +69,7 @@ def _create_ring() -> None:
     op.create_table(
         "ring_nodes",
         *_columns(sa.Text, "root", primary_key=True),
-        *_columns(sa.Text, "pool", "owner"),  # an empty owner: unowned
+        *_columns(sa.Text, "pool", "owner"),  # an empty owner: no agent
         *_columns(sa.BigInteger, "epoch", "version"),
         *_columns(sa.Text, "leaving", "moves_to"),
     )

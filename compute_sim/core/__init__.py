@@ -1,1 +1,1 @@
-"""Pure decisions of agents: outcomes of builds, provider trees, devices in use."""
+"""The pure decisions of agents: outcomes of builds, provider trees, devices in use."""

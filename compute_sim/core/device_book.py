@@ -1,7 +1,7 @@
-"""The devices that each guest uses, as the agent knows it. Orders for devices that are not free are refused.
+"""Records which devices each guest uses, and refuses orders for devices that are not free.
 
-Placement decides first. An order that does not fit was claimed for hardware that has changed meanwhile, or
-that a guest unknown to placement still uses.
+Placement decides first. If an order does not fit, the hardware has changed since its claim, or a guest
+unknown to placement still uses it.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -16,7 +16,7 @@ _NOTHING: Mapping[str, int] = MappingProxyType({})
 
 
 class DeviceBook:
-    """The devices of all hosts of one agent. Unknown providers are shared pools of other owners."""
+    """Records the devices of all hosts of an agent. It treats unknown providers as pools of other agents."""
 
     def __init__(self) -> None:
         self.held: dict[GuestKey, Allocations] = {}
@@ -28,7 +28,7 @@ class DeviceBook:
         self._departed: dict[str, str] = {}  # provider → name, for providers that were removed
 
     def furnish(self, tree: ProviderTree, moving: Collection[str] = ()) -> None:
-        """Replace the tree of a host; placement itself moves the allocations of `moving` providers."""
+        """Replace the provider tree of a host; placement moves the allocations of `moving` providers."""
         now = {provider.id: provider for provider in tree.providers}
         for id_ in self._of_root.get(tree.root, ()):
             name, _ = self._has.pop(id_)
@@ -50,7 +50,7 @@ class DeviceBook:
         return self._used.get(provider, _NOTHING)
 
     def misplaced(self, wanted: Allocations) -> bool:
-        """Return whether the host lacks a provider or class of these allocations, as after a reshape."""
+        """Return whether the host lacks a provider or class of the allocations, as after a reshape."""
 
         def lacks(provider: str, amounts: Mapping[str, int]) -> bool:
             if provider not in self._has:
@@ -60,12 +60,12 @@ class DeviceBook:
         return any(lacks(provider, amounts) for provider, amounts in wanted.items())
 
     def on_root(self, root: str, allocations: Allocations) -> bool:
-        """Return whether any of these allocations may be on this host."""
+        """Return whether any of the allocations may be on the given host."""
         of_root = self._of_root.get(root, ())
         return any(provider in of_root or provider in self._departed for provider in allocations)
 
     def refusal(self, guest: GuestKey, wanted: Allocations) -> str:
-        """Return why a guest cannot have these allocations; empty if it can or has them already."""
+        """Return why a guest cannot get the given allocations; empty if it can or has them already."""
         if guest in self.held:
             return ""
         for provider, amounts in wanted.items():
@@ -110,9 +110,9 @@ Held = tuple[tuple[str, int], Allocations]  # a guest (build and attempt) and it
 
 
 def reshaping(stored: Sequence[TreeProvider], tree: ProviderTree, guests: Iterable[Held]) -> Reshaping | None:
-    """Return the moves of inventory and guests that a report of this tree needs; None if nothing moves.
+    """Return the reshape that a report of this provider tree requires, or None if no inventory moves.
 
-    A class that a provider lost goes to the providers that gained it. A guest goes to one of them if it fits.
+    The inventory of a class moves to the providers that gained the class, and each guest to one that it fits.
     """
     moves = tuple(_moves(stored, tree))
     if not moves:
@@ -195,7 +195,7 @@ def _spread(
 
 
 def fits_tree(held: Allocations, tree: ProviderTree, other_providers: Mapping[str, object]) -> bool:
-    """Return whether all allocations exist in the tree. `other_providers`: known shared pools."""
+    """Return whether the tree has all allocations; `other_providers` are known pools of other agents."""
     for provider, amounts in held.items():
         provider_found = tree.by_id(provider)
         if provider_found is None:

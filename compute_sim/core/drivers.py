@@ -1,4 +1,4 @@
-"""Drivers: each adds one type of hardware to the provider tree of a host."""
+"""Defines drivers: each adds one type of hardware to the provider tree of a host."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,16 +20,16 @@ class Driver(Protocol):
 
     @property
     def follows_use(self) -> bool:
-        """Return whether the driver's part of the tree depends on the devices that guests use."""
+        """Return whether the driver adds different content if guests use different devices."""
         ...
 
     def update_provider_tree(self, tree: ProviderTree, in_use: InUse) -> None:
-        """Add all hardware of the driver's type to the tree; drivers run one after another."""
+        """Add all hardware of the driver's type to the tree; drivers are called one after another."""
         ...
 
 
 class DriverOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A driver with the options that a machines file may set."""
+    """A driver with the options that a machines file may set for it."""
 
     @property
     def follows_use(self) -> bool:
@@ -37,7 +37,7 @@ class DriverOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 def unused(provider: str) -> Mapping[str, int]:
-    """Return an empty usage, for provider trees that are built before their usage is known."""
+    """Return no usage, for provider trees that are built before their usage is known."""
     return {}
 
 
@@ -46,7 +46,7 @@ def cell_named(tree: ProviderTree, number: int) -> str:
 
 
 def device_parent(tree: ProviderTree, number: int, device: str) -> str:
-    """Return the parent of a device: its NUMA cell, or the root of a host without NUMA cells."""
+    """Return the parent provider of a device: its NUMA cell, or the root if the host has no NUMA cells."""
     if cell_named(tree, 0) not in tree:
         return tree.name
     if cell_named(tree, number) not in tree:
@@ -56,7 +56,7 @@ def device_parent(tree: ProviderTree, number: int, device: str) -> str:
 
 @dataclass(frozen=True)
 class FlatDriver:
-    """A driver that gives the root provider the configured inventory, traits and aggregates."""
+    """Gives the root provider the configured inventory, traits and aggregates."""
 
     inventory: Mapping[str, Inventory] = field(default_factory=dict)
     traits: tuple[str, ...] = ()
@@ -73,7 +73,7 @@ _UNITS = ("KB", "MB", "GB")
 
 
 class NumaDriver(DriverOptions, frozen=True, kw_only=True):
-    """Adds NUMA cells with processors, memory and pages; all figures but the disk are for one cell."""
+    """Adds NUMA cells with processors, memory and pages; all amounts except the disk are for one cell."""
 
     cells: Annotated[int, Meta(le=64)] = 2
     vcpus: Count = 12  # shared processors
@@ -115,7 +115,7 @@ VF = "SRIOV_NET_VF"
 
 
 class PhysicalFunction(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A port of a simulated network card."""
+    """A port of a simulated network card, which is an SR-IOV physical function."""
 
     device: str
     vfs: Count = 8
@@ -131,10 +131,10 @@ _NETWORK_CARDS = (
 
 
 class SriovDriver(DriverOptions, frozen=True, kw_only=True):
-    """Network cards with SR-IOV: a physical function (PF) is used whole, or split into virtual functions.
+    """Adds network cards with SR-IOV: a guest uses a whole physical function (PF) or a virtual function (VF).
 
-    A PF is a provider with one unit of SRIOV_NET_VF for each VF. A request for the whole PF asks for all
-    units and requires the trait CUSTOM_PF_WITH_<n>_VFS. So the claim itself excludes using a PF both ways.
+    A PF is a provider with one unit of SRIOV_NET_VF for each VF. A request for the whole PF requests all
+    units and requires the trait CUSTOM_PF_WITH_<n>_VFS. So no claim can mix both uses of a PF.
     """
 
     functions: tuple[PhysicalFunction, ...] = _NETWORK_CARDS
@@ -152,12 +152,12 @@ class SriovDriver(DriverOptions, frozen=True, kw_only=True):
 
 
 def with_vfs(count: int) -> str:
-    """Return the trait that a request for a whole physical function with so many VFs requires."""
+    """Return the trait that a request for a whole physical function with `count` VFs requires."""
     return f"CUSTOM_PF_WITH_{count}_VFS"
 
 
 def as_trait(text: str) -> str:
-    """Return a word in the form of a trait: NVIDIA_35 for `nvidia-35`."""
+    """Convert a word to the form of a trait name: `nvidia-35` becomes NVIDIA_35."""
     return "".join(letter if letter.isascii() and letter.isalnum() else "_" for letter in text.upper())
 
 
@@ -175,9 +175,9 @@ _GPUS = (
 
 
 class VgpuDriver(DriverOptions, frozen=True, kw_only=True):
-    """Physical GPUs with a provider for each type of virtual GPU that they can be cut into.
+    """Adds physical GPUs, each with a provider for each type of virtual GPU that it can be divided into.
 
-    A GPU runs one type at a time: its types exclude each other by a trait that placement checks.
+    A GPU runs one type at a time: a trait that placement checks makes its types exclude each other.
     """
 
     gpus: tuple[PhysicalGpu, ...] = _GPUS
@@ -212,7 +212,7 @@ _DEVICES = (
 
 
 class DeviceDriver(DriverOptions, frozen=True, kw_only=True):
-    """Adds accelerators and other devices, each as a provider: an FPGA, a whole GPU, a dongle."""
+    """Adds accelerators and other devices, each as a provider: an FPGA, a whole GPU or a dongle."""
 
     devices: tuple[HostDevice, ...] = _DEVICES
 
@@ -234,7 +234,7 @@ def build_tree(
     *,
     disabled: bool = False,
 ) -> ProviderTree:
-    """Return the provider tree of a host: reports of its drivers and content added by operators."""
+    """Return the provider tree of a host, with its drivers' content and the content that operators added."""
     tree = ProviderTree(root, host, stored)
     for driver in drivers:
         driver.update_provider_tree(tree, in_use)

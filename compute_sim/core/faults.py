@@ -1,4 +1,4 @@
-"""Seeded decisions of a simulated agent: durations and outcomes of builds, power failures."""
+"""Derives the durations and outcomes of builds and the power failures of a simulated agent from a seed."""
 
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -26,7 +26,7 @@ _ABORT = ("the image is corrupt: checksum mismatch", "the volume could not be pr
 
 
 def draw(*key: object) -> float:
-    """Return a number in [0, 1) that depends only on the given words."""
+    """Return a number from 0 to below 1 that depends only on the arguments."""
     digest = blake2b("|".join(map(str, key)).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") / 2**64
 
@@ -68,7 +68,7 @@ class Durations:
 
 @dataclass(frozen=True, slots=True)
 class Fate:
-    """The planned outcome of one attempt of a build or of one phase of a move."""
+    """The planned outcome of a build attempt or of a phase of a move."""
 
     kind: Kind
     seconds: float
@@ -77,7 +77,7 @@ class Fate:
 
 @dataclass(frozen=True, slots=True)
 class MoveFaults:
-    """The share of each phase of moves that fails, and the share of all phases that never end."""
+    """The fraction of failures for each phase of moves, and the fraction of phases that never end."""
 
     prepare: float = 0.0
     send: float = 0.0
@@ -93,13 +93,13 @@ class MoveFaults:
 
     @staticmethod
     def of_each(share: float, hang: float = 0.0) -> "MoveFaults":
-        """Return the share of failures by phase: as given towards the destination, 0 on the way back."""
+        """Return the same fraction of failures for all phases except `resume`, for which it is 0."""
         return MoveFaults(prepare=share, send=share, start=share, rebuild=share, hang=hang)
 
 
 @dataclass(frozen=True, slots=True)
 class FaultPlan:
-    """The shares of attempts that fail with or without a retry elsewhere, or never end, and their times."""
+    """The fractions of build attempts that fail with or without a retry or never end, and their durations."""
 
     seed: int = 0
     reschedule: float = 0.0
@@ -145,14 +145,14 @@ class FaultPlan:
 
 @dataclass(frozen=True, slots=True)
 class CrashPlan:
-    """Planned power failures of an agent after about so many orders, repeatedly, each for `away` seconds."""
+    """Planned power failures of an agent: each after about `orders` orders, and for `away` seconds."""
 
     seed: int = 0
     orders: int = 0  # 0: never
     away: float = 5.0
 
     def next_after(self, agent: str, crashes: int) -> int:
-        """Return after how many orders the agent fails next; 0 for never."""
+        """Return after how many more orders the agent loses power; 0 means never."""
         if not self.orders:
             return 0
         return 1 + int(2 * self.orders * draw(self.seed, "crash", agent, crashes))
@@ -163,7 +163,7 @@ LEAST_ABSENCE = 5.0  # seconds: a busy machine may be slow
 
 @dataclass(frozen=True, slots=True)
 class SimOptions:
-    """The faults and periods of a simulated agent; times are in seconds."""
+    """The planned faults and the periods of a simulated agent; times are in seconds."""
 
     faults: FaultPlan = FaultPlan()
     crashes: CrashPlan = CrashPlan()
@@ -176,5 +176,5 @@ class SimOptions:
 
     @property
     def absent_after(self) -> float:
-        """Return the seconds of an agent's inactivity after which its hosts may have been evacuated."""
+        """Return the seconds of inactivity after which other hosts may run the agent's guests."""
         return max(self.period, LEAST_ABSENCE)

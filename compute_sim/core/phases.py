@@ -1,4 +1,4 @@
-"""The state of guests in the phases of moves, late orders, and the ownership of guests after an absence.
+"""Decides the states of guests during moves, which orders are late, and which guests an agent must run.
 
 prepare   no guest → arriving, and its devices are held
 send      running → stopped, immediately; in a live migration when the copy is complete
@@ -21,7 +21,7 @@ REMEMBERED = 100_000  # builds
 
 
 def refusal(order: MoveOrdered, states: Mapping[int, GuestState]) -> str:
-    """Return why a phase of a move cannot begin with these guests of its build (by attempt), or ""."""
+    """Return why a phase of a move cannot begin with the build's guests (by attempt); empty if it can."""
     match order.phase:
         case "prepare":
             return ""
@@ -39,12 +39,12 @@ def refusal(order: MoveOrdered, states: Mapping[int, GuestState]) -> str:
 
 
 def meanwhile(order: MoveOrdered, state: GuestState) -> GuestState:
-    """Return the state of a guest while a phase of a move is in progress."""
+    """Return the state of a guest during a phase of a move."""
     return "stopped" if order.phase == "send" and order.kind != "live" else state
 
 
 def afterwards(order: MoveOrdered, state: GuestState, end: PhaseEnd) -> GuestState | None:
-    """Return the state of a guest after a phase of a move, or None if no guest is left."""
+    """Return the state of a guest after a phase of a move, or None if the guest no longer exists."""
     match order.phase, end:
         case "start" | "resume" | "rebuild", "done":
             return "running"
@@ -59,14 +59,14 @@ def afterwards(order: MoveOrdered, state: GuestState, end: PhaseEnd) -> GuestSta
 
 
 class MoveSteps:
-    """The last move order of each build on each host, and its outcome."""
+    """Remembers the last move order of each build on each host, with its outcome."""
 
     def __init__(self, remembered: int = REMEMBERED) -> None:
         self._remembered = remembered
         self._known: OrderedDict[str, dict[str, tuple[int, MoveReported | None]]] = OrderedDict()
 
     def ordered(self, order: MoveOrdered) -> MoveReported | Literal["go on", "void"]:
-        """Return the outcome of the order if it has ended, `void` if a later order is known, else `go on`."""
+        """Return the outcome of an order that has ended, `void` for an outdated order, else `go on`."""
         step, outcome = self._known.get(order.build, {}).get(order.root, (0, None))
         if order.step < step:
             return "void"
@@ -76,13 +76,13 @@ class MoveSteps:
         self._put(order.build, order.root, order.step, None)
 
     def finished(self, outcome: MoveReported) -> None:
-        """Record the reported outcome of a move order, also of an earlier process."""
+        """Record the reported outcome of a move order, even if an earlier process executed it."""
         step, _ = self._known.get(outcome.build, {}).get(outcome.root, (0, None))
         if outcome.step >= step:
             self._put(outcome.build, outcome.root, outcome.step, outcome)
 
     def last(self, build: str, root: str) -> MoveReported | None:
-        """Return the outcome of the last move order of this build on this host, if its phase has ended."""
+        """Return the outcome of a build's last move order on a host, or None if its phase has not ended."""
         return self._known.get(build, {}).get(root, (0, None))[1]
 
     def known(self) -> Iterable[MoveReported]:
@@ -100,9 +100,9 @@ NOTHING = "nothing"  # the holder has no allocation on the guest's host
 
 
 def ownership(build_here: bool, holder_type: str | None, kept_otherwise: bool = False) -> Ownership:
-    """Return whether a guest is this agent's, from the allocations of its build and its holder on the host.
+    """Return whether an agent must run a guest, from the allocations of its build and its holder consumer.
 
-    A guest held by a migration may run on another host, so it is left alone until an order decides.
+    A MIGRATION consumer's guest may run elsewhere: it is neither run nor destroyed until an order arrives.
     """
     if holder_type != NOTHING:
         return "kept" if holder_type == MIGRATION else "gone"

@@ -1,6 +1,6 @@
-"""Inventories and traits from an operator's provider.yaml, in Nova's schema 1.0.
+"""Reads inventories and traits from an operator's provider.yaml, in Nova's schema 1.0.
 
-The file adds to existing providers and never changes what a driver reports.
+The file adds content to existing providers and never changes content from drivers.
 """
 
 import re
@@ -22,7 +22,7 @@ _VERSION = re.compile(r"1\.(0|[1-9][0-9]*)")
 
 
 class BadProviderConfig(ValueError):
-    """The file is invalid; the text names the field and the reason."""
+    """The error for an invalid provider.yaml; the text names the field and the reason."""
 
 
 class AddedInventory(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -68,7 +68,7 @@ _FIELDS = {"": {"meta", "providers"}, "providers": {"identification", "inventori
 
 
 def provider_config(configured: Any) -> tuple[ConfiguredProvider, ...]:
-    """Return the validated content of a parsed provider.yaml."""
+    """Check a parsed provider.yaml and return its content; raise BadProviderConfig if it is invalid."""
     try:
         file = msgspec.convert(configured, _File)
     except msgspec.ValidationError as problem:
@@ -131,7 +131,7 @@ def _wrong(provider: ConfiguredProvider) -> str:
 
 @dataclass(frozen=True)
 class ProviderConfigDriver:
-    """A driver that adds the content of provider.yaml; the last of a host's drivers."""
+    """Adds the content of provider.yaml to the tree; runs after all other drivers of a host."""
 
     providers: tuple[ConfiguredProvider, ...]
     follows_use: bool = False

@@ -1,7 +1,7 @@
-"""The provider tree of a host: content from drivers, and content that operators added.
+"""Holds the provider tree of a host: the content from drivers, and the content that operators added.
 
-A driver starts from a tree that contains only operators' content and adds all that it finds. What it no
-longer adds is removed, so a tree never contains leftovers of an earlier driver.
+Drivers start from a tree that contains only operators' content, and add all hardware that they find. So
+hardware that was removed, or reported by an earlier driver, is not in the tree.
 """
 
 import re
@@ -22,12 +22,12 @@ _TRAITS = frozenset(os_traits.get_traits())
 
 
 class TreeMistake(ValueError):
-    """A driver's output is invalid; the text names the provider, the field and the reason."""
+    """The error for invalid output of a driver; the text names the provider, the field and the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class ForeignContents:
-    """Content that operators added to a provider: known to the agent and never reported by it."""
+    """The content that operators added to a provider; the agent knows but never reports it."""
 
     classes: frozenset[str] = frozenset()
     traits: frozenset[str] = frozenset()
@@ -39,7 +39,7 @@ NOTHING_FOREIGN = ForeignContents()
 
 @dataclass(frozen=True, slots=True)
 class TreeProvider:
-    """A provider of a host's tree, with the content from drivers and from operators."""
+    """A provider of a host's tree, with its content from drivers and from operators."""
 
     id: str
     name: str
@@ -53,7 +53,7 @@ class TreeProvider:
 
 
 class ProviderTree:
-    """The provider tree of a host. The id of a provider is derived from the root and its name."""
+    """The provider tree of a host. Root and name of a provider determine its id."""
 
     def __init__(self, root: str, name: str, known: Iterable[TreeProvider] = ()) -> None:
         self.root = root
@@ -67,12 +67,12 @@ class ProviderTree:
 
     @property
     def providers(self) -> tuple[TreeProvider, ...]:
-        """Return the providers added by drivers, parents before children."""
+        """Return the providers added by drivers; a parent comes before its children."""
         return tuple(self._known[id_] for id_ in self._named.values())
 
     @property
     def foreign(self) -> tuple[TreeProvider, ...]:
-        """Return the providers that only placement knows: created by operators, or of removed hardware."""
+        """Return the providers that no driver added: created by operators, or of removed hardware."""
         return tuple(provider for provider in self._known.values() if not provider.reported)
 
     def __contains__(self, name: str) -> bool:
@@ -102,7 +102,7 @@ class ProviderTree:
         return name
 
     def give(self, name: str, **inventories: Inventory) -> None:
-        """Add inventories to a provider; a class may be added once."""
+        """Add inventories to a provider; raise TreeMistake if it already has one of these classes."""
         provider = self[name]
         for class_, inventory in inventories.items():
             at = f"{name}: inventories.{class_}"
@@ -132,7 +132,7 @@ class ProviderTree:
         self._known[provider.id] = replace(provider, aggregates=provider.aggregates.union(aggregates))
 
     def report(self) -> tuple[ProviderReport, ...]:
-        """Return the content from drivers as a report for placement."""
+        """Return the drivers' content as a report for placement."""
         return tuple(
             ProviderReport(
                 id=provider.id,
@@ -147,12 +147,12 @@ class ProviderTree:
 
 
 def child_id(root: str, name: str) -> str:
-    """Return the id of a provider for its root and its name; always the same."""
+    """Derive the id of a provider from its root and its name."""
     return str(uuid5(UUID(root), name))
 
 
 def answered(providers: Iterable[Provider]) -> dict[str, tuple[TreeProvider, ...]]:
-    """Return the tree of each root in placement's answer with all parts."""
+    """Convert placement's answer about providers to one tree for each root."""
     trees: dict[str, list[TreeProvider]] = {}
     for provider in providers:
         not_reported = (provider.kept_classes, provider.kept_traits, provider.kept_aggregates)
@@ -173,10 +173,10 @@ def answered(providers: Iterable[Provider]) -> dict[str, tuple[TreeProvider, ...
 
 
 def differences(stored: Iterable[TreeProvider], tree: ProviderTree, *, closed_too: bool) -> Iterator[str]:
-    """Yield a sentence for each change that a report of this tree would make to the stored tree.
+    """Yield one text for each change that a report of this tree would make to the tree in placement.
 
-    A removed class stays closed while it is in use; that is no difference. Placement may reserve more than
-    reported, for what is still held elsewhere in the tree; that counts only with `closed_too`.
+    A removed class in use stays fully reserved, which is no change. Placement may reserve more than reported,
+    for allocations elsewhere in the tree; this counts as a change only with `closed_too`.
     """
     known = {provider.id: provider for provider in stored}
     for now in tree.providers:

@@ -1,4 +1,4 @@
-"""The driver kit: the rules that a driver must follow, each as a test that any driver can be run through."""
+"""The driver kit: tests for the rules that every driver must follow."""
 
 from compute_sim.driver_kit.stand import DriverStand, RuleResult, check_driver
 

@@ -1,4 +1,4 @@
-"""The rules for drivers. The docstring of each function is the rule that it tests."""
+"""Tests of the rules for drivers. The docstring of each function is the rule that it tests."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -25,7 +25,7 @@ IMPOSSIBLE_MB = 2**31 - 1  # memory that no host has
 
 
 async def _tree_is_valid(stand: DriverStand) -> None:
-    """The provider tree of a host has resources, and names and amounts are valid."""
+    """The driver gives a host a provider tree with resources, and with valid names and amounts."""
     tree = stand.tree()
     if not any(provider.inventories for provider in tree.providers):
         raise RuleBroken("no provider has an inventory")
@@ -33,20 +33,20 @@ async def _tree_is_valid(stand: DriverStand) -> None:
 
 
 async def _tree_is_stable(stand: DriverStand) -> None:
-    """The provider tree is the same if nothing has changed."""
+    """If nothing has changed, the driver returns the same provider tree again."""
     if stand.tree().report() != stand.tree().report():
         raise RuleBroken("update_provider_tree added other contents at the second call")
 
 
 async def _hosts_are_separate(stand: DriverStand) -> None:
-    """The providers of two hosts have different names."""
+    """The driver gives the providers of two hosts different names."""
     first, second = ({provider.name for provider in stand.tree(number).providers} for number in range(2))
     if both := sorted(first & second):
         raise RuleBroken(f"both hosts have a provider {both[0]}: begin its name with tree.name")
 
 
 async def _tree_accepts_use(stand: DriverStand) -> None:
-    """The provider tree keeps resources that guests use."""
+    """The driver keeps the inventories of resources that guests use in the provider tree."""
     used = {provider.id: dict.fromkeys(provider.inventories, 1) for provider in stand.tree().providers}
     tree = build_tree(stand.roots[0], stand.hosts[0], (stand.driver,), (), lambda id_: used.get(id_, {}))
     if not any(provider.inventories for provider in tree.providers):
@@ -54,7 +54,7 @@ async def _tree_accepts_use(stand: DriverStand) -> None:
 
 
 async def _facts_are_valid(stand: DriverStand) -> None:
-    """The facts of the hypervisor can be reported in a heartbeat."""
+    """The driver returns properties of the hypervisor that a heartbeat can report."""
     facts = stand.guest_driver.facts()
     state = HostState(
         root=stand.roots[0],
@@ -70,14 +70,14 @@ async def _facts_are_valid(stand: DriverStand) -> None:
 
 
 async def _create_runs(stand: DriverStand) -> None:
-    """A created guest runs, and guests() returns its build, attempt and host."""
+    """After create(), the guest runs, and guests() returns its build, attempt and host."""
     guest = stand.guest()
     await stand.guest_driver.create(guest, stand.spec)
     await stand.expect(guest.build, (0, 1, "running"))
 
 
 async def _create_repeats(stand: DriverStand) -> None:
-    """A repeated create leaves one running guest."""
+    """A repeated create() leaves only one running guest."""
     guest = stand.guest()
     await stand.guest_driver.create(guest, stand.spec)
     await stand.guest_driver.create(guest, stand.spec)
@@ -88,7 +88,7 @@ async def _create_repeats(stand: DriverStand) -> None:
 
 
 async def _stop_repeats(stand: DriverStand) -> None:
-    """A stopped guest is listed as stopped; a repeated stop has no effect."""
+    """After stop(), guests() returns the guest as stopped; a repeated stop() has no effect."""
     guest = stand.guest()
     await stand.guest_driver.create(guest, stand.spec)
     for _ in range(2):
@@ -97,7 +97,7 @@ async def _stop_repeats(stand: DriverStand) -> None:
 
 
 async def _start_repeats(stand: DriverStand) -> None:
-    """A started guest runs again; a repeated start has no effect."""
+    """After start(), a stopped guest runs again; a repeated start() has no effect."""
     guest = stand.guest()
     await stand.guest_driver.create(guest, stand.spec)
     await stand.guest_driver.stop(guest)
@@ -107,7 +107,7 @@ async def _start_repeats(stand: DriverStand) -> None:
 
 
 async def _destroy_repeats(stand: DriverStand) -> None:
-    """A destroyed guest is not listed; to destroy what does not exist has no effect."""
+    """After destroy(), guests() does not return the guest; destroy() without a guest has no effect."""
     guest = stand.guest()
     await stand.guest_driver.destroy(guest)
     await stand.guest_driver.create(guest, stand.spec)
@@ -117,7 +117,7 @@ async def _destroy_repeats(stand: DriverStand) -> None:
 
 
 async def _guests_are_separate(stand: DriverStand) -> None:
-    """Guests of other builds, attempts and hosts are not affected by a call."""
+    """A call for one guest does not change guests of other builds, attempts or hosts."""
     build = stand.new_build()
     guests = [stand.guest(build, 1), stand.guest(build, 2), stand.guest(build, 1, 1)]
     for guest in guests:
@@ -129,7 +129,7 @@ async def _guests_are_separate(stand: DriverStand) -> None:
 
 
 async def _interruption_leaves_nothing(stand: DriverStand) -> None:
-    """After an interrupted create, destroy removes all parts, and create completes."""
+    """After an interrupted create(), destroy() removes all parts, and a new create() completes the guest."""
     for seconds in INTERRUPTED_AFTER:
         guest = stand.guest()
         try:
@@ -144,7 +144,7 @@ async def _interruption_leaves_nothing(stand: DriverStand) -> None:
 
 
 async def _failure_is_reported(stand: DriverStand) -> None:
-    """A guest that the host cannot hold is refused with DriverError, and destroy leaves no part of it."""
+    """If the host cannot hold a guest, create() raises DriverError, and destroy() removes all its parts."""
     guest = stand.guest()
     flavor = replace(stand.flavor, memory_mb=IMPOSSIBLE_MB)
     allocations: Allocations = {stand.roots[0]: {"MEMORY_MB": IMPOSSIBLE_MB}}
@@ -161,7 +161,7 @@ async def _failure_is_reported(stand: DriverStand) -> None:
 
 
 async def _restart_finds_guests(stand: DriverStand) -> None:
-    """A new driver object finds the guests of an earlier one, and stops, starts and destroys them."""
+    """A new driver object finds, stops, starts and destroys the guests that an earlier object created."""
     guest = stand.guest()
     await stand.guest_driver.create(guest, stand.spec)
     stand.restart()
@@ -196,7 +196,7 @@ async def _built(agent: SimulatedAgent, order: BuildOrdered) -> None:
 
 
 async def _agent_ignores_late_orders(stand: DriverStand) -> None:
-    """An agent with the driver builds once for repeated orders, and not for an order after a deletion."""
+    """An agent with the driver builds once if an order is repeated, and not at all after a deletion."""
     agent, build = _agent(stand, AgentDisk()), stand.new_build()
     order = stand.build_order(build)
     await asyncio.gather(_built(agent, order), _built(agent, order))
@@ -211,7 +211,7 @@ async def _agent_ignores_late_orders(stand: DriverStand) -> None:
 
 
 async def _agent_interrupts_a_build(stand: DriverStand) -> None:
-    """A deletion during a build leaves no guest, also if the agent has no record of it."""
+    """A deletion during a build leaves no guest, even if the agent has no record of the guest."""
     agent, build = _agent(stand, AgentDisk()), stand.new_build()
     async with asyncio.TaskGroup() as group:
         group.create_task(agent.build(stand.build_order(build)))
@@ -224,7 +224,7 @@ async def _agent_interrupts_a_build(stand: DriverStand) -> None:
 
 
 async def _agent_restarts(stand: DriverStand) -> None:
-    """A restarted agent starts the guests that placement has on its host, and destroys the others."""
+    """A restarted agent starts the guests that placement has on its host, and destroys all other guests."""
     disk, ours, departed = AgentDisk(), stand.new_build(), stand.new_build()
     for build in (ours, departed):
         await _built(_agent(stand, disk), stand.build_order(build))
@@ -256,7 +256,7 @@ RULES: Mapping[str, Sequence[Rule]] = {
 
 
 def move_rules(stand: DriverStand) -> Mapping[str, Sequence[Rule]]:
-    """Return the rules for the moves that the driver supports."""
+    """Return the rules for those types of moves that the driver supports."""
     kinds: Sequence[MoveKind] = stand.guest_driver.moves if stand.runs_guests else ()
     rules: list[Rule] = []
     for kind in kinds:
@@ -318,7 +318,7 @@ def _returns(kind: MoveKind) -> Rule:
 
 def _shelves() -> Rule:
     async def rule(stand: DriverStand) -> None:
-        """shelve: `send` stops the guest."""
+        """shelve: the phase `send` stops the guest."""
         build = stand.new_build()
         await _phases(stand, build, stand.move_order("shelve", "send", build, step=1, attempt=1, host=0))
         await stand.expect(build, (0, 1, "stopped"))
@@ -328,7 +328,7 @@ def _shelves() -> Rule:
 
 def _rebuilds() -> Rule:
     async def rule(stand: DriverStand) -> None:
-        """rebuild: the guest of the new attempt replaces that of the former one."""
+        """rebuild: the guest of the new attempt replaces the guest of the former attempt."""
         build = stand.new_build()
         order = stand.move_order("rebuild", "rebuild", build, step=1, attempt=2, host=0, was=1)
         await _phases(stand, build, order)

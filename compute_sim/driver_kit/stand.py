@@ -1,4 +1,4 @@
-"""The test stand of a driver: two hosts, guests with new ids, and the run of all rules."""
+"""The test stand of a driver: provides two hosts and guests with new ids, and runs all rules."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
@@ -22,12 +22,12 @@ _HOSTS = UUID("2d0f7f2e-4f3b-4d0e-8a53-6a5b8f1c9e10")  # namespace of the roots 
 
 
 class RuleBroken(Exception):
-    """The driver does not follow a rule; the text says what was expected and what was found."""
+    """The error that a driver breaks a rule; the text says which result was expected and which was found."""
 
 
 @dataclass(frozen=True)
 class RuleResult:
-    """The result of one rule."""
+    """The result of testing one rule."""
 
     part: str  # inventory, guests, agent or moves
     rule: str
@@ -37,7 +37,7 @@ class RuleResult:
 
 @dataclass
 class DriverStand:
-    """One driver with two hosts, and the guests that the rules create on them."""
+    """A driver under test with two hosts, and the guests that the rules create on them."""
 
     make: Callable[[], Driver]  # constructs the driver, as a starting agent does
     hosts: tuple[str, str] = ("check-1", "check-2")
@@ -73,14 +73,14 @@ class DriverStand:
         return build_tree(self.roots[number], self.hosts[number], (self.driver,))
 
     def restart(self) -> None:
-        """Replace the driver by a new object, as after a restart of the agent."""
+        """Replace the driver object by a new object, as a restart of the agent does."""
         self.driver = self.make()
 
     def new_build(self) -> str:
         return self.clock.uuid()
 
     def guest(self, build: str = "", attempt: int = 1, host: int = 0) -> GuestRecord:
-        """Return the record of a guest that the stand destroys after the rule."""
+        """Return the record of a new guest, which the stand destroys after the rule."""
         guest = GuestRecord(
             **self.address(build or self.new_build(), attempt, host), allocations=self.allocations(host)
         )
@@ -98,7 +98,7 @@ class DriverStand:
         }
 
     def allocations(self, host: int = 0) -> Allocations:
-        """Return allocations of the flavor, each from the first provider that has the class."""
+        """Return allocations for the flavor; each class comes from the first provider that has it."""
         figures = {
             "VCPU": self.flavor.vcpus,
             "MEMORY_MB": self.flavor.memory_mb,
@@ -145,12 +145,12 @@ class DriverStand:
         )
 
     async def listed(self, build: str) -> list[DriverGuest]:
-        """Return the driver's guests of a build, ordered by host and attempt."""
+        """Return the guests of a build that the driver lists, sorted by host and attempt."""
         found = [guest for guest in await self.guest_driver.guests() if guest.build == build]
         return sorted(found, key=lambda guest: (self.roots.index(guest.root), guest.attempt))
 
     async def expect(self, build: str, *expected: tuple[int, int, str]) -> None:
-        """Raise RuleBroken unless the guests of a build are these: host number, attempt and state."""
+        """Raise RuleBroken unless the driver lists exactly these guests: index of host, attempt and state."""
         found = [
             (self.roots.index(guest.root), guest.attempt, guest.state)
             for guest in await self.guest_driver.guests()
@@ -166,7 +166,7 @@ class DriverStand:
         return ", ".join(texts) or "no guest"
 
     async def clean_up(self) -> str:
-        """Destroy all guests of the last rule; return why that failed, or ""."""
+        """Destroy all guests that the last rule created; return why this failed, or ""."""
         made, self._made = self._made, []
         why = ""
         for guest in made:
@@ -183,7 +183,7 @@ Rules = Mapping[str, Sequence[Rule]]  # part → its rules
 
 
 async def check_driver(stand: DriverStand, rules: Rules | None = None) -> Sequence[RuleResult]:
-    """Run a driver through the rules and return the result of each."""
+    """Test a driver with the rules, and return the result of each rule."""
     from compute_sim.driver_kit.rules import RULES, move_rules
 
     results = []
@@ -204,7 +204,7 @@ def _named(rules: Rules) -> Iterator[tuple[str, str, Rule]]:
 
 
 async def _broken(stand: DriverStand, rule: Rule) -> str:
-    """Return why the driver does not follow a rule, or ""."""
+    """Return how the driver breaks a rule, or "" if it follows the rule."""
     why = ""
     try:
         async with asyncio.timeout(stand.timeout) as limit:

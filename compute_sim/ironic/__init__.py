@@ -1,4 +1,4 @@
-"""A simulated Ironic: the real state machine, its notifications and its REST API."""
+"""Simulates Ironic: its real state machine, its notifications and its REST API."""
 
 from compute_sim.ironic.conductor import FAULTS, KINDS, SimPlan
 from compute_sim.ironic.node import SimNode, enrolled

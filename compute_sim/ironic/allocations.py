@@ -1,4 +1,4 @@
-"""Ironic's allocation API: reserves a node without a notification about the node."""
+"""Simulates Ironic's allocation API, which reserves a node without a notification about the node."""
 
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -14,7 +14,7 @@ _KNOWN = {"candidate_nodes", "extra", "name", "node", "owner", "resource_class",
 
 
 class Allocation(msgspec.Struct, kw_only=True):
-    """A reserved node. The fields are in the order of Ironic's notifications."""
+    """An allocation, which reserves a node. The fields have the sequence of Ironic's notifications."""
 
     uuid: str
     name: str | None = None

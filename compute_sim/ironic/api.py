@@ -1,4 +1,4 @@
-"""The operations behind Ironic's API: notifies the request, executes it, notifies the result.
+"""Executes the operations of Ironic's API, and sends notifications of each request and its result.
 
 A notification `.start` shows the requested values, and so does `.error` if the request was refused.
 """
@@ -110,7 +110,7 @@ class Api:
     async def change_traits(
         self, ident: str, request: str, traits: object = None, *, add: str = "", missing: str | None = None
     ) -> None:
-        """Replace all traits of a node, add one trait, or remove the trait `missing`."""
+        """Replace a node's traits, add the trait `add`, or remove the trait `missing`."""
         node = self._conductor.find(ident)
         if add:
             traits = [*node.traits, *_traits([add])]
@@ -160,7 +160,7 @@ class Api:
 
     @contextmanager
     def _asked(self, action: Action, wanted: SimNode, node: SimNode, request: str) -> Iterator[None]:
-        """Notify a request before the block, and its refusal if the block refuses it."""
+        """Send a notification of a request before the block, and another if the block refuses the request."""
         self._conductor.notify(action, "start", node, request, shown=wanted, sort="asked")
         try:
             yield

@@ -1,6 +1,6 @@
-"""The conductor of the simulated Ironic: nodes, locks, timed actions, notifications, and a seeded plan.
+"""Simulates Ironic's conductor: nodes, locks, timed work, notifications and planned failures.
 
-Only waiting for a lock yields to the event loop, so a request sees a node unchanged in between.
+Only waiting for a lock yields to the event loop, so a node does not change while a request is executed.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ NO_DELAY = Durations("constant", (0.0,))
 
 @dataclass(frozen=True, slots=True)
 class SimPlan:
-    """The planned behaviour of a simulated Ironic. Times are in seconds."""
+    """The planned behaviour of a simulated Ironic, derived from a seed. Times are in seconds."""
 
     seed: int = 0
     step_time: Durations = NO_DELAY
@@ -55,7 +55,7 @@ class SimPlan:
             raise ValueError(f"fail is a share of all works, not {self.fail}")
 
     def seconds(self, node: str, number: int) -> float:
-        """Return the planned duration of a node's work, given by its number."""
+        """Return the planned duration of the `number`-th piece of work on a node."""
         if self.step_time.name == "constant":
             return self.step_time.values[0]
         return self.step_time.at(
@@ -63,12 +63,12 @@ class SimPlan:
         )
 
     def fault(self, node: str, number: int) -> Fault | None:
-        """Return the planned failure of a node's work, given by its number, or None if it succeeds."""
+        """Return the planned failure of the `number`-th piece of work on a node, or None."""
         return "step" if self.fail and draw(self.seed, "fate", node, number) < self.fail else None
 
 
 class Conductor:
-    """The conductor of a simulated Ironic with its nodes; `emit` receives its notifications."""
+    """The conductor of a simulated Ironic with its nodes; `emit` sends its notifications."""
 
     host = "localhost"
 
@@ -106,7 +106,7 @@ class Conductor:
             self._index(node)
 
     def check_unique(self, node: SimNode) -> None:
-        """Raise if another node has the same name or instance."""
+        """Raise ApiRefusal if another node has the same name or instance."""
         if node.name and self._names.get(node.name, node.uuid) != node.uuid:
             raise ApiRefusal(409, f"A node with name {node.name} already exists.")
         if node.instance_uuid and self._instances.get(node.instance_uuid, node.uuid) != node.uuid:
@@ -190,19 +190,19 @@ class Conductor:
         sort: Literal["real", "asked", "silent"] = "real",
         **more: Any,
     ) -> None:
-        """Notify a change of a node, a request (`asked`), or an event that a real Ironic does not notify."""
+        """Send a notification of a change, a request (`asked`), or a change that Ironic hides (`silent`)."""
         asked, silent = sort == "asked", sort == "silent"
         self.emit(SentNotification(action, phase, node, request, shown, asked, silent, more))
 
     def plan_fault(self, node: SimNode, kind: Kind, fault: Fault | None) -> None:
-        """Let the node's next work of this kind fail; without a fault, follow the plan."""
+        """Plan a failure of the node's next work of this type; None removes the planned failure."""
         if fault is None:
             self._planned.pop((node.uuid, kind), None)
         else:
             self._planned[node.uuid, kind] = fault
 
     def fate(self, node: SimNode, kind: Kind) -> tuple[float, Fault | None]:
-        """Return the duration of a node's next work, and the reason if it is planned to fail."""
+        """Return the duration of a node's next work, and its planned failure or None."""
         number = self._works[node.uuid] = self._works.get(node.uuid, 0) + 1
         planned = self._planned.pop((node.uuid, kind), None)
         return self.plan.seconds(node.uuid, number), planned or self.plan.fault(node.uuid, number)

@@ -1,4 +1,4 @@
-"""Encodes notifications: Ironic's versioned payloads in oslo.messaging's envelope 2.0."""
+"""Encodes notifications as Ironic's versioned payloads in oslo.messaging's envelope 2.0."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -53,7 +53,7 @@ _CONTEXT: Json = {
 
 @dataclass(frozen=True, slots=True)
 class SentNotification:
-    """A notification about a node: a change, a request or a refusal."""
+    """A notification about a node: about a change, a request or a refused request."""
 
     action: Action
     phase: Phase
@@ -67,7 +67,7 @@ class SentNotification:
 
 @dataclass(frozen=True, slots=True)
 class AllocationNotification:
-    """A notification about an allocation of Ironic's API; `data` is the payload."""
+    """A notification about an allocation in Ironic; `data` is the payload."""
 
     phase: Phase
     action: Literal["create", "delete"]
@@ -81,7 +81,7 @@ def event_type(notification: SentNotification | AllocationNotification) -> str:
 
 
 def payload(notification: SentNotification | AllocationNotification) -> Json:
-    """Return the versioned object inside a notification."""
+    """Return the versioned object that a notification contains."""
     if isinstance(notification, AllocationNotification):
         return _versioned("AllocationCRUDPayload", "1.1", notification.data)
     name, version, further = _PAYLOADS[notification.action]
@@ -107,7 +107,7 @@ def _versioned(name: str, version: str, data: Json) -> Json:
 
 
 class Envelopes:
-    """Wraps notifications like oslo.messaging. Every notification has a different timestamp."""
+    """Wraps notifications in envelopes as oslo.messaging does, each with a different timestamp."""
 
     def __init__(self, clock: Clock, host: str, topics: Sequence[str]) -> None:
         self._clock = clock
@@ -116,7 +116,7 @@ class Envelopes:
         self._last = 0  # microseconds
 
     def of(self, notification: SentNotification | AllocationNotification) -> list[tuple[str, bytes]]:
-        """Return the routing key and body of a notification for each topic, all with one message id."""
+        """Return a routing key and body for each topic; all of them have the same message id."""
         self._last = max(self._last + 1, int(self._clock.now() * 1_000_000))
         seconds, micros = divmod(self._last, 1_000_000)
         level = "error" if notification.phase == "error" else "info"

@@ -1,4 +1,4 @@
-"""A simulated node with every field of Ironic's notifications and API, and its state machine."""
+"""Defines simulated nodes with all fields of Ironic's notifications and API, and their state machine."""
 
 from collections.abc import Sequence
 from copy import copy
@@ -24,7 +24,7 @@ TIMES = frozenset({
 
 
 class SimNode(msgspec.Struct, kw_only=True):
-    """A simulated node. Times are seconds since the epoch; containers are replaced as a whole."""
+    """A simulated node. Times are seconds since the epoch; lists and mappings are replaced, not changed."""
 
     uuid: str
     name: str | None = None
@@ -92,7 +92,6 @@ class SimNode(msgspec.Struct, kw_only=True):
     vendor_interface: str | None = "fake"
 
     def with_changes(self, changes: Json) -> "SimNode":
-        """Return a copy with these values."""
         other = copy(self)
         for field, value in changes.items():
             setattr(other, field, value)
@@ -104,12 +103,12 @@ FIELDS = SimNode.__struct_fields__
 
 @lru_cache(maxsize=4096)
 def iso(seconds: int, zone: str) -> str:
-    """Return a time in Ironic's format: with `Z` in notifications, with `+00:00` in the API."""
+    """Format a time as Ironic does: ending in `Z` in notifications, and in `+00:00` in the API."""
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S") + zone
 
 
 def fields_of_node(node: SimNode, fields: Sequence[str], zone: str) -> Json:
-    """Return the fields of a node as JSON values."""
+    """Return the given fields of a node as JSON values."""
     values: Json = {field: getattr(node, field) for field in fields}
     for field in TIMES & values.keys():
         if values[field] is not None:
@@ -118,7 +117,7 @@ def fields_of_node(node: SimNode, fields: Sequence[str], zone: str) -> Json:
 
 
 def masked(info: Json) -> Json:
-    """Return a node's fields with passwords hidden."""
+    """Return fields of a node in which passwords are hidden."""
     if any("password" in key for key in info):
         return {key: "******" if "password" in key else value for key, value in info.items()}
     return info
@@ -259,13 +258,13 @@ class Move(NamedTuple):
 
 
 def event_of(target: str, state: str) -> str | None:
-    """Return the event of the state machine for this target in this state, or None if it is impossible."""
+    """Return the event that leads a node from this state to a target, or None if that is impossible."""
     event = VERBS.get(target)
     return event if event in PATHS[state] else None
 
 
 def move(state: str, event: str, *, working: bool = False, bound_for: str | None = None) -> Move:
-    """Return the state of a node after an event. While work continues (`working`), its target stays."""
+    """Return a node's state after an event, with its target; `bound_for` replaces the usual target."""
     new = PATHS[state][event]
     target = bound_for if bound_for is not None else _BOUND_FOR.get(new)
     if new in STABLE and not working:
@@ -274,7 +273,7 @@ def move(state: str, event: str, *, working: bool = False, bound_for: str | None
 
 
 def phase(state: str, new: str, event: str) -> Phase:
-    """Return the phase of the notification about a transition."""
+    """Return the phase of the notification that a change of state sends."""
     if event == "fail":
         return "error"
     before, after = state in UNSTABLE, new in UNSTABLE

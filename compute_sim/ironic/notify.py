@@ -1,4 +1,4 @@
-"""Destinations of notifications: Ironic's exchange on RabbitMQ, or berth's bus."""
+"""Sends notifications to Ironic's exchange on RabbitMQ, or to berth's bus."""
 
 import asyncio
 import logging
@@ -28,19 +28,19 @@ _SAME = ("resource_class", "provision_state", "power_state", "maintenance", "ins
 
 
 class NotificationSink(Protocol):
-    """The interface of a destination of notifications."""
+    """The interface of a destination for notifications."""
 
     def __call__(self, notification: Notification, /) -> None: ...
 
     async def wait_for_space(self) -> None:
-        """Wait until more notifications can be accepted."""
+        """Wait until the destination accepts more notifications."""
 
     async def run(self) -> None:
-        """Send notifications until cancelled."""
+        """Send notifications until the task is cancelled."""
 
 
 class Backlog(Generic[T]):
-    """The notifications that wait to be sent."""
+    """A queue of notifications that have not been sent yet."""
 
     def __init__(self, most: int = ROOM) -> None:
         self._waiting: deque[T] = deque()
@@ -63,7 +63,7 @@ class Backlog(Generic[T]):
         await self._has_space.wait()
 
     async def batch(self) -> list[T]:
-        """Return waiting notifications, once there are any; they stay in the queue until `sent`."""
+        """Wait for notifications and return them; they stay in the queue until `sent` is called."""
         while not self._waiting:
             self._stirred.clear()
             await self._stirred.wait()
@@ -77,9 +77,9 @@ class Backlog(Generic[T]):
 
 
 class IronicExchange:
-    """Ironic's exchange. While the broker is unreachable, notifications wait; if too many wait, requests do.
+    """Ironic's exchange. Notifications wait while the broker is unreachable; if too many wait, requests wait.
 
-    `lossy` is the share of later steps without a notification: a real Ironic drops some of these.
+    `lossy` is the fraction of lost notifications after the first of a transition: a real Ironic loses some.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class IronicExchange:
 
     @property
     def place(self) -> str:
-        """Return the address of the exchange, for messages to people."""
+        """Return the address of the exchange, for log and error messages."""
         return self._publisher.place
 
     def __call__(self, notification: Notification) -> None:
@@ -149,7 +149,7 @@ class IronicExchange:
 
 @dataclass(eq=False, repr=False)
 class BusNotifier:
-    """Publishes the real state of nodes on berth's bus, as tools do; requests are not published."""
+    """Publishes the real state of nodes on berth's bus, as tools do; it publishes no requests."""
 
     publish: Callable[..., Awaitable[None]]
     whose: Callable[[SimNode], tuple[str, str, str]]  # the cell, agent and zone of a node
@@ -164,7 +164,7 @@ class BusNotifier:
             )
 
     def introduce(self, nodes: Iterable[SimNode]) -> None:
-        """Publish the given nodes on berth's bus: without the REST API they are unknown."""
+        """Publish all given nodes on berth's bus, because berth cannot read them without the REST API."""
         for node in nodes:
             self._backlog.put(self._changed(node, "create"))
 

@@ -1,4 +1,4 @@
-"""Requests to the simulated Ironic, and checks of the values that a client writes to a node. Pure."""
+"""Decodes requests to the simulated Ironic, and checks the values that a client writes to a node."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,7 +14,7 @@ from compute_sim.ironic.node import Json, SimNode
 
 
 class SimRequest:
-    """One request to the simulated Ironic, with its version, id and body."""
+    """A request to the simulated Ironic, with its API version, request id and body."""
 
     __slots__ = ("id", "minor", "request", "url")
 
@@ -49,7 +49,7 @@ class SimRequest:
 
 
 def text_of(body: Json, name: str) -> str:
-    """Return a mandatory parameter of a request."""
+    """Return a mandatory parameter of a request; raise ApiRefusal if it is missing or no text."""
     value = body.get(name)
     if not isinstance(value, str):
         raise ApiRefusal(400, f"Missing mandatory parameter: {name}")
@@ -61,7 +61,7 @@ def json_response(body: Any, status: int = 200) -> Response:
 
 
 class ApiRefusal(Exception):
-    """Ironic refuses the request."""
+    """The error that the simulated Ironic refuses a request."""
 
     def __init__(self, status: int, text: str) -> None:
         super().__init__(text)
@@ -125,14 +125,14 @@ def good_name(name: object) -> bool:
 
 
 def good_trait(name: object, standard: frozenset[str]) -> bool:
-    """Return whether a text is a standard trait or a valid custom trait."""
+    """Return whether a value is the name of a standard trait or a valid custom trait."""
     if not isinstance(name, str) or _TRAIT.fullmatch(name) is None:
         return False
     return name.startswith("CUSTOM_") or name in standard
 
 
 def new_node(given: Mapping[str, Any]) -> Json:
-    """Return the fields of a new node from a request."""
+    """Return the fields of a new node that a request describes."""
     if unknown := ", ".join(sorted(given.keys() - set(CREATABLE))):
         text = f"Schema error for node: Additional properties are not allowed ({unknown} unexpected)"
         raise ApiRefusal(400, text)
@@ -144,7 +144,7 @@ def new_node(given: Mapping[str, Any]) -> Json:
 
 
 def patched(node: SimNode, operations: object) -> Json:
-    """Return the fields of a node that a JSON patch changes, with their new values."""
+    """Return the changed fields of a node and their new values after a JSON patch."""
     whole: Json = {field: getattr(node, field) for field in PATCHABLE}
     for operation, path, value in _operations(operations):
         whole = _applied(whole, operation, path, value)
@@ -193,7 +193,7 @@ def _operations(operations: object) -> Iterator[tuple[str, list[str], Any]]:
 
 
 def _applied(whole: Json, operation: str, path: Sequence[str], value: Any) -> Json:
-    """Return a copy with one operation applied; the original stays unchanged."""
+    """Return a copy of a document to which one operation of a JSON patch was applied."""
     key, *rest = path
     if rest:
         inner = whole.get(key)

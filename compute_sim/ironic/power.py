@@ -1,4 +1,4 @@
-"""Power states: requests, the BMCs' real states, and their periodic synchronization."""
+"""Simulates power states: requests, the real states of BMCs, and their periodic synchronization."""
 
 from dataclasses import dataclass
 from typing import Literal, get_args
@@ -18,14 +18,14 @@ _ERROR = "Power driver returned ERROR state while trying to sync power state."
 
 @dataclass(slots=True)
 class _Board:
-    """A management controller (BMC) with a power state that differs from the one Ironic assumes."""
+    """A management controller (BMC) whose power state differs from the state that Ironic has recorded."""
 
     says: Bmc
     tries: int = 0
 
     @property
     def power(self) -> str | None:
-        """Return the power state that Ironic would read, or None if the controller is unreachable."""
+        """Return the power state that Ironic reads from the BMC, or None if the BMC is unreachable."""
         if self.says == "unreachable":
             return None
         return self.says.replace("stuck", "power")
@@ -40,7 +40,7 @@ class _Board:
 
 
 class Power:
-    """The power states of all nodes. A node without an entry has the state that Ironic assumes."""
+    """The power states of all nodes that differ from the state that Ironic has recorded."""
 
     def __init__(self, conductor: Conductor) -> None:
         self._conductor = conductor
@@ -48,11 +48,11 @@ class Power:
         self._faulty: set[str] = set()  # in maintenance because of a power failure
 
     def start(self) -> None:
-        """Start the periodic synchronization of power states."""
+        """Start to synchronize the power states periodically."""
         self._conductor.later(self._conductor.plan.sync_every, self._check_power)
 
     def tamper(self, node: SimNode, bmc: Bmc | None) -> None:
-        """Set the power state that a node's BMC reports; None: the state that Ironic assumes."""
+        """Set the power state that a node's BMC reports; None: the state that Ironic has recorded."""
         if bmc is not None:
             self._boards[node.uuid] = _Board(bmc)
             return
@@ -61,7 +61,7 @@ class Power:
             self._boards[node.uuid] = _Board("power off")  # another state must be known
 
     def set(self, node: SimNode, target: str, request: str) -> None:
-        """Start setting the power state of an unlocked node."""
+        """Begin to change the power state of an unlocked node."""
         if node.disable_power_off and target in ("power off", "soft power off"):
             raise ApiRefusal(500, f"Failed to set node power state to {target}.")
         goal = "power off" if target in ("power off", "soft power off") else "power on"

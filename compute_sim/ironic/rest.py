@@ -36,13 +36,13 @@ Handler = Callable[[SimRequest], Awaitable[Any]]
 def rest_app(
     conductor: Conductor, works: Works, power: Power, login: tuple[str, str] = ("", "")
 ) -> Starlette:
-    """Return the REST API as a web app; with a user in `login`, requests need that user and password."""
+    """Return the REST API as a web app; if `login` has a user, requests need this user and password."""
     nodes = _Handlers(conductor, works, power)
     api, allocations = nodes.api, nodes.allocations
     token = base64.b64encode(":".join(login).encode()).decode() if login[0] else ""
 
     def route(path: str, status: int = 204, **handlers: Handler) -> Route:
-        """Return a route; `status` is that of PUT and DELETE."""
+        """Return a route; PUT and DELETE requests return `status`."""
 
         async def answer(request: Request) -> Response:
             return await _answer(request, handlers, conductor, token, status)
@@ -167,7 +167,7 @@ class _Handlers:
         await self.api.provision(call.ident, target, more, call.id)
 
     async def fault(self, call: SimRequest) -> None:
-        """Handle {"work": "clean", "fault": "step"}: the node's next work of that kind fails."""
+        """Handle {"work": "clean", "fault": "step"}: let the node's next work of this type fail."""
         body = await call.fields()
         work, fault = body.get("work"), body.get("fault")
         if work not in KINDS or fault not in (*FAULTS, None):
@@ -176,14 +176,14 @@ class _Handlers:
         self._conductor.plan_fault(self._conductor.find(call.ident), work, fault)
 
     async def bmc(self, call: SimRequest) -> None:
-        """Handle {"says": "unreachable"}: the node's BMC reports this; null: what Ironic assumes."""
+        """Handle {"says": "unreachable"}: let the node's BMC report this; null: the recorded state."""
         bmc = (await call.fields()).get("says")
         if bmc not in (*BMC, None):
             raise ApiRefusal(400, f"says is one of {', '.join(BMC)} or null")
         self._power.tamper(self._conductor.find(call.ident), bmc)
 
     async def storm(self, call: SimRequest) -> Json:
-        """Handle {"target": "provide", "count": 5000}: start this transition on so many nodes together."""
+        """Handle {"target": "provide", "count": 5000}: start this transition on `count` nodes together."""
         body = await call.fields()
         target, count = text_of(body, "target"), body.get("count")
         if not isinstance(count, int) or count < 1:
@@ -257,7 +257,7 @@ def _version(url: str) -> Json:
 
 
 def storm(conductor: Conductor, works: Works, target: str, count: int, request: str) -> int:
-    """Start this transition on at most `count` free nodes simultaneously, and return their number."""
+    """Start a transition on at most `count` free nodes together; return how many."""
     asked = 0
     for node in conductor.nodes.values():
         event = event_of(target, node.provision_state)

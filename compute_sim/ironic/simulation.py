@@ -1,4 +1,4 @@
-"""A complete simulated Ironic: conductor, power, notifications, REST API and optional background traffic."""
+"""Combines a simulated Ironic from conductor, power, notifications, REST API and background traffic."""
 
 import asyncio
 import socket
@@ -25,7 +25,7 @@ from compute_sim.ironic.transitions import Works
 
 
 class Simulation:
-    """A simulated Ironic: call `run`, or serve its `worker`. Without a sink it sends no notifications."""
+    """A simulated Ironic: call `run` or serve its `worker`. It sends notifications only to a given sink."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class Simulation:
                 group.create_task(serve(self.app, self._listener))
 
     def worker(self, name: str = "ironic_sim") -> Worker:
-        """Return the simulation as a worker of berth, with a BusNotifier."""
+        """Return a berth worker that runs the simulation and publishes nodes on berth's bus."""
         return Worker(name, runs=[self.run], announces=frozenset({NodeChanged}))
 
     def _handle(self, notification: Notification) -> None:
@@ -86,7 +86,7 @@ _REQUEST = "req-churn"
 
 @dataclass(eq=False, repr=False)
 class Churn:
-    """Background traffic: nodes are deployed, repaired and switched. `sent` counts all notifications."""
+    """Background traffic: deploys and repairs nodes and switches their power; `sent` returns a count."""
 
     conductor: Conductor
     api: Api
@@ -104,12 +104,12 @@ class Churn:
         while True:
             while self.sent() - before < self._rate * (loop.time() - began):
                 if not await self._something():
-                    began, before = loop.time(), self.sent()  # a missed rate is not made up for
+                    began, before = loop.time(), self.sent()  # do not send missed notifications later
                     break
             await asyncio.sleep(_PERIOD)
 
     async def _something(self) -> bool:
-        """Start one small random change on some node; return False if no node permits one."""
+        """Start a random change of a random node; return False if no node permits a change."""
         if not (pool := self.conductor.nodes):
             return False
         most = max(1, int(_MOST * len(pool)))

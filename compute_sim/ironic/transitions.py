@@ -1,4 +1,4 @@
-"""Works of the simulated Ironic: they take a node from state to state until they succeed or fail."""
+"""Executes the work of the simulated Ironic, which takes a node from state to state until it ends."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -41,7 +41,7 @@ _ABORTED = {
 
 @dataclass(eq=False, slots=True)
 class Job:
-    """A work in progress on a node. A newer work of the node replaces it."""
+    """Work in progress on a node; newer work replaces it."""
 
     node: SimNode
     kind: Kind
@@ -59,7 +59,7 @@ class Works:
         self._jobs: dict[str, Job] = {}
 
     def begin(self, node: SimNode, event: str, request: str, *, hold: bool = False) -> None:
-        """Start the work that an event requires on an unlocked node, in a state that allows it."""
+        """Start the work that an event requires; the node is unlocked and its state permits the event."""
         if event == "abort":
             self._abort(node, request)
         elif event == "unhold":

@@ -1,4 +1,4 @@
-"""Nodes in REST answers: fields by API version, filters, order and pages. Pure."""
+"""Selects the nodes and fields for REST answers: by API version, filters, sort keys and pages."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
@@ -53,7 +53,7 @@ Matches = Callable[[SimNode], bool]
 
 
 class Asked(NamedTuple):
-    """A validated request for a list of nodes."""
+    """A checked request for a list of nodes."""
 
     matches: Sequence[Matches]
     fields: tuple[str, ...] | None
@@ -65,7 +65,7 @@ class Asked(NamedTuple):
 
 
 def whole(node: SimNode, minor: int, url: str) -> Json:
-    """Return all fields of a node that this version of Ironic's API has."""
+    """Return all fields of a node that the given version of Ironic's API has."""
     body = visible_fields(node, FIELDS, minor)
     place = f"nodes/{node.uuid}"
     body["links"] = _links(url, place)
@@ -75,7 +75,7 @@ def whole(node: SimNode, minor: int, url: str) -> Json:
 
 
 def visible_fields(node: SimNode, fields: Iterable[str], minor: int) -> Json:
-    """Return the given fields without those that are newer than the API version."""
+    """Return the values of the given fields, leaving out fields that are newer than the API version."""
     visible = fields_of_node(node, [field for field in fields if _SINCE.get(field, 0) <= minor], "+00:00")
     if minor < 2 and visible.get("provision_state") == "available":
         visible["provision_state"] = None
@@ -95,7 +95,7 @@ def some(node: SimNode, fields: Sequence[str], minor: int, url: str) -> Json:
 
 
 def fields_of(text: str | None, minor: int) -> tuple[str, ...] | None:
-    """Return the requested fields. Raise if one is unknown or newer than the API version."""
+    """Return the requested fields. Raise ApiRefusal if a field is unknown or newer than the API version."""
     if text is None:
         return None
     fields = tuple(field for field in text.split(",") if field)
@@ -113,7 +113,7 @@ def check_verb(target: str, minor: int) -> None:
 
 
 def asked(query: Mapping[str, str], minor: int) -> Asked:
-    """Return the validated request for a list of nodes."""
+    """Check a request for a list of nodes, and return it."""
     matches: list[Matches] = []
     for name, value in query.items():
         since = _FILTER_SINCE.get(name, 0)
@@ -145,7 +145,7 @@ def asked(query: Mapping[str, str], minor: int) -> Asked:
 
 
 def page(nodes: Mapping[str, SimNode], wanted: Asked) -> list[SimNode]:
-    """Return the matching nodes after the marker, up to the limit."""
+    """Return the nodes that match the request, starting after the marker, up to the limit."""
     ordered: Iterable[SimNode] = nodes.values()
     if wanted.sort_key != "id":
         values = ((getattr(node, wanted.sort_key), node) for node in ordered)
@@ -165,7 +165,7 @@ def page(nodes: Mapping[str, SimNode], wanted: Asked) -> list[SimNode]:
 
 
 def next_link(found: Sequence[SimNode], wanted: Asked, url: str, path: str) -> str | None:
-    """Return the link to the next page; a full page may be the last one."""
+    """Return the link to the next page, or None if this page is not full."""
     if len(found) < wanted.limit:
         return None
     query = urlencode({**wanted.kept, "limit": wanted.limit, "marker": found[-1].uuid}, safe=",")

@@ -1,4 +1,4 @@
-"""The agent's lease on nodes: renewed continuously, and checked before every write to Ironic."""
+"""Renews the agent's lease on nodes continuously, and checks it before every write to Ironic."""
 
 import asyncio
 import logging
@@ -36,7 +36,7 @@ class LeasedNodes:
         return len(self._nodes)
 
     def answered(self, asked_at: float, answer: LeaseAnswered) -> Collection[str]:
-        """Apply the answer to a renewal, and return the nodes that were lost or leased under a new epoch."""
+        """Apply the answer to a renewal; return the nodes that were lost or leased under a new epoch."""
         if answer.refused or answer.epoch < self.epoch:
             return ()
         lost: set[str] = set()
@@ -61,10 +61,10 @@ class LeasedNodes:
         return now < self.until
 
     def standing(self, root: str, epoch: int, since: float, now: float) -> Standing:
-        """Return whether an order may be executed, by its epoch and the time of its arrival.
+        """Return whether an order may be executed, judged by its epoch and the time of its arrival.
 
-        Epoch 0 means that its sender knew of no lease. An order is sent after its node was leased, so an
-        answer to a question asked after the order arrived includes that lease.
+        With epoch 0 the sender knew of no lease. A node is leased before an order for it is sent, so an
+        answer to a renewal that was sent after the order arrived includes the lease.
         """
         if not self.good(now):
             return "not yet"
@@ -88,22 +88,22 @@ ListNodes = Callable[[], Awaitable[Sequence[str]]]  # lists the nodes of our poo
 
 
 class NotLeased(Unavailable):
-    """The error that the agent may not act on this node, now or any more."""
+    """The error that the agent has no lease on a node, so that it must not write to the node."""
 
 
 class NodeAccess(Protocol):
-    """Decides whether an agent may act on a node, by an order's epoch and arrival time."""
+    """Decides whether an agent may act on a node, from an order's epoch and arrival time."""
 
     def standing(self, root: str, epoch: int, since: float) -> Standing: ...
 
     def writing(self, root: str, epoch: int) -> AbstractAsyncContextManager[None]:
-        """Wrap every write to Ironic. Raise NotLeased before the write, or if the lease ends during it."""
+        """Guard a write to Ironic: raise NotLeased before the write, or if the lease ends during it."""
 
     def good(self) -> bool: ...
 
 
 class UnsharedNodes:
-    """Access to all nodes of a cell, for an agent that shares them with no other agent."""
+    """Permits writes to all nodes of a cell, for an agent that shares them with no other agent."""
 
     def standing(self, root: str, epoch: int, since: float) -> Standing:
         return "ours"
@@ -117,7 +117,7 @@ class UnsharedNodes:
 
 @dataclass(eq=False, repr=False)
 class NodeLease:
-    """Access to the nodes for which an agent has a lease, in a pool of agents that share nodes."""
+    """Permits writes to leased nodes, for an agent in a pool of agents that share nodes."""
 
     agent: str
     pool: str
@@ -162,14 +162,14 @@ class NodeLease:
                 self._stopping.discard(root)
 
     async def run(self) -> None:
-        """Renew the lease until cancelled."""
+        """Renew the lease until the task is cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._renew_repeatedly())
             if self.report_nodes is not None and self.list_nodes is not None:
                 group.create_task(self._report_periodically(self.report_nodes, self.list_nodes))
 
     async def leave(self) -> None:
-        """Release the lease, so that other agents may act immediately."""
+        """Release the lease, so that other agents can act on the nodes immediately."""
         question = LeaseAsked(**self._address, run=self._run, leaves=True)
         self._lent = LeasedNodes()
         with suppress(Unavailable, AnswerRefused):

@@ -1,4 +1,4 @@
-"""The worker of the bare-metal agent: builds on Ironic's nodes and sends heartbeats."""
+"""The worker of the bare-metal agent: builds on Ironic's nodes, and sends heartbeats for them."""
 
 import asyncio
 import logging
@@ -36,7 +36,7 @@ NotificationSource = Callable[[OnNode], Coroutine[Any, Any, None]]
 
 
 def notification_source(notifications: Notifications) -> NotificationSource:
-    """Return a function that passes on the nodes named by Ironic's notifications."""
+    """Return a function that calls `on_node` for each node that Ironic's notifications name."""
 
     async def follow(on_node: OnNode) -> None:
         async def handle(bodies: Sequence[bytes]) -> None:
@@ -63,9 +63,9 @@ class _Heartbeats:
         self._reported: dict[str, str] = {}  # nodes that the last heartbeat reported as building
 
     async def beat(self) -> Sequence[HostReported]:
-        """Return heartbeats of the nodes on which the agent builds, under the name of the pool of agents.
+        """Return the heartbeat for the nodes on which the agent builds, in the name of its pool.
 
-        No heartbeat is sent while Ironic is unreachable or the lease is missing: the agent could not build.
+        Without Ironic or without a lease the agent sends no heartbeat, because it cannot build then.
         """
         if not await self._may_act():
             return []
@@ -95,7 +95,7 @@ class _Heartbeats:
         ]
 
     async def _may_act(self) -> bool:
-        """Return whether the agent has a lease; a starting agent is given a few seconds to get one."""
+        """Return whether the agent has a lease; wait a few seconds for it after the start."""
         for _ in range(LEASE_LOOKS):
             if self.orders.right.good():
                 return True
@@ -103,7 +103,7 @@ class _Heartbeats:
         return self.orders.right.good()
 
     async def progress(self) -> Sequence[AgentReported]:
-        """Return progress reports of the builds whose node has changed recently enough."""
+        """Return progress reports for builds on nodes that changed during the last `patience` seconds."""
         since = self.orders.clock.monotonic() - self.patience
         return [report(job.order, "progress") for job in self.orders.building() if job.changed > since]
 
@@ -124,8 +124,8 @@ def metal_agent(
 ) -> Worker:
     """Return the worker of an agent on Ironic's nodes; with a lease it shares them with its pool.
 
-    `patience` is how long progress is reported for an unchanged node. `maintenance_patience` is how long a
-    node that enters maintenance during deployment is waited for.
+    Progress is reported for an unchanged node for `patience` seconds. A deployment fails if its node stays in
+    maintenance for `maintenance_patience` seconds.
     """
     orders = RunningOrders(
         agent,
@@ -162,7 +162,7 @@ def metal_agent(
 
 
 def nodes_of(api: IronicApi, selection: NodeSelection, cell: str, pool: str) -> ListNodes:
-    """Return a function that lists the Ironic nodes of this cell and of this pool of agents."""
+    """Return a function that lists the Ironic nodes of the given cell and pool of agents."""
 
     filters: dict[str, Any] = {**selection.filters()}
 

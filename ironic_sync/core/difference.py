@@ -1,4 +1,4 @@
-"""Differences between a node in Ironic and its provider in placement."""
+"""Compares a node in Ironic with its provider in placement."""
 
 from collections.abc import Iterator, Sequence
 from typing import Literal
@@ -22,7 +22,7 @@ _SETS = ("traits", "aggregates")
 
 
 class NodeDifference(msgspec.Struct, frozen=True):
-    """One difference of a node between Ironic and placement: the value on each side, or the reason."""
+    """A difference of one node between Ironic and placement, with both values or a reason."""
 
     node: str
     what: What
@@ -32,7 +32,7 @@ class NodeDifference(msgspec.Struct, frozen=True):
 
     @property
     def stays(self) -> bool:
-        """Return whether an operator must remove the difference; a sweep repairs all others."""
+        """Return whether only an operator can remove the difference, because a sweep cannot repair it."""
         return self.what in WAITING or self.what == "instance"
 
     def __str__(self) -> str:
@@ -63,7 +63,7 @@ class NodeDifference(msgspec.Struct, frozen=True):
 def compare(
     report: InventoryReported, provider: Provider | None, name: str = ""
 ) -> tuple[NodeDifference, ...]:
-    """Return the differences between a node's provider in placement and the report due now."""
+    """Return the differences between a node's provider and the report that is now due for the node."""
     if provider is None or provider.gone:
         return (NodeDifference(report.root, "missing", name=name),)
     between = _between(report, provider)
@@ -110,11 +110,11 @@ def _written(inventory: Inventory) -> str:
 
 
 def _unequal(theirs: Sequence[str], ours: Sequence[str], missing: Sequence[str]) -> tuple[str, str] | None:
-    """Return the values that only one side has, except values that operators added in placement."""
+    """Return the values that only one side has, ignoring values that operators added in placement."""
     ahead, behind = sorted({*theirs} - {*ours}), sorted({*ours} - {*theirs, *missing})
     return (", ".join(ahead), ", ".join(behind)) if ahead or behind else None
 
 
 def allowance(of: int, share: float) -> int:
-    """Return how many of this many nodes may disappear in one sweep before it is suspicious."""
+    """Return how many of `of` nodes may be deleted in one sweep before this counts as a mistake."""
     return max(FEW, int(share * of))

@@ -1,7 +1,7 @@
-"""The state that we assume for each node, and what a notification or a read changes in it.
+"""Keeps the state that is assumed for each node, and changes it after notifications and reads.
 
-Notifications are hints: they can be late, duplicated, out of order, lost or wrong. A read is true for the
-moment at which it began. The first rule that matches decides:
+Notifications can be late, duplicated, in a wrong sequence, lost or wrong. A read is true for the moment at
+which it began. The first rule that matches decides:
 
 | notification                             | meaning           | without API access      | with API access  |
 |------------------------------------------|-------------------|-------------------------|------------------|
@@ -21,13 +21,13 @@ moment at which it began. The first rule that matches decides:
 |                                          |                   |   it closes the node    |   every update,  |
 |   of an older version                    | its traits        | reported                |   or if in doubt |
 
-A node that closes is reported immediately; a node that opens is confirmed by a read where the API is
-available. A report equal to the last one is not sent again.
+A node that closes (becomes reserved) is reported immediately; a node that opens (becomes free) is confirmed
+by a read where the API is available. A report equal to the last one is not sent again.
 
 The version is `updated_at`, in whole seconds. Every write moves it, but the `.end` of a change of traits
 carries the version from before the call. Of two notifications of one second the newer one is unknown, and in
-doubt the node stays closed. For the same reason an update counts from its own time if it closes the node,
-and only from the second of its version if it opens the node.
+doubt the node stays closed. For the same reason an update counts from its own time if it closes the node, and
+only from the second of its version if it opens the node.
 """
 
 import math
@@ -48,7 +48,7 @@ _SNAPSHOTS = frozenset({"update", "maintenance_set"})
 
 
 class KnownStateRules(msgspec.Struct, frozen=True, kw_only=True):
-    """Rules that decide whether and how a node is reported to placement."""
+    """The rules that decide whether and how a node is reported to placement."""
 
     place: Callable[[IronicNode], Place | None]  # empty: the node is not selected
     can_read: bool = False
@@ -60,14 +60,14 @@ class KnownStateRules(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Moment(NamedTuple):
-    """The begin of a read of nodes: its time, and how many notifications had been received by then."""
+    """The time at which a read of nodes began, with the number of notifications received before."""
 
     at: float
     received: int
 
 
 class KnownState(msgspec.Struct, frozen=True, kw_only=True):
-    """The state of one node in Ironic, as far as notifications and reads have shown it."""
+    """The state of one node in Ironic as notifications and reads have shown it so far."""
 
     node: IronicNode | None = None  # unknown or deleted if empty
     gone: bool = False
@@ -79,7 +79,7 @@ class KnownState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Step(NamedTuple):
-    """The new known state of a node, and possibly a report to send or the need of a read."""
+    """The new known state of a node, with a report to send or the need of a read, if any."""
 
     belief: KnownState
     outcome: Outcome
@@ -90,7 +90,7 @@ class Step(NamedTuple):
 def handle(
     belief: KnownState, notification: ReceivedNotification, rules: KnownStateRules, received: int
 ) -> Step:
-    """Apply a notification to the known state of a node; `received` counts all so far. Raises Invalid."""
+    """Apply a notification to a node's state; `received` is the count of notifications. Raises Invalid."""
     node = notification.node
     if notification.event in _ASKED_OF_THE_API and notification.phase in ("start", "error"):
         return Step(belief, "asked", read=rules.can_read and notification.phase == "error")
@@ -125,11 +125,11 @@ def read(
     again: bool = False,
     was: Place | None = None,
 ) -> Step:
-    """Apply the result of a read (`node` is None if Ironic has no such node) to the known state of a node.
+    """Apply the result of a read to the known state of a node; `node` is None if Ironic has no such node.
 
-    `known` is the sequence of placement's last report and `was` the place stored there. With `again`,
-    placement lacks the last report, so it is sent again. After a notification during the read, nothing is
-    settled and the node is read again.
+    `known` is the sequence number of the last report in placement, and `was` the stored place. With `again`,
+    placement lacks the last report, so it is sent again. After a notification during the read, no report is
+    sent and the node is read again.
     """
     sequence = max(sequence_at(began.at), belief.sequence + 1, known + 1)
     overtaken = belief.received > began.received
@@ -192,7 +192,7 @@ def _seen(
 
 
 def _merged(belief: KnownState, event: str, new: IronicNode) -> IronicNode:
-    """Return the node in an API call's `.end` notification, without fields that may be outdated."""
+    """Return the node that an API call's `.end` notification shows, without possibly outdated fields."""
     old, age = belief.node, _age(belief, new)
     if old is None or age == "newer":
         return new
@@ -210,7 +210,7 @@ def _merged(belief: KnownState, event: str, new: IronicNode) -> IronicNode:
 
 
 def _age(belief: KnownState, node: IronicNode) -> Literal["older", "same", "newer"]:
-    """Return whether a notification's node is older or newer than the known state, or "same"."""
+    """Return whether a notification's node is "older" or "newer" than the known state, or the "same"."""
     version = node.updated_at or 0.0
     if belief.version is None or version == belief.version:
         return "same"
@@ -242,7 +242,7 @@ def _deleted(
 def _not_found(
     belief: KnownState, uuid: str, began: Moment, sequence: int, overtaken: bool, has: Place | None
 ) -> Step:
-    """Handle a read that found no node. `has` is the cell and agent of its provider in placement."""
+    """Handle a read that found no node; `has` is the place of its provider in placement, if any."""
     if overtaken:
         return Step(belief, "read", read=True)
     belief = _without(belief, began.at, 0.0)
@@ -260,7 +260,7 @@ def _without(belief: KnownState, at: float, version: float) -> KnownState:
 def _contradicts(
     belief: KnownState, notification: ReceivedNotification, node: IronicNode, rules: KnownStateRules
 ) -> bool:
-    """Return whether a late notification would change its node's report: its date may be wrong."""
+    """Return whether a late notification would change the report of its node, so that it must be read."""
     if belief.gone or notification.event == "delete":
         return notification.event == ("create" if belief.gone else "delete")
     place = rules.place(_whole(node, belief.node))
@@ -269,7 +269,7 @@ def _contradicts(
 
 
 def _whole(new: IronicNode, old: IronicNode | None) -> IronicNode:
-    """Return the node `new`; fields that only reads return are taken from the last read."""
+    """Complete a notification's node with the fields that only reads return, taken from the last read."""
     if new.whole or old is None or not old.whole:
         return new
     return replace(new, shard=old.shard, whole=True)
@@ -280,7 +280,7 @@ def _same(report: InventoryReported, before: InventoryReported | None) -> bool:
 
 
 def _last_place(belief: KnownState, rules: KnownStateRules) -> Place | None:
-    """Return the cell and agent under which placement should have the node, or None."""
+    """Return the cell and agent of the node's last report, or None if placement should not have the node."""
     if belief.reported is not None:
         return None if belief.reported.gone else Place.of(belief.reported)
     return None if belief.node is None else rules.place(belief.node)

@@ -1,4 +1,4 @@
-"""The known states of all nodes (see `known_state.py`), and the sequences of placement's reports."""
+"""Holds the known states of all nodes (see `known_state.py`) and the sequence numbers of their reports."""
 
 from msgspec.structs import replace
 
@@ -12,7 +12,7 @@ _UNKNOWN = KnownState()
 
 
 class KnownStates:
-    """The known state of every Ironic node."""
+    """The known states of all Ironic nodes."""
 
     def __init__(self, rules: KnownStateRules, most: int = MOST_NODES) -> None:
         self.rules = rules
@@ -24,7 +24,7 @@ class KnownStates:
         return self._of.get(uuid, _UNKNOWN)
 
     def moment(self, now: float) -> Moment:
-        """Return the present time and notification count, to be noted before nodes are read."""
+        """Return the current time and count of notifications, to be stored before nodes are read."""
         return Moment(now, self.received)
 
     def handle(self, notification: ReceivedNotification, latest: float) -> Step:
@@ -45,20 +45,20 @@ class KnownStates:
         again: bool = False,
         was: Place | None = None,
     ) -> Step:
-        """Apply a read of a node to its known state. If it raises Invalid, nothing has changed."""
+        """Apply a read to the known state of a node; if Invalid is raised, the state is unchanged."""
         step = read(self.of(uuid), uuid, node, began, self.rules, known=known, again=again, was=was)
         return self._store(uuid, step)
 
     def reported_elsewhere(self, uuid: str, sequence: int) -> None:
-        """Forget the last report of a node, because another process has reported the node since."""
+        """Forget the last report of a node, because another process has reported the node later."""
         if uuid in self._of:
             before = self._of[uuid]
             self._of[uuid] = replace(before, reported=None, sequence=max(before.sequence, sequence))
 
     def placement_has(self, uuid: str, sequence: int) -> bool:
-        """Record a report that placement has applied; return whether another process's replaced ours.
+        """Record that placement applied a report; return True if it replaced this process's last report.
 
-        Our next report gets a higher sequence number, whatever the clocks show.
+        The next report gets a higher sequence number, even if the clocks differ.
         """
         before = self.of(uuid)
         overruled = before.reported is not None and sequence > before.reported.sequence
@@ -70,7 +70,7 @@ class KnownStates:
         return overruled
 
     def newer(self, uuid: str, sequence: int) -> InventoryReported | None:
-        """Return our report of a node if it is newer than another process's report with this sequence."""
+        """Return a new report of a node if its known state is newer than this sequence number."""
         belief = self.of(uuid)
         place = None if belief.node is None else self.rules.place(belief.node)
         if belief.node is None or place is None or belief.date * 1_000_000 <= sequence:
@@ -81,7 +81,7 @@ class KnownStates:
         return report
 
     def forget_reported(self) -> None:
-        """Forget all last reports, as other processes may have sent newer ones."""
+        """Forget the last reports of all nodes, because other processes may have sent newer reports."""
         self._of = {uuid: replace(belief, reported=None) for uuid, belief in self._of.items()}
 
     def _store(self, uuid: str, step: Step) -> Step:

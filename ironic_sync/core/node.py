@@ -1,4 +1,4 @@
-"""The fields of an Ironic node, groups of provision states, and the decoding of notifications."""
+"""Decodes Ironic nodes and notifications, and defines groups of provision states."""
 
 import calendar
 import re
@@ -22,11 +22,11 @@ _TIME = re.compile(
 
 
 class Malformed(ValueError):
-    """The error that data is no valid node; the text names the field."""
+    """The error for data that describes no valid node; the text names the field."""
 
 
 class IronicNode(msgspec.Struct, frozen=True, kw_only=True):
-    """An Ironic node as it was at one time. Unknown fields are ignored."""
+    """The state of an Ironic node at one time. Unknown fields are ignored."""
 
     uuid: _Uuid
     name: str | None = None
@@ -49,7 +49,7 @@ class IronicNode(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):
-    """The cell, agent, availability zone and aggregates of an Ironic node."""
+    """The place of an Ironic node in berth: cell, agent, availability zone and aggregates."""
 
     cell: str
     agent: str
@@ -58,7 +58,7 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
 
     @staticmethod
     def of(owned: InventoryReported | Provider) -> "Place":
-        """Return the owner of a reported node, as far as its deletion needs it."""
+        """Return the place of a reported node, without aggregates, which a deletion does not need."""
         return Place(cell=owned.cell, agent=owned.agent, zone=owned.zone)
 
 
@@ -70,7 +70,7 @@ _NULL_IS_DEFAULT = ("maintenance", "traits", "conductor_group", "properties", "e
 
 @lru_cache(4096)
 def seconds(text: str) -> float:
-    """Return a time in Ironic's format, with or without (UTC) a zone, as seconds since the epoch."""
+    """Convert a time in Ironic's format, in UTC unless it has a zone, to seconds since the epoch."""
     found = _TIME.fullmatch(text)
     if found is None:
         raise ValueError(f"{text[:50]!r} is no time")
@@ -88,7 +88,7 @@ def is_uuid(text: str) -> bool:
 
 
 def from_rest(data: Mapping[str, Any], *, whole: bool = True) -> IronicNode:
-    """Return the node in an answer of Ironic's API, or in the payload of a notification (not `whole`)."""
+    """Decode a node from an answer of Ironic's API, or from a notification (not `whole`)."""
     found: dict[str, Any] = {"whole": whole}
     for field in FIELDS:
         value = data.get(field)
@@ -144,7 +144,7 @@ _PHASES: tuple[str, ...] = get_args(Phase)
 
 
 class ReceivedNotification(msgspec.Struct, frozen=True, kw_only=True):
-    """A notification about a node; without `node` only a hint that this, or some, node changed."""
+    """A notification about a node. Without `node`, it only shows that some node, perhaps `uuid`, changed."""
 
     event: str  # one of EVENTS, or "allocation"
     phase: Phase
@@ -155,14 +155,14 @@ class ReceivedNotification(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Skipped(msgspec.Struct, frozen=True):
-    """A message of Ironic's exchange that is not about nodes or is unreadable; `why` has the reason."""
+    """A message of Ironic's exchange that is unreadable or not about nodes; `why` has the reason."""
 
     reason: Reason
     why: str
 
 
 def opened(body: bytes) -> ReceivedNotification | Skipped:
-    """Return a message of Ironic's exchange as a notification or as skipped; never raises."""
+    """Decode a message of Ironic's exchange as a notification, or as skipped with a reason; never raises."""
     try:
         message = msgspec.json.decode(body)
         if isinstance(message, dict) and "oslo.message" in message:

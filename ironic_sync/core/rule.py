@@ -1,13 +1,13 @@
-"""The provider of a node, derived from its state by the rules of Nova's Ironic driver.
+"""Derives the provider of a node from the node's state, by the rules of Nova's Ironic driver.
 
 | maintenance | power_state  | provision_state   | instance_uuid | reserved |
 |-------------|--------------|-------------------|---------------|----------|
 | false       | neither error nor missing | available or null | null | 0        |
-| false       | the same     | the same          | set           | 1, but 0 with `skip_reserve_in_use` |
+| false       | as above     | as above          | set           | 1, but 0 with `skip_reserve_in_use` |
 | anything else              |                   |               | 1        |
 
 A node is one root provider with one unit of one class for as long as it exists. A node without a resource
-class is not reported, so placement keeps what it has. No other field counts.
+class is not reported, so placement keeps its provider unchanged. No other field counts.
 """
 
 import re
@@ -30,7 +30,7 @@ class Invalid(ValueError):
 
 
 def class_of(resource_class: str) -> str:
-    """Return the resource class of a node in placement, such as CUSTOM_BARE_METAL for bare-metal."""
+    """Return a node's resource class as placement writes it, such as CUSTOM_BARE_METAL for bare-metal."""
     name = "CUSTOM_" + re.sub("[^0-9A-Za-z]+", "_", resource_class).upper()
     if not _CLASS_NAME.fullmatch(name) or name == "CUSTOM_":
         raise Invalid(f"resource_class: {resource_class!r} makes no name for a resource class")
@@ -38,14 +38,14 @@ def class_of(resource_class: str) -> str:
 
 
 def reserved(node: IronicNode | NodeChanged, *, skip_reserve_in_use: bool = False) -> int:
-    """Return 0 if an instance could be deployed on the node now, else 1."""
+    """Return 0 if an instance can be deployed on the node now, else 1."""
     usable = not node.maintenance and node.power_state not in ("error", None)
     unused = skip_reserve_in_use or node.instance_uuid is None
     return 0 if usable and unused and node.provision_state in FREE else 1
 
 
 def sequence_at(at: float) -> int:
-    """Return the sequence number of a report about a node's state at this time, in microseconds."""
+    """Return the sequence number of a report about a node's state at time `at`: its microseconds."""
     if not 0 <= at <= _LATEST:
         raise Invalid(f"at: {at!r} is no time in seconds since the epoch")
     return int(at * 1_000_000)
@@ -54,7 +54,7 @@ def sequence_at(at: float) -> int:
 def report(
     node: IronicNode, place: Place, sequence: int, *, skip_reserve_in_use: bool = False
 ) -> InventoryReported | None:
-    """Return the report of a node's provider; None without a class: placement keeps what it has."""
+    """Return the report of a node's provider, or None for a node without a resource class."""
     for trait in node.traits:
         if not _TRAIT_NAME.fullmatch(trait):
             raise Invalid(f"traits: {trait!r} is not the name of a trait")
@@ -74,7 +74,7 @@ def report(
 
 
 def deletion_report(uuid: str, place: Place, sequence: int) -> InventoryReported:
-    """Return the report that the node was deleted."""
+    """Return the report that a node was deleted."""
     return _report(uuid, place, sequence, gone=True)
 
 
@@ -84,7 +84,7 @@ def _report(uuid: str, place: Place, sequence: int, **content: Any) -> Inventory
 
 
 def inventory_of(event: NodeChanged, *, skip_reserve_in_use: bool = False) -> InventoryReported | None:
-    """Return the report of a node for an event from a tool or the simulation, which states all values."""
+    """Return the report of a node from an event of a tool or the simulation, which contains all values."""
     sequence = sequence_at(event.at)
     place = Place(cell=event.cell, agent=event.agent, zone=event.zone)
     if event.deleted:
@@ -94,5 +94,5 @@ def inventory_of(event: NodeChanged, *, skip_reserve_in_use: bool = False) -> In
 
 
 def is_open(report: InventoryReported) -> bool:
-    """Return whether a report of a node allows an instance on it."""
+    """Return whether the reported node is free for an instance."""
     return any(has.reserved == 0 for node in report.providers for has in node.inventories.values())

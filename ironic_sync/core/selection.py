@@ -1,4 +1,4 @@
-"""Selects the Ironic nodes that berth manages, and decides the cell, agent, zone and aggregates of each."""
+"""Selects the Ironic nodes that berth manages, and decides each node's cell, agent, zone and aggregates."""
 
 import uuid
 from collections.abc import Mapping
@@ -18,9 +18,9 @@ _LONGEST = 255
 
 @dataclass(frozen=True, kw_only=True)
 class NodeSelection:
-    """The operator's choice of nodes. An empty filter accepts every node.
+    """The settings that select nodes. An empty filter accepts every node.
 
-    A key names a value of a node: one of `_FIELDS`, or a property such as properties.rack or extra.rack.
+    A key names a field of a node: one of `_FIELDS`, or a property such as properties.rack or extra.rack.
     """
 
     conductor_groups: tuple[str, ...] = ()
@@ -53,17 +53,17 @@ class NodeSelection:
 
     @property
     def only_reads_place(self) -> bool:
-        """Return whether selecting a node needs a read of it: notifications do not carry the shard."""
+        """Return whether a node must be read to be selected, because notifications lack its shard."""
         return bool(self.shards) or "shard" in self._keys()
 
     def fields(self) -> tuple[str, ...]:
-        """Return the fields that a listing must ask for; properties are large and only read for a key."""
+        """Return the fields to request in a listing; properties are large, so only if a key needs them."""
         wanted = {key.partition(".")[0] for key in self._keys()}
         left_out = set(_PROPERTIES) - wanted
         return tuple(name for name in FIELDS if name not in left_out)
 
     def filters(self) -> dict[str, str | tuple[str, ...]]:
-        """Return the filters that Ironic can apply to a listing: one value of each, and several shards."""
+        """Return the filters that Ironic can apply to a listing: one value of a field, or several shards."""
         asked: dict[str, str | tuple[str, ...]] = {}
         if len(self.conductor_groups) == 1:
             group = self.conductor_groups[0]
@@ -77,12 +77,12 @@ class NodeSelection:
         return asked
 
     def all_agents(self) -> tuple[str, ...]:
-        """Return every (cell, agent) that a selected node may belong to."""
+        """Return all pairs of cell and agent that selected nodes may have."""
         cells = {*self.cells.values(), self.cell} - {""}
         return tuple(sorted({self._agent(cell) for cell in cells}))
 
     def reason_not_selected(self, node: IronicNode) -> str:
-        """Return why a node is not selected, or an empty string if it is."""
+        """Return why a node is not selected; empty if it is selected."""
         for values, attribute, value in (
             (self.conductor_groups, "conductor group", node.conductor_group or DEFAULT_GROUP),
             (self.shards, "shard", node.shard),
@@ -96,7 +96,7 @@ class NodeSelection:
         return ""
 
     def place(self, node: IronicNode) -> Place | None:
-        """Return the cell, agent, zone and aggregates of a node, or None if the node is not selected."""
+        """Return the cell, agent, zone and aggregates of a node, or None if it is not selected."""
         if self.reason_not_selected(node):
             return None
         cell = self._cell(node)
@@ -122,7 +122,7 @@ class NodeSelection:
 
 @lru_cache(maxsize=10_000)
 def aggregate(key: str, value: str) -> str:
-    """Return the aggregate id for nodes with this value of a key: always the same one."""
+    """Derive the id of the aggregate for all nodes that have this value of a key."""
     return str(uuid.uuid5(_NAMESPACE, f"{key}={value}"))
 
 

@@ -1,1 +1,1 @@
-"""Decisions of the scheduler as pure functions: they replay from a log line."""
+"""The scheduler's decisions as pure functions, so that a decision can be computed again from a log line."""

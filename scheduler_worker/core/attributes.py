@@ -1,5 +1,5 @@
-"""Attributes of a host by Nova's names, the two languages that compare them (operators of extra specs such as
-`<in> avx`, and the hint `query`), and the readers of extra specs and image properties.
+"""Reads attributes of hosts by Nova's names, compares them with extra specs and the hint `query`, and reads
+extra specs and image properties.
 """
 
 import operator
@@ -81,13 +81,13 @@ def attribute(host: HostFacts, name: str) -> Attribute | None:
 
 
 def capability(state: HostState, path: str) -> str | None:
-    """Return a property that the host reported under this path, in either spelling."""
+    """Return the property that the host reported under a path, with `:` or `.` between its parts."""
     known = state.capabilities
     return known.get(path, known.get(path.replace(":", "."), known.get(path.replace(".", ":"))))
 
 
 def meets(value: object, demand: str) -> bool:
-    """Return whether an attribute satisfies an extra spec; a text satisfies no numeric comparison."""
+    """Return whether a value satisfies an extra spec; a text satisfies no numeric comparison."""
     parts = demand.split()
     text = str(value)
     if not parts:
@@ -110,7 +110,7 @@ def meets(value: object, demand: str) -> bool:
 
 
 class UnreadableQuery(ValueError):
-    """The query is not valid; the text gives the reason."""
+    """The error for an invalid hint `query`; the text gives the reason."""
 
 
 def _each(compares: Callable[[Any, Any], bool]) -> Callable[[Sequence[Any]], bool]:
@@ -135,7 +135,7 @@ _COMMANDS: Mapping[str, Callable[[Sequence[Any]], bool]] = {
 
 @lru_cache(maxsize=1024)
 def parsed(text: str) -> tuple[Any, ...]:
-    """Return the parsed hint `query`. Raise UnreadableQuery with the mistake."""
+    """Parse the hint `query`. Raise UnreadableQuery with the reason if it is invalid."""
     try:
         query = msgspec.json.decode(text)
     except (msgspec.DecodeError, RecursionError) as problem:
@@ -170,7 +170,7 @@ def _size(query: tuple[Any, ...]) -> tuple[int, int]:
 
 
 def holds(query: tuple[Any, ...], host: HostFacts) -> bool:
-    """Return whether a parsed query is true of a host; missing facts are left out of comparisons."""
+    """Return whether a host satisfies the parsed hint `query`. Attributes that the host lacks are ignored."""
     if not query:
         return True
     command, *operands = query
@@ -188,11 +188,11 @@ def _value(operand: Any, host: HostFacts) -> Any:
 
 MAX_NOTES = 20  # sentences about one list of a request
 _LONGEST = 2000  # characters of a sentence: a value that is quoted may be large
-_LIKE = 0.65  # of 1: how much a slip resembles what was meant
-_COMPARED = 200  # names: comparing one takes up to 50 microseconds
+_LIKE = 0.65  # minimum similarity of a misspelt name and a suggestion, from 0 to 1
+_COMPARED = 200  # maximum number of names to compare, which takes up to 50 microseconds each
 _NUMBER = re.compile(r"[0-9]{1,10}")
 _YES, _NO = frozenset({"true", "yes", "on", "1"}), frozenset({"false", "no", "off", "0"})
-# The hypervisor's business, which gets them with the order to build.
+# Only the hypervisor reads these specs; it receives them with the build order.
 _OF_THE_HYPERVISOR = """
     hide_hypervisor_id hw:boot_menu hw:cpu_cores hw:cpu_sockets hw:cpu_threads hw:cpu_max_cores
     hw:cpu_max_sockets hw:cpu_max_threads hw:cpu_realtime hw:cpu_realtime_mask hw:hide_hypervisor_id
@@ -208,7 +208,7 @@ NUMA_POLICIES: Mapping[str, NumaPolicy] = {policy: policy for policy in get_args
 
 
 class Unreadable(ValueError):
-    """The error that a request contradicts itself or has no meaning; the text names the field."""
+    """The error for a request that contradicts itself or is invalid; the text names the field."""
 
     def __init__(self, why: str) -> None:
         super().__init__(why if len(why) <= _LONGEST else f"{why[:_LONGEST]}…")
@@ -226,7 +226,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 @dataclass(frozen=True)
 class SpecValue:
-    """The value of an extra spec or image property, with the name of its field for messages."""
+    """The value of an extra spec or image property, with the field's name for error messages."""
 
     value: str
     at: str
@@ -254,7 +254,7 @@ class GuestSpecs:
 
     def __init__(self, flavor: Flavor, image: Image | None, where: str) -> None:
         self.flavor = flavor
-        self.where = where  # the field of the request that the flavor stands in
+        self.where = where  # the field of the request that has the flavor
         self._properties = image.properties if image is not None else {}
 
     def of_flavor(self, key: str) -> SpecValue | None:
@@ -266,19 +266,19 @@ class GuestSpecs:
         return None if value is None else SpecValue(value, f"image.properties[{name!r}]")
 
     def get(self, key: str) -> SpecValue | None:
-        """Return a property of the flavor or the image. Different values in both are an error."""
+        """Return a property from the flavor or the image. Raise Unreadable if they set different values."""
         flavor, image = self.of_flavor(key), self.of_image(key.replace(":", "_", 1))
         if flavor is not None and image is not None and flavor.value.lower() != image.value.lower():
             raise Unreadable(f"{flavor.at}: {flavor.value!r}, and {image.at}: {image.value!r}")
         return flavor or image
 
     def one_of(self, key: str, *allowed: str) -> str:
-        """Return the value of a property if it is an allowed one, or "" if the property is missing."""
+        """Return the value of a property, or "" if it is missing. Raise Unreadable if it is not allowed."""
         spec = self.get(key)
         return "" if spec is None else spec.one_of(*allowed)
 
     def numbered(self, prefix: str) -> Iterator[tuple[int, SpecValue]]:
-        """Yield the values of numbered keys such as `hw:numa_cpus.0`."""
+        """Yield the number and the value of each numbered key such as `hw:numa_cpus.0`."""
         for key, value in self.flavor.extra_specs.items():
             number = key.removeprefix(prefix)
             if number != key and number.isdecimal():
@@ -286,7 +286,7 @@ class GuestSpecs:
 
 
 def unknown(flavor: Flavor, where: str, read: Collection[str], unscoped_are_read: bool) -> Iterator[str]:
-    """Yield a sentence for each extra spec of a flavor that berth does not read."""
+    """Yield a warning sentence for each extra spec of a flavor that berth does not read."""
     if accelerated := next((key for key in flavor.extra_specs if key.partition(":")[0] == "accel"), None):
         why = "there are no device profiles here: ask for the device by its class, as resources1:FPGA=1"
         raise Unreadable(f"{where}.extra_specs[{accelerated!r}]: {why}")
@@ -305,24 +305,24 @@ def unknown(flavor: Flavor, where: str, read: Collection[str], unscoped_are_read
 
 @dataclass(frozen=True)
 class PciAlias:
-    """The devices that a flavor requests by a name: resource class, traits and NUMA affinity."""
+    """The devices that a flavor requests by an alias: their resource class, traits and NUMA affinity."""
 
     resource_class: str
     traits: tuple[str, ...] = ()
     numa_policy: NumaPolicy = "legacy"  # required: below the NUMA cell that the guest gets
 
 
-@dataclass(frozen=True, eq=False)  # known by what it is, so that what was read by it can be kept
+@dataclass(frozen=True, eq=False)  # compared by identity, as a key of caches
 class RequestOptions:
-    """An operator's options for the interpretation of requests. The defaults are Nova's."""
+    """The settings by which an operator changes how requests are interpreted. The defaults are Nova's."""
 
     pci_aliases: Mapping[str, PciAlias] = field(default_factory=dict)
     large_pages: tuple[str, ...] = ("1GB", "2MB")  # what hw:mem_page_size=large tries, in this order
     # hw_disk_bus and similar properties become required traits of the host
     image_metadata_traits: bool = False
-    image_type_traits: bool = False  # so is the image's disk_format
-    max_wait: float = 7 * 86400.0  # seconds a request may wait for room
-    unscoped: bool = False  # some rule reads extra specs without a scope: they are not called unknown
+    image_type_traits: bool = False  # the image's disk_format becomes a required trait
+    max_wait: float = 7 * 86400.0  # seconds that a request may wait for capacity
+    unscoped: bool = False  # an enabled filter reads extra specs without a scope: do not warn about them
     tenant_aggregates: bool = False  # a project with aggregates is restricted to them
-    tenant_aggregates_required: bool = False  # and one without has no hosts
+    tenant_aggregates_required: bool = False  # a project without aggregates may use no host
     isolate_aggregates: bool = False  # aggregates with a required trait accept only requests that require it

@@ -1,4 +1,4 @@
-"""Chooses hosts for many orders together: equal orders share one search and one evaluation."""
+"""Chooses hosts for many requests: requests of one equivalence class share a search and evaluation."""
 
 import dataclasses
 from collections.abc import Hashable, Mapping, Sequence
@@ -22,19 +22,19 @@ from scheduler_worker.core.rule import Alternative, Together
 from scheduler_worker.core.scale import HasReservations, Pick
 
 CHOICES = 3  # hosts named in one claim, best first
-PACKED_CHOICES = 8  # the same if all prefer the fullest hosts, which fill up in the meantime
+PACKED_CHOICES = 8  # hosts in one claim if weighers prefer full hosts, which soon have no capacity left
 
 
 class Joined:
-    """Instances that recently joined server groups, in batches that are still in progress."""
+    """Remembers where instances of the batches in progress have joined their server groups."""
 
     def __init__(self) -> None:
-        self._places: dict[Id, dict[Id, tuple[str, int]]] = {}  # group → member → root, the batch begun last
+        self._places: dict[Id, dict[Id, tuple[str, int]]] = {}  # group → member → root, newest batch
         self._under_way: set[int] = set()
         self._last = 0
 
     def begin(self) -> int:
-        """Begin a batch of requests, before its server groups are queried."""
+        """Begin a batch of requests; to be called before the members of its server groups are read."""
         self._last += 1
         self._under_way.add(self._last)
         return self._last
@@ -50,7 +50,7 @@ class Joined:
                 del self._places[group]
 
     def join(self, group: Id, member: Id, root: str) -> None:
-        """Record that a host was chosen for a member of a server group, and again that it was claimed."""
+        """Record the host of a new group member, once when it is chosen and again when it is claimed."""
         self._places.setdefault(group, {})[member] = root, self._last
 
     def leave(self, group: Id, member: Id) -> None:
@@ -67,7 +67,7 @@ class Joined:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Choosing:
-    """The choices of hosts at one moment: no await lies between the first search and the last choice."""
+    """Chooses hosts synchronously: no host changes between the first search and the last choice."""
 
     source: CandidateSource
     hosts: HostMap
@@ -77,9 +77,9 @@ class Choosing:
     joined: Joined
 
     def choose(self, orders: Sequence[Order]) -> list[Chosen]:
-        """Return hosts, or why there are none, for each order; equal orders choose in their sequence."""
+        """Return for each order its chosen hosts, or the reason why no host fits."""
         alike: dict[Hashable, list[int]] = {}
-        kinds: dict[int, Hashable] = {}  # of each alternative: equal requests share a kind
+        kinds: dict[int, Hashable] = {}  # id of an alternative → its equivalence class
         for index, order in enumerate(orders):
             alternative = order.alternative
             kind = kinds.get(id(alternative))
@@ -96,7 +96,7 @@ class Choosing:
         return [answers[index] for index in range(len(orders))]
 
     def spares(self, order: Order) -> dict[Id, tuple[Candidate, ...]]:
-        """Return the alternates that instances still lack, by the present state of hosts."""
+        """Return new alternates for each instance that has fewer alternates than requested."""
         spares: dict[Id, tuple[Candidate, ...]] = {}
         for settled in order.settled:
             if settled.lacking:
@@ -110,7 +110,7 @@ class Choosing:
         return spares
 
     def rank(self, alternative: Alternative, seed: str, several: int = 1) -> Ranking:
-        """Return an evaluation of all hosts; one host must fit `several` members of an affinity group."""
+        """Evaluate all hosts for one flavor; each must fit `several` instances of an affinity group."""
         question = alternative.question
         if alternative.group is not None:
             alternative = self._grouped(alternative, several)
@@ -122,7 +122,7 @@ class Choosing:
         return dataclasses.replace(self, policy=dataclasses.replace(self.policy, rules=rules))
 
     def is_reserved(self, alternative: Alternative) -> bool:
-        """Return whether a request would have a host if no capacity were reserved for other claims."""
+        """Return whether a request would fit if the reservations for other claims were released."""
         open_ones = self.pending.unsettled
         question = alternative.question
         roots = {entry.root for entry in open_ones}
@@ -141,7 +141,7 @@ class Choosing:
                 self.source.reserve(entry.allocations)
 
     def unknown(self, alternative: Alternative) -> str:
-        """Return the name of a cell, zone or host that a request names and that does not exist, or ""."""
+        """Return the name of a cell, zone or host that a request names but that does not exist, or ""."""
         request = alternative.request
         if not request.cell and not request.zone:
             return ""
@@ -178,7 +178,7 @@ class Choosing:
 
 
 class _Kind:
-    """Orders of one equivalence class, with the evaluation from which they take hosts."""
+    """The orders of one equivalence class in a batch, and the evaluation from which they take hosts."""
 
     def __init__(self, choosing: Choosing, first: Order) -> None:
         self._choosing = choosing
@@ -233,7 +233,7 @@ class _Kind:
         return picks
 
     def _with_spares(self, order: Order, picks: Sequence[tuple[Ranking, Pick]]) -> tuple[Pick, ...]:
-        """Add alternates after all hosts are chosen: no chosen host is an alternate for another instance."""
+        """Add alternates to the chosen hosts; a host chosen for any instance is no alternate for another."""
         several = order.alternates
         if not several:
             return tuple([pick for _, pick in picks])
@@ -246,7 +246,7 @@ class _Kind:
         )
 
     def _short(self) -> Shortage:
-        """Return why no host is left for more instances, cached until free capacity changes."""
+        """Return the reason why no host fits any more, cached until this evaluation changes."""
         ranking = self._ranking
         if ranking is None:
             return Shortage()

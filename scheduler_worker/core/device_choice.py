@@ -1,14 +1,14 @@
-"""The choice among the allocation candidates of one host: which NUMA cells and devices are used."""
+"""Ranks the allocation candidates of one host, which differ in the NUMA cells and devices that they use."""
 
 from collections.abc import Callable, Sequence
 
 from bus.queries import Candidate
 
-WeightedCandidates = Sequence[tuple[float, Callable[[Candidate], float]]]  # multiplier, and value
+WeightedCandidates = Sequence[tuple[float, Callable[[Candidate], float]]]  # multiplier, function
 
 
 def fullness(candidate: Candidate, unused: float, left: float) -> float:
-    """Return the value of a candidate: higher if it fills used providers, lower if it takes unused ones."""
+    """Return the score of a candidate: unused providers, and the share that stays free, lower it."""
     value = 0.0
     capacities, free_amounts = candidate.capacity_by_provider, candidate.free_by_provider
     for provider, asked in candidate.allocations.items():
@@ -26,7 +26,7 @@ def fullness(candidate: Candidate, unused: float, left: float) -> float:
 
 
 def best_first(candidates: tuple[Candidate, ...], weighers: WeightedCandidates) -> tuple[Candidate, ...]:
-    """Return the candidates of one host, the best first; equally good ones stay in the order of search."""
+    """Return the candidates of one host sorted by their scores, the best first; ties keep their sequence."""
     if len(candidates) < 2 or not weighers:
         return candidates
     scores = [0.0] * len(candidates)

@@ -1,4 +1,4 @@
-"""Events of an order (the placing of one request), and the effects that the worker carries out for it."""
+"""The events that drive an order, and the effects that the worker executes for it."""
 
 from collections.abc import Mapping
 from enum import Enum
@@ -18,16 +18,16 @@ from scheduler_worker.core.scale import Pick
 
 
 class Begun(msgspec.Struct, frozen=True, gc=False):
-    """The event that the order was received. `refusal` is the reason why it cannot have a host."""
+    """The event that an order was received. `refusal` is not empty if the request cannot be placed."""
 
     refusal: str = ""
 
 
 class Chosen(msgspec.Struct, frozen=True, gc=False):
-    """The event that hosts were reserved for the first instances, or, if too few fit, for no instance."""
+    """The event that hosts were reserved for the first instances, or for none if too few hosts fit."""
 
     picks: tuple[Pick, ...] = ()
-    short: Shortage | None = None  # why not for all
+    short: Shortage | None = None  # why not all instances have a host
 
 
 class ClaimAnswers(msgspec.Struct, frozen=True, gc=False):
@@ -39,7 +39,7 @@ class ClaimImpossible(msgspec.Struct, frozen=True, gc=False):
 
 
 class Located(msgspec.Struct, frozen=True, gc=False):
-    """The event that the hosts of existing allocations were found; None where no agent reports the host."""
+    """The event that the hosts of existing allocations were looked up; None if no agent reports the host."""
 
     places: Mapping[Id, ClaimPlace | None]
 
@@ -57,7 +57,7 @@ class AlternatesFound(msgspec.Struct, frozen=True, gc=False):
 
 
 class HelpFound(msgspec.Struct, frozen=True, gc=False):
-    """The event that changes of the request were found with which it would fit; empty if there are none."""
+    """The event that changes of the request were found that would make it fit; empty if there are none."""
 
     helps: tuple[str, ...] = ()
 
@@ -78,7 +78,7 @@ Event = (
 
 
 class Need(Enum):
-    """The data that an order needs next; the worker reads the details from the order and fetches it."""
+    """The data that an order needs for its next step; the worker obtains it and answers with an event."""
 
     HOSTS = "hosts for all instances without one, by the current flavor: answered by Chosen"
     CLAIMS = "claims of the picked hosts: answered by ClaimAnswers or ClaimImpossible"
@@ -89,9 +89,9 @@ class Need(Enum):
 
 
 class Fence(msgspec.Struct, frozen=True, gc=False):
-    """A consumer to retire: its allocations are released if it has this generation, and later claims fail.
+    """A consumer to retire: later claims fail, and allocations of this generation are released.
 
-    With generation None a consumer that holds a host keeps it.
+    With generation None, a consumer that has allocations is not retired.
     """
 
     instance: Id
@@ -99,11 +99,11 @@ class Fence(msgspec.Struct, frozen=True, gc=False):
     why: str
 
 
-# Effects that are done and forgotten
+# Effects without an answer
 
 
 class ReserveHost(msgspec.Struct, frozen=True, gc=False):
-    """The effect to count a choice's claimed capacity as used until placement's index shows the claim."""
+    """The effect to count the claimed resources as used until placement's index shows the claim."""
 
     pick: Pick
     way: Candidate
@@ -132,11 +132,11 @@ class PublishMove(msgspec.Struct, frozen=True, gc=False):
 
 
 class BegunBefore(msgspec.Struct, frozen=True, gc=False):
-    """The effect to publish again the result of a move that was claimed before, from its allocations."""
+    """The effect to publish a move's result again because an earlier delivery claimed its host."""
 
 
 class ComeAgain(msgspec.Struct, frozen=True, gc=False):
-    """The effect to deliver the request's message again after a random time between `least` and `most`."""
+    """The effect to deliver the request's message again after a random delay in seconds."""
 
     least: float
     most: float
@@ -144,14 +144,14 @@ class ComeAgain(msgspec.Struct, frozen=True, gc=False):
 
 
 class Park(msgspec.Struct, frozen=True, gc=False):
-    """The effect to let the order wait for free capacity, as long as its request allows."""
+    """The effect to let the order wait for free capacity, for at most the time that its request permits."""
 
-    shorts: tuple[Shortage, ...]  # what it lacks, by each of its alternatives
+    shorts: tuple[Shortage, ...]  # the reasons why no alternative fits, one each
     why: str
 
 
 class DeadLetterRequest(msgspec.Struct, frozen=True, gc=False):
-    """The effect to move the request's message to the dead letters, because it can never be handled."""
+    """The effect to move the request's message to the dead-letter queue, because it can never be handled."""
 
     why: str
 

@@ -1,4 +1,4 @@
-"""Hosts that fit a request: the filters that apply to it, their cached verdicts and allocation candidates."""
+"""Finds the hosts that fit a request, and caches filter results and allocation candidates of each host."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -19,14 +19,14 @@ from scheduler_worker.core.rules.state import AFFINITY
 from scheduler_worker.core.waiting_queue import HostsFound
 
 IMAGE = "image"  # the part of a request that the relevant filters read
-WAYS_OF_THE_BEST = 16  # of a tree, how many are named in one claim
+WAYS_OF_THE_BEST = 16  # allocation candidates of one host in one claim
 ALL_WAYS = 2048  # allocation candidates examined if some providers are to be avoided
 Mask = tuple[Rule, Number]  # a filter, and the hosts that it accepts
 Refusal = tuple[Rule, str]
 
 
 def masks_of(rules: Sequence[Rule], view: View, alternative: Alternative) -> Iterator[Mask]:
-    """Yield for each filter that works on arrays and rejects some host a mask of the accepted hosts."""
+    """Yield, for each array filter that rejects at least one host, the mask of the hosts that it accepts."""
     for rule in rules:
         if rule.admits is not None:
             mask = rule.admits(view, alternative)
@@ -42,7 +42,7 @@ def fitting(
     policy: ChoicePolicy,
     enough: int,
 ) -> HostsFound:
-    """Return accepted hosts with capacity for `enough` instances; `served` are the hosts with an agent."""
+    """Return enough accepted hosts for `enough` instances. `served` marks the hosts with an agent."""
     positions = search.positions
     served_here = served[positions]
     admitted, lasting = served_here.copy(), served_here.copy()
@@ -73,19 +73,19 @@ def fitting(
 def admitted_for_good(
     alternative: Alternative, search: CandidateSearch, position: int, now: HostsNow, policy: ChoicePolicy
 ) -> bool:
-    """Return whether the filters accept a host, or reject it only for reasons that pass within seconds."""
+    """Return whether all filters accept a host, apart from filters whose rejection passes within seconds."""
     facts, rules = now.facts(search, position), policy.rules_for(alternative)
     return all(rule.passes or rule.refuses(facts, alternative) is None for rule in rules)
 
 
 def capacities(asked: Mapping[str, int], free: Mapping[str, int]) -> int:
-    """Return about how many instances fit into the free amounts of each host, without shared resources."""
+    """Return roughly how many instances fit on a host with these free amounts, ignoring shared resources."""
     several = [free[name] // amount for name, amount in asked.items() if name in free]
     return max(min(several, default=1), 1)
 
 
 def distances(asked: Mapping[str, int], search: CandidateSearch) -> Floats:
-    """Return how far each host is from fitting an instance: the sum of the shares that it lacks."""
+    """Return how far each host is from fitting: the sum of the missing fractions of all resources."""
     far: Floats = np.zeros(search.positions.size)
     for name, amount in asked.items():
         far += np.maximum(amount - search.free(name), 0.0) / amount
@@ -95,7 +95,7 @@ def distances(asked: Mapping[str, int], search: CandidateSearch) -> Floats:
 def unfit(
     alternative: Alternative, root: str, source: CandidateSource, now: HostsNow, policy: ChoicePolicy
 ) -> str:
-    """Return why a host, if it were empty, would not fit the new image of a rebuild; "" if it fits."""
+    """Return why a rebuild's new image would not fit on a host even if the host were empty; "" if it fits."""
     question = msgspec.structs.replace(
         alternative.question,
         roots=(root,),
@@ -121,15 +121,15 @@ def unfit(
 
 
 def with_more(facts: HostFacts, asked: Mapping[str, int], several: int) -> HostFacts:
-    """Return the facts of a host as they would be with this number of further builds on it."""
+    """Return the data that a host would have after `several` further builds were placed on it."""
     free = {name: amount - several * asked.get(name, 0) for name, amount in facts.free.items()}
     return structs.replace(facts, free=free, building=facts.building + several)
 
 
 class FoundHosts:
-    """The hosts found by the search for one flavor of a request, identified by their index into its arrays.
+    """The hosts that a search found for a flavor, identified by their indices in the search's arrays.
 
-    Facts, filter results and allocation candidates are kept until the host or a resource that it shares
+    The data, filter results and candidates of a host are cached until the host or a resource that it shares
     changes.
     """
 
@@ -157,7 +157,7 @@ class FoundHosts:
         self.refused: dict[int, Refusal] = {}  # by a filter that evaluates single hosts
         self.full: dict[int, Entry] = {}  # hosts without capacity
         self.chosen: dict[int, int] = {}  # how often each host was chosen
-        self.admitted: set[int] = set()  # hosts that every filter accepts, as far as they were evaluated
+        self.admitted: set[int] = set()  # hosts that every filter accepted so far
         self.lone_ways: dict[int, tuple[Candidate, ...]] = {}  # of hosts with one candidate
         self._tree_ways: dict[int, tuple[Candidate, ...]] = {}
         self._facts: dict[int, HostFacts] = {}
@@ -166,12 +166,12 @@ class FoundHosts:
         return self.search.host(self.positions.item(index))
 
     def facts(self, index: int) -> HostFacts:
-        """Return the facts of a host as of the first call, or of the last `read_again`."""
+        """Return the data of a host, cached until `read_again` is called."""
         facts = self._facts.get(index)
         return self.read_again(index) if facts is None else facts
 
     def read_again(self, index: int) -> HostFacts:
-        """Read the facts of a host again, because its free capacity changed."""
+        """Read the data of a host again, because its free capacity changed."""
         facts = self._facts[index] = self.view.now.facts(self.search, self.positions.item(index))
         return facts
 
@@ -180,7 +180,7 @@ class FoundHosts:
         return int(np.searchsorted(self.positions, -1 if position is None else position))
 
     def admits(self, index: int) -> bool:
-        """Return whether every filter accepts a host; evaluated once, until the host changes."""
+        """Return whether all filters accept a host. The result is cached until the host changes."""
         if index in self.refused:
             return False
         if index in self.admitted:
@@ -198,7 +198,7 @@ class FoundHosts:
         return True
 
     def parts(self, index: int) -> bool:
-        """Return whether a host has capacity for some, but not all, instances that must be on one host."""
+        """Return whether a host fits some, but not all, of the instances that must share one host."""
         affinity_rule, together = self.keeps_together, self.alternative.together
         if affinity_rule is None or together is None or not self.ways(index, 1):
             return False
@@ -216,7 +216,7 @@ class FoundHosts:
         return capacity <= more
 
     def _room(self, index: int, more: int) -> int:
-        """Return how many more instances fit on a host: calculated for a single provider, else tried."""
+        """Return how many more instances fit on a host; with several providers, reserve them on trial."""
         found = self.find_ways(index, 1)
         if not found:
             return -1
@@ -235,18 +235,18 @@ class FoundHosts:
         return len(tried) if found else len(tried) - 1
 
     def forget(self, index: int) -> None:
-        """Drop the cached filter result and allocation candidates of a host that has changed."""
+        """Drop the cached filter result and allocation candidates of a host, because the host has changed."""
         self.lone_ways.pop(index, None)
         self._tree_ways.pop(index, None)
         self.refused.pop(index, None)
         self.admitted.discard(index)
 
     def forget_trees(self) -> None:
-        """Drop the cached allocation candidates of hosts that share resources with a changed host."""
+        """Drop the cached candidates with several providers, because shared resources may have changed."""
         self._tree_ways.clear()
 
     def way(self, index: int, avoid: Collection[str] = ()) -> Candidate | None:
-        """Return the first allocation candidate of a host, or None if a filter rejects the host."""
+        """Return the best allocation candidate of a host, or None if it has none or a filter rejects it."""
         if index not in self.admitted and not self.admits(index):
             return None
         ways = self.lone_ways.get(index)
@@ -255,7 +255,7 @@ class FoundHosts:
         return ways[0] if ways else None
 
     def ways(self, index: int, most: int, avoid: Collection[str] = ()) -> tuple[Candidate, ...]:
-        """Return the allocation candidates that fit on a host now and use no provider to avoid."""
+        """Return a host's allocation candidates that fit now and use no provider in `avoid`."""
         ways = self.lone_ways.get(index)
         if ways is not None and not avoid:
             return ways
@@ -272,5 +272,5 @@ class FoundHosts:
         return ways[:most]
 
     def find_ways(self, index: int, most: int) -> tuple[Candidate, ...]:
-        """Search the allocation candidates of a host again, and return them."""
+        """Search the allocation candidates of a host without the cache."""
         return tuple(self.search.ways(self.positions.item(index), most))

@@ -1,4 +1,4 @@
-"""Builds the query to placement: resource groups, devices and traits that flavor and image require."""
+"""Translates flavor and image into groups of resources, devices and traits for the search of candidates."""
 
 import math
 import re
@@ -34,7 +34,7 @@ _SWITCHES = {
     "hw:firmware_stateless": "COMPUTE_SECURITY_STATELESS_FIRMWARE",
     "hw:ephemeral_encryption": "COMPUTE_EPHEMERAL_ENCRYPTION",
 }
-_NEEDS = {  # means nothing without the other
+_NEEDS = {  # extra spec → the extra spec that it requires
     "hw:tpm_model": "hw:tpm_version",
     "hw:tpm_secret_security": "hw:tpm_version",
     "hw:mem_encryption_model": "hw:mem_encryption",
@@ -53,7 +53,7 @@ _TYPES = "COMPUTE_IMAGE_TYPE_"
 
 @dataclass(slots=True)
 class GroupDraft:
-    """A draft of a request group: the amount of each resource class, also 0, and its traits with sources."""
+    """A draft of a request group: the amount of each resource class, and traits with their origin."""
 
     resources: Resources = field(default_factory=dict)
     required: dict[str, str] = field(default_factory=dict)
@@ -67,7 +67,7 @@ class GroupDraft:
 
 @dataclass(slots=True)
 class QuestionDraft:
-    """A draft of the query to placement: request groups by suffix, and traits required of the host."""
+    """A draft of the search for candidates: request groups by suffix, and traits that hosts must have."""
 
     where: str  # the field of the request that the flavor stands in
     groups: dict[str, GroupDraft] = field(default_factory=lambda: {"": GroupDraft()})
@@ -84,7 +84,7 @@ class QuestionDraft:
         resources[resource_class] = resources.get(resource_class, 0) + amount
 
     def asked(self) -> Iterator[ResourceGroup]:
-        """Return the request groups that have resources, or that another group refers to."""
+        """Yield the request groups that have resources or that `same_subtree` names."""
         tied = {suffix for suffixes in self.same for suffix in suffixes}
         for suffix, group in self.groups.items():
             resources = group.wanted
@@ -102,7 +102,7 @@ class QuestionDraft:
             )
 
     def settle_traits(self) -> None:
-        """Require host traits of the root provider. Raise Unreadable for a trait required and forbidden."""
+        """Move traits without resources to the root provider. Raise Unreadable if traits contradict."""
         group = self.groups[""]
         if not group.wanted and not group.any_of:
             self.root_required |= group.required
@@ -200,7 +200,7 @@ def tie(draft: QuestionDraft, flavor: Flavor) -> None:
 
 
 def fill(draft: QuestionDraft, flavor: Flavor) -> None:
-    """Add the flavor's vcpus, memory and disk for resource classes that no extra spec of the flavor names."""
+    """Add the flavor's vcpus, memory and disk, except for resource classes that its extra specs set."""
     requested = {name for group in draft.groups.values() for name in group.resources}
     resources = draft.groups[""].resources
     if not requested & {"VCPU", "PCPU"}:
@@ -215,7 +215,7 @@ def _traits(prefix: str, *values: str) -> dict[str, str]:
 
 
 _MODELS = _traits("HW_CPU_X86_", "amd-sev", "amd-sev-es", "amd-sev-snp")
-# What is asked of the host itself: value → trait. Empty: nothing needs to be there.
+# Values of extra specs → the trait required of the host; empty: no trait.
 _TRAITS = {
     "hw:tpm_version": _traits("COMPUTE_SECURITY_TPM_", "1.2", "2.0"),
     "hw:tpm_model": _traits("COMPUTE_SECURITY_", "tpm-tis", "tpm-crb"),
@@ -238,7 +238,7 @@ READ = frozenset({*_TRAITS, *_SWITCHES, *_NEEDS, *_TOPOLOGY.split(), "group_poli
 
 
 def add_capabilities(draft: QuestionDraft, specs: GuestSpecs) -> None:
-    """Add to a query the host traits that extra specs require, and a memory encryption context if needed."""
+    """Add the traits and the memory encryption context that extra specs require of the host."""
     for key, other in _NEEDS.items():
         spec = specs.get(key)
         if spec is not None and specs.get(other) is None:
@@ -279,7 +279,7 @@ def _add_encryption(draft: QuestionDraft, specs: GuestSpecs) -> None:
 def add_devices(
     draft: QuestionDraft, specs: GuestSpecs, options: RequestOptions, cells: int, *, near: bool = True
 ) -> bool:
-    """Add a group for each device; with NUMA affinity device n belongs to the guest's NUMA cell n.
+    """Add a request group for each device; with NUMA affinity device n belongs to the guest's NUMA cell n.
 
     Preferred affinity is required only if `near`. Return whether any device prefers affinity.
     """
@@ -314,7 +314,7 @@ def add_devices(
 
 
 def add_image(draft: QuestionDraft, image: Image | None, options: RequestOptions) -> None:
-    """Add the traits that the image requires, and traits for its properties if operators enabled them."""
+    """Add the traits that the image requires, and if operators enabled it, traits for its properties."""
     if image is None:
         return
     required = draft.groups[""].required

@@ -1,4 +1,4 @@
-"""The guest's processors and memory: which are dedicated, in how many NUMA cells, on which page size.
+"""Translates the guest's NUMA cells, dedicated processors and page sizes into request groups.
 
 Each NUMA cell of the guest is a group, `_numa0` and so on, that one provider must supply: a NUMA cell of the
 host, or the host itself if it reports no NUMA cells.
@@ -48,7 +48,7 @@ def page_choices(specs: GuestSpecs, large: Sequence[str]) -> tuple[int, ...]:
     if text not in ("large", "any"):
         kb = _page_kb(spec)
         return (0 if kb == SMALL_KB else kb,)
-    memory = gcd(*(cell.memory_mb for cell in _cells(specs))) * 1024  # each cell's is a multiple of this
+    memory = gcd(*(cell.memory_mb for cell in _cells(specs))) * 1024  # each cell has a multiple of it
     fitting = [kb for kb in page_sizes(large) if memory % kb == 0]
     if text == "any":
         return (*fitting, 0)
@@ -60,7 +60,7 @@ def page_choices(specs: GuestSpecs, large: Sequence[str]) -> tuple[int, ...]:
 
 
 def page_sizes(sizes: Sequence[str]) -> list[int]:
-    """Return page sizes in KB. Raise ValueError for a text that is not a size."""
+    """Convert page sizes to KB. Raise ValueError for a text that is no size."""
     found = []
     for size in sizes:
         try:
@@ -96,7 +96,7 @@ def _page_kb(spec: SpecValue) -> int:
 
 
 def add_topology(draft: QuestionDraft, specs: GuestSpecs, page_kb: int) -> int:
-    """Add a request group for each NUMA cell of the guest. Return their number, 0 without a NUMA topology."""
+    """Add a request group for each NUMA cell of the guest; return how many, or 0 without a NUMA topology."""
     policy = specs.one_of("hw:cpu_policy", "shared", "dedicated", "mixed") or "shared"
     pinned = policy != "shared"
     dedicated = _dedicated(specs, policy)
@@ -198,7 +198,7 @@ def _ask_memory(draft: QuestionDraft, suffix: str, mb: int, page_kb: int, where:
     if mb * 1024 % page_kb:
         raise Unreadable(f"{where}.memory_mb: {mb} of a cell is no multiple of its pages of {page_kb} KB")
     resources[_page_class(page_kb)] = mb * 1024 // page_kb
-    draft.groups[""].resources.setdefault("MEMORY_MB", 0)  # spoken of: pages are not ordinary memory
+    draft.groups[""].resources.setdefault("MEMORY_MB", 0)  # 0: pages replace ordinary memory
 
 
 def _cpu_count(specs: GuestSpecs) -> int:
@@ -213,7 +213,7 @@ def _span(first: int, last: int) -> int:
 
 
 def _numbers(spec: SpecValue, count: int) -> int:
-    """Return the bit mask for a list of processors such as `0-3,^1,6`, all below `count`."""
+    """Convert a list of processors such as `0-3,^1,6`, all below `count`, to a bit mask."""
     in_ = out = 0
     for part in spec.value.split(","):
         match = _RANGE.fullmatch(part)

@@ -1,4 +1,4 @@
-"""Reads existing claims: the host of a build, and the provider that serves each of its resource groups."""
+"""Finds the host of an existing claim, and the provider that serves each of its resource groups."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -47,7 +47,7 @@ def place_of(
 
 
 def without_roots(held: Held, place: ClaimPlace, excluding: Collection[str]) -> Allocations:
-    """Return the allocations without those on the trees of the excluded roots."""
+    """Return the allocations of a claim, leaving out allocations on the trees of the excluded hosts."""
     return {
         id_: resources
         for id_, resources in held.allocations.items()
@@ -56,7 +56,7 @@ def without_roots(held: Held, place: ClaimPlace, excluding: Collection[str]) -> 
 
 
 def alternative_of(held: Held, alternatives: Sequence[Alternative]) -> int:
-    """Return the index of the first alternative of a request whose amounts are equal to the held amounts."""
+    """Return the index of the first alternative that requests the same amounts as the claim holds."""
     holds: dict[str, int] = {}
     for resources in held.allocations.values():
         for name, amount in resources.items():
@@ -67,7 +67,7 @@ def alternative_of(held: Held, alternatives: Sequence[Alternative]) -> int:
 def mappings_of(
     allocations: Allocations, question: FindCandidates, providers: Mapping[str, Provider], root: str
 ) -> Mappings:
-    """Return the provider that serves each group; empty if the root serves all or the answer is ambiguous."""
+    """Return the providers of each group; empty if the root serves all groups or groups are ambiguous."""
     several = [group for group in question.groups if group.suffix and group.resources]
     if not several:
         return {}

@@ -1,6 +1,6 @@
 """Finds changes of a request that would make it fit, with a limited number of searches.
 
-One demand is relaxed at a time; if that does not suffice, two together.
+Each requirement is relaxed alone; if that does not suffice, two together.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -23,18 +23,18 @@ _T = TypeVar("_T")
 Late = Callable[[], bool]  # whether the time is used up
 
 NEVER_WITHOUT = frozenset({"VCPU", "PCPU", "MEMORY_MB"})  # required by every guest
-LOOKED_AT = 48  # hosts evaluated singly per variant; if all of them fit, the rest are assumed to fit
-MOST_TRIED = 24  # things to be done without, for one kind of request
+LOOKED_AT = 48  # hosts evaluated one by one for a change; if all fit, all further hosts count as fitting
+MOST_TRIED = 24  # changes tried for one equivalence class
 MOST_SEARCHES = 240  # searches for the whole batch
-MOST_PAIRED = 48  # searches for two at a time
-PAIRS_SHOWN = 3  # pairs that are reported: then the search stops
+MOST_PAIRED = 48  # searches for pairs of changes
+PAIRS_SHOWN = 3  # pairs of changes after which the search stops
 MOST_SHOWN = 6
 _STATES = {"up": "down", "enabled": "disabled"}  # of hosts that a filter rejects
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The number of hosts that a changed request would fit: exact, or a lower bound."""
+    """The number of hosts that would fit; if `more` is set, at least this number."""
 
     hosts: int
     more: bool = False
@@ -46,7 +46,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Helps:
-    """A change of a request that would make it fit, with the number of hosts it would fit then."""
+    """A suggestion to change a request, with the number of hosts that would then fit."""
 
     found: Found
     what: str  # the text as a part of a longer sentence
@@ -65,10 +65,10 @@ class Relaxed:
 
 @dataclass(frozen=True, slots=True)
 class Lessened:
-    """A flavor alternative without one resource class of a group, to find how much of it is free."""
+    """A flavor alternative without one resource class, to find how much of that class is free."""
 
     alternative: Alternative
-    of: Alternative  # with it
+    of: Alternative  # the alternative with the resource class
     group: int
     resource_class: str
     asked: int
@@ -87,7 +87,7 @@ class Lessened:
 
 
 class Tally:
-    """Counts the hosts that changed requests would fit, until a limit of searches or time is reached."""
+    """Counts the hosts that would fit after each suggested change, within a limit of searches and time."""
 
     def __init__(self, seed: str, searches: int, late: Late = lambda: False, *, needed: int = 1) -> None:
         self.left = searches
@@ -113,7 +113,7 @@ class Tally:
             return None
 
     def by_less(self, less: Lessened, choosing: Choosing) -> Helps | None:
-        """Return the largest smaller amount of a class with which hosts would fit, and their number."""
+        """Return the suggestion to reduce a resource class to the largest amount that fits, or None."""
         without = _something(less)
         ranking = self.ranking(without, choosing)
         if ranking is None:
@@ -152,7 +152,7 @@ def _instances(alternative: Alternative, way: Candidate) -> int:
 
 
 def _something(less: Lessened) -> Alternative:
-    """Return the alternative without the resource class, or with 1 of it if nothing else is requested."""
+    """Return the alternative without the resource class, or with amount 1 if it requests no other class."""
     asks = any(group.resources for group in less.alternative.question.groups)
     return less.alternative if asks else less.with_amount(1)
 
@@ -169,7 +169,7 @@ def _amounts(ranking: Ranking, less: Lessened) -> Sequence[int]:
 
 
 def paired(alternative: Alternative, choosing: Choosing, tally: Tally) -> Iterator[Helps]:
-    """Yield pairs of changes that would make a request fit: two smaller amounts first."""
+    """Yield suggestions that combine two changes, first those that reduce two resource classes."""
     yield from _both_less(alternative, choosing, tally)
     for index, (first, relaxed) in enumerate(_changes(alternative, choosing)):
         for less in lessened(first.alternative):
@@ -186,7 +186,7 @@ def paired(alternative: Alternative, choosing: Choosing, tally: Tally) -> Iterat
 
 
 def _changes(alternative: Alternative, choosing: Choosing) -> Iterator[tuple[Relaxed, Choosing]]:
-    """Yield a flavor alternative without each of its requirements, then without each filter."""
+    """Yield alternatives that each lack one requirement, then the alternative without each filter."""
     for easier in relaxed(alternative):
         yield easier, choosing
     for rule in choosing.policy.rules:
@@ -197,7 +197,7 @@ def _changes(alternative: Alternative, choosing: Choosing) -> Iterator[tuple[Rel
 
 
 def _both_less(alternative: Alternative, choosing: Choosing, tally: Tally) -> Iterator[Helps]:
-    """Yield pairs of smaller amounts of two classes: the first as needed, the second as is free."""
+    """Yield suggestions to reduce two resource classes together, where reducing one does not suffice."""
     for index, first in enumerate(lessened(alternative)):
         for second in list(lessened(first.alternative))[index:]:
             if tally.spent:
@@ -219,7 +219,7 @@ def _helps(found: Found, change: str) -> Helps:
 def helps(
     alternative: Alternative, choosing: Choosing, seed: str, late: Late = lambda: False, *, needed: int = 1
 ) -> tuple[str, ...]:
-    """Return sentences about changes after which `needed` instances would fit, the most helpful first."""
+    """Return sentences with changes that would make `needed` instances fit, the best first."""
     tally = Tally(seed, MOST_SEARCHES, late, needed=needed)
     # If several instances fit, a shared resource is short, which is not counted here.
     if needed > 1 and tally.count(alternative, choosing).hosts:
@@ -251,7 +251,7 @@ def _sentence(easier: Relaxed, found: Found, needed: int) -> str:
 
 
 def lessened(alternative: Alternative) -> Iterator[Lessened]:
-    """Yield a flavor alternative without each of its resource classes in turn."""
+    """Yield copies of a flavor alternative, each without one of its resource classes."""
     for index, group in enumerate(alternative.question.groups):
         for name, asked in group.resources.items():
             left = {resource: amount for resource, amount in group.resources.items() if resource != name}
@@ -259,7 +259,7 @@ def lessened(alternative: Alternative) -> Iterator[Lessened]:
 
 
 def relaxed(alternative: Alternative) -> Iterator[Relaxed]:
-    """Yield a flavor alternative without each of its requirements other than amounts, in turn."""
+    """Yield copies of a flavor alternative, each without one requirement other than a resource amount."""
     yield from _elsewhere(alternative)
     yield from _otherwise(alternative)
     if alternative.group is not None:

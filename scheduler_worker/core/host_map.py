@@ -1,4 +1,4 @@
-"""Facts of all hosts as arrays: cells and agents by position, reports by slot, all as filters read them."""
+"""Holds cells, agents and reported data of all hosts as arrays for the filters and weighers."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,25 +14,25 @@ from scheduler_worker.core.rule import FACTS, UNKNOWN, Alternative, HostFacts, N
 
 NO_AGENT = "has_agent"
 Numbers = npt.NDArray[np.float64]
-NOBODY = 0  # the slot of hosts without a slot
-NEVER = -np.inf  # the time of a heartbeat that has not come
+NOBODY = 0  # the array index shared by hosts without data
+NEVER = -np.inf  # the time of a heartbeat that has not arrived
 FIRST_SLOTS = 1024
-HostKey = tuple[str, str]  # cell and root: a cell reports only its hosts, whatever root it names
+HostKey = tuple[str, str]  # cell and root: a cell can report only its hosts
 MOST_IMAGES = 32
 
 
 class HostMap:
-    """The cell and the agent of each host by its position; an unchanged host is not read again."""
+    """The cell and the agent of each host, as arrays in the sequence of placement's index."""
 
     def __init__(self, source: CandidateSource, cells: Collection[str] | None = None) -> None:
         self.served: Bools = np.zeros(0, np.bool_)  # whether the host has an agent
-        self.cell_at: npt.NDArray[np.intp] = np.zeros(0, np.intp)  # its cell's number
+        self.cell_at: npt.NDArray[np.intp] = np.zeros(0, np.intp)  # the index of the host's cell
         self.mixed: npt.NDArray[np.uint64] = np.zeros(0, np.uint64)
         self.ours: Bools | None = None  # the slice of this scheduler; None: all hosts
         self.cells: dict[str, int] = {}
         self._shared: tuple[object, ...] = ()
         self._source = source
-        self._named = None if cells is None else frozenset(cells)  # of the settings
+        self._named = None if cells is None else frozenset(cells)  # cells in the settings
         self._ours = self._named
         self._known: list[tuple[str, str, str]] = []
         self.by_cell: Ints = np.zeros(0, np.intp)  # the positions of all hosts grouped by cell
@@ -41,7 +41,7 @@ class HostMap:
         self.has_agent = Rule(NO_AGENT, lambda host, alternative: self.why_no_agent(host) or None)
 
     def level(self) -> None:
-        """Apply changes of placement's list of hosts; to be called before each synchronous use."""
+        """Update the arrays after hosts were added or removed; to be called before each synchronous use."""
         if self._named is not None and (ours := self._named.union(self._source.cells)) != self._ours:
             self._ours, self._layout = ours, None
             self._known = [("", "", "")] * len(self._known)
@@ -83,17 +83,17 @@ class HostMap:
 
 
 class HostColumns:
-    """The reported facts, recent builds and failures of hosts, as arrays with one slot for each host."""
+    """The reported data, recent builds and failed builds of hosts as arrays with one index for each host."""
 
     def __init__(self) -> None:
         self.slots: dict[HostKey, int] = {}
         self.states: list[HostState | None] = [None] * FIRST_SLOTS
         self.recent: Numbers = np.zeros(FIRST_SLOTS)
-        self.failures: Numbers = np.zeros(FIRST_SLOTS)  # as they counted at some moment long ago
+        self.failures: Numbers = np.zeros(FIRST_SLOTS)  # weighted as at the time of the last rescaling
         self.heartbeat: Numbers = np.full(FIRST_SLOTS, NEVER)  # the last one, in seconds of listening
-        self.silence: Numbers = np.zeros(FIRST_SLOTS)  # seconds after the last heartbeat: then it is down
+        self.silence: Numbers = np.zeros(FIRST_SLOTS)  # seconds of silence after which the host is down
         self.recorded_down: Numbers = np.zeros(FIRST_SLOTS)  # 1: down by a record, until a heartbeat comes
-        # by kind and name; the float is the value of hosts without a report
+        # (type, name) → values; the float is the value of hosts without a report
         self._columns: dict[tuple[str, str], tuple[Reads, Numbers, float]] = {}
         self._next = 1
         self._free: list[int] = []
@@ -122,7 +122,7 @@ class HostColumns:
                 column[slot] = reads(state)
 
     def forget(self, key: HostKey) -> None:
-        """Delete the reported facts of a host. It keeps its slot: recent builds there still count."""
+        """Delete the reported data of a host. Its array index stays: its recent builds still count."""
         slot = self.slots[key]
         self.states[slot] = None
         self.heartbeat[slot] = NEVER
@@ -130,7 +130,7 @@ class HostColumns:
             column[slot] = unknown
 
     def drop(self, key: HostKey) -> None:
-        """Free the slot of a host in the arrays; it must not be read afterwards, because it is reused."""
+        """Free the array index of a host for another host; the old index must not be used afterwards."""
         self.forget(key)
         slot = self.slots.pop(key)
         self.recent[slot] = self.failures[slot] = self.recorded_down[slot] = 0.0
@@ -143,7 +143,7 @@ class HostColumns:
         return self._column("metric", name, lambda state: state.metrics.get(name, UNKNOWN))
 
     def cached(self, image: str) -> Numbers:
-        """Return 1 for each host that has cached the image, else 0; recent results are kept as arrays."""
+        """Return an array with 1 for each host that has cached the image, and 0 for the others."""
         images = [key for key in self._columns if key[0] == "image"]
         if ("image", image) not in images and len(images) >= MOST_IMAGES:
             for key in images:
@@ -171,18 +171,18 @@ class HostColumns:
 
 
 def numbered(positions: Sequence[int], numbers: Sequence[int], size: int) -> Ints:
-    """Return an array over all positions with the given numbers at the given positions and 0 elsewhere."""
+    """Return an array of `size` zeros with the given numbers at the given indices."""
     found = np.zeros(size, np.intp)
     found[np.array(positions, np.intp)] = np.array(numbers, np.intp)
     return found
 
 
-_NONE = np.float64(0.0)  # what is compared with it can be turned round by ~, which of a Python bool it cannot
+_NONE = np.float64(0.0)  # a comparison with it gives a NumPy bool, which ~ can negate
 
 
 @dataclass(slots=True, eq=False)
 class HostsNow:
-    """The reported state of all hosts, by position in placement's index, valid until the next await."""
+    """The reported state of all hosts in the sequence of placement's index, valid until the next await."""
 
     source: CandidateSource
     columns: HostColumns
@@ -190,7 +190,7 @@ class HostsNow:
     placed: Ints  # the positions of all hosts
     up: Bools  # false: the host is down
     unknown: Bools | None  # up, but without a heartbeat so far; None: the same for all hosts
-    fading: float  # what a failure that was counted as one counts now
+    fading: float  # the present weight of a failure that was counted as 1
     why_down: Callable[[PlacedHost], str]
     _limits: dict[str, list[tuple[str, float]]] = field(default_factory=dict)
     _read: dict[str, Numbers] = field(default_factory=dict)
@@ -219,9 +219,9 @@ class HostsNow:
         )
 
     def fact(self, name: str, otherwise: float) -> Numbers:
-        """Return the values of a reported fact by position. The array is shared: do not write to it."""
+        """Return a reported attribute of all hosts. The array is shared: do not write to it."""
         columns, slots = self.columns, self.slot_at
-        # What is chosen for one class counts for the next, so the first two are not stored.
+        # Choices change the first two during a batch, so these are not cached.
         if name == "sent":
             return columns.recent.take(slots)
         if name == "building":
@@ -266,7 +266,7 @@ class HostsNow:
 
 
 class AllHosts:
-    """The data of all fitting hosts as arrays; a fact with the same value everywhere is one plain number."""
+    """The data of all found hosts: an array, or one number if all hosts have the same value."""
 
     def __init__(self, search: CandidateSearch, now: HostsNow) -> None:
         self._search = search

@@ -1,6 +1,6 @@
-"""The beginning of a move: which moves are refused, the request for a destination, and the first claim.
+"""Starts moves: refuses invalid moves, and makes the request for a destination and its claim.
 
-The claim is made at most once per move id (`begins`). A repeated request is answered from the existing
+Placement accepts the claim only once per move id (`begins`). A repeated request is answered from existing
 allocations.
 """
 
@@ -31,24 +31,24 @@ _NOTHING_ASKED = AlsoAsked()
 
 @dataclass(frozen=True, slots=True)
 class Barred:
-    """The refusal of a move with its reason; `code` is the reason for programs (docs/reasons.md)."""
+    """The refusal of a move; `code` is the reason code for programs (docs/reasons.md)."""
 
     code: str
     why: str
 
 
 class MoveStart(msgspec.Struct, frozen=True, gc=False):
-    """The requested move and the state of its build: everything that the scheduler needs to decide."""
+    """A requested move with the state of its build: all data that the scheduler needs to decide about it."""
 
     asked: MoveRequested
     cell: str
     attempt: int  # of its guest; 0: it has none (unshelve)
     generation: int | None  # generation of its consumer according to its cell; None: it holds nothing
     source: Selection | None  # its present host; None: it has none
-    spec: BuildSpec  # what it is now
+    spec: BuildSpec  # the present spec of the build
     original: AlsoAsked = _NOTHING_ASKED  # host constraints of its boot request
     group: Id | None = None  # the server group it is in, or was in
-    booted: BuildPlaced | None = None  # sent to another cell if the move goes there
+    booted: BuildPlaced | None = None  # the boot message, sent along if the move goes to another cell
 
     @property
     def seeks(self) -> bool:
@@ -68,7 +68,7 @@ class MoveStart(msgspec.Struct, frozen=True, gc=False):
         return msgspec.structs.replace(self.spec, flavor=flavor, image=image)
 
     def request(self) -> BuildRequested:
-        """Return the boot request, under the move's id, that finds the destination in one cell."""
+        """Return a build request that finds the destination of the move; its id is the move's id."""
         asked, original = self.asked, self.original
         hints = msgspec.structs.replace(original.hints or Hints(), group=self.group)
         leaves = () if asked.same_host else tuple(self.current_roots)
@@ -92,7 +92,7 @@ class MoveStart(msgspec.Struct, frozen=True, gc=False):
         )
 
     def claim(self, ways: Sequence[Candidate]) -> ConsumerClaim:
-        """Return the claim that gives the destination to the build and the source to the holder consumer."""
+        """Return the claim of the destination for the build, and of the source for its holder consumer."""
         return ConsumerClaim(
             consumer=self.asked.build,
             generation=self.generation,
@@ -118,7 +118,7 @@ class MoveStart(msgspec.Struct, frozen=True, gc=False):
         decision: Decision | None = None,
         cell: str = "",
     ) -> MovePlaced:
-        """Return the message for the cell of the destination; `cell` is empty for the same cell."""
+        """Return the message for the cell of the destination; `cell` is empty if the cell does not change."""
         asked = self.asked
         return MovePlaced(
             move=asked.move,
@@ -150,12 +150,12 @@ class MoveStart(msgspec.Struct, frozen=True, gc=False):
         return {provider: resources for provider, resources in had.items() if provider in gets}
 
     def stays(self) -> MovePlaced:
-        """Return the message for a move that needs no destination: a rebuild or a shelve."""
+        """Return the message that begins a move without a destination: a rebuild or a shelve."""
         return self.placed(self.generation, self.source if self.asked.kind == "rebuild" else None)
 
 
 def move_start(asked: MoveRequested, stands: BuildStands, cell: str) -> MoveStart | None:
-    """Return the start of a move, if the cell's answer has the state of the build."""
+    """Return the data for starting a move, or None if the cell's answer lacks the state of the build."""
     shelved = asked.kind == "unshelve"
     if not shelved and (stands.chosen is None or stands.generation is None or not stands.attempt):
         return None
@@ -176,7 +176,7 @@ def move_start(asked: MoveRequested, stands: BuildStands, cell: str) -> MoveStar
 
 
 def misread(asked: MoveRequested) -> Barred | None:
-    """Return a refusal for a contradicting or impossible field of a move request, or None."""
+    """Return a refusal if fields of the move request are invalid or contradict each other."""
     kind = asked.kind
     problems = [
         (asked.move == asked.build, "move: it needs an id of its own"),
@@ -209,7 +209,7 @@ def misread(asked: MoveRequested) -> Barred | None:
 
 
 def unready(asked: MoveRequested, stands: BuildStands) -> Barred | None:
-    """Return a refusal if the state of the instance does not permit the move, or None."""
+    """Return a refusal if the instance's state does not permit the move."""
     status, wanted = stands.status, "shelved" if asked.kind == "unshelve" else "active"
     if status == wanted:
         return None
@@ -219,7 +219,7 @@ def unready(asked: MoveRequested, stands: BuildStands) -> Barred | None:
 
 
 def stuck(start: MoveStart, root: Provider | None) -> Barred | None:
-    """Return a refusal if the instance's present host forbids the move (`root` None: it was deleted)."""
+    """Return a refusal if the instance's current host (None: deleted) prevents the move."""
     asked, source = start.asked, start.source
     if source is None:
         return None
@@ -266,12 +266,12 @@ def refused(asked: MoveRequested, reason: str, code: str, decision: Decision | N
 
 
 def taken_back(move: Id) -> Id:
-    """Return the consumer id whose retirement makes sure that a move's claim is undone only once."""
+    """Derive the consumer id whose retirement ensures that a move's claim is undone only once."""
     return str(uuid5(UUID(move), "taken back"))
 
 
 def undoing(placed: MovePlaced, generation: int | None) -> ConsumerClaim:
-    """Return the claim that gives the source's resources back to the instance of a failed move."""
+    """Return the claim that restores a failed move's source allocations to the instance."""
     return ConsumerClaim(
         consumer=placed.build,
         generation=generation,

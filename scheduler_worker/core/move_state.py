@@ -1,15 +1,15 @@
-"""The states of a move as pure steps: until it begins, is refused or waits; and between two cells.
+"""State machines of moves, as pure functions: for the start of a move, and for a move between two cells.
 
-A move begins with one claim under its id or, without a claim, by retiring that id: so it begins once, with
-any number of schedulers and deliveries.
+Placement lets a move begin only once, for any number of schedulers and deliveries: with one claim that names
+the move's id or, without a claim, by retiring this id.
 
     leaving ── ready ──→ arriving ── arrived ──→ done
        │                    ├────── back ─────→ back      the source is claimed again for the instance
        ├── failed ──────────┼─────────────────→ back
        └── deleted ─────────┴────── deleted ──→ deleted
 
-Each transition between cells is decided once. A repeated report leads to the same messages again, because
-the scheduler that decided may have stopped before. A report about the half of another cell changes nothing.
+Each transition between cells is decided once. A repeated report makes the scheduler publish its messages
+again, because it may have stopped before. A report from the wrong cell changes nothing.
 """
 
 from collections.abc import Sequence
@@ -42,12 +42,12 @@ MoveEnd = MoveMessages | ComeAgain | DeadLetterRequest
 
 @dataclass(frozen=True, slots=True)
 class SeenThrough:
-    """The cell's answer that it has begun or completed this move."""
+    """The event that the cell has already begun or completed this move."""
 
 
 @dataclass(frozen=True, slots=True)
 class NotYet:
-    """The state of the build is unknown for the moment; `barred` is the refusal if that lasts."""
+    """The event that the state of the build is unknown now; `barred` is the refusal if it stays unknown."""
 
     barred: Barred
     start: MoveStart | None = None
@@ -55,7 +55,7 @@ class NotYet:
 
 @dataclass(frozen=True, slots=True)
 class Stopped:
-    """The move is refused; `start` is the state from which it would have begun, if it is known."""
+    """The event that the move is refused; `start` is the state of the build, if it is known."""
 
     barred: Barred
     start: MoveStart | None = None
@@ -66,12 +66,12 @@ MoveEvent = MoveStart | Stopped | SeenThrough | End | Released | Retired | Held 
 
 
 class MoveState(msgspec.Struct, frozen=True, gc=False):
-    """Replaced at every step, never changed."""
+    """The state of a move until it begins, is refused or waits. Immutable: each step makes a new one."""
 
     asked: moves.MoveRequested
     start: MoveStart | None = None
-    barred: Barred | None = None  # refused, but not fenced yet
-    again: bool = False  # it has begun before
+    barred: Barred | None = None  # the move is refused, but its id is not retired yet
+    again: bool = False  # an earlier delivery began the move
     park: Park | None = None  # no host has free capacity now, and the move may wait for some
     end: MoveEnd | None = None
 
@@ -81,7 +81,7 @@ class MoveState(msgspec.Struct, frozen=True, gc=False):
 
 
 def step(state: MoveState, event: MoveEvent) -> MoveState:
-    """Return the state of a move after a lookup, a choice of hosts, placement's answer, or its end."""
+    """Return the next state of a move after an event, such as a choice of hosts or placement's answer."""
     match event:
         case MoveStart():
             return replace(state, start=event)
@@ -118,13 +118,13 @@ DECIDED: tuple[HandoverState, ...] = ("done", "back", "deleted")
 
 
 class Handover(Value, frozen=True, kw_only=True):
-    """Replaced at every step, never changed."""
+    """The state of a move between two cells. Immutable: each report makes a new one."""
 
     placed: moves.MovePlaced  # for the cell it goes to; `out_of` is the one it leaves
     state: HandoverState = "leaving"
     by: moves.HandoverReported | None = None
-    generation: int | None = None  # back: of its consumer
-    problem: str = ""  # why what it held could not be had back
+    generation: int | None = None  # in state `back`: the new generation of the consumer
+    problem: str = ""  # why the source's resources could not be claimed again
 
 
 # What comes before the handover changes: return the allocations of the source to the instance, end a build
@@ -142,7 +142,7 @@ def handover(start: MoveStart, placed: moves.MovePlaced, booted: BuildPlaced) ->
 
 
 def judged(order: Handover, report: moves.HandoverReported) -> Handover | Action | None:
-    """Return a handover's state after a report, or what to do first; None if the cell may not report it."""
+    """Return a move's state after a cell's report, or an action to do first; None if it is not permitted."""
     leaving = report.half == "leaving"
     if report.cell != (order.placed.out_of if leaving else order.placed.cell):
         return None
@@ -174,7 +174,7 @@ def owner(order: Handover) -> str:
 
 
 def messages_of(order: Handover, report: moves.HandoverReported | None = None) -> tuple[Outgoing, ...]:
-    """Return the messages for the current state; `report` is the report that they answer."""
+    """Return the messages to publish in the current state; `report` is the report that they answer."""
     if report is not None and report.outcome == "delete":
         delete = BuildDeleteRequested(build=order.placed.build, cell=owner(order), reply_to=report.reply_to)
         return (delete,) if order.state not in ("back", "deleted") else (_progress(order), delete)
@@ -182,7 +182,7 @@ def messages_of(order: Handover, report: moves.HandoverReported | None = None) -
 
 
 def begins(order: Handover) -> tuple[moves.HandoverProgress, ...]:
-    """Return the first messages of a move again: a repeated request means that they may have been lost."""
+    """Return again the first messages of a move whose request was repeated: they may have been lost."""
     return (_progress(order),) if order.state == "leaving" else ()
 
 
@@ -208,7 +208,7 @@ def _progress(order: Handover) -> moves.HandoverProgress:
 
 
 def holding_nothing(order: Handover, *, deleted: bool) -> ReleaseRequested:
-    """Return the release for a build that is shelved again or has ended."""
+    """Return the release of a build that returns to the shelved state or is deleted."""
     return ReleaseRequested(
         consumer=order.placed.build,
         generation=None,
@@ -219,7 +219,7 @@ def holding_nothing(order: Handover, *, deleted: bool) -> ReleaseRequested:
 
 
 def no_consumer(order: Handover) -> moves.HandoverReported:
-    """Return the report that stands for a destination cell which no longer exists: its half has failed."""
+    """Return a report of failure in place of a cell that has no conductor for moves between cells."""
     placed = order.placed
     leaves = order.state == "leaving"
     cell = placed.out_of if leaves else placed.cell

@@ -1,4 +1,4 @@
-"""The state of one request on its way to hosts: instances without a host, and messages to be published."""
+"""The state of a request while it is placed: its instances without a host, and its messages to publish."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -32,10 +32,10 @@ from scheduler_worker.core.rejections import MAX_REFUSED, Shortage
 from scheduler_worker.core.rule import Alternative
 from scheduler_worker.core.scale import Pick
 
-MAX_CHOICES = 600  # in all claims of an order together: a message has an end
+MAX_CHOICES = 600  # in all claims of an order together, to limit the size of the message
 MAX_CHOICES_EACH = 64  # in one of its claims
 MAX_METADATA_BYTES = 64 * 1024
-MAX_SPEC_BYTES = 256 * 1024  # what is built travels on with the hosts and the decision: they must fit as well
+MAX_SPEC_BYTES = 256 * 1024  # the message to the agent must also have space for hosts and decision
 MAX_SPECS_BYTES = 16 * 1024 * 1024  # for all instances of a request together
 
 # Reason for ending a single build; other builds of the request continue.
@@ -50,30 +50,30 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Settled(msgspec.Struct, frozen=True, gc=False):
-    """An instance with a claimed host; its result is published when its alternates are known."""
+    """An instance whose host is claimed; its result is published when its alternates are chosen."""
 
     instance: Id
     cell: str
     chosen: Selection
     generation: int
     decision: Decision
-    alternative_index: int  # of the order's alternatives, the one it was placed by
+    alternative_index: int  # index of the alternative that was placed
     spares: tuple[Candidate, ...] = ()
     lacking: int = 0  # number of alternates still to be found
 
 
 class Order(msgspec.Struct, frozen=True, gc=False):
-    """The state of one request on its way to hosts: an immutable value, replaced at every step."""
+    """The state of a request while it is placed. Immutable: each step makes a new one."""
 
     request: BuildRequested
     alternatives: tuple[Alternative, ...]
     instances: tuple[Id, ...]  # instances without a host that have not ended
     bytes: int  # approximate size of the final messages
-    waited: float = 0.0  # seconds since it was first put off
+    waited: float = 0.0  # seconds since the first retry
     alternative_index: int = 0  # index of the flavor that is being evaluated
     rounds: int = 0  # number of searches so far
     picks: tuple[Pick, ...] = ()  # for the first of the instances, while they are claimed
-    held: tuple[tuple[Id, Held], ...] = ()  # delivered before: the instances hold something already
+    held: tuple[tuple[Id, Held], ...] = ()  # instances that hold allocations after an earlier delivery
     # consumers that were released in the meantime, with their generation
     emptied: tuple[tuple[Id, int], ...] = ()
     settled: tuple[Settled, ...] = ()
@@ -84,12 +84,12 @@ class Order(msgspec.Struct, frozen=True, gc=False):
     considered: int = 0
     obstacle: str = ""  # why it has no host yet
     reason: str = ""  # why the request permanently has no host
-    decision: Decision = Decision()  # and the record of that
+    decision: Decision = Decision()  # the record of why the request permanently has no host
     unexplained: bool = False  # permanently without a host; changes that would help are not computed yet
     shorts: tuple[Shortage, ...] = ()  # why there is no host, for each alternative that was tried
-    more_alternates: int = 0  # than were asked for, if any were
-    move: MoveStart | None = None  # it is one: its id is the order's only instance
-    begun: bool = False  # and has its claim already
+    more_alternates: int = 0  # additional alternates if the request asks for any
+    move: MoveStart | None = None  # set for a move: its id is the order's only instance
+    begun: bool = False  # the move has its claim already
     is_external: bool = False  # another system builds the instances: no id is retired, so it may ask again
     members: tuple[Id, ...] = ()  # of an external order: instances that are in its server group there
     # what instances of an external order hold where the request excludes all hosts: the claim adds to it
@@ -109,7 +109,7 @@ class Order(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def needed(self) -> int:
-        """Return how many more hosts must be found together for this order."""
+        """Return how many more hosts must be found in one evaluation, else no instance is placed."""
         if not self.request.at_least:
             return len(self.instances)
         return min(max(self.request.at_least - len(self.settled), 1), len(self.instances))
@@ -123,7 +123,7 @@ class Order(msgspec.Struct, frozen=True, gc=False):
         return self.refused[-MAX_REFUSED:]
 
     def why_no_host(self) -> str:
-        """Return why no host fits any of the flavors that were tried, as sentences."""
+        """Return the reason why no host fits, as one sentence for each flavor tried."""
         request, several = self.request, len(self.instances)
         first, *further = self.shorts
         reason = first.reason(request, several, self.refusals)
@@ -134,14 +134,14 @@ class Order(msgspec.Struct, frozen=True, gc=False):
         return reason
 
     def claims(self) -> tuple[ConsumerClaim, ...]:
-        """Return one claim for each picked instance: for the first of its hosts that fits."""
+        """Return one claim for each picked instance; placement takes the first of its hosts that fits."""
         request, holdings = self.request, dict(self.holdings)
         if self.move is not None:
             return tuple([self.move.claim(pick.choices) for pick in self.picks])
         claims = []
         for instance, pick in zip(self.instances, self.picks, strict=False):
             choices = [Choice(way.allocations, way.shapes) for way in pick.choices]
-            if (held := holdings.get(instance)) is not None:  # a provider that both name counts once
+            if (held := holdings.get(instance)) is not None:  # a provider in both counts once
                 choices = [Choice({**each.allocations, **held.allocations}, each.shapes) for each in choices]
             claims.append(
                 ConsumerClaim(
@@ -161,13 +161,13 @@ class Order(msgspec.Struct, frozen=True, gc=False):
         return frozenset(self.alternatives[0].question.not_roots) if self.alternatives else frozenset()
 
     def fences(self) -> tuple[Fence, ...]:
-        """Return the consumers to retire: released consumers, else all instances without a host."""
+        """Return the consumers to retire: consumers that became empty, or all instances without a host."""
         if self.emptied:
             return tuple([Fence(instance, number, given_back(instance)) for instance, number in self.emptied])
         return tuple([Fence(instance, None, self.reason) for instance in self.instances])
 
     def messages(self) -> list[BuildPlaced | BuildUnplaceable]:
-        """Return the messages that end the placing of a request, with a result for each instance."""
+        """Return the final messages of a request, which contain a result for each instance."""
         request = self.request
         messages: list[BuildPlaced | BuildUnplaceable] = []
         for settled in self.settled:
@@ -193,7 +193,7 @@ class Order(msgspec.Struct, frozen=True, gc=False):
         return messages
 
     def move_message(self, move: MoveStart) -> MovePlaced | MoveRefused:
-        """Return the message that ends the placing of a move: placed or refused."""
+        """Return the final message of a move: placed or refused."""
         for settled in self.settled:
             alternates = tuple([selection_of(spare) for spare in settled.spares])
             return move.placed(settled.generation, settled.chosen, alternates, settled.decision, settled.cell)
@@ -208,7 +208,7 @@ Begins = tuple[Order, Begun]  # an order, and its first event
 def unplaceable(
     request: BuildRequested, instances: tuple[Id, ...], reason: str, decision: Decision
 ) -> BuildUnplaceable:
-    """Return the message that ends instances of a request without a host."""
+    """Return the message that these instances cannot be placed, for this reason."""
     return BuildUnplaceable(
         request=request.request,
         instances=instances,
@@ -219,7 +219,7 @@ def unplaceable(
 
 
 def also_asked(request: BuildRequested) -> AlsoAsked | None:
-    """Return the demands on the host (zone, hints, ...) that a decision must record, if there are any."""
+    """Return the request's constraints on the host (zone, hints, ...) for the decision record."""
     hints = None if request.hints == _NO_HINTS else request.hints
     asked = _further_fields(request)
     if hints is None and not any(asked):
@@ -241,7 +241,7 @@ def selection_of(way: Candidate) -> Selection:
 
 
 def spec_of(request: BuildRequested, alternative_index: int = 0) -> BuildSpec:
-    """Return what an agent needs to know of a build, with the requested flavor (0) or an alternative one."""
+    """Return the data of a build for its agent, with the requested flavor (0) or an alternative flavor."""
     return BuildSpec(
         flavor=request.or_else[alternative_index - 1] if alternative_index else request.flavor,
         image=request.image,
@@ -253,7 +253,7 @@ def spec_of(request: BuildRequested, alternative_index: int = 0) -> BuildSpec:
 
 
 def refusals_of(pick: Pick, refusals: Sequence[Refusal]) -> tuple[list[str], set[str]]:
-    """Return placement's refusals as texts, and the refused providers to avoid (not just changed ones)."""
+    """Return placement's refusals as texts, and the providers to avoid, which lack capacity or a trait."""
     texts, avoid = [], set()
     for way, refusal in zip(pick.choices, refusals, strict=False):
         texts.append(f"{way.host}: {refusal}")
@@ -263,7 +263,7 @@ def refusals_of(pick: Pick, refusals: Sequence[Refusal]) -> tuple[list[str], set
 
 
 def too_much(request: BuildRequested, size: int, together: int) -> str:
-    """Return why a request is too large to be sent to agents, naming the field; empty if it is not."""
+    """Return why a request is too large to be sent to agents, or an empty string if it is small enough."""
     metadata = len(_encode(request.metadata)) if size > MAX_METADATA_BYTES else 0
     if metadata > MAX_METADATA_BYTES:
         return f"metadata: {metadata} bytes, at most {MAX_METADATA_BYTES}"
@@ -278,12 +278,12 @@ def too_much(request: BuildRequested, size: int, together: int) -> str:
 
 
 def size_of(request: BuildRequested) -> int:
-    """Return the bytes of a build's spec with the largest flavor of its request."""
+    """Return the size in bytes of a build's spec with the largest flavor of its request."""
     return max([len(_encode(spec_of(request, index))) for index in range(len(request.or_else) + 1)])
 
 
 def without_placed(order: Order, results: Sequence[ClaimResult]) -> Order:
-    """Return the order after a repeated delivery, without instances that hold hosts or have ended."""
+    """Drop instances from a redelivered order that already hold a host or have ended."""
     left: list[Id] = []
     obstacle = "its other instances were placed or ended before"
     order = structs.replace(order, obstacle=obstacle, alternative_index=0, shorts=())
@@ -296,7 +296,7 @@ def without_placed(order: Order, results: Sequence[ClaimResult]) -> Order:
 
 
 def placed_before(order: Order, instance: Id, result: Held | Retired) -> Order:
-    """Return the order; an instance that holds allocations or has ended gets its result again."""
+    """Apply placement's record of an instance that was handled by an earlier delivery of the request."""
     if order.is_external and isinstance(result, Held) and order.excluded_roots.issuperset(result.roots):
         return structs.replace(
             order, holdings=(*order.holdings, (instance, result)), instances=(*order.instances, instance)
@@ -311,7 +311,7 @@ def placed_before(order: Order, instance: Id, result: Held | Retired) -> Order:
         case Retired(unplaceable=True, why=why) if why in (CANCELLED, DELETED):
             return structs.replace(order, unwanted=(*order.unwanted, (instance, why)))
         case Retired(unplaceable=True, why=why):
-            if order.move is not None and why != order.reason:  # what was decided now is not why
+            if order.move is not None and why != order.reason:  # the present decision is not the reason
                 order = structs.replace(order, decision=Decision())
             return ended(order, instance, why)
         case Retired():
@@ -329,7 +329,7 @@ def ended(order: Order, instance: Id, reason: str) -> Order:
 def spares_of(
     pick: Pick, way: Candidate, excluding: frozenset[str], avoid: set[str], several: int
 ) -> tuple[Candidate, ...]:
-    """Return further hosts of the claimed host's cell, chosen together with it, that can still be claimed."""
+    """Return alternates in the claimed host's cell from the chosen hosts, without refused hosts."""
     found: dict[str, Candidate] = {}
     for spare in (*pick.spares, *pick.choices):
         if spare.cell != way.cell or spare.root in excluding or spare.root in found:

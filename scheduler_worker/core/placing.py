@@ -1,12 +1,12 @@
-"""Placing one request, as a pure state machine: state and event → next state and effects.
+"""Places one request, as a pure state machine: state and event → next state and effects.
 
     looking ─ chosen → claiming ─ all claimed ──────→ (more alternates, if some are missing) → published
        ↑ └── no host: the next flavor; retry later; wait; or fence and publish the end
        ├── refused: the reservation is released, and refused hosts are avoided
        └── delivered before: instances with allocations are located and published again, the rest continue
 
-A request is reported as unplaceable only after placement has fenced its instances, so a second delivery can
-never place an instance that has ended. An order waits for one kind of effect at a time.
+A request is reported as unplaceable only after placement has retired its instances, so a second delivery
+cannot place an instance that has ended. An order waits for the result of one effect at a time.
 """
 
 from collections.abc import Mapping, Sequence
@@ -36,8 +36,8 @@ from scheduler_worker.core.order import (
 from scheduler_worker.core.rejections import Shortage
 
 ROUNDS = 5  # searches without a pause
-PATIENCE = 30.0  # how long a request waits for what passes by itself
-LONGEST_PAUSE = 5.0  # seconds between two searches of a request that has waited for longer than that
+PATIENCE = 30.0  # seconds that a request waits for a temporary obstacle
+LONGEST_PAUSE = 5.0  # maximum seconds between two searches of a waiting request
 SOON = 0.1, 0.5
 AT_ONCE = 0.05, 0.2
 
@@ -45,7 +45,7 @@ Step = tuple[Order, events.Effects]
 
 
 def step(order: Order, event: events.Event, patience: float) -> Step:
-    """Return the order's next state and its effects; it may wait `patience` seconds for capacity."""
+    """Return the order's next state and effects; it may wait `patience` seconds for capacity."""
     match event:
         case events.Begun(refusal=""):
             return _next(order, patience)
@@ -106,7 +106,7 @@ def _next(order: Order, patience: float) -> Step:
 
 
 def _no_host(order: Order, short: Shortage, patience: float) -> Step:
-    """Let the order try its next flavor; after the last flavor let it wait, retry or fail."""
+    """Try the order's next flavor; if all flavors have been tried, let the order wait, retry or fail."""
     order = replace(order, shorts=(*order.shorts, short))
     if order.alternative_index + 1 < len(order.alternatives):
         return replace(order, alternative_index=order.alternative_index + 1), (Need.HOSTS,)
@@ -187,7 +187,7 @@ def _also(before: events.Effects, then: Step) -> Step:
 
 
 def _outdated(order: Order, result: ClaimResult, patience: float) -> Step:
-    """Handle the refused claim of a move whose build has changed since its cell reported it."""
+    """Handle a refused claim of a move: the build has changed since its cell reported its state."""
     match result:
         case Retired(why=why, unplaceable=False) if why != BEGUN:  # the build, not the move
             return _next(_fail(order, f"it has ended: {why}", Decision(code="status")), patience)
@@ -243,7 +243,7 @@ def _settle(order: Order, claimed: Sequence[Claimed], patience: float) -> Step:
 
 
 def _located(order: Order, places: Mapping[Id, ClaimPlace | None], patience: float) -> Step:
-    """Publish the results of instances that hold a host already again, with present alternates."""
+    """Publish again the results of instances that already hold a host, with newly chosen alternates."""
     effects: list[events.Effect] = []
     holding, order = order.held, replace(order, held=())
     for instance, result in holding:

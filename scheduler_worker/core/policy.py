@@ -1,4 +1,4 @@
-"""An operator's choice of filters and weighers by names and options, and how the best host is selected."""
+"""Creates the policy of filters and weighers from the names and options in the settings."""
 
 import inspect
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
@@ -18,10 +18,10 @@ from scheduler_worker.core.rules import DEFAULT_RULES, RULES, RULES_CALLED, RULE
 from scheduler_worker.core.rules.state import GROUP
 from scheduler_worker.core.weighing import WEIGHERS, WEIGHERS_CALLED, WEIGHERS_OF_OTHERS
 
-Options = Mapping[str, Mapping[str, Any]]  # of a rule or weigher, by its name
+Options = Mapping[str, Mapping[str, Any]]  # name of a filter or weigher → its options
 Names = Iterable[str] | Mapping[str, float] | None  # None: the defaults
 Made = Callable[..., Any]  # makes a filter or weigher, or is one
-Custom = Mapping[str, Made]  # an operator's functions, by what he calls them: module:function
+Custom = Mapping[str, Made]  # an operator's functions by their names `module:function`
 
 EVERYTHING = "*"  # all fields of a request: for a function that does not declare which it reads
 _HEEDED_BY = {
@@ -47,7 +47,7 @@ class _Kind(NamedTuple):
     word: str
     type: type[Rule] | type[Weigher]
     built_in: Mapping[str, Made]
-    called: Mapping[str, tuple[str, ...]]  # by other schedulers
+    called: Mapping[str, tuple[str, ...]]  # names in other schedulers
     needless: Mapping[str, str]
     from_plain: Made
 
@@ -64,7 +64,7 @@ _WEIGHERS = _Kind("weigher", Weigher, WEIGHERS, WEIGHERS_CALLED, WEIGHERS_OF_OTH
 
 
 def rules_named(names: Iterable[str] | None, options: Options, custom: Custom) -> tuple[Rule, ...]:
-    """Return the named filters in their order, or the default filters for None."""
+    """Return the filters with these names in this sequence, or the default filters for None."""
     found: dict[str, Rule] = {}
     for _, rule in _named(_FILTERS, DEFAULT_RULES if names is None else names, options, custom):
         found.setdefault(rule.name, rule)
@@ -72,7 +72,7 @@ def rules_named(names: Iterable[str] | None, options: Options, custom: Custom) -
 
 
 def weighers_named(names: Names, options: Options, custom: Custom) -> tuple[Weigher, ...]:
-    """Return the named weighers, with the multipliers of a mapping, or the default weighers for None."""
+    """Return the weighers with these names (None: the defaults); a mapping also sets multipliers."""
     found: dict[str, Weigher] = {}
     multipliers = names if isinstance(names, Mapping) else {}
     for name, weigher in _named(_WEIGHERS, WEIGHERS if names is None else names, options, custom):
@@ -85,7 +85,6 @@ def weighers_named(names: Names, options: Options, custom: Custom) -> tuple[Weig
 
 
 def _named(kind: _Kind, names: Iterable[str], options: Options, custom: Custom) -> Iterator[tuple[str, Any]]:
-    """Yield each filter or weigher with the name by which an operator enabled it."""
     for chosen in names:
         last = chosen.rsplit(".", 1)[-1]
         if chosen in kind.built_in or chosen in custom:
@@ -168,8 +167,8 @@ class ChoicePolicy:
     weighers: tuple[Weigher, ...] = field(default_factory=lambda: weighers_named(None, {}, {}))
     # cells with a conductor in the settings; registered cells are added; None: any
     cells: frozenset[str] | None = None
-    subset: int = 1  # among how many of the best one is drawn
-    near: float = 0.0  # scores within this are alike, and then chance decides
+    subset: int = 1  # number of best hosts from which one is drawn at random
+    near: float = 0.0  # scores with at most this difference are equal; a hash decides between them
 
     @classmethod
     def from_names(
@@ -184,9 +183,9 @@ class ChoicePolicy:
         subset: int = 1,
         near: float = 0.0,
     ) -> "ChoicePolicy":
-        """Return the policy for names of filters and weighers, or the defaults for None.
+        """Return the policy for names of filters and weighers, or for the defaults if they are None.
 
-        Weighers may be a mapping from names to multipliers. `options` are by name of a filter or weigher.
+        Weighers may be a mapping from names to multipliers. `options` is a mapping from names to options.
         """
         given: dict[str, Mapping[str, Any]] = dict(options or {})
         if max_builds is not None:
@@ -210,23 +209,23 @@ class ChoicePolicy:
 
     @cached_property
     def packs(self) -> bool:
-        """Return whether fuller hosts weigh more, so that all requests prefer the same hosts."""
+        """Return whether weighers prefer full hosts, so that all requests compete for the same hosts."""
         return any(each.name in ("ram", "cpu", "disk") and each.multiplier < 0 for each in self.weighers)
 
     def rules_for(self, alternative: Alternative) -> list[Rule]:
-        """Return the filters that apply to a request. A forced host skips filters, unless it is down."""
+        """Return the filters that apply to a request. For a forced host only the filter `up` applies."""
         forced = alternative.request.forced_host
         return [rule for rule in self.rules if (rule.name == "up" if forced else rule.concerns(alternative))]
 
     def unheeded(self, request: BuildRequested) -> tuple[str, ...]:
-        """Return a sentence for each scheduler hint of a request that no enabled filter reads."""
+        """Return a warning sentence for each scheduler hint of a request that no enabled filter reads."""
         on = {rule.name for rule in self.rules}
         given = [(hint, name) for hint, name in _HEEDED_BY.items() if getattr(request.hints, hint)]
         off = [(hint, name) for hint, name in given if name not in on]
         return tuple(f"hints.{hint}: no rule uses it: the filter {name} is off" for hint, name in off)
 
     def kind(self, alternative: Alternative) -> Hashable:
-        """Return the equivalence class: alternatives of one class are equal in all that evaluations read."""
+        """Return the equivalence class of a request, as a key for comparison."""
         values = tuple([read(alternative) for read in self._reads])
         question = msgspec.structs.replace(alternative.question, seed="")
         forced = bool(alternative.request.forced_host)
@@ -235,7 +234,7 @@ class ChoicePolicy:
 
     @cached_property
     def of_candidates(self) -> WeightedCandidates:
-        """Return the multipliers and functions that order the allocation candidates of one host."""
+        """Return the multipliers and functions that sort the allocation candidates of one host."""
         return [
             (weigher.multiplier, weigher.of_candidate)
             for weigher in self.weighers
@@ -264,18 +263,18 @@ def _reader(name: str) -> Callable[[Alternative], Any]:
 
 
 class Choosable(msgspec.Struct, frozen=True, kw_only=True):
-    """A filter or weigher that an operator can enable, with its present options."""
+    """A filter or weigher that an operator can enable, with its current options."""
 
     name: str
     says: str
     on: bool
-    options: dict[str, Any]  # as they are in force
+    options: dict[str, Any]  # the options in use
     called: tuple[str, ...] = ()  # its names in other schedulers
     multiplier: float | None = None  # of a weigher
 
 
 def all_rules(policy: ChoicePolicy, options: Options, custom: Custom) -> list[Choosable]:
-    """Return the enabled filters in their order, then all other filters."""
+    """Return the enabled filters in the sequence of the settings, then the other filters."""
     return _choosable(_FILTERS, [rule.name for rule in policy.rules], options, custom)
 
 

@@ -1,6 +1,6 @@
-"""One evaluation of all hosts for equal requests, from which hosts are handed out best first.
+"""Evaluates all hosts once for equal requests, and chooses the best hosts one after another.
 
-A host that is handed out is reserved immediately, and sorted in again by its remaining capacity.
+A chosen host is reserved immediately, and sorted again by its remaining capacity.
 """
 
 from collections import deque
@@ -23,7 +23,7 @@ WAYS_OF_THE_NEXT = 4  # allocation candidates of each host after the best one
 
 
 class Ranking:
-    """One evaluation of all hosts for equal requests; nothing may be awaited while it is used."""
+    """One evaluation of all hosts for equal requests; its user must not await anything meanwhile."""
 
     def __init__(self, found: FoundHosts, promises: HasReservations, seed: str) -> None:
         self.alternative = alternative = found.alternative
@@ -58,7 +58,7 @@ class Ranking:
         avoid: Collection[str] = (),
         draw: Callable[[int], int] | None = None,
     ) -> Pick | None:
-        """Choose the best host and count it as used; the next best follow, in case placement refuses it.
+        """Choose and reserve the best host; the pick also names the next best, in case placement refuses it.
 
         Hosts that require a provider in `avoid` are chosen only if no other host fits.
         """
@@ -102,7 +102,7 @@ class Ranking:
         return pick
 
     def put_back(self, picks: Collection[Pick]) -> None:
-        """Release picked hosts as if they had never been chosen."""
+        """Release the reservations of chosen hosts, which then can be chosen again."""
         found, order = self.found, self._order
         for pick in picks:
             self._reservations.drop(pick.reservation)
@@ -118,7 +118,7 @@ class Ranking:
     def spares(
         self, cell: str, several: int, excluding: Collection[str], avoid: Collection[str] = ()
     ) -> tuple[Candidate, ...]:
-        """Return the next best hosts of a cell as alternates; each counts as fuller afterwards."""
+        """Return the next best hosts of a cell as alternates; each named host scores lower afterwards."""
         if not several:
             return ()
         spares = self._spares.get(cell)
@@ -128,7 +128,7 @@ class Ranking:
         return spares.take(several, excluding, avoid)
 
     def admitted(self, beyond: int = -1) -> Sequence[int]:
-        """Return the positions after `beyond` of the hosts that pass all filters on arrays."""
+        """Return the array indices of the hosts after `beyond` that all array filters accept."""
         first = np.searchsorted(self.found.positions[self._order.admitted], beyond, side="right")
         indices: list[int] = self._order.admitted[first:].tolist()
         return indices
@@ -148,7 +148,7 @@ class Ranking:
         return None
 
     def _changed(self, index: int, its_tie: int, way: Candidate) -> None:
-        """Weigh a chosen or released host again, and put it at its new position in the order."""
+        """Weigh a host again after its capacity was reserved or released, and sort it in by its new score."""
         self.turns += 1
         found, order, recorder = self.found, self._order, self._recorder
         found.forget(index)
@@ -166,11 +166,11 @@ class Ranking:
 
 
 class AlternatesOfCell:
-    """The alternates that one evaluation names for builds of a cell. No capacity is reserved for them.
+    """Names alternates for builds of one cell, from one evaluation. No capacity is reserved for them.
 
-    They are the next best hosts, each counted as fuller once it is named.
-    While packing, the next best hosts are full before they are needed, and a cell cannot request more. So of
-    two or more alternates, tight hosts are replaced by some of the emptiest hosts of the cell.
+    The next best hosts are named; each counts as fuller once it is named. If weighers prefer full hosts, the
+    next best may be full before they are needed, and a cell cannot request more. So of two or more
+    alternates, nearly full hosts are replaced by some of the emptiest hosts of the cell.
     """
 
     def __init__(
@@ -181,7 +181,7 @@ class AlternatesOfCell:
         self._capacities = capacities
         self._weights = weights
         self._cell = cell
-        self._sorted: list[Entry] = []  # hosts of the cell in the order of the beginning
+        self._sorted: list[Entry] = []  # hosts of the cell as the first evaluation sorted them
         self._at = 0
         self._heap: list[Entry] = []
         self._named: dict[int, int] = {}
@@ -231,7 +231,7 @@ class AlternatesOfCell:
         return has >= self._enough
 
     def _next_emptiest(self, taken: Collection[str], avoid: Collection[str]) -> Candidate | None:
-        """Return hosts with much free capacity in turn, so that builds do not all name the same alternate."""
+        """Return the next of the emptiest hosts in turn, so that builds name different alternates."""
         if self._roomy is None:
             assert self._enough is not None  # computed before any alternate is replaced
             self._roomy = deque(self._capacities.emptiest(self._cell, self._enough))
@@ -246,7 +246,7 @@ class AlternatesOfCell:
         return None
 
     def moved(self, index: int) -> None:
-        """Update the capacity of a host that was chosen or released."""
+        """Read the capacity of a host again, because it was chosen or released."""
         now = self._order.moved[index]
         named = self._named.get(index)
         if named:
@@ -273,7 +273,7 @@ class AlternatesOfCell:
                 return entry
 
     def _name(self, entry: Entry, way: Candidate) -> None:
-        """Count a host as fuller after naming it as an alternate, so that it is not named too often."""
+        """Count a host as fuller because it was named as an alternate, so that it is not named too often."""
         outside, worth, chosen, its_tie, index = entry
         self._named[index] = named = self._named.get(index, 0) + 1
         free = way.free

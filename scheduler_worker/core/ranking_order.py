@@ -1,8 +1,8 @@
-"""The order of the hosts of one ranking: best first, sorted page by page only as far as it is read.
+"""Sorts the hosts of one ranking, best first, page by page: only as many hosts as are read.
 
-A host whose weight has changed is sorted in again; its earlier entries are outdated and skipped. Among equals
-a hash of the host decides. Each scheduler prefers the hosts for which the hash of both names is highest
-(rendezvous hashing): if a scheduler starts or stops, only its slice changes.
+A host whose weight has changed is sorted in again; its earlier entries are outdated and skipped. If scores
+are equal, a hash of the host decides. Rendezvous hashing of schedulers and hosts gives each scheduler a share
+of the hosts that it prefers: if a scheduler starts or stops, only its own share changes.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -27,28 +27,28 @@ Uints = npt.NDArray[np.unsignedinteger[Any]]
 Hashes = npt.NDArray[np.uint64]
 
 _WORD = 2**64 - 1
-_DROPPED = 11  # bits: what is left is exact as a float, too
+_DROPPED = 11  # bits dropped so that a float represents the hash exactly
 _GOLDEN = 0x9E3779B97F4A7C15
 _FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 
 FIRST_PAGE = 64
 GROWTH = 2  # each page is so many times as long as the one before
 AHEAD = 8  # pages that are separated from the rest in one step: the next pages are found among few hosts
-ALIKE = 2  # so many times a page is taken as it is, rather than cut among equals
+ALIKE = 2  # a page may be this many times too long rather than be cut between equal scores
 # Hosts of a later tier are chosen only if no host of an earlier tier is left.
 OUR_HOSTS, THEIR_HOSTS, UNKNOWN_HOSTS = range(3)  # of other schedulers' shares; without a heartbeat so far
 Entry = tuple[int, float, int, int, int]  # least first: tier, −worth, how often chosen, tie, index
-_NOBODY: Entry = (UNKNOWN_HOSTS + 1, 0.0, 0, 0, -1)  # after everybody
+_NOBODY: Entry = (UNKNOWN_HOSTS + 1, 0.0, 0, 0, -1)  # after all hosts
 
 
 def mixed(root: str) -> int:
-    """Return a hash of the host's number."""
+    """Return a hash of a text, such as the root id of a host."""
     return int.from_bytes(blake2b(root.encode(), digest_size=8).digest())
 
 
-@lru_cache(maxsize=64)  # of one seed it is asked again and again
+@lru_cache(maxsize=64)  # called repeatedly with the same seed
 def factor(seed: str) -> int:
-    """Return an odd factor derived from a seed: multiplying by it keeps distinct numbers distinct."""
+    """Derive an odd number from a seed: multiplied by it, distinct 64-bit hashes stay distinct."""
     return mixed(seed) | 1
 
 
@@ -61,12 +61,12 @@ def ties(seed: str, mixed_roots: Uints) -> Uints:
 
 
 def drawn(seed: str, build: str, among: int) -> int:
-    """Return which of several equally good hosts a build gets: the same one for the same seed."""
+    """Return which of `among` equally good hosts a build gets, derived from the seed and the build."""
     return mixed(f"{seed} {build}") % among if among > 1 else 0
 
 
 def slice_of(hashes: Hashes, schedulers: Sequence[str], scheduler: str) -> Bools | None:
-    """Return a mask of the hosts that this scheduler prefers, or None if it is the only scheduler."""
+    """Return a mask of this scheduler's share of the hosts, or None if no other scheduler runs."""
     other_schedulers = [name for name in schedulers if name != scheduler]
     if not other_schedulers:
         return None
@@ -87,12 +87,12 @@ def _weights(hashes: Hashes, name: str) -> Hashes:
 
 
 def best_value(worths: Floats, count: int) -> float:
-    """Return the lowest score among the best `count` hosts."""
+    """Return the score of the last of the `count` best hosts."""
     return float(np.partition(worths, worths.size - count)[worths.size - count])
 
 
 class Frontier:
-    """Hosts in the order of their weights and ties, sorted page by page only as far as they are read."""
+    """Sorts hosts by score and hash in pages, and only as many pages as are read."""
 
     def __init__(self, worth: Floats, among: Ints, ties: Callable[[Ints], Uints]) -> None:
         self._worth = worth
@@ -102,7 +102,7 @@ class Frontier:
         self._page = FIRST_PAGE
 
     def page(self) -> tuple[Ints, Uints]:
-        """Return the next best indices in order, with their ties; empty after the last page."""
+        """Return the array indices of the next best hosts and their hashes; empty after the last page."""
         page, self._page = self._page, self._page * GROWTH
         if self._near.size < page and self._far.size:
             nearer, self._far = self._split(self._far, AHEAD * page)
@@ -115,7 +115,7 @@ class Frontier:
     def _split(self, among: Ints, several: int) -> tuple[Ints, Ints]:
         if among.size <= ALIKE * several:
             return among, among[:0]
-        # Where it is all of them they are in their order still.
+        # If all hosts are taken, they are sorted already.
         worths = self._worth if among.size == self._worth.size else self._worth.take(among)
         edge = best_value(worths, several)
         within = worths >= edge
@@ -132,7 +132,7 @@ class Frontier:
 
 
 class HostOrder:
-    """The order of the hosts of one evaluation, best first, as indices into the search's arrays."""
+    """The hosts of one evaluation, sorted best first, as indices into the search's arrays."""
 
     def __init__(
         self, seed: str, hosts: "HostMap", positions: Ints, worths: Floats, tiers: Ints | None, admitted: Ints
@@ -151,11 +151,11 @@ class HostOrder:
         if tiers is not None:
             slices = [admitted[tiers[admitted] == tier] for tier in range(UNKNOWN_HOSTS + 1)]
         self._orders = [(tier, Frontier(worths, indices, self.ties)) for tier, indices in enumerate(slices)]
-        self._sorted: list[Entry] = []  # the hosts of the beginning that have been sorted so far
-        self._of_cell: dict[int, list[Entry]] = {}  # the same by cell
-        self._at = 0  # so far they were handed out
+        self._sorted: list[Entry] = []  # the hosts of the first evaluation that are sorted so far
+        self._of_cell: dict[int, list[Entry]] = {}  # the sorted hosts by cell
+        self._at = 0  # number of sorted hosts that were returned
         self._left: list[Entry] = []  # hosts that were evaluated and not chosen, the last first
-        self._heap: list[Entry] = []  # hosts that were handed out or released, with their present weight
+        self._heap: list[Entry] = []  # hosts that were chosen or released, with their present weight
 
     def tier(self, index: int) -> int:
         return OUR_HOSTS if self._tiers is None else self._tiers.item(index)
@@ -183,7 +183,7 @@ class HostOrder:
                 return entry
 
     def pop_left(self, several: int) -> list[Entry]:
-        """Return hosts that were evaluated before and not chosen, if enough of them are still the best."""
+        """Return hosts that earlier choices evaluated but did not use, if enough are still the best."""
         left, heap = self._left, self._heap
         if not left or (heap and heap[0] <= left[-several:][0]):
             return []
@@ -192,12 +192,12 @@ class HostOrder:
         return best
 
     def leave(self, entries: Sequence[Entry]) -> None:
-        """Return evaluated hosts to the order; their filter results stay valid until `evaluate_again`."""
+        """Put unused hosts back; their filter results stay valid until `evaluate_again` is called."""
         self._left += entries
         self._left.sort(reverse=True)
 
     def evaluate_again(self) -> None:
-        """Evaluate again, because they may have changed, the hosts that were evaluated and not chosen."""
+        """Let the filters evaluate the unused hosts again, because they may have changed."""
         self.push(self._left)
         self._left.clear()
 
@@ -210,7 +210,7 @@ class HostOrder:
         heappush(self._heap, entry)
 
     def of_cell(self, cell: str, beyond: int) -> list[Entry]:
-        """Return more than so many hosts of a cell, or all of them, in the order of the first evaluation."""
+        """Return a cell's hosts as the first evaluation sorted them; more than `beyond` hosts if possible."""
         number = self._hosts.number(cell)
         while len(self._of_cell.get(number, ())) <= beyond and self._turn_page():
             pass
@@ -237,7 +237,7 @@ class HostOrder:
 
 
 def tiers_of(positions: Ints, ours: Bools | None, unknown: Bools | None) -> Ints | None:
-    """Return the tier of each host (unknown hosts in the last), or None if all are in one tier."""
+    """Return each host's tier (this scheduler's, other, or unknown hosts), or None if all are equal."""
     tiers: Ints | None = None
     if ours is not None:
         tiers = np.where(ours[positions], OUR_HOSTS, THEIR_HOSTS)
@@ -251,12 +251,12 @@ def _ties_of(seed: str, hosts: "HostMap", positions: Ints, indices: Ints) -> Uin
     return ties(seed, hosts.mixed.take(positions.take(indices)))
 
 
-EMPTIEST = 64  # of a cell, how many are named as alternates by turns
+EMPTIEST = 64  # hosts of a cell that take turns as alternates
 
 
 @dataclass(eq=False)
 class CapacityByHost:
-    """The number of further instances that each admitted host could take, by the index of the host."""
+    """Computes for each accepted host the number of further instances that it could take."""
 
     found: "FoundHosts"
     order: HostOrder
@@ -270,7 +270,7 @@ class CapacityByHost:
 
     @cached_property
     def at_most(self) -> float:
-        """Return an upper bound for the capacity of every host."""
+        """Return an upper limit for the number of instances that any host could take."""
         return max(min([free.max(initial=0.0) // amount for free, amount in self._counted], default=inf), 0.0)
 
     def of(self, index: int) -> float:
@@ -282,7 +282,7 @@ class CapacityByHost:
         return 0.0 if number is None or number >= len(most) else most[number]
 
     def emptiest(self, cell: str, least: float) -> list[int]:
-        """Return at most 64 hosts of the cell with the largest capacity, `least` or more, in random order."""
+        """Return up to 64 random hosts of a cell among those with the most capacity, at least `least`."""
         positions, in_order = self._where_is(cell), self._in_order
         indices, capacities = in_order.indices[positions], in_order.capacities[positions]
         several = min(indices.size // 4 + 1, EMPTIEST)
@@ -309,7 +309,7 @@ class CapacityByHost:
         capacities: Floats = np.full(len(positions), np.inf)
         for free, amount in self._counted:
             np.minimum(capacities, free / amount, out=capacities)
-        # Of whole numbers below 2⁵³ the same as //, and quicker.
+        # Equal to // for whole numbers below 2⁵³, and faster.
         np.floor(capacities, out=capacities)
         at: Ints = np.full(len(hosts.served), -1, np.intp)
         at[positions if len(admitted) == len(positions) else positions.take(admitted)] = admitted
@@ -327,9 +327,9 @@ class CapacityByHost:
 
 @dataclass(frozen=True, slots=True)
 class _ByCell:
-    """The capacities of hosts, grouped by cell."""
+    """The accepted hosts grouped by cell, with the number of instances that each could take."""
 
     indices: Ints
     capacities: Floats
     first_of: list[int]  # cell number → where its hosts begin
-    most: list[float]  # cell number → the room of its emptiest
+    most: list[float]  # cell number → the capacity of its emptiest host

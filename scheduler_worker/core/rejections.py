@@ -1,5 +1,5 @@
-"""Explains an evaluation without a host: how many hosts each constraint removed, which came closest, and the
-reason as a sentence.
+"""Explains why no host fits: counts the hosts that each constraint removed, finds the hosts that came
+closest, and states the reason as a sentence.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,8 +17,8 @@ from scheduler_worker.core.fitting import FoundHosts
 from scheduler_worker.core.host_map import NO_AGENT
 from scheduler_worker.core.rule import Alternative, Rule
 
-NEAREST = 5  # near misses a record names
-NEAREST_BEYOND = 16  # near misses asked of placement: filters leave some out
+NEAREST = 5  # hosts in a record that nearly fit
+NEAREST_BEYOND = 16  # nearly fitting hosts to request from placement: filters reject some
 EXAMPLES = 3  # hosts named for each constraint
 MAX_REFUSED = 16  # how many refusals a record keeps
 # Codes of removals that are about the state of hosts, as the sentence names them; empty: by the constraint.
@@ -35,23 +35,23 @@ CLOSED = frozenset({"disabled", "down", "tenant", NO_AGENT})  # codes of hosts t
 
 @dataclass(frozen=True, slots=True)
 class Shortage:
-    """The result of an evaluation without a host, shared by all equal requests."""
+    """The reason why no host fits, shared by all equal requests of one evaluation."""
 
     considered: int = 0
     removals: tuple[Removal, ...] = ()  # placement's constraints, then ours
     nearest: tuple[NearMiss, ...] = ()
-    may_pass: bool = False  # does something that passes by itself stand in the way?
+    may_pass: bool = False  # whether an obstacle is temporary
     is_reserved: bool = False  # whether only reservations of other requests are in the way
     named: bool = False  # the near misses are the hosts that the request names
     fitted: int = 0  # instances that would have a host, if all need one together
-    alternative_index: int = 0  # 0: the flavor asked for; n: the nth of or_else
+    alternative_index: int = 0  # 0: the requested flavor; n: the nth of or_else
     notes: tuple[str, ...] = ()
-    unknown: str = ""  # a place was asked for that there is not: what there is
-    refusal: str = ""  # the question itself cannot be meant
+    unknown: str = ""  # set if a named cell, zone or host does not exist: the existing names
+    refusal: str = ""  # why the request contradicts itself
 
     @property
     def code(self) -> str:
-        """Return the code of the constraint that left no host."""
+        """Return the reason code of the first constraint that left no host."""
         if self.refusal:
             return "unreadable"
         if self.fitted:
@@ -102,7 +102,7 @@ def _removed(removal: Removal) -> str:
 
 
 class Verdicts:
-    """The hosts rejected by placement's search, by filters on arrays, and by filters on single hosts."""
+    """Collects the hosts rejected by placement's search, by array filters, and by filters on single hosts."""
 
     def __init__(self, found: FoundHosts, notes: tuple[str, ...]) -> None:
         affinity_rule = found.keeps_together
@@ -114,7 +114,7 @@ class Verdicts:
         self._removals: tuple[tuple[int, int], tuple[Removal, ...]] | None = None
 
     def removals(self) -> tuple[Removal, ...]:
-        """Return how many hosts each constraint of placement rejected, then each evaluated filter."""
+        """Return how many hosts each constraint of the search and then each filter rejected."""
         found = self._found
         state = len(found.refused), len(found.full)
         if self._removals is None or self._removals[0] != state:
@@ -148,7 +148,7 @@ class Verdicts:
 
     @cached_property
     def _removed_at_once(self) -> list[tuple[Removal, Rule, Ints]]:
-        """Return the hosts that each mask rejects and all masks before it accept."""
+        """Return for each array filter the hosts that it was the first to reject."""
         found: list[tuple[Removal, Rule, Ints]] = []
         left = np.ones(len(self._found.positions), np.bool_)
         for rule, mask in self._found.masks:
@@ -176,8 +176,8 @@ class Verdicts:
         )
 
     def _nearest(self) -> tuple[NearMiss, ...]:
-        """Return the hosts that pass the most constraints, best first; if the request names hosts, the
-        named hosts. Disabled hosts are left out unless all hosts are disabled or the request names them.
+        """Return the hosts that pass the most constraints, best first, or the hosts that the request names.
+        Disabled hosts are left out unless all hosts are disabled or the request names them.
         """
         alternative, found = self._found.alternative, self._found
         nearest, named = found.search.nearest(alternative.pinned, NEAREST_BEYOND), found.source.named
@@ -213,7 +213,7 @@ class Verdicts:
         return [why for rule in rules if (why := rule.refuses(facts, found.alternative)) is not None]
 
     def _misses(self) -> Iterator[NearMiss]:
-        """Yield the found hosts that were rejected; the host that passed the most filters is first."""
+        """Yield the hosts that were found but rejected; hosts that passed the most filters come first."""
         found, pinned = self._found, self._found.alternative.pinned
         positions = [found.source.position(root) for root in pinned]
         known = [position for position in positions if position is not None]
@@ -237,7 +237,7 @@ class Verdicts:
         return NearMiss(host=self._found.host(index).host, lacks=lacks, code=code)
 
     def _may_pass(self) -> bool:
-        """Return whether some host is rejected only for reasons that pass within seconds."""
+        """Return whether a host was rejected only by filters whose reasons pass within seconds."""
         lasting = [rule for rule in self._lazy if not self._passes(rule)]
         indices = [index for index, (rule, _) in self._found.refused.items() if self._passes(rule)]
         strict = np.ones(len(self._found.positions), np.bool_)
@@ -253,12 +253,12 @@ class Verdicts:
         )
 
     def _passes(self, rule: Rule) -> bool:
-        """Return whether a rejection may pass within seconds; that of a named host that is down does not."""
+        """Return whether a rejection may pass in seconds; never if a request names a host that is down."""
         return rule.passes and not (self._found.alternative.pinned and rule.code == "down")
 
 
 def _named_reserved(alternative: Alternative, removal: Removal) -> Removal:
-    """Return a removal with the code for reserved hosts, if it excludes some reserved hosts."""
+    """Change the reason of excluded hosts to "reserved", if hosts are reserved for other requests."""
     if not alternative.reserved or removal.code != "forbidden_host":
         return removal
     prefix = f"{EXCLUDED} or " if alternative.request.ignore_hosts else ""
@@ -266,7 +266,7 @@ def _named_reserved(alternative: Alternative, removal: Removal) -> Removal:
 
 
 def _lacking_reserved(alternative: Alternative, miss: NearMiss, roots: Sequence[str]) -> NearMiss:
-    """Return a near miss with the reason of the reservation, if its host is reserved."""
+    """Add the reason of the reservation to the record of a rejected host, if the host is reserved."""
     root = next((root for root in roots if root in alternative.reserved), "")
     if not root:
         return miss

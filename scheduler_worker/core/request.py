@@ -1,6 +1,6 @@
-"""Translates a build request into queries to placement, one for each flavor, or into a refusal.
+"""Translates each flavor of a build request into a search of candidates, or refuses the request.
 
-Aggregates' metadata and the registry of cells add constraints; they are computed once per change.
+Constraints from aggregates' metadata and from the registry of cells are computed once per change.
 """
 
 import ipaddress
@@ -46,7 +46,7 @@ Named = Callable[[str], Sequence[str]]  # the roots of a host, by its name or it
 
 
 def check_hints(request: BuildRequested) -> tuple[str, ...]:
-    """Return a sentence for each hint without effect; raise Unreadable for an invalid hint."""
+    """Return a sentence for each hint without effect. Raise Unreadable if a hint is invalid."""
     hints = request.hints
     both = set(hints.same_host) & set(hints.different_host)
     if both:
@@ -77,7 +77,7 @@ def check_hints(request: BuildRequested) -> tuple[str, ...]:
 def destination(
     request: BuildRequested, named: Named, names: Callable[[], Iterable[str]]
 ) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
-    """Return the roots a request is restricted to (empty: no restriction), the excluded roots, and notes."""
+    """Return the roots that a request permits (empty: all), the roots that it excludes, and warnings."""
     ignored: dict[str, str] = {}
     notes: list[str] = []
     for host in request.ignore_hosts:
@@ -103,7 +103,7 @@ def destination(
 
 
 class _FlavorRead(NamedTuple):
-    """The query of a flavor, its preferences, and notes; shared by equal requests."""
+    """The search, preferences and warnings for one flavor, shared by equal requests."""
 
     question: FindCandidates
     preferred: dict[str, float]  # traits
@@ -115,12 +115,12 @@ class _FlavorRead(NamedTuple):
 def alternatives_of(
     request: BuildRequested, options: RequestOptions, named: Named, names: Callable[[], Iterable[str]] = tuple
 ) -> tuple[Alternative, ...]:
-    """Return an alternative for each flavor and acceptable page size, in order of preference.
+    """Return an alternative for each flavor and acceptable page size, in the sequence of preference.
 
-    A device that prefers a NUMA cell of the guest adds one: with the affinity before without it.
+    A device that prefers a NUMA cell of the guest makes two of them: first with the affinity, then without.
 
-    Raise Unreadable for a contradictory request. `named` returns the roots of a host; `names` returns all
-    host names and is called only for an unknown name. Equal requests share one query object.
+    Raise Unreadable if the request contradicts itself. `named` returns the roots of a host; `names` returns
+    all host names and is called only for an unknown name. Equal requests share one `question`.
     """
     _check(request, options)
     notes = check_hints(request)
@@ -152,7 +152,7 @@ def alternatives_of(
 
 
 def with_further_groups(question: FindCandidates, request: BuildRequested) -> FindCandidates:
-    """Return the query of a flavor with the resources and traits that the request adds to it."""
+    """Add the resource groups and traits that the request names besides its flavor to the search."""
     if request.not_cells:
         question = msgspec.structs.replace(question, not_cells=request.not_cells)
     if not (request.groups or request.root_required or request.root_forbidden or request.same_subtree):
@@ -255,15 +255,15 @@ def _question(draft: group_draft.QuestionDraft, place: _Place) -> FindCandidates
 
 @dataclass(frozen=True)
 class Prefilters:
-    """Constraints on every request that operators set: reserved aggregates and disabled cells."""
+    """The constraints that operators add to every request: reserved aggregates and disabled cells."""
 
     of_tenant: Mapping[str, tuple[str, ...]] | None = None  # project → its aggregates; None: not enabled
     tenants_need_one: bool = False
-    demanding: tuple[tuple[str, frozenset[str]], ...] = ()  # an aggregate, and the traits it demands
-    closed: tuple[str, ...] = ()  # cells
+    demanding: tuple[tuple[str, frozenset[str]], ...] = ()  # aggregate, and its required traits
+    closed: tuple[str, ...] = ()  # disabled cells
 
     def narrow(self, alternative: Alternative) -> Alternative:
-        """Return a flavor alternative with the operators' constraints added, which may exclude all hosts."""
+        """Add the operators' constraints to a flavor alternative; they may exclude all hosts."""
         question, notes = alternative.question, alternative.notes
         if self.of_tenant is not None:
             tenant_aggregates = self.of_tenant.get(alternative.request.project)

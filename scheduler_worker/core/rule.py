@@ -1,4 +1,4 @@
-"""Filters and weighers, and the data that they read: the facts of a host, and an alternative of a request."""
+"""Defines filters and weighers, and the data that they read: a host's data and a flavor of a request."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -17,9 +17,9 @@ from bus.requests import Flavor
 if TYPE_CHECKING:
     from scheduler_worker.core.host_map import AllHosts
 
-# Fields that belong to one request only. The request in a `Wish` lacks them, because equal requests share it.
+# Fields that belong to one request only. An `Alternative`'s request lacks them: equal requests share it.
 ITS_OWN: Mapping[str, Any] = {"request": "", "instances": (), "reply_to": ""}
-Number = Any  # a float of one host, or an array of floats for all that fit: they reckon alike
+Number = Any  # a float of one host, or an array of floats of all hosts, with the same operators
 UNKNOWN = float("nan")  # not reported
 Reads = Callable[[HostState], float]
 # The attributes that can be read by name. A version of 0 means that none was reported.
@@ -39,10 +39,10 @@ def as_anybodys(request: BuildRequested) -> BuildRequested:
 
 @dataclass(frozen=True, slots=True)
 class Together:
-    """The number of instances of a request that must be on one host, which is not chosen yet."""
+    """The instances of a request that must share one host, before that host is chosen."""
 
     several: int
-    asked: Mapping[str, int]  # what all of them take of a host's own tree
+    asked: Mapping[str, int]  # amounts that all instances take from the host's provider tree
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,18 +52,18 @@ class Alternative:
     request: BuildRequested  # without the fields of a single request
     flavor: Flavor
     question: FindCandidates
-    alternative_index: int = 0  # 0: the flavor asked for; n: the nth of or_else
-    notes: tuple[str, ...] = ()  # what of the request means nothing here, one sentence each
-    preferred: Mapping[str, float] = field(default_factory=dict)  # traits, the flavor's too, by how much
+    alternative_index: int = 0  # 0: the requested flavor; n: the nth of or_else
+    notes: tuple[str, ...] = ()  # sentences about parts of the request without effect
+    preferred: Mapping[str, float] = field(default_factory=dict)  # trait → weight, also of the flavor
     # resource class → an amount that should be free, and its weight
     preferred_amounts: Mapping[str, tuple[int, float]] = field(default_factory=dict)
-    group: ServerGroup | None = None  # the one it joins, as it was a moment ago: the claim judges
-    members: Mapping[str, int] = field(default_factory=dict)  # root → how many of its group are there
+    group: ServerGroup | None = None  # the group to join; the claim checks it again
+    members: Mapping[str, int] = field(default_factory=dict)  # root → number of group members there
     together: Together | None = None  # several instances of an affinity group without members on any host
     same: frozenset[str] | None = None  # roots of the instances of `same_host`; None: no such hint
     different: frozenset[str] = frozenset()  # roots of the instances of `different_host`
     current_roots: frozenset[str] = frozenset()  # roots it holds already: a move's source
-    reserved: frozenset[str] = frozenset()  # of `question.not_roots`: not excluded by the request itself
+    reserved: frozenset[str] = frozenset()  # in `question.not_roots` because they are reserved
     why_reserved: Callable[[str], str] = field(default=str, compare=False)
 
     @property
@@ -82,7 +82,7 @@ class Alternative:
 
     @property
     def asked(self) -> dict[str, int]:
-        """Return the total amount of each resource class that the flavor requests from a host."""
+        """Return the total amount of each resource class that the flavor requests."""
         asked: dict[str, int] = {}
         for group in self.question.groups:
             for name, amount in group.resources.items():
@@ -91,7 +91,7 @@ class Alternative:
 
 
 class HostFacts(msgspec.Struct, frozen=True, gc=False):
-    """The facts of one host that filters read: placement's data, and what the host reported."""
+    """The data of one host for filters: placement's records and the host's report."""
 
     root: str
     host: str
@@ -104,18 +104,18 @@ class HostFacts(msgspec.Struct, frozen=True, gc=False):
     free: Mapping[str, int] = msgspec.field(default_factory=dict)
     capacity: Mapping[str, int] = msgspec.field(default_factory=dict)
     state: HostState | None = None  # None: no report so far
-    down: str = ""  # why it is held to be down
-    building: int = 0  # as it reported, and what was sent there since
-    failures: float = 0.0  # builds that failed there by its fault, fading with time
+    down: str = ""  # why the host counts as down
+    building: int = 0  # builds that the host reported, and builds sent since
+    failures: float = 0.0  # failed builds that the host caused, decaying with time
 
     def metadata(self, key: str) -> Iterator[str]:
-        """Return the values of a metadata key in the aggregates of the host."""
+        """Yield the values that the host's aggregates have for a metadata key."""
         for aggregate in self.aggregates:
             if key in aggregate.metadata:
                 yield aggregate.metadata[key]
 
     def limit(self, key: str, otherwise: float) -> float:
-        """Return the lowest number of a metadata key in the aggregates of the host, or the given default."""
+        """Return the lowest number that the host's aggregates have for a metadata key, or `otherwise`."""
         return min(numbers(self.metadata(key)), default=otherwise) if self.aggregates else otherwise
 
     @property
@@ -140,14 +140,14 @@ View: TypeAlias = "OneHost | AllHosts"
 
 @dataclass(frozen=True)
 class Rule:
-    """A filter: it refuses a host with a sentence, or lets it pass."""
+    """A filter: it accepts a host, or rejects it with a sentence as the reason."""
 
     name: str
     refuses: Refuses
-    code: str = ""  # what programs know the refusal by; the name by default
+    code: str = ""  # the reason code; the name by default
     # of the alternative or its request: flavor.name, image, hints.query, group; * for all
     reads: tuple[str, ...] = ()
-    passes: bool = False  # does its refusal pass by itself in seconds?
+    passes: bool = False  # whether a rejection passes within seconds
     # A mask of the accepted hosts: for filters that reject many hosts.
     admits: Callable[[View, Alternative], Number] | None = None
     # Whether the filter applies to a request; if not, no host is evaluated.
@@ -159,7 +159,7 @@ class Rule:
 
 @dataclass(frozen=True)
 class Weigher:
-    """A function from hosts to numbers, where more is better; a negative multiplier reverses that.
+    """A weigher: it gives each host a number. More is better, unless the multiplier is negative.
 
     A score is the sum over weighers of multiplier × (value − lowest) / (highest − lowest), over all fitting
     hosts. The difference is at least `least_span`: then small differences count little. If an aggregate has
@@ -167,24 +167,24 @@ class Weigher:
     """
 
     name: str
-    value: Callable[[View, Alternative], Number]  # one plain number: all hosts are alike to it
+    value: Callable[[View, Alternative], Number]  # one number: all hosts are equal
     multiplier: float = 1.0
-    lowest: float | None = None  # the begin of the scale, also for lower values; None: the lowest value
+    lowest: float | None = None  # start of the scale, also for lower values; None: the lowest value
     least_span: float = 0.0
-    # Orders the allocation candidates of one host: the one with the highest sum over weighers is claimed.
+    # Sorts the allocation candidates of one host: the one with the highest sum over weighers is claimed.
     of_candidate: Callable[[Candidate], float] | None = None
     key: str = ""  # of the multiplier in aggregates' metadata; NAME_weight_multiplier by default
-    reads: tuple[str, ...] = ()  # as a rule does
+    reads: tuple[str, ...] = ()  # fields of a request, as for a filter
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "key", self.key or f"{self.name}_weight_multiplier")
 
 
 class OneHost(msgspec.Struct, frozen=True, gc=False):
-    """The data of one host that filters and weighers read, as numbers.
+    """The data of one host for filters and weighers, as numbers.
 
-    `AllHosts` has the same functions and returns arrays over all fitting hosts, or one plain number if all
-    are equal. A filter or weigher reads both, so it computes with operators and functions such as `where`.
+    `AllHosts` has the same functions for all fitting hosts: they return arrays, or one number if all hosts
+    are equal. A filter or weigher gets either, so it computes with operators and functions such as `where`.
     """
 
     host: HostFacts
@@ -202,11 +202,10 @@ class OneHost(msgspec.Struct, frozen=True, gc=False):
         return float(trait in self.host.traits)
 
     def fact(self, name: str, otherwise: float = UNKNOWN) -> Number:
-        """Return an attribute of HostState (load, instances, hypervisor_version, enabled, forced_down), or
-        the default if it was not reported.
+        """Return an attribute of HostState (load, instances, hypervisor_version, enabled, forced_down).
 
-        Further names are known to the scheduler: up, building, sent (builds that the report may not include
-        yet), failures.
+        If it was not reported, return the default. The scheduler adds: up, building, sent (builds that the
+        report may not include yet), failures.
         """
         reads = _OF_THE_HOST.get(name)
         if reads is not None:
@@ -243,14 +242,14 @@ class OneHost(msgspec.Struct, frozen=True, gc=False):
         return not isnan(value)
 
     def each(self, value: Callable[[HostFacts], float]) -> Number:
-        """Evaluate a function for each host, for data without an array (1 µs per host)."""
+        """Compute a value from the data of each host, for data that is in no array (1 µs per host)."""
         return value(self.host)
 
     def where(self, condition: Number, then: Number, otherwise: Number) -> Number:
         return then if condition else otherwise
 
     def override(self, key: str, otherwise: float) -> Number:
-        """Return the lowest number that the host's aggregates have under a metadata key, or the default."""
+        """Return the lowest number that aggregates set for the host under a metadata key, or the default."""
         return self.host.limit(key, otherwise)
 
 
@@ -269,7 +268,7 @@ def array_rule(
     concerns: Callable[[Alternative], bool] = lambda alternative: True,
     **fields: Any,
 ) -> Rule:
-    """Return a filter that evaluates arrays; `why` returns the reason for a host that is not admitted."""
+    """Return a filter that evaluates arrays; `why` returns the reason for rejecting a host."""
 
     def refuses(host: HostFacts, alternative: Alternative) -> str | None:
         if not concerns(alternative) or admits(OneHost(host), alternative):

@@ -1,5 +1,5 @@
-"""Scores of hosts (scaled from the lowest to the highest value of all fitting hosts), the choice for one
-instance, and its record, from which the decision can be computed again.
+"""Computes scores of hosts from their weighers' values, chooses a host for each instance, and records the
+choice so that it can be computed again.
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ from scheduler_worker.core.rule import Alternative, HostFacts, OneHost, View, We
 
 Scales = Sequence[RecordedScale]
 
-MOST = 1e300  # what is beyond counts as this
+MOST = 1e300  # larger values count as this
 Values = tuple[float, ...]  # values of one host for the weighers that differ between hosts
 RECORDED_REFUSED = 2  # rejected hosts in the record that would have been better
 AVOIDED = "placement refused it a moment ago"
@@ -28,7 +28,7 @@ AVOIDED = "placement refused it a moment ago"
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """A weigher, with the lowest and highest value of all fitting hosts at the beginning of an evaluation."""
+    """A weigher, with its lowest and highest value over all fitting hosts before the first choice."""
 
     weigher: Weigher
     values: Floats
@@ -40,7 +40,7 @@ class Scale:
 
 
 def _scales_of(found: FoundHosts) -> tuple[Scale, ...]:
-    """Return the scales of the weighers whose values differ between hosts."""
+    """Return the weighers with different values for different hosts, and their lowest and highest values."""
     scales = []
     view = found.view
     for weigher in found.policy.weighers if found.positions.size else ():
@@ -64,7 +64,7 @@ def _scales_of(found: FoundHosts) -> tuple[Scale, ...]:
 
 
 def _worths(scales: Sequence[Scale], found: FoundHosts) -> Floats:
-    """Return the score of every host, rounded to multiples of `near`."""
+    """Return the score of each host, divided by `near` and rounded if the setting `near` is set."""
     count, near = found.positions.size, found.policy.near
     score, counts = np.zeros(count), np.empty(count)
     for scale in scales:
@@ -82,7 +82,7 @@ def _worths(scales: Sequence[Scale], found: FoundHosts) -> Floats:
 
 
 def _points(scales: Scales, values: Sequence[float], multipliers: Sequence[float]) -> list[float]:
-    """Return the weighted contribution of each weigher's value for one host, computed as for all hosts."""
+    """Return each weigher's contribution to the score of one host."""
     return [
         (0.0 if scale.clamped and value < scale.lowest else value - scale.lowest)
         / (scale.highest - scale.lowest)
@@ -103,7 +103,7 @@ def _multipliers(scales: Scales, host: RecordedHost) -> list[float]:
 
 
 def scores(scales: Scales, host: RecordedHost) -> dict[str, float]:
-    """Return the score of each weigher for one host, and their sum, for a decision."""
+    """Return each weigher's contribution to a host's score, and their sum, for the decision record."""
     points = _points(scales, host.values, _multipliers(scales, host))
     by_weigher = {scale.weigher: round(counts, 6) for scale, counts in zip(scales, points, strict=True)}
     return {**by_weigher, "total": round(sum(points), 6)}
@@ -114,7 +114,7 @@ def _finite(values: Floats, unknown: float) -> Floats:
 
 
 class Weights:
-    """The scores of all hosts of an evaluation. Hosts with equal values share one computation."""
+    """Computes the scores of all hosts of an evaluation. Hosts with equal values share one result."""
 
     def __init__(self, found: FoundHosts) -> None:
         self.found = found
@@ -129,13 +129,13 @@ class Weights:
         self._scores_of: dict[Values, dict[str, float]] = {}
 
     def at_first(self, index: int) -> Values:
-        """Return the weighers' values of a host that were read at the beginning of the evaluation."""
+        """Return the weighers' values of a host from the beginning of the evaluation."""
         return tuple([scale.values.item(index) for scale in self._scales])
 
     def read(self, facts: HostFacts) -> Values:
         view, alternative = OneHost(facts), self.found.alternative
         values = tuple([float(value(view, alternative)) for value in self._reads])
-        if sum(map(abs, values)) < MOST:  # then all of them are finite and of usual size
+        if sum(map(abs, values)) < MOST:  # then all values are finite and within the limit
             return values
         return tuple([scale.read(view, alternative) for scale in self._scales])
 
@@ -149,7 +149,7 @@ class Weights:
         return known
 
     def one_more(self, index: int) -> float:
-        """Return by how much one more instance lowers a host's score, computed for the first host only."""
+        """Return by how much one more instance lowers a score, computed for one host and used for all."""
         if self._one_more is None:
             now = self.found.facts(index)
             then = with_more(now, self.found.alternative.asked, 1)
@@ -161,14 +161,14 @@ class Weights:
         return [view.override(scale.weigher.key, scale.weigher.multiplier) for scale in self._scales]
 
     def overrides(self, index: int) -> dict[str, float]:
-        """Return the multipliers of weighers that the host's aggregates override."""
+        """Return the weighers' multipliers that the host's aggregates override."""
         if not self._overriding:
             return {}
         found = zip(self.recorded, self._overridden(self.found.facts(index)), strict=True)
         return {scale.weigher: number for scale, number in found if number != scale.multiplier}
 
     def scores(self, host: RecordedHost) -> dict[str, float]:
-        """Return the scores of a host and their sum. The arrays are shared: do not write to them."""
+        """Return each weigher's contribution to a host's score, and their sum. Do not change this dict."""
         if host.multipliers:
             return scores(self.recorded, host)
         known = self._scores_of.get(host.values)
@@ -179,14 +179,14 @@ class Weights:
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """The result of replaying a recorded decision: the chosen host, and the order of the hosts."""
+    """The result of computing a recorded decision again: the chosen host, and all hosts sorted by score."""
 
     host: RecordedHost | None  # None: the record has no permitted host
     order: tuple[RecordedHost, ...] = ()  # hosts that no filter rejects, best first, before a random draw
 
 
 def replay(build: str, record: Record) -> Replayed:
-    """Return the host that a build gets according to the recorded values of each host."""
+    """Choose the host of a build again from the recorded values of each host."""
 
     def place(host: RecordedHost) -> tuple[int, float, int, int]:  # as in HostOrder
         score = _score(record.scales, host.values, _multipliers(record.scales, host), record.near)
@@ -201,7 +201,7 @@ def replay(build: str, record: Record) -> Replayed:
 
 
 class ChoiceRecorder:
-    """Records each choice of an evaluation."""
+    """Makes the decision record for each choice of an evaluation."""
 
     def __init__(self, seed: str, weights: Weights) -> None:
         self.values: dict[int, Values] = {}  # values of hosts that moved
@@ -211,12 +211,12 @@ class ChoiceRecorder:
         self._passed_over: list[Entry] = []  # the best rejected hosts
 
     def pass_over(self, entry: Entry) -> None:
-        """Record that a host with a better score was rejected."""
+        """Remember a host that was rejected although its score was better, for the record."""
         if entry[2] == 0 and len(self._passed_over) < RECORDED_REFUSED:
             self._passed_over.append(entry)
 
     def record(self, best: Sequence[Entry], avoided: Sequence[Entry]) -> Record:
-        """Return the record of a choice: the evaluated hosts, best first, with the values of weighers."""
+        """Return the decision record of a choice: the best evaluated hosts with their weighers' values."""
         found = self._weights.found
         shown = [(entry, "") for entry in best]
         if avoided or self._passed_over or found.policy.subset > 1:
@@ -255,7 +255,7 @@ class ChoiceRecorder:
 
 
 class CapacityReservation(Protocol):
-    """Chosen capacity of a host that counts as used until placement's index shows the claim."""
+    """Capacity of a chosen host that counts as used until placement's index shows the claim."""
 
     @property
     def allocations(self) -> Allocations: ...
@@ -267,17 +267,17 @@ class CapacityReservation(Protocol):
 class HasReservations(Protocol):
     @property
     def unsettled(self) -> Sequence[CapacityReservation]:
-        """Return the reservations of capacity whose claims have no result yet."""
+        """Return the reservations for claims that placement has not answered yet."""
 
     def enter(self, way: Candidate) -> CapacityReservation:
         pass
 
     def drop(self, reservation: CapacityReservation) -> None:
-        """Release the reserved capacity of a claim that failed."""
+        """Release the capacity reserved for a claim that failed."""
 
 
 class Pick(msgspec.Struct, frozen=True, eq=False, gc=False):
-    """The hosts chosen for one claim, best first; capacity is reserved on the first only."""
+    """The hosts chosen for one instance, best first. Capacity is reserved only on the first host."""
 
     choices: tuple[Candidate, ...]
     reservation: CapacityReservation
@@ -287,14 +287,14 @@ class Pick(msgspec.Struct, frozen=True, eq=False, gc=False):
     scores: dict[str, float]  # of the first host
     notes: tuple[str, ...] = ()
     spares: tuple[Candidate, ...] = ()
-    crossed: bool = False  # is the first of them in another scheduler's slice?
+    crossed: bool = False  # whether the first host is in another scheduler's share
 
     @property
     def root(self) -> str:
         return self.choices[0].root
 
     def decision(self, root: str, refused: tuple[str, ...], asked: AlsoAsked | None = None) -> Decision:
-        """Return the decision record for the claimed host, which may be a later one of the chosen hosts."""
+        """Return the decision record for the claimed host, which may be other than the first choice."""
         record = self.record
         if root != self.root or asked is not None:
             better = takewhile(lambda way: way.root != root, self.choices)

@@ -1,7 +1,7 @@
-"""The queue of one class of waiting requests, and the hosts that first requests reserve.
+"""Queues the waiting requests of one class, and reserves hosts for the first request of each queue.
 
-The first waiting request of each class reserves the nearest host that it could ever use. Later requests may
-use every other host, so they cannot delay the first request.
+The first request reserves, of the hosts that it could ever use, the host that is nearest to fitting. Later
+requests may use every other host, so they cannot delay the first request.
 """
 
 from collections import deque
@@ -21,18 +21,18 @@ QueueKey = tuple[int, float, Id]  # −priority, arrival and id of a waiting req
 
 REMEMBERED = 20_000  # recent changes of hosts, for evaluations in progress
 MOST_QUEUES = 64  # classes whose first requests may reserve hosts
-MOST_ASKED = 64  # hosts a rule is asked about before one is kept without
+MOST_ASKED = 64  # hosts for which filters are evaluated before one is reserved without
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Prospect:
-    """The hosts that could ever take a request of one equivalence class, if they were empty."""
+    """The hosts that would fit a request of one equivalence class if they were empty."""
 
-    size: int  # positions are below this
+    size: int  # size of placement's index
     positions: Ints
-    lacks: Floats  # how far each is from having room now; 0: it has
-    capacities: Floats  # how many could be there at most
-    root: Callable[[int], Root]  # of a position
+    lacks: Floats  # how far each host is from fitting now; 0: it fits
+    capacities: Floats  # how many instances fit at most on the empty host
+    root: Callable[[int], Root]  # root of the host at an index
     admits: Callable[[int], bool]  # whether no filter rejects the host permanently
 
 
@@ -46,7 +46,7 @@ class HostReservation:
 
 @dataclass(frozen=True, slots=True)
 class CapacityNeeded:
-    """The free capacity that a host must have before a request of the class may fit; empty: unknown."""
+    """The amount of a class that a host must have free before a request may fit; empty if unknown."""
 
     resource_class: str = ""
     amount: int = 0
@@ -54,40 +54,40 @@ class CapacityNeeded:
 
 @dataclass(frozen=True, slots=True)
 class HostsFound:
-    """The result of a search of hosts for one equivalence class of waiting requests."""
+    """The hosts that a search found for one equivalence class of waiting requests."""
 
-    fits: Mapping[Root, int]  # and for how many of the kind there is room, at most
-    refused: Roots = ()  # there is room, and a rule refuses them
-    passing: bool = False  # does something that passes by itself stand in the way?
-    more: bool = False  # it has stopped early
+    fits: Mapping[Root, int]  # host → maximum number of instances that fit
+    refused: Roots = ()  # hosts with capacity that a filter rejects
+    passing: bool = False  # whether an obstacle is temporary
+    more: bool = False  # the search stopped before all hosts were evaluated
 
 
 @dataclass(slots=True, eq=False)
 class ClassQueue:
-    """The queue of one equivalence class: its waiting requests, and the known hosts for them."""
+    """The queue of one equivalence class: its waiting requests, and the hosts that may fit them."""
 
     kind: str
     watches: Sequence[CapacityNeeded]
     needs: int  # instances of each request that are placed together or not at all
     waiting: list[QueueKey] = field(default_factory=list)  # in order, without requests on trial
     trying: set[QueueKey] = field(default_factory=set)
-    open: dict[Root, int] = field(default_factory=dict)  # would do, and for how many
-    untested: dict[Root, None] = field(default_factory=dict)  # something changed there
-    refused: set[Root] = field(default_factory=set)  # only rules stand in the way
-    failed_roots: set[Root] = field(default_factory=set)  # seemed to suit, and did not; unchanged since
-    swept: bool = False  # nothing but the sweep has found what is open
+    open: dict[Root, int] = field(default_factory=dict)  # fitting host → number of instances
+    untested: dict[Root, None] = field(default_factory=dict)  # changed hosts to evaluate
+    refused: set[Root] = field(default_factory=set)  # hosts that only filters reject
+    failed_roots: set[Root] = field(default_factory=set)  # hosts on which placing failed, unchanged since
+    swept: bool = False  # only the sweep found the fitting hosts
     more: bool = False  # more hosts would fit: the search stopped at the number of waiting requests
     all_hosts: bool = False  # all hosts are to be evaluated
-    retry_at: float | None = None  # when to do so again by itself
+    retry_at: float | None = None  # when to evaluate all hosts again without a change
 
     @property
     def first(self) -> QueueKey:
-        """Return the first request of the queue, also if it is being placed now."""
+        """Return the first request of the queue, even if it is being placed now."""
         return min([*self.trying, *self.waiting[:1]])
 
     @property
     def further(self) -> bool:
-        """Return whether unknown hosts should be examined for the requests behind the first one, too."""
+        """Return whether to search more hosts: the last search stopped early and its hosts are used up."""
         return self.more and not self.open and not self.trying
 
     @property
@@ -97,7 +97,7 @@ class ClassQueue:
 
 @dataclass(slots=True, eq=False)
 class Trial:
-    """Requests of a queue that are being placed now, because a host would fit."""
+    """The requests of a queue that are being placed now, because hosts were found for them."""
 
     queue: ClassQueue
     roots: tuple[Root, ...]
@@ -107,31 +107,31 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class NextRequest:
-    """The next waiting request to place, on any host except the excluded ones."""
+    """The queues' decision to place a waiting request now, on any host that is not excluded."""
 
     request: Id
     excluded: frozenset[Root]
-    forgotten: bool = False  # nothing but the sweep has found a host for it
+    forgotten: bool = False  # only the sweep found a host for the request
 
 
 class HostData(Protocol):
-    """The interface of the host data that the waiting queues need."""
+    """The data about hosts that the waiting queues need, as an interface."""
 
     def free(self, root: Root) -> Mapping[str, int]:
-        """Return the free amounts in the provider tree of a host; empty if there is no such host."""
+        """Return the free amounts of a host's provider tree, or an empty mapping if no such host exists."""
 
     def watches(self, kind: str) -> Sequence[CapacityNeeded]:
-        """Return amounts of resource classes such that every host that fits has at least one of them free."""
+        """Return one or more amounts; a host can fit the class only if it has at least one of them free."""
 
     def search(self, kind: str, among: Roots | None, excluding: Roots, enough: int) -> HostsFound:
-        """Return which of the hosts `among` fit, or `enough` of all fitting hosts if `among` is None."""
+        """Return which of the hosts `among` fit (None: all hosts); stop when `enough` instances fit."""
 
     def prospect(self, kind: str) -> Prospect:
-        """Return the hosts that could ever fit an equivalence class, and how much each lacks now."""
+        """Return the hosts that would fit the class if they were empty, and how much each lacks now."""
 
 
 class ChangedHosts:
-    """Hosts that changed since the queues were evaluated last, and recently for evaluations in progress."""
+    """Collects the hosts that changed since the last evaluation of the queues, and earlier recent changes."""
 
     def __init__(self) -> None:
         self.mark = 0  # number of changes
@@ -149,13 +149,13 @@ class ChangedHosts:
             self._forgotten, _ = self._recent.popleft()
 
     def since(self, mark: int) -> list[Root] | None:
-        """Return the hosts that changed after this mark, or None if that is not known any more."""
+        """Return the hosts that changed after a mark, or None if the mark is too old."""
         if mark < self._forgotten:
             return None
         return [root for _, root in takewhile(lambda change: change[0] > mark, reversed(self._recent))]
 
     def forget_all(self) -> None:
-        """Record that any host may have changed."""
+        """Record that all hosts may have changed."""
         self.mark += 1
         self._recent.clear()
         self._forgotten = self.mark
@@ -165,7 +165,7 @@ class ChangedHosts:
         return bool(self.capacity or self.reports or self.released)
 
     def take(self) -> tuple[dict[Root, None], dict[Root, None], dict[Root, None]]:
-        """Return and forget the hosts changed by capacity, by reports and by released reservations."""
+        """Return and clear the hosts with changed capacity, changed reports or released reservations."""
         changed = self.capacity, self.reports, self.released
         self.capacity, self.reports, self.released = {}, {}, {}
         return changed
@@ -174,7 +174,7 @@ class ChangedHosts:
 def reservations(
     queues: Sequence[ClassQueue], prospect: Callable[[str], Prospect], before: Roots
 ) -> dict[Root, HostReservation]:
-    """Return the host that the first request of each queue reserves, if possible the same as before."""
+    """Return the hosts reserved for the first request of each queue, if possible the same as before."""
     reserved: dict[Root, HostReservation] = {}
     covered: Bools = np.zeros(0, np.bool_)
     for queue in queues[:MOST_QUEUES]:
@@ -189,7 +189,7 @@ def reservations(
 
 
 def _nearest(seen: Prospect, left: Ints, needs: int, before: Roots) -> list[Root]:
-    """Return the hosts closest to fitting, as many as all instances of the request need."""
+    """Return the hosts nearest to fitting, as many as the instances of a request need."""
     if not len(left):
         return []
     far = seen.lacks[left]

@@ -1,9 +1,9 @@
-"""Requests that wait for capacity: their order, and which change could help which request.
+"""Queues requests that wait for capacity, and finds the requests that a change of a host may help.
 
 Requests of one equivalence class wait in one queue, the highest priority and then the oldest first. Each
-queue watches one amount that a host must have free before any of its requests can fit; a change at a host
-concerns only queues whose amount is free there. A fitting host goes to the first request of all queues that
-it fits, for as many of that queue as it has capacity, then to the next.
+queue watches an amount that a host must have free before any of its requests can fit; a change of a host
+concerns only queues whose amount is free there. A fitting host is given to the first request of all queues
+that it fits, for as many of that queue as it has capacity, then to the next.
 """
 
 from bisect import bisect_left, insort
@@ -24,17 +24,17 @@ from scheduler_worker.core.waiting_queue import (
 )
 
 TOO_MANY = 2_000  # changes in one step; beyond that every queue evaluates all hosts
-RETRY_SECONDS = 1.0  # where the obstacle is temporary
+RETRY_SECONDS = 1.0  # seconds before a retry if the obstacle is temporary
 
 
 class WaitingQueues:
-    """All waiting requests of this process, in queues. The caller passes the time; nothing is awaited."""
+    """All waiting requests of this scheduler in queues. Callers pass the time; no method awaits."""
 
     def __init__(self, hosts: HostData) -> None:
         self._hosts = hosts
         self._waiting: dict[Id, tuple[ClassQueue, QueueKey]] = {}
         self._queues: dict[str, ClassQueue] = {}
-        self._watchers: dict[str, list[tuple[int, str]]] = {}  # class → amount and kind, in that order
+        self._watchers: dict[str, list[tuple[int, str]]] = {}  # resource class → (amount, class), sorted
         self._trials: dict[Id, Trial] = {}
         self._changes = ChangedHosts()
         self.reserved: dict[Root, HostReservation] = {}  # for the first requests of this process
@@ -49,11 +49,11 @@ class WaitingQueues:
 
     @property
     def mark(self) -> int:
-        """Return a mark for the changes of hosts that an evaluation which begins now includes."""
+        """Return a number for the present state of hosts, to be stored before an evaluation begins."""
         return self._changes.mark
 
     def enter(self, key: QueueKey, kind: str, needs: int, mark: int | None = None) -> None:
-        """Add a request that found no host in an evaluation with this mark (None: it was not evaluated)."""
+        """Add a request that found no host; `mark` was taken before its evaluation (None: not evaluated)."""
         *_, request = key
         if request in self._waiting:
             return
@@ -73,7 +73,7 @@ class WaitingQueues:
             queue.untested.update(dict.fromkeys(missed))
 
     def leave(self, request: Id) -> None:
-        """Remove a request that has its host or has ended."""
+        """Remove a request that was placed or has ended."""
         if request not in self._waiting:
             return
         queue, key = self._waiting.pop(request)
@@ -90,7 +90,7 @@ class WaitingQueues:
             self._recheck(queue.open)
 
     def ahead(self, kind: str, priority: int, since: float) -> bool:
-        """Return whether a request of the class waits before this priority and time."""
+        """Return whether a request of this class waits with a higher priority or for a longer time."""
         queue = self._queues.get(kind)
         return queue is not None and queue.first < (-priority, since, "")
 
@@ -99,7 +99,7 @@ class WaitingQueues:
         return None if queue is None else queue.first[-1]
 
     def barred(self, priority: int, since: float) -> frozenset[Root]:
-        """Return the hosts that a new request may not use: reserved for or given to earlier requests."""
+        """Return the hosts that a new request may not use, because earlier requests need them."""
         if not self._queues and not self.reserved_elsewhere:
             return frozenset()
         return self._barred((-priority, since, ""), "")
@@ -109,7 +109,7 @@ class WaitingQueues:
         return request in self._trials
 
     def changed(self, roots: Roots) -> None:
-        """Handle hosts with possibly more free capacity, or other traits, inventories or aggregates."""
+        """Mark hosts after their free capacity, traits, inventories or aggregates changed."""
         self._note(roots, self._changes.capacity)
 
     def reported(self, roots: Roots) -> None:
@@ -124,22 +124,22 @@ class WaitingQueues:
             changes.update(dict.fromkeys(roots))
 
     def on_agent_returned(self) -> None:
-        """Handle the return of an agent: all its hosts may fit now."""
+        """Mark the hosts that filters rejected, because an agent sends heartbeats again."""
         for queue in self._queues.values():
             queue.untested.update(dict.fromkeys(queue.refused))
 
     def release(self, roots: Roots) -> None:
-        """Handle released reservations on hosts that did not change otherwise."""
+        """Mark hosts after their reservations were released."""
         if self._queues:
             self._recheck(roots)
 
     def on_related_hosts_changed(self, kind: str) -> None:
-        """Handle a change of the hosts of related instances: any host may fit now."""
+        """Mark all hosts for a class, because hosts of its related instances changed."""
         if kind in self._queues:
             self._queues[kind].all_hosts = True
 
     def everything(self) -> None:
-        """Evaluate all waiting requests again, because any host may have changed."""
+        """Mark all hosts for all waiting requests, because any host may have changed."""
         self._changes.forget_all()
         for queue in self._queues.values():
             queue.all_hosts = True
@@ -152,7 +152,7 @@ class WaitingQueues:
 
     @property
     def has_work(self) -> bool:
-        """Return whether there is work: a host to evaluate or a request to place."""
+        """Return whether a host must be evaluated or a request can be placed."""
         changed = self._changes.any or self._shuffled
         return bool(self._queues) and (changed or any(queue.ready for queue in self._queues.values()))
 
@@ -161,7 +161,7 @@ class WaitingQueues:
         return min(retries, default=None)
 
     def next_requests(self, now: float, most: int = 128) -> list[NextRequest]:
-        """Return the requests to place now; they count as being placed until they leave or are requeued."""
+        """Return the requests to place now; each counts as being placed until it leaves or is requeued."""
         self.settle(now)
         given: set[Root] = {root for trial in set(self._trials.values()) for root in trial.roots}
         found: list[NextRequest] = []
@@ -187,7 +187,7 @@ class WaitingQueues:
         return found
 
     def requeue(self, request: Id, retry_at: float | None = None) -> None:
-        """Return a request that got no host to its queue; `retry_at` is the time of its next retry."""
+        """Put a request without a host back into its queue; `retry_at` is the time of its next try."""
         if request not in self._waiting:
             return
         queue, key = self._waiting[request]
@@ -199,7 +199,7 @@ class WaitingQueues:
             queue.retry_at = retry_at if queue.retry_at is None else min(queue.retry_at, retry_at)
 
     def settle(self, now: float) -> None:
-        """Evaluate the changed hosts for the queues whose requests may fit there now."""
+        """Evaluate changed hosts for the queues with requests that may fit there."""
         self._distribute_changes()
         if self._shuffled:
             self._shuffled = False
@@ -225,7 +225,7 @@ class WaitingQueues:
                 self._search(queue, now, None)
 
     def sweep(self, now: float) -> None:
-        """Evaluate every waiting request; a success means that the rules for waking missed the request."""
+        """Evaluate all hosts for every waiting request, in case no change of a host woke it."""
         self.settle(now)
         busy = {root for trial in set(self._trials.values()) for root in trial.roots}
         for queue in self._queues.values():
@@ -236,7 +236,7 @@ class WaitingQueues:
                 queue.swept = queue.retry_at is None and not queue.open.keys() <= busy
 
     def _recheck(self, roots: Roots) -> None:
-        """Evaluate again the hosts that are no longer excluded, although they did not change."""
+        """Mark hosts that a request no longer occupies or reserves, so that they are evaluated again."""
         self._changes.remember(roots)
         self._changes.released.update(dict.fromkeys(roots))
 
@@ -270,7 +270,7 @@ class WaitingQueues:
                     yield self._queues[kind]
 
     def _evaluate(self, queue: ClassQueue, now: float, *, all_hosts: bool) -> None:
-        """Evaluate all hosts, or only the changed hosts, for a queue."""
+        """Evaluate the changed hosts, or all hosts, for a queue."""
         changed, queue.untested = queue.untested, {}
         if all_hosts:
             queue.all_hosts, queue.more, queue.retry_at = False, False, None
@@ -299,7 +299,7 @@ class WaitingQueues:
         self._shuffled = True
 
     def _tried(self, request: Id, *, placed: bool) -> None:
-        """Record whether a request was placed; after a queue's last one, release its reserved capacity."""
+        """Record the result of placing a request; if no other is being placed, mark its hosts as changed."""
         trial = self._trials.pop(request, None)
         if trial is None:
             return

@@ -1,6 +1,6 @@
-"""The built-in weighers, by name. Each is made by the function of that name, whose arguments are its options.
+"""The built-in weighers. A function of the same name makes each weigher; its arguments are the options.
 
-More is better; a negative multiplier reverses that. An attribute that a host does not report counts as 0.
+A negative multiplier reverses a preference. An attribute that a host does not report counts as 0.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -15,10 +15,10 @@ from scheduler_worker.core.rules.state import GROUP
 
 DEVICES = ("PCI_DEVICE", "PGPU", "VGPU", "SRIOV_NET_VF")
 MOST = 99.0  # free devices; more make no difference
-UNAVAILABLE = -10_000.0  # what a metric weighs that is not there
+UNAVAILABLE = -10_000.0  # the value of a missing metric
 FEW_FAILURES = 3.0
-SOFT = 10.0  # at Nova's 1 all that spreads builds outweighs it: members of one group landed apart
-# What Nova calls them, and what berth did; the class's name may have its module before it.
+SOFT = 10.0  # with Nova's 1, spreading weighers outweigh it and separate a group
+# Names in Nova and former names; the class name may have its module in front.
 WEIGHERS_CALLED: Mapping[str, tuple[str, ...]] = {
     "RAMWeigher": ("ram",),
     "CPUWeigher": ("cpu",),
@@ -36,7 +36,7 @@ WEIGHERS_CALLED: Mapping[str, tuple[str, ...]] = {
     "free_vcpu": ("cpu",),
     "builds_in_flight": ("io_ops",),
 }
-# Weighers of Nova that are not needed: why not.
+# Weighers of Nova that berth does not need, with the reason.
 WEIGHERS_OF_OTHERS: Mapping[str, str] = {
     "CrossCellWeigher": "it is about moves between cells; a build may go to any cell, and none is preferred"
 }
@@ -47,37 +47,37 @@ def _free(resource_class: str) -> Callable[[View, Alternative], Number]:
 
 
 def ram() -> Weigher:
-    """Free MEMORY_MB of the host: more is better, so builds are spread; a negative multiplier packs them."""
+    """Prefer hosts with more free MEMORY_MB, which spreads builds; a negative multiplier packs them."""
     return Weigher("ram", _free("MEMORY_MB"), 1.0, lowest=0.0)
 
 
 def cpu() -> Weigher:
-    """Free VCPU of the host; more is better."""
+    """Prefer hosts with more free VCPU."""
     return Weigher("cpu", _free("VCPU"), 1.0, lowest=0.0)
 
 
 def disk() -> Weigher:
-    """Free DISK_GB of the host; more is better."""
+    """Prefer hosts with more free DISK_GB."""
     return Weigher("disk", _free("DISK_GB"), 1.0, lowest=0.0)
 
 
 def io_ops() -> Weigher:
-    """Builds in progress on the host; fewer are better."""
+    """Prefer hosts with fewer builds in progress."""
     return Weigher("io_ops", lambda view, alternative: view.fact("building"), -1.0, lowest=0.0)
 
 
 def load() -> Weigher:
-    """The load that the host reports; differences of less than 1 count for less than the whole weight."""
+    """Prefer hosts that report a lower load; differences below 1 count less than the whole multiplier."""
     return Weigher("load", lambda view, alternative: view.fact("load", 0.0), -1.0, least_span=1.0)
 
 
 def hypervisor_version() -> Weigher:
-    """The hypervisor's version: the newest is best."""
+    """Prefer hosts with a newer version of the hypervisor."""
     return Weigher("hypervisor_version", lambda view, alternative: view.fact("hypervisor_version", 0.0), 1.0)
 
 
 def pci(*, classes: Sequence[str] = DEVICES) -> Weigher:
-    """Few free devices of the resource classes: hosts with many are saved for requests that need many."""
+    """Prefer hosts with fewer free devices, so that hosts with many remain for requests that need many."""
     every = tuple(classes)
 
     def value(view: View, alternative: Alternative) -> Number:
@@ -93,12 +93,12 @@ def _members(policy: str, view: View, alternative: Alternative) -> Number:
 
 
 def soft_affinity() -> Weigher:
-    """Members of the request's soft-affinity group on the host."""
+    """Prefer hosts with more members of the request's soft-affinity group."""
     return Weigher("soft_affinity", partial(_members, "soft-affinity"), SOFT, reads=(GROUP,))
 
 
 def soft_anti_affinity() -> Weigher:
-    """Members of the request's soft-anti-affinity group on the host; fewer are better."""
+    """Prefer hosts with fewer members of the request's soft-anti-affinity group."""
     return Weigher(
         "soft_anti_affinity",
         lambda view, alternative: -_members("soft-anti-affinity", view, alternative),
@@ -108,24 +108,24 @@ def soft_anti_affinity() -> Weigher:
 
 
 def build_failure() -> Weigher:
-    """Recent failed builds caused by the host, fading: one counts two points, three count six."""
+    """Prefer hosts with fewer recent failed builds; one failure costs 2 points of the score, three cost 6."""
     return Weigher(
         "build_failure", lambda view, alternative: -view.fact("failures"), 6.0, least_span=FEW_FAILURES
     )
 
 
 def num_instances() -> Weigher:
-    """Instances on the host; with a negative multiplier the emptiest hosts are best."""
+    """Prefer hosts with more instances; a negative multiplier prefers the emptiest hosts."""
     return Weigher(
         "num_instances", lambda view, alternative: view.fact("instances", 0.0) + view.fact("sent"), 0.0
     )
 
 
 def image_properties(*, image_props_weight_setting: Mapping[str, float] | None = None) -> Weigher:
-    """Instances on the host whose images have the same properties, weighted by the setting, or all equally.
+    """Prefer hosts that run instances of images with the same properties, weighted by the setting.
 
-    Evaluated host by host, which costs a few microseconds per fitting host; a multiplier of 0 disables it,
-    whatever aggregates have.
+    Without a setting all properties count equally. Each fitting host costs a few microseconds; a multiplier
+    of 0 disables the weigher, whatever multipliers aggregates set.
     """
     ratios = dict(image_props_weight_setting or {})
 
@@ -151,10 +151,10 @@ def metrics(
     required: bool = True,
     weight_of_unavailable: float = UNAVAILABLE,
 ) -> Weigher:
-    """Reported metrics, each multiplied by its ratio: `weight_setting = {temperature = -1.0}`.
+    """Prefer hosts by reported metrics times their ratios: `weight_setting = {temperature = -1.0}`.
 
-    If they are `required`, the filter of this name is enabled as well, and a host without one of them is
-    rejected; if not, such a host weighs `weight_of_unavailable`.
+    If `required`, the filter of this name is enabled as well, and it rejects a host that lacks one of the
+    metrics; if not, such a host gets the value `weight_of_unavailable`.
     """
     ratios = tuple((weight_setting or {}).items())
 
@@ -166,7 +166,7 @@ def metrics(
 
 
 def preferred_traits() -> Weigher:
-    """Preferred traits of the request that the host has, by weight: counts more than ram, cpu and disk."""
+    """Prefer hosts with the request's preferred traits; this counts more than ram, cpu and disk."""
 
     def value(view: View, alternative: Alternative) -> Number:
         return sum(view.has(trait) * by for trait, by in alternative.preferred.items())
@@ -175,7 +175,7 @@ def preferred_traits() -> Weigher:
 
 
 def preferred_resources() -> Weigher:
-    """Preferred amounts that are free on the host, by weight; half of an amount counts half."""
+    """Prefer hosts with the request's preferred amounts free, by weight; half of an amount counts half."""
 
     def value(view: View, alternative: Alternative) -> Number:
         return sum(
@@ -191,10 +191,10 @@ def _share(amount: Number) -> Number:
 
 
 def devices(*, unused: float = 1.0, left: float = 0.5) -> Weigher:
-    """Among the allocations of one host: fill used NUMA cells, GPUs and network ports before unused ones.
+    """Choose among the candidates of one host: fill used NUMA cells, GPUs and network ports first.
 
-    An allocation loses `unused` for each unused provider that it takes, and `left` times the free share that
-    remains on each provider. A negative multiplier spreads. Hosts are not compared.
+    A candidate loses `unused` for each unused provider that it takes, and `left` times the fraction that
+    stays free on each provider. A negative multiplier spreads. Hosts are not compared.
     """
 
     def of_candidate(candidate: Candidate) -> float:
@@ -204,7 +204,7 @@ def devices(*, unused: float = 1.0, left: float = 0.5) -> Weigher:
 
 
 def image_cached() -> Weigher:
-    """The image is cached on the host, so of about equal hosts the build goes to one without a download."""
+    """Prefer hosts that have cached the image, to save the download if hosts are about equal."""
 
     def value(view: View, alternative: Alternative) -> Number:
         return view.cached(alternative.request.image.name) if alternative.request.image is not None else 0.0

@@ -1,4 +1,4 @@
-"""The first schema: waiting requests, decisions, moves between cells, schedulers, hosts, clients."""
+"""The first schema: waiting requests, decisions, moves between cells, schedulers, hosts and clients."""
 
 from typing import Any
 

@@ -1,1 +1,1 @@
-"""The scheduler's SQL: waiting requests, decisions about unplaceable builds, owners."""
+"""The scheduler's SQL: waiting requests, their owners, and decisions about unplaceable builds."""

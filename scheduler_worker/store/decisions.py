@@ -1,4 +1,4 @@
-"""SQL for queries: decisions (why a build got no host or a move was refused), waiting requests, clients."""
+"""SQL for stored decisions (why a build got no host or a move was refused), waiting classes and clients."""
 
 from collections.abc import Collection, Iterable
 
@@ -55,7 +55,7 @@ _decision = msgspec.json.Decoder(Decision).decode
 
 
 async def add(tx: Transaction, ended: Iterable[tuple[BuildRequested, BuildUnplaceable]], at: float) -> None:
-    """Store the decisions why requests got no host; a repetition changes nothing."""
+    """Store the decisions about requests that got no host; stored decisions are not changed."""
     found = {message.instances[0]: (request, message) for request, message in ended}
     ordered = [(id_, *found[id_]) for id_ in sorted(found)]
     rows = [(id_, end.request, *_row(request, end.reason, end.decision), "") for id_, request, end in ordered]
@@ -67,7 +67,7 @@ async def add(tx: Transaction, ended: Iterable[tuple[BuildRequested, BuildUnplac
 async def put_selected(
     tx: Transaction, selected: Iterable[tuple[BuildRequested, BuildPlaced | BuildUnplaceable]], at: float
 ) -> None:
-    """Store the last decision about each instance that another system builds."""
+    """Store the latest decision about each instance that another system builds."""
     rows = {}
     for request, end in selected:
         for id_ in (end.build,) if isinstance(end, BuildPlaced) else end.instances:
@@ -82,7 +82,7 @@ async def put_selected(
 async def add_moves(
     tx: Transaction, ended: Iterable[tuple[MoveRequested, BuildRequested | None, MoveRefused]], at: float
 ) -> None:
-    """Store the decisions why moves were refused, with their host request if one was made."""
+    """Store the decisions about refused moves, with the requests for their destinations if any were made."""
     rows = {}
     for asked, request, message in ended:
         decision = structs.replace(message.decision, code=message.code)
@@ -97,7 +97,7 @@ def _row(request: BuildRequested | None, reason: str, decision: Decision) -> tup
 
 
 async def decision_of(tx: Transaction, id_: Id) -> DecisionFound:
-    """Return why this build or request got no host, or why this move was refused."""
+    """Return the decision why a build or request got no host or a move was refused."""
     rows = await _OF_BUILD(tx, id=id_)
     if not rows:
         return DecisionFound()
@@ -117,7 +117,7 @@ async def decision_of(tx: Transaction, id_: Id) -> DecisionFound:
 
 
 async def prune(tx: Transaction, before: float, limit: int) -> int:
-    """Delete the oldest decisions before this time, at most `limit`, and return their number."""
+    """Delete at most `limit` decisions that are older than `before`; return how many."""
     deleted = [(row["id"],) for row in await _PRUNE(tx, before=before, most=limit)]
     if deleted:
         await _PRUNE_BUILDS(tx, deleted)
@@ -173,7 +173,7 @@ async def waiting(tx: Transaction, question: FindWaiting) -> list[WaitingRequest
 
 
 async def kinds(tx: Transaction, project: str, limit: int) -> list[WaitingKind]:
-    """Return the number of waiting requests of each equivalence class, the largest first."""
+    """Return how many requests wait in each equivalence class, the largest class first."""
     rows = await _KINDS(tx, project=project, most=limit)
     return [
         WaitingKind(row["kind"], row["flavor"], int(row["requests"]), int(row["instances"])) for row in rows
@@ -208,7 +208,7 @@ _DECIDED_REQUESTS = sql(
 
 
 async def registered(tx: Transaction, names: Collection[str] = ()) -> list[RegisteredClient]:
-    """Return all registered clients, or the named ones, in the order of their names."""
+    """Return the registered clients with these names, or all, sorted by name."""
     rows = await _NAMED(tx, [(name,) for name in sorted(set(names))]) if names else await _ALL(tx)
     found: dict[str, list[str]] = {}
     for row in rows:
@@ -217,14 +217,14 @@ async def registered(tx: Transaction, names: Collection[str] = ()) -> list[Regis
 
 
 async def bind(tx: Transaction, client: str, projects: Collection[str]) -> None:
-    """Store exactly these projects for a client; without projects it is unregistered."""
+    """Set the projects of a client; without projects, unregister the client."""
     await _DROP(tx, [(client,)])
     if projects:
         await _ADD(tx, [(client, project) for project in sorted(set(projects))])
 
 
 async def projects_of(tx: Transaction, ids: Collection[Id]) -> dict[Id, str]:
-    """Return the project of each build or request that waits or has ended without a host."""
+    """Return the project of each build or request that waits for a host or ended without a host."""
     rows = [(id_,) for id_ in ids]
     found: dict[Id, str] = {}
     for statement in (_DECIDED_REQUESTS, _DECIDED, _PARKED):

@@ -1,4 +1,4 @@
-"""All SQL about requests that wait. Takes and returns values, never rows; a batch is one statement."""
+"""SQL for waiting requests. Functions take and return values, not rows; each batch is one statement."""
 
 import logging
 from collections.abc import Collection, Iterable, Mapping
@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ParkedRequest:
-    """A stored waiting request: the message of a request, or of a move with its host constraints."""
+    """A stored waiting request: the request itself, or a move with the request for its destination."""
 
     message: BuildRequested
     kind: str
@@ -33,7 +33,7 @@ class ParkedRequest:
     lacks: str  # why it has no host yet, in a sentence
     wakes: str = ""  # what would wake it
     decision: Decision = field(default_factory=Decision)
-    story: StoredContext = NO_CONTEXT  # of the message it came with
+    story: StoredContext = NO_CONTEXT  # trace of the request's message
     start: MoveStart | None = None  # the beginning of a move at its last evaluation
 
     @property
@@ -124,7 +124,7 @@ _story = msgspec.json.Decoder(StoredContext).decode
 
 
 class FoundParked(msgspec.Struct, frozen=True):
-    """A waiting request that was found by its id or by the id of one of its builds."""
+    """A waiting request found by its id or a build's id, with the scheduler that owns it."""
 
     parked: ParkedRequest
     owner: str
@@ -140,7 +140,7 @@ class OtherScheduler(msgspec.Struct, frozen=True):
 
 
 async def add(tx: Transaction, owner: str, parked: Iterable[ParkedRequest]) -> set[Id]:
-    """Store waiting requests; return the requests that no other scheduler has stored, also on repetition."""
+    """Store waiting requests; return the ids of requests that no other scheduler has stored."""
     # Ordered by id, so that two concurrent insertions do not deadlock; without duplicates.
     new = sorted({request.request: request for request in reversed([*parked])}.values(), key=_by_request)
     values = [[_row(request)[name] for name in _STORED] for request in new]
@@ -153,12 +153,12 @@ async def add(tx: Transaction, owner: str, parked: Iterable[ParkedRequest]) -> s
 
 
 async def one_of_each(tx: Transaction, moves: Mapping[Id, Id]) -> dict[Id, Id]:
-    """Return for each build its one move that waits: the given one, or an earlier one."""
+    """Return for each build its one waiting move: the given move, or a move that was stored earlier."""
     return {row["build"]: row["move"] for row in await _ONE_OF_EACH(tx, sorted(moves.items()))}
 
 
 async def evaluated(tx: Transaction, parked: Iterable[ParkedRequest]) -> None:
-    """Store what waiting requests lack by their last evaluation, and the cells of waiting moves."""
+    """Store which capacity waiting requests lack by the last evaluation, and the cells of waiting moves."""
     values = []
     for request in sorted(parked, key=_by_request):
         row = _row(request)
@@ -184,12 +184,12 @@ async def without(tx: Transaction, parked: ParkedRequest, builds: Collection[Id]
 
 
 async def owned(tx: Transaction, owner: str) -> set[Id]:
-    """Return the ids of the waiting requests that this scheduler owns."""
+    """Return the ids of the waiting requests that a scheduler owns."""
     return {row["request"] for row in await _OF_OWNER(tx, owner=owner)}
 
 
 async def adopt(tx: Transaction, owner: str, before: str, limit: int) -> tuple[list[ParkedRequest], bool]:
-    """Take over waiting requests of the given scheduler; return whether it has more."""
+    """Take over waiting requests of the scheduler `before`; return them, and whether it owns more."""
     rows = await _ADOPT(tx, owner=owner, before=before, most=limit)
     return [request for row in rows if (request := _parked(row)) is not None], len(rows) == limit
 
@@ -200,7 +200,7 @@ async def find(tx: Transaction, ids: Collection[Id]) -> list[FoundParked]:
 
 
 async def cancel(tx: Transaction, requests: Mapping[Id, str]) -> None:
-    """Mark waiting requests as cancelled; the schedulers that own them end them."""
+    """Mark waiting requests as cancelled; the schedulers that own them then end them."""
     await _CANCEL(tx, sorted(requests.items()))
 
 
@@ -244,7 +244,7 @@ def _row(request: ParkedRequest) -> dict[str, Any]:
 
 
 def _parked(row: Mapping[str, Any]) -> ParkedRequest | None:
-    """Return a stored waiting request, or None if it is unreadable: it must not stop the rest."""
+    """Decode a stored waiting request; log an error and return None if it is unreadable."""
     try:
         start = _start(row["message"]) if row["move"] else None
         message = _message(row["message"]) if start is None else start.request()

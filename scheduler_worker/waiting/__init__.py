@@ -1,1 +1,1 @@
-"""Requests that wait for capacity: where they are kept, what wakes them, and what becomes of them."""
+"""Stores waiting requests, wakes them when a host may fit, and publishes their results."""

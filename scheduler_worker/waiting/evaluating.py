@@ -1,4 +1,4 @@
-"""New and waiting builds and moves: placed together, stored to wait for capacity, or ended."""
+"""Places new and waiting builds and moves, and stores requests that must wait for capacity."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -37,7 +37,7 @@ from scheduler_worker.waiting.store import Marked, WaitingStore
 
 
 class WaitingBuilds:
-    """New and waiting builds. A waiting request is stored before anything is published for it."""
+    """Places new and waiting builds. A request is stored as waiting before anything is published for it."""
 
     def __init__(self, scheduler: Scheduler, store: WaitingStore) -> None:
         self._scheduler = scheduler
@@ -45,7 +45,7 @@ class WaitingBuilds:
         self.undo_placed: UndoPlaced = scheduler.ending.undo_placed
 
     async def place_many(self, requests: Sequence[BuildRequested]) -> list[Verdict]:
-        """Return a verdict for each request: placed, waiting, or ended."""
+        """Place new requests; return for each whether it was placed, waits or has ended."""
         scheduler, store = self._scheduler, self._store
         now, seen = self._scheduler.clock.now(), scheduler.source.seen
         store.queues.settle(self._scheduler.clock.monotonic())
@@ -84,7 +84,7 @@ class WaitingBuilds:
     async def _store_waiting(
         self, waits: Sequence[tuple[Order, ParkedRequest, int | None]], regroupings: int
     ) -> list[Verdict]:
-        """Store requests that wait; return the messages for each: redelivered requests are answered again."""
+        """Store requests that must wait; for a redelivered request return its earlier results again."""
         if not waits:
             return []
         asked = [[events.Fence(instance, None, "") for instance in order.instances] for order, *_ in waits]
@@ -159,7 +159,7 @@ class WaitingBuilds:
 
 
 def given_up(order: Order, entry: ParkedRequest, last: events.Park) -> Order:
-    """Return the order of an expired waiting request after its last evaluation, ready to end."""
+    """Return the order for an expired waiting request, with the reason from its last evaluation."""
     lacks = last.why if last.shorts else entry.lacks
     decision = decision_of(last) if last.shorts else entry.decision
     decision = structs.replace(decision, code="waited")
@@ -178,7 +178,7 @@ LOOKED_AT = 100  # waiting moves per lookup: a query to each of their cells
 
 
 class WaitingMoves:
-    """New moves, which begin, are refused or stored to wait, and the evaluation of waiting moves."""
+    """Begins, refuses or stores new moves, and evaluates waiting moves again."""
 
     def __init__(self, store: WaitingStore, courses: MoveCourses) -> None:
         self._scheduler = courses.scheduler
@@ -188,7 +188,7 @@ class WaitingMoves:
         self._looked_at: set[Id] = set()  # moves looked up in this round
 
     async def place_many(self, requests: Sequence[MoveRequested]) -> list[MoveVerdict]:
-        """Return a verdict for each request: begun, refused, or waiting."""
+        """Return for each new move whether it has begun, was refused or waits."""
         store = self._store
         courses = [MoveCourse(request) for request in requests]
         for course in courses:
@@ -259,7 +259,7 @@ class WaitingMoves:
         return [self._result(course) for course in courses]
 
     async def recheck(self, waiting: Sequence[ParkedRequest]) -> Sequence[tuple[ParkedRequest, Evaluated]]:
-        """Look up again the instances of the next few waiting moves; calls go through all moves in turn."""
+        """Look up again the instances of the next waiting moves; repeated calls go through all in turn."""
         new = [entry for entry in waiting if entry.request not in self._looked_at]
         if len(new) <= LOOKED_AT:
             self._looked_at.difference_update(entry.request for entry in waiting)

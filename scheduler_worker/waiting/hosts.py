@@ -1,4 +1,4 @@
-"""The host data of the waiting queues: the index, reports of hosts, and the filters."""
+"""Provides the data of hosts that the waiting queues need, from the index, reports and filters."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -27,11 +27,11 @@ AlternativesOf = Callable[[BuildRequested], Sequence[Alternative]]
 
 @dataclass(eq=False)
 class Sight:
-    """The view of hosts for waiting queues; requests of one equivalence class see the same."""
+    """Evaluates hosts for the waiting queues, once for each equivalence class of requests."""
 
     source: CandidateSource
     policy: ChoicePolicy
-    hosts: Callable[[], Hosts]  # as they are at this moment
+    hosts: Callable[[], Hosts]  # the present hosts
     alternatives: AlternativesOf
     _kinds: dict[str, BuildRequested] = field(default_factory=dict)
 
@@ -44,7 +44,7 @@ class Sight:
         return kind
 
     def wakes(self, kind: str) -> str:
-        """Return as text what must be free on a host before requests of a class are evaluated."""
+        """Describe as text the free capacity that wakes the requests of a class."""
         questions = [alternative.question for alternative in self.alternatives(self._kinds[kind])]
         zone, cell = (questions[0].zone, questions[0].cell) if questions else ("", "")
         place = (f" in zone {zone}" if zone else "") + (f" of cell {cell}" if cell else "")
@@ -63,11 +63,11 @@ class Sight:
         return self.source.free(root)
 
     def watches(self, kind: str) -> Sequence[CapacityNeeded]:
-        """Return for each flavor of an equivalence class the requirement that the fewest hosts satisfy."""
+        """Return for each flavor of a class the amount that the fewest hosts have free."""
         shared = set[str]().union(*self.source.sharing.values())
         watches = []
         for alternative in self.alternatives(self._kinds[kind]):
-            if alternative.request.hints.query:  # which may want less of something
+            if alternative.request.hints.query:  # the query may require low amounts
                 return (CapacityNeeded(),)
             asked = {name: amount for name, amount in alternative.asked.items() if name not in shared}
             if not asked:
@@ -99,7 +99,7 @@ class Sight:
         return HostsFound(fits, [root for root in refused if root not in fits], passing, more)
 
     def prospect(self, kind: str) -> Prospect:
-        """Return the hosts that could ever fit the preferred flavor: only that flavor reserves hosts."""
+        """Return the hosts that the preferred flavor could ever use; other flavors reserve no hosts."""
         now, _ = self.hosts()
         alternatives = self.alternatives(self._kinds[kind])
         if not alternatives:  # a host that it names was deleted, and may return
@@ -131,7 +131,7 @@ class Sight:
 
 
 def narrowed(question: FindCandidates, among: Roots | None, excluding: Roots) -> FindCandidates | None:
-    """Return a query restricted to the given hosts without the excluded ones; None if no host is left."""
+    """Restrict a search to the given hosts that are not excluded; return None if no host is left."""
     if among is None:
         return without(question, excluding)
     left = [root for root in among if root not in excluding]
@@ -147,7 +147,7 @@ def without(question: FindCandidates, excluding: Roots) -> FindCandidates:
 
 
 def without_roots(order: Order, roots: Roots, why: Callable[[str], str]) -> Order:
-    """Return an order without the excluded roots; `why` gives the reason for a root."""
+    """Exclude hosts from an order; `why` returns the reason for each host."""
     if not roots:
         return order
     alternatives = [
@@ -163,6 +163,6 @@ def without_roots(order: Order, roots: Roots, why: Callable[[str], str]) -> Orde
 
 
 def needs_of(request: BuildRequested) -> int:
-    """Return how many instances of a request must be placed together."""
+    """Return how many instances of a request must be placed together or not at all."""
     several = len(dict.fromkeys(request.instances))
     return min(request.at_least, several) if request.at_least else several

@@ -1,7 +1,7 @@
-"""Ownership and cancellation of waiting requests; requests of silent schedulers are taken over.
+"""Cancels waiting requests, and takes over the waiting requests of schedulers that send no heartbeats.
 
-Placement decides about a cancellation: it retires the build, after which no claim of it succeeds, or reports
-the host that it holds. So a cancellation is correct at any time, even before its request was consumed.
+Placement decides about a cancellation: it retires the build, so that later claims fail, or reports the host
+that it holds. So a cancellation is correct at any time, even before its request was consumed.
 """
 
 import logging
@@ -39,7 +39,7 @@ _reserved = msgspec.json.Decoder(dict[str, tuple[int, float, str]]).decode
 
 
 class WaitingOwner:
-    """Owns waiting requests: takes over requests of silent schedulers, and answers queries about all."""
+    """Takes over waiting requests of silent schedulers, and answers queries about all waiting requests."""
 
     def __init__(self, queue: WaitingQueue, clock: Clock) -> None:
         self._queue = queue
@@ -74,13 +74,13 @@ class WaitingOwner:
         store.queues.reserve_elsewhere(reserved)
         left_behind = self._silent(others, owners - {store.name})
         if left_behind:
-            _ = store.sight.source.seen  # Unavailable before placement's memory is there: not yet
+            _ = store.sight.source.seen  # raises Unavailable until placement's index is loaded
         for owner in left_behind:
             await self._adopt(owner, others)
         self._queue.recheck()
 
     async def sweep(self) -> None:
-        """Evaluate all waiting requests slowly, in case no change of a host has woken one that fits."""
+        """Evaluate all waiting requests, in case no change of a host woke a request that fits."""
         store = self._store
         store.queues.sweep(self._clock.monotonic())
         store.wake()
@@ -93,13 +93,13 @@ class WaitingOwner:
                     return
 
     async def release_ownership(self) -> None:
-        """Release the ownership of waiting requests at a stop, so that another scheduler takes them over."""
+        """Release this scheduler's waiting requests when it stops; another scheduler takes them over."""
         if not self._store.requests:
             return
         try:
             async with self._store.database.write() as tx:
                 await parked.RELEASE(tx, owner=self._store.name)
-        except Exception as problem:  # the end of a worker is not the time to wait for its database
+        except Exception as problem:  # a stopping worker does not wait for its database
             log.warning("could not let go of %d requests: %s", len(self._store.requests), problem)
 
     def _silent(self, schedulers: list[OtherScheduler], owners: set[str]) -> list[str]:
@@ -147,7 +147,7 @@ class WaitingOwner:
         )
 
     async def decision(self, question: FindDecision) -> DecisionFound:
-        """Return why a build or request has no host, or what it lacks if it waits."""
+        """Return why a build or request got no host, or which capacity it lacks while it waits."""
         async with self._store.database.read() as tx:
             found = await parked.find(tx, [question.id])
             if not found:
@@ -187,13 +187,13 @@ Deletes = Sequence[BuildDeleteRequested]
 
 
 class _Fenced(msgspec.Struct):
-    """Placement's answers to the retirement of the builds to cancel."""
+    """Placement's answers after it was asked to retire the builds to cancel, by the state of each build."""
 
-    ended: list[Id] = msgspec.field(default_factory=list)  # they will never have a host
+    ended: list[Id] = msgspec.field(default_factory=list)  # builds that are retired now
     held: dict[Id, Held] = msgspec.field(default_factory=dict)
-    shelved: dict[Id, str] = msgspec.field(default_factory=dict)  # they hold nothing for now; in which cell
-    ended_builds: dict[Id, str] = msgspec.field(default_factory=dict)  # they had one, and have ended: how
-    # builds that ended before without a host: how
+    shelved: dict[Id, str] = msgspec.field(default_factory=dict)  # shelved build → its cell
+    ended_builds: dict[Id, str] = msgspec.field(default_factory=dict)  # ended build that had a host → its end
+    # build that ended before without a host → its end
     before: dict[Id, str] = msgspec.field(default_factory=dict)
 
 
@@ -204,7 +204,7 @@ class Cancelling:
         self._publish = publish
 
     async def cancel(self, asked: BuildCancelRequested) -> Deletes:
-        """End a build: placement retires it, so that later claims fail, unless it holds a host already."""
+        """Cancel a build: placement retires it, or its cell deletes it if it holds a host already."""
         found = await self._waiting(asked.build)
         if found is not None:
             return await self._end_wait(asked, found)
@@ -215,7 +215,7 @@ class Cancelling:
             await self._answer(asked, False, "no build or waiting request has this id", known=False)
             return ()
         fenced = await self._fence((asked.build,), DELETED)
-        found = await self._waiting(asked.build)  # it may have come to wait meanwhile
+        found = await self._waiting(asked.build)  # the build may have begun to wait in the meantime
         if found is not None:
             return await self._end_wait(asked, found)
         if fenced.held or fenced.shelved:
@@ -265,7 +265,7 @@ class Cancelling:
         return end
 
     async def _pass_on(self, asked: BuildCancelRequested, fenced: _Fenced, waited: bool, why: str) -> Deletes:
-        """Forward a cancellation to the cells, even if no conductor has a record of the build yet."""
+        """Forward a cancellation to the builds' cells, even if no conductor has a record of them yet."""
         providers = await self._ending.look_up(list(fenced.held.values()))
         places = {build: place_of(held, providers) for build, held in fenced.held.items()}
         cells = {build: place.cell for build, place in places.items() if place is not None} | fenced.shelved
@@ -293,12 +293,12 @@ class Cancelling:
                     fenced.ended_builds[build] = cause
                 case Held():
                     fenced.held[build] = result
-                case Contended() | OutsideCell():  # no wall is around a scheduler
+                case Contended() | OutsideCell():  # OutsideCell cannot happen: a scheduler is in no cell
                     raise Retry(0.5, f"the claim of {build} is contended")
         return fenced
 
     async def _remove_request(self, found: FoundParked, removed: set[Id]) -> None:
-        """Remove a waiting request or some of its builds from the database; its scheduler reads that."""
+        """Delete a waiting request, or some builds of it; another scheduler that owns it reads the change."""
         store, entry, left = self._store, found.parked, None
         ours = found.owner in (store.name, "")
         async with store.database.write() as tx:

@@ -1,4 +1,4 @@
-"""Evaluates waiting requests when they are woken or expire, and publishes their results.
+"""Evaluates waiting requests when a change wakes them or they expire, and publishes their results.
 
 Requests of one lane (all builds; the moves of one cell) are evaluated together; lanes run in parallel. A
 result is published before its request is deleted, so after a crash the next owner publishes it again.
@@ -39,7 +39,7 @@ LONGEST_PAUSE = 10.0  # between two evaluations of a request that fails repeated
 
 @dataclass(frozen=True, slots=True)
 class Woken:
-    """A waiting request to evaluate now, on any host except the excluded ones."""
+    """The task of an evaluator: a waiting request, and the hosts that it may not use."""
 
     parked: ParkedRequest
     excluding: frozenset[str]
@@ -47,13 +47,13 @@ class Woken:
 
 
 class Ended(Struct, frozen=True):
-    """The result that a waiting request ends with these messages."""
+    """The result of an evaluation that ends a waiting request with these messages."""
 
     messages: Sequence[Message]
 
 
 class StillWaiting(Struct, frozen=True):
-    """The result that a waiting request has no host yet, with the reason."""
+    """The result of an evaluation in which no host fits a waiting request, with the reason."""
 
     lacks: str
     decision: Decision
@@ -61,20 +61,20 @@ class StillWaiting(Struct, frozen=True):
 
 
 class RetryLater(Struct, frozen=True):
-    """The result that an evaluation failed; it is repeated after pauses that double."""
+    """The result of an evaluation that failed; it is repeated, each time after twice the delay."""
 
     after: float
     start: MoveStart | None = None
 
 
 Evaluated = Ended | StillWaiting | RetryLater
-UndoPlaced = Callable[[Any], Awaitable[Message | None]]  # ends what was placed where no conductor is
+UndoPlaced = Callable[[Any], Awaitable[Message | None]]  # ends builds and moves that no conductor consumed
 Results = Sequence[tuple[ParkedRequest, Evaluated]]
 
 
 @dataclass(slots=True)
 class _Lane:
-    """The pending evaluations of one lane: of all builds, or of the moves of one cell."""
+    """The pending evaluations of one lane: all builds, or the moves of one cell."""
 
     woken: list[Woken] = field(default_factory=list)
     expired: dict[Id, ParkedRequest] = field(default_factory=dict)
@@ -82,7 +82,7 @@ class _Lane:
 
 
 class WaitingQueue:
-    """The task that evaluates the waiting requests of a store."""
+    """Evaluates and publishes the waiting requests of a store in a separate task."""
 
     def __init__(
         self,
@@ -114,7 +114,7 @@ class WaitingQueue:
                 await self._sleep()
 
     def recheck(self) -> None:
-        """Look up related instances of waiting requests again, and the instances of waiting moves."""
+        """Look up again the related instances of waiting requests and the instances of waiting moves."""
         self.store.related.stirred = True
         for entry in self.store.requests.values():
             if entry.start is not None:
@@ -228,7 +228,7 @@ class WaitingQueue:
                 store.end_at(entry, self._clock.now() + SOON)
 
     async def _publish(self, evaluator: Evaluator, results: Results) -> None:
-        """Publish the messages of ended requests, then delete them; a failure is repeated later."""
+        """Publish the messages of ended requests, then delete the requests; repeat both after a failure."""
         done: list[Id] = []
         for entry, result in results:
             if not isinstance(result, Ended):
@@ -265,7 +265,7 @@ class WaitingQueue:
 
 @asynccontextmanager
 async def _patient() -> AsyncIterator[None]:
-    """Log a failure of the block, and pause: the requests go on waiting."""
+    """Log any error of the enclosed block and pause, so that the requests remain waiting."""
     try:
         yield
     except Unavailable as away:

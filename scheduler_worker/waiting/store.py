@@ -1,6 +1,6 @@
-"""The waiting requests of this scheduler, in memory and in the database, and changes of hosts that wake them.
+"""Holds this scheduler's waiting requests in memory and in the database, and marks changed hosts.
 
-A request is stored before its message is acknowledged. The queues decide in which order requests are woken.
+A request is stored before its message is acknowledged. The queues decide which request is woken first.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ Marked = tuple[ParkedRequest, int | None]
 
 
 class WaitingStore:
-    """The waiting requests that this scheduler owns; `changed` is called when they change."""
+    """Holds the waiting requests that this scheduler owns; calls `changed` when they change."""
 
     def __init__(self, scheduler: Scheduler, database: Database, changed: Callable[[], None]) -> None:
         self.database = database
@@ -58,7 +58,7 @@ class WaitingStore:
         self.add = retrying(self._clock)(self._add_once)
 
     def enter(self, entry: ParkedRequest, mark: int | None = None) -> None:
-        """Add a request that found no host in an evaluation with this mark (None: it was not evaluated)."""
+        """Hold a request and queue it; `mark` was taken before its evaluation (None: not evaluated)."""
         self.queues.enter(entry.key, entry.kind, needs_of(entry.message), mark)
         self.requests[entry.request] = entry
         if names_other_instances(entry.message):
@@ -66,9 +66,9 @@ class WaitingStore:
         self._moved()
 
     def enter_again(self, entry: ParkedRequest) -> None:
-        """Add or replace a waiting request, and compute its equivalence class again."""
+        """Add or replace a waiting request after computing its equivalence class again."""
         order, event = self._begin(entry)
-        if event.refusal:  # it has become unreadable
+        if event.refusal:  # the request has become invalid
             entry = replace(entry, until=self._clock.now(), lacks=event.refusal)
         kind = self.kind(order)
         self.leave([entry.request])
@@ -100,7 +100,7 @@ class WaitingStore:
         self.sight.forget({entry.kind for entry in self.requests.values()})
 
     async def refresh_related(self) -> None:
-        """Wake requests whose related instances moved; end requests whose server group was deleted."""
+        """Wake requests after their related instances moved; end requests of deleted server groups."""
         if not self.related.stirred:
             return
         naming = [entry for entry in self.requests.values() if names_other_instances(entry.message)]
@@ -131,7 +131,7 @@ class WaitingStore:
         return bool(len(self.queues)) and self.queues.ahead(self.kind(order), order.request.priority, now)
 
     def behind(self, order: Order, now: float, seen: int, context: StoredContext) -> ParkedRequest:
-        """Return a request to wait without a search, because the first request of its class found no host."""
+        """Make a waiting request without a search: the first waiting request of its class fits no host."""
         known = self.requests.get(self.queues.first(self.kind(order)) or "")
         why = "equal requests came before it"
         if known is None:
@@ -156,7 +156,7 @@ class WaitingStore:
         )
 
     def enter_stored(self, stored: Sequence[Marked], ours: set[Id], regroupings: int) -> None:
-        """Add this scheduler's stored requests to the queues; outdated classes are computed again."""
+        """Add the stored requests that this scheduler owns to the queues, with their current classes."""
         for entry, mark in stored:
             if entry.request not in ours or entry.request in self.queues:
                 continue
@@ -167,7 +167,7 @@ class WaitingStore:
         self.wake()
 
     def without_reserved(self, orders: Sequence[Order]) -> Sequence[Order]:
-        """Return the orders of new requests without the hosts that are reserved for waiting requests."""
+        """Exclude from the orders of new requests the hosts that are reserved for waiting requests."""
         queues = self.queues
         if not len(queues) and not queues.reserved_elsewhere:
             return orders
@@ -181,7 +181,7 @@ class WaitingStore:
         ]
 
     def why_reserved(self, root: Root) -> str:
-        """Return for which waiting request a host is reserved, and until when."""
+        """Return the reason why a host is reserved: for which waiting request, and until when."""
         reserved = self.queues.reserved.get(root)
         key = self.queues.reserved_elsewhere.get(root) if reserved is None else reserved.key
         if key is None:
@@ -223,7 +223,7 @@ class WaitingStore:
             self.leave(requests)
 
     async def store_decisions(self, ended: Sequence[tuple[BuildRequested, Sequence[object]]]) -> None:
-        """Store the decisions why builds have no host, from the messages that end their requests."""
+        """Store why builds got no host, from the messages that end their requests."""
         listed = [(request, message) for request, messages in ended for message in messages]
         ending = [(asked, message) for asked, message in listed if isinstance(message, BuildUnplaceable)]
         if ending:
@@ -232,13 +232,13 @@ class WaitingStore:
                 await decisions.add(tx, ending, self._clock.now())
 
     async def store_refusals(self, ending: RefusedMoves) -> None:
-        """Store the decisions why moves were refused, for later queries."""
+        """Store why moves were refused, for later queries."""
         if ending:
             async with self.database.write() as tx:
                 await decisions.add_moves(tx, ending, self._clock.now())
 
     def rescue(self, entry: ParkedRequest) -> None:
-        """Count a waiting request whose host only the slow check of all requests has found."""
+        """Count and log a waiting request that fitted a host although no change had woken it."""
         self.rescued += 1
         RESCUED.inc()
         log.error(
@@ -248,7 +248,7 @@ class WaitingStore:
 
 
 class HostChanges:
-    """Marks changed hosts in the waiting queues; `recheck` is called for hosts with related instances."""
+    """Marks changed hosts in the waiting queues; calls `recheck` for hosts with related instances."""
 
     def __init__(self, scheduler: Scheduler, store: WaitingStore, recheck: Callable[[], None]) -> None:
         self.scheduler = scheduler
@@ -280,7 +280,7 @@ class HostChanges:
             self._recheck()
 
     async def handle(self, report: HostReported) -> None:
-        """Mark the hosts of a report as changed: waiting requests may fit there now."""
+        """Apply a report of hosts, and mark the hosts that it changed: waiting requests may fit there."""
         scheduler, queues = self.scheduler, self.store.queues
         if not len(queues):
             await scheduler.handle(report)
@@ -299,7 +299,7 @@ class HostChanges:
 
 
 def _is_equivalent(state: HostState | None, other: HostState | None) -> bool:
-    """Return whether filters decide the same for both states of a host; only weighers read its load."""
+    """Return whether two states of a host differ only in its load, which no filter reads."""
     if state is None or other is None:
         return state is other
     return msgspec.structs.replace(state, load=other.load) == other

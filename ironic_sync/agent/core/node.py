@@ -1,4 +1,4 @@
-"""An Ironic node as the agent reads it, and the patches that the agent writes to it."""
+"""Defines the fields of an Ironic node that the agent reads, and the patches that it writes."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ SEEN = "berth_seen"  # in extra
 
 
 class SeenAttempt(msgspec.Struct, frozen=True, kw_only=True):
-    """The last attempt of a build on a node, with the cause if it failed."""
+    """The last attempt of a build on a node, with the cause if the attempt failed."""
 
     build: str
     attempt: int
@@ -24,7 +24,7 @@ class SeenAttempt(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MetalNode(msgspec.Struct, frozen=True, kw_only=True):
-    """The fields of an Ironic node that decide the agent's next step."""
+    """The fields of an Ironic node that determine the agent's next step."""
 
     uuid: str
     provision_state: str | None = None
@@ -39,7 +39,7 @@ class MetalNode(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def seen(self) -> list[SeenAttempt]:
-        """Return the attempts recorded on the node, the newest last. Unreadable content is ignored."""
+        """Return the attempts recorded on the node, the newest last; ignore records that are invalid."""
         try:
             return msgspec.convert(self.extra.get(SEEN, []), list[SeenAttempt])
         except msgspec.ValidationError:
@@ -50,7 +50,7 @@ class MetalNode(msgspec.Struct, frozen=True, kw_only=True):
         return next(found, SeenAttempt(build=build, attempt=0))
 
     def attempt_of(self, build: str) -> int | None:
-        """Return the attempt of this build that has the node: 0 if not recorded, None for other builds."""
+        """Return the attempt of this build that has the node: 0 if unknown, None if another has the node."""
         if self.instance_uuid != build:
             return None
         attempt = self.instance_info.get(ATTEMPT)
@@ -61,7 +61,7 @@ FIELDS = MetalNode.__struct_fields__
 
 
 def node_of(fields: Mapping[str, Any]) -> MetalNode:
-    """Return the node in Ironic's answer to a read."""
+    """Decode the node in an answer of Ironic's API."""
     return msgspec.convert({name: fields[name] for name in FIELDS if fields.get(name) is not None}, MetalNode)
 
 
@@ -86,7 +86,7 @@ _NEEDED = {
 
 
 def classes_of(flavor: Flavor) -> list[str]:
-    """Return the custom resource classes that this flavor asks for."""
+    """Return the custom resource classes that a flavor requests."""
     found = (re.fullmatch(r"resources[\w-]*:(CUSTOM_\w+)", name) for name in flavor.extra_specs)
     return sorted({match[1] for match in found if match})
 
@@ -106,7 +106,7 @@ def release_node() -> list[Json]:
 
 
 def close(node: MetalNode, order: BuildOrdered | DestroyOrdered, cause: str) -> list[Json]:
-    """Return the patch that records on a node that this build attempt has ended there."""
+    """Return the patch that records on a node that a build's attempt has ended there."""
     other_attempts = [attempt for attempt in node.seen if attempt.build != order.build]
     this = SeenAttempt(build=order.build, attempt=order.attempt, cause=cause[:LONGEST_CAUSE])
     return [
@@ -115,7 +115,7 @@ def close(node: MetalNode, order: BuildOrdered | DestroyOrdered, cause: str) -> 
 
 
 def instance_info(spec: BuildSpec) -> Json:
-    """Return the instance_info of a deployment, with the names that Nova's driver uses."""
+    """Return the value of `instance_info` for a deployment, with the field names of Nova's driver."""
     flavor, image = spec.flavor, spec.image
     info: Json = {}
     if image is not None:
@@ -138,7 +138,7 @@ def instance_info(spec: BuildSpec) -> Json:
 
 
 def image_lacking(node: MetalNode, spec: BuildSpec) -> str:
-    """Return which image properties the node's deploy interface needs and the build lacks, or ""."""
+    """Return which image properties the node's deploy interface needs but the build lacks, or ""."""
     if node.deploy_interface not in _NEEDED:
         return ""
     ways, needed = _NEEDED[node.deploy_interface]
@@ -150,7 +150,7 @@ def image_lacking(node: MetalNode, spec: BuildSpec) -> str:
 
 
 def _traits(flavor: Flavor, of_image: Sequence[str]) -> list[str]:
-    """Return the traits that the deployment requires; Ironic refuses a node that has lost one."""
+    """Return the traits that a deployment requires, so that Ironic refuses a node that has lost one."""
     required = (name for name, value in flavor.extra_specs.items() if value == "required")
     matches = (re.fullmatch(r"trait[\w-]*:(\w+)", name) for name in required)
     return sorted({match[1] for match in matches if match} | set(of_image))

@@ -1,8 +1,8 @@
-"""Decides the next step on a node from the state that Ironic returns, and from nothing else.
+"""Decides the next step on a node only from the state that Ironic returns.
 
-An agent that was killed knows only that state. So everything it must not forget is written to Ironic in one
-write: the build (`instance_uuid`), the attempt (`instance_info`) and the attempts seen (`extra`). An attempt
-that was seen and no longer has the node has ended there: a late order for it finds the node closed.
+After a crash an agent knows only this state. So it stores all that it needs in Ironic with one write: the
+build (`instance_uuid`), its attempt (`instance_info`) and the recorded attempts (`extra`). An attempt that is
+recorded but no longer has the node has ended: a late order for this attempt has no effect.
 
     build:    available → Claim → Deploy → ... → active: built
                 ours and deploy failed → Close(why) → Undeploy or ReleaseNode → released: failed(why)
@@ -31,7 +31,7 @@ UNDONE = "what was begun on the node has been undone"
 
 
 class Action(Enum):
-    """A step without details; the values of three are verbs of Ironic's API."""
+    """A step that needs no further data; three values are verbs of Ironic's API."""
 
     CLAIM = "claim"  # reserve the node for a build
     DEPLOY = "active"  # start the deployment on the reserved node
@@ -42,7 +42,7 @@ class Action(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Close:
-    """The step that records the end of an attempt on the node, before anything is undone."""
+    """The step that records on the node that an attempt has ended, before it is undone."""
 
     cause: str
 
@@ -64,7 +64,7 @@ Step = Action | Close | Wait | Say
 
 
 def next_step(node: MetalNode | None, order: Order, *, given_up: str = "", writes: bool = True) -> Step:
-    """Return the next step of an order. `given_up`: why it can only fail; `writes`: Ironic takes records."""
+    """Return the next step of an order. `given_up`: why it must fail; `writes`: Ironic accepts records."""
     if isinstance(order, BuildOrdered):
         return _toward_built(node, order, given_up, writes)
     return _toward_deleted(node, order, writes)
@@ -124,7 +124,7 @@ def _describe(node: MetalNode) -> str:
 
 
 def _not_torn_down(node: MetalNode, order: Order) -> bool:
-    """Return whether Ironic failed to tear a node down although the node is no longer reserved."""
+    """Return whether Ironic failed to tear down a node that is no longer reserved."""
     last_here = bool(node.seen) and node.seen[-1].build == order.build and node.instance_uuid is None
     return last_here and node.provision_state in ("error", "deleting")
 

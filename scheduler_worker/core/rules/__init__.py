@@ -1,4 +1,4 @@
-"""The built-in filters. Each is made by the function of its name, whose arguments are its options."""
+"""The built-in filters. A function of the same name makes each filter; its arguments are the options."""
 
 from collections.abc import Callable, Mapping
 
@@ -38,7 +38,7 @@ DEFAULT_RULES = """
     server_group_affinity same_host different_host simple_cidr_affinity aggregate_multi_tenancy_isolation
 """.split()  # noqa: SIM905 - shorter than a list
 
-# What Nova calls them, and what berth did; the class's name may have its module before it.
+# Names in Nova and former names; the class name may have its module in front.
 RULES_CALLED: Mapping[str, tuple[str, ...]] = {
     "ComputeFilter": ("up", "enabled"),
     "AvailabilityZoneFilter": ("zone",),
@@ -67,7 +67,7 @@ RULES_CALLED: Mapping[str, tuple[str, ...]] = {
     "few_builds_in_flight": ("io_ops",),
 }
 
-# Filters of Nova that need no rule: why not.
+# Filters of Nova that berth does not need, with the reason.
 RULES_OF_PLACEMENT: Mapping[str, str] = {
     "NUMATopologyFilter": "NUMA cells are providers: `hw:numa_nodes` asks placement for a group from each",
     "PciPassthroughFilter": "devices are providers: each device asked for is a group of placement's question",

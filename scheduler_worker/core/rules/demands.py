@@ -1,4 +1,4 @@
-"""Filters for demands of image, flavor and hint `query`, and for metadata of the host's aggregates."""
+"""Filters for the requirements of image, flavor and hint `query`, and for aggregates' metadata."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,14 +19,14 @@ from scheduler_worker.core.attributes import (
 )
 from scheduler_worker.core.rule import Alternative, HostFacts, Number, Rule, View, array_rule
 
-TENANT = "filter_tenant_id"  # and whatever begins so: one key holds only so many
+TENANT = "filter_tenant_id"  # and keys with this prefix, because the value of one key is limited
 _AGGREGATES = "aggregate_instance_extra_specs:"
-_IMAGES = ("hw_", "img_", "os_")  # how properties of images begin
+_IMAGES = ("hw_", "img_", "os_")  # prefixes of image properties
 _OLDER = {"architecture", "hypervisor_type", "hypervisor_version_requires", "vm_mode", "auto_disk_config"}
 
 
 def aggregate_multi_tenancy_isolation() -> Rule:
-    """If the host's aggregates name projects (`filter_tenant_id*`), the request's project is among them."""
+    """Accept hosts if their aggregates name the request's project (`filter_tenant_id*`) or no project."""
 
     def admits(view: View, alternative: Alternative) -> Number:
         project = alternative.request.project
@@ -40,7 +40,7 @@ def aggregate_multi_tenancy_isolation() -> Rule:
 
 
 def aggregate_type_affinity() -> Rule:
-    """If the host's aggregates name flavors (`instance_type`), the request's flavor is among them."""
+    """Accept hosts if their aggregates name the request's flavor (`instance_type`) or no flavor."""
     key = "instance_type"
     return array_rule(
         "aggregate_type_affinity",
@@ -55,7 +55,7 @@ def aggregate_image_properties_isolation(
     aggregate_image_properties_isolation_namespace: str = "",
     aggregate_image_properties_isolation_separator: str = ".",
 ) -> Rule:
-    """The host's aggregates name no values of an image property, or its value, or the image lacks it."""
+    """Reject hosts with aggregates that name an image property but not the value that the image has."""
     namespace = aggregate_image_properties_isolation_namespace
     prefix = namespace + aggregate_image_properties_isolation_separator if namespace else ""
 
@@ -82,7 +82,7 @@ def aggregate_image_properties_isolation(
 
 
 def aggregate_instance_extra_specs() -> Rule:
-    """The metadata of the host's aggregates satisfies every extra spec without a scope or with
+    """Accept hosts if their aggregates' metadata satisfies the extra specs that have no scope or
     `aggregate_instance_extra_specs:`.
     """
 
@@ -106,7 +106,7 @@ def aggregate_instance_extra_specs() -> Rule:
 
 
 def demands(extra_specs: Mapping[str, str], scope: str) -> Iterator[tuple[str, str, bool]]:
-    """Yield key, demand and whether it had the scope, for extra specs with this scope or with none."""
+    """Yield key, requirement and whether it had the scope, for extra specs with this scope or with none."""
     for key, demand in extra_specs.items():
         if key.startswith(scope):
             yield key.removeprefix(scope), demand, True
@@ -163,10 +163,10 @@ _CONDITION = re.compile(r"\s*(==|!=|<=|>=|<|>|=)?\s*([0-9]+(?:\.[0-9]+)*)\s*")
 
 
 def image_properties(*, image_properties_default_architecture: str = "") -> Rule:
-    """The host has the architecture, hypervisor and VM mode that the image names, and a permitted version.
+    """Accept hosts with the architecture, hypervisor, VM mode and version that the image requires.
 
-    A host that does not report such a property is rejected for an image that names it; an unknown version
-    or address width is accepted.
+    A host that does not report such a property is rejected for an image that names it; an unknown version or
+    address width is accepted.
     """
     default = image_properties_default_architecture
 
@@ -199,9 +199,9 @@ def isolated_hosts(
     isolated_images: Sequence[str] = (),
     restrict_isolated_hosts_to_isolated_images: bool = True,
 ) -> Rule:
-    """The isolated images run on the isolated hosts only, and other images do not run there unless permitted.
+    """Accept isolated images only on isolated hosts, and other images there only if options permit it.
 
-    Hosts are known by name or root, images by name.
+    The options list hosts by name or root, and images by name.
     """
     hosts, images = frozenset(isolated_hosts), frozenset(isolated_images)
 
@@ -244,7 +244,7 @@ def _version(image: Image, state: HostState | None) -> str | None:
 
 @lru_cache(maxsize=256)
 def _conditions(text: str) -> tuple[tuple[str, tuple[int, ...]], ...] | None:
-    """Return the parsed conditions of a text such as `>=6.0, <7`, or None for an invalid text."""
+    """Parse conditions such as `>=6.0, <7`; return None if the text is invalid."""
     found = []
     for part in text.strip().strip("()").split(","):
         match = _CONDITION.fullmatch(part)
@@ -270,11 +270,10 @@ _CAPABILITIES = "capabilities:"
 
 
 def compute_capabilities() -> Rule:
-    """The host's attributes satisfy the extra specs with `capabilities:PATH` or with the name of an
-    attribute.
+    """Accept hosts that satisfy the extra specs named `capabilities:PATH` or by the name of an attribute.
 
-    A missing attribute fails a `capabilities:` requirement; a name without a scope that the host does not
-    report is ignored.
+    If the host does not report the attribute, a `capabilities:` requirement fails, and a name without a scope
+    is ignored.
     """
 
     def refuses(host: HostFacts, alternative: Alternative) -> str | None:
@@ -291,7 +290,7 @@ def compute_capabilities() -> Rule:
 
 
 def json() -> Rule:
-    """The hint `query` is true of the host: `[">=", "$free_ram_mb", 1024]`."""
+    """Accept hosts for which the hint `query` is true, such as `[">=", "$free_ram_mb", 1024]`."""
 
     def refuses(host: HostFacts, alternative: Alternative) -> str | None:
         query = alternative.request.hints.query

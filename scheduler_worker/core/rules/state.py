@@ -1,4 +1,4 @@
-"""Filters about the reported state of a host, and about other instances on it."""
+"""Filters for the reported state of a host, and for the other instances on it."""
 
 from collections.abc import Mapping
 from functools import lru_cache, reduce
@@ -13,7 +13,7 @@ GROUP = "group"  # the part of a request that group filters read
 
 
 def server_group_anti_affinity() -> Rule:
-    """The host has fewer members of the request's anti-affinity group than permitted (`max_per_host`)."""
+    """Accept hosts with fewer members of the request's anti-affinity group than `max_per_host`."""
 
     def concerns(alternative: Alternative) -> bool:
         return alternative.group is not None and alternative.group.policy == "anti-affinity"
@@ -31,7 +31,7 @@ def server_group_anti_affinity() -> Rule:
 
 
 def server_group_affinity() -> Rule:
-    """The host has the group's other members; first members need capacity for all that arrive together."""
+    """Accept the host of the affinity group; for its first members, hosts with capacity for all of them."""
 
     def concerns(alternative: Alternative) -> bool:
         hard = alternative.group is not None and alternative.group.policy == "affinity"
@@ -56,7 +56,7 @@ def server_group_affinity() -> Rule:
 
 
 def same_host() -> Rule:
-    """The host has an instance named by the hint `same_host`."""
+    """Accept hosts that run an instance named by the hint `same_host`."""
     return array_rule(
         "same_host",
         lambda view, alternative: view.among(alternative.same or ()) == 1,
@@ -67,7 +67,7 @@ def same_host() -> Rule:
 
 
 def different_host() -> Rule:
-    """The host has no instance of the hint `different_host`."""
+    """Accept hosts that run no instance named by the hint `different_host`."""
     return array_rule(
         "different_host",
         lambda view, alternative: view.among(alternative.different) == 0,
@@ -78,8 +78,8 @@ def different_host() -> Rule:
 
 
 def simple_cidr_affinity() -> Rule:
-    """The host's address is in the network of the hints `build_near_host_ip` and `cidr`; a host without a
-    known address is rejected.
+    """Accept hosts with an address in the network that the hints `build_near_host_ip` and `cidr` describe;
+    reject hosts without a known address.
     """
 
     def refuses(host: HostFacts, alternative: Alternative) -> str | None:
@@ -118,12 +118,12 @@ _FORCED_DOWN = "forced down by an operator"
 
 
 def all_hosts() -> Rule:
-    """Every host is accepted."""
+    """Accept every host."""
     return Rule("all_hosts", lambda host, alternative: None, concerns=lambda alternative: False)
 
 
 def up() -> Rule:
-    """Heartbeats of the host and of its agent arrive; a host without any report so far is accepted."""
+    """Accept hosts if heartbeats of host and agent arrive, and hosts that have not reported so far."""
     return Rule(
         "up",
         lambda host, alternative: host.down or None,
@@ -134,7 +134,7 @@ def up() -> Rule:
 
 
 def enabled() -> Rule:
-    """The host is neither disabled, by its agent or in placement, nor forced down."""
+    """Accept hosts that neither their agents nor placement have disabled, and that are not forced down."""
 
     def refuses(host: HostFacts, alternative: Alternative) -> str | None:
         if FORCED_DOWN in host.traits:
@@ -150,7 +150,7 @@ def enabled() -> Rule:
 
     def admits(view: View, alternative: Alternative) -> Number:
         open_ = view.fact("enabled", 1.0) > view.fact("forced_down", 0.0)
-        # otherwise placement has rejected such hosts already
+        # without it, placement has rejected such hosts already
         if DISABLED not in alternative.question.root_forbidden:
             open_ = open_ & (view.has(DISABLED) == 0)
         return open_ & (view.has(FORCED_DOWN) == 0)
@@ -159,7 +159,7 @@ def enabled() -> Rule:
 
 
 def zone() -> Rule:
-    """The host is in the requested zone, by its report or by one of its aggregates (`availability_zone`)."""
+    """Accept hosts in the requested zone, by their reports or by their aggregates (`availability_zone`)."""
 
     def refuses(host: HostFacts, alternative: Alternative) -> str | None:
         asked = alternative.request.zone
@@ -171,7 +171,7 @@ def zone() -> Rule:
             return None
         return f"in zone {', '.join(map(repr, zones)) or repr('')}, not in {asked!r}"
 
-    # Where the question names the zone, placement has offered no host of another.
+    # If the search names the zone, placement returns no host of another zone.
     return Rule(
         "zone",
         refuses,
@@ -181,10 +181,10 @@ def zone() -> Rule:
 
 
 def io_ops(*, max_io_ops_per_host: int = 8) -> Rule:
-    """The host has fewer builds in progress than permitted; aggregates may override `max_io_ops_per_host`."""
+    """Accept hosts with fewer builds in progress than `max_io_ops_per_host`; aggregates may override it."""
     key = "max_io_ops_per_host"
 
-    def refuses(host: HostFacts, alternative: Alternative) -> str | None:  # by hand, for every boot asks it
+    def refuses(host: HostFacts, alternative: Alternative) -> str | None:  # no helpers: every boot calls it
         most = host.limit(key, max_io_ops_per_host)
         return None if host.building < most else f"building {host.building} already, at most {most:g} at once"
 
@@ -197,7 +197,7 @@ def io_ops(*, max_io_ops_per_host: int = 8) -> Rule:
 
 
 def few_failures(*, max_build_failures: float = 2.5) -> Rule:
-    """The host has fewer recent failed builds than permitted; failures fade, and then it is tried again."""
+    """Accept hosts with fewer recent failed builds than permitted; the count of failures decays with time."""
 
     def why(host: HostFacts, alternative: Alternative) -> str:
         failed = f"builds failed there recently ({host.failures:.1f}, fading)"
@@ -209,9 +209,9 @@ def few_failures(*, max_build_failures: float = 2.5) -> Rule:
 
 
 def num_instances(*, max_instances_per_host: int = 50) -> Rule:
-    """The host has fewer instances than permitted; aggregates may override `max_instances_per_host`.
+    """Accept hosts with fewer instances than `max_instances_per_host`; aggregates may override it.
 
-    For a host without reports only builds sent recently are counted.
+    For a host that has sent no report, only builds sent recently are counted.
     """
     key = "max_instances_per_host"
 
@@ -227,7 +227,7 @@ def num_instances(*, max_instances_per_host: int = 50) -> Rule:
 
 
 def metrics(*, weight_setting: Mapping[str, float] | None = None) -> Rule:
-    """The host reports all metrics of `weight_setting`, which is shared with the weigher of this name."""
+    """Accept hosts that report all metrics in `weight_setting`, which the weigher `metrics` also reads."""
     names = tuple(weight_setting or ())
 
     def why(host: HostFacts, alternative: Alternative) -> str:
