@@ -45,7 +45,7 @@ ROOM = {
 
 
 async def fleet(placement: Placement, hosts: int) -> list[tuple[str, int]]:
-    """Create so many hosts; return each root with its shape."""
+    """Create this number of hosts; return the root and the shape of each."""
     reports = [
         InventoryReported(
             root=(root := placement.clock.uuid()),
@@ -129,7 +129,7 @@ async def measure(url: str, namespace: str, hosts: int, seconds: float) -> list[
 
 @contextmanager
 def databases(url: str | None) -> Iterator[list[tuple[str, str, str]]]:
-    """Yield name, URL and namespace of each database to measure."""
+    """Yield the databases to measure, each as name, URL and namespace."""
     directory = private_directory("berth-bench-")
     lite = ("SQLite", f"sqlite+aiosqlite:///{directory}/", "placement")
     namespace = f"bench_{secrets.token_hex(4)}"

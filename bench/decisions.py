@@ -1,4 +1,4 @@
-"""A scheduler's decisions alone: claims are answered immediately, and no message is encoded.
+"""Measures a scheduler's decisions alone: claims are granted immediately, and no message is encoded.
 
     python -m bench.decisions [--hosts 1000,10000] [--flavors 1,20] [--batch 1024] [--packing]
 
@@ -38,7 +38,7 @@ PACKING = {"ram": -1.0, "cpu": -1.0, "disk": -1.0}
 
 
 class InstantPlacement:
-    """Grants every claim its first choice."""
+    """A dummy placement that grants each claim its first candidate immediately."""
 
     def __init__(self, hosts: int) -> None:
         self.index = Index()

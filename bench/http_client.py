@@ -1,4 +1,4 @@
-"""A minimal HTTP client for measurements: one connection, one request at a time, only lengths are parsed."""
+"""A minimal HTTP client for measurements: one connection, one request at a time."""
 
 import asyncio
 import json
@@ -10,7 +10,7 @@ _TIMEOUT = 60.0
 
 
 class Answered(asyncio.Protocol):
-    """Collects responses one after the other; the future of each is set when it is complete."""
+    """Parses responses one after the other, and sets a future when a response is complete."""
 
     def __init__(self) -> None:
         self.buffer = bytearray()
@@ -48,7 +48,7 @@ class Answered(asyncio.Protocol):
 
 
 class LoopbackClient:
-    """An HTTP client that keeps its connection open. Loopback only."""
+    """An HTTP client for servers on this machine that keeps its connection open."""
 
     def __init__(self, base_url: str, headers: Mapping[str, str]) -> None:
         url = urlsplit(base_url)

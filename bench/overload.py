@@ -26,7 +26,7 @@ FRONT = "build.requested"  # the queue that may grow without end is named by it
 
 @dataclass(frozen=True)
 class RateSizes:
-    """The number of boots, and the rates, of the measurement."""
+    """The numbers of boots, and the rates, at which the benchmark measures."""
 
     hosts: int = 10_000
     peak: int = 4000  # boots, to find it
@@ -85,7 +85,7 @@ def _beyond(berth: BenchBerth, rabbitmq: RabbitMQ, sizes: RateSizes, peak: float
 
 
 def pace(boots: Sequence[Boot]) -> tuple[float, float, float]:
-    """Return boots per second: requested, ended while requests were published, and ended afterwards."""
+    """Return three rates of boots per second: requested, ended during the requests, and ended afterwards."""
     until = max(boot.asked for boot in boots)
     end = max(boot.ended for boot in boots)
     meanwhile = sum(boot.ended <= until for boot in boots)
@@ -115,7 +115,7 @@ async def _watched(
 
 
 async def _lengths(url: str, names: Sequence[str]) -> dict[str, int]:
-    """Return the depth of the queues, without deleted ones and those of other connections."""
+    """Return the number of messages in each queue, except deleted queues and those of other connections."""
     lengths: dict[str, int] = {}
     async with await aio_pika.connect(url) as connection:
         for name in names:

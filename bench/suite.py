@@ -22,7 +22,7 @@ _WARM = 1000  # boots before any is measured: what is loaded once is loaded
 
 @dataclass(frozen=True)
 class BenchSizes:
-    """Sizes of all benchmarks."""
+    """The numbers of hosts, boots and other objects that each benchmark uses."""
 
     hosts: int = 10_000
     other_hosts: tuple[int, ...] = (1000,)  # hosts of virtual machines at the same time
@@ -57,7 +57,7 @@ LONG = replace(
 
 @dataclass(frozen=True)
 class Benchmark:
-    """One of the suite."""
+    """A benchmark of the suite: its description, its usual duration, and the function that measures."""
 
     says: str
     seconds: float  # on two quiet cores
@@ -86,9 +86,7 @@ def _rest(figure: Figure) -> tuple[float, str, Any, Any]:
 
 
 def _boots(sizes: BenchSizes, hosts: int, flavors: int) -> Figures:
-    """Run loads on one berth, with as many concurrent boots as the window allows; one in ten attempts
-    fails.
-    """
+    """Run loads on one berth, with the largest number of concurrent boots; one in ten attempts fails."""
     with a_berth(hosts, fail=0.1) as berth:
         berth.load(LoadPlan(boots=min(_WARM, sizes.boots), flavors=mixed(flavors)))
         runs = [
@@ -105,8 +103,8 @@ def _boots(sizes: BenchSizes, hosts: int, flavors: int) -> Figures:
 
 
 def processor(runs: Sequence[LoadedBoots]) -> Figures:
-    """Return the processor time per boot in milliseconds: the total, and each kind of process, the most
-    expensive first.
+    """Return the processor time per boot in milliseconds: the total, then by type of process, the largest
+    first.
     """
     cost = middle_of([run.cost for run in runs])
     dearest = sorted((name for name in cost if name not in BESIDE), key=lambda name: -cost[name])
@@ -117,7 +115,7 @@ def processor(runs: Sequence[LoadedBoots]) -> Figures:
 
 
 def idle(sizes: BenchSizes) -> Figures:
-    """Boot one instance after the other; hosts build without delay."""
+    """Measure the latency of boots one after the other, on hosts that build without delay."""
     with a_berth(sizes.hosts, build_time="constant:0") as berth:
         berth.load(LoadPlan(boots=50, window=1, flavors=mixed(sizes.flavors)))
         run = berth.load(LoadPlan(boots=sizes.one_by_one, window=1, flavors=mixed(sizes.flavors)))

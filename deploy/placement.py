@@ -1,4 +1,4 @@
-"""Two servers of the Placement API, each on a loopback port: berth's and OpenStack Placement.
+"""Starts servers of the Placement API on loopback ports: berth's, or OpenStack Placement.
 
 OpenStack Placement and its WSGI server come from the environment that `make compliance` builds.
 """
@@ -38,7 +38,7 @@ class KeystoneUser:
 
     @property
     def options(self) -> dict[str, str]:
-        """Return the options of keystoneauth1's plugin `password`."""
+        """Return the user's credentials as options of keystoneauth1's plugin `password`."""
         return {
             "auth_url": self.auth_url, "username": self.username, "password": self.password,
             "project_name": self.project, "user_domain_name": "Default", "project_domain_name": "Default",
@@ -47,7 +47,7 @@ class KeystoneUser:
 
 @dataclass(frozen=True)
 class ApiAccess:
-    """The authentication of a server."""
+    """Options by which a server authenticates and authorises clients: Keystone or none, policy, CORS."""
 
     strict: bool = False  # the new policy alone
     policy: str = ""  # the text of a policy file
@@ -56,7 +56,7 @@ class ApiAccess:
 
 
 class HttpServer(Server):
-    """A server that answers `/` on its port."""
+    """Base class of private HTTP servers, which are ready as soon as they answer `/`."""
 
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)
@@ -92,7 +92,7 @@ class HttpServer(Server):
 
 
 class BerthPlacement(HttpServer):
-    """`berth run placement` as a process without other services."""
+    """Runs `berth run placement` as a process, by default without a RabbitMQ."""
 
     name = "berth"
 
@@ -128,10 +128,10 @@ class BerthPlacement(HttpServer):
 
 
 class OpenStackPlacement(HttpServer):
-    """OpenStack Placement from its published package.
+    """Runs OpenStack Placement from its published package.
 
-    With so many processes uWSGI serves it: the fastest, if clients do not keep their connections. Else one
-    of gunicorn's: the most correct.
+    With `processes` it runs in that number of uWSGI processes, the fastest server if clients open a
+    connection for each request. By default it runs in one process of gunicorn, the most correct server.
     """
 
     name = "placement"

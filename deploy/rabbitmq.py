@@ -1,4 +1,4 @@
-"""A private RabbitMQ: where its and Erlang's programs are, and the broker itself."""
+"""Runs a private RabbitMQ: finds its programs and Erlang's, and starts the broker."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ class NovaCellMapping(NovaObject, frozen=True, kw_only=True):
 
 
 class RequestedDestination(NovaObject, frozen=True, kw_only=True):
-    """Where a move or a boot with a named host must go."""
+    """The host, node, cell or aggregates to which a move or a boot is restricted."""
 
     host: str | None = None
     node: str | None = None
@@ -66,7 +66,7 @@ class NovaGroup(NovaObject, frozen=True, kw_only=True):
 
 
 class RequestedGroup(NovaObject, frozen=True, kw_only=True):
-    """The resources of a port or an accelerator."""
+    """The resources and traits that a port or an accelerator requires."""
 
     use_same_provider: bool = True
     resources: dict[str, int] = field(default_factory=dict)
@@ -118,7 +118,7 @@ class RequestSpec(NovaObject, frozen=True, kw_only=True):
     is_bfv: bool = False
 
     def hint(self, name: str) -> tuple[str, ...]:
-        """Return the values of a scheduler hint, which old clients sent as a plain text."""
+        """Return the values of a scheduler hint, also if an old client sent a single text."""
         value = (self.scheduler_hints or {}).get(name) or []
         return (value,) if isinstance(value, str) else tuple(value)
 
@@ -128,7 +128,7 @@ class RequestSpec(NovaObject, frozen=True, kw_only=True):
 
 
 class MalformedSpec(ValueError):
-    """The request of Nova does not have the form of a RequestSpec; the text names the field."""
+    """Error: a request of Nova does not have the form of a RequestSpec; the text names the field."""
 
 
 def decoded(primitive: Any) -> RequestSpec:
@@ -140,7 +140,7 @@ def decoded(primitive: Any) -> RequestSpec:
 
 
 def from_legacy(request_spec: Mapping[str, Any], filter_properties: Mapping[str, Any]) -> RequestSpec:
-    """Return the RequestSpec of the two dictionaries that version 4.0 of the RPC has."""
+    """Return a RequestSpec made from the two dictionaries that version 4.0 of the RPC sends."""
     instance, found = plain(request_spec.get("instance_properties") or {}), plain(filter_properties)
     image = plain(request_spec.get("image") or {})
     group = None
