@@ -1,4 +1,4 @@
-"""Access to the control room: the users, roles and policy of the Placement API."""
+"""Connects the control room to the users, roles and policy of the Placement API."""
 
 import asyncio
 import logging
@@ -27,9 +27,9 @@ CHECK_SECONDS = 30.0  # between two checks of the Keystone tokens of open sessio
 async def opened_access(
     settings: Settings, clock: Clock, tasks: BackgroundTasks
 ) -> AsyncIterator[AccessRules]:
-    """Yield the users and the policy of the Placement API.
+    """Yield the control room's access rules, made from the tokens and the policy of the Placement API.
 
-    With neither tokens nor Keystone every client may read, and may sign in with any name, as in that API.
+    Without tokens and Keystone every client may read, and may sign in with any name, as in that API.
     """
     tokens, rules = tokens_of(settings, clock), policy_of(settings)
 
@@ -65,7 +65,7 @@ async def opened_access(
 
 
 class KeystoneSession:
-    """The credential of a user who signed in through Keystone, until the token expires or is revoked."""
+    """The credential of a user who signed in through Keystone, until its token expires or is revoked."""
 
     def __init__(self, token: str, identity: Identity | None, clock: Clock) -> None:
         self.token = token
@@ -80,8 +80,8 @@ class KeystoneSession:
 class KeystoneSignIn:
     """Signs users in with a password or an application credential of Keystone.
 
-    The tokens of open sessions are checked once a minute: a revoked one ends its session. While Keystone is
-    away, sessions continue until their tokens expire.
+    The tokens of open sessions are checked once a minute: a session with a revoked token ends. While Keystone
+    is unreachable, sessions last until their tokens expire.
     """
 
     def __init__(self, tokens: KeystoneTokens, clock: Clock) -> None:
@@ -109,7 +109,7 @@ class KeystoneSignIn:
 
 
 def _visitor(found: Identity | None) -> Visitor | None:
-    """Return the user of a token; None also for a name with control characters: names are logged."""
+    """Return a token's user; None if there is none, or if the name, which is logged, is not printable."""
     if found is None or not (name := found.name or found.user).isprintable():
         return None
     return Visitor(name, found.project, found.roles)

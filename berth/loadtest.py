@@ -1,4 +1,4 @@
-"""Concurrent boots followed to their ends, for `berth demo` and `berth load`; their latencies as SVG."""
+"""Runs concurrent boots, for `berth demo` and `berth load`, and draws their latencies as SVG."""
 
 import asyncio
 import random
@@ -24,7 +24,7 @@ MOST_MIXED = 1000
 
 
 def mixed(flavors: int) -> tuple[Flavor, ...]:
-    """Return this many different flavors: 1 to 8 VCPUs, 512 MB to 4 GB for each VCPU, some disk."""
+    """Return `flavors` different flavors with 1 to 8 VCPUs, 512 MB to 4 GB for each VCPU, and some disk."""
     made = []
     for index in range(flavors):
         size, quarter = index % 4, index // 4
@@ -53,7 +53,7 @@ class LoadPlan:
 
 
 class Boot(msgspec.Struct):
-    """One boot of a load test as its client saw it. Times are seconds since the load began."""
+    """A boot of a load test, as its client observed it. Times are seconds since the load began."""
 
     asked: float
     ended: float = 0.0
@@ -123,7 +123,7 @@ def percentile(values: Sequence[float], share: float) -> float:
 
 
 class Load:
-    """A load test in progress; `boots` may be watched while it runs."""
+    """Runs a load test; other code may read `boots` while it runs."""
 
     def __init__(self, bus: Bus, plan: LoadPlan) -> None:
         self.bus = bus
@@ -164,7 +164,7 @@ class Load:
         return LoadOutcome(self.boots, seconds)
 
     async def _ask(self) -> None:
-        """Publish the build requests of the load, at a rate or with a limited number in progress."""
+        """Publish the build requests of the load, at a fixed rate or with a fixed number in progress."""
         while (left := self.plan.boots - len(self.boots)) > 0:
             if self.plan.rate:
                 due = int(self.plan.rate * self.now()) + 1 - len(self.boots)
@@ -224,7 +224,7 @@ class Load:
             self._ended.set()
 
     async def _watch(self, progress: Callable[["Load"], None]) -> None:
-        """Print the progress of the load, and end a load that no longer progresses."""
+        """Report the progress of the load, and stop the load if it makes no more progress."""
         while True:
             progress(self)
             await asyncio.sleep(0.2)

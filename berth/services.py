@@ -1,4 +1,4 @@
-"""Everything in one process, one worker in this process, or each as a supervised process."""
+"""Runs all workers in this process, one worker in this process, or each worker as a supervised process."""
 
 import asyncio
 import ctypes
@@ -36,7 +36,7 @@ _SETTLED = 30.0  # a worker that lived so long starts its back-off anew
 
 
 def stop_on_signals(stopping: asyncio.Event) -> None:
-    """Stop gracefully at SIGTERM and SIGINT, and when the supervisor that started this process ends."""
+    """Set `stopping` at SIGTERM, at SIGINT, and when the supervisor that started this process ends."""
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
@@ -50,7 +50,7 @@ def stop_on_signals(stopping: asyncio.Event) -> None:
 
 
 async def run_worker(together: Sequence["worker_roles.Role"], settings: Settings, way: Transport) -> None:
-    """Run one worker, or those of several cells, until stopped."""
+    """Run one worker, or the workers of several cells, in this process until a signal stops them."""
     stopping = asyncio.Event()
     stop_on_signals(stopping)
     async with serving_metrics(settings.process.metrics_port, settings.process.metrics_host):
@@ -60,7 +60,7 @@ async def run_worker(together: Sequence["worker_roles.Role"], settings: Settings
 
 @asynccontextmanager
 async def serving_metrics(port: int, host: str = "127.0.0.1") -> AsyncIterator[None]:
-    """Serve metrics at this port and address while the block runs; port 0 serves none."""
+    """Serve metrics over HTTP at this port while the block runs; port 0 disables this."""
     if not port:
         yield
         return
@@ -88,8 +88,8 @@ def settle_in() -> None:
 def keep_freed_memory() -> None:
     """Keep freed memory in the process instead of returning it to the system.
 
-    Arrays over all hosts are allocated and freed with each batch; new memory pages for them would cost 5 %
-    of the time of a scheduler's decision.
+    Each batch allocates and frees arrays over all hosts; new memory pages for them would cost a scheduler 5 %
+    of its time.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:  # glibc's
@@ -102,7 +102,7 @@ def metrics_url(port: int, host: str = "127.0.0.1") -> str:
 
 
 def metrics_ports(settings: Settings) -> dict[tuple["worker_roles.Role", ...], int]:
-    """Return the metrics port of each process: the configured one, and the following ones."""
+    """Return the metrics port of each process: the configured port and the ports after it."""
     processes, first = worker_roles.processes(settings), settings.process.metrics_port
     if first + len(processes) - 1 > _LAST_PORT:
         raise BadSetting(
@@ -127,7 +127,7 @@ class _Child:
 
 @dataclass
 class Supervisor:
-    """Runs every worker of the settings as a process, and restarts it."""
+    """Runs each worker as a process, and restarts processes that end."""
 
     settings: Settings
     tell: Callable[[str], None] = print
@@ -143,7 +143,7 @@ class Supervisor:
                 watch.cancel()
 
     def processes(self) -> dict[str, tuple[int, int]]:
-        """Return the running processes with process id and metrics port."""
+        """Return the running processes, each with its process id and metrics port."""
         return {
             child.name: (child.process.pid, child.metrics_port)
             for child in self.children
@@ -185,7 +185,7 @@ class Supervisor:
         return command
 
     async def _end(self) -> None:
-        """Ask every worker to finish its messages in hand; kill workers that take too long."""
+        """Stop workers after the messages that they handle now; kill workers that take too long."""
         try:
             async with asyncio.timeout(self.settings.process.drain + 5):
                 for stage in worker_roles.ending(self.settings):
@@ -194,7 +194,7 @@ class Supervisor:
             await self._send(signal.SIGKILL, worker_roles.roles(self.settings))
 
     async def _send(self, number: signal.Signals, roles: Sequence["worker_roles.Role"]) -> None:
-        """Send a signal to the running processes of these roles, and wait for their end."""
+        """Send a signal to the running processes of these roles, and wait until they have ended."""
         processes = [child.process for child in self.children if child.roles[0] in roles]
         running = [process for process in processes if process is not None and process.returncode is None]
         for process in running:
@@ -204,7 +204,7 @@ class Supervisor:
 
 @dataclass
 class EmbeddedBerth:
-    """A running embedded berth, with a bus for its user."""
+    """A berth that runs in this process, with a bus for the calling code."""
 
     broker: LocalBroker
     bus: Bus
@@ -212,7 +212,7 @@ class EmbeddedBerth:
 
 @asynccontextmanager
 async def embedded(settings: Settings, *, open_socket: bool = False) -> AsyncIterator[EmbeddedBerth]:
-    """Run an embedded berth until the block ends. With an open socket, other processes can connect."""
+    """Run a berth in this process until the block ends. `open_socket` lets other processes connect."""
     from berth.searching import SharedMemory  # and with it placement's memory, which few commands need
 
     directory = Path(settings.database.state_dir)
@@ -248,7 +248,7 @@ async def embedded(settings: Settings, *, open_socket: bool = False) -> AsyncIte
 
 @contextmanager
 def _alone(directory: Path) -> Iterator[None]:
-    """Lock the state directory until this process ends, so that one berth at a time uses it."""
+    """Lock the state directory while the block runs, so that only one berth at a time uses it."""
     opened = os.open(directory, os.O_RDONLY)
     try:
         try:

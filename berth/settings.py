@@ -1,7 +1,7 @@
-"""All settings, as values in groups.
+"""Defines all settings, as values in groups.
 
-Users write each setting under one name: `BERTH_NAME` in the environment, `NAME` in a TOML file and after
---set. In the code it is a field of its group; a group's `rename` maps one to the other.
+A setting has one name for users: `BERTH_NAME` in the environment, `NAME` in a TOML file and after --set. In
+the code it is a field of its group; a group's `rename` maps the user's names to the fields.
 """
 
 from collections.abc import Iterator, Mapping
@@ -15,18 +15,18 @@ from msgspec import field
 
 
 class BadSetting(ValueError):
-    """A setting that cannot be used; the text names it, its value and where it came from."""
+    """Error: a setting cannot be used; the text has its name, value and source."""
 
 
 class SettingsGroup(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Base class of groups of settings. Times are in seconds."""
+    """Base class of groups of settings. All times are in seconds."""
 
 
 G = TypeVar("G", bound=SettingsGroup)
 
 
 class Cell(msgspec.Struct, frozen=True):
-    """A cell in the settings, with its broker and database if they are separate."""
+    """A cell in the settings; its broker and database are empty if it uses the common ones."""
 
     name: str
     broker: str = ""  # the URL of its workers' RabbitMQ: a separate user, or another node of the cluster
@@ -96,7 +96,7 @@ class SchedulerSettings(SettingsGroup, frozen=True, kw_only=True):
 
 
 class RequestSettings(SettingsGroup, frozen=True, kw_only=True):
-    """The interpretation of build requests (docs/requests.md)."""
+    """How schedulers read build requests (docs/requests.md)."""
 
     # PCI aliases of flavors by name: resource class, traits, and numa=legacy, preferred, required or socket
     pci_aliases: dict[str, str] = {}
@@ -136,7 +136,7 @@ class PlacementHttpSettings(
 class ControlRoomSettings(
     SettingsGroup, frozen=True, kw_only=True, rename=lambda name: f"control_room_{name}"
 ):
-    """The control room, berth's web UI (docs/control_room.md). Users sign in as placement_auth says."""
+    """The control room, berth's web UI (docs/control_room.md). `placement_auth` sets how users sign in."""
 
     # address of the web UI as HOST:PORT; auto: 127.0.0.1:8780 or a free port under `berth up`; off: none
     http: str = "auto"
@@ -153,7 +153,7 @@ def _of_ironic(name: str) -> str:
 
 
 class IronicNewsSettings(SettingsGroup, frozen=True, kw_only=True, rename=_of_ironic):
-    """Ironic's notifications (docs/ironic.md)."""
+    """The connection to Ironic's notifications (docs/ironic.md)."""
 
     amqp_url: str = ""  # URL of the RabbitMQ to which Ironic publishes; empty: berth reads no notifications
     exchange: str = "ironic"  # exchange of Ironic's notifications
@@ -162,7 +162,7 @@ class IronicNewsSettings(SettingsGroup, frozen=True, kw_only=True, rename=_of_ir
 
 
 class IronicApiSettings(SettingsGroup, frozen=True, kw_only=True, rename=_of_ironic):
-    """Ironic's API."""
+    """The connection to Ironic's API."""
 
     # URL of Ironic's API; empty: from the catalog of ironic_cloud; both empty: berth does not call Ironic
     url: str = field(default="", name="ironic_api_url")
@@ -171,7 +171,7 @@ class IronicApiSettings(SettingsGroup, frozen=True, kw_only=True, rename=_of_iro
 
 
 class IronicSweepSettings(SettingsGroup, frozen=True, kw_only=True, rename=_of_ironic):
-    """The comparison of Ironic's nodes with placement."""
+    """The periodic comparison of Ironic's nodes with placement."""
 
     sweep_seconds: float = 60.0  # time between two comparisons of recently changed nodes
     # largest share of all nodes that one comparison may remove; if more are missing, berth removes none
@@ -181,7 +181,7 @@ class IronicSweepSettings(SettingsGroup, frozen=True, kw_only=True, rename=_of_i
 
 
 class IronicBuildSettings(SettingsGroup, frozen=True, kw_only=True, rename=_of_ironic):
-    """Deployment on Ironic's nodes."""
+    """How berth's agents deploy on Ironic's nodes."""
 
     # time that a node may stay in one provision state; then the build fails on this node
     build_patience: float = 3600.0
@@ -191,7 +191,7 @@ class IronicBuildSettings(SettingsGroup, frozen=True, kw_only=True, rename=_of_i
 
 
 class IronicNodeSettings(SettingsGroup, frozen=True, kw_only=True, rename=_of_ironic):
-    """The selection of Ironic's nodes, and their cells, zones and aggregates."""
+    """Which of Ironic's nodes berth uses, and their cells, zones and aggregates."""
 
     # nodes that berth manages, as FIELD=VALUE; FIELD is conductor_group (- is the group without a name),
     # shard, owner or resource_class; several values of a field are alternatives; empty: all nodes
@@ -209,7 +209,7 @@ class IronicNodeSettings(SettingsGroup, frozen=True, kw_only=True, rename=_of_ir
 
 
 class IronicSettings(SettingsGroup, frozen=True, kw_only=True):
-    """The Ironic that berth follows."""
+    """All settings of the Ironic whose nodes berth uses."""
 
     news: IronicNewsSettings = IronicNewsSettings()
     api: IronicApiSettings = IronicApiSettings()
@@ -308,7 +308,7 @@ class ProcessSettings(SettingsGroup, frozen=True, kw_only=True):
 
 
 class Settings(SettingsGroup, frozen=True, kw_only=True):
-    """Every setting, with the default that serves a newcomer."""
+    """All settings; with the defaults a berth runs without any configuration."""
 
     bus: BusSettings = BusSettings()
     database: DatabaseSettings = DatabaseSettings()
@@ -337,35 +337,35 @@ class Settings(SettingsGroup, frozen=True, kw_only=True):
 
     @property
     def every_cell(self) -> tuple[Cell, ...]:
-        """Return the cells with their separate brokers and databases."""
+        """Return the cells, with the broker and the database that the settings give each of them."""
         urls = (self.cells.amqp_urls, self.cells.database_urls, self.cells.ferry_urls)
         return tuple(Cell(name, *(by_cell.get(name, "") for by_cell in urls)) for name in self.cells.names)
 
     @property
     def metal_cells(self) -> tuple[str, ...]:
-        """Return the cells with Ironic nodes, in the order of `cells`."""
+        """Return the cells that may have Ironic's nodes, in the order of `cells`."""
         cells = {*self.ironic.nodes.cells.values(), self.metal_cell}
         return tuple(name for name in self.cell_names if name in cells)
 
     @property
     def metal_cell(self) -> str:
-        """Return the cell of nodes that no mapping assigns; empty: such nodes are not selected."""
+        """Return the cell for Ironic's nodes outside the mapping; empty: berth does not use those."""
         nodes = self.ironic.nodes
         return nodes.cells.get("*", "") if nodes.cells else self.cell_names[0]
 
     def cell(self, name: str) -> Cell:
-        """Return a cell with all of its values; values that it lacks are the common ones."""
+        """Return a cell of this name; the common broker and database replace those that it lacks."""
         known = next((cell for cell in self.every_cell if cell.name == name), Cell(name))
         everybodys = self.database.url or f"sqlite+aiosqlite:///{Path(self.database.state_dir).resolve()}/"
         broker = known.broker or known.ferry or self.bus.amqp_url
         return Cell(name, broker, known.database or everybodys, known.ferry)
 
     def database_for(self, store: str) -> str:
-        """Return the URL of a worker's database. By default each has its own schema or file."""
+        """Return the URL of a worker's database. By default each worker has a separate schema or file."""
         return self.cell(store.removeprefix("cell_") if store.startswith("cell_") else "").database
 
     def having(self, **named: Any) -> "Settings":
-        """Return the settings with some values changed, given by their external names."""
+        """Return a copy of the settings with some values changed, given by their names for users."""
         if strange := named.keys() - KINDS.keys():
             raise TypeError(f"no settings: {', '.join(sorted(strange))}")
         return _made(Settings, {**by_name(self), **named})
@@ -374,7 +374,7 @@ class Settings(SettingsGroup, frozen=True, kw_only=True):
 def _declared(
     kind: Any = Settings, group: tuple[str, ...] = ()
 ) -> Iterator[tuple[str, tuple[str, ...], Any]]:
-    """Yield the external name, the path to its field, and the type of every setting."""
+    """Yield, for every setting, its name for users, the path to its field, and its type."""
     for member in msgspec.structs.fields(kind):
         if isinstance(member.type, type) and issubclass(member.type, SettingsGroup):
             yield from _declared(member.type, (*group, member.name))
@@ -391,7 +391,7 @@ SIMULATOR = frozenset(name for name, group in GROUP_OF.items() if group == "comp
 
 
 def by_name(settings: Settings) -> dict[str, Any]:
-    """Return the value of every setting by its external name."""
+    """Return the value of every setting by its name for users."""
     return {name: attrgetter(".".join(path))(settings) for name, path, _ in _DECLARED}
 
 
@@ -406,12 +406,12 @@ def _made(kind: type[G], values: Mapping[str, Any]) -> G:
 
 
 def names_a_file(database_url: str) -> bool:
-    """Return whether the URL is an SQLite file, which can hold the store of one worker only."""
+    """Return whether the URL names an SQLite file, which can hold the database of one worker only."""
     return database_url.startswith("sqlite") and not database_url.endswith("/")
 
 
 def described(value: Any) -> str:
-    """Return a rejected value for an error message: of a text, which may be a secret, only the length."""
+    """Describe a refused value for an error message; a text may be secret, so only its length is shown."""
     match value:
         case bool() | int() | float():
             return repr(value)

@@ -1,4 +1,4 @@
-"""Judges the observed state of a berth and gives advice. Pure: `looking.py` observes."""
+"""Converts the observed state of a berth to findings with advice, without I/O; `looking.py` observes."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Literal, TypeVar
@@ -21,7 +21,7 @@ DISK_SHARE, DISK_BROKEN = 0.1, 0.02  # of a disk that is free
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """A sentence about a problem, and what to do about it."""
+    """A problem of a berth or its services, and what to do about it."""
 
     level: Level
     about: str
@@ -30,7 +30,7 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 class BrokerSeen(msgspec.Struct, frozen=True):
-    """The state of a RabbitMQ, as one of its users sees it."""
+    """The observed state of a RabbitMQ, as one of its users sees it."""
 
     place: str
     version: str = ""
@@ -43,7 +43,7 @@ class BrokerSeen(msgspec.Struct, frozen=True):
 
 
 class QueueSeen(msgspec.Struct, frozen=True):
-    """The state of a durable queue of a worker, from two observations."""
+    """The observed state of a worker's durable queue, from two observations."""
 
     name: str
     worker: str
@@ -80,7 +80,7 @@ class KeystoneSeen(msgspec.Struct, frozen=True):
 
 
 class IronicSeen(msgspec.Struct, frozen=True):
-    """Ironic's API, and the nodes on which nothing can be placed."""
+    """The observed state of Ironic's API, and its nodes on which nothing can be placed."""
 
     problem: str = ""  # why it could not be read
     nodes: int = 0
@@ -104,7 +104,7 @@ class BerthSeen(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def judged(seen: BerthSeen) -> list[Finding]:
-    """Return the findings about an observed berth, the worst first."""
+    """Return the findings about an observed berth, the most severe first."""
     found = [*_machine(seen), *_each(_broker, seen.brokers), *_each(_database, seen.databases)]
     if seen.bus:
         found.append(Finding("broken", "bus", seen.bus, "Start it (`berth up`), or say where it is."))
@@ -115,7 +115,7 @@ def judged(seen: BerthSeen) -> list[Finding]:
 
 
 def exit_code(findings: Iterable[Finding]) -> int:
-    """Return the exit code of `berth doctor`: 0 without problems, 1 with warnings, 2 with broken parts."""
+    """Return the exit code of `berth doctor`: 0 without findings, 1 with warnings, 2 with broken parts."""
     levels = {finding.level for finding in findings}
     return 2 if "broken" in levels else 1 if "warning" in levels else 0
 

@@ -1,4 +1,4 @@
-"""Observes services, workers and queues; `judging.py` judges them. Nothing is changed."""
+"""Observes services, workers and queues without changing them; `judgement.py` judges the result."""
 
 import asyncio
 import shutil
@@ -103,7 +103,7 @@ async def _database(settings: Settings, role: worker_roles.Role, package: str, c
 
 
 async def _postgres(database: Database, clock: Clock) -> tuple[str, float]:
-    """Return the version of PostgreSQL, and by how much the server's clock is ahead of this machine's."""
+    """Return PostgreSQL's version, and how many seconds its clock is ahead of this machine's."""
     async with database.read() as tx:
         await tx.execute(text("SELECT 1"))  # now there is a connection
         before = clock.now()
@@ -160,7 +160,7 @@ async def _brokers(
 
 
 async def _management(url: str, amqp_url: str, clock: Clock) -> tuple[tuple[str, ...], float | None]:
-    """Return the alarms and the clock of RabbitMQ's nodes, if its management API answers."""
+    """Return the alarms and the clocks of RabbitMQ's nodes, from its management API if that answers."""
     parts, known = urlsplit(url), urlsplit(amqp_url)
     at = urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2])).rstrip("/")
     credentials = (parts.username or known.username or "guest", parts.password or known.password or "guest")

@@ -1,4 +1,4 @@
-"""Imports the contents of a Placement: writes the differences, and lists what could not be imported."""
+"""Imports another Placement: writes the differences to berth, and lists what could not be imported."""
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -25,7 +25,7 @@ _TYPED = 38  # the version that asks for a consumer's type
 
 @dataclass
 class Outcome:
-    """Numbers of imported objects, and objects that could not be imported, with reasons."""
+    """Counts the objects that an import has written, and lists the refused objects with reasons."""
 
     names: int = 0
     made: int = 0
@@ -41,7 +41,7 @@ class Outcome:
 
 
 class Import:
-    """A repeatable import of a Placement: makes `ours`, as read from `berth`, equal to `theirs`."""
+    """Imports a Placement: changes berth's contents (`ours`) to equal the other's (`theirs`)."""
 
     def __init__(
         self, theirs: PlacementContents, ours: PlacementContents, berth: PlacementClient, progress: Progress
@@ -53,7 +53,7 @@ class Import:
         self.outcome = Outcome()
 
     async def run(self, prune: bool) -> Outcome:
-        """Import all differences. With `prune`, also remove what only berth has."""
+        """Write all differences to berth. With `prune`, also remove objects that only berth has."""
         found = differences(self.theirs, self.ours)
         refused = unimportable(self.theirs, self.ours, prune)
         self.outcome.failed |= {unlike.id: refused[unlike.id] for unlike in found if unlike.id in refused}
@@ -80,7 +80,7 @@ class Import:
         await each(sorted(names), make, "names made", self.progress)
 
     async def _write(self, counter: str, id_: str, method: str, path: str) -> None:
-        """Send a request and count it in the outcome, or record there why it was refused."""
+        """Send a request to berth and count it in the outcome; if it is refused, record the reason there."""
         try:
             await self.berth.request(method, path)
             setattr(self.outcome, counter, getattr(self.outcome, counter) + 1)
@@ -89,9 +89,9 @@ class Import:
                 self.outcome.failed[id_] = str(why)
 
     async def _free_names(self, prune: bool) -> None:
-        """Rename providers of berth whose names are needed, such as of a rebuilt host with another id.
+        """Rename providers of berth whose names imported providers need: a rebuilt host has another id.
 
-        They get their final name when they are written, or are deleted by `--prune`.
+        The import later writes their final names, or deletes them with `--prune`.
         """
         owners = {provider.name: provider.id for provider in self.theirs.providers.values()}
 
@@ -109,7 +109,7 @@ class Import:
         await each(in_the_way, rename, "names freed", self.progress)
 
     async def _load(self, providers: list[ImportedProvider], *, last: bool = False) -> list[ImportedProvider]:
-        """Load providers into berth and return the refused ones; on the last try, report them."""
+        """Write providers to berth and return the refused ones; on the last try, record the reasons."""
         refused: list[ImportedProvider] = []
         done = 0
         for portion in _portions(providers):
@@ -139,8 +139,8 @@ class Import:
     async def _claim(self, consumers: list[ImportedConsumer]) -> None:
         """Claim allocations for the imported consumers.
 
-        A claim may need capacity that a later claim releases, so refused claims are repeated while any
-        succeed. The rest exceeds berth's rules: inventories are widened for it, and then restored.
+        A claim may need capacity that a later claim releases, so refused claims are repeated as long as one
+        succeeds. For claims that are still refused, inventories are enlarged temporarily.
         """
         left = await self._claims(consumers)
         while left and len(left) < len(consumers):
@@ -159,7 +159,7 @@ class Import:
     def _widened(
         self, provider: ImportedProvider, consumers: Collection[ImportedConsumer]
     ) -> ImportedProvider:
-        """Return a provider with its inventory enlarged so that the imported allocations fit, too."""
+        """Return a provider with inventories that are large enough for imported and present allocations."""
         wanted = {class_ for consumer in consumers for class_ in consumer.allocations.get(provider.id, ())}
         held = {
             class_: self.theirs.used(provider.id, class_) + self.ours.used(provider.id, class_)
@@ -171,7 +171,7 @@ class Import:
     async def _claims(
         self, consumers: list[ImportedConsumer], *, last: bool = False
     ) -> list[ImportedConsumer]:
-        """Claim the consumers' allocations and return the refused ones; on the last try, report them."""
+        """Claim the consumers' allocations and return refused consumers; on the last try, record the reasons."""
         refused: list[ImportedConsumer] = []
 
         async def claim(consumer: ImportedConsumer) -> None:
@@ -223,7 +223,7 @@ def _claim(consumer: ImportedConsumer, generation: int | None) -> Mapping[str, A
 
 
 def _portions(providers: list[ImportedProvider]) -> Iterator[list[ImportedProvider]]:
-    """Yield providers in portions of about this size; no tree is divided."""
+    """Divide providers into lists of limited size, without dividing a tree."""
     portion: dict[str, ImportedProvider] = {}
     for provider in providers:
         if len(portion) >= _PORTION and provider.parent not in portion:

@@ -1,4 +1,4 @@
-"""A client of the Placement API that reads all contents with parallel requests."""
+"""Reads all contents of a Placement through its API, with parallel requests."""
 
 import asyncio
 import ssl
@@ -28,7 +28,7 @@ _NOBODY = "00000000-0000-0000-0000-000000000000"  # Placement's value for an unk
 
 
 class Rejected(Exception):
-    """The Placement server refused a request, with its status and reason."""
+    """Error: a Placement server refused a request, with a status and a reason."""
 
     def __init__(self, status: int, why: str) -> None:
         super().__init__(f"{why} ({status})")
@@ -36,11 +36,11 @@ class Rejected(Exception):
 
 
 class _Away(Exception):
-    """The error that the Placement server cannot be reached now."""
+    """Error: the Placement server cannot be reached now."""
 
 
 class PlacementClient:
-    """A client of a Placement in the newest version of both sides, which retries while it is unreachable."""
+    """A client of the Placement API, in the newest version of both sides; it retries while unreachable."""
 
     def __init__(self, url: str, token: str, cacert: str = "") -> None:
         self.url = url.rstrip("/")
@@ -87,7 +87,7 @@ class PlacementClient:
         return answer
 
     async def request(self, method: str, path: str, body: Any = None, *, minor: int | None = None) -> Any:
-        """Return the body of a successful response, or None without a body. Raise `Rejected` otherwise."""
+        """Send a request and return the response's body, None if it has none; raise `Rejected` if refused."""
         try:
             answer = await self._send(method, path, body, self.minor if minor is None else minor)
         except _Away as away:
@@ -104,7 +104,7 @@ class PlacementClient:
         raise Rejected(answer.status_code, _reason(answer))
 
     async def _get(self, path: str) -> Any:
-        """Return the body of a URL that exists on every Placement server."""
+        """Return the body of a URL that every Placement server has; raise Unavailable for status 404."""
         found = await self._find(path)
         if found is None:
             raise Unavailable(f"{self.place} does not answer as a Placement: there is nothing at {path}")
@@ -122,7 +122,7 @@ class PlacementClient:
     # Reading
 
     async def world(self, progress: Progress) -> PlacementContents:
-        """Return all contents of a Placement. Objects that are deleted during the reads are left out."""
+        """Read all contents of a Placement; objects that are deleted while it reads are left out."""
         world = PlacementContents()
         world.traits = set((await self._get("/traits?name=startswith:CUSTOM_"))["traits"])
         known = (await self._get("/resource_classes"))["resource_classes"]
@@ -146,7 +146,7 @@ class PlacementClient:
         return world
 
     async def _provider(self, entry: Any) -> tuple[ImportedProvider, list[str]] | None:
-        """Return a provider and its consumers, or None if it was deleted in the meantime."""
+        """Return a provider and the ids of its consumers, or None if it was deleted in the meantime."""
         parts = {}
         for part in ("inventories", "traits", "aggregates", "allocations"):
             if (found := await self._find(f"/resource_providers/{entry['uuid']}/{part}")) is None:
@@ -180,7 +180,7 @@ class PlacementClient:
 
 
 def same(id_: str) -> str:
-    """Return a uuid in berth's form: lower case, with dashes."""
+    """Return a uuid in the form that berth uses: lower case, with dashes."""
     return str(uuid.UUID(id_))
 
 
@@ -195,7 +195,7 @@ def _reason(answer: httpx.Response) -> str:
 async def each(
     items: Iterable[T], work: Callable[[T], Awaitable[None]], label: str, progress: Progress
 ) -> None:
-    """Run a coroutine for each item, a limited number in parallel."""
+    """Run a coroutine for each item, with a limited number at the same time, and report the progress."""
     waiting = list(items)
     ahead, done = iter(waiting), count(1)  # shared by the workers
 

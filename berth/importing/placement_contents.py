@@ -1,4 +1,4 @@
-"""The contents of a Placement, and the differences between two of them."""
+"""Represents the contents of a Placement, and computes the differences between two Placements."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -19,7 +19,7 @@ class ImportedProvider:
 
 @dataclass(frozen=True)
 class ImportedConsumer:
-    """A consumer with its allocations; its type is None if it was written before consumer types."""
+    """A consumer with its allocations; its type is None if it is older than consumer types."""
 
     id: str
     project: str
@@ -37,7 +37,7 @@ class PlacementContents:
     traits: set[str] = field(default_factory=set)  # custom traits
 
     def used(self, provider: str, resource_class: str) -> int:
-        """Return the total allocated amount of each resource class of each provider."""
+        """Return the total of all allocations of a resource class from a provider."""
         return sum(
             consumer.allocations[provider].get(resource_class, 0)
             for consumer in self.consumers.values()
@@ -52,7 +52,7 @@ class PlacementContents:
         return provider
 
     def parents_first(self, ids: set[str]) -> list[ImportedProvider]:
-        """Return the providers with parents before children, tree by tree."""
+        """Return providers tree by tree, each parent before its children."""
         below: dict[str | None, list[ImportedProvider]] = {}
         for provider in self.providers.values():
             if provider.id in ids:
@@ -68,7 +68,7 @@ class PlacementContents:
 
 @dataclass(frozen=True)
 class ContentsDifference:
-    """A difference between two Placements in a provider, consumer, class or trait (`what`)."""
+    """A provider, consumer, resource class or trait (`what`) that differs between two Placements."""
 
     what: str
     id: str
@@ -80,7 +80,7 @@ class ContentsDifference:
 
 
 def differences(theirs: PlacementContents, ours: PlacementContents) -> list[ContentsDifference]:
-    """Return what must change in `ours` to equal `theirs`; additional names in `ours` are no difference."""
+    """Return how `ours` must change to equal `theirs`; additional classes and traits in `ours` do not count."""
     names = [("class", name) for name in sorted(theirs.classes - ours.classes)]
     names += [("trait", name) for name in sorted(theirs.traits - ours.traits)]
     missing = [ContentsDifference(kind, name, "missing here") for kind, name in names]
@@ -90,8 +90,8 @@ def differences(theirs: PlacementContents, ours: PlacementContents) -> list[Cont
 def unimportable(theirs: PlacementContents, ours: PlacementContents, prune: bool) -> dict[str, str]:
     """Return the providers and consumers that cannot be imported, each with the reason.
 
-    Without `prune` a provider that exists only in berth keeps its name: a tree with that name is refused as
-    a whole, and so are consumers on its missing providers.
+    Without `prune`, a provider that only berth has keeps its name. An imported tree that has the same name in
+    it is refused as a whole, as are consumers with allocations on the refused providers.
     """
     if prune:
         return {}

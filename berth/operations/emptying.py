@@ -1,4 +1,4 @@
-"""Moves all instances of hosts elsewhere, a limited number at a time: for drains and evacuations."""
+"""Moves all instances away from hosts, a limited number at a time, for drains and evacuations."""
 
 import asyncio
 from collections import Counter
@@ -37,7 +37,7 @@ _SETTLING = ("building", "swapping", "deleting")
 
 @dataclass
 class Emptied:
-    """The progress of a drain: its builds by result, and those that stay, each with the reason."""
+    """The progress of a drain: its builds by result, and the builds that stay, each with the reason."""
 
     seen: set[str] = field(default_factory=set)
     under_way: set[str] = field(default_factory=set)
@@ -58,16 +58,16 @@ class Emptied:
 
 
 class EmptyingListener(MoveListener):
-    """The interface that receives the progress of a drain; its methods do nothing."""
+    """Base class for a receiver of a drain's progress; its methods do nothing."""
 
     def so_far(self, far: Emptied) -> None: ...
 
 
 @dataclass
 class Emptying:
-    """Moves the instances of hosts in rounds, until a round finds no instance that can be moved.
+    """Moves the instances of hosts elsewhere in rounds, until a round finds no instance that can be moved.
 
-    When it is stopped, moves in progress end by themselves; started again it follows them and continues.
+    If it is stopped, moves in progress complete; if it is started again, it follows them and continues.
     """
 
     bus: Bus
@@ -94,7 +94,7 @@ class Emptying:
         return self.so_far
 
     async def _round(self, moves: FollowedMoves) -> bool:
-        """Move the instances found now; return whether another round may find more."""
+        """Move the instances that are on the hosts now; return whether another round may find more."""
         far = self.so_far
         there = {instance.build: instance for instance in await instances_on(self.bus, self.hosts)}
         far.seen |= there.keys()
@@ -119,7 +119,7 @@ class Emptying:
         return bool(open_)
 
     async def _work(self, moves: FollowedMoves, movable: list[Instance]) -> None:
-        """Move instances one after the other, in parallel with other workers of the drain."""
+        """Take instances from the list and move them one after the other; such tasks run in parallel."""
         while movable:
             one = movable.pop(0)
             if one.root in self._opened:
@@ -133,7 +133,7 @@ class Emptying:
             self.listener.so_far(self.so_far)
 
     async def _watch(self) -> None:
-        """Find hosts whose drain was stopped: they are no longer disabled for its cause."""
+        """Check repeatedly which hosts an operator has enabled again: their instances are no longer moved."""
         while self.because:
             await asyncio.sleep(POLL_SECONDS)
             for ids in portions((host.id for host in self.hosts), _HOSTS_A_QUESTION):
@@ -145,7 +145,7 @@ class Emptying:
                     }
 
     async def _join(self, moves: FollowedMoves, instance: Instance) -> None:
-        """Follow a move that another process requested; the next round sees its destination."""
+        """Follow a move that another client requested; the next round finds where the instance is then."""
         question = FindMoves(cell=instance.cell, builds=(instance.build,), under_way=True)
         found = await moves_of(self.bus, question)
         if not found:
@@ -185,7 +185,7 @@ def why_it_stays(outcome: MoveOutcome) -> str:
 
 
 async def instances_on(bus: Bus, hosts: Iterable[Provider]) -> list[Instance]:
-    """Return the unfinished instances on the hosts. Raise OperationRefused if a cell does not answer."""
+    """Return the unfinished instances on the hosts; raise OperationRefused if a cell does not answer."""
     found: list[Instance] = []
     for host in hosts:
         if not host.cell:
@@ -202,7 +202,7 @@ async def instances_on(bus: Bus, hosts: Iterable[Provider]) -> list[Instance]:
 
 
 async def remaining_consumers(bus: Bus, host: Provider, excluding: Collection[str]) -> list[Consumer]:
-    """Return the consumers with allocations on the host."""
+    """Return the consumers with allocations from the host, except those in `excluding`."""
     tree = (await bus.asker(topics.PROVIDERS)(FindProviders(in_tree=host.id, parts=()))).providers
     question = FindAllocations(providers=tuple(provider.id for provider in tree))
     consumers = (await bus.asker(topics.ALLOCATIONS)(question)).consumers
@@ -210,7 +210,7 @@ async def remaining_consumers(bus: Bus, host: Provider, excluding: Collection[st
 
 
 def requests_for(asked: MoveRequested, instances: Iterable[Instance]) -> list[MoveRequested]:
-    """Return the request for the move of each instance."""
+    """Return a move request for each instance, with the options of `asked`."""
     clock = Clock()
     return [
         checked(structs.replace(asked, move=clock.uuid(), build=instance.build, cell=instance.cell))
@@ -220,7 +220,7 @@ def requests_for(asked: MoveRequested, instances: Iterable[Instance]) -> list[Mo
 
 @dataclass(frozen=True)
 class SupposedHost:
-    """The expected result of draining a host."""
+    """The expected result of draining a host: its instances by status, and those without a destination."""
 
     host: Provider
     statuses: Counter[str]  # of its instances
@@ -228,7 +228,7 @@ class SupposedHost:
 
 
 async def suppose_emptying(bus: Bus, hosts: Sequence[Provider], asked: MoveRequested) -> list[SupposedHost]:
-    """Evaluate the moves of a drain without starting them."""
+    """Evaluate which instances a drain could move and which would stay, without starting a move."""
     instances = {host.id: await instances_on(bus, [host]) for host in hosts}
     active = [one for host in hosts for one in instances[host.id] if one.status == "active"]
     found = zip(active, await supposed(bus, requests_for(asked, active), hosts), strict=True)

@@ -1,5 +1,5 @@
-"""Active builds whose allocations in placement differ from their cells' records: none, on another host, or
-other amounts; and holder consumers without a move or clean-up, whose allocations would never be released.
+"""Finds active builds whose allocations in placement differ from their cells' records: none, on another host,
+or other amounts; and holder consumers without a move or clean-up, whose allocations would never be released.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Wrong = Literal["missing", "elsewhere", "amounts", "outdated"]
 
 @dataclass(frozen=True)
 class Misheld:
-    """A build whose allocations differ between placement and its cell's record."""
+    """An active build whose allocations in placement differ from its cell's record."""
 
     wrong: Wrong
     place: PlaceByCell
@@ -41,10 +41,10 @@ def misheld(
     holdings: Mapping[str, tuple[int, Allocations, float]],
     moving: Collection[str],
 ) -> Iterator[Misheld]:
-    """Yield the builds whose allocations in placement differ from their cells' records.
+    """Yield the active builds whose allocations in placement differ from their cells' records.
 
     `places`: builds that did not change while placement was read. `moving`: builds with a move that their
-    cells may not know yet, whose allocations are not judged.
+    cells may not have recorded yet; their allocations are not compared.
     """
     for build, place in places.items():
         at = f"{build}: active on {place.host.root}"
@@ -73,11 +73,11 @@ def doubt(
     on_host: Sequence[ReportedGuest] | None,
     elsewhere: Mapping[str, Sequence[ReportedGuest] | None],
 ) -> str:
-    """Return why the cell's record must not be restored, or an empty string.
+    """Return why the allocations must not be changed to the cell's record, or an empty text.
 
-    `on_host`: the guests that its host's agent reports; `elsewhere`: those that agents of other hosts report.
-    None: no answer. One witness is not sufficient: if placement has allocations, the agent must agree with
-    the cell, and no other agent may have the guest.
+    `on_host`: guests that the agent of the build's host reports; `elsewhere`: guests that agents of other
+    hosts report; None: no answer. If placement has allocations, the cell's record alone is no proof: the
+    agent must agree with it, and no other agent may have the guest.
     """
     place = misheld.place
     host, agent = place.host.host, place.host.agent
@@ -103,7 +103,7 @@ def doubt(
 
 
 def _sums(held: Allocations) -> Counter[str]:
-    """Return the sums of allocations by resource class: within a tree the providers may differ."""
+    """Return the total allocated amount of each resource class, whichever provider it is from."""
     sums: Counter[str] = Counter()
     for resources in held.values():
         sums.update(resources)
@@ -119,8 +119,8 @@ _BEYOND = 8  # attempts that placement may know of before a cell does
 
 @dataclass(frozen=True)
 class Leak:
-    """A holder consumer without a move or clean-up. `proven`: its cell has reported that nothing remains, so
-    its allocations may be released.
+    """A holder consumer that belongs to no move and no clean-up. `proven`: its cell has reported that nothing
+    of the attempt remains, so its allocations may be released.
     """
 
     consumer: str
@@ -138,10 +138,10 @@ class Leak:
 def leaks(
     holders: Iterable[StoredHolder], cells: Mapping[str, HeldByCell], *, all_read: bool, old: float
 ) -> Iterator[Leak]:
-    """Yield the holder consumers without a move or clean-up.
+    """Yield the holder consumers that belong to no move and no clean-up.
 
-    `cells`: records of builds, read after the consumers. `all_read`: no cell is missing. `old`: the cell may
-    not know a younger consumer yet.
+    `cells`: the cells' records of builds, read after the consumers. `all_read`: every cell was read. `old`:
+    consumers created after this time are skipped, because the cell may not know them yet.
     """
     for holder in holders:
         if holder.since > old:
@@ -169,7 +169,7 @@ def leaks(
 
 
 def _attempt_of(consumer: str, build: str, highest: int) -> int:
-    """Return the attempt number in the id of a holder consumer, or 0."""
+    """Return the attempt for which a holder consumer was created, found by its id, or 0."""
     for attempt in range(1, highest + _BEYOND):
         if holder_consumer(build, attempt) == consumer:
             return attempt
