@@ -161,7 +161,7 @@ def _check_addresses(values: Mapping[str, Any], refuse: Refuse) -> None:
 
 
 def _check_files(url: str, named: tuple[str, ...], name: str, refuse: Refuse) -> None:
-    """Refuse a certificate file that cannot be read; otherwise the server would seem to be unreachable."""
+    """Refuse a certificate file that cannot be read: it would later look like an unreachable server."""
     for option, path in parse_qsl(urlsplit(url).query):
         if option in named and not os.access(path, os.R_OK):
             refuse(name, f"{option}={path}: there is no such file, or it cannot be read")

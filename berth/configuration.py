@@ -39,7 +39,7 @@ def read(
     file: Path | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> Effective:
-    """Read settings from the environment, a file, `sets` and `flags`; later sources override earlier ones."""
+    """Read settings from the environment, a file, `sets` and `flags`; later sources override."""
     environment = os.environ if environment is None else environment
     if environment.get(EFFECTIVE_ENV):
         return _inherited(environment[EFFECTIVE_ENV])

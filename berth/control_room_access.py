@@ -65,7 +65,7 @@ async def opened_access(
 
 
 class KeystoneSession:
-    """The credential of a user who signed in through Keystone, until its token expires or is revoked."""
+    """The credential after a sign-in through Keystone, until its token expires or is revoked."""
 
     def __init__(self, token: str, identity: Identity | None, clock: Clock) -> None:
         self.token = token
@@ -109,7 +109,7 @@ class KeystoneSignIn:
 
 
 def _visitor(found: Identity | None) -> Visitor | None:
-    """Return a token's user; None if there is none, or if the name, which is logged, is not printable."""
+    """Return the user of a token; None if the name, which is logged, has control characters."""
     if found is None or not (name := found.name or found.user).isprintable():
         return None
     return Visitor(name, found.project, found.roles)

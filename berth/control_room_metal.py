@@ -47,7 +47,7 @@ class _Remembering:
 
 
 async def metal(settings: Settings, bus: Bus, nodes: Sequence[str] | None = None) -> MetalNodes:
-    """Return all bare-metal nodes, or the given ones; if a source fails, the result names the problem."""
+    """Return all bare-metal nodes, or the nodes with these ids; the result names a source that failed."""
     now = bus.clock.now()
     read = _both_sides if settings.ironic.is_read else _placed_alone
     try:

@@ -96,7 +96,7 @@ class SchedulerSettings(SettingsGroup, frozen=True, kw_only=True):
 
 
 class RequestSettings(SettingsGroup, frozen=True, kw_only=True):
-    """How schedulers read build requests (docs/requests.md)."""
+    """The reading of build requests by schedulers (docs/requests.md)."""
 
     # PCI aliases of flavors by name: resource class, traits, and numa=legacy, preferred, required or socket
     pci_aliases: dict[str, str] = {}
@@ -181,7 +181,7 @@ class IronicSweepSettings(SettingsGroup, frozen=True, kw_only=True, rename=_of_i
 
 
 class IronicBuildSettings(SettingsGroup, frozen=True, kw_only=True, rename=_of_ironic):
-    """How berth's agents deploy on Ironic's nodes."""
+    """Deployment on Ironic's nodes by berth's agents."""
 
     # time that a node may stay in one provision state; then the build fails on this node
     build_patience: float = 3600.0
@@ -191,7 +191,7 @@ class IronicBuildSettings(SettingsGroup, frozen=True, kw_only=True, rename=_of_i
 
 
 class IronicNodeSettings(SettingsGroup, frozen=True, kw_only=True, rename=_of_ironic):
-    """Which of Ironic's nodes berth uses, and their cells, zones and aggregates."""
+    """The Ironic nodes that berth uses, and their cells, zones and aggregates."""
 
     # nodes that berth manages, as FIELD=VALUE; FIELD is conductor_group (- is the group without a name),
     # shard, owner or resource_class; several values of a field are alternatives; empty: all nodes
@@ -209,7 +209,7 @@ class IronicNodeSettings(SettingsGroup, frozen=True, kw_only=True, rename=_of_ir
 
 
 class IronicSettings(SettingsGroup, frozen=True, kw_only=True):
-    """All settings of the Ironic whose nodes berth uses."""
+    """All settings of Ironic."""
 
     news: IronicNewsSettings = IronicNewsSettings()
     api: IronicApiSettings = IronicApiSettings()
@@ -349,12 +349,12 @@ class Settings(SettingsGroup, frozen=True, kw_only=True):
 
     @property
     def metal_cell(self) -> str:
-        """Return the cell for Ironic's nodes outside the mapping; empty: berth does not use those."""
+        """Return the cell for Ironic's nodes outside the mapping; empty: berth does not use such nodes."""
         nodes = self.ironic.nodes
         return nodes.cells.get("*", "") if nodes.cells else self.cell_names[0]
 
     def cell(self, name: str) -> Cell:
-        """Return a cell of this name; the common broker and database replace those that it lacks."""
+        """Return a cell of this name, with the common broker and database unless it has separate URLs."""
         known = next((cell for cell in self.every_cell if cell.name == name), Cell(name))
         everybodys = self.database.url or f"sqlite+aiosqlite:///{Path(self.database.state_dir).resolve()}/"
         broker = known.broker or known.ferry or self.bus.amqp_url

@@ -36,7 +36,7 @@ _PACKAGES = {  # roles with a store
 
 
 def alone() -> Transport:
-    """Return an in-process bus, for a process that exchanges no messages with others."""
+    """Return an in-process bus, for a process that needs no connection to a broker."""
     return LocalTransport(LocalBroker())
 
 
@@ -49,7 +49,7 @@ def transport(settings: Settings, name: str, cell: str = "") -> Transport:
 
 
 def way_of(together: Sequence[worker_roles.Role], settings: Settings) -> Transport:
-    """Return the broker connection for a process that runs these roles, which are on the same broker."""
+    """Return the broker connection for a process that runs `together`, roles on the same broker."""
     first = together[0]
     return transport(settings, worker_roles.name_of(together), "" if first.worker == "ferry" else first.cell)
 

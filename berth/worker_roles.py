@@ -88,7 +88,7 @@ def _metal_cells(settings: Settings) -> list[str]:
 
 
 def roles(settings: Settings) -> list[Role]:
-    """Return the roles of all workers; workers that answer queries come before those that send them."""
+    """Return the roles of all workers; workers that answer queries come before workers that send them."""
     if names_a_file(settings.database.url):
         raise BadSetting(
             f"database_url = {masked(settings.database.url)!r}: is one file, but every store needs a "
@@ -129,7 +129,7 @@ def processes(settings: Settings) -> list[tuple[Role, ...]]:
 
 
 def ending(settings: Settings) -> list[list[Role]]:
-    """Return roles in the order in which to stop them: workers that send queries before those that answer."""
+    """Return roles in the order in which to stop them: workers that send queries come first."""
     stages = (
         ("control-room", "nova"),
         ("scheduler", "compute", "metal", "ironic"),
@@ -142,7 +142,7 @@ def ending(settings: Settings) -> list[list[Role]]:
 
 
 def name_of(together: Sequence[Role]) -> str:
-    """Return the name of a process that runs these roles, such as conductor.c1 or conductor.c1+c2."""
+    """Return the name of a process, made from its roles, such as conductor.c1 or conductor.c1+c2."""
     first, *further = together
     return "+".join([str(first), *(role.agent or role.cell for role in further)])
 

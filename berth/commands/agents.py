@@ -41,8 +41,8 @@ async def show_agents(
 ) -> int:
     """List the agents of bare-metal nodes, with their leases, nodes and instances.
 
-    Free nodes are divided among the present and enabled agents. A node whose instance is active, being built
-    or being deleted stays with its agent; `leaving` counts nodes that an agent was ordered to leave.
+    Free nodes are divided among the present and enabled agents. A node with an instance (active, being built
+    or being deleted) stays with its agent; `leaving` counts nodes that an agent was ordered to leave.
     """
     async with cli.bus("agent") as bus:
         found, silent = await find_agents(bus, await chosen_cells(bus, cli.settings, cells or ()))

@@ -89,7 +89,7 @@ async def heal(
     database: Database = None,
     state_dir: StateDir = None,
 ) -> int:
-    """Repair a finding of `berth audit` if the repair is proven to be right; list all others for the
+    """Repair a finding of `berth audit` if the repair is proven to be right; list other findings for the
     operator.
 
     Allocations of a holder consumer are released if the build's cell reports that the move or clean-up has

@@ -104,12 +104,12 @@ async def _unregister(bus: Bus, name: str, force: bool) -> str:
 
 
 async def queues_of(admin: BrokerUsers, pattern: str) -> list[str]:
-    """Return the queues whose name matches a regular expression."""
+    """Return the queues with names that match a regular expression."""
     return [queue for queue in await admin.queues() if re.match(pattern, queue)]
 
 
 async def _drop_queues(settings: Settings, name: str, admin: BrokerUsers) -> list[str]:
-    """Delete the queues that the cell reads, then those that it fills, which placement no longer reads."""
+    """Delete the queues that the cell reads, then the queues that it fills, after placement's last read."""
     from bus.rabbit.inspection import delete_queues
 
     ferried = ferry_permissions(settings, name, at_cell_broker=False)

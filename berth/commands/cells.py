@@ -130,7 +130,7 @@ async def drain(
 
 
 def _host_count(hosts: int, states: Mapping[str, int] | None) -> str:
-    """Return the number of hosts and of those that are not up, like `5 (1 down, 1 disabled)`."""
+    """Return the number of hosts and the numbers of hosts that are not up: `5 (1 down, 1 disabled)`."""
     if states is None:
         return f"{hosts} (no scheduler answers)" if hosts else "0"
     closed = not_up(states)

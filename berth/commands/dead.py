@@ -124,7 +124,7 @@ def _check(ids: Sequence[str]) -> None:
 
 
 async def _chosen(transport: Transport, ids: Sequence[str], console: Console) -> Collection[str] | None:
-    """Return the dead letters whose id begins with one of the given texts, or None for all dead letters."""
+    """Return the dead letters with an id that begins with a given text, or None for all dead letters."""
     if list(ids) == ["all"]:
         return None
     chosen: set[str] = set()
@@ -139,7 +139,7 @@ async def _chosen(transport: Transport, ids: Sequence[str], console: Console) ->
 async def _letters(
     transport: Transport, *, after: str = "", beginning: str = ""
 ) -> AsyncGenerator[DeadLetter, None]:
-    """Yield the dead letters whose id begins with the text; the id may be in the form that `list` prints."""
+    """Yield the dead letters with an id that begins with the text, as stored or as `list` prints ids."""
     as_printed = "\\" in beginning
     asked = transport.each_dead_letter(after=after, beginning="" if as_printed else beginning)
     async with aclosing(asked) as letters:

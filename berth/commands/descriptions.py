@@ -1,4 +1,4 @@
-"""Commands that print tables of berth: `berth topology`, `asyncapi`, `metrics`, `rules` and others.
+"""Commands that print tables of berth, such as `berth topology`, `asyncapi`, `metrics` and `rules`.
 
 Each command imports its table when it is called, because the tables load many modules.
 """

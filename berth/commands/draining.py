@@ -139,7 +139,7 @@ class EmptyingPrinter(MovePrinter, EmptyingListener):
 
 
 async def print_remaining(bus: Bus, hosts: Sequence[Provider], reported: Collection[str], cli: Cli) -> None:
-    """Print the consumers that still have allocations on drained hosts, except those in `reported`."""
+    """Print the consumers that still have allocations on drained hosts, except the ids in `reported`."""
     for host in hosts:
         left, called = await remaining_consumers(bus, host, reported), host.host or host.name
         if cli.as_json:

@@ -1,4 +1,4 @@
-"""`berth group`: manages server groups, whose instances are placed together or apart."""
+"""`berth group`: manages server groups, with instances that are placed together or apart."""
 
 from collections.abc import Sequence
 from typing import Annotated, get_args

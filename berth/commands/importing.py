@@ -241,7 +241,7 @@ async def adopt_command(cli: Cli, options: AdoptOptions) -> int:
     it.
 
     The command adopts only unambiguous instances: on one host of one cell, according to placement and the
-    file, if one is given. It lists all others with the reason, and can be repeated.
+    file, if one is given. It lists all other instances with the reason, and can be repeated.
 
     `berth adopt --all --from servers.csv`, then the same with --yes. See docs/adopting.md.
     """

@@ -207,7 +207,7 @@ async def traits(
     *,
     at: AnyIronic,
 ) -> int:
-    """Set the traits of a node, and remove all others."""
+    """Replace all traits of a node by the given traits."""
     return await _change(at, node, lambda api: api.set_traits(node, names or ()))
 
 

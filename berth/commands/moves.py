@@ -72,7 +72,7 @@ class Destination:
 
 @dataclass(frozen=True)
 class _Followed:
-    """Options that say whether and how long a command follows a move until it has ended."""
+    """Options that determine whether and how long a command follows a move until it has ended."""
 
     timeout: float = option(
         3600.0, "Seconds to follow it, in addition to its waiting time for capacity.", min=0, panel=_HOW
@@ -89,14 +89,14 @@ class _Followed:
 
 @dataclass(frozen=True)
 class FollowedMove(_Followed):
-    """Options of a command whose moves never wait for capacity."""
+    """Options of commands for moves that never wait for capacity."""
 
     wait: bool = option(False, "Follow it to its end; exit 1 unless it is done.", panel=_HOW)
 
 
 @dataclass(frozen=True)
 class Waiting(_Followed):
-    """Options of a command whose moves may wait for capacity."""
+    """Options of commands for moves that may wait for capacity."""
 
     wait: str | None = option(
         None,

@@ -51,7 +51,7 @@ async def set_command(
 
 
 def node_event(settings: Settings, name: str, cell: str, **state: Any) -> NodeChanged:
-    """Return an event about a node of a cell; by default the event says that the node is free."""
+    """Return an event about a node of a cell; the default state is that of a free node."""
     try:
         node = str(uuid.UUID(name))
     except ValueError:

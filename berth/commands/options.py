@@ -78,7 +78,7 @@ def settings_given(options: Any) -> dict[str, Any]:
 
 
 class WaitingCommand(TyperCommand):
-    """A command whose `--wait` follows a request until it has ended; `--wait 30m` also waits for capacity."""
+    """A command with `--wait` to follow a request until it has ended; `--wait 30m` waits for capacity, too."""
 
     def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
         from berth.operations.boot_options import is_time  # loads the bus, which `berth --help` does not need
@@ -91,7 +91,7 @@ class WaitingCommand(TyperCommand):
 
 
 class Commands(typer.Typer):
-    """A group of commands whose functions may be coroutines and may take dataclasses of options."""
+    """A group of commands with functions that may be coroutines and may take dataclasses of options."""
 
     def command(self, name: str, **options: Any) -> Callable[[F], F]:  # type: ignore[override]
         register = super().command(name, **options)

@@ -138,7 +138,7 @@ async def usage_command(
     project: Annotated[str, positional("Id of the project.", metavar="PROJECT")],
     user: str = option("", "Only consumers of this user.", metavar="ID"),
 ) -> int:
-    """Show the allocations of a project by type of consumer: instances, moves in progress, and others."""
+    """Show the allocations of a project by type of consumer: instances, moves in progress, other types."""
     async with cli.bus("usage") as bus:
         found = await bus.asker(topics.USAGES)(checked(FindUsages(project=project, user=user)))
     rows = [(type_, found.consumers.get(type_, 0), held) for type_, held in sorted(found.used.items())]

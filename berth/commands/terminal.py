@@ -122,7 +122,7 @@ class Cli:
         self.value(facts, sentence)
 
     def value(self, record: Any, sentence: str, style: str | None = None) -> None:
-        """Print the record as a line of JSON with --json, and otherwise the sentence about it."""
+        """Print the record as a line of JSON with --json, and the sentence about it without."""
         if self.as_json:
             write_json(record)
         else:
@@ -133,7 +133,7 @@ class Cli:
         self.say.print(text, style=style, markup=False)
 
     def rows(self, found: Iterable[Any], table: RenderableType) -> None:
-        """Print each record as a line of JSON with --json, and otherwise the table."""
+        """Print each record as a line of JSON with --json, and the table without."""
         if self.as_json:
             for record in found:
                 write_json(record)
@@ -144,7 +144,7 @@ class Cli:
 def plain_table(
     titles: Iterable[str], rows: Iterable[Iterable[object]], folded: Collection[str] | None = None
 ) -> Table:
-    """Return a table without borders. Cells are `Text`, or strings whose markup is not interpreted.
+    """Return a table without borders. Cells are `Text`, or strings in which markup is not interpreted.
 
     Only columns in `folded`, if there are any, are wrapped.
     """
@@ -183,7 +183,7 @@ def explained(app: typer.Typer) -> None:
 
 
 def _explain(problems: Iterable[BaseException]) -> int:
-    """Print each different error as a sentence; return exit code 2 if all are wrong input, otherwise 1."""
+    """Print each different error as a sentence; return exit code 2 if all are wrong input, else 1."""
     sentences = {_sentence(problem): problem for problem in problems}
     for sentence in sentences:
         complain.print(printable(sentence, lines=True), style="red", markup=False)

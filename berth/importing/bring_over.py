@@ -89,7 +89,7 @@ class Import:
                 self.outcome.failed[id_] = str(why)
 
     async def _free_names(self, prune: bool) -> None:
-        """Rename providers of berth whose names imported providers need: a rebuilt host has another id.
+        """Rename providers of berth if imported providers need their names: a rebuilt host has another id.
 
         The import later writes their final names, or deletes them with `--prune`.
         """
@@ -109,7 +109,7 @@ class Import:
         await each(in_the_way, rename, "names freed", self.progress)
 
     async def _load(self, providers: list[ImportedProvider], *, last: bool = False) -> list[ImportedProvider]:
-        """Write providers to berth and return the refused ones; on the last try, record the reasons."""
+        """Write providers to berth and return the refused providers; on the last try, record the reasons."""
         refused: list[ImportedProvider] = []
         done = 0
         for portion in _portions(providers):
@@ -171,7 +171,7 @@ class Import:
     async def _claims(
         self, consumers: list[ImportedConsumer], *, last: bool = False
     ) -> list[ImportedConsumer]:
-        """Claim the consumers' allocations and return refused consumers; on the last try, record the reasons."""
+        """Claim allocations and return the refused consumers; on the last try, record the reasons."""
         refused: list[ImportedConsumer] = []
 
         async def claim(consumer: ImportedConsumer) -> None:

@@ -124,7 +124,7 @@ class BringOver:
             yield await self._bring(aggregate, match)
 
     def _match(self, aggregate: NovaAggregate, nameless: Mapping[str, set[str]]) -> str | None:
-        """Return berth's aggregate with the same uuid or name, or the only unnamed one with the same hosts."""
+        """Return berth's aggregate with the same uuid or name, or the only unnamed one with these hosts."""
         if aggregate.uuid:
             return aggregate.uuid if aggregate.uuid in self._there else None
         if named := [id_ for id_, ours in self._there.items() if ours.name == aggregate.name]:
@@ -158,7 +158,7 @@ class BringOver:
         return Brought(name, id_, f"{did}{put_in}", notes, tuple(trouble))
 
     async def _put_in(self, id_: str, hosts: Sequence[str], trouble: list[str]) -> int:
-        """Add hosts to an aggregate; if one cannot be added, the others still are."""
+        """Add each of the hosts to an aggregate, also after one could not be added."""
         result = await self._edit(ChangeAggregate(aggregate=id_, add=tuple(hosts), force=self._force))
         if isinstance(result, Missing) and result.what == "host":
             trouble.append(refusal_reason(result))

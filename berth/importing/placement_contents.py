@@ -80,7 +80,7 @@ class ContentsDifference:
 
 
 def differences(theirs: PlacementContents, ours: PlacementContents) -> list[ContentsDifference]:
-    """Return how `ours` must change to equal `theirs`; additional classes and traits in `ours` do not count."""
+    """Return how `ours` must change to equal `theirs`; classes and traits only in `ours` do not count."""
     names = [("class", name) for name in sorted(theirs.classes - ours.classes)]
     names += [("trait", name) for name in sorted(theirs.traits - ours.traits)]
     missing = [ContentsDifference(kind, name, "missing here") for kind, name in names]

@@ -1,4 +1,4 @@
-"""Adopts another system's instances as builds of the cells to which their hosts belong."""
+"""Adopts another system's instances as builds of the cells that own their hosts."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -83,7 +83,7 @@ async def _consumers(bus: Bus, ids: Iterable[str], *, on_providers: bool = False
 
 
 async def _on_hosts(bus: Bus, hosts: Sequence[str]) -> dict[str, Consumer]:
-    """Return the imported consumers with allocations on these hosts, or on any provider without hosts."""
+    """Return the imported consumers with allocations on `hosts`; if that is empty, on any provider."""
     ids: list[str] = []
     ask = bus.asker(topics.PROVIDERS, timeout=_SECONDS)
     for host in hosts:
@@ -117,7 +117,7 @@ async def _known(
 
 
 async def _ask(bus: Bus, requests: Sequence[BuildAdoptRequested], timeout: float) -> dict[str, BuildAdopted]:
-    """Send adoption requests to cells; return their replies, of which some may be missing."""
+    """Send adoption requests to cells, and return the replies that arrive in time."""
     outcomes: dict[str, BuildAdopted] = {}
     if not requests:
         return outcomes

@@ -200,7 +200,7 @@ def _unchanged(place: PlaceByCell, before: BuildsByCell, after: BuildsByCell) ->
 
 
 def _moving(places: Mapping[str, PlaceByCell], holders: Iterable[StoredHolder]) -> set[str]:
-    """Return the builds whose holder consumers show a new move, even if their cell has no record of it."""
+    """Return the builds with a holder consumer of a new move, of which their cell may have no record."""
     return {
         holder.build
         for holder in holders

@@ -69,7 +69,7 @@ class BootOptions:
 
 
 def names_of(options: BootOptions) -> ByName:
-    """Return the server group and the aggregates in the options, whose uuids must still be queried."""
+    """Return the server group and the aggregates in the options, by name or by uuid."""
     return ByName(
         options.group,
         tuple(names_listed("--aggregate", given) for given in options.aggregate),

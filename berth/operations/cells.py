@@ -161,7 +161,7 @@ async def conductor_answers(bus: Bus, cell: str) -> bool:
 
 
 async def require(bus: Bus, settings: Settings, name: str) -> RegisteredCell:
-    """Return the cell of this name; raise OperationRefused if it is neither registered nor in the settings."""
+    """Return the cell of this name; raise OperationRefused if neither registry nor settings have it."""
     found = await registered_cells(bus)
     cells = cells_by_name((cell for cell in found.cells if not cell.gone), settings)
     if name not in cells:

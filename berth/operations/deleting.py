@@ -104,7 +104,7 @@ class _Deletion:
         return [Deleted(build=self.id, why=said.why)]
 
     async def _passed_on(self, said: BuildCancelled) -> list[Deleted]:
-        """After the scheduler has forwarded a deletion to cells, wait until the builds have no allocations."""
+        """Wait until builds have no allocations, after the scheduler forwarded their deletion to cells."""
         for build in said.passed_on if self.options.wait else ():
             await self._within(self._until_nothing_is_held(build), build)
         return [Deleted(build=build, cell=cell, by_scheduler=True) for build, cell in said.passed_on.items()]

@@ -202,7 +202,7 @@ async def instances_on(bus: Bus, hosts: Iterable[Provider]) -> list[Instance]:
 
 
 async def remaining_consumers(bus: Bus, host: Provider, excluding: Collection[str]) -> list[Consumer]:
-    """Return the consumers with allocations from the host, except those in `excluding`."""
+    """Return the consumers with allocations from the host, except the ids in `excluding`."""
     tree = (await bus.asker(topics.PROVIDERS)(FindProviders(in_tree=host.id, parts=()))).providers
     question = FindAllocations(providers=tuple(provider.id for provider in tree))
     consumers = (await bus.asker(topics.ALLOCATIONS)(question)).consumers
@@ -220,7 +220,7 @@ def requests_for(asked: MoveRequested, instances: Iterable[Instance]) -> list[Mo
 
 @dataclass(frozen=True)
 class SupposedHost:
-    """The expected result of draining a host: its instances by status, and those without a destination."""
+    """The expected result of draining a host: its instances by status, and which have no destination."""
 
     host: Provider
     statuses: Counter[str]  # of its instances

@@ -143,7 +143,7 @@ class FollowedMoves:
         await self._ask_again({*moves} - {stands.move for stands in found})
 
     async def _ask_again(self, unknown: Collection[str]) -> None:
-        """Repeat the requests of moves that no cell knows and that do not wait: their refusals may be lost."""
+        """Repeat the requests of moves that no cell knows and that do not wait: a refusal may be lost."""
         now = self.bus.clock.monotonic()
         waiting = await self._that_wait(unknown)
         for move in sorted(unknown):

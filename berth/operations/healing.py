@@ -1,5 +1,5 @@
-"""Repairs the findings of an audit whose repair is proven: releases leaked allocations, and claims lost ones
-again with ordinary claims, which fail if the consumer changes concurrently.
+"""Repairs findings of an audit with a proven repair: releases leaked allocations, and restores allocations of
+active builds with ordinary claims, which fail if the consumer changes concurrently.
 """
 
 import asyncio
@@ -231,7 +231,7 @@ _MENDED: dict[Wrong, str] = {
 
 @dataclass(frozen=True)
 class Healed:
-    """A violation whose repair is proven, with the result of the repair if it was made."""
+    """A violation with a proven repair, and the result of the repair if it was made."""
 
     sentence: str
     would: str  # be done
@@ -240,7 +240,7 @@ class Healed:
 
 
 async def repaired(settings: Settings, found: Audit, yes: bool) -> tuple[list[Healed], dict[str, str]]:
-    """Repair proven violations if `yes`; return them with the results, and the doubtful ones with reasons."""
+    """Repair proven violations if `yes`; return them with the results, and doubtful findings with reasons."""
     leaks = [leak for leak in found.leaks if leak.proven]
     shown = [Healed(str(leak), GIVEN_BACK) for leak in leaks]
     if not found.misheld and not (yes and leaks):

@@ -109,7 +109,7 @@ async def supposed(
 
 
 def why_not(answer: WhatIfAnswered) -> str:
-    """Return a sentence that says why a move would be refused."""
+    """Return the reason why a move would be refused, as a sentence."""
     code = f"[{answer.decision.code}] " if answer.decision.code else ""
     return f"{code}{answer.refusal or 'no host would do'}"
 

@@ -25,7 +25,7 @@ _POLL_SECONDS = 0.1
 async def publish(bus: Bus, *messages: Message, patience: float = PATIENCE) -> None:
     """Publish messages and return when they are in their queues; raise Unroutable if a queue stays missing.
 
-    All messages must have one type. If one had no queue, all are published again: the others arrive twice.
+    All messages must have one type. If one had no queue, all are published again, so some arrive twice.
     """
     deadline = bus.clock.monotonic() + patience
     for tries in count():
@@ -71,7 +71,7 @@ async def each_message(listener: Listener[M], handle: Callable[[M], None]) -> No
 
 
 def leaves(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:
-    """Yield the single errors in an exception group, including those in nested groups."""
+    """Yield the single errors in an exception group and in nested groups."""
     for problem in group.exceptions:
         if isinstance(problem, BaseExceptionGroup):
             yield from leaves(problem)

@@ -1,4 +1,4 @@
-"""Compares the Placement API's entries in Keystone's catalogue with the wanted ones, and changes them."""
+"""Compares the Placement API's entries in Keystone's catalogue with wanted entries, and changes them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

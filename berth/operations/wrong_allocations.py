@@ -1,5 +1,6 @@
-"""Finds active builds whose allocations in placement differ from their cells' records: none, on another host,
-or other amounts; and holder consumers without a move or clean-up, whose allocations would never be released.
+"""Finds active builds with other allocations in placement than in their cells' records (none, on another
+host, other amounts), and holder consumers without a move or clean-up: nothing would release their
+allocations.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ Wrong = Literal["missing", "elsewhere", "amounts", "outdated"]
 
 @dataclass(frozen=True)
 class Misheld:
-    """An active build whose allocations in placement differ from its cell's record."""
+    """An active build with other allocations in placement than in its cell's record."""
 
     wrong: Wrong
     place: PlaceByCell
@@ -41,7 +42,7 @@ def misheld(
     holdings: Mapping[str, tuple[int, Allocations, float]],
     moving: Collection[str],
 ) -> Iterator[Misheld]:
-    """Yield the active builds whose allocations in placement differ from their cells' records.
+    """Yield the active builds with other allocations in placement than in their cells' records.
 
     `places`: builds that did not change while placement was read. `moving`: builds with a move that their
     cells may not have recorded yet; their allocations are not compared.
@@ -119,8 +120,8 @@ _BEYOND = 8  # attempts that placement may know of before a cell does
 
 @dataclass(frozen=True)
 class Leak:
-    """A holder consumer that belongs to no move and no clean-up. `proven`: its cell has reported that nothing
-    of the attempt remains, so its allocations may be released.
+    """A holder consumer without a move or clean-up. `proven`: its cell has reported that nothing of the
+    attempt remains, so its allocations may be released.
     """
 
     consumer: str
@@ -138,7 +139,7 @@ class Leak:
 def leaks(
     holders: Iterable[StoredHolder], cells: Mapping[str, HeldByCell], *, all_read: bool, old: float
 ) -> Iterator[Leak]:
-    """Yield the holder consumers that belong to no move and no clean-up.
+    """Yield the holder consumers without a move or clean-up.
 
     `cells`: the cells' records of builds, read after the consumers. `all_read`: every cell was read. `old`:
     consumers created after this time are skipped, because the cell may not know them yet.
