@@ -1,4 +1,4 @@
-"""Queries of the pages with a time limit, operations of the pages, and the state of the cloud."""
+"""Sends the pages' queries with a time limit, and reads the state of the cloud with them."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
@@ -35,7 +35,7 @@ NO_ANSWER = (Unavailable, Unroutable, AnswerRefused, Undecodable)  # what a quer
 
 
 class Queries:
-    """The queries of the pages, as functions that raise NO_ANSWER."""
+    """The queries that pages send, each with a time limit; an error is one of NO_ANSWER."""
 
     def __init__(self, bus: Bus) -> None:
         self.cells = bus.asker(topics.CELLS, SECONDS)
@@ -85,7 +85,7 @@ class CloudStatus:
 
 class StatusReader:
     def __init__(self, queries: Queries, tasks: BackgroundTasks, configured: Sequence[str]) -> None:
-        """`configured` are the cells of the settings, asked even where placement does not answer."""
+        """`configured`: names of the cells in the settings, queried even if placement does not answer."""
         self._queries = queries
         self._configured = tuple(configured)
         self._counts: CellsFound | None = None
@@ -133,7 +133,7 @@ async def known_hosts(
     aggregates: Ask[FindAggregates, AggregatesFound],
     cells: Ask[FindCells, CellsFound],
 ) -> list[KnownHost]:
-    """Return all hosts. Raise the error of a process that does not answer."""
+    """Query placement for all hosts, with zones and disabled cells, for a capacity plan."""
     disabled = {cell.name for cell in (await cells(FindCells(counted=False))).cells if not cell.enabled}
     zones = await zones_by_aggregate(aggregates)
     # by id: a host that moves between pages in the meantime is listed once
@@ -190,7 +190,7 @@ class FleetReader:
         self._layouts = int(clock.now())
 
     async def read(self, _: None = None) -> Fleet:
-        """Return all hosts. Raise the error of a process that does not answer."""
+        """Return all hosts for the heat map; after the first call only changes are read."""
         if self._clock.monotonic() - self._read > LONGEST_UNREAD:
             self._fleet = None
         fleet = self._fleet = await (self._followed(self._fleet) if self._fleet else self._all())
@@ -199,7 +199,7 @@ class FleetReader:
         return fleet
 
     async def _all(self) -> Fleet:
-        """Read all hosts. A host that changes meanwhile has a higher change number, and is read again."""
+        """Read all hosts page by page. A host that changes meanwhile is read again with the later changes."""
         last = await self._questions.changes(FindChanges(after=MAX_ORDINAL, limit=1))
         self._layouts += 1_000_000  # no number that a browser has received
         zones = await zones_by_aggregate(self._questions.aggregates)
@@ -241,7 +241,7 @@ class FleetReader:
 
 @dataclass(frozen=True)
 class DrainProgress:
-    """The progress of a drain that this control room runs, or ran last."""
+    """The progress of a drain that this control room runs, or the result of its last one."""
 
     is_running: bool
     text: str
@@ -249,14 +249,14 @@ class DrainProgress:
 
 
 class Drains(Protocol):
-    """The drains that this control room runs; they end with it, as they end with the command."""
+    """The interface to the drains that this control room runs; if its process ends, the drains stop."""
 
     def progress(self, root: str) -> DrainProgress | None: ...
 
     async def start(self, root: str, live: bool, most: int) -> str: ...
 
     async def stop(self, root: str, and_open: bool) -> str:
-        """Stop a drain of any process: it runs only while the host is disabled for its cause."""
+        """Stop a drain, also one of another process: a drain runs only while its cause disables the host."""
 
 
 @dataclass(frozen=True, kw_only=True)

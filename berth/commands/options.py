@@ -78,7 +78,7 @@ def settings_given(options: Any) -> dict[str, Any]:
 
 
 class WaitingCommand(TyperCommand):
-    """A command with `--wait` to follow a request until it has ended; `--wait 30m` waits for capacity, too."""
+    """A command with `--wait` to follow a request to its result; `--wait 30m` waits for capacity, too."""
 
     def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
         from berth.operations.boot_options import is_time  # loads the bus, which `berth --help` does not need

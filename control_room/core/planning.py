@@ -1,6 +1,6 @@
-"""Computes how many flavors fit, by amounts, traits, zones and cells, without filters and weighers.
+"""Computes how many instances fit, by amounts, traits, zones and cells, without filters and weighers.
 
-The flavors are packed host by host, so the number does fit; another packing may fit a little more.
+The instances are packed host by host, so this number certainly fits; another packing may fit a few more.
 """
 
 from collections import Counter
@@ -22,7 +22,7 @@ FreeByClass = dict[str, Counts]  # class → free amounts by stock
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassCapacity:
-    """The free amount of one resource class after as many instances of one flavor as fit are packed."""
+    """A resource class after packing as many instances of one flavor as fit: what is still free, and why."""
 
     resource_class: str
     amount: int  # that one takes
@@ -36,7 +36,7 @@ class ClassCapacity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlavorCapacity:
-    """The number of instances of one flavor that fit if no other instance is built."""
+    """The number of instances of one flavor that fit if no other flavor is built."""
 
     name: str
     fits: int
@@ -52,7 +52,7 @@ class FlavorCapacity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeftOver:
-    """The free amount of one resource class after all mixes that fit are packed."""
+    """The free amount of one resource class after packing as many mixes as fit."""
 
     resource_class: str
     free: int
@@ -61,7 +61,7 @@ class LeftOver:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanSide:
-    """The result of a capacity plan for the cloud either as it is or with the plan's changes."""
+    """The result of a capacity plan: either for the present cloud, or with the plan's changes."""
 
     hosts: int
     closed: int  # further hosts, which take nothing
@@ -86,13 +86,13 @@ class PlanAnswer:
 
 
 class PlanStopped(Exception):
-    """The error that a capacity plan was cancelled."""
+    """Error: the computation of a capacity plan was cancelled."""
 
 
 def planned(
     hosts: Sequence[KnownHost], plan: Plan, stopped: Callable[[], bool] = lambda: False
 ) -> PlanAnswer:
-    """Return how many flavors and mixes fit, now and with the plan's added and removed hosts.
+    """Return how many instances and mixes fit at present, and with the plan's added and removed hosts.
 
     Raise InvalidPlan for an unknown host, and PlanStopped soon after `stopped` returns True.
     """
@@ -178,7 +178,7 @@ def _side(hosts: Sequence[KnownHost], plan: Plan, stopped: Callable[[], bool]) -
 
 
 class _Packing:
-    """Packs flavors on enabled hosts, the fullest first: emptier hosts are saved for large flavors."""
+    """Packs instances onto enabled hosts, the fullest host first: empty hosts stay for large flavors."""
 
     def __init__(
         self, hosts: Sequence[KnownHost], mix: Sequence[PlannedFlavor], stopped: Callable[[], bool]
@@ -201,7 +201,7 @@ class _Packing:
         }
 
     def fits(self, flavor: PlannedFlavor, free: FreeByClass) -> Counts:
-        """Return how many instances of a flavor fit on each host."""
+        """Return, for each host, how many instances of a flavor fit."""
         if self._stopped():
             raise PlanStopped
         found = np.where(self._admits[id(flavor)], MAX_CAPACITY, 0).astype(np.int64)
@@ -247,7 +247,7 @@ class _Packing:
         )
 
     def mixes(self) -> tuple[int, FreeByClass]:
-        """Return the largest number of mixes for which a packing was found, and what it leaves free."""
+        """Return the largest number of mixes for which a packing was found, and what is then free."""
         most = min(int(self.fits(flavor, self.free).sum()) // flavor.parts for flavor in self.mix)
         most = min(most, self.mixes_in_sum())
         best, left = 0, self.free
@@ -269,7 +269,7 @@ class _Packing:
         return low, left
 
     def _packed(self, mixes: int, together: bool) -> FreeByClass | None:
-        """Pack so many mixes, the largest flavor first; with `together`, whole mixes on single hosts
+        """Pack this number of mixes, the largest flavor first; with `together`, pack whole mixes on one host
         first.
         """
         free = {name: amounts.copy() for name, amounts in self.free.items()}

@@ -1,4 +1,4 @@
-"""Builds that ended, all records of one build, and the waiting room: requests that wait for a host."""
+"""Pages about ended builds, all records of one build, and waiting requests."""
 
 import asyncio
 import logging
@@ -154,7 +154,7 @@ _DEEPEST = 1_000_000
 
 @dataclass(frozen=True)
 class WaitingQuery:
-    """The parameters of the list of waiting requests: a project, empty for all, and how many to skip."""
+    """Query parameters of the page of waiting requests: project (empty: all), and how many to skip."""
 
     project: str
     after: int

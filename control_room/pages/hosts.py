@@ -1,4 +1,4 @@
-"""Hosts as a heat map, one host with its operations, and the board of bare-metal nodes."""
+"""Pages about hosts: the heat map, one host with its operations, and the board of bare-metal nodes."""
 
 import asyncio
 import logging
@@ -41,7 +41,7 @@ _RETRY_SECONDS = 1.0  # until placement's changes are received again after the b
 
 
 class MetalReader:
-    """The bare-metal nodes for all pages, read from Ironic periodically and after messages about them."""
+    """Reads bare-metal nodes for all pages: all periodically, and those with messages immediately."""
 
     def __init__(self, operations: Operations, tasks: BackgroundTasks, changes: NodeChanges) -> None:
         self._operations = operations
@@ -59,12 +59,12 @@ class MetalReader:
         self.interval = self._some.interval
 
     async def nodes(self) -> MetalNodes:
-        """Return the bare-metal nodes for a page that is loaded."""
+        """Return the bare-metal nodes for a page that is being loaded; they may be some seconds old."""
         await self._all.get(None, float("inf") if self._open else _UNWATCHED_SECONDS)
         return self._nodes
 
     async def latest(self) -> MetalNodes:
-        """Return the bare-metal nodes for an open page, after nodes with a message were read again."""
+        """Read the nodes again about which messages arrived, and return all nodes, for an open page."""
         if not self._nodes.at:
             return await self.nodes()
         if (reading := self._all.refresh(None)) is not None:
@@ -74,7 +74,7 @@ class MetalReader:
 
     @asynccontextmanager
     async def following(self) -> AsyncIterator[None]:
-        """Receive placement's changes of nodes within the block, while a page is open."""
+        """Receive placement's changes of bare-metal nodes while the block runs, which a page is open for."""
         self._open += 1
         if self._following is None:
             self._following = self._tasks.start(self._follow())
@@ -204,7 +204,7 @@ class HeatPages(PageGroup):
         return self._renderer.page(request, "hosts.html", flavor=flavor)
 
     async def events(self, request: Request) -> Response:
-        """Send an event whenever hosts have changed: the browser then reads the changed hosts."""
+        """Send an event when hosts have changed; the browser then requests the changed hosts."""
 
         async def count() -> str:
             return str(self._changes.count)
@@ -212,7 +212,7 @@ class HeatPages(PageGroup):
         return self._updates.stream(request, count)
 
     async def data(self, request: Request) -> Response:
-        """Return all hosts for the heat map, or only the changes since the state that the browser names."""
+        """Return all hosts for the heat map, or only the changes since the browser's last request."""
         clock, parameters = self._context.clock, request.query_params
         began = clock.monotonic()
         try:

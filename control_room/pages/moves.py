@@ -1,4 +1,4 @@
-"""Moves and drained hosts: their progress, and the operations on them."""
+"""Pages about moves and drained hosts, with their progress and operations."""
 
 import asyncio
 import logging

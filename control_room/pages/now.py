@@ -1,4 +1,4 @@
-"""Now: the state of the cloud, sent again every two seconds while the page is open."""
+"""The first page: the state of the cloud, updated every two seconds while the page is open."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any

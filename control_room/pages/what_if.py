@@ -1,4 +1,4 @@
-"""What-if questions: whether a request would fit now, where, how many more; nothing is claimed."""
+"""Pages for what-if questions and capacity plans: what would fit now, and where. Nothing is claimed."""
 
 import asyncio
 import threading
@@ -89,7 +89,7 @@ class PlanResult:
 
 @dataclass(frozen=True)
 class _PlanQuery:
-    """A capacity plan as a query string, with its reader (a visitor or a client address)."""
+    """A capacity plan as a query string, and the client that requested it."""
 
     text: str
     reader: Hashable = field(compare=False)
@@ -125,7 +125,7 @@ class CapacityPages(PageGroup):
         )
 
     async def events(self, request: Request) -> Response:
-        """Send the result of a capacity plan that was not ready when its page was loaded."""
+        """Send the result of a capacity plan to an open page as soon as it is computed."""
 
         async def part() -> str:
             return self._part(await self._plans.get(_query(request)), "")
