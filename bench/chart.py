@@ -7,7 +7,7 @@ from typing import NamedTuple
 from bench.figures import BenchRun
 
 _WIDTH, _TOP, _LEFT, _BAR, _GAP, _GROUP = 1000, 96, 190, 26, 6, 34
-_COSTS, _SPEEDS, _BETWEEN = 460, 180, 80  # how wide the two halves are, and what is between them
+_COSTS, _SPEEDS, _BETWEEN = 460, 180, 80  # widths of the two halves and of the gap between them
 _COLOURS = {
     "compute": "#4a6fa5",
     "conductor": "#c0504d",
@@ -18,7 +18,7 @@ _COLOURS = {
     "others": "#b0b0b0",
 }
 _WHICH = {"one_flavor": "one flavor", "boots": "several flavors", "other_hosts": ""}
-_LETTER = 6.2  # pixels of one, at the size of numbers in bars
+_LETTER = 6.2  # width of a letter in pixels, in the size of the numbers in bars
 
 
 class BootBar(NamedTuple):

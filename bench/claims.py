@@ -70,8 +70,8 @@ def order(clock: Clock, hosts: Sequence[tuple[str, int]]) -> ClaimRequested:
 
 class Figures(NamedTuple):
     a_second: float
-    ours: float  # microseconds of processor time a claim
-    theirs: float  # and of PostgreSQL's, if it is ours
+    ours: float  # this process's microseconds of processor time per claim
+    theirs: float  # PostgreSQL's, if this benchmark started it
 
 
 async def claims_a_second(

@@ -32,7 +32,7 @@ async def _loaded(boots: int, hosts: int, flavors: int) -> tuple[LoadOutcome, fl
         settings = Settings().having(state_dir=directory, hosts=hosts, fail=0.1)
         async with embedded(settings) as house:
             await ready(house.bus, settings)
-            settle_in()  # as `berth up` does
+            settle_in()  # like `berth up`
             spent = time.process_time()
             outcome = await Load(house.bus, LoadPlan(boots=boots, flavors=mixed(flavors))).run()
             spent = time.process_time() - spent

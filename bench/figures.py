@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-WORSE = 0.10  # what is worse by more than this share is marked
+WORSE = 0.10  # a figure that is worse by more than this share is marked
 
 Better = Literal["up", "down"]
 
@@ -22,7 +22,7 @@ class Figure(msgspec.Struct, frozen=True, omit_defaults=True):
     value: float
     unit: str
     better: Better
-    scales: Literal["clock", "processor", ""] = "clock"  # which yardstick it goes with, if any
+    scales: Literal["clock", "processor", ""] = "clock"  # the speed that changes the figure
 
 
 class Yardstick(msgspec.Struct, frozen=True):
@@ -45,7 +45,7 @@ class MachineFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     processor: str
     cores: int
-    load: float  # when the run began
+    load: float  # load average at the begin of the run
     python: str
     rabbitmq: str
     postgresql: str
@@ -59,7 +59,7 @@ class BenchRun(msgspec.Struct, frozen=True, kw_only=True):
     long: bool
     machine: MachineFacts
     benches: dict[str, Measured]
-    failed: dict[str, str] = {}  # and why
+    failed: dict[str, str] = {}  # benchmark → reason
 
     @property
     def seconds(self) -> float:
@@ -72,7 +72,7 @@ class Compared(NamedTuple):
     bench: str
     figure: Figure
     was: float | None
-    ratio: float | None  # times as good, by the yardstick
+    ratio: float | None  # how many times as good as before, corrected by the machines' speeds
 
     @property
     def worse(self) -> bool:

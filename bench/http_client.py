@@ -14,7 +14,7 @@ class Answered(asyncio.Protocol):
 
     def __init__(self) -> None:
         self.buffer = bytearray()
-        self.needed = -1  # bytes of the answer in all; -1: its head is not there yet
+        self.needed = -1  # length of the whole response in bytes; -1: its header is incomplete
         self.waiting: asyncio.Future[tuple[int, bytes]] | None = None
         self.closed = False
         self.transport: asyncio.Transport | None = None
@@ -71,7 +71,7 @@ class LoopbackClient:
         except ConnectionError:
             if not reused:
                 raise
-            return await self._send(request)  # the server had closed it meanwhile
+            return await self._send(request)  # the server had closed the connection in the meantime
 
     async def must(self, method: str, path: str, body: Any = None) -> bytes:
         """Return the body of a successful response; raise for any other response."""

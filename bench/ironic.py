@@ -36,11 +36,11 @@ from ironic_sync.core.rule import reserved
 from placement_worker.core.trees import Tree, unpacked
 
 _SHARES = ("p50", 0.5), ("p99", 0.99), ("longest", 1.0)
-STORM = "waiting"  # how names of its nodes begin
+STORM = "waiting"  # prefix of the names of the nodes in the storm
 _NEWEST: dict[str, Any] = {"sort_key": "provision_updated_at", "sort_dir": "desc"}
-PATIENCE = 120.0  # seconds until all nodes are known, and for whatever follows
-_SETTLES = 5.0  # seconds, in which the first sweep ends
-BEFORE = 0.05  # seconds between a node's event and the build that is to be placed on it
+PATIENCE = 120.0  # seconds, for each stage
+_SETTLES = 5.0  # seconds until the first sweep has ended
+BEFORE = 0.05  # seconds between a node's event and the build for this node
 
 now = Clock().now
 R = TypeVar("R")
@@ -312,7 +312,7 @@ def main() -> None:
     async def at_rate(watch: Watch, api: IronicApi) -> str:
         return str(await _steady(watch, wanted.seconds, wanted.boots))
 
-    # Cleaning takes so long that all have begun it before the first ends.
+    # Cleaning takes so long that all nodes are in it before the first node is done.
     stages: dict[str, tuple[dict[str, Any], Stage[str]]] = {
         "rate": ({"churn": wanted.rate, "hosts": wanted.hosts if wanted.boots else 0}, at_rate),
         "storm": ({"waiting": wanted.storm, "step_time": "constant:10"}, _storm),

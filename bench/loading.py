@@ -25,8 +25,8 @@ from berth.operations.audit import audit
 from berth.settings import Settings
 from bus.delivery.runner import Bus
 
-ACTIVE = 0.98  # of the boots, at least; some fail on every host that they are tried on
-_UP_WITHIN = 240.0  # seconds; a hundred more for each ten thousand hosts
+ACTIVE = 0.98  # least share of active builds; some fail on every host that is tried
+_UP_WITHIN = 240.0  # seconds; plus 100 for each 10,000 hosts
 _STOPPED_WITHIN = 60.0
 
 
@@ -39,7 +39,7 @@ class LoadedBoots:
     """The result of a load of boots, with the processor time that it used."""
 
     outcome: LoadOutcome
-    cost: defaultdict[str, float]  # milliseconds of processor a boot, by kind of process
+    cost: defaultdict[str, float]  # milliseconds of processor time per boot, by type of process
 
     @property
     def in_all(self) -> float:
@@ -133,7 +133,7 @@ def berth_up(environment: dict[str, str], hosts: int = 0) -> Iterator[str]:
             while "berth is up" not in words():
                 if time.monotonic() > late:
                     raise NotClean(f"berth did not come up: {words()[-1000:]}")
-                if up.poll() is not None:  # it gives up after a minute, which a busy machine may need
+                if up.poll() is not None:  # `berth up` fails after a minute, which a busy machine may need
                     up = start()
                 time.sleep(0.1)
             yield words()

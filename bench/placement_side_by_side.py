@@ -44,7 +44,7 @@ NESTED = (
 CLIENTS = 32
 FEW, MANY, TREES = 1_000, 10_000, 1_000
 
-# what is measured → unit, how many times as good berth is to be, is more better?
+# figure → unit, how many times as good berth should be, whether more is better
 GOALS: Mapping[str, tuple[str, float, bool]] = {
     f"candidates, {FEW:,} flat hosts": ("ms", 20, False),
     f"candidates, {MANY:,} flat hosts": ("ms", 20, False),
@@ -110,7 +110,7 @@ class Side:
 
     async def measure_bulk(self) -> None:
         if self.kind == "placement":
-            self.figures[BULK] = self.figures[ONE_BY_ONE]  # there is no other way
+            self.figures[BULK] = self.figures[ONE_BY_ONE]  # OpenStack Placement has no bulk load
             return
         hosts = flat(0, MANY)
         begun = monotonic()

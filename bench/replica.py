@@ -36,7 +36,7 @@ from bus.sql.migrations import migrate
 from placement_worker import BusReader, Placement, replica
 
 TRAITS = 12
-A_ORDER = 100  # claims that are on their way together
+A_ORDER = 100  # claims in one message
 STOCK = (("VCPU", 64, 0, 4.0), ("MEMORY_MB", 262_144, 4096, 1.0), ("DISK_GB", 2000, 0, 1.0))
 ASKED = {"VCPU": 1, "MEMORY_MB": 1}
 UUID = "lpad(to_hex(n), 8, '0') || '-0000-4000-8000-' || lpad(to_hex(n), 12, '0')"

@@ -26,7 +26,7 @@ class Variant:
     name: str
     cells: int = CELLS
     settings: dict[str, Any] = field(default_factory=dict)
-    in_parallel: tuple[str, ...] = ()  # workers that run once more, by their arguments of `berth run`
+    in_parallel: tuple[str, ...] = ()  # additional workers, as arguments of `berth run`
 
 
 def _times(worker: str, several: int) -> Variant:

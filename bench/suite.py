@@ -17,7 +17,7 @@ from berth.loadtest import MIX, LoadPlan, mixed
 from scheduler_worker.dependencies import REQUESTS_AT_ONCE
 
 Figures = tuple[Figure, ...]
-_WARM = 1000  # boots before any is measured: what is loaded once is loaded
+_WARM = 1000  # boots before the measurement, which load code and caches
 
 
 @dataclass(frozen=True)
@@ -26,20 +26,20 @@ class BenchSizes:
 
     hosts: int = 10_000
     other_hosts: tuple[int, ...] = (1000,)  # hosts of virtual machines at the same time
-    boots: int = 5000  # in a run
+    boots: int = 5000  # boots of one run
     runs: int = 3
     flavors: int = MIX
     one_by_one: int = 300
     embedded: int = 3000
     embedded_hosts: int = 1000
     decisions: int = 20_000
-    seconds: float = 4.0  # at a door
-    rate: float = 1000.0  # boots a second to be counted on
-    offered: float = 8.0  # seconds of a rate
+    seconds: float = 4.0  # seconds of each measurement of claims
+    rate: float = 1000.0  # boots per second at which latencies are measured
+    offered: float = 8.0  # seconds at each rate
     backlog: int = 20_000
-    nodes: int = 10_000  # of Ironic
-    events: float = 12.0  # seconds of Ironic's
-    boots_beside: float = 300.0  # of virtual machines a second
+    nodes: int = 10_000  # nodes of the simulated Ironic
+    events: float = 12.0  # seconds of events from Ironic
+    boots_beside: float = 300.0  # boots of virtual machines per second at the same time
     hosts_beside: int = 1000  # hosts of virtual machines for them
 
 
@@ -60,7 +60,7 @@ class Benchmark:
     """A benchmark of the suite: its description, its usual duration, and the function that measures."""
 
     says: str
-    seconds: float  # on two quiet cores
+    seconds: float  # expected duration on two idle cores
     measure: Callable[[BenchSizes], Figures]
 
 

@@ -17,7 +17,7 @@ from bus.errors import BrokerRefused, Unavailable
 from bus.masking import masked
 
 _SECONDS = 30.0
-_POLL_SECONDS = 2.0  # for a management API that may not be there
+_POLL_SECONDS = 2.0  # for an answer of a management API that may not exist
 # messages of rabbitmqctl for a missing object
 _NOT_THERE = re.compile("does not exist|not[ _]found|no_such_user", re.IGNORECASE)
 _HERE = ("127.0.0.1", "::1", "localhost")
@@ -99,12 +99,12 @@ class Rabbitmqctl:
         return {user["user"] for user in await self._listed("list_users")}
 
     async def take(self, definitions: Mapping[str, Any]) -> None:
-        await self._run("import_definitions", given=msgspec.json.encode(definitions))  # by way of no file
+        await self._run("import_definitions", given=msgspec.json.encode(definitions))  # on standard input
 
     async def drop(self, user: str, *policies: str) -> None:
         ends = [self._end("delete_user", user)]
         ends += [self._end("clear_policy", "-p", self._vhost, policy) for policy in policies]
-        for problem in await asyncio.gather(*ends, return_exceptions=True):  # neither is left running
+        for problem in await asyncio.gather(*ends, return_exceptions=True):  # both must have ended
             if problem is not None:
                 raise problem
 

@@ -30,7 +30,7 @@ from bus.masking import masked
 if TYPE_CHECKING:
     from berth.choice import Refuse
 
-# What may follow the ? of a PostgreSQL's URL: what its driver takes and berth does not set itself.
+# Options in a PostgreSQL URL: those of its driver that berth does not set itself.
 DATABASE_PARAMETERS = frozenset(
     {"gsslib", "host", "krbsrvname", "passfile", "password", "port", "prepared_statement_cache_size",
      "service", "servicefile", "ssl", "sslcert", "sslkey", "sslmode", "sslrootcert", "target_session_attrs",

@@ -20,7 +20,7 @@ if TYPE_CHECKING:  # HTTP clients load slowly
     from ironic_sync import IronicApi
     from ironic_sync.survey import SurveyedNode
 
-SECONDS = 90.0  # reading all of them may take
+SECONDS = 90.0  # limit for reading all nodes
 _A_QUESTION = 200
 _PARTS: Final = ("inventories", "traits", "owner")
 _ALSO = ("last_error", "maintenance_reason")

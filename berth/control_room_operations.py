@@ -34,7 +34,7 @@ from control_room.queries import NO_ANSWER, DrainProgress
 
 log = logging.getLogger(__name__)
 
-_REMEMBERED = 200  # drains that are over
+_REMEMBERED = 200  # ended drains of which the progress is still shown
 _TROUBLE = (OperationRefused, BadSetting, *NO_ANSWER)
 
 

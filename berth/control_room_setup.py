@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from control_room.pages.frame import PageContext
 
 QueuesOf = Callable[[Settings], Mapping[Role, Sequence[QueueSpec]]]
-AgentQueues = Callable[[str, str], Sequence[QueueSpec]]  # of an agent of a cell
+AgentQueues = Callable[[str, str], Sequence[QueueSpec]]  # (cell, agent) → the agent's queues
 
 
 def bus_operations(

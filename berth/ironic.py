@@ -18,13 +18,13 @@ from ironic_sync.agent.worker import nodes_of
 from ironic_sync.core.selection import AGENT
 
 _LEASE_TIMEOUT = 1.0  # seconds: a later answer would give little time to act
-_SELECTABLE = {  # field of a node in settings → of the selection
+_SELECTABLE = {  # name of a node's field in the settings → in the selection
     "conductor_group": "conductor_groups",
     "shard": "shards",
     "owner": "owners",
     "resource_class": "resource_classes",
 }
-_NOTIFICATIONS_KEPT = 600.0  # seconds for which a broker keeps the news of an agent that may never come back
+_NOTIFICATIONS_KEPT = 600.0  # seconds that a broker stores notifications for an absent agent
 
 
 def check(settings: Settings, refuse: Callable[[str, str], None]) -> None:
@@ -63,7 +63,7 @@ def _check_selection(settings: Settings, refuse: Callable[[str, str], None]) -> 
         refuse("ironic_api_url", "no notification contains a node's shard: name Ironic's API")
 
 
-# The way to it
+# The connection to Ironic
 
 
 def access(settings: Settings) -> Access:
@@ -139,7 +139,7 @@ def _notifications(
         notifications.amqp_url,
         exchange=notifications.exchange,
         topics=notifications.topics,
-        # not the queue of another berth on the same RabbitMQ
+        # a different name for each berth on the same RabbitMQ
         queue=f"{settings.bus.exchange}.ironic_sync{receiver}",
         quorum=settings.bus.queue_type == "quorum" and kept_seconds is None,
         kept_seconds=kept_seconds,
@@ -147,7 +147,7 @@ def _notifications(
     )
 
 
-# Its workers
+# The workers for Ironic
 
 
 def sync(settings: Settings, bus: Bus) -> Worker:

@@ -18,7 +18,7 @@ from bus.messages import BuildEnded, BuildRequested, BuildUnplaceable
 from bus.requests import Flavor
 from control_room.core.now import rounded_up
 
-_CHUNK = 128  # requests published together when going as fast as possible
+_CHUNK = 128  # requests published together without a fixed rate
 MIX = 20  # flavors in a load by default
 MOST_MIXED = 1000
 
@@ -45,11 +45,11 @@ def mixed(flavors: int) -> tuple[Flavor, ...]:
 class LoadPlan:
     boots: int
     rate: float = 0.0  # boots a second; 0: as fast as the window allows
-    window: int = 2000  # boots in flight at most
-    flavors: tuple[Flavor, ...] = field(default_factory=lambda: mixed(MIX))  # one drawn for each boot
-    seed: int = 1  # of the draw
+    window: int = 2000  # largest number of boots in progress
+    flavors: tuple[Flavor, ...] = field(default_factory=lambda: mixed(MIX))  # each boot gets one at random
+    seed: int = 1  # seed of the random choice
     zone: str = ""
-    patience: float = 60.0  # give up when nothing has ended for so long
+    patience: float = 60.0  # seconds without an ended boot until the load fails
 
 
 class Boot(msgspec.Struct):
@@ -62,7 +62,7 @@ class Boot(msgspec.Struct):
     attempts: int = 0
     reason: str = ""
     ends: int = 0  # number of different ends; a repeated message does not count
-    changed: bool = False  # two ends that differ: a broken promise
+    changed: bool = False  # two different ends were received, which violates a guarantee
 
     @property
     def latency(self) -> float:
@@ -153,7 +153,7 @@ class Load:
                 group.create_task(self._on_ended(ended)),
                 group.create_task(self._on_unplaceable(unplaceable)),
                 group.create_task(self._watch(progress)),
-                group.create_task(self._ask()),  # which may wait for room, or a broker, that never comes
+                group.create_task(self._ask()),  # may wait forever for capacity or for the broker
             ]
             await self._ended.wait()
             for task in working:

@@ -20,8 +20,8 @@ from bus.protocol import Envelope
 _LIBRARIES = (
     "httpx", "httpcore", "aio_pika", "aiormq", "asyncio", "sqlalchemy", "aiosqlite", "alembic", "uvicorn",
 )  # fmt: skip
-_MOST = 20  # ids of a kind in a line, of many messages that are handled together
-_SHORTEST = 4  # letters of a password: a shorter one would star half of every line
+_MOST = 20  # ids of each type in a line, if many messages are handled together
+_SHORTEST = 4  # shorter passwords are not masked: they occur in ordinary words
 _KINDS = ("request", "build", "move")
 
 
@@ -45,7 +45,7 @@ def begin(settings: Settings, process: str = "") -> None:
     formatter = JsonLines if settings.process.log_format == "json" else TextLines
     handler.setFormatter(formatter(process, secrets_of(settings)))
     logging.basicConfig(level=settings.process.log_level.upper(), handlers=[handler])
-    for name in _LIBRARIES:  # they log every request and frame
+    for name in _LIBRARIES:  # these libraries log every request and frame
         logging.getLogger(name).setLevel(max(logging.WARNING, logging.root.level))
 
 

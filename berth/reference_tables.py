@@ -86,7 +86,7 @@ _ENDINGS = {"counter": ("_total",), "gauge": ("",), "histogram": ("_bucket", "_s
 
 @dataclass(frozen=True)
 class Meter:
-    name: str  # as Prometheus has it; of a histogram without its _bucket, _sum and _count
+    name: str  # the name in Prometheus; for a histogram without _bucket, _sum and _count
     kind: str
     labels: tuple[str, ...]
     says: str
@@ -128,7 +128,7 @@ def meters_markdown() -> str:
 def _of(module: str) -> Iterator[MetricWrapperBase]:
     """Yield the metrics that a module defines, in the order of its source."""
     for value in vars(import_module(module)).values():
-        if isinstance(value, MetricWrapperBase):  # its names are not public before something was counted
+        if isinstance(value, MetricWrapperBase):  # it has no public name
             yield value
 
 

@@ -13,7 +13,7 @@ from placement_worker import BusReader, IndexedSource, Memory, replica
 from placement_worker.core.index import Index
 from scheduler_worker.dependencies import CellQueries, PlacementQueries
 
-CELL_SECONDS = 5.0  # a scheduler waits so long for a cell: other cells' moves are waiting with it
+CELL_SECONDS = 5.0  # a scheduler waits for a cell's answer; moves of other cells wait, too
 
 
 class SharedMemory:

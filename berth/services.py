@@ -31,8 +31,8 @@ log = logging.getLogger(__name__)
 
 _BACK_OFF = (0.2, 0.5, 1.0, 2.0, 5.0)
 _LAST_PORT = 65535
-_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # as <malloc.h> has them
-_SETTLED = 30.0  # a worker that lived so long starts its back-off anew
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # the values in <malloc.h>
+_SETTLED = 30.0  # seconds of running after which a worker's restart delay is reset
 
 
 def stop_on_signals(stopping: asyncio.Event) -> None:
@@ -46,7 +46,7 @@ def stop_on_signals(stopping: asyncio.Event) -> None:
             loop.remove_reader(0)
             stopping.set()
 
-        loop.add_reader(0, parent_gone)  # our standard input closes with the supervisor
+        loop.add_reader(0, parent_gone)  # the supervisor holds the other end of standard input
 
 
 async def run_worker(together: Sequence["worker_roles.Role"], settings: Settings, way: Transport) -> None:
@@ -92,7 +92,7 @@ def keep_freed_memory() -> None:
     of its time.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None:  # glibc's
+    if mallopt is not None:  # only glibc has it
         mallopt(_MMAP_THRESHOLD, 4 * 1024 * 1024)
         mallopt(_TRIM_THRESHOLD, 32 * 1024 * 1024)
 
@@ -171,7 +171,7 @@ class Supervisor:
             *self.command(child.roles),
             env=os.environ | effective,
             stdin=asyncio.subprocess.PIPE,
-            start_new_session=True,  # a Ctrl-C at the terminal is for us; we end them in order
+            start_new_session=True,  # so that Ctrl-C reaches only this process, which stops workers in order
         )
 
     @staticmethod
@@ -213,7 +213,7 @@ class EmbeddedBerth:
 @asynccontextmanager
 async def embedded(settings: Settings, *, open_socket: bool = False) -> AsyncIterator[EmbeddedBerth]:
     """Run a berth in this process until the block ends. `open_socket` lets other processes connect."""
-    from berth.searching import SharedMemory  # and with it placement's memory, which few commands need
+    from berth.searching import SharedMemory  # imports placement's index, which few commands need
 
     directory = Path(settings.database.state_dir)
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -256,7 +256,7 @@ def _alone(directory: Path) -> Iterator[None]:
         except BlockingIOError:
             raise Unavailable(f"another berth is running with its state in {directory}") from None
         if os.fstat(opened).st_uid == os.geteuid():
-            os.fchmod(opened, 0o700)  # also when an earlier berth, or a umask, left it open
+            os.fchmod(opened, 0o700)  # also for a directory that was created with other permissions
         yield
     finally:
         os.close(opened)

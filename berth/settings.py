@@ -128,7 +128,7 @@ class PlacementHttpSettings(
     policy: str = ""  # policy file in oslo.policy's format; empty: the default rules
     # whether a role needs its scope, as in Placement's option of this name: `admin` alone is not enough
     enforce_new_defaults: bool = False
-    cors_origins: tuple[str, ...] = ()  # origins whose web pages may call the API (CORS)
+    cors_origins: tuple[str, ...] = ()  # origins of web pages that may call the API (CORS)
     noauth_anywhere: bool = False  # whether noauth2 is allowed on addresses that other machines can reach
     http_connections: int = 1000  # most open connections; at most half of the process's file limit
 
@@ -196,7 +196,7 @@ class IronicNodeSettings(SettingsGroup, frozen=True, kw_only=True, rename=_of_ir
     # nodes that berth manages, as FIELD=VALUE; FIELD is conductor_group (- is the group without a name),
     # shard, owner or resource_class; several values of a field are alternatives; empty: all nodes
     selection: tuple[str, ...] = ()
-    # field of a node whose value is looked up in ironic_cells: conductor_group, owner, ..., properties.NAME
+    # field of a node that selects its cell in ironic_cells: conductor_group, owner, ..., properties.NAME
     cell_by: str = ""
     # cell of a node by the value of the node's field ironic_cell_by; *: the cell for all other values
     cells: dict[str, str] = {}
@@ -244,7 +244,7 @@ class NovaSettings(SettingsGroup, frozen=True, kw_only=True, rename=lambda name:
     wait: float = 0.0
     # whether Nova's option query_placement_for_routed_network_aggregates is on
     routed_networks: bool = False
-    # URL of the virtual host of a nova-scheduler that decides what berth cannot; empty: such requests fail
+    # URL of a nova-scheduler's virtual host, for requests that berth cannot decide; empty: such requests fail
     fallback_amqp_url: str = ""
 
 
@@ -253,7 +253,7 @@ class ConductorSettings(SettingsGroup, frozen=True, kw_only=True):
 
     max_attempts: int = 3  # number of hosts that are tried for one build
     build_timeout: float = 300.0  # time without a report of the agent; then the build tries the next host
-    # time without an answer to a delete; then the build counts as deleted, and the host's resources stay held
+    # time without an answer to a deletion; then the build is deleted, but its resources on the host stay held
     delete_timeout: float = 600.0
     # time that resources stay held for an agent that does not answer; then they are released
     cleanup_timeout: float = 86400.0
@@ -299,11 +299,11 @@ class ProcessSettings(SettingsGroup, frozen=True, kw_only=True):
     # port of the first process's Prometheus metrics; other processes of `berth up` use the next; 0: none
     metrics_port: int = 0
     metrics_host: str = "127.0.0.1"  # address that serves the metrics; 0.0.0.0: all interfaces
-    # certificate file with which the Placement API and the control room speak TLS; a new one is soon used
+    # certificate file for TLS of the Placement API and the control room; a changed file is read again
     http_certificate: str = ""
     http_key: str = ""  # file with the key of that certificate
     drain: float = 10.0  # time that a stopping process has for the messages it handles
-    # number of cells whose conductors share a process under `berth up`; their simulated agents share another
+    # number of cells with a common process for their conductors under `berth up`, and one for their agents
     cells_a_process: int = 1
 
 

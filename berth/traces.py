@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
 
 _ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
-_CALLED = {"otlp": "otlp_proto_http"}  # the exporter that the extra installs
+_CALLED = {"otlp": "otlp_proto_http"}  # exporter's name → the name of its Python package
 _HOW = "pip install 'berth[traces]'"
 
 

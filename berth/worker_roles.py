@@ -30,7 +30,7 @@ class Role:
 
     worker: str
     cell: str = ""
-    agent: str = ""  # of several that share a cell's bare metal, or its hosts
+    agent: str = ""  # empty, or one of several agents that share a cell's nodes or hosts
 
     def __str__(self) -> str:
         return ".".join(filter(None, (self.worker, self.cell, self.agent)))

@@ -19,7 +19,7 @@ from starlette.types import Scope
 from bus.clock import Clock
 
 SECONDS = 12 * 3600.0  # until a session expires
-OF_A_USER = 40  # sessions; a new one ends the oldest
+OF_A_USER = 40  # sessions of one user; a further session ends the oldest
 IN_ALL = 2000
 SWEEP = 1.0  # seconds between two checks for sessions that have ended
 _ID = re.compile(r"[\w-]{32}", re.ASCII)
@@ -33,8 +33,8 @@ class Visitor(msgspec.Struct, frozen=True):
     roles: frozenset[str] = frozenset()
 
 
-Credential = Callable[[], Visitor | None]  # the visitor, or None if the token is no longer valid
-SignIn = Callable[[Mapping[str, str]], Awaitable[Credential]]  # with the fields of the form
+Credential = Callable[[], Visitor | None]  # returns the user, or None if the token is no longer valid
+SignIn = Callable[[Mapping[str, str]], Awaitable[Credential]]  # takes the fields of the sign-in form
 Form = Literal["token", "keystone"]
 
 
@@ -43,7 +43,7 @@ class AccessRules:
     """Decides who may sign in, read and act, from the tokens and the policy of the Placement API."""
 
     sign_in: SignIn
-    form: Form  # of the page on which users sign in
+    form: Form  # the sign-in form
     may_read: Callable[[Visitor | None], bool]
     may_act: Callable[[Visitor | None], bool]
     names: frozenset[str] = frozenset()  # host names that requests may use, in addition to addresses
@@ -54,7 +54,7 @@ class EventStream:
     """An open stream of server-sent events to one browser."""
 
     ended: asyncio.Event = field(default_factory=asyncio.Event)
-    wake: asyncio.Event = field(default_factory=asyncio.Event)  # for news, or because it has ended
+    wake: asyncio.Event = field(default_factory=asyncio.Event)  # set by a change, and when the stream ends
     working: asyncio.Timeout | None = None
 
     def end(self) -> None:
@@ -96,7 +96,7 @@ class Sessions:
 
     def __init__(self) -> None:
         self._key = secrets.token_bytes(32)
-        self._signed_in: dict[str, _SignedIn] = {}  # the oldest first
+        self._signed_in: dict[str, _SignedIn] = {}  # by session id, the oldest first
         self._streams: defaultdict[str, set[EventStream]] = defaultdict(set)
         self._closed = False
 

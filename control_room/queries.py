@@ -66,14 +66,14 @@ async def query(source: str, ask: Callable[[Any], Awaitable[R]], question: Any) 
     return Reply(source, answer, problem, monotonic() - began)
 
 
-STATUS_SECONDS = 4.0  # that an answer about the cloud is used
+STATUS_SECONDS = 4.0  # seconds that the state of the cloud is used
 COUNT_TIMES = 25.0  # placement's counts are used for so many times as long as counting took
 
 
 @dataclass(frozen=True)
 class CloudStatus:
     cells: Reply[CellsFound] = field(default_factory=lambda: Reply("placement"))
-    counts: CellsFound | None = None  # of their hosts and instances
+    counts: CellsFound | None = None  # numbers of hosts and instances
     waiting: Reply[WaitingFound] = field(default_factory=lambda: Reply("the scheduler"))
     building: dict[str, Reply[InstancesFound]] = field(default_factory=dict)  # by cell
     health: Reply[HostHealthFound] = field(default_factory=lambda: Reply("a scheduler"))
@@ -176,8 +176,8 @@ async def _rest(tree: KnownTree, trees: Ask[FindTrees, TreesFound]) -> Sequence[
             return more
 
 
-LONGEST_UNREAD = 300.0  # seconds after which changes are not followed: all is read anew
-_MOST_CHANGES = 5000  # changes after which all is read anew
+LONGEST_UNREAD = 300.0  # seconds after which all hosts are read again, not only changes
+_MOST_CHANGES = 5000  # number of changes from which all hosts are read again
 _BATCH = 500  # roots in one query
 
 
@@ -201,7 +201,7 @@ class FleetReader:
     async def _all(self) -> Fleet:
         """Read all hosts page by page. A host that changes meanwhile is read again with the later changes."""
         last = await self._questions.changes(FindChanges(after=MAX_ORDINAL, limit=1))
-        self._layouts += 1_000_000  # no number that a browser has received
+        self._layouts += 1_000_000  # a number that no browser has received
         zones = await zones_by_aggregate(self._questions.aggregates)
         fleet = Fleet(number=last.last, layout=self._layouts, zones=zones)
         async for page in _every_page(self._questions.trees):
@@ -265,19 +265,19 @@ class BusOperations:
     queues: Callable[[Collection[str], Collection[tuple[str, str]]], Awaitable[Sequence[QueueLoad]]]
     elsewhere: Sequence[str]  # cells with queues and dead letters on a separate broker
     transport: Transport  # reports queue depths and dead letters
-    replay: Callable[[Collection[str]], Awaitable[tuple[int, Sequence[str]]]]  # count; reasons of refusals
+    replay: Callable[[Collection[str]], Awaitable[tuple[int, Sequence[str]]]]  # number, reasons of failures
 
 
 @dataclass(frozen=True, kw_only=True)
 class Operations:
     # disable, enable, force-down or undo-force-down; root; cause. Returns the host's new state
     mark_host: Callable[[str, str, str], Awaitable[str]]
-    end_wait: Callable[[str], Awaitable[str]]  # of a request or a move; returns the answer
+    end_wait: Callable[[str], Awaitable[str]]  # cancels a waiting request or move; returns the answer
     steer: Callable[[MoveStands, str], Awaitable[str]]  # confirm, revert, abort or force
     drains: Drains
     # Ironic's nodes with placement's records: all (None), or the named ones
     metal: Callable[[Sequence[str] | None], Awaitable[MetalNodes]]
-    placement_changes: Callable[[], Awaitable[Listener[PlacementChanged]]]  # from now on
+    placement_changes: Callable[[], Awaitable[Listener[PlacementChanged]]]  # subscribes to later changes
     scores: Callable[[Record, str], Mapping[str, float]]
     replay: Callable[[str, Record], RecordedHost | None]
     requested: Callable[[BuildStands], BuildRequested]  # the request in the build's record

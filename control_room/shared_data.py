@@ -56,10 +56,10 @@ V = TypeVar("V")
 SPACING = 0.15  # seconds between two queries for open pages, whatever they show
 SOONEST = 0.1  # seconds between two updates of a page
 GRACE = 5.0  # seconds that a read continues without a reader: a page may be followed by its event stream
-TIMES = 4.0  # a value is used for so many times as long as reading it took
+TIMES = 4.0  # a value is used for this multiple of the time that its read took
 _PROCESSOR_SHARE = 0.02  # of a processor that repeated updates may take
 _QUERY_WEIGHT = 0.1  # of the time of a query counts as processor time: at most a sixth of the time is queries
-_MOST = 64  # values that are kept
+_MOST = 64  # stored values at most
 
 
 class Changes:
@@ -158,7 +158,7 @@ class SharedData(Generic[K, V]):
         self._changes = changes or Changes()
         self._known: OrderedDict[K, _Value[V]] = OrderedDict()
         self._reads: dict[K, _Read[V]] = {}
-        self._turn = asyncio.Lock()  # of open pages
+        self._turn = asyncio.Lock()  # taken by reads for open pages
         self._next = float("-inf")  # when the next read for an open page may begin
         self.interval = UpdateInterval()
 

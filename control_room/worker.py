@@ -33,7 +33,7 @@ class NodeChanges(Changes):
     def __init__(self) -> None:
         super().__init__()
         self.nodes: dict[str, None] = {}
-        self.of_all = Changes()  # too many nodes to name them
+        self.of_all = Changes()  # messages without the names of nodes
 
     def add(self, nodes: Collection[str]) -> None:
         """Record messages about these bare-metal nodes; without names, any node may have changed."""

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from deploy.processes import BinariesMissing, Server, ServerFailed, Watchdog, exchange, search_path, tail
 
-_GREETING = 0x0A  # the protocol's version, after the length and the number of the packet
+_GREETING = 0x0A  # the protocol's version in the server's first packet
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from deploy.placement import KeystoneUser
 T = TypeVar("T")
 Document = dict[str, Any]
 
-_UNCHANGING = (0.02, 0.1)  # seconds between two reads of a condition: first, and at most
+_UNCHANGING = (0.02, 0.1)  # seconds between two checks of a condition: at first, and at most
 
 
 class NovaRefused(RuntimeError):
@@ -89,7 +89,7 @@ class NovaClient:
         self.http = http
         self.url = url
         self.image = image
-        self.flavor = flavor  # of servers that are booted without one
+        self.flavor = flavor  # the default flavor of servers
 
     async def call(self, method: str, path: str, body: Any = None, version: str = "latest") -> Document:
         headers = {"OpenStack-API-Version": f"compute {version}"}

@@ -70,7 +70,7 @@ def cell_database(cell: str) -> str:
 class Addresses:
     """The addresses of the services that Nova's processes use: Keystone, databases and message buses."""
 
-    user: KeystoneUser  # Nova's
+    user: KeystoneUser  # Nova's user
     database_urls: Mapping[str, str]  # by database; with the driver that Nova uses
     bus_urls: Mapping[str, str]  # by cell; "" is the API's
     paste: Path

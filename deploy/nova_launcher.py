@@ -147,7 +147,7 @@ def report(**values: int) -> None:
 def main() -> None:
     launcher = Launcher(programs())
     gc.collect()
-    gc.freeze()  # the collector would write to every page that is shared
+    gc.freeze()  # garbage collection would write to all shared memory pages
     report(pid=0)
     try:
         launcher.serve()

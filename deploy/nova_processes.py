@@ -35,7 +35,7 @@ class Program:
     """The description of a process to start: its program, arguments, environment and directory."""
 
     name: str
-    program: str  # of deploy/nova_launcher.py
+    program: str  # name of a program in deploy/nova_launcher.py
     directory: Path
     arguments: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)

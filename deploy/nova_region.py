@@ -21,7 +21,7 @@ from deploy.placement import KeystoneUser
 START_SECONDS = 180.0
 FAILURE = "fail-spawn"  # as in deploy/nova_driver.py, which only imports inside Nova
 _PROBLEM = re.compile(r" (ERROR|CRITICAL) \S+ \[(None|-)|^Traceback ")
-_HARMLESS = "stevedore.extension"  # drivers of caches that are not installed
+_HARMLESS = "stevedore.extension"  # messages about drivers of caches that are not installed
 
 
 @dataclass(kw_only=True)
@@ -87,7 +87,7 @@ class NovaRegion:
         environment = {"SIZED_DRIVER": json.dumps(vars(size))}
         cell = self.options.cell_of(name)
         program = self.program(name, "compute", cell=cell, environment=environment)
-        (program.directory / "compute_id").write_text(node_uuid(name))  # without it, no second start
+        (program.directory / "compute_id").write_text(node_uuid(name))  # needed for a second start
         await self.processes.start(program)
         if name not in self.hosts:
             self.hosts.append(name)

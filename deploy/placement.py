@@ -18,7 +18,7 @@ from typing import Literal
 from deploy.processes import Server, Watchdog, exchange
 
 ROOT = Path(__file__).resolve().parent.parent
-# We run in one of the two environments, whatever it is called; the other is where the Makefile puts it.
+# This process runs in one of the two environments; the Makefile creates the other at this path.
 _APART = find_spec("placement") is not None
 BERTH = ROOT / ".venv/bin/python" if _APART else Path(sys.executable)
 COMPLIANCE = Path(sys.executable) if _APART else ROOT / ".venv-compliance/bin/python"
@@ -49,10 +49,10 @@ class KeystoneUser:
 class ApiAccess:
     """Options by which a server authenticates and authorises clients: Keystone or none, policy, CORS."""
 
-    strict: bool = False  # the new policy alone
+    strict: bool = False  # enforce only the new default policy
     policy: str = ""  # the text of a policy file
     cors_origin: str = ""  # origins permitted by CORS
-    keystone: KeystoneUser | None = None  # who checks tokens; None: noauth2
+    keystone: KeystoneUser | None = None  # the user with which the server checks tokens; None: noauth2
 
 
 class HttpServer(Server):

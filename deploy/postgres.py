@@ -112,7 +112,7 @@ class Postgres(Server):
         self._prepare_directory()
         if not (self._data / "PG_VERSION").exists():
             self._initialise(binaries)
-        # A Unix socket's path may hold about 100 characters; without room for it TCP alone has to do.
+        # A Unix socket's path may have about 100 characters; with a longer path only TCP is used.
         sockets = str(self._sockets) if len(os.fsencode(self._sockets)) < 85 else ""
         settings = {
             "listen_addresses": "127.0.0.1",

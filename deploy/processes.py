@@ -25,7 +25,7 @@ from typing import Self
 START_TIMEOUT = 300.0  # a machine may be busy
 STOP_TIMEOUT = 30.0
 
-# Where package managers put things that are not on every user's PATH (Homebrew on Apple and Intel).
+# Directories of package managers that may be missing in PATH (Homebrew on Apple and Intel).
 _EXTRA_PATH = ("/opt/homebrew/bin", "/opt/homebrew/sbin", "/usr/local/bin", "/usr/local/sbin")
 
 
@@ -114,7 +114,7 @@ def exchange(port: int, question: bytes, size: int) -> bytes:
 class Watchdog:
     """Kills processes if the process that created this object dies; see the module's docstring."""
 
-    # A line on the pipe means "all stopped, you may go"; end of file without one means "kill".
+    # A line on the pipe means that all servers have stopped; end of file without a line means "kill".
     _SCRIPT = 'if read -r line; then exit 0; fi; signal=$1; shift; kill -s "$signal" "$@" 2>/dev/null'
 
     def __init__(self, signal_name: str, *pids: int) -> None:
@@ -239,7 +239,7 @@ class Server(ABC):
         while True:
             answered = self._ready()
             code = self._process.poll()
-            if code is not None:  # checked also after an answer: another server may have the port
+            if code is not None:  # checked even if the port answers: it may be another server's
                 problem = f"exited with status {code}"
             elif answered:
                 return

@@ -122,7 +122,7 @@ async def check_command(
         )
     except BadDriver as problem:
         raise BadSetting(f"{driver}: {problem.option}{': ' * bool(problem.option)}{problem}") from None
-    logging.getLogger("compute_sim").setLevel(logging.ERROR)  # warnings of the rules' agents are expected
+    logging.getLogger("compute_sim").setLevel(logging.ERROR)  # the check provokes warnings
     results = await check_driver(stand)
     colours = {"passed": "green", "failed": "red", "skipped": "yellow"}
     rows = [

@@ -15,7 +15,7 @@ from berth.operations.guest_differences import compare_guests
 from berth.operations.healing import repaired
 from bus.masking import printable
 
-_MOST = 50  # sentences of a kind
+_MOST = 50  # sentences shown of each list
 
 commands = Commands()
 
@@ -66,7 +66,7 @@ def show_audit(found: Audit, console: Console) -> None:
     types = sorted((type_, count) for type_, count in found.types.items() if type_ != "INSTANCE")
     kinds = [
         f"{count} {named.get(type_, type_)}" for type_, count in types
-    ]  # of consumers that are no builds
+    ]  # notes about consumers that are no builds
     kinds += [f"{found.of_other_owners} instances of other owners"] if found.of_other_owners else []
     further = f" ({', '.join(kinds)})" if kinds else ""
     verdict = "[green]clean[/green]" if found.clean else f"[red]{len(found.breaches)} breaches[/red]"

@@ -67,7 +67,7 @@ async def remove(
         if (instances := await instances_left(bus, name)) and not force:
             inhabited = CellInUse(cell=name, instances=instances)
             raise OperationRefused(f"{inhabited}: `berth cell drain {name} --wait` waits for its end")
-        if admin is not None:  # before its hosts go, or its agents would report them again
+        if admin is not None:  # before the hosts are deleted, or agents would report them again
             await _drop_users(cli.settings, name, admin)
             done.append(f"RabbitMQ user {user} is deleted, by {admin.by}")
         done.append(await _unregister(bus, name, force))

@@ -42,7 +42,7 @@ from bus.resources import FindProviders
 if TYPE_CHECKING:
     from berth.broker_users import BrokerUsers
 
-PLACEMENT_SECONDS = 10.0  # placement may take to begin with a new cell's queues
+PLACEMENT_SECONDS = 10.0  # until placement reads the queues of a new cell
 
 commands = Commands()
 

@@ -27,7 +27,7 @@ from bus.host_health import not_up
 from control_room.core.words import several
 
 _POLL_SECONDS = 1.0
-_SHOWN = 50  # instances that are left
+_SHOWN = 50  # remaining instances that are listed
 
 commands = Commands(name="cell", no_args_is_help=True)
 for each in (cell_making, cell_ending, cell_permissions):

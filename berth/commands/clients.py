@@ -91,7 +91,7 @@ async def add(cli: Cli, name: NameOfClient, options: ClientOptions, *, tool: Bro
             if is_new:
                 undo(f"RabbitMQ user {user}", partial(_drop, admin, user))
             elif rotate:
-                await _drop(admin, user)  # it closes connections that were made with the old password
+                await _drop(admin, user)  # this closes connections with the old password
             await admin.take(permissions.definitions(users, (), settings.bus.exchange, vhost))
     shown = url if has_new_password and not given and file is None else ""
     lines = [f"client {name}: RabbitMQ user {user}, by {admin.by}; projects {', '.join(order.projects)}"]

@@ -16,7 +16,7 @@ from bus.delivery.runner import Bus
 from bus.masking import printable
 from bus.protocol import DeadLetter, Transport
 
-_SHOWN = 100  # letters by default
+_SHOWN = 100  # dead letters listed by default
 
 commands = Commands(name="dead", no_args_is_help=True)
 

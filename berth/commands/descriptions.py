@@ -138,7 +138,7 @@ def settings_command(as_json: Json = False, markdown: Markdown = False) -> None:
 
 
 SHELLS = ("bash", "zsh", "fish")
-VARIABLE = "_BERTH_COMPLETE"  # by which the shell asks
+VARIABLE = "_BERTH_COMPLETE"  # environment variable by which a shell requests completion
 
 
 @commands.command("completion")

@@ -34,7 +34,7 @@ from bus.masking import printable
 from bus.moves import MoveKind, MoveRequested
 from bus.resources import Consumer, Provider
 
-_SHOWN = 20  # instances, or consumers
+_SHOWN = 20  # instances or consumers that are listed
 
 commands = Commands()
 
@@ -215,7 +215,7 @@ async def evacuate_command(cli: Cli, options: EvacuateOptions) -> int:
         await check_to_cell(bus, cli.settings, asked.to_cell)
         host = await host_named(bus, options.host)
         if options.dry_run:
-            # Before the host is forced down only another kind of move can be asked about; hosts are the same.
+            # An evacuation is refused until the host is forced down; another move has the same destinations.
             fenced = FORCED_DOWN in host.traits
             supposed = structs.replace(asked, kind="evacuate" if fenced else "migrate")
             return await print_plan(bus, [host], supposed, cli, "forced down")

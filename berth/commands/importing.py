@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from berth.importing.client import PlacementClient
     from berth.importing.placement_contents import ContentsDifference, PlacementContents
 
-_SHOWN = 100  # differences, before the rest is only counted
+_SHOWN = 100  # differences that are listed; more are only counted
 
 commands = Commands()
 imports = Commands(name="import", no_args_is_help=True, help="Import the data of another service.")

@@ -42,7 +42,7 @@ _MODULES = {
         "import": "importing", "adopt": "importing", "ironic": "ironic", "openstack": "openstack",
     },
 }  # fmt: skip
-_GROUPS = {  # their descriptions
+_GROUPS = {  # group → its description
     "moves": (
         "Moves of instances from host to host (docs/moves.md): moves in progress, and the results of"
         " ended ones. `berth move`, `resize`, `shelve`, `evacuate`, `drain` request them."

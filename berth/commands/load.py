@@ -241,7 +241,7 @@ async def _berth_to_load(
 ) -> AsyncIterator[tuple[Bus, Settings]]:
     if attach:
         async with Bus(wiring.transport(settings, "load")) as bus:
-            await refuse_the_unmade(settings)  # or the audit would, after all the work
+            await refuse_the_unmade(settings)  # otherwise the audit would refuse it after the load
             yield bus, settings
     elif settings.embedded:
         with tempfile.TemporaryDirectory(prefix="berth-load-") as directory:
@@ -269,7 +269,7 @@ def refuse_strangers(settings: Settings) -> None:
     for name, url in places:
         parts = urlsplit(url)
         for host in (parts.hostname, *parse_qs(parts.query).get("host", ())):
-            if host and not (host.startswith("/") or is_loopback(host)):  # or a socket of this machine
+            if host and not (host.startswith("/") or is_loopback(host)):  # no path of a Unix socket
                 raise OperationRefused(f"{name}: load tests aim at loopback only, and {host} is not")
 
 

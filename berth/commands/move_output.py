@@ -17,7 +17,7 @@ from bus.messages import Attempt
 from bus.moves import MoveProgress, MoveRequested, MoveStands
 from bus.queries import WaitingRequest, WhatIfAnswered
 
-NAME, NUMBER = 34, 8  # columns
+NAME, NUMBER = 34, 8  # widths of columns
 MOST_WEIGHERS = 4  # weighers with a separate column; the others are summed
 _BLOCKS = " ▏▎▍▌▋▊▉█"
 

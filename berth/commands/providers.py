@@ -31,11 +31,11 @@ for group in (providers, classes, traits):
 
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
-_AT_ONCE = 100  # roots
+_AT_ONCE = 100  # root providers per query
 _SHOWN = 10
 
 
-TIMEOUT = 60.0  # seconds of a query: a large region has many providers
+TIMEOUT = 60.0  # seconds for an answer: a large region has many providers
 
 OfTraits = Annotated[
     list[str] | None, described("Only with this trait; may be repeated.", "--trait", metavar="TRAIT")
@@ -43,7 +43,7 @@ OfTraits = Annotated[
 OfClass = Annotated[str, described("Only with an inventory of this class.", "--class", metavar="CLASS")]
 
 
-# What there is
+# Queries
 
 
 @providers.command("list")
@@ -214,7 +214,7 @@ def _amounts(held: Mapping[str, int]) -> str:
     return ", ".join(f"{name} {amount}" for name, amount in sorted(held.items()))
 
 
-# Owners
+# Assignment to cells
 
 
 @providers.command("reset")

@@ -239,7 +239,7 @@ async def _answered(
             answer = await ask()
             if enough(answer):
                 return answer
-        except (Unavailable, Unroutable):  # it has no queue yet
+        except (Unavailable, Unroutable):  # the worker has no queue yet
             pass
         await asyncio.sleep(0.05)
     raise Unavailable(f"after {patience:.0f} s {else_why}")

@@ -22,7 +22,7 @@ from control_room.core.what_if_form import InvalidPlan, parse_plan
 from control_room.core.words import listed, several
 from control_room.queries import known_hosts
 
-SECONDS = 30.0  # an answer may take
+SECONDS = 30.0  # until an answer
 
 
 commands = Commands()

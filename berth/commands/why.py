@@ -20,7 +20,7 @@ from bus.masking import printable
 from bus.moves import FindMoves, MoveStands
 from bus.queries import BuildStands, DecisionFound, FindBuilds, FindDecision, WhatIf
 
-SECONDS = 5.0  # an answer may take
+SECONDS = 5.0  # until an answer
 _SCHEDULER = "the scheduler"
 
 commands = Commands()

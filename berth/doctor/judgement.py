@@ -13,11 +13,11 @@ PYTHON = (3, 11)
 RABBITMQ = (3, 10)
 POSTGRESQL = (13,)
 
-CLOCK_SECONDS = 1.0  # apart from ours: time-outs of one are judged by the clock of another
+CLOCK_SECONDS = 1.0  # permitted difference from this machine's clock: workers compare each other's times
 CLOCK_BROKEN = 30.0
-DEEP = 1000  # messages that wait on one queue
-SLOW_SECONDS = 1.0  # for an answer to a question that costs nothing
-DISK_SHARE, DISK_BROKEN = 0.1, 0.02  # of a disk that is free
+DEEP = 1000  # messages in one queue
+SLOW_SECONDS = 1.0  # for the answer to a simple query
+DISK_SHARE, DISK_BROKEN = 0.1, 0.02  # free share of a disk: below these a warning, an error
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -35,11 +35,11 @@ class BrokerSeen(msgspec.Struct, frozen=True):
     place: str
     version: str = ""
     problem: str = ""  # why it could not be reached
-    fresh: bool = False  # nothing of berth's is there yet
-    stuck: bool = False  # it took no message in time
-    refused: tuple[str, ...] = ()  # what this user may not do
+    fresh: bool = False  # berth has created nothing there yet
+    stuck: bool = False  # the broker accepted no message in time
+    refused: tuple[str, ...] = ()  # operations that this user is not permitted
     alarms: tuple[str, ...] = ()  # memory, disk; from its management API
-    clock: float | None = None  # seconds that its clock is ahead; None: unknown
+    clock: float | None = None  # seconds by which its clock is ahead; None: unknown
 
 
 class QueueSeen(msgspec.Struct, frozen=True):
@@ -55,9 +55,9 @@ class QueueSeen(msgspec.Struct, frozen=True):
 class DatabaseSeen(msgspec.Struct, frozen=True):
     store: str
     place: str
-    version: str = ""  # of PostgreSQL; empty: it is SQLite
+    version: str = ""  # version of PostgreSQL; empty: SQLite
     problem: str = ""
-    revision: str = ""  # the migration it is at; empty: it was never made
+    revision: str = ""  # its last migration; empty: it was never migrated
     known: tuple[str, ...] = ()  # the migrations that this version has, in order
     clock: float | None = None
 
@@ -69,14 +69,14 @@ class WorkerSeen(msgspec.Struct, frozen=True):
 
 class LettersSeen(msgspec.Struct, frozen=True):
     count: int = 0
-    more: bool = False  # they were not counted to the end
-    oldest: float = 0.0  # seconds ago
-    queues: tuple[str, ...] = ()  # in which most died
+    more: bool = False  # there are more than were counted
+    oldest: float = 0.0  # age in seconds
+    queues: tuple[str, ...] = ()  # the queues with the most dead letters
 
 
 class KeystoneSeen(msgspec.Struct, frozen=True):
     place: str
-    problem: str = ""  # why it checks no tokens for us
+    problem: str = ""  # why tokens cannot be checked there
 
 
 class IronicSeen(msgspec.Struct, frozen=True):
@@ -90,7 +90,7 @@ class IronicSeen(msgspec.Struct, frozen=True):
 
 class BerthSeen(msgspec.Struct, frozen=True, kw_only=True):
     python: tuple[int, ...]
-    disk: float | None = None  # the share that is free where the state is
+    disk: float | None = None  # free share of the disk with the state directory
     state_dir: str = ""
     brokers: tuple[BrokerSeen, ...] = ()
     queues: tuple[QueueSeen, ...] = ()
@@ -98,9 +98,9 @@ class BerthSeen(msgspec.Struct, frozen=True, kw_only=True):
     databases: tuple[DatabaseSeen, ...] = ()
     workers: tuple[WorkerSeen, ...] = ()
     letters: LettersSeen = LettersSeen()
-    keystone: KeystoneSeen | None = None  # None: tokens are not checked there
-    ironic: IronicSeen | None = None  # None: no Ironic is read
-    bus: str = ""  # why there is no way onto it
+    keystone: KeystoneSeen | None = None  # None: Keystone is not used
+    ironic: IronicSeen | None = None  # None: no Ironic is configured
+    bus: str = ""  # why the bus cannot be reached
 
 
 def judged(seen: BerthSeen) -> list[Finding]:
@@ -278,7 +278,7 @@ def _older(version: str, than: tuple[int, ...]) -> bool:
     for part in version.split(".")[: len(than)]:
         digits = "".join(sign for sign in part if sign.isdigit())
         if not digits:
-            return False  # its report about itself is unreadable
+            return False  # an unknown format of versions
         parts.append(int(digits))
     return tuple(parts) < than
 

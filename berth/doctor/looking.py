@@ -43,8 +43,8 @@ ANSWER_SECONDS = 5.0
 _AWAY = (Unavailable, Unroutable, BrokerRefused, AnswerRefused, MigrationsBroken)
 PAUSE_SECONDS = 1.0  # between two observations of queues
 IRONIC_SECONDS = 20.0  # to list all nodes
-SHOWN = 5  # nodes that are named
-LETTERS = 1000  # that are counted
+SHOWN = 5  # nodes listed by name
+LETTERS = 1000  # dead letters counted at most
 _NOBODY = "00000000-0000-0000-0000-000000000000"
 _VERSION = text("SELECT current_setting('server_version'), extract(epoch FROM clock_timestamp())")
 
@@ -80,7 +80,7 @@ async def inspect(settings: Settings, *, management: str = "") -> BerthSeen:
         letters=letters,
         keystone=keystone.result(),
         ironic=ironic.result(),
-        bus="" if any(broker.problem for broker in seen) else away,  # reported for the broker already
+        bus="" if any(broker.problem for broker in seen) else away,  # already reported for the broker
     )
 
 
@@ -93,7 +93,7 @@ async def _database(settings: Settings, role: worker_roles.Role, package: str, c
     try:
         if database.dialect == "postgresql":
             version, ahead = await _postgres(database, clock)
-        if await wiring.ever_made(settings, role):  # reading the revision would make a file
+        if await wiring.ever_made(settings, role):  # else reading the revision would create a file
             revision = await current(database, package) or ""
         return DatabaseSeen(store, database.name, version, "", revision, known, ahead)
     except (*_AWAY, OSError) as problem:
@@ -105,7 +105,7 @@ async def _database(settings: Settings, role: worker_roles.Role, package: str, c
 async def _postgres(database: Database, clock: Clock) -> tuple[str, float]:
     """Return PostgreSQL's version, and how many seconds its clock is ahead of this machine's."""
     async with database.read() as tx:
-        await tx.execute(text("SELECT 1"))  # now there is a connection
+        await tx.execute(text("SELECT 1"))  # connect before the time is measured
         before = clock.now()
         row: Any = (await tx.execute(_VERSION)).one()
         after = clock.now()

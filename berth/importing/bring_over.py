@@ -20,7 +20,7 @@ from bus.reports import Inventory
 from bus.vocabulary import MAX_INT
 
 _PORTION = 500  # providers in one request
-_TYPED = 38  # the version that asks for a consumer's type
+_TYPED = 38  # the first microversion with consumer types
 
 
 @dataclass
@@ -57,7 +57,7 @@ class Import:
         found = differences(self.theirs, self.ours)
         refused = unimportable(self.theirs, self.ours, prune)
         self.outcome.failed |= {unlike.id: refused[unlike.id] for unlike in found if unlike.id in refused}
-        theirs, ours = defaultdict[str, set[str]](set), defaultdict[str, set[str]](set)  # ids by `what`
+        theirs, ours = defaultdict[str, set[str]](set), defaultdict[str, set[str]](set)  # ids by type
         for unlike in found:
             if unlike.id not in refused:
                 (ours if unlike.ours_alone else theirs)[unlike.what].add(unlike.id)
@@ -68,7 +68,7 @@ class Import:
         if prune:
             await self._release(ours["consumer"])
         await self._claim([self.theirs.consumers[id_] for id_ in sorted(theirs["consumer"])])
-        await self._load(again, last=True)  # a class that was in use may be free now
+        await self._load(again, last=True)  # a resource class that was in use may be free now
         if prune:
             await self._drop(ours["provider"])
         return self.outcome
@@ -97,7 +97,7 @@ class Import:
 
         async def rename(provider: ImportedProvider) -> None:
             unique = f"{provider.name[:150]} ({provider.id})"
-            with suppress(Rejected):  # then the provider that needs the name is refused with the reason
+            with suppress(Rejected):  # if it fails, the provider that needs the name is refused
                 await self.berth.request("PUT", f"/resource_providers/{provider.id}", {"name": unique})
 
         in_the_way = [

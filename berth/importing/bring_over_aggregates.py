@@ -26,7 +26,7 @@ from bus.delivery.runner import Bus
 from bus.errors import NOT_JSON
 from bus.vocabulary import Missing
 
-_PAIR = re.compile(r"([^=,\s]+)='((?:[^'\\]|\\.)*)'")  # how older clients write properties, even as JSON
+_PAIR = re.compile(r"([^=,\s]+)='((?:[^'\\]|\\.)*)'")  # properties as older clients write them in JSON
 
 HOW = "write it with `openstack aggregate list --long -f json`"
 
@@ -38,7 +38,7 @@ class NoAggregates(ValueError):
 @dataclass(frozen=True)
 class NovaAggregate:
     name: str
-    uuid: str = ""  # if the client wrote it
+    uuid: str = ""  # empty if the file has none
     metadata: Mapping[str, str] = field(default_factory=dict)
     hosts: Sequence[str] | None = None  # None: missing in the file
 
@@ -91,7 +91,7 @@ def _hosts(given: Any, name: str) -> list[str] | None:
     return [str(host) for host in given if host]
 
 
-HOSTS_AT_ONCE = 500  # in one edit
+HOSTS_AT_ONCE = 500  # hosts added in one edit
 
 
 @dataclass(frozen=True)
@@ -102,14 +102,14 @@ class Brought:
     uuid: str
     did: str
     notes: tuple[str, ...] = ()
-    failed: tuple[str, ...] = ()  # why parts of it could not be
+    failed: tuple[str, ...] = ()  # why parts of it were not imported
 
 
 class BringOver:
     def __init__(self, bus: Bus, force: bool) -> None:
         self._bus = bus
         self._force = force
-        self._there: dict[str, Aggregate] = {}  # by id
+        self._there: dict[str, Aggregate] = {}  # berth's aggregates by id
 
     async def run(self, wanted: Sequence[NovaAggregate], dry_run: bool) -> AsyncIterator[Brought]:
         self._there = {aggregate.id: aggregate for aggregate, _ in await find_aggregates(self._bus)}

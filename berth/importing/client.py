@@ -17,11 +17,11 @@ from bus.masking import masked
 from bus.reports import Inventory
 
 T = TypeVar("T")
-Progress = Callable[[str, int, int], None]  # what, how many of how many
+Progress = Callable[[str, int, int], None]  # type of object, number done, total
 
 AT_ONCE = 16
-NEWEST = 39  # of the versions we know
-_OLDEST = 14  # before, there were no trees
+NEWEST = 39  # newest microversion that this client knows
+_OLDEST = 14  # older versions have no provider trees
 _TIMEOUT = 60.0
 _AGAIN = (502, 503, 504)
 _NOBODY = "00000000-0000-0000-0000-000000000000"  # Placement's value for an unknown project or user
@@ -44,7 +44,7 @@ class PlacementClient:
 
     def __init__(self, url: str, token: str, cacert: str = "") -> None:
         self.url = url.rstrip("/")
-        self.place = masked(self.url)  # as people may read it
+        self.place = masked(self.url)  # the URL without its password
         self.minor = 0
         verify = ssl.create_default_context(cafile=cacert) if cacert else True
         limits = httpx.Limits(max_connections=AT_ONCE, max_keepalive_connections=AT_ONCE)

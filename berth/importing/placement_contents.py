@@ -73,7 +73,7 @@ class ContentsDifference:
     what: str
     id: str
     says: str
-    ours_alone: bool = False  # berth has it and the other has not
+    ours_alone: bool = False  # only berth has this object
 
     def __str__(self) -> str:
         return f"{self.what} {self.id}: {self.says}"
@@ -155,7 +155,7 @@ def _of_consumers(theirs: PlacementContents, ours: PlacementContents) -> Iterato
             continue
         for name in ("project", "user", "type"):
             their_value, our_value = getattr(this, name), getattr(that, name)
-            if their_value != our_value and their_value is not None:  # no type: any will do
+            if their_value != our_value and their_value is not None:  # None: any type is right
                 yield ContentsDifference(
                     "consumer", id_, f"its {name} is {our_value!r} here, not {their_value!r}"
                 )

@@ -18,7 +18,7 @@ from bus.requests import BuildSpec, Flavor
 from bus.resources import Consumer, Provider
 from bus.vocabulary import Allocations
 
-# As `openstack server list --long` and Nova's database call them, too; without regard to case, - and spaces.
+# The names in `openstack server list --long` and in Nova's database; case, - and spaces do not matter.
 _CALLED = {
     "uuid": ("uuid", "id", "instance_uuid", "server_id"),
     "name": ("name", "display_name"),
@@ -131,7 +131,7 @@ def _plain(name: str) -> str:
 
 
 SHARES = "MISC_SHARES_VIA_AGGREGATE"  # the trait of a pool
-NOBODY = "00000000-0000-0000-0000-000000000000"  # owns what was written before there were owners
+NOBODY = "00000000-0000-0000-0000-000000000000"  # the project of older consumers
 _FIGURES = {"VCPU": "vcpus", "MEMORY_MB": "memory_mb", "DISK_GB": "disk_gb"}
 _UNNAMED = "adopted"  # name of a flavor whose name is unknown
 

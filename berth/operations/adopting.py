@@ -19,17 +19,17 @@ from bus.guests import BuildAdopted, BuildAdoptRequested
 from bus.queries import FindBuilds
 from bus.resources import Consumer, FindAllocations, FindProviders
 
-PAGE = 500  # providers, or consumers, of one question
-_BUILDS = 100  # of one question to a cell
-_SECONDS = 30.0  # an answer may take
+PAGE = 500  # providers or consumers in one query
+_BUILDS = 100  # builds in one query to a cell
+_SECONDS = 30.0  # until an answer
 
 
 @dataclass(frozen=True)
 class AdoptionOutcome:
     """The result of an adoption: instances that were adopted, refused, or known before."""
 
-    adopted: dict[str, BuildAdoptRequested]  # or would be
-    refused: dict[str, str]  # instance → why
+    adopted: dict[str, BuildAdoptRequested]  # adopted, or would be without --yes
+    refused: dict[str, str]  # instance → reason
     known: dict[str, str]  # build → its state
 
 

@@ -45,11 +45,11 @@ class Audit:
     notes: list[str] = field(default_factory=list)
     consumers: int = 0
     builds: dict[str, int] = field(default_factory=dict)
-    types: dict[str, int] = field(default_factory=dict)  # of consumers
+    types: dict[str, int] = field(default_factory=dict)  # consumers by type
     of_other_owners: int = 0  # instances that no cell has built: imported, or made over HTTP
-    classes: dict[str, tuple[int, int]] = field(default_factory=dict)  # custom: used, and all there is
-    leaks: list[Leak] = field(default_factory=list)  # what `berth heal` may mend; each is a breach, too
-    misheld: list[Misheld] = field(default_factory=list)  # the same
+    classes: dict[str, tuple[int, int]] = field(default_factory=dict)  # custom class → used, total
+    leaks: list[Leak] = field(default_factory=list)  # `berth heal` may repair these breaches
+    misheld: list[Misheld] = field(default_factory=list)  # like leaks
 
     @property
     def clean(self) -> bool:
@@ -174,9 +174,9 @@ async def builds_by_cell(settings: Settings, cells: Sequence[str]) -> BuildsByCe
     async for cell, builds in _of_cells(settings, cells, census):
         for id_, standing in builds.items():
             if standing.status == "deleted" and not standing.root:
-                continue  # a cell keeps such a record of a build that it never had, after its deletion
+                continue  # a record that a deleted build was never in this cell
             if standing.status == "moved" and id_ in found.builds:
-                continue  # it is another cell's by now
+                continue  # the build has moved to another cell
             if id_ in found.builds and found.builds[id_].status != "moved":
                 found.doubled.append(f"{id_}: known in cells {found.builds[id_].cell} and {cell}")
             found.builds[id_] = _Known(cell, standing.status, standing.root, standing.version)
@@ -256,7 +256,7 @@ def _not_ours(held: TreesOfConsumer, settings: Settings, unread: set[str]) -> st
     """Return why a consumer without a build may have allocations, or None if that is a violation."""
     if held.type == CLEANUP:
         return "holds resources of a guest that may still exist"
-    if held.type == MIGRATION and held.keeps_for:  # else a client's: Nova's are called so too
+    if held.type == MIGRATION and held.keeps_for:  # without this field a client's, such as Nova's
         return f"holds the host that {held.keeps_for} has moved from"
     if held.type != _BUILD:
         return f"not ours: its type is {held.type or 'unknown'}"

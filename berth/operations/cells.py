@@ -103,7 +103,7 @@ async def builds_by_uuid(
 
 
 INSTANCE_SECONDS = 10.0  # a cell may take for a page of its instances
-PAGE = 500  # instances
+PAGE = 500  # instances in one page
 UNFINISHED: tuple[InstanceStatus, ...] = (
     "building", "swapping", "active", "moving", "verifying", "deleting",
 )  # fmt: skip
@@ -180,7 +180,7 @@ async def instances_left(bus: Bus, name: str) -> int:
     return (await registered_cells(bus)).instances.get(name, 0)
 
 
-AGENT_SECONDS = 10.0  # a cell may take to answer
+AGENT_SECONDS = 10.0  # until a cell's answer
 _RETRY_SECONDS = 0.5
 
 

@@ -30,14 +30,14 @@ class Deleted:
     build: str
     cell: str = ""
     why: str = ""
-    by_scheduler: bool = False  # it forwarded the deletion to the cell
+    by_scheduler: bool = False  # the scheduler forwarded the deletion to the cell
 
 
 @dataclass(frozen=True, kw_only=True)
 class DeleteOptions:
     cell: str = ""
-    wait: bool = False  # until placement holds nothing for the build
-    fence: bool = False  # also an id without a build, which then cannot be used
+    wait: bool = False  # wait until the build has no allocations
+    fence: bool = False  # also delete an id without a build, so that no later request can use it
     timeout: float = 600.0
 
 

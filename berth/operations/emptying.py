@@ -31,7 +31,7 @@ from bus.resources import Consumer, FindAllocations, FindProviders, Provider
 
 _HOSTS_A_QUESTION = 200
 POLL_SECONDS = 1.0  # between two checks of builds and deletions in progress
-TIMES = 3  # that one is asked for again when it was no longer as it had been seen
+TIMES = 3  # attempts to move an instance whose state has changed since it was listed
 _SETTLING = ("building", "swapping", "deleting")
 
 
@@ -42,7 +42,7 @@ class Emptied:
     seen: set[str] = field(default_factory=set)
     under_way: set[str] = field(default_factory=set)
     moved: set[str] = field(default_factory=set)
-    gone: set[str] = field(default_factory=set)  # without a move of this drain: deleted, or moved by others
+    gone: set[str] = field(default_factory=set)  # deleted, or moved by another client
     stay: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -76,10 +76,10 @@ class Emptying:
     most: int  # moves at a time
     listener: EmptyingListener
     _: KW_ONLY
-    patient: bool = True  # builds and deletions in progress are awaited
+    patient: bool = True  # wait for builds and deletions in progress
     because: str = ""  # a host is emptied only while it is disabled for this cause
     so_far: Emptied = field(default_factory=Emptied)
-    _opened: set[str] = field(default_factory=set)  # roots that are not to be emptied any more
+    _opened: set[str] = field(default_factory=set)  # roots that are no longer disabled for the cause
     _changed: Counter[str] = field(default_factory=Counter)
 
     async def run(self) -> Emptied:
@@ -137,7 +137,7 @@ class Emptying:
         while self.because:
             await asyncio.sleep(POLL_SECONDS)
             for ids in portions((host.id for host in self.hosts), _HOSTS_A_QUESTION):
-                with suppress(Unavailable, Unroutable):  # while placement is away nothing else is known
+                with suppress(Unavailable, Unroutable):  # without an answer the last state is assumed
                     found = await self.bus.asker(topics.PROVIDERS)(FindProviders(ids=ids, parts=("traits",)))
                     self._opened -= {*ids}
                     self._opened |= {
@@ -170,7 +170,7 @@ class Emptying:
         elif outcome.end == "deleted":
             far.gone.add(outcome.build)
         elif outcome.code in ("status", "moving") and self._changed[outcome.build] < TIMES:
-            self._changed[outcome.build] += 1  # since this round began; the next round sees its present state
+            self._changed[outcome.build] += 1  # changed since the round began; the next round lists it again
             return
         else:
             far.stay[outcome.build] = why_it_stays(outcome)
@@ -223,7 +223,7 @@ class SupposedHost:
     """The expected result of draining a host: its instances by status, and which have no destination."""
 
     host: Provider
-    statuses: Counter[str]  # of its instances
+    statuses: Counter[str]  # its instances by status
     stay: dict[str, WhatIfAnswered]  # instances without a destination
 
 

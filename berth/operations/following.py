@@ -14,8 +14,8 @@ from bus.moves import FindMoves, MoveEnded, MoveProgress, MoveRefused, MoveReque
 from bus.queries import FindWaiting, WaitingRequest
 
 POLL_SECONDS = 2.0  # between two reads of the cells' records of moves, in case a message was lost
-AGAIN_SECONDS = 15.0  # after which a move is requested again that no cell knows and no scheduler refused
-_MOVES_A_POLL = 500  # moves
+AGAIN_SECONDS = 15.0  # until a move is requested again that no cell knows and no scheduler refused
+_MOVES_A_POLL = 500  # moves in one query
 
 REFUSED = "refused"
 VERIFYING = "verifying"  # the move waits for confirm or revert
@@ -124,9 +124,9 @@ class FollowedMoves:
     async def _read_states(self, cell: str, moves: list[str]) -> None:
         found = await moves_of(self.bus, FindMoves(cell=cell, moves=tuple(moves), limit=_MOVES_A_POLL))
         if found is None:
-            return  # the cell is away
+            return  # the cell does not answer
         for stands in found:
-            if stands.in_cell:  # its other half reports the result
+            if stands.in_cell:  # the move's other cell reports the result
                 if (followed := self._open.get(stands.move)) is not None:
                     followed.cell = stands.in_cell
             elif stands.ended:
@@ -214,5 +214,5 @@ async def following(bus: Bus, name: str, listener: MoveListener) -> AsyncIterato
         finally:
             for task in tasks:
                 task.cancel()
-            for subscription in (refusals, ends, progress):  # this bus may live on
+            for subscription in (refusals, ends, progress):  # the bus may be used afterwards
                 await subscription.stop()

@@ -24,10 +24,10 @@ from bus.guests import GuestsAsked, ReportedGuest
 if TYPE_CHECKING:
     from cell_conductor import PlaceByCell
 
-SECONDS = 15.0  # an agent may take for a page of its guests
-_AT_ONCE = 50  # agents asked at a time
+SECONDS = 15.0  # until an agent sends a page of its guests
+_AT_ONCE = 50  # agents queried at a time
 
-Agent = tuple[str, str]  # its cell, and its name
+Agent = tuple[str, str]  # cell and name
 
 
 async def compare_guests(settings: Settings) -> tuple[list[str], list[str]]:

@@ -37,11 +37,11 @@ from bus.guests import BuildAdopted, BuildAdoptRequested, GuestsAsked, GuestsRep
 from bus.queries import BuildStands, FindBuilds
 from bus.resources import Provider
 
-SECONDS = 15.0  # an agent, or a cell, may take to answer
-_AT_ONCE = 100  # builds of one question
+SECONDS = 15.0  # until an agent or a cell answers
+_AT_ONCE = 100  # builds in one query
 
-Agent = tuple[str, str]  # its cell, and its name
-_Words = Mapping[Agent, Mapping[str, Sequence[ReportedGuest]]]  # by build, of the agents that answered
+Agent = tuple[str, str]  # cell and name
+_Words = Mapping[Agent, Mapping[str, Sequence[ReportedGuest]]]  # agent that answered → build → guests
 
 
 @dataclass(frozen=True)
@@ -234,8 +234,8 @@ class Healed:
     """A violation with a proven repair, and the result of the repair if it was made."""
 
     sentence: str
-    would: str  # be done
-    did: str = ""  # or why it could not be done
+    would: str  # the repair that is possible
+    did: str = ""  # the repair that was made, or why it failed
     done: bool = False
 
 

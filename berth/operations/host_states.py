@@ -37,7 +37,7 @@ from bus.requests import ResourceGroup
 from bus.resources import Edited, EditRequested, FindProviders, Provider, SetTraits, Stale
 
 A_PAGE = 500
-HEALTH_SECONDS = 3.0  # a scheduler may take to answer
+HEALTH_SECONDS = 3.0  # until a scheduler answers
 _TRIES = 8
 _CAUSE = re.compile(r"[a-z0-9_]{1,64}")
 
@@ -274,7 +274,7 @@ class ByName:
     """The server group and aggregates of a request as its client named them: by name or by uuid."""
 
     group: str = ""
-    aggregates: tuple[tuple[str, ...], ...] = ()  # one of each
+    aggregates: tuple[tuple[str, ...], ...] = ()  # the host must be in one aggregate of each tuple
     not_aggregates: tuple[str, ...] = ()
 
 

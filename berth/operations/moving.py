@@ -31,7 +31,7 @@ from bus.resources import Provider
 
 ANY = "00000000-0000-0000-0000-000000000000"  # placeholder for ids that each request gets
 SECONDS = 30.0  # for the evaluation of moves
-AT_ONCE = 100  # moves per query: each is evaluated after those before it
+AT_ONCE = 100  # moves in one query; each is evaluated as if the earlier moves had been made
 _LONGEST_NAME = 200
 
 Making = Callable[[BuildStands], MoveRequested]  # returns the request for a build in its present state

@@ -38,7 +38,7 @@ async def publish(bus: Bus, *messages: Message, patience: float = PATIENCE) -> N
                 raise Unroutable(
                     f"{unroutable}: not running: {receiver} (tried for {patience:g} s)"
                 ) from None
-            if not tries:  # once: a user at a terminal should know the reason for the wait
+            if not tries:  # log only once, so that a user at a terminal knows why it takes long
                 log.warning("%s: not up yet: %s; trying again for %g s", unroutable, receiver, patience)
         await asyncio.sleep(_POLL_SECONDS)
 

@@ -19,7 +19,7 @@ class CatalogueEntry:
 
     interface: str  # public, internal or admin; empty: the service itself
     wanted: str  # URL, or name of the service
-    found: str | None = None  # the same as it is now; None: there is no such entry
+    found: str | None = None  # the present URL or name; None: there is no such entry
     id: str = ""
 
     @property

@@ -54,7 +54,7 @@ def misheld(
             yield Misheld("missing", place, None, {}, sentence, build in moving)
             continue
         if build not in trees or build not in holdings:
-            continue  # it has just begun to hold something, or ended
+            continue  # the build has just begun or ended
         generation, held, _ = holdings[build]
         if not trees[build].may_be_on(place.host.root):
             sentence = f"{at}, but holds resources of {', '.join(trees[build].trees)}"
@@ -85,7 +85,7 @@ def doubt(
     if misheld.begun:
         return "a move of it has begun that its cell does not know"
     if misheld.wrong == "outdated":
-        return ""  # where and what is beyond doubt
+        return ""  # host and amounts are beyond doubt
     if on_host is None:
         return "" if misheld.wrong == "missing" else f"agent {agent} of {host} does not list its guests"
     same_attempt = [each for each in on_host if (each.attempt, each.root) == (place.attempt, place.host.root)]
@@ -115,7 +115,7 @@ def _listed(sums: Counter[str]) -> str:
     return ", ".join(f"{amount} {name}" for name, amount in sorted(sums.items())) or "nothing"
 
 
-_BEYOND = 8  # attempts that placement may know of before a cell does
+_BEYOND = 8  # attempts of which placement may have a record before the cell
 
 
 @dataclass(frozen=True)
@@ -162,7 +162,7 @@ def leaks(
             if not attempt:
                 why = "and no attempt of it has this holder"
             elif attempt < known.attempt or known.status in ("deleted", "error", "shelved"):
-                proven = all_read or not known.came  # a cell that was not read may keep it
+                proven = all_read or not known.came  # a cell that was not read may still need it
                 why = f"which is {known.status}, and of that attempt nothing is left"
             else:
                 why = f"which is {known.status} there: a move of it began that its cell does not know"

@@ -50,7 +50,7 @@ def shown(decision: Decision, scores: Scores, chosen: str = "") -> DecisionShown
             host=host.host,
             root=host.root,
             total=scored.get("total", 0.0),
-            scores=tuple(scored.get(name, 0.0) + 0.0 for name in weighers),  # never -0
+            scores=tuple(scored.get(name, 0.0) + 0.0 for name in weighers),  # + 0.0 converts -0 to 0
             chosen=host.root == chosen,
             why_not=host.refused or refused,
         )
@@ -68,7 +68,7 @@ class AttemptShown:
     attempt: Attempt
     after: float | None  # seconds since the first order
     took: float | None
-    left: float = 0.0  # of 100, where its bar begins
+    left: float = 0.0  # left edge of the bar, in percent
     width: float = 0.0
 
 
@@ -88,7 +88,7 @@ def timeline(attempts: Sequence[Attempt]) -> list[AttemptShown]:
     return rows
 
 
-VERIFYING = ("verify", "verifying")  # it goes no further by itself
+VERIFYING = ("verify", "verifying")  # phases in which a move waits for the operator
 A_DAY = 86_400.0
 
 _PHASES = {
@@ -119,10 +119,10 @@ _ENDS = {
 class MoveShown:
     stands: MoveStands
     says: str
-    state: str  # good, warn, bad, or empty: under way
-    attempt: int  # number of the host that is tried
-    took: float | None  # None: it runs
-    may: tuple[str, ...]  # acts that an operator may choose
+    state: str  # good, warn, bad; empty: in progress
+    attempt: int  # number of the attempt
+    took: float | None  # None: the phase is in progress
+    may: tuple[str, ...]  # permitted operations: confirm, revert, abort, force
 
     @property
     def id(self) -> str:
@@ -180,8 +180,8 @@ class DrainShown:
     left: int | None  # instances on the host; None: its cell does not answer
     moved: int
     running: int
-    causes: tuple[str, ...]  # other causes that the host is closed for
-    runs_here: bool  # this control room runs it
+    causes: tuple[str, ...]  # other causes for which the host is disabled
+    runs_here: bool  # whether this control room runs the drain
     problem: str
     unmoved: tuple[tuple[str, str], ...] = ()  # build, and the reason
 
@@ -205,12 +205,12 @@ def left_host(host: str, moves: Sequence[MoveStands], now: float) -> int:
     return count
 
 
-TICK = 5.0  # seconds
+TICK = 5.0  # seconds of one period
 TICKS = 120
 RECENT = 2000
 MOST_CAUSES = 30  # causes with a separate count in a tick; the rest are counted together
 OTHER = "other causes"
-_BOUNDS = tuple(0.001 * 1.1**step for step in range(160))  # a millisecond to an hour, in steps of a tenth
+_BOUNDS = tuple(0.001 * 1.1**step for step in range(160))  # limits of durations: 1 ms to an hour, by 10 %
 _CHANGING = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|\b[\w.-]*\d[\w.-]*\b|'[^']*'")
 
 EndStatus = Literal["active", "error", "no host"]
@@ -225,7 +225,7 @@ class EndedBuild:
     at: float
     cell: str = ""
     host: str = ""
-    seconds: float | None = None  # that its cell took, from the first order on
+    seconds: float | None = None  # seconds of the build, from its first order to an agent
     attempts: int = 0
     cause: str = ""
 
@@ -239,7 +239,7 @@ class Tick:
     durations: Counter[int] = field(default_factory=Counter)  # of active builds
     causes: Counter[str] = field(default_factory=Counter)
     host_failures: int = 0
-    moves: Counter[str] = field(default_factory=Counter)  # by how they ended
+    moves: Counter[str] = field(default_factory=Counter)  # by result
 
 
 class BuildHistory:
@@ -270,7 +270,7 @@ class BuildHistory:
     def ticks(self, now: float) -> list[Tick]:
         """Return the counts of the last ten minutes' complete periods, the oldest first."""
         last, known = int(now // TICK), {tick.number: tick for tick in self._ticks}
-        quiet = Tick(last - 1)  # one for all of them
+        quiet = Tick(last - 1)  # shared by all periods without ends
         return [known.get(number) or quiet for number in range(last - TICKS, last)]
 
     def current(self, now: float) -> Tick:
@@ -290,7 +290,7 @@ class BuildHistory:
             while ticks[0].number <= number - TICKS - 1:
                 ticks.popleft()
             return ticks[-1]
-        for tick in reversed(ticks):  # the clock was put back, or messages came out of order
+        for tick in reversed(ticks):  # the clock was set back, or messages arrived out of order
             if tick.number <= number:
                 return tick
         return ticks[0]

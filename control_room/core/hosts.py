@@ -36,9 +36,9 @@ class KnownHost:
     cell: str = ""
     zone: str = ""
     closed: bool = False
-    traits: frozenset[str] = frozenset()  # of all its providers
+    traits: frozenset[str] = frozenset()  # traits of all providers in its tree
     stocks: tuple[HostStock, ...] = ()
-    new: bool = False  # added by a plan
+    new: bool = False  # added by a capacity plan
 
     @property
     def layout(self) -> object:
@@ -102,7 +102,7 @@ def _stocks(page: TreesFound, provider: KnownProvider) -> list[HostStock]:
     ]
 
 
-MOST_DEPTH = 6  # that the page indents
+MOST_DEPTH = 6  # depth to which the page indents providers
 
 
 def rows(tree: Sequence[Provider]) -> list[tuple[int, Provider]]:
@@ -182,9 +182,9 @@ class Fleet:
     number: int = 0
     hosts: dict[str, KnownHost] = field(default_factory=dict)
     zones: dict[str, str] = field(default_factory=dict)  # aggregate → zone
-    layout: int = 0  # moves with what is drawn where: hosts, their names and what they have in all
-    down: frozenset[str] = frozenset()  # roots that are down, or closed by their agents
-    moved: dict[str, int] = field(default_factory=dict)  # root → the change since which it is as it is
+    layout: int = 0  # counts changes of hosts, names and total amounts
+    down: frozenset[str] = frozenset()  # roots of hosts that are down or disabled by their agents
+    moved: dict[str, int] = field(default_factory=dict)  # root → number of its last change
     _drawn: tuple[int, list[str], list[str]] = (-1, [], [])  # layout, roots in order, classes
 
     def take(self, found: TreesFound, number: int = 0) -> None:
@@ -256,7 +256,7 @@ def columns(fleet: Fleet, flavor: Mapping[str, int]) -> dict[str, Any]:
 
 def changed_columns(fleet: Fleet, since: int, flavor: Mapping[str, int]) -> dict[str, Any]:
     """Return the columns of the hosts that changed after change number `since`, for an open heat map."""
-    if since >= fleet.number:  # most times: nothing is worked out
+    if since >= fleet.number:  # the usual case: there are no changes
         return {"number": fleet.number, "layout": fleet.layout, "at": []}
     hosts = fleet.in_order()
     at = [place for place, host in enumerate(hosts) if fleet.moved.get(host.root, 0) > since]

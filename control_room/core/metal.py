@@ -12,9 +12,9 @@ class IronicState:
 
     state: str
     target: str = ""
-    power: str = ""  # empty: it is not known
+    power: str = ""  # empty: unknown
     maintenance: bool = False
-    why: str = ""  # of the maintenance, or the last error
+    why: str = ""  # reason of the maintenance, or the last error
     instance: str = ""
     resource_class: str = ""
 
@@ -23,11 +23,11 @@ class IronicState:
 class PlacementRecord:
     """The provider of a bare-metal node, as placement has recorded it."""
 
-    closed: bool  # all of it is reserved, or it has nothing
+    closed: bool  # the inventory is missing or completely reserved
     updated: float  # when placement's record was made; 0: unknown
     used: bool = False
-    holder: str = ""  # the consumer; empty if free, or not asked for
-    marks: tuple[str, ...] = ()  # an operator's, in words
+    holder: str = ""  # the consumer with its allocations; empty: none, or not queried
+    marks: tuple[str, ...] = ()  # descriptions of an operator's marks: disabled, forced down
     cell: str = ""
     agent: str = ""
 
@@ -55,9 +55,9 @@ class MetalNodes:
 class NodeShown:
     node: BoardNode
     column: str
-    berth: str  # what it believes, in words
-    age: float | None  # of that
-    obstacles: tuple[str, ...]  # to a claim
+    berth: str  # placement's state as text
+    age: float | None  # seconds since placement's record was made
+    obstacles: tuple[str, ...]  # what prevents a claim
 
 
 COLUMNS = (
@@ -155,7 +155,7 @@ class BoardColumn:
     title: str
     means: str
     count: int
-    nodes: Sequence[NodeShown]  # the first of them
+    nodes: Sequence[NodeShown]  # the first nodes of the column
 
 
 def board(

@@ -25,7 +25,7 @@ class DrawnLine:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    top: float  # the value at the upper edge
+    top: float  # value at the upper edge of the chart
     lines: tuple[DrawnLine, ...]
     empty: bool
 
@@ -62,8 +62,8 @@ def _path(values: Sequence[float | None], top: float) -> str:
 
 
 EXPIRY = 3600.0  # seconds without a heartbeat until a sender is removed
-MOST = 20_000  # of each
-LATE = 3.0  # periods without a heartbeat
+MOST = 20_000  # agents, and schedulers, at most
+LATE = 3.0  # periods without a heartbeat after which an agent is late
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,9 +127,9 @@ def _keep_latest(heartbeats: OrderedDict[K, V], key: K, heartbeat: V) -> None:
         heartbeats.popitem(last=False)
 
 
-_MANY = 0.1  # of the builds that end
-_FEW = 5  # fewer ends than this are not judged
-_SLOW = 2.0  # seconds for an answer
+_MANY = 0.1  # share of failed builds from which there is an alarm
+_FEW = 5  # with fewer ended builds there is no alarm
+_SLOW = 2.0  # seconds; a slower answer is an alarm
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +142,7 @@ class Alarm:
 class Reply(Generic[R]):
     """The answer of another process to a query, or the reason why there is no answer."""
 
-    source: str  # the process that was asked, for people
+    source: str  # the queried process, as shown to users
     answer: R | None = None
     problem: str = ""
     seconds: float = 0.0
@@ -190,9 +190,9 @@ def alarms(
 
 
 SHARES = (0.5, 0.95, 0.99)
-_MINUTE = 12  # ticks
-_POINT = 6  # ticks that a point of the latencies is computed from
-_SCHEDULER_LATE = 15.0  # seconds without a heartbeat
+_MINUTE = 12  # periods
+_POINT = 6  # periods for one point of the latency chart
+_SCHEDULER_LATE = 15.0  # seconds without a heartbeat after which a scheduler is late
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from control_room.core.hosts import Counts, HostStock, KnownHost, StockColumns
 from control_room.core.what_if_form import AddedHosts, InvalidPlan, Plan, PlannedFlavor
 
 MOST_STOCKS = 400_000  # inventories of all hosts that are added
-FreeByClass = dict[str, Counts]  # class → free amounts by stock
+FreeByClass = dict[str, Counts]  # resource class → free amount of each inventory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,12 +25,12 @@ class ClassCapacity:
     """A resource class after packing as many instances of one flavor as fit: what is still free, and why."""
 
     resource_class: str
-    amount: int  # that one takes
+    amount: int  # amount that one instance takes
     free: int
     taken: int
     largest: int  # free amount of one provider
-    small: int  # left in amounts too small for one more
-    in_addition: int  # left on hosts that lack another class
+    small: int  # free in amounts too small for one more instance
+    in_addition: int  # free on hosts where another class has run out
     ends: int  # hosts where this class runs out first
 
 
@@ -41,7 +41,7 @@ class FlavorCapacity:
     name: str
     fits: int
     hosts: int
-    in_sum: int  # would fit without fragmentation
+    in_sum: int  # instances that the sum of free amounts allows
     unfit: int  # hosts that lack a trait, or have a forbidden one
     classes: tuple[ClassCapacity, ...]
 
@@ -64,12 +64,12 @@ class PlanSide:
     """The result of a capacity plan: either for the present cloud, or with the plan's changes."""
 
     hosts: int
-    closed: int  # further hosts, which take nothing
+    closed: int  # further hosts, which are disabled
     flavors: tuple[FlavorCapacity, ...]
     mixes: int
     mixes_in_sum: int
     left: tuple[LeftOver, ...]
-    short: tuple[str, ...]  # flavors that do not fit for one more mix
+    short: tuple[str, ...]  # flavors for which one more mix does not fit
 
     @property
     def lost(self) -> int:
@@ -81,7 +81,7 @@ class PlanAnswer:
     now: PlanSide
     then: PlanSide | None  # None: no host was added or removed
     added: int
-    taken: tuple[str, ...]  # hosts, by name
+    taken: tuple[str, ...]  # names of the removed hosts
     homeless: tuple[tuple[str, int], ...]  # allocations of removed hosts: they must move, and are not counted
 
 
@@ -114,7 +114,7 @@ def planned(
     )
 
 
-# Which hosts
+# The hosts of a plan
 
 
 def _named(hosts: Sequence[KnownHost], names: Sequence[str]) -> list[KnownHost]:
@@ -151,7 +151,7 @@ def _added(wanted: AddedHosts, hosts: Sequence[KnownHost]) -> list[KnownHost]:
     return [replace(made, root="", name=f"new {wanted.name}", new=True)] * wanted.number
 
 
-# How much fits
+# The packing
 
 
 def _side(hosts: Sequence[KnownHost], plan: Plan, stopped: Callable[[], bool]) -> PlanSide:
@@ -189,14 +189,14 @@ class _Packing:
         self.hosts = sorted(hosts, key=self._free_share)
         self._stocks = {name: StockColumns(self.hosts, name) for name in self.classes}
         self.free: FreeByClass = {name: stocks.free for name, stocks in self._stocks.items()}
-        self._admits = {  # flavor → which hosts its traits admit
+        self._admits = {  # flavor → mask of the hosts with fitting traits
             id(flavor): np.array(
                 [flavor.required <= h.traits and not flavor.forbidden & h.traits for h in self.hosts],
                 dtype=bool,
             )
             for flavor in mix
         }
-        self._mix_amounts = {  # class → what one mix takes
+        self._mix_amounts = {  # resource class → amount that one mix takes
             name: sum(flavor.amounts.get(name, 0) * flavor.parts for flavor in mix) for name in self.classes
         }
 
@@ -275,7 +275,7 @@ class _Packing:
         free = {name: amounts.copy() for name, amounts in self.free.items()}
         done = self._pack_whole(mixes, free) if together else 0
         sums = {name: max(1, int(amounts.sum())) for name, amounts in self.free.items()}
-        for flavor in sorted(  # by the largest share that a flavor takes of a class
+        for flavor in sorted(  # by the largest share of a resource class
             self.mix,
             key=lambda flavor: max(n / sums[name] for name, n in flavor.amounts.items()),
             reverse=True,

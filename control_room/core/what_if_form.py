@@ -163,11 +163,11 @@ def _extra_specs(texts: Mapping[str, str], problems: list[str]) -> Iterator[str]
 
 T = TypeVar("T")
 
-# Limits of one plan: each of the multiplies the work or the memory that it takes.
+# Limits of one plan: each of them multiplies its computing time or memory.
 MOST_FLAVORS = 8
-MOST_PARTS = 10_000  # of a flavor in one mix
-MOST_KINDS = 20  # lines of hosts to add
-MOST_ADDED = 20_000  # hosts of all lines
+MOST_PARTS = 10_000  # instances of a flavor in one mix
+MOST_KINDS = 20  # lines that add hosts
+MOST_ADDED = 20_000  # added hosts in all lines
 MOST_WITHOUT = 50  # names and patterns of hosts to take away
 MOST_WORDS = 50  # classes and traits in a line
 LONGEST = 4000  # characters of a line
@@ -208,7 +208,7 @@ class AddedHosts:
 class Plan:
     mix: tuple[PlannedFlavor, ...]
     added: tuple[AddedHosts, ...] = ()
-    without: tuple[str, ...] = ()  # names, with * and ?, or roots
+    without: tuple[str, ...] = ()  # names of hosts, with * and ?, or root uuids
     zone: str = ""
     cell: str = ""
 

@@ -89,7 +89,7 @@ class BuildPages(PageGroup):
         then, operations = request.query_params.get("then", ""), self._context.operations
         today, today_decision, requested = None, None, records.decided.request
         if records.decided.move is not None:
-            requested = None  # it is not recorded as one request
+            requested = None  # the record has no complete request
         elif requested is None and records.builds:
             requested = operations.requested(records.builds[0])
         if then == "now" and requested is not None:
@@ -168,7 +168,7 @@ class WaitingQuery:
 @dataclass(frozen=True)
 class WaitingData:
     reply: Reply[WaitingFound]
-    # rendered once for all who may only read (""), and once for each form token of those who may act
+    # rendered once for users without permission to act (""), and once for each form token
     parts: dict[str, str] = field(default_factory=dict)
 
 

@@ -33,7 +33,7 @@ class LetterDetails:
     traceback: str
     body: str
     cut: bool
-    about: tuple[tuple[str, str], ...]  # field and id of what has a page
+    about: tuple[tuple[str, str], ...]  # fields and ids that link to a page
 
 
 def letter_row(letter: DeadLetter) -> DeadLetter:
@@ -210,7 +210,7 @@ def moment(seconds: float) -> str:
 
 
 SECONDS = 2.0
-_COUNT_TIMES = 10.0  # a tenth of the time at most is spent counting: many queues are counted less often
+_COUNT_TIMES = 10.0  # counting takes at most a tenth of the time: many queues are counted less often
 
 
 class BusPages(PageGroup):

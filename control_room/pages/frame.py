@@ -37,7 +37,7 @@ NAVIGATION = (
     ("/bus", "Bus"),
 )
 THEMES = ("auto", "light", "dark")
-MOST_FIELDS = 300  # of a form: more than the dead letters of a page
+MOST_FIELDS = 300  # fields of a form: more than the dead letters of a page
 
 
 class PageRefused(Exception):
@@ -275,7 +275,7 @@ async def soon(request: Request, data: Awaitable[V]) -> V | None:
             leaving = group.create_task(_end_when_left(request, limit))
             try:
                 found = await data
-            except Exception as raised:  # kept out of the group, which would wrap it
+            except Exception as raised:  # raised below: the task group would wrap the error
                 problem = raised
             leaving.cancel()
     except TimeoutError:

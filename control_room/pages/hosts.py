@@ -35,8 +35,8 @@ from control_room.shared_data import SOONEST, SPACING, TIMES, BackgroundTasks, S
 from control_room.worker import NodeChanges
 
 SECONDS = 10.0  # between two reads of all nodes; a node with a message about it is read immediately
-MOST = 40  # nodes that are read by themselves at a time
-_UNWATCHED_SECONDS = 3.0  # that the nodes are used while no open page receives their changes
+MOST = 40  # nodes that are read separately at a time
+_UNWATCHED_SECONDS = 3.0  # seconds that nodes are used without reading them, if no page is open
 _RETRY_SECONDS = 1.0  # until placement's changes are received again after the bus was unreachable
 
 
@@ -48,7 +48,7 @@ class MetalReader:
         self._tasks = tasks
         self._nodes = MetalNodes(at=0.0)
         self._ids: set[str] = set()
-        self._changed: dict[str, BoardNode | None] = {}  # read by themselves since a read of all began
+        self._changed: dict[str, BoardNode | None] = {}  # read since the last read of all nodes began
         self._all = SharedData(tasks, self._read_all, changes=changes.of_all, seconds=SECONDS, times=TIMES)
         self._some = SharedData(
             tasks, self._read_some, changes=changes, seconds=float("inf"), spacing=SPACING
@@ -179,7 +179,7 @@ def _filters(request: Request) -> dict[str, str]:
 log = logging.getLogger(__name__)
 
 HEAT_SECONDS = 30.0  # between two events without changes
-FLEET_SECONDS = 2.0  # that the hosts are used without changes
+FLEET_SECONDS = 2.0  # seconds that the hosts are used without reading changes
 USUAL = "VCPU:2,MEMORY_MB:4096,DISK_GB:20"
 MOST_GUESTS = 200
 MOST_MOVES = 50
@@ -226,7 +226,7 @@ class HeatPages(PageGroup):
         since = parameters.get("since", "")
         if parameters.get("layout") == str(fleet.layout) and since.isascii() and since.isdigit():
             changed = changed_columns(fleet, int(since[:18]), flavor)
-            self._updates.interval.add(clock.monotonic() - began)  # with placement's time
+            self._updates.interval.add(clock.monotonic() - began)  # including the time of placement's answer
             return _json(changed)
         return _json(columns(fleet, flavor))
 

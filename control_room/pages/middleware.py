@@ -74,7 +74,9 @@ class SignInFailures:
     """
 
     def __init__(self) -> None:
-        self._failures: OrderedDict[str, tuple[int, float]] = OrderedDict()  # number, time of the last one
+        self._failures: OrderedDict[str, tuple[int, float]] = (
+            OrderedDict()
+        )  # number, time of the last failure
 
     def pause(self, address: str, now: float) -> float:
         """Return the seconds until this address may try to sign in again."""

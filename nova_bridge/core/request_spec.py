@@ -41,7 +41,7 @@ class RequestedDestination(NovaObject, frozen=True, kw_only=True):
     host: str | None = None
     node: str | None = None
     cell: NovaCellMapping | None = None
-    aggregates: list[str] | None = None  # one of each element, which separates alternatives by commas
+    aggregates: list[str] | None = None  # one aggregate of each element, a list separated by commas
     forbidden_aggregates: list[str] | None = None
     allow_cross_cell_move: bool = False
 

@@ -9,7 +9,7 @@ from bus.messages import BuildPlaced, Selection
 from nova_bridge.core.cloud import NovaCloud
 from nova_bridge.core.objects import versioned
 
-MICROVERSION = "1.36"  # of the allocation requests in selections: with mappings
+MICROVERSION = "1.36"  # microversion of allocation requests in Selections, which has mappings
 _NO_LIMITS = {"numa_topology": None, "vcpu": None, "disk_gb": None, "memory_mb": None}
 
 

@@ -15,7 +15,7 @@ from nova_bridge.core.cloud import NovaCloud, NovaHost
 from nova_bridge.core.request_spec import RequestedDestination, RequestSpec
 
 OWNER_NOVA = "OWNER_NOVA"
-OWNER_SINCE = 73  # version of compute services that set the trait
+OWNER_SINCE = 73  # version from which nova-compute sets the trait
 _POLICIES: tuple[GroupPolicy, ...] = ("affinity", "anti-affinity", "soft-affinity", "soft-anti-affinity")
 # Extra specs that Nova translates into resource groups itself.
 _IN_GROUPS = ("accel:device_profile", "pci_passthrough:alias")
