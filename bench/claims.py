@@ -1,4 +1,4 @@
-"""Claims per second through Placement.claim_many, by claims per transaction, on PostgreSQL and SQLite.
+"""Measures claims per second of Placement.claim_many, by claims per transaction, on PostgreSQL and SQLite.
 
     python -m bench.claims [--database-url URL] [--hosts N] [--seconds S]
 

@@ -1,4 +1,4 @@
-"""Figures of benchmarks, and their comparison between two runs.
+"""Compares the figures of benchmarks between two runs.
 
 Machines differ in speed, and one machine differs from hour to hour. So each benchmark also counts how often
 a fixed loop runs in a second, and figures are compared relative to that.

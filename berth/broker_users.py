@@ -34,7 +34,7 @@ class Management:
     """Administers RabbitMQ's users through the management API. Each operation may be repeated."""
 
     def __init__(self, url: str, amqp_url: str) -> None:
-        """Use the user of the AMQP URL if the management URL has no user."""
+        """Take user and password from the AMQP URL if the management URL has none."""
         parts, known = urlsplit(url), urlsplit(amqp_url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise BadSetting(f"--management {masked(url)}: must look like http://user:password@host:15672")
@@ -151,7 +151,7 @@ BrokerUsers = Management | Rabbitmqctl
 
 
 async def broker_users(amqp_url: str, management: str, rabbitmqctl: str) -> BrokerUsers:
-    """Return the tool that an option names; by default the management API if it answers, else rabbitmqctl."""
+    """Return the named tool for RabbitMQ's users; by default the management API, or else rabbitmqctl."""
     if rabbitmqctl:
         return Rabbitmqctl(rabbitmqctl, amqp_url)
     if management:

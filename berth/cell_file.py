@@ -26,7 +26,7 @@ class CellFile:
 
 
 def read_cell_file(path: Path, cell: str) -> CellFile | None:
-    """Return the secrets in a cell's settings file, or None. Raise BadSetting for another cell's file."""
+    """Return the secrets in a cell's settings file; None without a file; or raise BadSetting."""
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Reads settings from BERTH_ variables, a TOML file, --set and options; later sources override earlier."""
+"""Reads settings from BERTH_ variables, a TOML file, --set and options; the last source with a value wins."""
 
 import os
 import tomllib
@@ -39,7 +39,7 @@ def read(
     file: Path | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> Effective:
-    """Read settings from the environment, a file, `sets` and `flags`; later sources override."""
+    """Read settings from the environment, a file, `sets` and `flags`; the last source with a value wins."""
     environment = os.environ if environment is None else environment
     if environment.get(EFFECTIVE_ENV):
         return _inherited(environment[EFFECTIVE_ENV])
@@ -76,7 +76,7 @@ def read(
 
 
 def _inherited(given: str) -> Effective:
-    """Decode the settings that a supervisor passes to its workers, which it has completed and checked."""
+    """Decode the complete and checked settings that a supervisor passes to its workers."""
     try:
         settings = msgspec.json.decode(given, type=Settings)
     except msgspec.DecodeError as problem:

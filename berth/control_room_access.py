@@ -29,7 +29,7 @@ async def opened_access(
 ) -> AsyncIterator[AccessRules]:
     """Yield the control room's access rules, made from the tokens and the policy of the Placement API.
 
-    Without tokens and Keystone every client may read, and may sign in with any name, as in that API.
+    Without tokens and Keystone every client may read, and may sign in with any name.
     """
     tokens, rules = tokens_of(settings, clock), policy_of(settings)
 
@@ -65,7 +65,7 @@ async def opened_access(
 
 
 class KeystoneSession:
-    """The credential after a sign-in through Keystone, until its token expires or is revoked."""
+    """The credential of a Keystone user, valid until the token expires or is revoked."""
 
     def __init__(self, token: str, identity: Identity | None, clock: Clock) -> None:
         self.token = token

@@ -224,7 +224,7 @@ class Load:
             self._ended.set()
 
     async def _watch(self, progress: Callable[["Load"], None]) -> None:
-        """Report the progress of the load, and stop the load if its progress stops."""
+        """Report the progress of the load, and stop the load if no boot ends for too long."""
         while True:
             progress(self)
             await asyncio.sleep(0.2)

@@ -40,7 +40,7 @@ class Cell(msgspec.Struct, frozen=True):
 
 
 class BusSettings(SettingsGroup, frozen=True, kw_only=True):
-    """The message broker."""
+    """The connection to the message broker."""
 
     amqp_url: str = ""  # URL of RabbitMQ; empty: an in-process bus, and all workers in one process
     exchange: str = "berth"  # exchange on RabbitMQ to which berth publishes all messages
@@ -48,14 +48,14 @@ class BusSettings(SettingsGroup, frozen=True, kw_only=True):
 
 
 class DatabaseSettings(SettingsGroup, frozen=True, kw_only=True):
-    """The database."""
+    """The database in which workers store their records."""
 
     url: str = field(default="", name="database_url")  # URL of PostgreSQL; empty: SQLite files in state_dir
     state_dir: str = ".berth"  # directory of SQLite files, of the in-process bus and of simulated agents
 
 
 class CellSettings(SettingsGroup, frozen=True, kw_only=True):
-    """Cells (docs/cells.md)."""
+    """The cells, with their brokers and databases (docs/cells.md)."""
 
     # names of all cells; in a TOML file, `[cells.NAME]` is the table of one cell
     names: tuple[str, ...] = field(default=("c1", "c2", "c3", "c4"), name="cells")
@@ -349,7 +349,7 @@ class Settings(SettingsGroup, frozen=True, kw_only=True):
 
     @property
     def metal_cell(self) -> str:
-        """Return the cell for Ironic's nodes outside the mapping; empty: berth does not use such nodes."""
+        """Return the cell of Ironic's nodes that the mapping does not name; empty: none."""
         nodes = self.ironic.nodes
         return nodes.cells.get("*", "") if nodes.cells else self.cell_names[0]
 

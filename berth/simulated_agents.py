@@ -54,7 +54,7 @@ def agents(settings: Settings) -> list[SimAgent]:
 
 
 def at_work(role: Role, settings: Settings, bus: Bus, disks: ExitStack | None) -> list[Worker]:
-    """Return a cell's simulated agents, or the named one, as workers; `disks` keeps their files open."""
+    """Return a cell's simulated agents, or the named one, as workers; `disks` later closes their files."""
     compute = settings.compute
     options = SimOptions(
         faults=_faults(compute),

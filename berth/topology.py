@@ -1,4 +1,4 @@
-"""Lists publishers and consumers of all topics, from the workers' tables, as text, Markdown or AsyncAPI."""
+"""Lists publishers and consumers of all topics, from the workers' tables: text, Markdown or AsyncAPI."""
 
 import html
 import json

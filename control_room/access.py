@@ -65,7 +65,7 @@ class EventStream:
 
     @contextmanager
     def endable(self, working: asyncio.Timeout) -> Iterator[None]:
-        """Let `end` interrupt what the block waits for."""
+        """Make `end` interrupt the block while it waits."""
         self.working = working
         try:
             yield

@@ -28,7 +28,7 @@ from control_room.shared_data import Changes
 
 
 class NodeChanges(Changes):
-    """Stores which bare-metal nodes messages were about since they were last read, while a page is open."""
+    """Stores the ids of bare-metal nodes with messages since their last read, while a page is open."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,5 +1,5 @@
-"""A private region of OpenStack Nova: Keystone, Placement, Nova with hosts without a hypervisor, RabbitMQ and
-a database, all on free loopback ports.
+"""Runs a private region of OpenStack Nova: Keystone, Placement, Nova with hosts without a hypervisor,
+RabbitMQ and a database, all on free loopback ports.
 
     async with running_nova(NovaOptions(hosts=10)) as region:
         server = await region.nova.boot()

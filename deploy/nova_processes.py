@@ -1,4 +1,4 @@
-"""Nova's processes, started through deploy/nova_launcher.py in the environment of `make nova-test`."""
+"""Controls Nova's processes, which deploy/nova_launcher.py starts in the environment of `make nova-test`."""
 
 from __future__ import annotations
 

@@ -176,7 +176,7 @@ class Server(ABC):
         return self._process.pid if self._process is not None else None
 
     def start(self) -> None:
-        """Start the server and return when it answers; nothing to do when it runs."""
+        """Start the server unless it runs, and return when it answers."""
         with self._lock:
             if self.running:
                 return

@@ -41,7 +41,7 @@ async def show_agents(
 ) -> int:
     """List the agents of bare-metal nodes, with their leases, nodes and instances.
 
-    Free nodes are divided among the present and enabled agents. A node with an instance (active, being built
+    Free nodes are divided among the running and enabled agents. A node with an instance (active, being built
     or being deleted) stays with its agent; `leaving` counts nodes that an agent was ordered to leave.
     """
     async with cli.bus("agent") as bus:
@@ -103,8 +103,8 @@ async def check_command(
 ) -> int:
     """Test a driver with all operations that an agent uses, and show which of the driver rules it follows.
 
-    The driver creates and destroys guests on its hypervisor. It needs neither a broker nor a database. The
-    rules are described in docs/howto/driver.md.
+    The driver creates and destroys guests on its hypervisor. The check needs neither a broker nor a database.
+    The rules are described in docs/howto/driver.md.
     """
     from compute_sim.driver_kit import DriverStand, check_driver
     from compute_sim.driver_loading import BadDriver, load_driver

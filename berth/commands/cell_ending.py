@@ -1,4 +1,4 @@
-"""`berth cell remove`, and `berth cell add-agent` and `remove-agent` for the RabbitMQ users of agents."""
+"""`berth cell remove` removes a cell; `add-agent` and `remove-agent` manage RabbitMQ users of agents."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ async def queues_of(admin: BrokerUsers, pattern: str) -> list[str]:
 
 
 async def _drop_queues(settings: Settings, name: str, admin: BrokerUsers) -> list[str]:
-    """Delete the queues that the cell reads, then the queues that it fills, after placement's last read."""
+    """Delete the queues that the cell reads; then those that it fills, once no worker reads them."""
     from bus.rabbit.inspection import delete_queues
 
     ferried = ferry_permissions(settings, name, at_cell_broker=False)

@@ -81,8 +81,8 @@ async def show_instances(
 async def _instances_of(
     bus: Bus, cells: Sequence[str], question: FindInstances, most: int | None
 ) -> tuple[list[Instance], int, list[str]]:
-    """Query cells in parallel. Return at most `most` instances of each cell, the total number, and silent
-    cells.
+    """Query cells in parallel. Return at most `most` instances of each cell, the number of all instances, and
+    the cells that did not answer.
     """
     found, count = list[Instance](), 0
     with progress_bar() as bar:
@@ -128,8 +128,8 @@ async def waiting_command(
     """List the requests that wait for capacity, with queue position, what they lack, what would wake them.
 
     They are listed by priority, then by age, the oldest first. Requests of one equivalence class share a
-    queue. `berth boot --wait 30m --priority 5` adds one, `berth delete BUILD` cancels it; `berth move BUILD
-    --wait 30m` adds one, `berth abort BUILD` cancels it.
+    queue. `berth boot --wait 30m --priority 5` adds a build, `berth delete BUILD` cancels it; `berth move
+    BUILD --wait 30m` adds a move, `berth abort BUILD` cancels it.
     """
     return await show_waiting(cli, project, limit, Clock().now())
 

@@ -197,7 +197,7 @@ async def _wait_ended(bus: Bus, waits: WaitingRequest, printer: MovePrinter) -> 
 async def _steer(
     bus: Bus, stands: MoveStands, to: Steering, options: SteeringOptions, printer: MovePrinter
 ) -> bool:
-    """Send a control message for a move; return whether the move reached the state that was requested."""
+    """Send a control message for a move; return whether it succeeded or, without --wait, was not refused."""
     try:
         async with steering(bus, stands, to, printer) as (outcome, answer):
             if answer.done() and (refusal := answer.result()).refused:

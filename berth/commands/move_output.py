@@ -23,7 +23,7 @@ _BLOCKS = " ▏▎▍▌▋▊▉█"
 
 
 def funnel(decision: Decision, width: int, chosen: str = "") -> Iterator[Text]:
-    """Yield the lines that print a decision: considered, rejected, best hosts; `chosen`: a host's root."""
+    """Yield lines that print a decision: considered, rejected, best hosts. `chosen`: root of the choice."""
     if decision.considered:
         yield from _narrowing(decision, width)
     if decision.record is not None:

@@ -39,7 +39,7 @@ async def set_command(
     name: Annotated[str, positional("A name; its uuid is derived from it unless it is one.")],
     options: NodeOptions,
 ) -> int:
-    """Publish a node event in Ironic's format, with the key ironic.node.CELL.EVENT."""
+    """Publish a node event in Ironic's format, with the routing key ironic.node.CELL.EVENT."""
     state = vars(options) | {"traits": tuple(options.trait or ())}
     del state["trait"]
     event = checked(node_event(cli.settings, name, **state))

@@ -71,7 +71,7 @@ _SETTINGS = {  # option → its setting, if it has another name
 
 
 def settings_given(options: Any) -> dict[str, Any]:
-    """Return a command's options that are settings, by setting; an option that was not given is None."""
+    """Return a command's options that are settings, by the setting's name; an option not given is None."""
     given = {_SETTINGS.get(name, name): value for name, value in vars(options).items()}
     given["cells"] = cells_named(given.get("cells"))
     return {name: value for name, value in given.items() if name in KINDS}
@@ -168,7 +168,7 @@ def _cli(as_json: bool, state_dir: str | None = None) -> Cli:
 
 
 def _keyword(name: str, type_: Any, default: Any, about: Any = None) -> inspect.Parameter:
-    """Return the keyword parameter of an option; its description is `about`, the default's, or the type's."""
+    """Return an option as a keyword parameter, described by `about`, by its default or by its type."""
     about = about or getattr(default, "metadata", {}).get(_ABOUT)
     plain = _plain(default)
     if plain == ():

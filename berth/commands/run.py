@@ -119,8 +119,8 @@ async def run_command(
     ],
     options: RunOptions,
 ) -> int:
-    """Run one worker in this process. Any number of each may run; compute once for each cell (or, with
-    --agent, once for each agent).
+    """Run one worker in this process. Any number of each may run, but only one compute worker for each cell
+    (or, with --agent, for each agent).
 
     Metal agents share the bare-metal nodes, so each needs a different name (--agent). A second process with
     the same name waits until the first has ended.

@@ -122,7 +122,7 @@ class Cli:
         self.value(facts, sentence)
 
     def value(self, record: Any, sentence: str, style: str | None = None) -> None:
-        """Print the record as a line of JSON with --json, and the sentence about it without."""
+        """Print the record as a line of JSON with --json, and without it the sentence about the record."""
         if self.as_json:
             write_json(record)
         else:
@@ -133,7 +133,7 @@ class Cli:
         self.say.print(text, style=style, markup=False)
 
     def rows(self, found: Iterable[Any], table: RenderableType) -> None:
-        """Print each record as a line of JSON with --json, and the table without."""
+        """Print each record as a line of JSON with --json, and without it the table."""
         if self.as_json:
             for record in found:
                 write_json(record)

@@ -109,7 +109,7 @@ class Import:
         await each(in_the_way, rename, "names freed", self.progress)
 
     async def _load(self, providers: list[ImportedProvider], *, last: bool = False) -> list[ImportedProvider]:
-        """Write providers to berth and return the refused providers; on the last try, record the reasons."""
+        """Write providers to berth and return the refused providers; with `last`, record the reasons."""
         refused: list[ImportedProvider] = []
         done = 0
         for portion in _portions(providers):
@@ -171,7 +171,7 @@ class Import:
     async def _claims(
         self, consumers: list[ImportedConsumer], *, last: bool = False
     ) -> list[ImportedConsumer]:
-        """Claim allocations and return the refused consumers; on the last try, record the reasons."""
+        """Claim allocations and return the refused consumers; with `last`, record the reasons."""
         refused: list[ImportedConsumer] = []
 
         async def claim(consumer: ImportedConsumer) -> None:

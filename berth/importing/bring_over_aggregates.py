@@ -158,7 +158,7 @@ class BringOver:
         return Brought(name, id_, f"{did}{put_in}", notes, tuple(trouble))
 
     async def _put_in(self, id_: str, hosts: Sequence[str], trouble: list[str]) -> int:
-        """Add each of the hosts to an aggregate, also after one could not be added."""
+        """Add hosts to an aggregate, also if some of them cannot be added."""
         result = await self._edit(ChangeAggregate(aggregate=id_, add=tuple(hosts), force=self._force))
         if isinstance(result, Missing) and result.what == "host":
             trouble.append(refusal_reason(result))

@@ -19,7 +19,7 @@ class ImportedProvider:
 
 @dataclass(frozen=True)
 class ImportedConsumer:
-    """A consumer with its allocations; its type is None if it is older than consumer types."""
+    """A consumer with its allocations; its type is None if it was written before Placement had types."""
 
     id: str
     project: str

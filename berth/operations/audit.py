@@ -240,7 +240,7 @@ def _unheld(
 def _judge_ownerless(
     found: Audit, held: Mapping[str, TreesOfConsumer], settings: Settings, unread: set[str], old: float
 ) -> None:
-    """Add a note or a violation for each consumer without a build, except leaks, which are added already."""
+    """Add a note or a violation for each consumer without a build, except leaks that are added already."""
     leaking = {leak.consumer for leak in found.leaks}
     for consumer, holding in held.items():
         if consumer in leaking:

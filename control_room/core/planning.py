@@ -52,7 +52,7 @@ class FlavorCapacity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeftOver:
-    """The free amount of one resource class after packing as many mixes as fit."""
+    """The free amount of one resource class after packing as many mixes (sets of flavors) as fit."""
 
     resource_class: str
     free: int
@@ -92,7 +92,7 @@ class PlanStopped(Exception):
 def planned(
     hosts: Sequence[KnownHost], plan: Plan, stopped: Callable[[], bool] = lambda: False
 ) -> PlanAnswer:
-    """Return how many instances and mixes fit at present, and with the plan's added and removed hosts.
+    """Return how many instances and mixes (sets of flavors) fit at present, and with the plan's changes.
 
     Raise InvalidPlan for an unknown host, and PlanStopped soon after `stopped` returns True.
     """
@@ -247,7 +247,7 @@ class _Packing:
         )
 
     def mixes(self) -> tuple[int, FreeByClass]:
-        """Return the largest number of mixes for which a packing was found, and what is then free."""
+        """Return the largest number of mixes (sets of flavors) that was packed, and what is then free."""
         most = min(int(self.fits(flavor, self.free).sum()) // flavor.parts for flavor in self.mix)
         most = min(most, self.mixes_in_sum())
         best, left = 0, self.free
@@ -269,8 +269,8 @@ class _Packing:
         return low, left
 
     def _packed(self, mixes: int, together: bool) -> FreeByClass | None:
-        """Pack this number of mixes, the largest flavor first; with `together`, pack whole mixes on one host
-        first.
+        """Pack this number of mixes (sets of flavors), the largest flavor first; with `together`, first pack
+        whole mixes on single hosts.
         """
         free = {name: amounts.copy() for name, amounts in self.free.items()}
         done = self._pack_whole(mixes, free) if together else 0

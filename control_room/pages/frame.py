@@ -208,7 +208,7 @@ class PageUpdates:
         part: Callable[[], Awaitable[str]],
         while_open: AbstractAsyncContextManager[None] | None = None,
     ) -> EventSourceResponse:
-        """Send the part until the browser leaves or the session ends; `while_open` is entered meanwhile."""
+        """Send the part of a page repeatedly until the browser disconnects or the session ends."""
         return EventSourceResponse(
             self._events(request, part, while_open or nullcontext()),
             ping=KEEPALIVE_SECONDS,

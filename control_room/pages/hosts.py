@@ -41,7 +41,7 @@ _RETRY_SECONDS = 1.0  # until placement's changes are received again after the b
 
 
 class MetalReader:
-    """Reads bare-metal nodes for all pages: all periodically, and those with messages immediately."""
+    """Reads bare-metal nodes for all pages: all periodically, and nodes with new messages immediately."""
 
     def __init__(self, operations: Operations, tasks: BackgroundTasks, changes: NodeChanges) -> None:
         self._operations = operations
@@ -64,7 +64,7 @@ class MetalReader:
         return self._nodes
 
     async def latest(self) -> MetalNodes:
-        """Read the nodes again about which messages arrived, and return all nodes, for an open page."""
+        """Return the bare-metal nodes for an open page; nodes with new messages are read again first."""
         if not self._nodes.at:
             return await self.nodes()
         if (reading := self._all.refresh(None)) is not None:
@@ -74,7 +74,7 @@ class MetalReader:
 
     @asynccontextmanager
     async def following(self) -> AsyncIterator[None]:
-        """Receive placement's changes of bare-metal nodes while the block runs, which a page is open for."""
+        """Receive placement's changes of bare-metal nodes while the block runs and a page is open."""
         self._open += 1
         if self._following is None:
             self._following = self._tasks.start(self._follow())

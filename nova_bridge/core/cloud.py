@@ -1,4 +1,4 @@
-"""Nova's cells, compute hosts and aggregates, as read from its databases."""
+"""Data about Nova's cells, compute hosts and aggregates, read from Nova's databases."""
 
 import re
 from collections.abc import Mapping

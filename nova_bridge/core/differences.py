@@ -1,4 +1,4 @@
-"""Compares Nova's hosts and aggregates with berth's, and returns the edits that make berth equal."""
+"""Compares Nova's cells, hosts and aggregates with berth's records, and returns the edits for berth."""
 
 from collections.abc import Iterable, Iterator, Mapping
 

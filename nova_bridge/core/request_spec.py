@@ -1,4 +1,4 @@
-"""Nova's RequestSpec: the fields that a scheduler reads, decoded from an RPC or a notification."""
+"""Decodes Nova's RequestSpec, with the fields that a scheduler reads, from an RPC or a notification."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -95,7 +95,7 @@ class PciRequests(NovaObject, frozen=True, kw_only=True):
 
 
 class RequestSpec(NovaObject, frozen=True, kw_only=True):
-    """A request of Nova for a host."""
+    """A request of Nova for hosts, with the fields that a scheduler reads."""
 
     flavor: NovaFlavor
     image: NovaImage | None = None

@@ -1,4 +1,4 @@
-"""The answer to `select_destinations`: Selection objects of claimed hosts and alternates."""
+"""Makes the answer to Nova's RPC `select_destinations`: Selections of claimed hosts and alternates."""
 
 from collections.abc import Sequence
 from typing import Any
