@@ -1,4 +1,4 @@
-"""Stored results of benchmark runs: a file for each run, and the recorded run in the repository."""
+"""Stores the results of benchmark runs, a file for each run, and reads the recorded run in the repository."""
 
 import re
 import subprocess

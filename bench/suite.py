@@ -1,4 +1,4 @@
-"""The benchmarks of `make bench`, by name, each with its duration and its figures.
+"""Lists the benchmarks of `make bench` by name, with their durations, and measures their figures.
 
 Each starts new servers, so a benchmark that runs alone has the same figures as in the suite.
 """
@@ -103,9 +103,7 @@ def _boots(sizes: BenchSizes, hosts: int, flavors: int) -> Figures:
 
 
 def processor(runs: Sequence[LoadedBoots]) -> Figures:
-    """Return the processor time per boot in milliseconds: the total, then by type of process, the largest
-    first.
-    """
+    """Return the processor time per boot in milliseconds: the total, then by type of process, largest first."""
     cost = middle_of([run.cost for run in runs])
     dearest = sorted((name for name in cost if name not in BESIDE), key=lambda name: -cost[name])
     return (
