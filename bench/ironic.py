@@ -214,7 +214,7 @@ async def _some_open(api: IronicApi) -> bool:
 
 
 async def _opened(api: IronicApi) -> list[float]:
-    """Return the times, by Ironic's clock, at which the nodes of the storm became available."""
+    """Return the times, by Ironic's clock, at which the nodes requested together became available."""
     fields = ("uuid", "name", "provision_updated_at")
     pages = api.nodes(fields=fields, provision_state="available", **_NEWEST)
     nodes = [node async for page in pages for node in page if str(node["name"]).startswith(STORM)]

@@ -103,7 +103,7 @@ def _boots(sizes: BenchSizes, hosts: int, flavors: int) -> Figures:
 
 
 def processor(runs: Sequence[LoadedBoots]) -> Figures:
-    """Return the processor time per boot in milliseconds: the total, then by type of process, largest first."""
+    """Return the processor time per boot in milliseconds: the total, then by type of process."""
     cost = middle_of([run.cost for run in runs])
     dearest = sorted((name for name in cost if name not in BESIDE), key=lambda name: -cost[name])
     return (

@@ -150,7 +150,7 @@ async def serve(
 
 
 def _asks_as(role: worker_roles.Role, settings: Settings) -> str:
-    """Return the prefix of a process's reply queues that its permissions allow; "" outside of cells."""
+    """Return the prefix that a cell process's permissions allow for its reply queues; "" outside of cells."""
     if role.worker == "conductor":
         return asks_as(str(role))
     if role.worker not in ("compute", "metal"):

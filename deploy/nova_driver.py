@@ -1,8 +1,7 @@
 """A compute driver without a hypervisor; the configuration sets the size of its hosts.
 
-The driver runs in nova-compute. Unlike with Nova's fake drivers, a host keeps its node's UUID after a
-restart, and deletes servers that were migrated away. A file `fail-spawn` in the process's directory makes
-builds fail.
+The driver runs in nova-compute. Unlike Nova's fake drivers, it keeps its node's UUID over a restart, and
+forgets servers that were migrated away. A file `fail-spawn` in its directory makes builds fail.
 """
 
 from __future__ import annotations

@@ -107,9 +107,9 @@ async def boot_command(
 ) -> int:
     """Publish a build request; with --wait, follow it until its builds have ended.
 
-    If no host fits, the command prints the requirements that rejected hosts, and the closest hosts. Bare
-    metal is `berth boot --flavor metal --wait`. One gold node, or else one silver, within an hour: `berth
-    boot --flavor metal --spec trait:CUSTOM_GOLD=required --or-else
+    If no host fits, the command prints the requirements that rejected hosts, and the closest hosts. Example
+    for bare metal: `berth boot --flavor metal --wait`. Example for a gold node, or else a silver node, within
+    an hour: `berth boot --flavor metal --spec trait:CUSTOM_GOLD=required --or-else
     trait:CUSTOM_GOLD=,trait:CUSTOM_SILVER=required --wait 1h`.
     """
     request = msgspec.structs.replace(boot_request(options), wait=waiting_time(wait), priority=priority)
@@ -217,7 +217,7 @@ async def delete(
     A build can be deleted at any moment: while it waits, is placed or built, and after its end. The command
     queries all cells for the build. If no cell has it, the scheduler cancels it, or forwards the deletion to
     the cell in which it was placed. An unknown id is an error (exit 1). With --wait the command returns when
-    placement holds nothing for the build any more.
+    placement has no more allocations for the build.
     """
     build = uuid_of(build)
     options = DeleteOptions(cell=cell, wait=wait, fence=fence, timeout=timeout)

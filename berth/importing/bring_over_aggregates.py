@@ -96,7 +96,7 @@ HOSTS_AT_ONCE = 500  # hosts added in one edit
 
 @dataclass(frozen=True)
 class Brought:
-    """The result of importing one aggregate: its action, notes, and failures."""
+    """The result of importing one aggregate: what was done, notes, and failures."""
 
     name: str
     uuid: str
