@@ -1,1 +1,1 @@
-"""Benchmarks: they print ratios measured in one run, because machines are shared and noisy."""
+"""Benchmarks. They print ratios of one run's figures, because machines are shared and noisy."""

@@ -1,4 +1,4 @@
-"""`make bench`: the whole suite in one run, or what is named; kept, and compared with the recorded run."""
+"""Runs `make bench`: all or named benchmarks; stores the results and compares them with a recorded run."""
 
 import argparse
 import sys

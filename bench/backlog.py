@@ -17,7 +17,7 @@ from berth import wiring
 from berth.loadtest import Load, LoadOutcome, LoadPlan, mixed
 from bus.delivery.runner import Bus
 
-PATIENCE = 600.0  # seconds until the first ends
+PATIENCE = 600.0  # seconds until the first build must have ended
 
 
 def measure(requests: int, hosts: int = 10_000, flavors: int = 20) -> tuple[Figure, ...]:

@@ -60,7 +60,7 @@ def main() -> None:
 
 @contextmanager
 def _sampled(processes: ProcessorTime, kept: Path, hertz: int) -> Iterator[None]:
-    """Run py-spy on each worker; it writes its samples when it is stopped."""
+    """Run py-spy on each worker until the block ends; py-spy then writes its samples to files."""
     spy = Path(sys.executable).with_name("py-spy")
     spies = [
         subprocess.Popen(
@@ -93,7 +93,7 @@ def _print_samples(kept: Path, kind: str, milliseconds: float, top: int) -> None
 
 
 def summed(raws: list[str], here: str) -> dict[str, Counter[str]]:
-    """Return the samples by package, owner of the running code, and function, from lines of stacks."""
+    """Return the numbers of samples by package, by owner of the running code, and by function."""
     packages: Counter[str] = Counter()
     below: Counter[str] = Counter()
     functions: Counter[str] = Counter()

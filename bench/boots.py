@@ -1,8 +1,7 @@
-"""Boots per second, end to end, on RabbitMQ and PostgreSQL with every worker a process, and the processor
-time per boot.
+"""Measures boots per second and processor time per boot, on RabbitMQ and PostgreSQL, all workers processes.
 
-Throughput depends on other work of the machine; processor time per boot hardly does. p50 and p99 are from
-request to end and include the simulated build, 0.1 s on average.
+Throughput depends on other work of the machine; processor time per boot hardly does. p50 and p99 measure the
+time from a request to the end of its build and include the simulated build, 0.1 s on average.
 """
 
 import argparse

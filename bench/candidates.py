@@ -1,4 +1,4 @@
-"""The candidate index at 1,000, 10,000 and 100,000 hosts: searching, paging, updating, filling, memory.
+"""Measures the candidate index at 1,000, 10,000 and 100,000 hosts: search, paging, update, loading, memory.
 
     python -m bench.candidates [--hosts 1000,10000,100000] [--trees 1000,10000]
 
@@ -69,7 +69,7 @@ def a_query(limit: int, *, cell: str = "", required: tuple[str, ...] = (), vcpus
 
 
 def milliseconds(work: Callable[[], object], times: int) -> float:
-    """Return the median duration of single runs."""
+    """Return the median duration of one call of `work`, in milliseconds."""
     taken = []
     for _ in range(times):
         begun = perf_counter()
@@ -119,7 +119,7 @@ def measure(hosts: int) -> dict[str, float]:
 
 
 class HeldIndex:
-    """An index for a source of candidates, as placement's memory would have it."""
+    """Wraps an index in the interface of placement's memory, which a source of candidates needs."""
 
     def __init__(self, index: Index) -> None:
         self.index = index
@@ -131,7 +131,7 @@ class HeldIndex:
 
 
 def measure_source(hosts: int) -> dict[str, float]:
-    """Measure one decision's reads in a scheduler's process: all hosts that fit, and the free amounts of two
+    """Measure a scheduler's reads for one decision: find all hosts that fit, and their free amounts of two
     classes.
     """
     index = Index()

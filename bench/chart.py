@@ -1,4 +1,4 @@
-"""Draws a run next to the previous one: processor time of a boot by process, and boots per second."""
+"""Draws a benchmark run next to the previous run: processor time per boot by process, boots per second."""
 
 from collections.abc import Mapping, Sequence
 from html import escape
@@ -7,7 +7,7 @@ from typing import NamedTuple
 from bench.figures import BenchRun
 
 _WIDTH, _TOP, _LEFT, _BAR, _GAP, _GROUP = 1000, 96, 190, 26, 6, 34
-_COSTS, _SPEEDS, _BETWEEN = 460, 180, 80  # how wide the two halves are, and what is between them
+_COSTS, _SPEEDS, _BETWEEN = 460, 180, 80  # widths of the two halves and of the gap between them
 _COLOURS = {
     "compute": "#4a6fa5",
     "conductor": "#c0504d",
@@ -18,11 +18,13 @@ _COLOURS = {
     "others": "#b0b0b0",
 }
 _WHICH = {"one_flavor": "one flavor", "boots": "several flavors", "other_hosts": ""}
-_LETTER = 6.2  # pixels of one, at the size of numbers in bars
+_LETTER = 6.2  # width of a letter in pixels, in the size of the numbers in bars
 
 
 class BootBar(NamedTuple):
-    """A bar of the chart: its load, whether it is of this run, its parts in milliseconds, and its boots/s."""
+    """A bar of the chart: a load in this or the previous run, its parts in milliseconds, its boots per
+    second.
+    """
 
     load: str
     now: bool
@@ -31,7 +33,7 @@ class BootBar(NamedTuple):
 
 
 def boot_bars(run: BenchRun, before: BenchRun | None) -> list[BootBar]:
-    """Return a bar for each load of the run, each below the bar of the previous run."""
+    """Return the bars of the chart: for each load one of the previous run, and below it one of this run."""
     bars = []
     for bench, words in _WHICH.items():
         for recorded, now in ((before, False), (run, True)):
@@ -79,7 +81,7 @@ def chart_svg(run: BenchRun, before: BenchRun | None) -> str:
 
 
 def _cost(bar: BootBar, top: float, scale: float) -> list[str]:
-    """Return the parts of the processor time next to one another, followed by the sum."""
+    """Return the SVG elements of a bar: its parts side by side, followed by their sum."""
     drawn, left = [], float(_LEFT)
     pale = "" if bar.now else ' opacity=".55"'
     for name, spent in bar.parts.items():

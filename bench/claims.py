@@ -1,4 +1,4 @@
-"""Claims per second through Placement.claim_many, by claims per transaction, on PostgreSQL and SQLite.
+"""Measures claims per second of Placement.claim_many, by claims per transaction, on PostgreSQL and SQLite.
 
     python -m bench.claims [--database-url URL] [--hosts N] [--seconds S]
 
@@ -45,7 +45,7 @@ ROOM = {
 
 
 async def fleet(placement: Placement, hosts: int) -> list[tuple[str, int]]:
-    """Create so many hosts; return each root with its shape."""
+    """Create this number of hosts; return the root and the shape of each."""
     reports = [
         InventoryReported(
             root=(root := placement.clock.uuid()),
@@ -70,8 +70,8 @@ def order(clock: Clock, hosts: Sequence[tuple[str, int]]) -> ClaimRequested:
 
 class Figures(NamedTuple):
     a_second: float
-    ours: float  # microseconds of processor time a claim
-    theirs: float  # and of PostgreSQL's, if it is ours
+    ours: float  # this process's microseconds of processor time per claim
+    theirs: float  # PostgreSQL's, if this benchmark started it
 
 
 async def claims_a_second(
@@ -129,7 +129,7 @@ async def measure(url: str, namespace: str, hosts: int, seconds: float) -> list[
 
 @contextmanager
 def databases(url: str | None) -> Iterator[list[tuple[str, str, str]]]:
-    """Yield name, URL and namespace of each database to measure."""
+    """Yield the databases to measure, each as name, URL and namespace."""
     directory = private_directory("berth-bench-")
     lite = ("SQLite", f"sqlite+aiosqlite:///{directory}/", "placement")
     namespace = f"bench_{secrets.token_hex(4)}"

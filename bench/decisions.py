@@ -1,4 +1,4 @@
-"""A scheduler's decisions alone: claims are answered immediately, and no message is encoded.
+"""Measures a scheduler's decisions alone: claims are granted immediately, and no message is encoded.
 
     python -m bench.decisions [--hosts 1000,10000] [--flavors 1,20] [--batch 1024] [--packing]
 
@@ -33,18 +33,18 @@ from scheduler_worker import ChoicePolicy
 from scheduler_worker.dependencies import REQUESTS_AT_ONCE, PlacementQueries, SchedulerOptions
 from scheduler_worker.placing import Scheduler
 
-PERIOD = 600.0  # seconds: no host is taken for down while a slow machine decides
+PERIOD = 600.0  # seconds; so long that no host counts as down during a slow measurement
 PACKING = {"ram": -1.0, "cpu": -1.0, "disk": -1.0}
 
 
 class InstantPlacement:
-    """Grants every claim its first choice."""
+    """A dummy placement that grants each claim its first candidate immediately."""
 
     def __init__(self, hosts: int) -> None:
         self.index = Index()
         for tree in fleet(hosts):
             self.index.put(tree, 0)
-        self.seconds = 0.0  # spent here
+        self.seconds = 0.0  # processor seconds spent in this class, which are subtracted
         self.granted = 0
 
     def watch(self, heard: OnChange) -> None: ...
@@ -89,7 +89,7 @@ class InstantPlacement:
 
 
 def policy(packing: bool) -> ChoicePolicy:
-    # Hosts build nothing here for long: what is sent there must not stop them.
+    # max_builds: no build ends here, and the limit of builds in progress on a host must not be reached.
     weighers = {
         weigher.name: PACKING.get(weigher.name, weigher.multiplier) for weigher in ChoicePolicy().weighers
     }

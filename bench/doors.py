@@ -1,7 +1,7 @@
-"""Claims per second over the bus, on many hosts and on one, and over HTTP.
+"""Measures claims per second over the bus (on many hosts, and on one) and over HTTP.
 
-One placement worker as a process, RabbitMQ and PostgreSQL. Over the bus, 100 claims are sent in one message,
-as by schedulers; over HTTP each client sends one request after the other.
+The servers are RabbitMQ, PostgreSQL and one placement worker as a process. Over the bus, 100 claims are sent
+in one message, as by schedulers; over HTTP each client sends one request after the other.
 """
 
 import asyncio
@@ -53,7 +53,7 @@ async def measured(amqp_url: str, database_url: str, port: int, hosts: int, seco
 
 
 async def claims(bus: Bus, fleet: Sequence[FlatHost], seconds: float) -> float:
-    """Return the claims per second, each by a new consumer on the next host."""
+    """Return the claims per second over the bus; each claim is by a new consumer on the next host."""
     ask = bus.asker_of_many(topics.CLAIM, timeout=60.0)
     made = 0
     began = monotonic()

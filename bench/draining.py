@@ -1,8 +1,8 @@
-"""Drains hosts during a load of boots: the duration of the drain, and its effect on the boots.
+"""Drains hosts during a load of boots, and measures the duration of the drain and its effect on the boots.
 
-Real services, durable, every worker a process. Hosts are filled first; then boots arrive and are deleted at
-a steady rate, for some time alone, and then while `berth drain` empties all hosts of one agent. The
-difference of the latencies is the cost of the drain; the audit afterwards shows whether anything was lost.
+Each worker is a process, on RabbitMQ and PostgreSQL. Hosts are filled first; then boots arrive and are
+deleted at a steady rate, for some time alone, and then while `berth drain` empties all hosts of one agent.
+The difference of the latencies is the cost of the drain; an audit shows whether anything was lost.
 """
 
 import argparse
@@ -87,7 +87,7 @@ def _berth(environment: dict[str, str], *words: str) -> str:
 
 
 async def _boots(settings: Settings, rate: float, over: Callable[[], bool]) -> list[Boot]:
-    """Publish boots at this rate until `over()` is true; return them with the times of their ends."""
+    """Publish boots at this rate until `over()` is true; return them with the times at which they ended."""
     found: list[Boot] = []
     async with Bus(wiring.transport(settings, "bench")) as bus:
         while not over():
@@ -99,7 +99,7 @@ async def _boots(settings: Settings, rate: float, over: Callable[[], bool]) -> l
 
 
 def _deletion(build: str, booted: Boot) -> BuildDeleteRequested:
-    """Return the deletion of a measured build; the cell is the first part of the host's name."""
+    """Return the request to delete a measured build; the cell is the first part of the host's name."""
     return BuildDeleteRequested(build=build, cell=booted.host.partition("-")[0])
 
 

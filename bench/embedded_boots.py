@@ -1,4 +1,4 @@
-"""Boots in one process, on the in-process bus and SQLite; what `make demo` takes once all is installed."""
+"""Measures boots in one process, on the in-process bus and SQLite, and the duration of `make demo`."""
 
 import os
 import subprocess
@@ -19,7 +19,7 @@ from berth.settings import Settings
 
 
 def embedded_boots(boots: int, hosts: int, flavors: int = 20) -> tuple[Figure, ...]:
-    """Run a load and an embedded berth in this process."""
+    """Measure a load of boots on an embedded berth in this process."""
     outcome, spent = uvloop.run(_loaded(boots, hosts, flavors))
     return (
         Figure("boots/s", outcome.per_second, "/s", "up"),
@@ -32,7 +32,7 @@ async def _loaded(boots: int, hosts: int, flavors: int) -> tuple[LoadOutcome, fl
         settings = Settings().having(state_dir=directory, hosts=hosts, fail=0.1)
         async with embedded(settings) as house:
             await ready(house.bus, settings)
-            settle_in()  # as `berth up` does
+            settle_in()  # like `berth up`
             spent = time.process_time()
             outcome = await Load(house.bus, LoadPlan(boots=boots, flavors=mixed(flavors))).run()
             spent = time.process_time() - spent
@@ -44,7 +44,7 @@ async def _loaded(boots: int, hosts: int, flavors: int) -> tuple[LoadOutcome, fl
 
 
 def demo() -> tuple[Figure, ...]:
-    """Measure `make demo` after its installation."""
+    """Measure how long `make demo` takes after its installation."""
     began = time.perf_counter()
     ran = _alone("demo")
     if ran.returncode:

@@ -1,4 +1,4 @@
-"""Figures of benchmarks, and their comparison between two runs.
+"""Compares the figures of benchmarks between two runs.
 
 Machines differ in speed, and one machine differs from hour to hour. So each benchmark also counts how often
 a fixed loop runs in a second, and figures are compared relative to that.
@@ -10,23 +10,23 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-WORSE = 0.10  # what is worse by more than this share is marked
+WORSE = 0.10  # a figure that is worse by more than this share is marked
 
 Better = Literal["up", "down"]
 
 
 class Figure(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A measured number, and whether more of it is better."""
+    """A measured figure, and whether a larger value is better."""
 
     name: str
     value: float
     unit: str
     better: Better
-    scales: Literal["clock", "processor", ""] = "clock"  # which yardstick it goes with, if any
+    scales: Literal["clock", "processor", ""] = "clock"  # the speed that changes the figure
 
 
 class Yardstick(msgspec.Struct, frozen=True):
-    """How often a fixed loop runs per second of real time, and per second of processor time."""
+    """The machine's speed: how often a fixed loop runs per second of real time, and of processor time."""
 
     clock: float
     processor: float
@@ -41,11 +41,11 @@ class Measured(msgspec.Struct, frozen=True):
 
 
 class MachineFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """The machine of a run, without names of people or hosts."""
+    """Describes the machine of a run, without names of people or hosts."""
 
     processor: str
     cores: int
-    load: float  # when the run began
+    load: float  # load average at the begin of the run
     python: str
     rabbitmq: str
     postgresql: str
@@ -59,7 +59,7 @@ class BenchRun(msgspec.Struct, frozen=True, kw_only=True):
     long: bool
     machine: MachineFacts
     benches: dict[str, Measured]
-    failed: dict[str, str] = {}  # and why
+    failed: dict[str, str] = {}  # benchmark → reason
 
     @property
     def seconds(self) -> float:
@@ -72,7 +72,7 @@ class Compared(NamedTuple):
     bench: str
     figure: Figure
     was: float | None
-    ratio: float | None  # times as good, by the yardstick
+    ratio: float | None  # how many times as good as before, corrected by the machines' speeds
 
     @property
     def worse(self) -> bool:
@@ -103,7 +103,7 @@ def _ratio(figure: Figure, now: Measured, was: Figure, then: Measured) -> float 
 
 
 def _normal(figure: Figure, yardstick: Yardstick) -> float:
-    """Return the value as it would be on a machine that runs the yardstick's loop once per second."""
+    """Return the figure's value converted to a machine that runs the yardstick's loop once per second."""
     if not figure.scales:
         return figure.value
     speed = yardstick.clock if figure.scales == "clock" else yardstick.processor
@@ -111,7 +111,7 @@ def _normal(figure: Figure, yardstick: Yardstick) -> float:
 
 
 def machine_ratio(run: BenchRun, before: BenchRun) -> Yardstick:
-    """Return the ratio of the machine's speeds: the median over the benchmarks that both runs have."""
+    """Return how many times faster the machine was in this run: the median over the common benchmarks."""
     both = [
         (bench.yardstick, before.benches[name].yardstick)
         for name, bench in run.benches.items()
@@ -126,7 +126,7 @@ def machine_ratio(run: BenchRun, before: BenchRun) -> Yardstick:
 
 
 def rows(found: Sequence[Compared]) -> list[tuple[str, str, str, str, str, str]]:
-    """Return the rows of the comparison: benchmark, figure, ratio, now, then, mark."""
+    """Return the rows of the comparison: benchmark, figure, ratio, present value, previous value, warning."""
     shown = []
     last = ""
     for bench, figure, was, ratio in found:
@@ -158,6 +158,6 @@ def middle(values: Sequence[float]) -> float:
 
 
 def middle_of(costs: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Return the median of each name. A process that is missing in a run used no time there."""
+    """Return the median cost of each process over several runs; a run without the process counts as 0."""
     names = dict.fromkeys(name for cost in costs for name in cost)
     return {name: middle([cost.get(name, 0.0) for cost in costs]) for name in names}

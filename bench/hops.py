@@ -1,4 +1,4 @@
-"""Hops per second: consume, publish with confirm, acknowledge, one message at a time and coalesced.
+"""Measures hops per second: consume, publish with confirm, acknowledge; singly and coalesced.
 
 A hop is the work of a worker for a message: take it from a durable queue, handle it, publish the result
 persistently, wait for the confirm, acknowledge. Without coalescing every message is a separate AMQP message.

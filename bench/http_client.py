@@ -1,4 +1,4 @@
-"""A minimal HTTP client for measurements: one connection, one request at a time, only lengths are parsed."""
+"""A minimal HTTP client for measurements: one connection, one request at a time."""
 
 import asyncio
 import json
@@ -10,11 +10,11 @@ _TIMEOUT = 60.0
 
 
 class Answered(asyncio.Protocol):
-    """Collects responses one after the other; the future of each is set when it is complete."""
+    """Parses responses one after the other, and sets a future when a response is complete."""
 
     def __init__(self) -> None:
         self.buffer = bytearray()
-        self.needed = -1  # bytes of the answer in all; -1: its head is not there yet
+        self.needed = -1  # length of the whole response in bytes; -1: its header is incomplete
         self.waiting: asyncio.Future[tuple[int, bytes]] | None = None
         self.closed = False
         self.transport: asyncio.Transport | None = None
@@ -48,7 +48,7 @@ class Answered(asyncio.Protocol):
 
 
 class LoopbackClient:
-    """An HTTP client that keeps its connection open. Loopback only."""
+    """An HTTP client for servers on this machine that keeps its connection open."""
 
     def __init__(self, base_url: str, headers: Mapping[str, str]) -> None:
         url = urlsplit(base_url)
@@ -71,7 +71,7 @@ class LoopbackClient:
         except ConnectionError:
             if not reused:
                 raise
-            return await self._send(request)  # the server had closed it meanwhile
+            return await self._send(request)  # the server had closed the connection in the meantime
 
     async def must(self, method: str, path: str, body: Any = None) -> bytes:
         """Return the body of a successful response; raise for any other response."""

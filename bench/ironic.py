@@ -1,4 +1,4 @@
-"""Time from Ironic's event to a claimable node: at a steady rate, in a storm, and for the next build.
+"""Measures the time from Ironic's event to a claimable node: at a steady rate, in a storm, for a build.
 
 A simulated Ironic with 10,000 nodes, RabbitMQ and PostgreSQL, every worker a process. ironic_sync receives
 the notifications and confirms available nodes by a read. A node is claimable when placement has published
@@ -36,11 +36,11 @@ from ironic_sync.core.rule import reserved
 from placement_worker.core.trees import Tree, unpacked
 
 _SHARES = ("p50", 0.5), ("p99", 0.99), ("longest", 1.0)
-STORM = "waiting"  # how names of its nodes begin
+STORM = "waiting"  # prefix of the names of the nodes in the storm
 _NEWEST: dict[str, Any] = {"sort_key": "provision_updated_at", "sort_dir": "desc"}
-PATIENCE = 120.0  # seconds until all nodes are known, and for whatever follows
-_SETTLES = 5.0  # seconds, in which the first sweep ends
-BEFORE = 0.05  # seconds between a node's event and the build that is to be placed on it
+PATIENCE = 120.0  # seconds, for each stage
+_SETTLES = 5.0  # seconds until the first sweep has ended
+BEFORE = 0.05  # seconds between a node's event and the build for this node
 
 now = Clock().now
 R = TypeVar("R")
@@ -107,7 +107,7 @@ class Watch:
         self._polled.discard(root)
 
     async def fitting(self, resource_class: str = "CUSTOM_BAREMETAL") -> int:
-        """Return how many nodes can be claimed now."""
+        """Return how many nodes can be claimed now, or -1 if placement does not answer."""
         question = FindCandidates(groups=(ResourceGroup(resources={resource_class: 1}),), limit=1)
         try:
             return (await self.ask(question)).fitting
@@ -115,7 +115,7 @@ class Watch:
             return -1
 
     def spending(self) -> Callable[[], str]:
-        """Return a function that describes the processor time spent since this call."""
+        """Return a function that describes the processor time that each worker has used since this call."""
         before = processor_time()
 
         def spent() -> str:
@@ -137,7 +137,7 @@ class Watch:
 
 @dataclass(frozen=True)
 class SteadyNews:
-    """The result of a steady rate of events: milliseconds until nodes were claimable."""
+    """The delays from an event of Ironic to a claimable node, in milliseconds, at a steady rate of events."""
 
     rate: float
     seconds: float
@@ -214,7 +214,7 @@ async def _some_open(api: IronicApi) -> bool:
 
 
 async def _opened(api: IronicApi) -> list[float]:
-    """Return the times at which the nodes of the storm became available, by Ironic."""
+    """Return the times, by Ironic's clock, at which the nodes requested together became available."""
     fields = ("uuid", "name", "provision_updated_at")
     pages = api.nodes(fields=fields, provision_state="available", **_NEWEST)
     nodes = [node async for page in pages for node in page if str(node["name"]).startswith(STORM)]
@@ -226,7 +226,7 @@ async def _has(watch: Watch, count: int, resource_class: str = "CUSTOM_BAREMETAL
 
 
 async def _next_build(watch: Watch, api: IronicApi) -> str:
-    """Publish a build for a node as soon as the node is free: each node is the only one of its class."""
+    """Free nodes one by one, publish a build for each immediately, and count builds on the right node."""
     ended = await watch.bus.listen(topics.BUILD_ENDED.at())
     lost = await watch.bus.listen(topics.BUILD_UNPLACEABLE.at())
     await watch.until(lambda: _most(watch, 1.0), "the nodes are known")
@@ -312,7 +312,7 @@ def main() -> None:
     async def at_rate(watch: Watch, api: IronicApi) -> str:
         return str(await _steady(watch, wanted.seconds, wanted.boots))
 
-    # Cleaning takes so long that all have begun it before the first ends.
+    # Cleaning takes so long that all nodes are in it before the first node is done.
     stages: dict[str, tuple[dict[str, Any], Stage[str]]] = {
         "rate": ({"churn": wanted.rate, "hosts": wanted.hosts if wanted.boots else 0}, at_rate),
         "storm": ({"waiting": wanted.storm, "step_time": "constant:10"}, _storm),

@@ -1,4 +1,4 @@
-"""A berth that follows a simulated Ironic and has hosts of virtual machines, every worker a process.
+"""Runs a berth with virtual machines that follows a simulated Ironic, with every worker a process.
 
 The processes share their settings in one JSON object, the site.
 """
@@ -176,7 +176,7 @@ async def prepare(site: Site) -> None:
 
 @contextmanager
 def processes(site: Site) -> Iterator[dict[int, str]]:
-    """Run all processes of the site; yield process id → role."""
+    """Run all processes of the site until the block ends; yield their roles by process id."""
     text = msgspec.json.encode(site).decode()
     roles = site.roles
     running = [subprocess.Popen([sys.executable, "-m", "bench.ironic_site", role, text]) for role in roles]

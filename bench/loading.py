@@ -25,21 +25,21 @@ from berth.operations.audit import audit
 from berth.settings import Settings
 from bus.delivery.runner import Bus
 
-ACTIVE = 0.98  # of the boots, at least; some fail on every host that they are tried on
-_UP_WITHIN = 240.0  # seconds; a hundred more for each ten thousand hosts
+ACTIVE = 0.98  # least share of active builds; some fail on every host that is tried
+_UP_WITHIN = 240.0  # seconds; plus 100 for each 10,000 hosts
 _STOPPED_WITHIN = 60.0
 
 
 class NotClean(Exception):
-    """The error that a load was not completed, so that its figures mean nothing."""
+    """Error: a load was not completed, so its figures mean nothing."""
 
 
 @dataclass(frozen=True)
 class LoadedBoots:
-    """A load of boots with its processor time."""
+    """The result of a load of boots, with the processor time that it used."""
 
     outcome: LoadOutcome
-    cost: defaultdict[str, float]  # milliseconds of processor a boot, by kind of process
+    cost: defaultdict[str, float]  # milliseconds of processor time per boot, by type of process
 
     @property
     def in_all(self) -> float:
@@ -70,7 +70,7 @@ class BenchBerth:
         return LoadedBoots(outcome, cost)
 
     def judge(self) -> None:
-        """Run the audit, and raise if it finds a problem."""
+        """Audit the databases, and raise NotClean if the audit finds a problem."""
         if breaches := asyncio.run(audit(self.settings)).breaches:
             raise NotClean(f"the audit found {len(breaches)} breaches: {breaches[0]}")
 
@@ -85,7 +85,7 @@ def refuse_the_unclean(outcome: LoadOutcome) -> None:
 
 @contextmanager
 def a_berth(hosts: int, cells: int = 4, **more: object) -> Iterator[BenchBerth]:
-    """Yield a running berth; `more` are settings by name. The caller runs the audit."""
+    """Run a berth with these settings (`more`: by name) on new servers. The caller runs the audit."""
     with broker_and_database() as (amqp_url, database_url):
         berth = berth_on(amqp_url, database_url, hosts, cells, **more)
         with berth_up(berth.environment, hosts):
@@ -93,7 +93,7 @@ def a_berth(hosts: int, cells: int = 4, **more: object) -> Iterator[BenchBerth]:
 
 
 def berth_on(amqp_url: str, database_url: str, hosts: int, cells: int = 4, **more: object) -> BenchBerth:
-    """Return a berth that uses these servers, not started yet."""
+    """Return a berth, not started yet, that uses the servers at these URLs."""
     environment = of_berth(amqp_url, database_url, cells, hosts, **more)
     names = tuple(environment["BERTH_CELLS"].split(","))
     settings = Settings().having(amqp_url=amqp_url, database_url=database_url)
@@ -133,7 +133,7 @@ def berth_up(environment: dict[str, str], hosts: int = 0) -> Iterator[str]:
             while "berth is up" not in words():
                 if time.monotonic() > late:
                     raise NotClean(f"berth did not come up: {words()[-1000:]}")
-                if up.poll() is not None:  # it gives up after a minute, which a busy machine may need
+                if up.poll() is not None:  # `berth up` fails after a minute, which a busy machine may need
                     up = start()
                 time.sleep(0.1)
             yield words()

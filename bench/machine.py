@@ -1,4 +1,4 @@
-"""The machine of a benchmark run: its hardware, and its speed at the moment."""
+"""Describes the machine of a benchmark run: its hardware, and its speed at the moment."""
 
 import json
 import os

@@ -20,19 +20,19 @@ from bench.processes import memory
 from berth.loadtest import Boot, LoadPlan, mixed
 from deploy.servers import Postgres, RabbitMQ
 
-TIMES = 3.0  # the peak is offered so often
-FRONT = "build.requested"  # the queue that may grow without end is named by it
+TIMES = 3.0  # the overload is this multiple of the peak
+FRONT = "build.requested"  # part of the name of the only queue that may grow
 
 
 @dataclass(frozen=True)
 class RateSizes:
-    """The number of boots, and the rates, of the measurement."""
+    """The numbers of boots, and the rates, at which the benchmark measures."""
 
     hosts: int = 10_000
-    peak: int = 4000  # boots, to find it
-    rate: float = 1000.0  # boots a second that are to be counted on
+    peak: int = 4000  # number of boots that measure the peak
+    rate: float = 1000.0  # rate of boots per second that the latencies are measured at
     seconds: float = 8.0  # at that rate
-    overload: float = 8.0  # seconds of more than can be built
+    overload: float = 8.0  # seconds of overload
     flavors: int = 20
 
 
@@ -49,12 +49,12 @@ def measure(sizes: RateSizes) -> tuple[Figure, ...]:
 
 
 def _offered(berth: BenchBerth, sizes: RateSizes, peak: float) -> tuple[Figure, ...]:
-    able = peak * 0.9 >= sizes.rate  # so close to the peak it is the queue in front that is measured
+    able = peak * 0.9 >= sizes.rate  # near the peak, latency is mostly waiting in a queue
     rate = sizes.rate if able else peak / 2
     name = f"{sizes.rate:,.0f}/s offered" if able else "half of the peak offered"
     plan = LoadPlan(boots=max(int(rate * sizes.seconds), 1), rate=rate, flavors=mixed(sizes.flavors))
     run = berth.load(plan)
-    # Simulated agents build for 0.1 s in the mean, which is part of the time.
+    # Latency includes the build by a simulated agent, 0.1 s on average.
     return (
         Figure(f"{name}: p50 with the build", run.latency(0.5), "ms", "down"),
         Figure(f"{name}: p99 with the build", run.latency(0.99), "ms", "down"),
@@ -85,7 +85,7 @@ def _beyond(berth: BenchBerth, rabbitmq: RabbitMQ, sizes: RateSizes, peak: float
 
 
 def pace(boots: Sequence[Boot]) -> tuple[float, float, float]:
-    """Return boots per second: requested, ended while requests were published, and ended afterwards."""
+    """Return three rates of boots per second: requested, ended during the requests, and ended afterwards."""
     until = max(boot.asked for boot in boots)
     end = max(boot.ended for boot in boots)
     meanwhile = sum(boot.ended <= until for boot in boots)
@@ -111,11 +111,11 @@ async def _watched(
         try:
             return await berth.loaded(plan), longest
         finally:
-            over.set()  # a client of AMQP that is cancelled may not end
+            over.set()  # do not cancel the watcher: a cancelled AMQP client may hang
 
 
 async def _lengths(url: str, names: Sequence[str]) -> dict[str, int]:
-    """Return the depth of the queues, without deleted ones and those of other connections."""
+    """Return the number of messages in each queue, except deleted queues and those of other connections."""
     lengths: dict[str, int] = {}
     async with await aio_pika.connect(url) as connection:
         for name in names:

@@ -1,4 +1,4 @@
-"""Servers for one measurement, deleted with their data when it is over."""
+"""Starts servers for one measurement, and deletes them and their data when the measurement has ended."""
 
 import os
 import shutil
@@ -31,7 +31,7 @@ def broker_and_database() -> Iterator[tuple[str, str]]:
 
 @contextmanager
 def broker_at(url: str | None) -> Iterator[str]:
-    """Yield the address of a running broker; without one, start a broker."""
+    """Yield the URL of the given broker, or of a new one if no URL is given."""
     if url:
         yield url
         return

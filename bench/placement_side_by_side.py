@@ -44,7 +44,7 @@ NESTED = (
 CLIENTS = 32
 FEW, MANY, TREES = 1_000, 10_000, 1_000
 
-# what is measured → unit, how many times as good berth is to be, is more better?
+# figure → unit, how many times as good berth should be, whether more is better
 GOALS: Mapping[str, tuple[str, float, bool]] = {
     f"candidates, {FEW:,} flat hosts": ("ms", 20, False),
     f"candidates, {MANY:,} flat hosts": ("ms", 20, False),
@@ -58,7 +58,7 @@ FLAT_FEW, FLAT_MANY, SUBTREE, PUTS, ONE_BY_ONE, BULK = GOALS
 
 @dataclass(frozen=True)
 class FlatHost:
-    """A provider with its inventories."""
+    """A resource provider to create, with its inventories and, in a tree, its parent."""
 
     name: str
     parent: str | None = None
@@ -86,7 +86,7 @@ def show(what: str) -> None:
 
 
 class Side:
-    """One of the two servers while it is measured."""
+    """Measures one of the two servers, OpenStack Placement or berth, and stores its figures."""
 
     def __init__(self, kind: Kind, base: str, database_url: str, seconds: float) -> None:
         self.kind = kind
@@ -110,7 +110,7 @@ class Side:
 
     async def measure_bulk(self) -> None:
         if self.kind == "placement":
-            self.figures[BULK] = self.figures[ONE_BY_ONE]  # there is no other way
+            self.figures[BULK] = self.figures[ONE_BY_ONE]  # OpenStack Placement has no bulk load
             return
         hosts = flat(0, MANY)
         begun = monotonic()
@@ -118,8 +118,8 @@ class Side:
         self.figures[BULK] = len(hosts) / (monotonic() - begun)
 
     async def one_by_one(self, hosts: Iterable[FlatHost]) -> float:
-        """Return how many providers per second one client creates as a compute service does: the provider,
-        then its inventories.
+        """Return how many hosts per second one client creates as a compute service does: provider, then
+        inventories.
         """
         begun = monotonic()
         made = 0
@@ -132,7 +132,7 @@ class Side:
         return made / (monotonic() - begun)
 
     async def latency(self, path: str, expected: int) -> float:
-        """Return the median latency in milliseconds of one client's sequential requests."""
+        """Return the median latency, in milliseconds, of a client that sends one request after the other."""
         taken: list[float] = []
         body = await self.client.must("GET", path)  # warm
         found = len(json.loads(body)["allocation_requests"])
@@ -146,7 +146,7 @@ class Side:
         return statistics.median(taken)
 
     async def puts(self, hosts: list[FlatHost]) -> float:
-        """Return the allocations per second, each by a new consumer on a random host."""
+        """Return how many allocations per second are written, each for a new consumer on a random host."""
         chance = random.Random(1)
         made = 0
         stopped = False
@@ -176,7 +176,7 @@ class Side:
         return rate
 
     async def fill(self, hosts: list[FlatHost]) -> None:
-        """Create the hosts as fast as possible; this is not measured."""
+        """Create the hosts that the measurement needs, as fast as possible; this is not measured."""
         if self.kind == "berth":
             await self.bulk(hosts)
         else:
@@ -201,7 +201,7 @@ def _load(host: FlatHost) -> dict[str, Any]:
 
 
 async def insert(database_url: str, hosts: list[FlatHost]) -> None:
-    """Put providers and inventories into OpenStack Placement's own tables."""
+    """Insert providers and inventories directly into OpenStack Placement's tables."""
     connection = await asyncpg.connect(database_url.replace("+asyncpg", ""))
     try:
         classes = dict(await connection.fetch("SELECT name, id FROM resource_classes"))
@@ -235,7 +235,7 @@ async def insert(database_url: str, hosts: list[FlatHost]) -> None:
 
 @asynccontextmanager
 async def side(kind: Kind, directory: Path, seconds: float) -> AsyncIterator[Side]:
-    """Run one server with a new PostgreSQL database."""
+    """Run OpenStack Placement or berth with a new PostgreSQL, and yield the object that measures it."""
     with Postgres(directory / "postgres") as postgres:
         home = directory / kind
         made = (

@@ -1,4 +1,4 @@
-"""The processes of a benchmark as the system reports them: processor time by type, and memory."""
+"""Measures the processes of a benchmark through the operating system: processor time by type, and memory."""
 
 import os
 from collections import defaultdict
@@ -15,7 +15,7 @@ ProcessorTime = dict[tuple[int, str], float]  # process id and kind → seconds
 
 
 def share_of(before: ProcessorTime, after: ProcessorTime, boots: int) -> defaultdict[str, float]:
-    """Return the processor time per boot in milliseconds, by kind of process."""
+    """Return the processor time per boot in milliseconds, by type of process."""
     cost: defaultdict[str, float] = defaultdict(float)
     for process, seconds in after.items():
         cost[process[1]] += (seconds - before.get(process, 0.0)) * 1000 / boots
@@ -23,14 +23,12 @@ def share_of(before: ProcessorTime, after: ProcessorTime, boots: int) -> default
 
 
 def in_all(cost: Mapping[str, float]) -> float:
-    """Return the sum of the processor time of all processes of berth and its servers."""
+    """Return the total processor time of berth's workers and servers, without the measuring processes."""
     return sum(spent for name, spent in cost.items() if name not in BESIDE)
 
 
 def processor_time() -> ProcessorTime:
-    """Return the processor seconds that the workers, the broker, the database and this process have used so
-    far.
-    """
+    """Return the processor seconds used so far by each worker, the broker, the database and this process."""
     ours: ProcessorTime = {}
     for pid, command in _family().items():
         try:
@@ -48,7 +46,7 @@ def processor_seconds(pid: int) -> float:
 
 
 def memory(line: str = "VmRSS") -> dict[str, float]:
-    """Return the memory in megabytes of the largest worker of each kind; the line VmHWM gives the peak."""
+    """Return the memory in megabytes of the largest worker of each type; the line VmHWM gives the peak."""
     largest: dict[str, float] = {}
     for pid, command in _family().items():
         worker = kind(pid, command)
@@ -64,7 +62,7 @@ def memory(line: str = "VmRSS") -> dict[str, float]:
 
 
 def kind(pid: int, command: str) -> str:
-    """Return the kind of a process, by its command line."""
+    """Return the type of a process, such as a worker or a server, from its command line."""
     if pid == os.getpid():
         return "load"
     if any(word in command for word in ("beam", "epmd", "erl_child_setup", "inet_gethost", "rabbit_disk")):
@@ -80,7 +78,7 @@ def kind(pid: int, command: str) -> str:
 
 
 def _family() -> dict[int, str]:
-    """Return process id → command line of this process and all its descendants."""
+    """Return the command lines, by process id, of this process and of all its descendants."""
     children: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():

@@ -1,10 +1,10 @@
-"""A scheduler's replica of placement's index: time to load it, its memory, and the cost of following changes.
+"""Measures a scheduler's replica of placement's index: time to load it, its memory, and the cost of changes.
 
     python -m bench.replica [--hosts 10000,100000] [--claims 20000]
 
 PostgreSQL, RabbitMQ, one placement worker and the replica, each a process. The hosts are flat and equal, in
-several cells, with different usages. RSS is the growth of the replica's process; following is its processor
-time per claim.
+several cells, with different usages. RSS is the growth of the replica's process; the cost of changes is its
+processor time per claim.
 """
 
 import argparse
@@ -36,14 +36,14 @@ from bus.sql.migrations import migrate
 from placement_worker import BusReader, Placement, replica
 
 TRAITS = 12
-A_ORDER = 100  # claims that are on their way together
+A_ORDER = 100  # claims in one message
 STOCK = (("VCPU", 64, 0, 4.0), ("MEMORY_MB", 262_144, 4096, 1.0), ("DISK_GB", 2000, 0, 1.0))
 ASKED = {"VCPU": 1, "MEMORY_MB": 1}
 UUID = "lpad(to_hex(n), 8, '0') || '-0000-4000-8000-' || lpad(to_hex(n), 12, '0')"
 
 
 async def fill(url: str, hosts: int) -> None:
-    """Write hosts into placement's database as reports would."""
+    """Insert hosts into placement's database as agents' reports would."""
     database = Database(url, namespace="placement")
     await migrate(database, "placement_worker")
     await Placement(database, Clock()).start()
@@ -146,7 +146,7 @@ async def answering(url: str) -> None:
 
 
 async def claim(url: str, hosts: int, claims: int) -> int:
-    """Claim resources on many hosts; return the number of the last change."""
+    """Claim resources on many hosts; return the change number of the last claim."""
     last = 0
     async with Bus(transport(url)) as bus:
         ask = bus.asker_of_many(topics.CLAIM, timeout=60.0)
@@ -177,9 +177,7 @@ def _uuid(number: int) -> str:
 
 
 async def follow(url: str) -> None:
-    """Run the replica's process: print the cost of loading, then that of following to a given change
-    number.
-    """
+    """Run the replica's process; print the cost of loading, and of the changes up to the given number."""
     async with Bus(transport(url)) as bus, asyncio.TaskGroup() as group:
         ask = bus.asker
         reader = BusReader(ask(topics.TREES), ask(topics.CHANGES), ask(topics.AGGREGATES), ask(topics.CELLS))

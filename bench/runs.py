@@ -1,4 +1,4 @@
-"""Stored results of benchmark runs: a file for each run, and the recorded run in the repository."""
+"""Stores the results of benchmark runs, a file for each run, and reads the recorded run in the repository."""
 
 import re
 import subprocess
@@ -14,7 +14,7 @@ KEPT = HERE / "runs"
 
 
 def keep(run: BenchRun, path: Path | None = None) -> Path:
-    """Write the run to a file, by default one named after its time and commit: a line for each figure."""
+    """Write the run to a file, a line for each figure; by default its name has the run's time and commit."""
     if path is None:
         path = KEPT / f"{run.at.replace(':', '').replace('-', '')}-{run.commit}.json"
         path.parent.mkdir(exist_ok=True)
@@ -28,7 +28,7 @@ def read(path: Path) -> BenchRun:
 
 
 def last(long: bool) -> tuple[Path, BenchRun] | None:
-    """Return the recorded run, or the newest stored one if no recorded run has these sizes."""
+    """Return the recorded run or, if it has other sizes, the newest stored run with these sizes."""
     places = [RECORDED, *sorted(KEPT.glob("*.json"), reverse=True)]
     for path in places:
         if path.exists() and (run := read(path)).long == long:
@@ -37,7 +37,7 @@ def last(long: bool) -> tuple[Path, BenchRun] | None:
 
 
 def commit() -> str:
-    """Return the commit that is measured, with a plus if there are uncommitted changes."""
+    """Return the git commit that is measured, with a plus sign if there are uncommitted changes."""
     try:
         short = _git("rev-parse", "--short=10", "HEAD")
         changed = _git("status", "--porcelain", "--untracked-files=no")

@@ -1,9 +1,9 @@
-"""Several configurations one after another: more processes of a kind, more cells, or the other kind of queue.
+"""Compares configurations: more processes of a worker, more cells, or the other queue type.
 
     python -m bench.scaling [--boots 6000] [--hosts 10000] [schedulers placements conductors agents cells ...]
 
-Real services, durable, every worker a process, a mix of flavors. The first line of each kind is the same
-configuration, measured again, which shows the noise.
+Each worker is a process, and flavors are mixed. The first line of each comparison measures the same, usual
+configuration again; the differences between these lines are noise.
 """
 
 import argparse
@@ -21,16 +21,16 @@ CELLS = 4
 
 @dataclass(frozen=True)
 class Variant:
-    """A configuration to measure, as the difference to the usual one."""
+    """A configuration to measure, given by its differences from the usual one."""
 
     name: str
     cells: int = CELLS
     settings: dict[str, Any] = field(default_factory=dict)
-    in_parallel: tuple[str, ...] = ()  # workers that run once more, by their arguments of `berth run`
+    in_parallel: tuple[str, ...] = ()  # additional workers, as arguments of `berth run`
 
 
 def _times(worker: str, several: int) -> Variant:
-    """Return the variant with this number of a worker, in each cell if it belongs to cells."""
+    """Return the configuration with this number of processes of a worker (of a conductor: in each cell)."""
     names = [f"c{index}" for index in range(1, CELLS + 1)]
     commands = [f"{worker} --cell {cell}" for cell in names] if worker == "conductor" else [worker]
     in_parallel = tuple(command for command in commands for _ in range(several - 1))

@@ -1,9 +1,8 @@
-"""Several schedulers at work: how often a claim is refused because of another scheduler, and the cost of
-that.
+"""Measures how many claims are refused because of another scheduler, and the cost of the refusals.
 
-Real services, durable, every worker a process: RabbitMQ, PostgreSQL, 1, 2 and 4 schedulers; spreading (the
-default) and packing, which sends all of them to the same host. p99 is from request to end and includes the
-simulated build, 0.1 s on average.
+Each worker is a process. There are 1, 2 and 4 schedulers, which spread instances (the default), or pack them:
+then all schedulers choose the same host. p99 is the time from a request to the end of its build and includes
+the simulated build, 0.1 s on average.
 """
 
 import argparse
@@ -68,9 +67,7 @@ def main() -> None:
 def _run(
     arguments: argparse.Namespace, weighers: dict[str, float], several: int
 ) -> tuple[dict[str, Any], defaultdict[str, float], defaultdict[str, float]]:
-    """Run one load on new servers. Return the result, processor time per boot, and the schedulers'
-    counters.
-    """
+    """Run one load on new servers; return its result, processor time per boot, and schedulers' counters."""
     with ExitStack() as stack:
         amqp_url, database_url = stack.enter_context(broker_and_database())
         environment = of_berth(
@@ -100,7 +97,7 @@ def _run(
 
 
 def _counted(ports: Sequence[int]) -> defaultdict[str, float]:
-    """Return all metrics of the processes, summed by name, and by name and labels."""
+    """Return the sum of each metric over all processes, by name, and by name with labels."""
     counted: defaultdict[str, float] = defaultdict(float)
     for port in ports:
         with urlopen(f"http://127.0.0.1:{port}/metrics") as page:

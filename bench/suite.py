@@ -1,4 +1,4 @@
-"""The benchmarks of `make bench`, by name, each with its duration and its figures.
+"""Lists the benchmarks of `make bench` by name, with their durations, and measures their figures.
 
 Each starts new servers, so a benchmark that runs alone has the same figures as in the suite.
 """
@@ -17,29 +17,29 @@ from berth.loadtest import MIX, LoadPlan, mixed
 from scheduler_worker.dependencies import REQUESTS_AT_ONCE
 
 Figures = tuple[Figure, ...]
-_WARM = 1000  # boots before any is measured: what is loaded once is loaded
+_WARM = 1000  # boots before the measurement, which load code and caches
 
 
 @dataclass(frozen=True)
 class BenchSizes:
-    """Sizes of all benchmarks."""
+    """The numbers of hosts, boots and other objects that each benchmark uses."""
 
     hosts: int = 10_000
     other_hosts: tuple[int, ...] = (1000,)  # hosts of virtual machines at the same time
-    boots: int = 5000  # in a run
+    boots: int = 5000  # boots of one run
     runs: int = 3
     flavors: int = MIX
     one_by_one: int = 300
     embedded: int = 3000
     embedded_hosts: int = 1000
     decisions: int = 20_000
-    seconds: float = 4.0  # at a door
-    rate: float = 1000.0  # boots a second to be counted on
-    offered: float = 8.0  # seconds of a rate
+    seconds: float = 4.0  # seconds of each measurement of claims
+    rate: float = 1000.0  # boots per second at which latencies are measured
+    offered: float = 8.0  # seconds at each rate
     backlog: int = 20_000
-    nodes: int = 10_000  # of Ironic
-    events: float = 12.0  # seconds of Ironic's
-    boots_beside: float = 300.0  # of virtual machines a second
+    nodes: int = 10_000  # nodes of the simulated Ironic
+    events: float = 12.0  # seconds of events from Ironic
+    boots_beside: float = 300.0  # boots of virtual machines per second at the same time
     hosts_beside: int = 1000  # hosts of virtual machines for them
 
 
@@ -57,10 +57,10 @@ LONG = replace(
 
 @dataclass(frozen=True)
 class Benchmark:
-    """One of the suite."""
+    """A benchmark of the suite: its description, its usual duration, and the function that measures."""
 
     says: str
-    seconds: float  # on two quiet cores
+    seconds: float  # expected duration on two idle cores
     measure: Callable[[BenchSizes], Figures]
 
 
@@ -86,9 +86,7 @@ def _rest(figure: Figure) -> tuple[float, str, Any, Any]:
 
 
 def _boots(sizes: BenchSizes, hosts: int, flavors: int) -> Figures:
-    """Run loads on one berth, with as many concurrent boots as the window allows; one in ten attempts
-    fails.
-    """
+    """Run loads on one berth, with the largest number of concurrent boots; one in ten attempts fails."""
     with a_berth(hosts, fail=0.1) as berth:
         berth.load(LoadPlan(boots=min(_WARM, sizes.boots), flavors=mixed(flavors)))
         runs = [
@@ -105,9 +103,7 @@ def _boots(sizes: BenchSizes, hosts: int, flavors: int) -> Figures:
 
 
 def processor(runs: Sequence[LoadedBoots]) -> Figures:
-    """Return the processor time per boot in milliseconds: the total, and each kind of process, the most
-    expensive first.
-    """
+    """Return the processor time per boot in milliseconds: the total, then by type of process."""
     cost = middle_of([run.cost for run in runs])
     dearest = sorted((name for name in cost if name not in BESIDE), key=lambda name: -cost[name])
     return (
@@ -117,7 +113,7 @@ def processor(runs: Sequence[LoadedBoots]) -> Figures:
 
 
 def idle(sizes: BenchSizes) -> Figures:
-    """Boot one instance after the other; hosts build without delay."""
+    """Measure the latency of boots one after the other, on hosts that build without delay."""
     with a_berth(sizes.hosts, build_time="constant:0") as berth:
         berth.load(LoadPlan(boots=50, window=1, flavors=mixed(sizes.flavors)))
         run = berth.load(LoadPlan(boots=sizes.one_by_one, window=1, flavors=mixed(sizes.flavors)))

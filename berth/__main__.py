@@ -1,4 +1,4 @@
-"""`berth`: every command, put together."""
+"""The command `berth`: assembles all commands from the modules of `berth.commands`."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The users of a RabbitMQ and their permissions, set through its management API or by rabbitmqctl."""
+"""Administers RabbitMQ's users and their permissions, through its management API or by rabbitmqctl."""
 
 import asyncio
 import re
@@ -17,24 +17,24 @@ from bus.errors import BrokerRefused, Unavailable
 from bus.masking import masked
 
 _SECONDS = 30.0
-_POLL_SECONDS = 2.0  # for a management API that may not be there
+_POLL_SECONDS = 2.0  # for an answer of a management API that may not exist
 # messages of rabbitmqctl for a missing object
 _NOT_THERE = re.compile("does not exist|not[ _]found|no_such_user", re.IGNORECASE)
 _HERE = ("127.0.0.1", "::1", "localhost")
 
 
 def management_url(amqp_url: str) -> str:
-    """Return the usual URL of the management API of a RabbitMQ."""
+    """Return the default URL of a RabbitMQ's management API, derived from its AMQP URL."""
     parts = urlsplit(amqp_url)
     scheme, port = {"amqp": ("http", 15672), "amqps": ("https", 15671)}[parts.scheme]
     return f"{scheme}://{parts.hostname}:{port}"
 
 
 class Management:
-    """The administration of RabbitMQ's users through the management API; operations may be repeated."""
+    """Administers RabbitMQ's users through the management API. Each operation may be repeated."""
 
     def __init__(self, url: str, amqp_url: str) -> None:
-        """Use the user of the AMQP URL if the management URL has no user."""
+        """Take user and password from the AMQP URL if the management URL has none."""
         parts, known = urlsplit(url), urlsplit(amqp_url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise BadSetting(f"--management {masked(url)}: must look like http://user:password@host:15672")
@@ -58,11 +58,11 @@ class Management:
         return {user["name"] for user in await self._call("GET", "users")}
 
     async def take(self, definitions: Mapping[str, Any]) -> None:
-        """Create or change the users, permissions and policies in RabbitMQ's format of definitions."""
+        """Import definitions in RabbitMQ's format: creates or changes users, permissions and policies."""
         await self._call("POST", "definitions", definitions)
 
     async def drop(self, user: str, *policies: str) -> None:
-        """Delete a user, which closes its connections, and policies."""
+        """Delete a user, which closes its connections, and delete the named policies."""
         await self._call("DELETE", f"users/{quote(user, safe='')}")
         for policy in policies:
             await self._call("DELETE", f"policies/{quote(self._vhost, safe='')}/{quote(policy, safe='')}")
@@ -89,7 +89,7 @@ class Management:
 
 
 class Rabbitmqctl:
-    """The administration of RabbitMQ's users by the command rabbitmqctl, on the broker's machine."""
+    """Administers RabbitMQ's users by the command rabbitmqctl, which runs on the broker's machine."""
 
     def __init__(self, command: str, amqp_url: str) -> None:
         self.by = self._command = command
@@ -99,12 +99,12 @@ class Rabbitmqctl:
         return {user["user"] for user in await self._listed("list_users")}
 
     async def take(self, definitions: Mapping[str, Any]) -> None:
-        await self._run("import_definitions", given=msgspec.json.encode(definitions))  # by way of no file
+        await self._run("import_definitions", given=msgspec.json.encode(definitions))  # on standard input
 
     async def drop(self, user: str, *policies: str) -> None:
         ends = [self._end("delete_user", user)]
         ends += [self._end("clear_policy", "-p", self._vhost, policy) for policy in policies]
-        for problem in await asyncio.gather(*ends, return_exceptions=True):  # neither is left running
+        for problem in await asyncio.gather(*ends, return_exceptions=True):  # both must have ended
             if problem is not None:
                 raise problem
 
@@ -151,7 +151,7 @@ BrokerUsers = Management | Rabbitmqctl
 
 
 async def broker_users(amqp_url: str, management: str, rabbitmqctl: str) -> BrokerUsers:
-    """Return the named administration tool, or the usual management API, or this machine's rabbitmqctl."""
+    """Return the named tool for RabbitMQ's users; by default the management API, or else rabbitmqctl."""
     if rabbitmqctl:
         return Rabbitmqctl(rabbitmqctl, amqp_url)
     if management:

@@ -26,7 +26,7 @@ class CellFile:
 
 
 def read_cell_file(path: Path, cell: str) -> CellFile | None:
-    """Return the secrets in a cell's file, None without a file. Raise BadSetting for another cell's file."""
+    """Return the secrets in a cell's settings file; None without a file; or raise BadSetting."""
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -39,7 +39,7 @@ def read_cell_file(path: Path, cell: str) -> CellFile | None:
 
 
 def write_cell_file(path: Path, cell: str, settings: Settings, has: CellFile) -> bool:
-    """Set the secrets in a cell's settings file, keep its other lines, and return whether it has changed."""
+    """Write the secrets into a cell's settings file, keep its other lines; return whether it changed."""
     secrets = {"amqp_url": has.broker} | ({"database_url": has.database} if has.database else {})
     try:
         after = before = path.read_text(encoding="utf-8")
@@ -56,7 +56,7 @@ def write_cell_file(path: Path, cell: str, settings: Settings, has: CellFile) ->
 
 
 def write_secret(path: Path, text: str) -> None:
-    """Write a file that only its owner can read, from its first byte on."""
+    """Write a file with mode 0600 atomically: other users can never read it."""
     made = path.with_name(f".{path.name}.new")
     made.unlink(missing_ok=True)
     with open(os.open(made, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
@@ -67,7 +67,7 @@ def write_secret(path: Path, text: str) -> None:
 
 
 def as_user(url: str, user: str, password: str, path: str | None = None) -> str:
-    """Return a service's URL with another user and password, and with another path if one is given."""
+    """Return a URL with its user and password replaced, and its path too if one is given."""
     parts = urlsplit(url)
     at = parts.netloc.rpartition("@")[2]
     known = f"{quote(user, safe='')}:{quote(password, safe='')}@{at}"
@@ -79,13 +79,13 @@ def vhost_of(amqp_url: str) -> str:
 
 
 def password_of(url: str, user: str) -> str:
-    """Return the password in a URL; empty if the URL names another user."""
+    """Return the password in a URL, or an empty text if the URL names another user."""
     parts = urlsplit(url)
     return unquote(parts.password or "") if unquote(parts.username or "") == user else ""
 
 
 def _with(text: str, name: str, value: Any) -> str:
-    """Return the text of a settings file with this setting added before the first table header."""
+    """Return the text of a settings file with a setting changed, or added as the first line."""
     assignment = re.compile(rf"^{name}\s*=.*$", re.MULTILINE)
     if assignment.search(text):
         return assignment.sub(lambda _: _line(name, value).rstrip(), text, count=1)

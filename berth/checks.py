@@ -1,4 +1,4 @@
-"""Checks settings: ranges, choices, addresses, names, and combinations."""
+"""Checks each setting's range, choices, address or names, and combinations of settings."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from bus.masking import masked
 if TYPE_CHECKING:
     from berth.choice import Refuse
 
-# What may follow the ? of a PostgreSQL's URL: what its driver takes and berth does not set itself.
+# Options in a PostgreSQL URL: those of its driver that berth does not set itself.
 DATABASE_PARAMETERS = frozenset(
     {"gsslib", "host", "krbsrvname", "passfile", "password", "port", "prepared_statement_cache_size",
      "service", "servicefile", "ssl", "sslcert", "sslkey", "sslmode", "sslrootcert", "target_session_attrs",
@@ -62,7 +62,7 @@ _CHOICES = {
 
 
 def check(settings: Settings, given: Mapping[str, Any], origins: Mapping[str, str]) -> None:
-    """Raise `BadSetting` for the first unusable setting; `given` are the settings given explicitly."""
+    """Raise `BadSetting` for the first setting that cannot be used; `given` are settings that a user set."""
     values = {**by_name(settings), **given}
 
     def refuse(name: str, why: str) -> None:
@@ -161,7 +161,7 @@ def _check_addresses(values: Mapping[str, Any], refuse: Refuse) -> None:
 
 
 def _check_files(url: str, named: tuple[str, ...], name: str, refuse: Refuse) -> None:
-    """Refuse an unreadable certificate file; later it would look like an unreachable server."""
+    """Refuse a certificate file that cannot be read: it would later look like an unreachable server."""
     for option, path in parse_qsl(urlsplit(url).query):
         if option in named and not os.access(path, os.R_OK):
             refuse(name, f"{option}={path}: there is no such file, or it cannot be read")
@@ -276,7 +276,7 @@ def is_loopback(host: str) -> bool:
 
 
 def _check_names(settings: Settings, refuse: Refuse) -> None:
-    """Check filters, weighers and aliases that were given explicitly: their parsers load slowly."""
+    """Check filters, weighers and the simulator unless they are the defaults: the parsers load slowly."""
     parsed = attrgetter("build_time", "move_time", "drivers", "machines", "provider_config")
     if parsed(settings.compute) != parsed(SimulatorSettings()):
         _check_simulation(settings.compute, refuse)

@@ -1,4 +1,4 @@
-"""The scheduler's configuration from the settings: filters and weighers, and how requests are read."""
+"""Converts settings to the scheduler's configuration: filters, weighers, and options for reading requests."""
 
 import importlib
 import re
@@ -12,7 +12,7 @@ Refuse = Callable[[str, str], None]  # the name of a setting, and what is wrong 
 
 
 def policy(settings: Settings) -> ChoicePolicy:
-    """Return the filters and weighers that the settings enable, or raise BadSetting."""
+    """Return the filters and weighers that the settings enable; raise BadSetting for a wrong setting."""
 
     def refuse(name: str, why: str) -> NoReturn:
         raise BadSetting(f"{name} = {by_name(settings)[name]!r}: {why}")
@@ -21,7 +21,7 @@ def policy(settings: Settings) -> ChoicePolicy:
 
 
 def chosen(settings: Settings, refuse: Refuse) -> ChoicePolicy:
-    """Return the enabled filters and weighers; call `refuse` with the name of a wrong setting."""
+    """Return the filters and weighers that the settings enable; call `refuse` for each wrong setting."""
     wanted = settings.scheduler
     custom: dict[str, Callable[..., Any]] = {}
     for name, functions in (("scheduler_filters", wanted.filters), ("scheduler_weighers", wanted.weighers)):
@@ -66,7 +66,7 @@ def rule_options(settings: Settings) -> dict[str, dict[str, Any]]:
 
 
 def extension_functions(names: Iterable[str]) -> dict[str, Callable[..., Any]]:
-    """Return an operator's own filters and weighers, from names of the form `module:function`."""
+    """Import an operator's filters and weighers from names of the form `module:function`."""
     return {name: _function(name) for name in names if ":" in name}
 
 
@@ -92,7 +92,7 @@ _READ_UNSCOPED = {
 
 
 def request_options(settings: Settings) -> RequestOptions:
-    """Return the options for reading requests, from checked settings."""
+    """Return the options with which a scheduler reads requests, from settings that were checked before."""
     requests, rules = settings.requests, settings.scheduler.filters
     return RequestOptions(
         pci_aliases=pci_aliases(requests.pci_aliases),
@@ -108,7 +108,7 @@ def request_options(settings: Settings) -> RequestOptions:
 
 
 def pci_aliases(texts: Mapping[str, str]) -> dict[str, PciAlias]:
-    """Parse aliases such as `gpu = "CUSTOM_GPU CUSTOM_HBM numa=required"`: class, traits, NUMA affinity."""
+    """Parse PCI aliases like `gpu = "CUSTOM_GPU CUSTOM_HBM numa=required"`: class, traits, NUMA affinity."""
     return {name: _alias(name, value) for name, value in texts.items()}
 
 

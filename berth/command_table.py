@@ -1,4 +1,4 @@
-"""Lists every command with its exit codes and JSON support, for docs/commands.md."""
+"""Makes the table of all commands for docs/commands.md, with their exit codes and JSON support."""
 
 import inspect
 import re

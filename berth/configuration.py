@@ -1,4 +1,4 @@
-"""Reads settings from BERTH_ variables, a TOML file, --set and a command's options; later sources win."""
+"""Reads settings from BERTH_ variables, a TOML file, --set and options; the last source with a value wins."""
 
 import os
 import tomllib
@@ -25,7 +25,7 @@ _OF_A_CELL = {"broker": "cell_amqp_urls", "database": "cell_database_urls", "fer
 
 @dataclass(frozen=True)
 class Effective:
-    """The settings in force, and where each came from."""
+    """The settings in force, and the source of each."""
 
     settings: Settings
     origins: dict[str, str] = field(default_factory=dict)
@@ -39,7 +39,7 @@ def read(
     file: Path | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> Effective:
-    """Return the settings of the environment, a file, `sets` and a command's options; later sources win."""
+    """Read settings from the environment, a file, `sets` and `flags`; the last source with a value wins."""
     environment = os.environ if environment is None else environment
     if environment.get(EFFECTIVE_ENV):
         return _inherited(environment[EFFECTIVE_ENV])
@@ -76,7 +76,7 @@ def read(
 
 
 def _inherited(given: str) -> Effective:
-    """Return the settings that a supervisor passes to its workers, complete and already checked."""
+    """Decode the complete and checked settings that a supervisor passes to its workers."""
     try:
         settings = msgspec.json.decode(given, type=Settings)
     except msgspec.DecodeError as problem:
@@ -91,7 +91,7 @@ def _unknown(environment: Mapping[str, str]) -> set[str]:
 
 
 def _from_environment(environment: Mapping[str, str]) -> list[tuple[str, str, str]]:
-    """Return the settings of variables BERTH_NAME=value, or BERTH_NAME_FILE=path, unless they are empty."""
+    """Return the settings in variables BERTH_NAME=value or BERTH_NAME_FILE=path; ignore empty variables."""
     found = []
     for name in KINDS:
         key = ENV_PREFIX + name.upper()
@@ -119,7 +119,7 @@ def _from_file(named: Path | None) -> dict[str, Any]:
 
 
 def _flatten_simulator(values: dict[str, Any], path: str) -> None:
-    """Replace the table [simulator] by its settings."""
+    """Move the settings in the table [simulator] to the top level; raise BadSetting for unknown names."""
     if misplaced := sorted(SIMULATOR & values.keys()):
         raise BadSetting(f"{path}: {misplaced[0]} is a setting of the simulator: put it below [simulator]")
     table = values.pop("simulator", {})
@@ -132,7 +132,7 @@ def _flatten_simulator(values: dict[str, Any], path: str) -> None:
 
 
 def _spread_tables_of_cells(values: dict[str, Any], path: str) -> set[str]:
-    """Add the values of tables [cells.NAME] to `values` by setting, and return the cells with a table."""
+    """Convert the tables [cells.NAME] in `values` to settings by cell; return the names of these cells."""
     tables = values.get("cells")
     if not isinstance(tables, dict):
         return set()
@@ -182,7 +182,7 @@ def _converted(name: str, value: Any, origin: str) -> Any:
 
 
 def _tables(text: str, bad: BadSetting) -> Any:
-    """Parse a table such as `io_ops.max_io_ops_per_host=4, ...`, or JSON if a value is a list or a table."""
+    """Parse tables in the form `io_ops.max_io_ops_per_host=4, ...`, or in JSON if a value is a list."""
     if text.lstrip().startswith("{"):
         try:
             return msgspec.json.decode(text)

@@ -1,4 +1,4 @@
-"""Access to the control room: the users, roles and policy of the Placement API."""
+"""Connects the control room to the users, roles and policy of the Placement API."""
 
 import asyncio
 import logging
@@ -30,9 +30,9 @@ CHECK_SECONDS = 30.0  # between two checks of the Keystone tokens of open sessio
 async def opened_access(
     settings: Settings, clock: Clock, tasks: BackgroundTasks
 ) -> AsyncIterator[AccessRules]:
-    """Yield the users and the policy of the Placement API.
+    """Yield the control room's access rules, made from the tokens and the policy of the Placement API.
 
-    With neither tokens nor Keystone every client may read, and may sign in with any name, as in that API.
+    Without tokens and Keystone every client may read, and may sign in with any name.
     """
     tokens, rules = tokens_of(settings, clock), policy_of(settings)
 
@@ -73,7 +73,7 @@ async def opened_access(
 
 
 class KeystoneSession:
-    """The credential of a user who signed in through Keystone, until the token expires or is revoked."""
+    """The credential of a Keystone user, valid until the token expires or is revoked."""
 
     def __init__(self, token: str, identity: Identity | None, clock: Clock) -> None:
         self.token = token
@@ -88,8 +88,8 @@ class KeystoneSession:
 class KeystoneSignIn:
     """Signs users in with a password or an application credential of Keystone, or by single sign-on.
 
-    The tokens of open sessions are checked once a minute: a revoked one ends its session. While Keystone is
-    away, sessions continue until their tokens expire.
+    The tokens of open sessions are checked every 30 s; a session ends at most 90 s after its token was
+    revoked. While Keystone is unreachable, sessions last until their tokens expire.
     """
 
     def __init__(self, tokens: KeystoneTokens, clock: Clock) -> None:
@@ -139,7 +139,7 @@ class KeystoneSignIn:
 
 
 def _visitor(found: Identity | None) -> Visitor | None:
-    """Return the user of a token; None also for a name with control characters: names are logged."""
+    """Return the user of a token; None if the name, which is logged, has control characters."""
     if found is None or not (name := found.name or found.user).isprintable():
         return None
     return Visitor(name, found.project, found.roles)

@@ -1,4 +1,4 @@
-"""Bare-metal nodes for the control room: Ironic's state and placement's state."""
+"""Reads bare-metal nodes for the control room from Ironic and from placement."""
 
 import asyncio
 from collections import defaultdict
@@ -20,7 +20,7 @@ if TYPE_CHECKING:  # HTTP clients load slowly
     from ironic_sync import IronicApi
     from ironic_sync.survey import SurveyedNode
 
-SECONDS = 90.0  # reading all of them may take
+SECONDS = 90.0  # limit for reading all nodes
 _A_QUESTION = 200
 _PARTS: Final = ("inventories", "traits", "owner")
 _ALSO = ("last_error", "maintenance_reason")
@@ -28,7 +28,7 @@ Raw = dict[str, Any]
 
 
 class _Remembering:
-    """A client of Ironic's API that keeps the last answer for each node."""
+    """Wraps a client of Ironic's API and stores the last answer about each node."""
 
     def __init__(self, api: "IronicApi") -> None:
         self._api = api
@@ -47,7 +47,7 @@ class _Remembering:
 
 
 async def metal(settings: Settings, bus: Bus, nodes: Sequence[str] | None = None) -> MetalNodes:
-    """Return all bare-metal nodes, or the named ones; the problem of an unreadable source is included."""
+    """Return all bare-metal nodes, or the nodes with these ids; the result names a source that failed."""
     now = bus.clock.now()
     read = _both_sides if settings.ironic.is_read else _placed_alone
     try:
@@ -122,7 +122,7 @@ async def _placed_alone(settings: Settings, bus: Bus, now: float, wanted: Sequen
 
 
 def _is_node(provider: Provider) -> bool:
-    """Return whether a provider has one unit of one custom resource class, as bare-metal nodes have."""
+    """Return whether a provider has exactly one unit of one custom resource class, like a bare-metal node."""
     has = provider.inventories
     return (
         provider.parent is None
@@ -132,7 +132,7 @@ def _is_node(provider: Provider) -> bool:
 
 
 async def _holders(bus: Bus, placed: Mapping[str, Provider]) -> dict[str, str]:
-    """Return the consumer that holds each node."""
+    """Return the id of the consumer with allocations on each node."""
     used = [uuid for uuid, provider in placed.items() if any(provider.used.values())]
     found: dict[str, str] = {}
     for asked in portions(used, _A_QUESTION):

@@ -1,4 +1,4 @@
-"""Operations of the control room: the same as those of the command line."""
+"""The operations on the control room's pages, which do the same as the commands."""
 
 import asyncio
 import logging
@@ -34,12 +34,12 @@ from control_room.queries import NO_ANSWER, DrainProgress
 
 log = logging.getLogger(__name__)
 
-_REMEMBERED = 200  # drains that are over
+_REMEMBERED = 200  # ended drains of which the progress is still shown
 _TROUBLE = (OperationRefused, BadSetting, *NO_ANSWER)
 
 
 class ControlRoomActions:
-    """Operations on hosts, moves and waiting requests; each raises OperationRefused if it was not done."""
+    """Executes operations on hosts, moves and waiting requests; each raises OperationRefused if it fails."""
 
     def __init__(self, bus: Bus) -> None:
         self._bus = bus
@@ -61,7 +61,7 @@ class ControlRoomActions:
             return state
 
     async def steer(self, stands: MoveStands, to: str) -> str:
-        """Return the answer of a cell to a control message for a move: accepted, or why not."""
+        """Send a control message for a move and return its phase; raise OperationRefused if it is refused."""
         with operations_refused():
             async with steering(self._bus, stands, cast(Steering, to), MoveListener()) as (_, answer):
                 steered = answer.result() if answer.done() else None
@@ -81,7 +81,7 @@ class ControlRoomActions:
 
 @contextmanager
 def operations_refused() -> Iterator[None]:
-    """Convert every refusal, wrong option and missing answer within the block to OperationRefused."""
+    """Convert refusals, wrong options and missing answers in the block to OperationRefused."""
     try:
         yield
     except _TROUBLE as problem:
@@ -94,7 +94,7 @@ def operations_refused() -> Iterator[None]:
 
 
 async def what_if_request(bus: Bus, form: WhatIfRequest) -> tuple[BuildRequested, tuple[str, ...]]:
-    """Return the what-if request of a form, and the fields without effect."""
+    """Convert a form to a what-if request; return the request, and the fields that have no effect."""
     with operations_refused():
         options = BootOptions(**vars(form))
         request = boot_request(options)
@@ -111,7 +111,7 @@ class _RunningDrain:
 
 @asynccontextmanager
 async def drains_here(bus: Bus) -> AsyncIterator["ControlRoomDrains"]:
-    """Yield the drains that run in this process; they are stopped when the block ends."""
+    """Yield the object that runs the control room's drains; the end of the block stops them."""
     async with asyncio.TaskGroup() as group:
         drains = ControlRoomDrains(bus, group)
         try:
@@ -121,7 +121,7 @@ async def drains_here(bus: Bus) -> AsyncIterator["ControlRoomDrains"]:
 
 
 class ControlRoomDrains:
-    """The drains of this control room, one for each host. They end with it; a repeated request resumes."""
+    """Runs drains in this process, one for each host; after a restart a repeated request resumes a drain."""
 
     def __init__(self, bus: Bus, group: asyncio.TaskGroup) -> None:
         self._bus = bus
@@ -153,7 +153,7 @@ class ControlRoomDrains:
         return state
 
     async def stop(self, root: str, and_open: bool) -> str:
-        """Remove the drain's cause from a host, which ends the drain; moves in progress end by themselves."""
+        """Stop a drain by removing its cause from the disabled host; moves in progress complete."""
         with operations_refused():
             host = await host_named(self._bus, root)
             if DRAIN not in causes_of(host):

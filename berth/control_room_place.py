@@ -1,4 +1,4 @@
-"""The address of the control room, chosen before its process starts."""
+"""Chooses the control room's address before its process starts."""
 
 import socket
 
@@ -22,7 +22,7 @@ def with_a_room(settings: Settings) -> Settings:
 
 
 def room_url(settings: Settings) -> str:
-    """Return the URL of the control room, or an empty string if it is not served."""
+    """Return the URL of the control room, or an empty text if the settings disable it."""
     scheme = "https" if settings.process.http_certificate else "http"
     return f"{scheme}://{settings.control_room.http}/" if settings.control_room.listens else ""
 
@@ -30,8 +30,8 @@ def room_url(settings: Settings) -> str:
 def _reserve(host: str, port: int) -> bool:
     """Reserve a free TCP port until this process ends, and return whether that was possible.
 
-    The control room binds the port later, perhaps in another process. Until then this process holds the UDP
-    port of the same number: that is atomic, so of two berths that start together one gets it.
+    The control room binds the port later, perhaps in another process. Until then this process binds the UDP
+    port of the same number. Binding is atomic, so only one of two berths that start together succeeds.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     held = socket.socket(family, socket.SOCK_DGRAM)

@@ -1,6 +1,6 @@
-"""The control room according to the settings: its queries, queues, access control and address.
+"""Assembles the control room from the settings: its queries, queues, access rules and address.
 
-The HTTP server and the pages are imported when it runs, because its table of messages does not need them.
+The HTTP server and pages are imported when the control room starts: its table of messages does not need them.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from control_room.pages.frame import PageContext
 
 QueuesOf = Callable[[Settings], Mapping[Role, Sequence[QueueSpec]]]
-AgentQueues = Callable[[str, str], Sequence[QueueSpec]]  # of an agent of a cell
+AgentQueues = Callable[[str, str], Sequence[QueueSpec]]  # (cell, agent) → the agent's queues
 
 
 def bus_operations(
@@ -72,7 +72,7 @@ def _queues(
 
 
 def operators_page(settings: Settings, bus: Bus, queues_of: QueuesOf, agent_queues: AgentQueues) -> Worker:
-    """Return the control room as a worker; `berth.wiring` passes it the tables of all workers."""
+    """Return the control room as a worker; its other arguments return the queues of all workers."""
     events = Events(bus.clock)
 
     async def serve() -> None:
@@ -100,7 +100,7 @@ def operators_page(settings: Settings, bus: Bus, queues_of: QueuesOf, agent_queu
 async def opened_pages(
     settings: Settings, bus: Bus, queries: Queries, events: Events, tables: tuple[QueuesOf, AgentQueues]
 ) -> AsyncIterator["PageContext"]:
-    """Yield the collaborators of the pages; their background tasks and drains end with the block."""
+    """Yield the objects that all pages share; the end of the block stops background tasks and drains."""
     from berth.control_room_access import opened_access
     from berth.control_room_operations import drains_here
     from control_room.pages.frame import PageContext
@@ -128,7 +128,7 @@ async def opened_pages(
 def operations(
     bus: Bus, settings: Settings, drains: Drains, queues_of: QueuesOf, agent_queues: AgentQueues
 ) -> Operations:
-    """Return the operations that the pages share with the commands."""
+    """Return the functions by which the pages do the same as the commands."""
     from berth.control_room_metal import metal
     from berth.control_room_operations import ControlRoomActions, what_if_request
     from berth.operations.boot_options import recorded_request

@@ -1,4 +1,4 @@
-"""Dead letters that go back to the queue they died in; for the command line and for the control room."""
+"""Replays dead letters, for the command line and for the control room."""
 
 from collections.abc import Callable, Collection
 
@@ -13,7 +13,7 @@ from bus.worker import cell_of
 async def replay(
     transport: Transport, clock: Clock, ids: Collection[str] | None, stays: Callable[[str], None]
 ) -> int:
-    """Send dead letters to the queues in which they failed, then delete them; call `stays` for the rest."""
+    """Publish dead letters to the queues in which they failed, and delete them; call `stays` if one stays."""
 
     async def rescue(letter: DeadLetter) -> bool:
         if letter.cell and cell_of(letter.queue) != letter.cell:

@@ -1,6 +1,4 @@
-"""Ironic, as the settings describe it; imported only if it is configured, because HTTP clients load
-slowly.
-"""
+"""Makes the workers and clients of Ironic from the settings; imported only if needed, as it loads slowly."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -20,17 +18,17 @@ from ironic_sync.agent.worker import nodes_of
 from ironic_sync.core.selection import AGENT
 
 _LEASE_TIMEOUT = 1.0  # seconds: a later answer would give little time to act
-_SELECTABLE = {  # field of a node in settings → of the selection
+_SELECTABLE = {  # name of a node's field in the settings → in the selection
     "conductor_group": "conductor_groups",
     "shard": "shards",
     "owner": "owners",
     "resource_class": "resource_classes",
 }
-_NOTIFICATIONS_KEPT = 600.0  # seconds for which a broker keeps the news of an agent that may never come back
+_NOTIFICATIONS_KEPT = 600.0  # seconds that a broker stores notifications for an absent agent
 
 
 def check(settings: Settings, refuse: Callable[[str, str], None]) -> None:
-    """Call `refuse` with the name of each wrong setting of Ironic, and the reason."""
+    """Check the settings of Ironic; call `refuse` with the name of each wrong setting, and the reason."""
     ironic = settings.ironic
     if ironic.is_heard and not ironic.news.amqp_url.startswith(("amqp://", "amqps://")):
         refuse("ironic_amqp_url", "must begin with amqp:// or amqps://")
@@ -65,11 +63,11 @@ def _check_selection(settings: Settings, refuse: Callable[[str, str], None]) -> 
         refuse("ironic_api_url", "no notification contains a node's shard: name Ironic's API")
 
 
-# The way to it
+# The connection to Ironic
 
 
 def access(settings: Settings) -> Access:
-    """Return the address and credentials of Ironic's API, after reading its certificate files."""
+    """Read the certificate files, and return the address and credentials of Ironic's API."""
     found = _access(settings)
     if found.ca_file or found.cert_file:
         try:
@@ -87,7 +85,7 @@ def _access(settings: Settings) -> Access:
 
 
 def selection(settings: Settings) -> NodeSelection:
-    """Return which of Ironic's nodes berth manages, with their cells, zones and aggregates."""
+    """Return rules that say which of Ironic's nodes berth uses, and in which cells, zones and aggregates."""
     nodes = settings.ironic.nodes
     return NodeSelection(
         **_selected(nodes.selection),
@@ -101,7 +99,7 @@ def selection(settings: Settings) -> NodeSelection:
 
 
 def _selected(selection: Iterable[str]) -> dict[str, Any]:
-    """Return the permitted values of each field of a node, from texts such as `owner=p1`."""
+    """Parse texts such as `owner=p1` to the permitted values of each field of a node."""
     found: dict[str, tuple[str, ...]] = {}
     for text in selection:
         field, _, value = text.partition("=")
@@ -115,7 +113,7 @@ def _selected(selection: Iterable[str]) -> dict[str, Any]:
 
 
 def _cells(nodes: IronicNodeSettings) -> dict[str, Any]:
-    """Return the settings' mapping of Ironic nodes to cells, without its default."""
+    """Return the configured mapping of Ironic's nodes to cells, without the entry "*" for all other nodes."""
     return {
         "cell_by": nodes.cell_by,
         "cells": {value: cell for value, cell in nodes.cells.items() if value != "*"},
@@ -123,7 +121,7 @@ def _cells(nodes: IronicNodeSettings) -> dict[str, Any]:
 
 
 def followed(settings: Settings, clock: Clock) -> FollowedIronic:
-    """Return the follower of Ironic's notifications and nodes."""
+    """Return what the ironic worker needs: the selection of nodes, notifications, and a client of the API."""
     ironic = settings.ironic
     return FollowedIronic(
         selection=selection(settings),
@@ -141,7 +139,7 @@ def _notifications(
         notifications.amqp_url,
         exchange=notifications.exchange,
         topics=notifications.topics,
-        # not the queue of another berth on the same RabbitMQ
+        # a different name for each berth on the same RabbitMQ
         queue=f"{settings.bus.exchange}.ironic_sync{receiver}",
         quorum=settings.bus.queue_type == "quorum" and kept_seconds is None,
         kept_seconds=kept_seconds,
@@ -149,11 +147,11 @@ def _notifications(
     )
 
 
-# Its workers
+# The workers for Ironic
 
 
 def sync(settings: Settings, bus: Bus) -> Worker:
-    """Return the worker that follows Ironic, or only receives node changes that tools publish."""
+    """Return the ironic worker; without an Ironic it only receives node events that tools publish."""
     if not (settings.ironic.is_heard or settings.ironic.is_read):
         return ironic_sync(skip_reserve_in_use=settings.ironic.sweeps.skip_reserve_in_use)
     ironic = followed(settings, bus.clock)
@@ -161,12 +159,12 @@ def sync(settings: Settings, bus: Bus) -> Worker:
 
 
 def agent_of(cell: str) -> str:
-    """Return the agent name of a cell's Ironic nodes if berth's own agents deploy on them."""
+    """Return the name under which berth's own agents of a cell deploy on Ironic's nodes."""
     return AGENT.format(cell=cell)
 
 
 def metal(settings: Settings, role: Role, bus: Bus) -> Worker:
-    """Return the bare-metal agent that deploys on the nodes of a cell."""
+    """Return the agent that deploys on the bare-metal nodes of a cell through Ironic."""
     cell, pool, clock, notifications = role.cell, agent_of(role.cell), bus.clock, None
     agent = role.agent or pool
     if settings.ironic.is_heard:  # every process receives all notifications, on a queue that expires after it

@@ -1,4 +1,4 @@
-"""Concurrent boots followed to their ends, for `berth demo` and `berth load`; their latencies as SVG."""
+"""Runs concurrent boots, for `berth demo` and `berth load`, and draws their latencies as SVG."""
 
 import asyncio
 import random
@@ -18,13 +18,13 @@ from bus.messages import BuildEnded, BuildRequested, BuildUnplaceable
 from bus.requests import Flavor
 from control_room.core.now import rounded_up
 
-_CHUNK = 128  # requests published together when going as fast as possible
+_CHUNK = 128  # requests published together without a fixed rate
 MIX = 20  # flavors in a load by default
 MOST_MIXED = 1000
 
 
 def mixed(flavors: int) -> tuple[Flavor, ...]:
-    """Return this many different flavors: 1 to 8 VCPUs, 512 MB to 4 GB for each VCPU, some disk."""
+    """Return `flavors` different flavors with 1 to 8 VCPUs, 512 MB to 4 GB for each VCPU, and some disk."""
     made = []
     for index in range(flavors):
         size, quarter = index % 4, index // 4
@@ -45,15 +45,15 @@ def mixed(flavors: int) -> tuple[Flavor, ...]:
 class LoadPlan:
     boots: int
     rate: float = 0.0  # boots a second; 0: as fast as the window allows
-    window: int = 2000  # boots in flight at most
-    flavors: tuple[Flavor, ...] = field(default_factory=lambda: mixed(MIX))  # one drawn for each boot
-    seed: int = 1  # of the draw
+    window: int = 2000  # largest number of boots in progress
+    flavors: tuple[Flavor, ...] = field(default_factory=lambda: mixed(MIX))  # each boot gets one at random
+    seed: int = 1  # seed of the random choice
     zone: str = ""
-    patience: float = 60.0  # give up when nothing has ended for so long
+    patience: float = 60.0  # seconds without an ended boot until the load fails
 
 
 class Boot(msgspec.Struct):
-    """One boot of a load test as its client saw it. Times are seconds since the load began."""
+    """A boot of a load test, as its client observed it. Times are seconds since the load began."""
 
     asked: float
     ended: float = 0.0
@@ -62,7 +62,7 @@ class Boot(msgspec.Struct):
     attempts: int = 0
     reason: str = ""
     ends: int = 0  # number of different ends; a repeated message does not count
-    changed: bool = False  # two ends that differ: a broken promise
+    changed: bool = False  # two different ends were received, which violates a guarantee
 
     @property
     def latency(self) -> float:
@@ -123,7 +123,7 @@ def percentile(values: Sequence[float], share: float) -> float:
 
 
 class Load:
-    """A load test in progress; `boots` may be watched while it runs."""
+    """Runs a load test; other code may read `boots` while it runs."""
 
     def __init__(self, bus: Bus, plan: LoadPlan) -> None:
         self.bus = bus
@@ -153,7 +153,7 @@ class Load:
                 group.create_task(self._on_ended(ended)),
                 group.create_task(self._on_unplaceable(unplaceable)),
                 group.create_task(self._watch(progress)),
-                group.create_task(self._ask()),  # which may wait for room, or a broker, that never comes
+                group.create_task(self._ask()),  # may wait forever for capacity or for the broker
             ]
             await self._ended.wait()
             for task in working:
@@ -164,7 +164,7 @@ class Load:
         return LoadOutcome(self.boots, seconds)
 
     async def _ask(self) -> None:
-        """Publish the build requests of the load, at a rate or with a limited number in progress."""
+        """Publish the build requests of the load, at a fixed rate or with a fixed number in progress."""
         while (left := self.plan.boots - len(self.boots)) > 0:
             if self.plan.rate:
                 due = int(self.plan.rate * self.now()) + 1 - len(self.boots)
@@ -224,7 +224,7 @@ class Load:
             self._ended.set()
 
     async def _watch(self, progress: Callable[["Load"], None]) -> None:
-        """Print the progress of the load, and end a load that no longer progresses."""
+        """Report the progress of the load, and stop the load if no boot ends for too long."""
         while True:
             progress(self)
             await asyncio.sleep(0.2)

@@ -1,6 +1,6 @@
-"""Logging: one line per event, as text or JSON, with the ids of the handled message.
+"""Logs each event as one line of text or JSON, with the ids of the message that is handled.
 
-The ids are read from that message, so `grep BUILD` over the logs of all workers shows a build's course.
+The ids are read from that message, so `grep BUILD` in the logs of all workers shows the events of a build.
 """
 
 import logging
@@ -20,13 +20,13 @@ from bus.protocol import Envelope
 _LIBRARIES = (
     "httpx", "httpcore", "aio_pika", "aiormq", "asyncio", "sqlalchemy", "aiosqlite", "alembic", "uvicorn",
 )  # fmt: skip
-_MOST = 20  # ids of a kind in a line, of many messages that are handled together
-_SHORTEST = 4  # letters of a password: a shorter one would star half of every line
+_MOST = 20  # ids of each type in a line, if many messages are handled together
+_SHORTEST = 4  # shorter passwords are not masked: they occur in ordinary words
 _KINDS = ("request", "build", "move")
 
 
 class _Body(msgspec.Struct):
-    """The fields of messages that contain ids."""
+    """The fields of a message that contain ids of requests, builds or moves."""
 
     request: Any = None
     build: Any = None
@@ -40,24 +40,24 @@ _body = msgspec.json.Decoder(_Body)
 
 
 def begin(settings: Settings, process: str = "") -> None:
-    """Configure logging to standard error."""
+    """Configure logging to standard error, with the format and level in the settings."""
     handler = logging.StreamHandler(sys.stderr)
     formatter = JsonLines if settings.process.log_format == "json" else TextLines
     handler.setFormatter(formatter(process, secrets_of(settings)))
     logging.basicConfig(level=settings.process.log_level.upper(), handlers=[handler])
-    for name in _LIBRARIES:  # they log every request and frame
+    for name in _LIBRARIES:  # these libraries log every request and frame
         logging.getLogger(name).setLevel(max(logging.WARNING, logging.root.level))
 
 
 def this_is(process: str) -> None:
-    """Set the process name that its log lines show."""
+    """Set the name of this process, which each log line contains."""
     for handler in logging.root.handlers:
         if isinstance(handler.formatter, _Lines):
             handler.formatter.process = process
 
 
 def secrets_of(settings: Settings) -> tuple[str, ...]:
-    """Return the texts in the settings that must not be logged, the longest first."""
+    """Return the texts in the settings, such as passwords, that must not be logged, the longest first."""
     found: set[str] = set()
     for cloud in filter(None, (settings.ironic.api.cloud, settings.placement.cloud)):
         from bus.openstack import secrets_of_cloud  # imports an HTTP client, which loads slowly
@@ -81,7 +81,7 @@ def _passwords(url: str) -> Iterator[str]:
 
 
 def ids_of(envelopes: Iterable[Envelope]) -> dict[str, list[str]]:
-    """Return the ids of the requests, builds and moves in messages."""
+    """Return the ids of requests, builds and moves in messages, by type."""
     found: dict[str, dict[str, None]] = {kind: {} for kind in _KINDS}
     for envelope in envelopes:
         try:
@@ -106,7 +106,7 @@ class _Lines(logging.Formatter):
         self._secrets = secrets
 
     def masked(self, text: str) -> str:
-        """Return a log line without secrets."""
+        """Return a log line in which secrets are replaced."""
         for secret in self._secrets:
             text = text.replace(secret, "****")
         return masked_text(text)
@@ -120,7 +120,7 @@ class _Lines(logging.Formatter):
 
 
 class TextLines(_Lines):
-    """Log lines as text for people; a traceback is printed over several lines."""
+    """Formats log lines as text for people; a traceback has several lines."""
 
     def format(self, record: logging.LogRecord) -> str:
         ids = ids_of(self.envelopes(record))
@@ -133,7 +133,7 @@ class TextLines(_Lines):
 
 
 class JsonLines(_Lines):
-    """Log lines as JSON for programs: one object in each line, whatever it contains."""
+    """Formats log lines as JSON for programs; each event is one line."""
 
     def format(self, record: logging.LogRecord) -> str:
         envelopes = self.envelopes(record)

@@ -1,4 +1,4 @@
-"""Metrics of a process, for Prometheus."""
+"""Defines the metrics of every process, for Prometheus."""
 
 from prometheus_client import Gauge
 

@@ -1,4 +1,4 @@
-"""Nova, as the settings describe it; imported only if it is configured."""
+"""Makes the bridge to Nova from the settings. Imported only if Nova is configured."""
 
 from collections.abc import Callable
 
@@ -18,7 +18,7 @@ from nova_bridge import (
 
 
 def check(settings: Settings, refuse: Callable[[str, str], None]) -> None:
-    """Call `refuse` with the name of each wrong setting of Nova, and the reason."""
+    """Check the settings of Nova; call `refuse` with the name of each wrong setting, and the reason."""
     nova = settings.nova
     for name, url in (("nova_amqp_url", nova.amqp_url), ("nova_fallback_amqp_url", nova.fallback_amqp_url)):
         if url and not url.startswith(("amqp://", "amqps://")):
@@ -42,7 +42,7 @@ def check(settings: Settings, refuse: Callable[[str, str], None]) -> None:
 
 
 def databases(settings: Settings, clock: Clock) -> NovaDatabases:
-    """Return the reader of Nova's databases."""
+    """Return the object that reads Nova's databases; raise BadSetting if their URLs are missing or wrong."""
     nova = settings.nova
     if not nova.database_url:
         raise BadSetting("nova_database_url is not set: it names Nova's API database")
@@ -68,7 +68,7 @@ def scheduler_address(settings: Settings) -> RpcAddress:
 
 
 def bridge(settings: Settings, bus: Bus) -> Worker:
-    """Return the worker that schedules for Nova."""
+    """Return the worker that answers Nova's scheduler RPC; raise BadSetting without nova_amqp_url."""
     nova = settings.nova
     if not nova.amqp_url:
         raise BadSetting("nova_amqp_url is not set: it names the RabbitMQ on which Nova calls its scheduler")

@@ -1,4 +1,4 @@
-"""Placement's HTTP API, as the settings describe it. Imported only if it is served: it loads slowly."""
+"""Makes the server of the Placement API from the settings. Imported only if it is needed: it loads slowly."""
 
 from collections.abc import Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, nullcontext
@@ -16,7 +16,7 @@ from placement_worker.http import KeystoneTokens, Options, access, format_refusa
 
 
 def placement_http(placement: Placement, settings: Settings) -> Callable[[], Coroutine[Any, Any, None]]:
-    """Return the function that serves the Placement API until cancelled."""
+    """Return a coroutine function that serves the Placement API until cancelled."""
     tokens = tokens_of(settings, placement.clock)
     options = Options(policy=policy_of(settings), origins=settings.placement.cors_origins)
     if tokens is not None:
@@ -46,7 +46,7 @@ Tokens = access.TokenFile | KeystoneTokens | None  # None: noauth2
 
 
 def tokens_of(settings: Settings, clock: Clock) -> Tokens:
-    """Return the tokens that the settings name, from a file or a Keystone; or raise BadSetting."""
+    """Return how the API checks tokens, with a file or with Keystone; raise BadSetting for wrong settings."""
     api = settings.placement
     try:
         if api.auth == "tokens":
@@ -61,7 +61,7 @@ def opened(tokens: Tokens) -> AbstractAsyncContextManager[Any]:
 
 
 def policy_of(settings: Settings) -> access.AccessPolicy:
-    """Return the policy of the Placement API, or raise BadSetting."""
+    """Return the policy of the Placement API; raise BadSetting for a wrong policy file."""
     api = settings.placement
     try:
         rules = access.load_policy(Path(api.policy)) if api.policy else {}

@@ -1,4 +1,4 @@
-"""Tables for documents and commands: HTTP addresses, metrics, codes of decisions, filters, settings."""
+"""Makes tables for documents and commands: HTTP addresses, metrics, reason codes, filters, settings."""
 
 import ast
 import inspect
@@ -33,7 +33,7 @@ def markdown_table(titles: Sequence[str], rows: Iterable[Sequence[object]]) -> s
 
 
 def addresses() -> list[dict[str, Any]]:
-    """Return the operations of the Placement API with their policy rules."""
+    """Return the URLs and methods of the Placement API with their versions and policy rules."""
     return [
         {
             "address": pattern,
@@ -86,7 +86,7 @@ _ENDINGS = {"counter": ("_total",), "gauge": ("",), "histogram": ("_bucket", "_s
 
 @dataclass(frozen=True)
 class Meter:
-    name: str  # as Prometheus has it; of a histogram without its _bucket, _sum and _count
+    name: str  # the name in Prometheus; for a histogram without _bucket, _sum and _count
     kind: str
     labels: tuple[str, ...]
     says: str
@@ -108,7 +108,7 @@ def meters() -> list[Meter]:
 
 
 def series() -> dict[str, frozenset[str]]:
-    """Return the names of all Prometheus series with their labels."""
+    """Return the names of all Prometheus time series, each with its labels."""
     found: dict[str, frozenset[str]] = {}
     for module in MODULES:
         for base in _of(module):
@@ -126,9 +126,9 @@ def meters_markdown() -> str:
 
 
 def _of(module: str) -> Iterator[MetricWrapperBase]:
-    """Yield the metrics of a module, in the order of its source."""
+    """Yield the metrics that a module defines, in the order of its source."""
     for value in vars(import_module(module)).values():
-        if isinstance(value, MetricWrapperBase):  # its names are not public before something was counted
+        if isinstance(value, MetricWrapperBase):  # it has no public name
             yield value
 
 
@@ -191,12 +191,12 @@ def rules(settings: Settings) -> dict[str, Any]:
 
 
 def options(choosable: Choosable) -> list[str]:
-    """Return the options of a filter or weigher in the syntax of a settings file."""
+    """Return the options of a filter or weigher as lines of a settings file."""
     return [f"{name} = {_toml(value)}" for name, value in choosable.options.items()]
 
 
 def tables_of_rules(settings: Settings) -> Iterator[tuple[tuple[str, str, str], list[tuple[Choosable, str]]]]:
-    """Yield the titles of the table of filters, and each with `yes` if it is on; the same of weighers."""
+    """Yield two tables, each as titles and rows: the filters with `yes` if enabled, and the weighers."""
     admit = [(rule, "yes" if rule.on else "") for rule in filters(settings)]
     yield ("filter", "on", "what it does"), admit
     weigh = [(rule, f"{rule.multiplier:g}" if rule.multiplier else "") for rule in weighers(settings)]
@@ -204,7 +204,7 @@ def tables_of_rules(settings: Settings) -> Iterator[tuple[tuple[str, str, str], 
 
 
 def rules_markdown(settings: Settings) -> str:
-    """Return tables of filters and weighers, and of Nova's ones that berth does not need, in Markdown."""
+    """Return Markdown tables of berth's filters and weighers, and of Nova's that berth does not need."""
 
     def row(rule: Choosable, on: str) -> tuple[str, ...]:
         written = "<br>".join(f"`{option}`" for option in options(rule))
@@ -269,7 +269,7 @@ def settings_markdown() -> str:
 
 
 def _titles() -> Mapping[str, str]:
-    """Return for each group of settings the first sentence of its docstring."""
+    """Return, for each group of settings, the first paragraph of its docstring."""
     found = dict[str, str]()
 
     def below(kind: type[SettingsGroup], path: tuple[str, ...]) -> None:
@@ -284,7 +284,7 @@ def _titles() -> Mapping[str, str]:
 
 
 def _words() -> Mapping[str, str]:
-    """Return for each setting the comment that describes it in the source."""
+    """Return, for each setting, the comment that describes it in berth/settings.py."""
     source = inspect.getsource(settings_module)
     notes = {
         token.start[0]: (token.string.lstrip("# "), token.line.strip().startswith("#"))

@@ -1,4 +1,4 @@
-"""A scheduler's access to placement and the cells: the index, or a replica of it, and its queries."""
+"""Gives a scheduler its candidates: from placement's index in the same process, or from a replica."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -13,11 +13,11 @@ from placement_worker import BusReader, IndexedSource, Memory, replica
 from placement_worker.core.index import Index
 from scheduler_worker.dependencies import CellQueries, PlacementQueries
 
-CELL_SECONDS = 5.0  # a scheduler waits so long for a cell: other cells' moves are waiting with it
+CELL_SECONDS = 5.0  # a scheduler waits for a cell's answer; moves of other cells wait, too
 
 
 class SharedMemory:
-    """Placement's index for other workers of the same process, which may start before placement."""
+    """Gives other workers of this process placement's index; they may start before placement does."""
 
     def __init__(self) -> None:
         self._memory: Memory | None = None
@@ -47,14 +47,14 @@ class SharedMemory:
         await self._memory.loaded()
 
     async def fresh(self) -> None:
-        """Read commits of other processes, so that placement's index in this process is up to date."""
+        """Update placement's index in this process with the commits of other processes."""
         await self.loaded()
         assert self._memory is not None
         await self._memory.fresh()
 
 
 class SearchPlace(NamedTuple):
-    """A scheduler's access to placement: its source of candidates, and the workers that keep it current."""
+    """A scheduler's source of candidates, and the workers that keep it current."""
 
     source: CandidateSource
     loaded: Callable[[], Awaitable[None]]
@@ -62,7 +62,7 @@ class SearchPlace(NamedTuple):
 
 
 def candidate_source(bus: Bus, shared: SharedMemory | None) -> SearchPlace:
-    """Return a scheduler's source of candidates: placement's index of this process, or else a replica."""
+    """Return a scheduler's source of candidates: placement's index in this process, or else a replica."""
     if shared is not None:
         return SearchPlace(IndexedSource(shared), shared.loaded, ())
     ask = bus.asker

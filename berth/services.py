@@ -1,4 +1,4 @@
-"""Everything in one process, one worker in this process, or each as a supervised process."""
+"""Runs all workers in this process, one worker in this process, or each worker as a supervised process."""
 
 import asyncio
 import ctypes
@@ -31,12 +31,12 @@ log = logging.getLogger(__name__)
 
 _BACK_OFF = (0.2, 0.5, 1.0, 2.0, 5.0)
 _LAST_PORT = 65535
-_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # as <malloc.h> has them
-_SETTLED = 30.0  # a worker that lived so long starts its back-off anew
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # the values in <malloc.h>
+_SETTLED = 30.0  # seconds of running after which a worker's restart delay is reset
 
 
 def stop_on_signals(stopping: asyncio.Event) -> None:
-    """Stop gracefully at SIGTERM and SIGINT, and when the supervisor that started this process ends."""
+    """Set `stopping` at SIGTERM, at SIGINT, and when the supervisor that started this process ends."""
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
@@ -46,11 +46,11 @@ def stop_on_signals(stopping: asyncio.Event) -> None:
             loop.remove_reader(0)
             stopping.set()
 
-        loop.add_reader(0, parent_gone)  # our standard input closes with the supervisor
+        loop.add_reader(0, parent_gone)  # the supervisor holds the other end of standard input
 
 
 async def run_worker(together: Sequence["worker_roles.Role"], settings: Settings, way: Transport) -> None:
-    """Run one worker, or those of several cells, until stopped."""
+    """Run one worker, or the workers of several cells, in this process until a signal stops them."""
     stopping = asyncio.Event()
     stop_on_signals(stopping)
     async with serving_metrics(settings.process.metrics_port, settings.process.metrics_host):
@@ -60,7 +60,7 @@ async def run_worker(together: Sequence["worker_roles.Role"], settings: Settings
 
 @asynccontextmanager
 async def serving_metrics(port: int, host: str = "127.0.0.1") -> AsyncIterator[None]:
-    """Serve metrics at this port and address while the block runs; port 0 serves none."""
+    """Serve metrics over HTTP at this port while the block runs; port 0 disables this."""
     if not port:
         yield
         return
@@ -88,11 +88,11 @@ def settle_in() -> None:
 def keep_freed_memory() -> None:
     """Keep freed memory in the process instead of returning it to the system.
 
-    Arrays over all hosts are allocated and freed with each batch; new memory pages for them would cost 5 %
-    of the time of a scheduler's decision.
+    Each batch allocates and frees arrays over all hosts; new memory pages for them would cost a scheduler 5 %
+    of its time.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None:  # glibc's
+    if mallopt is not None:  # only glibc has it
         mallopt(_MMAP_THRESHOLD, 4 * 1024 * 1024)
         mallopt(_TRIM_THRESHOLD, 32 * 1024 * 1024)
 
@@ -102,7 +102,7 @@ def metrics_url(port: int, host: str = "127.0.0.1") -> str:
 
 
 def metrics_ports(settings: Settings) -> dict[tuple["worker_roles.Role", ...], int]:
-    """Return the metrics port of each process: the configured one, and the following ones."""
+    """Return the metrics port of each process: the configured port and the ports after it."""
     processes, first = worker_roles.processes(settings), settings.process.metrics_port
     if first + len(processes) - 1 > _LAST_PORT:
         raise BadSetting(
@@ -127,7 +127,7 @@ class _Child:
 
 @dataclass
 class Supervisor:
-    """Runs every worker of the settings as a process, and restarts it."""
+    """Runs each worker as a process, and restarts processes that end."""
 
     settings: Settings
     tell: Callable[[str], None] = print
@@ -143,7 +143,7 @@ class Supervisor:
                 watch.cancel()
 
     def processes(self) -> dict[str, tuple[int, int]]:
-        """Return the running processes with process id and metrics port."""
+        """Return the running processes, each with its process id and metrics port."""
         return {
             child.name: (child.process.pid, child.metrics_port)
             for child in self.children
@@ -171,7 +171,7 @@ class Supervisor:
             *self.command(child.roles),
             env=os.environ | effective,
             stdin=asyncio.subprocess.PIPE,
-            start_new_session=True,  # a Ctrl-C at the terminal is for us; we end them in order
+            start_new_session=True,  # so that Ctrl-C reaches only this process, which stops workers in order
         )
 
     @staticmethod
@@ -185,7 +185,7 @@ class Supervisor:
         return command
 
     async def _end(self) -> None:
-        """Ask every worker to finish its messages in hand; kill workers that take too long."""
+        """Stop workers after the messages that they handle now; kill workers that take too long."""
         try:
             async with asyncio.timeout(self.settings.process.drain + 5):
                 for stage in worker_roles.ending(self.settings):
@@ -194,7 +194,7 @@ class Supervisor:
             await self._send(signal.SIGKILL, worker_roles.roles(self.settings))
 
     async def _send(self, number: signal.Signals, roles: Sequence["worker_roles.Role"]) -> None:
-        """Send a signal to the running processes of these roles, and wait for their end."""
+        """Send a signal to the running processes of these roles, and wait until they have ended."""
         processes = [child.process for child in self.children if child.roles[0] in roles]
         running = [process for process in processes if process is not None and process.returncode is None]
         for process in running:
@@ -204,7 +204,7 @@ class Supervisor:
 
 @dataclass
 class EmbeddedBerth:
-    """A running embedded berth, with a bus for its user."""
+    """A berth that runs in this process, with a bus for the calling code."""
 
     broker: LocalBroker
     bus: Bus
@@ -212,8 +212,8 @@ class EmbeddedBerth:
 
 @asynccontextmanager
 async def embedded(settings: Settings, *, open_socket: bool = False) -> AsyncIterator[EmbeddedBerth]:
-    """Run an embedded berth until the block ends. With an open socket, other processes can connect."""
-    from berth.searching import SharedMemory  # and with it placement's memory, which few commands need
+    """Run a berth in this process until the block ends. `open_socket` lets other processes connect."""
+    from berth.searching import SharedMemory  # imports placement's index, which few commands need
 
     directory = Path(settings.database.state_dir)
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -248,7 +248,7 @@ async def embedded(settings: Settings, *, open_socket: bool = False) -> AsyncIte
 
 @contextmanager
 def _alone(directory: Path) -> Iterator[None]:
-    """Lock the state directory until this process ends, so that one berth at a time uses it."""
+    """Lock the state directory while the block runs, so that only one berth at a time uses it."""
     opened = os.open(directory, os.O_RDONLY)
     try:
         try:
@@ -256,7 +256,7 @@ def _alone(directory: Path) -> Iterator[None]:
         except BlockingIOError:
             raise Unavailable(f"another berth is running with its state in {directory}") from None
         if os.fstat(opened).st_uid == os.geteuid():
-            os.fchmod(opened, 0o700)  # also when an earlier berth, or a umask, left it open
+            os.fchmod(opened, 0o700)  # also for a directory that was created with other permissions
         yield
     finally:
         os.close(opened)

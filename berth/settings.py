@@ -1,7 +1,7 @@
-"""All settings, as values in groups.
+"""Defines all settings, as values in groups.
 
-Users write each setting under one name: `BERTH_NAME` in the environment, `NAME` in a TOML file and after
---set. In the code it is a field of its group; a group's `rename` maps one to the other.
+A setting has one name for users: `BERTH_NAME` in the environment, `NAME` in a TOML file and after --set. In
+the code it is a field of its group; a group's `rename` maps the user's names to the fields.
 """
 
 from collections.abc import Iterator, Mapping
@@ -15,18 +15,18 @@ from msgspec import field
 
 
 class BadSetting(ValueError):
-    """A setting that cannot be used; the text names it, its value and where it came from."""
+    """Error: a setting cannot be used; the text has its name, value and source."""
 
 
 class SettingsGroup(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Base class of groups of settings. Times are in seconds."""
+    """Base class of groups of settings. All times are in seconds."""
 
 
 G = TypeVar("G", bound=SettingsGroup)
 
 
 class Cell(msgspec.Struct, frozen=True):
-    """A cell in the settings, with its broker and database if they are separate."""
+    """A cell in the settings; its broker and database are empty if it uses the common ones."""
 
     name: str
     broker: str = ""  # the URL of its workers' RabbitMQ: a separate user, or another node of the cluster
@@ -40,7 +40,7 @@ class Cell(msgspec.Struct, frozen=True):
 
 
 class BusSettings(SettingsGroup, frozen=True, kw_only=True):
-    """The message broker."""
+    """The connection to the message broker."""
 
     amqp_url: str = ""  # URL of RabbitMQ; empty: an in-process bus, and all workers in one process
     exchange: str = "berth"  # exchange on RabbitMQ to which berth publishes all messages
@@ -48,14 +48,14 @@ class BusSettings(SettingsGroup, frozen=True, kw_only=True):
 
 
 class DatabaseSettings(SettingsGroup, frozen=True, kw_only=True):
-    """The database."""
+    """The database in which workers store their records."""
 
     url: str = field(default="", name="database_url")  # URL of PostgreSQL; empty: SQLite files in state_dir
     state_dir: str = ".berth"  # directory of SQLite files, of the in-process bus and of simulated agents
 
 
 class CellSettings(SettingsGroup, frozen=True, kw_only=True):
-    """Cells (docs/cells.md)."""
+    """The cells, with their brokers and databases (docs/cells.md)."""
 
     # names of all cells; in a TOML file, `[cells.NAME]` is the table of one cell
     names: tuple[str, ...] = field(default=("c1", "c2", "c3", "c4"), name="cells")
@@ -96,7 +96,7 @@ class SchedulerSettings(SettingsGroup, frozen=True, kw_only=True):
 
 
 class RequestSettings(SettingsGroup, frozen=True, kw_only=True):
-    """The interpretation of build requests (docs/requests.md)."""
+    """The reading of build requests by schedulers (docs/requests.md)."""
 
     # PCI aliases of flavors by name: resource class, traits, and numa=legacy, preferred, required or socket
     pci_aliases: dict[str, str] = {}
@@ -128,7 +128,7 @@ class PlacementHttpSettings(
     policy: str = ""  # policy file in oslo.policy's format; empty: the default rules
     # whether a role needs its scope, as in Placement's option of this name: `admin` alone is not enough
     enforce_new_defaults: bool = False
-    cors_origins: tuple[str, ...] = ()  # origins whose web pages may call the API (CORS)
+    cors_origins: tuple[str, ...] = ()  # origins of web pages that may call the API (CORS)
     noauth_anywhere: bool = False  # whether noauth2 is allowed on addresses that other machines can reach
     http_connections: int = 1000  # most open connections; at most half of the process's file limit
 
@@ -136,7 +136,7 @@ class PlacementHttpSettings(
 class ControlRoomSettings(
     SettingsGroup, frozen=True, kw_only=True, rename=lambda name: f"control_room_{name}"
 ):
-    """The control room, berth's web UI (docs/control_room.md). Users sign in as placement_auth says."""
+    """The control room, berth's web UI (docs/control_room.md). `placement_auth` sets how users sign in."""
 
     # address of the web UI as HOST:PORT; auto: 127.0.0.1:8780 or a free port under `berth up`; off: none
     http: str = "auto"
@@ -157,7 +157,7 @@ def _of_ironic(name: str) -> str:
 
 
 class IronicNewsSettings(SettingsGroup, frozen=True, kw_only=True, rename=_of_ironic):
-    """Ironic's notifications (docs/ironic.md)."""
+    """The connection to Ironic's notifications (docs/ironic.md)."""
 
     amqp_url: str = ""  # URL of the RabbitMQ to which Ironic publishes; empty: berth reads no notifications
     exchange: str = "ironic"  # exchange of Ironic's notifications
@@ -166,7 +166,7 @@ class IronicNewsSettings(SettingsGroup, frozen=True, kw_only=True, rename=_of_ir
 
 
 class IronicApiSettings(SettingsGroup, frozen=True, kw_only=True, rename=_of_ironic):
-    """Ironic's API."""
+    """The connection to Ironic's API."""
 
     # URL of Ironic's API; empty: from the catalog of ironic_cloud; both empty: berth does not call Ironic
     url: str = field(default="", name="ironic_api_url")
@@ -175,7 +175,7 @@ class IronicApiSettings(SettingsGroup, frozen=True, kw_only=True, rename=_of_iro
 
 
 class IronicSweepSettings(SettingsGroup, frozen=True, kw_only=True, rename=_of_ironic):
-    """The comparison of Ironic's nodes with placement."""
+    """The periodic comparison of Ironic's nodes with placement."""
 
     sweep_seconds: float = 60.0  # time between two comparisons of recently changed nodes
     # largest share of all nodes that one comparison may remove; if more are missing, berth removes none
@@ -185,7 +185,7 @@ class IronicSweepSettings(SettingsGroup, frozen=True, kw_only=True, rename=_of_i
 
 
 class IronicBuildSettings(SettingsGroup, frozen=True, kw_only=True, rename=_of_ironic):
-    """Deployment on Ironic's nodes."""
+    """Deployment on Ironic's nodes by berth's agents."""
 
     # time that a node may stay in one provision state; then the build fails on this node
     build_patience: float = 3600.0
@@ -195,12 +195,12 @@ class IronicBuildSettings(SettingsGroup, frozen=True, kw_only=True, rename=_of_i
 
 
 class IronicNodeSettings(SettingsGroup, frozen=True, kw_only=True, rename=_of_ironic):
-    """The selection of Ironic's nodes, and their cells, zones and aggregates."""
+    """The Ironic nodes that berth uses, and their cells, zones and aggregates."""
 
     # nodes that berth manages, as FIELD=VALUE; FIELD is conductor_group (- is the group without a name),
     # shard, owner or resource_class; several values of a field are alternatives; empty: all nodes
     selection: tuple[str, ...] = ()
-    # field of a node whose value is looked up in ironic_cells: conductor_group, owner, ..., properties.NAME
+    # field of a node that selects its cell in ironic_cells: conductor_group, owner, ..., properties.NAME
     cell_by: str = ""
     # cell of a node by the value of the node's field ironic_cell_by; *: the cell for all other values
     cells: dict[str, str] = {}
@@ -213,7 +213,7 @@ class IronicNodeSettings(SettingsGroup, frozen=True, kw_only=True, rename=_of_ir
 
 
 class IronicSettings(SettingsGroup, frozen=True, kw_only=True):
-    """The Ironic that berth follows."""
+    """All settings of Ironic."""
 
     news: IronicNewsSettings = IronicNewsSettings()
     api: IronicApiSettings = IronicApiSettings()
@@ -248,7 +248,7 @@ class NovaSettings(SettingsGroup, frozen=True, kw_only=True, rename=lambda name:
     wait: float = 0.0
     # whether Nova's option query_placement_for_routed_network_aggregates is on
     routed_networks: bool = False
-    # URL of the virtual host of a nova-scheduler that decides what berth cannot; empty: such requests fail
+    # URL of a nova-scheduler's virtual host, for requests that berth cannot decide; empty: such requests fail
     fallback_amqp_url: str = ""
 
 
@@ -257,7 +257,7 @@ class ConductorSettings(SettingsGroup, frozen=True, kw_only=True):
 
     max_attempts: int = 3  # number of hosts that are tried for one build
     build_timeout: float = 300.0  # time without a report of the agent; then the build tries the next host
-    # time without an answer to a delete; then the build counts as deleted, and the host's resources stay held
+    # time without an answer to a deletion; then the build is deleted, but its resources on the host stay held
     delete_timeout: float = 600.0
     # time that resources stay held for an agent that does not answer; then they are released
     cleanup_timeout: float = 86400.0
@@ -303,16 +303,16 @@ class ProcessSettings(SettingsGroup, frozen=True, kw_only=True):
     # port of the first process's Prometheus metrics; other processes of `berth up` use the next; 0: none
     metrics_port: int = 0
     metrics_host: str = "127.0.0.1"  # address that serves the metrics; 0.0.0.0: all interfaces
-    # certificate file with which the Placement API and the control room speak TLS; a new one is soon used
+    # certificate file for TLS of the Placement API and the control room; a changed file is read again
     http_certificate: str = ""
     http_key: str = ""  # file with the key of that certificate
     drain: float = 10.0  # time that a stopping process has for the messages it handles
-    # number of cells whose conductors share a process under `berth up`; their simulated agents share another
+    # number of cells with a common process for their conductors under `berth up`, and one for their agents
     cells_a_process: int = 1
 
 
 class Settings(SettingsGroup, frozen=True, kw_only=True):
-    """Every setting, with the default that serves a newcomer."""
+    """All settings; with the defaults a berth runs without any configuration."""
 
     bus: BusSettings = BusSettings()
     database: DatabaseSettings = DatabaseSettings()
@@ -341,35 +341,35 @@ class Settings(SettingsGroup, frozen=True, kw_only=True):
 
     @property
     def every_cell(self) -> tuple[Cell, ...]:
-        """Return the cells with their separate brokers and databases."""
+        """Return the cells, with the broker and the database that the settings give each of them."""
         urls = (self.cells.amqp_urls, self.cells.database_urls, self.cells.ferry_urls)
         return tuple(Cell(name, *(by_cell.get(name, "") for by_cell in urls)) for name in self.cells.names)
 
     @property
     def metal_cells(self) -> tuple[str, ...]:
-        """Return the cells with Ironic nodes, in the order of `cells`."""
+        """Return the cells that may have Ironic's nodes, in the order of `cells`."""
         cells = {*self.ironic.nodes.cells.values(), self.metal_cell}
         return tuple(name for name in self.cell_names if name in cells)
 
     @property
     def metal_cell(self) -> str:
-        """Return the cell of nodes that no mapping assigns; empty: such nodes are not selected."""
+        """Return the cell of Ironic's nodes that the mapping does not name; empty: none."""
         nodes = self.ironic.nodes
         return nodes.cells.get("*", "") if nodes.cells else self.cell_names[0]
 
     def cell(self, name: str) -> Cell:
-        """Return a cell with all of its values; values that it lacks are the common ones."""
+        """Return a cell of this name, with the common broker and database unless it has separate URLs."""
         known = next((cell for cell in self.every_cell if cell.name == name), Cell(name))
         everybodys = self.database.url or f"sqlite+aiosqlite:///{Path(self.database.state_dir).resolve()}/"
         broker = known.broker or known.ferry or self.bus.amqp_url
         return Cell(name, broker, known.database or everybodys, known.ferry)
 
     def database_for(self, store: str) -> str:
-        """Return the URL of a worker's database. By default each has its own schema or file."""
+        """Return the URL of a worker's database. By default each worker has a separate schema or file."""
         return self.cell(store.removeprefix("cell_") if store.startswith("cell_") else "").database
 
     def having(self, **named: Any) -> "Settings":
-        """Return the settings with some values changed, given by their external names."""
+        """Return a copy of the settings with some values changed, given by their names for users."""
         if strange := named.keys() - KINDS.keys():
             raise TypeError(f"no settings: {', '.join(sorted(strange))}")
         return _made(Settings, {**by_name(self), **named})
@@ -378,7 +378,7 @@ class Settings(SettingsGroup, frozen=True, kw_only=True):
 def _declared(
     kind: Any = Settings, group: tuple[str, ...] = ()
 ) -> Iterator[tuple[str, tuple[str, ...], Any]]:
-    """Yield the external name, the path to its field, and the type of every setting."""
+    """Yield, for every setting, its name for users, the path to its field, and its type."""
     for member in msgspec.structs.fields(kind):
         if isinstance(member.type, type) and issubclass(member.type, SettingsGroup):
             yield from _declared(member.type, (*group, member.name))
@@ -395,7 +395,7 @@ SIMULATOR = frozenset(name for name, group in GROUP_OF.items() if group == "comp
 
 
 def by_name(settings: Settings) -> dict[str, Any]:
-    """Return the value of every setting by its external name."""
+    """Return the value of every setting by its name for users."""
     return {name: attrgetter(".".join(path))(settings) for name, path, _ in _DECLARED}
 
 
@@ -410,12 +410,12 @@ def _made(kind: type[G], values: Mapping[str, Any]) -> G:
 
 
 def names_a_file(database_url: str) -> bool:
-    """Return whether the URL is an SQLite file, which can hold the store of one worker only."""
+    """Return whether the URL names an SQLite file, which can hold the database of one worker only."""
     return database_url.startswith("sqlite") and not database_url.endswith("/")
 
 
 def described(value: Any) -> str:
-    """Return a rejected value for an error message: of a text, which may be a secret, only the length."""
+    """Describe a refused value for an error message; a text may be secret, so only its length is shown."""
     match value:
         case bool() | int() | float():
             return repr(value)

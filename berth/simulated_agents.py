@@ -1,4 +1,4 @@
-"""The simulated agents according to the settings: their hosts, faults and files."""
+"""Makes the simulated agents from the settings, with their hosts, faults and files."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 def names_of(cell: str, settings: Settings) -> list[str]:
-    """Return the names of a cell's simulated agents."""
+    """Return the names of the simulated agents of a cell."""
     return [agent_name(cell, number + 1) for number in range(settings.compute.agents_per_cell)]
 
 
@@ -54,7 +54,7 @@ def agents(settings: Settings) -> list[SimAgent]:
 
 
 def at_work(role: Role, settings: Settings, bus: Bus, disks: ExitStack | None) -> list[Worker]:
-    """Return the simulated agents of a cell, or the named one; with `disks` they store their state."""
+    """Return a cell's simulated agents, or the named one, as workers; `disks` later closes their files."""
     compute = settings.compute
     options = SimOptions(
         faults=_faults(compute),
@@ -85,7 +85,7 @@ def at_work(role: Role, settings: Settings, bus: Bus, disks: ExitStack | None) -
 
 
 def guest_file(settings: Settings, agent: str) -> Path:
-    """Return the path of an agent's guest file. Clouds on one machine use different files."""
+    """Return the path of the file in which a simulated agent stores its guests; it differs for each cloud."""
     cloud = f"{settings.bus.amqp_url} {settings.bus.exchange} {settings.database.url}"
     mark = "" if settings.embedded else f"-{blake2b(cloud.encode(), digest_size=4).hexdigest()}"
     return Path(settings.database.state_dir) / f"{agent}{mark}.guests"

@@ -1,4 +1,4 @@
-"""Publishers and consumers of all topics, read from the workers' tables, as text, Markdown or AsyncAPI."""
+"""Lists publishers and consumers of all topics, from the workers' tables: text, Markdown or AsyncAPI."""
 
 import html
 import json
@@ -18,7 +18,7 @@ Carried = Topic[Any] | Query[Any, Any]
 
 
 def senders(carried: Carried, workers: Iterable[Worker]) -> list[str]:
-    """Return the types of the workers that publish the topic or send the query."""
+    """Return the types of workers that publish a topic, or that send a query."""
     kinds = {
         _kind(worker)
         for worker in workers
@@ -28,7 +28,7 @@ def senders(carried: Carried, workers: Iterable[Worker]) -> list[str]:
 
 
 def receivers(carried: Carried, workers: Iterable[Worker]) -> list[str]:
-    """Return the types of the workers that consume the topic or answer the query."""
+    """Return the types of workers that consume a topic, or that answer a query."""
     if isinstance(carried, Query):
         return sorted({_kind(w) for w in workers if any(row.query is carried for row in w.answers)})
     inside = sorted({_kind(w) for w in workers if any(row.address.topic is carried for row in w.consumes)})
@@ -39,7 +39,7 @@ COLUMNS = ("topic or query", "message", "says", "from", "to", "wall")
 
 
 def table(workers: Sequence[Worker]) -> list[tuple[str, str, str, str, str, str]]:
-    """Return a row for each topic and query; `wall` is the direction in which it crosses a cell's border."""
+    """Return a row for each topic and query, with the direction in which it crosses a cell's border."""
     (cell,) = {cell_of(f"{worker.name}:") for worker in workers} - {""}
     way = {of: way.value for of, way in ways(cell, workers).items()}
     names: list[tuple[Carried, str, str]]
@@ -66,7 +66,7 @@ def markdown(workers: Sequence[Worker]) -> str:
 
 
 def asyncapi(workers: Sequence[Worker]) -> dict[str, Any]:
-    """Return an AsyncAPI 3 document of every topic and query."""
+    """Return an AsyncAPI 3 document that describes every topic and query."""
     kinds = [topic.message for topic in TOPICS]
     kinds += [kind for query in QUERIES for kind in (query.asks, query.answer)]
     _, schemas = msgspec.json.schema_components(kinds, ref_template="#/components/schemas/{name}")
@@ -146,7 +146,7 @@ def _identifier(name: str) -> str:
 
 
 def _kind(worker: Worker) -> str:
-    """Return the type of a worker from its name: conductor.c1 and conductor.c2 have the same type."""
+    """Return a worker's type, which is the first part of its name: conductor for conductor.c1."""
     return worker.name.split(".")[0]
 
 
@@ -155,7 +155,7 @@ _TYPES = {"string": "text", "integer": "whole number", "boolean": "true or false
 
 
 def messages_markdown(workers: Sequence[Worker]) -> str:
-    """Return every message with its fields, made from the AsyncAPI document."""
+    """Return a Markdown list of all messages and their fields, made from the AsyncAPI document."""
     document = asyncapi(workers)
     schemas: Mapping[str, Any] = document["components"]["schemas"]
     on: dict[str, list[str]] = {}
@@ -236,7 +236,7 @@ def _type(schema: Mapping[str, Any]) -> str:
 
 
 def _bounds(schema: Mapping[str, Any]) -> str:
-    """Return the limits of a field as text, to follow `text`."""
+    """Return the limits in a field's schema as text, such as `at most 9`."""
     names = ("imum", "Length", "Items", "Properties")
     least = next((schema[f"min{name}"] for name in names if f"min{name}" in schema), None)
     most = next((schema[f"max{name}"] for name in names if f"max{name}" in schema), None)

@@ -1,4 +1,4 @@
-"""Traces by OpenTelemetry, which is loaded only if its environment variables name an exporter."""
+"""Traces messages with OpenTelemetry, which is imported only if an environment variable names an exporter."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
 
 _ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
-_CALLED = {"otlp": "otlp_proto_http"}  # the exporter that the extra installs
+_CALLED = {"otlp": "otlp_proto_http"}  # exporter's name → the name of its Python package
 _HOW = "pip install 'berth[traces]'"
 
 
 def exporter_named(environment: Mapping[str, str]) -> str:
-    """Return the name of the trace exporter; empty: no tracing."""
+    """Return the name of the trace exporter in the environment; empty: tracing is disabled."""
     if environment.get("OTEL_SDK_DISABLED", "").lower() == "true":
         return ""
     named = environment.get("OTEL_TRACES_EXPORTER", "")
@@ -30,7 +30,7 @@ def exporter_named(environment: Mapping[str, str]) -> str:
 
 
 def begin(environment: Mapping[str, str] = os.environ) -> None:
-    """Start tracing if an exporter is configured. Nothing of OpenTelemetry is loaded otherwise."""
+    """Start tracing if an exporter is configured; without one, OpenTelemetry is not imported."""
     if not (name := exporter_named(environment)):
         return
     from importlib.metadata import entry_points
@@ -53,7 +53,7 @@ def begin(environment: Mapping[str, str] = os.environ) -> None:
 
 
 class SpansOf:
-    """Creates berth's tracing spans with an OpenTelemetry provider."""
+    """Creates the spans of berth's traces with an OpenTelemetry tracer provider."""
 
     def __init__(self, provider: TracerProvider) -> None:
         self._api: Any = importlib.import_module("opentelemetry.trace")
@@ -101,7 +101,7 @@ class SpansOf:
         return _traceparent(span)
 
     def _parent(self, traceparent: str) -> Any:
-        """Return the span that a traceparent header names, possibly of another process."""
+        """Return the parent span that a traceparent header names, which may be in another process."""
         try:
             trace, span, flags = (int(part, 16) for part in traceparent.split("-")[1:4])
         except ValueError:

@@ -1,6 +1,6 @@
-"""Assembles the workers that the settings name: the only module that imports all of them.
+"""Creates the workers that the settings name. No other module imports all workers.
 
-A worker's code is imported where it is used, so that a client's command starts in half the time.
+A worker's code is imported only where it is used: this halves the start of a command that runs no worker.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ _PACKAGES = {  # roles with a store
 
 
 def alone() -> Transport:
-    """Return an in-process bus for a process that runs no worker."""
+    """Return an in-process bus, for a process that needs no connection to a broker."""
     return LocalTransport(LocalBroker())
 
 
 def transport(settings: Settings, name: str, cell: str = "") -> Transport:
-    """Return a process's connection to RabbitMQ, or to the socket of a local `berth up`."""
+    """Return a connection to RabbitMQ or, if the settings name none, to the socket of a `berth up`."""
     if settings.embedded:
         return SocketTransport(Path(settings.database.state_dir) / SOCKET)
     url = settings.cell(cell).broker if cell else settings.bus.amqp_url
@@ -49,7 +49,7 @@ def transport(settings: Settings, name: str, cell: str = "") -> Transport:
 
 
 def way_of(together: Sequence[worker_roles.Role], settings: Settings) -> Transport:
-    """Return the broker connection for a process with one worker, or with one for each of several cells."""
+    """Return the broker connection for a process that runs `together`, roles on the same broker."""
     first = together[0]
     return transport(settings, worker_roles.name_of(together), "" if first.worker == "ferry" else first.cell)
 
@@ -79,7 +79,7 @@ def database(settings: Settings, role: worker_roles.Role) -> Database:
 
 
 async def ever_made(settings: Settings, role: worker_roles.Role) -> bool:
-    """Return whether a worker's database was ever migrated. Asking creates no file."""
+    """Return whether a worker's database was ever migrated, without creating an SQLite file."""
     from bus.sql.migrations import current
 
     url = settings.database_for(store_of(role))
@@ -95,7 +95,7 @@ async def ever_made(settings: Settings, role: worker_roles.Role) -> bool:
 
 
 def stores(settings: Settings) -> dict[worker_roles.Role, str]:
-    """Return every worker that has a database, with the package of its migrations."""
+    """Return each role that has a database, with the package of its migrations."""
     return {role: _PACKAGES[role.worker] for role in worker_roles.roles(settings) if role.worker in _PACKAGES}
 
 
@@ -103,7 +103,7 @@ def stores(settings: Settings) -> dict[worker_roles.Role, str]:
 async def workers(
     role: worker_roles.Role, settings: Settings, bus: Bus, shared: SharedMemory | None = None
 ) -> AsyncIterator[Sequence[Worker]]:
-    """Migrate a role's database and yield its workers; `shared` is placement's index in this process."""
+    """Migrate a role's database and yield its workers; `shared` holds placement's index in this process."""
     if role.worker == "ferry":
         from bus.ferry.passage import ferry
         from bus.rabbit import RabbitTransport
@@ -136,7 +136,7 @@ async def serve(
     shared: SharedMemory | None = None,
     turns: asyncio.Lock | None = None,
 ) -> None:
-    """Run the workers of the roles on a separate bus until stopped."""
+    """Run the workers of these roles on a new bus until `stopping` is set."""
     async with AsyncExitStack() as stack:
         bus = await stack.enter_async_context(Bus(way, asks_as=_asks_as(together[0], settings), turns=turns))
         served = [
@@ -150,7 +150,7 @@ async def serve(
 
 
 def _asks_as(role: worker_roles.Role, settings: Settings) -> str:
-    """Return the name that begins this process's reply queues, for its permissions; "" outside of cells."""
+    """Return the prefix that a cell process's permissions allow for its reply queues; "" outside of cells."""
     if role.worker == "conductor":
         return asks_as(str(role))
     if role.worker not in ("compute", "metal"):
@@ -162,14 +162,14 @@ def _asks_as(role: worker_roles.Role, settings: Settings) -> str:
 
 
 def crossings_of(cell: str) -> tuple[Crossing, ...]:
-    """Return the messages that cross the border of this cell, by the tables of all workers."""
+    """Return the topics and queries that cross the border of this cell, from the tables of all workers."""
     from bus.ferry.crossings import crossings
 
     return crossings(cell, all_workers_without_a_bus(cell))
 
 
 def tables_of_cell(cell: str) -> list[Worker]:
-    """Return one worker of every kind in this cell, to read their tables."""
+    """Return one worker of each type that runs in this cell, to read which topics it uses."""
     return [worker for worker in all_workers_without_a_bus(cell) if worker.name.split(".")[1:2] == [cell]]
 
 
@@ -178,7 +178,7 @@ def tables_of_conductor(cell: str) -> list[Worker]:
 
 
 def tables_of_agent(cell: str, agent: str, *, metal: bool = False) -> list[Worker]:
-    """Return the table of an agent of this name: of a compute agent, or of an agent on Ironic's nodes."""
+    """Return the worker of this agent, to read which topics it uses; `metal`: an agent on Ironic's nodes."""
     bus = Bus(alone())
     if metal:
         return _made(worker_roles.Role("metal", cell, agent), _settings_of_every_worker(cell), bus)
@@ -189,12 +189,12 @@ def tables_of_agent(cell: str, agent: str, *, metal: bool = False) -> list[Worke
 
 
 def queues(settings: Settings) -> dict[worker_roles.Role, list[QueueSpec]]:
-    """Return the durable queues of the workers in the settings."""
+    """Return the durable queues that the workers in the settings read."""
     return {role: specs for role, made in _tables(settings).items() if (specs := _durable(made))}
 
 
 def agent_queues(cell: str, agent: str) -> list[QueueSpec]:
-    """Return the queues of an agent."""
+    """Return the queues that an agent reads."""
     return _durable(tables_of_agent(cell, agent))
 
 
@@ -210,12 +210,12 @@ def _durable(made: Sequence[Worker]) -> list[QueueSpec]:
 
 
 def all_workers_without_a_bus(cell: str = "c1") -> list[Worker]:
-    """Return one worker of every kind, to read their tables; they cannot run."""
+    """Return one worker of each type, to read which topics it uses; these workers cannot run."""
     return [worker for made in _tables(_settings_of_every_worker(cell)).values() for worker in made]
 
 
 def _tables(settings: Settings) -> dict[worker_roles.Role, list[Worker]]:
-    """Return the workers by role, to read their tables; a ferry has none, as it forwards others' messages."""
+    """Return the workers by role, to read which topics they use; a ferry has none, it forwards messages."""
     from bus.sql.database import Database
 
     bus, nowhere = Bus(alone()), Database("sqlite+aiosqlite://")

@@ -1,4 +1,4 @@
-"""The workers that the settings name, by role: which share a process, and in which order they stop."""
+"""Determines from the settings which workers run, which share a process, and which stop first."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ _TOGETHER = ("conductor", "compute")  # roles of several cells that may share a 
 
 @dataclass(frozen=True)
 class Role:
-    """A worker in a process: its type, and its cell if it has one."""
+    """A worker to run: its type, and its cell and agent if it has them."""
 
     worker: str
     cell: str = ""
-    agent: str = ""  # of several that share a cell's bare metal, or its hosts
+    agent: str = ""  # empty, or one of several agents that share a cell's nodes or hosts
 
     def __str__(self) -> str:
         return ".".join(filter(None, (self.worker, self.cell, self.agent)))
 
 
 def role(worker: str, cell: str, settings: Settings, agent: str = "") -> Role:
-    """Return the role with this name; raise BadSetting if it is wrong."""
+    """Return the role of a worker; raise BadSetting if its name, cell or agent is wrong or missing."""
     if worker not in WORKERS:
         known = ", ".join(WORKERS)
         raise BadSetting(f"there is no worker {worker!r}; there are: {known}")
@@ -62,7 +62,7 @@ def role(worker: str, cell: str, settings: Settings, agent: str = "") -> Role:
 
 
 def roles_named(worker: str, cells: str, settings: Settings, agent: str = "") -> list[Role]:
-    """Return the roles of a worker for several cells, separated by commas, that share a process."""
+    """Return the roles of a worker that share a process: one for each cell in `cells`, a list with commas."""
     several = list(dict.fromkeys(cells.split(",")))
     if len(several) > 1 and (worker not in _TOGETHER or agent):
         raise BadSetting(f"--cell {cells}: of several cells only conductors, or all agents, share a process")
@@ -81,14 +81,14 @@ def _check_metal(cell: str, settings: Settings) -> None:
 
 
 def _metal_cells(settings: Settings) -> list[str]:
-    """Return the cells in which berth's own agent deploys on Ironic's nodes."""
+    """Return the cells in which berth's own agents deploy on Ironic's nodes."""
     if not settings.ironic.is_read:
         return []
     return [cell for cell in settings.metal_cells if cell not in settings.ironic.nodes.agents]
 
 
 def roles(settings: Settings) -> list[Role]:
-    """Return all roles of a whole berth, workers that answer queries before those that ask."""
+    """Return the roles of all workers; workers that answer queries come before workers that send them."""
     if names_a_file(settings.database.url):
         raise BadSetting(
             f"database_url = {masked(settings.database.url)!r}: is one file, but every store needs a "
@@ -112,7 +112,7 @@ def roles(settings: Settings) -> list[Role]:
 
 
 def processes(settings: Settings) -> list[tuple[Role, ...]]:
-    """Return which workers share a process under `berth up`, such as conductors of several cells."""
+    """Return the roles of each process under `berth up`; conductors of several cells may share a process."""
     several = settings.process.cells_a_process
     found: list[list[Role]] = []
     open_: dict[tuple[str, str], list[Role]] = {}
@@ -129,7 +129,7 @@ def processes(settings: Settings) -> list[tuple[Role, ...]]:
 
 
 def ending(settings: Settings) -> list[list[Role]]:
-    """Return the order in which workers stop: those that ask before those that answer, so no query waits."""
+    """Return roles in the order in which to stop them: workers that send queries come first."""
     stages = (
         ("control-room", "nova"),
         ("scheduler", "compute", "metal", "ironic"),
@@ -142,20 +142,20 @@ def ending(settings: Settings) -> list[list[Role]]:
 
 
 def name_of(together: Sequence[Role]) -> str:
-    """Return the name of a process: conductor.c1, or conductor.c1+c2."""
+    """Return the name of a process, made from its roles, such as conductor.c1 or conductor.c1+c2."""
     first, *further = together
     return "+".join([str(first), *(role.agent or role.cell for role in further)])
 
 
 def agents_of(cell: str, settings: Settings) -> list[str]:
-    """Return the names of a cell's simulated agents; `berth up` runs each as a process."""
+    """Return the names of the simulated agents of a cell; `berth up` runs each as a process."""
     from berth import simulated_agents
 
     return simulated_agents.names_of(cell, settings)
 
 
 def metal_agent(settings: Settings, cell: str) -> str:
-    """Return the name of the agent for nodes outside of simulated hosts: on Ironic's API, or simulated."""
+    """Return the name of the agent for bare-metal nodes of a cell: on Ironic's API, or simulated."""
     if settings.ironic.is_read:
         return settings.ironic.nodes.agents.get(cell) or f"{cell}-metal"
     return f"{cell}-agent1"

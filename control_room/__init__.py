@@ -1,1 +1,1 @@
-"""The control room: web pages for operators about what runs, what waits, why, and what-if."""
+"""The control room: web pages on which operators see and control berth."""

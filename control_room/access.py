@@ -1,4 +1,4 @@
-"""Sessions of the control room: sign-in, expiry, revocation, and the tokens of forms."""
+"""Sessions of the control room's users: sign-in, expiry, revocation, and the secret tokens in forms."""
 
 import asyncio
 import hashlib
@@ -19,22 +19,22 @@ from starlette.types import Scope
 from bus.clock import Clock
 
 SECONDS = 12 * 3600.0  # until a session expires
-OF_A_USER = 40  # sessions; a new one ends the oldest
+OF_A_USER = 40  # sessions of one user; a further session ends the oldest
 IN_ALL = 2000
 SWEEP = 1.0  # seconds between two checks for sessions that have ended
 _ID = re.compile(r"[\w-]{32}", re.ASCII)
 
 
 class Visitor(msgspec.Struct, frozen=True):
-    """The user who signed in to the control room, with the roles of the token."""
+    """The user who has signed in to the control room, with the roles in the user's token."""
 
     user: str
     project: str
     roles: frozenset[str] = frozenset()
 
 
-Credential = Callable[[], Visitor | None]  # the visitor, or None if the token is no longer valid
-SignIn = Callable[[Mapping[str, str]], Awaitable[Credential]]  # with the fields of the form
+Credential = Callable[[], Visitor | None]  # returns the user, or None if the token is no longer valid
+SignIn = Callable[[Mapping[str, str]], Awaitable[Credential]]  # takes the fields of the sign-in form
 Form = Literal["token", "keystone"]
 
 
@@ -58,7 +58,7 @@ class SingleSignOn:
 
 @dataclass(frozen=True, kw_only=True)
 class AccessRules:
-    """Authentication and authorisation: the tokens and the policy of the Placement API."""
+    """Decides who may sign in, read and act, from the tokens and the policy of the Placement API."""
 
     sign_in: SignIn
     form: Form  # of the page on which users sign in
@@ -70,10 +70,10 @@ class AccessRules:
 
 @dataclass(eq=False)
 class EventStream:
-    """One open stream of server-sent events to a browser."""
+    """An open stream of server-sent events to one browser."""
 
     ended: asyncio.Event = field(default_factory=asyncio.Event)
-    wake: asyncio.Event = field(default_factory=asyncio.Event)  # for news, or because it has ended
+    wake: asyncio.Event = field(default_factory=asyncio.Event)  # set by a change, and when the stream ends
     working: asyncio.Timeout | None = None
 
     def end(self) -> None:
@@ -84,7 +84,7 @@ class EventStream:
 
     @contextmanager
     def endable(self, working: asyncio.Timeout) -> Iterator[None]:
-        """Let a call of `end` interrupt waiting within the block."""
+        """Make `end` interrupt the block while it waits."""
         self.working = working
         try:
             yield
@@ -94,7 +94,7 @@ class EventStream:
 
 @dataclass(frozen=True)
 class WebSession:
-    """The session of one request. Before the sign-in it has only an id, and nothing is stored."""
+    """The session of a browser. Before the user signs in it has only an id, and the server stores nothing."""
 
     id: str
     visitor: Visitor | None = None
@@ -111,16 +111,16 @@ class _SignedIn:
 
 
 class Sessions:
-    """Sessions by the id in their cookie, in memory, so that they can be revoked: a restart ends them all."""
+    """All sessions, by the id in their cookie. They are in memory only, so a restart ends all of them."""
 
     def __init__(self) -> None:
         self._key = secrets.token_bytes(32)
-        self._signed_in: dict[str, _SignedIn] = {}  # the oldest first
+        self._signed_in: dict[str, _SignedIn] = {}  # by session id, the oldest first
         self._streams: defaultdict[str, set[EventStream]] = defaultdict(set)
         self._closed = False
 
     def find(self, cookie: str, now: float) -> WebSession | None:
-        """Return the session with the id in the cookie."""
+        """Return the session with this id; None if the id is malformed or the session has expired."""
         if not _ID.fullmatch(cookie):
             return None
         known = self._signed_in.get(cookie)
@@ -133,7 +133,7 @@ class Sessions:
         return WebSession(secrets.token_urlsafe(24))
 
     def sign_in(self, visitor: Visitor, credential: Credential, now: float) -> WebSession:
-        """Return a session with a new id, so that an id known before the sign-in is worth nothing."""
+        """Create a session with a new id and return it; an id known before the sign-in stays useless."""
         session = WebSession(self.new().id, visitor)
         of_user = [id_ for id_, known in self._signed_in.items() if known.session.visitor == visitor]
         for id_ in (*of_user[: max(0, len(of_user) + 1 - OF_A_USER)], *list(self._signed_in)[: 1 - IN_ALL]):
@@ -142,20 +142,20 @@ class Sessions:
         return session
 
     def end(self, id_: str) -> None:
-        """End a session and its open event streams."""
+        """End a session, and the event streams that it has open."""
         if self._signed_in.pop(id_, None) is not None:
             for stream in self._streams.get(id_, ()):
                 stream.end()
 
     def end_invalid(self, now: float) -> None:
-        """End sessions that have expired or whose token was removed or changed."""
+        """End sessions that have expired, and sessions whose token was removed or changed."""
         for id_ in [id_ for id_, known in self._signed_in.items() if not known.is_valid(now)]:
             self.end(id_)
 
     # Forms
 
     def form_token(self, session: WebSession) -> str:
-        """Return the secret that each form of a session contains, so that other sites cannot forge forms."""
+        """Return the secret that every form of a session contains, so that no other site can forge a form."""
         return hmac.new(self._key, session.id.encode(), hashlib.sha256).hexdigest()
 
     def is_form_token(self, session: WebSession, given: str) -> bool:
@@ -184,7 +184,7 @@ class Sessions:
         return session.visitor is not None and session.id not in self._signed_in
 
     def close(self) -> None:
-        """End every event stream: they would never end by themselves."""
+        """End all event streams when the server stops, because they would never end by themselves."""
         self._closed = True
         for streams in self._streams.values():
             for stream in streams:
@@ -192,14 +192,14 @@ class Sessions:
 
 
 async def sweep(sessions: Sessions, clock: Clock) -> None:
-    """End invalid sessions periodically: an open event stream makes no request that would be refused."""
+    """End invalid sessions periodically: an open event stream sends no request that could be refused."""
     while True:
         sessions.end_invalid(clock.now())
         await asyncio.sleep(SWEEP)
 
 
 def from_our_page(headers: Mapping[str, str]) -> bool:
-    """Return whether a form was sent from a page of this site, by the browser's headers."""
+    """Return whether the browser's headers show that a form was sent from a page of this site."""
     site = headers.get("sec-fetch-site")
     if site is not None and site not in ("same-origin", "none"):
         return False
@@ -213,8 +213,8 @@ _A_YEAR = 365 * 86400
 def session_cookie(scope: Scope) -> str:
     """Return the name of the session cookie.
 
-    Browsers send a cookie to every port of its host: the port in its name keeps several control rooms apart.
-    Over TLS the name begins with `__Host-`, so neither a sibling domain nor plain HTTP can plant a cookie.
+    Browsers send a cookie to every port of a host: the port in its name separates several control rooms. Over
+    TLS the name begins with `__Host-`, so neither a sibling domain nor plain HTTP can plant a cookie.
     """
     is_tls = scope["scheme"] == "https"
     port = Headers(scope=scope).get("host", "").rpartition(":")[2]
@@ -228,7 +228,7 @@ def theme_cookie(scope: Scope) -> str:
 
 
 def set_session(answer: Response, scope: Scope, session: WebSession) -> None:
-    """Set the cookie of a session in the answer, in place of the request's."""
+    """Make this the session of a request, and add its cookie to the response."""
     scope["session"], scope["session.new"] = session, False
     _set(answer, scope, session_cookie(scope), session.id, int(SECONDS))
 

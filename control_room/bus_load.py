@@ -1,4 +1,4 @@
-"""Load of the bus: every topic and query, with the queues that carry it."""
+"""Describes the load of the bus: every topic and query, with the durable queues that carry its messages."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from bus.topics import QUERIES, TOPICS
 
 
 class Route(NamedTuple):
-    """A topic or a query with the queues that carry its messages."""
+    """A topic or a query, with the queues for its messages."""
 
     name: str
     is_query: bool
@@ -22,7 +22,7 @@ class Route(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class QueueLoad:
-    """A durable queue with the worker that reads it, and its depth once that is known."""
+    """A worker's durable queue, with its depth if that is known."""
 
     name: str
     worker: str
@@ -73,12 +73,12 @@ class BusLoad:
 
     @property
     def unread(self) -> list[QueueLoad]:
-        """Return the queues that no consumer reads."""
+        """Return the queues without a consumer."""
         return [queue for queue in self.queues if queue.unread]
 
     @property
     def fullest(self) -> list[QueueLoad]:
-        """Return the queues that hold messages, the fullest first."""
+        """Return the queues that have messages, the fullest first."""
         return [queue for queue in self.queues if queue.messages]
 
 
@@ -96,7 +96,7 @@ def all_routes() -> tuple[Route, ...]:
 
 @cache
 def route_of(queue: str) -> Route | None:
-    """Return the topic or query of a queue by the queue's name: `reader:key`, or `ask:key` for a query."""
+    """Return the topic or query of a queue, from its name: `reader:key`, or `ask:key` for a query."""
     reader, _, key = queue.partition(":")
     parts = key.split(".")
     for route in all_routes():

@@ -1,4 +1,4 @@
-"""Queries of the pages with a time limit, operations of the pages, and the state of the cloud."""
+"""Sends the pages' queries with a time limit, and reads the state of the cloud with them."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
@@ -35,7 +35,7 @@ NO_ANSWER = (Unavailable, Unroutable, AnswerRefused, Undecodable)  # what a quer
 
 
 class Queries:
-    """The queries of the pages, as functions that raise NO_ANSWER."""
+    """The queries that pages send, each with a time limit; failures raise an error of NO_ANSWER."""
 
     def __init__(self, bus: Bus) -> None:
         self.cells = bus.asker(topics.CELLS, SECONDS)
@@ -66,14 +66,14 @@ async def query(source: str, ask: Callable[[Any], Awaitable[R]], question: Any) 
     return Reply(source, answer, problem, monotonic() - began)
 
 
-STATUS_SECONDS = 4.0  # that an answer about the cloud is used
+STATUS_SECONDS = 4.0  # seconds that the state of the cloud is used
 COUNT_TIMES = 25.0  # placement's counts are used for so many times as long as counting took
 
 
 @dataclass(frozen=True)
 class CloudStatus:
     cells: Reply[CellsFound] = field(default_factory=lambda: Reply("placement"))
-    counts: CellsFound | None = None  # of their hosts and instances
+    counts: CellsFound | None = None  # numbers of hosts and instances
     waiting: Reply[WaitingFound] = field(default_factory=lambda: Reply("the scheduler"))
     building: dict[str, Reply[InstancesFound]] = field(default_factory=dict)  # by cell
     health: Reply[HostHealthFound] = field(default_factory=lambda: Reply("a scheduler"))
@@ -85,7 +85,7 @@ class CloudStatus:
 
 class StatusReader:
     def __init__(self, queries: Queries, tasks: BackgroundTasks, configured: Sequence[str]) -> None:
-        """`configured` are the cells of the settings, asked even where placement does not answer."""
+        """`configured`: names of the cells in the settings, queried even if placement does not answer."""
         self._queries = queries
         self._configured = tuple(configured)
         self._counts: CellsFound | None = None
@@ -133,7 +133,7 @@ async def known_hosts(
     aggregates: Ask[FindAggregates, AggregatesFound],
     cells: Ask[FindCells, CellsFound],
 ) -> list[KnownHost]:
-    """Return all hosts. Raise the error of a process that does not answer."""
+    """Query placement for all hosts, with zones and disabled cells, for a capacity plan."""
     disabled = {cell.name for cell in (await cells(FindCells(counted=False))).cells if not cell.enabled}
     zones = await zones_by_aggregate(aggregates)
     # by id: a host that moves between pages in the meantime is listed once
@@ -176,8 +176,8 @@ async def _rest(tree: KnownTree, trees: Ask[FindTrees, TreesFound]) -> Sequence[
             return more
 
 
-LONGEST_UNREAD = 300.0  # seconds after which changes are not followed: all is read anew
-_MOST_CHANGES = 5000  # changes after which all is read anew
+LONGEST_UNREAD = 300.0  # seconds after which all hosts are read again, not only changes
+_MOST_CHANGES = 5000  # number of changes from which all hosts are read again
 _BATCH = 500  # roots in one query
 
 
@@ -190,7 +190,7 @@ class FleetReader:
         self._layouts = int(clock.now())
 
     async def read(self, _: None = None) -> Fleet:
-        """Return all hosts. Raise the error of a process that does not answer."""
+        """Return all hosts for the heat map; after the first call only changes are read."""
         if self._clock.monotonic() - self._read > LONGEST_UNREAD:
             self._fleet = None
         fleet = self._fleet = await (self._followed(self._fleet) if self._fleet else self._all())
@@ -199,9 +199,9 @@ class FleetReader:
         return fleet
 
     async def _all(self) -> Fleet:
-        """Read all hosts. A host that changes meanwhile has a higher change number, and is read again."""
+        """Read all hosts page by page. A host that changes meanwhile is read again with the later changes."""
         last = await self._questions.changes(FindChanges(after=MAX_ORDINAL, limit=1))
-        self._layouts += 1_000_000  # no number that a browser has received
+        self._layouts += 1_000_000  # a number that no browser has received
         zones = await zones_by_aggregate(self._questions.aggregates)
         fleet = Fleet(number=last.last, layout=self._layouts, zones=zones)
         async for page in _every_page(self._questions.trees):
@@ -241,7 +241,7 @@ class FleetReader:
 
 @dataclass(frozen=True)
 class DrainProgress:
-    """The progress of a drain that this control room runs, or ran last."""
+    """The progress of a drain that this control room runs, or the result of its last one."""
 
     is_running: bool
     text: str
@@ -249,14 +249,14 @@ class DrainProgress:
 
 
 class Drains(Protocol):
-    """The drains that this control room runs; they end with it, as they end with the command."""
+    """The interface to the drains that this control room runs; if its process ends, the drains stop."""
 
     def progress(self, root: str) -> DrainProgress | None: ...
 
     async def start(self, root: str, live: bool, most: int) -> str: ...
 
     async def stop(self, root: str, and_open: bool) -> str:
-        """Stop a drain of any process: it runs only while the host is disabled for its cause."""
+        """Stop a drain, also one of another process: a drain runs only while its cause disables the host."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -265,19 +265,19 @@ class BusOperations:
     queues: Callable[[Collection[str], Collection[tuple[str, str]]], Awaitable[Sequence[QueueLoad]]]
     elsewhere: Sequence[str]  # cells with queues and dead letters on a separate broker
     transport: Transport  # reports queue depths and dead letters
-    replay: Callable[[Collection[str]], Awaitable[tuple[int, Sequence[str]]]]  # count; reasons of refusals
+    replay: Callable[[Collection[str]], Awaitable[tuple[int, Sequence[str]]]]  # number, reasons of failures
 
 
 @dataclass(frozen=True, kw_only=True)
 class Operations:
     # disable, enable, force-down or undo-force-down; root; cause. Returns the host's new state
     mark_host: Callable[[str, str, str], Awaitable[str]]
-    end_wait: Callable[[str], Awaitable[str]]  # of a request or a move; returns the answer
+    end_wait: Callable[[str], Awaitable[str]]  # cancels a waiting request or move; returns the answer
     steer: Callable[[MoveStands, str], Awaitable[str]]  # confirm, revert, abort or force
     drains: Drains
     # Ironic's nodes with placement's records: all (None), or the named ones
     metal: Callable[[Sequence[str] | None], Awaitable[MetalNodes]]
-    placement_changes: Callable[[], Awaitable[Listener[PlacementChanged]]]  # from now on
+    placement_changes: Callable[[], Awaitable[Listener[PlacementChanged]]]  # subscribes to later changes
     scores: Callable[[Record, str], Mapping[str, float]]
     replay: Callable[[str, Record], RecordedHost | None]
     requested: Callable[[BuildStands], BuildRequested]  # the request in the build's record

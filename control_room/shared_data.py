@@ -1,4 +1,4 @@
-"""Data of pages, read once for all readers and read again when it is old or has changed."""
+"""Shares data between all readers of pages; data are read again when they are old or have changed."""
 
 import asyncio
 import logging
@@ -23,7 +23,7 @@ class BackgroundTasks:
         self._group = group
 
     def start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T | None]:
-        """Start a task that ends with the pages or when it is cancelled; its error is logged."""
+        """Start a task that runs until it ends, is cancelled, or the pages close; its error is logged."""
 
         async def logged() -> T | None:
             try:
@@ -56,14 +56,14 @@ V = TypeVar("V")
 SPACING = 0.15  # seconds between two queries for open pages, whatever they show
 SOONEST = 0.1  # seconds between two updates of a page
 GRACE = 5.0  # seconds that a read continues without a reader: a page may be followed by its event stream
-TIMES = 4.0  # a value is used for so many times as long as reading it took
+TIMES = 4.0  # a value is used for this multiple of the time that its read took
 _PROCESSOR_SHARE = 0.02  # of a processor that repeated updates may take
 _QUERY_WEIGHT = 0.1  # of the time of a query counts as processor time: at most a sixth of the time is queries
-_MOST = 64  # values that are kept
+_MOST = 64  # stored values at most
 
 
 class Changes:
-    """A counter of changes that wakes its waiters."""
+    """Counts changes, and wakes the tasks that wait for the next change."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -76,7 +76,7 @@ class Changes:
 
     @contextmanager
     def wake(self, event: asyncio.Event) -> Iterator[None]:
-        """Set the event at each change within the block."""
+        """Set the event at each change while the block runs."""
         self._waiting.add(event)
         try:
             yield
@@ -89,7 +89,7 @@ class Changes:
 
 
 class UpdateInterval:
-    """The interval between two updates, computed from the time that the last updates took."""
+    """Computes the interval between two updates of a page from the time that the last updates took."""
 
     def __init__(self, share: float = _PROCESSOR_SHARE, soonest: float = SOONEST) -> None:
         self.seconds = soonest
@@ -98,14 +98,14 @@ class UpdateInterval:
 
     @contextmanager
     def rendering(self) -> Iterator[None]:
-        """Measure a block without `await`, so that the time of other tasks is not included."""
+        """Measure the processor time of a block, which must not contain `await`."""
         began = thread_time()
         yield
         self.add(thread_time() - began)
 
     @contextmanager
     def querying(self) -> Iterator[None]:
-        """Measure a block that waits for answers of other processes."""
+        """Measure the time of a block that waits for the answers of other processes."""
         began = monotonic()
         yield
         self.add((monotonic() - began) * _QUERY_WEIGHT)
@@ -134,11 +134,11 @@ class _Read(Generic[V]):
 
 
 class SharedData(Generic[K, V]):
-    """Values by key. All readers of a key share one read, which ends GRACE seconds after they have left.
+    """Stores values by key. All readers of a key share one read, which is cancelled soon after all have left.
 
-    A value is read again if there is a reader and it has expired or `changes` has counted a change since. It
-    expires after `seconds`, or `times` as long as reading it took if that is longer. Reads of changed values
-    begin at least `spacing` seconds apart.
+    A reader causes a new read if the value has expired, or `changes` has counted a change since the last
+    read. A value expires after `seconds`, or after `times` the duration of its read if that is longer. Reads
+    after changes begin at least `spacing` seconds apart.
     """
 
     def __init__(
@@ -158,12 +158,12 @@ class SharedData(Generic[K, V]):
         self._changes = changes or Changes()
         self._known: OrderedDict[K, _Value[V]] = OrderedDict()
         self._reads: dict[K, _Read[V]] = {}
-        self._turn = asyncio.Lock()  # of open pages
+        self._turn = asyncio.Lock()  # taken by reads for open pages
         self._next = float("-inf")  # when the next read for an open page may begin
         self.interval = UpdateInterval()
 
     async def get(self, key: K, max_age: float = float("inf")) -> V:
-        """Return the value for a page that is loaded, maybe without changes of the last `spacing` seconds."""
+        """Return the value for a page that is being loaded; the newest changes may be missing."""
         known = self._known.get(key)
         if known is not None:
             age = self._clock.monotonic() - known.began
@@ -172,7 +172,7 @@ class SharedData(Generic[K, V]):
         return await self._joined(key)
 
     async def latest(self, key: K) -> V:
-        """Return the value for an open page, including all changes; reads are spaced by their cost."""
+        """Return the value for an open page with all changes; expensive reads follow at longer intervals."""
         if (known := self._known.get(key)) is not None and self._is_fresh(known):
             return known.value
         async with self._turn:
@@ -184,12 +184,12 @@ class SharedData(Generic[K, V]):
             return await self._joined(key)
 
     def known(self, key: K) -> V | None:
-        """Return the value that was read last, whatever its age."""
+        """Return the value that was read last, without reading it again, or None."""
         known = self._known.get(key)
         return known.value if known is not None else None
 
     def refresh(self, key: K) -> asyncio.Task[V | Exception | None] | None:
-        """Begin to read an old value again in the background; return the task, None if not necessary."""
+        """Read an expired value again in the background; return the task, or None if no read is needed."""
         known = self._known.get(key)
         if key in self._reads or (known is not None and self._is_fresh(known)):
             return None
@@ -198,7 +198,7 @@ class SharedData(Generic[K, V]):
         return read.task
 
     def forget(self) -> None:
-        """Discard all values after an operation changed the data, so that the next reader reads again."""
+        """Discard all values after an operation has changed the data, so that they are read again."""
         self._known.clear()
         self._reads.clear()
 
@@ -231,7 +231,7 @@ class SharedData(Generic[K, V]):
         return read
 
     async def _run(self, key: K, read: _Read[V]) -> V | Exception:
-        """Read a value and store it. An error is returned, not raised: it concerns only the readers."""
+        """Read and store a value. Return an error instead of raising it: it concerns only the readers."""
         began = self._clock.monotonic()
         try:
             with self.interval.querying():

@@ -1,6 +1,6 @@
-"""The control room's table of messages: counts ends of builds, and signals changes to open pages.
+"""Connects the control room to the bus: counts ended builds, and reports changes to open pages.
 
-It reads no queue of requests, or publishers would believe that a scheduler had received theirs.
+The control room consumes no requests: their publishers would believe that a scheduler received them.
 """
 
 from collections.abc import Callable, Collection, Coroutine, Sequence
@@ -28,15 +28,15 @@ from control_room.shared_data import Changes
 
 
 class NodeChanges(Changes):
-    """The bare-metal nodes about which messages arrived since they were read, while a page is open."""
+    """Stores the ids of bare-metal nodes with messages since their last read, while a page is open."""
 
     def __init__(self) -> None:
         super().__init__()
         self.nodes: dict[str, None] = {}
-        self.of_all = Changes()  # too many nodes to name them
+        self.of_all = Changes()  # messages without the names of nodes
 
     def add(self, nodes: Collection[str]) -> None:
-        """Record messages about bare-metal nodes. Without names, any node may have changed."""
+        """Record messages about these bare-metal nodes; without names, any node may have changed."""
         if self.is_watched:
             self.nodes.update(dict.fromkeys(nodes))
             if not nodes:

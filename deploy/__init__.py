@@ -1,1 +1,1 @@
-"""Running berth's surroundings: private RabbitMQ and PostgreSQL servers for tests, demo and bench."""
+"""Starts the servers that berth needs, such as RabbitMQ and PostgreSQL, for tests, demo and benchmarks."""

@@ -44,7 +44,7 @@ def find_ironic() -> IronicBinaries:
 
 @dataclass(frozen=True, kw_only=True)
 class Drivers:
-    """Interfaces that Ironic does not bring: kind → `name = module:Class`, and the directory they are in."""
+    """Hardware interfaces that Ironic lacks, by kind as `name = module:Class`, and their directory."""
 
     path: Path | None = None
     interfaces: Mapping[str, str] = field(default_factory=dict)
@@ -55,7 +55,7 @@ class Drivers:
 
 
 class IronicServer(Server):
-    """Notifications go to the exchange `ironic` of the broker given; nodes are kept in an SQLite file."""
+    """A private Ironic that notifies the broker's exchange `ironic` and stores nodes in an SQLite file."""
 
     name = "Ironic"
 
@@ -149,7 +149,7 @@ class IronicServer(Server):
         self._configuration.write_text("\n".join(lines) + "\n")
 
     def _interfaces(self) -> dict[str, str]:
-        """Return the enabled interfaces of each kind."""
+        """Return the names of the enabled hardware interfaces, by kind such as power or deploy."""
         enabled = {
             "power": "fake", "management": "fake", "boot": "fake", "deploy": "fake,direct", "vendor": "fake",
             "inspect": "fake,no-inspect", "raid": "fake,no-raid", "bios": "fake,no-bios",

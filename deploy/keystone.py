@@ -24,7 +24,7 @@ class KeystoneServer(HttpServer):
     name = "Keystone"
 
     def __init__(self, directory: Path, *, token_seconds: int = 3600, python: Path = COMPLIANCE) -> None:
-        """`python` belongs to an environment in which Keystone and gunicorn are installed."""
+        """`python`: the interpreter of an environment in which Keystone and gunicorn are installed."""
         super().__init__(directory)
         self._python = python
         self.password = secrets.token_hex(8)

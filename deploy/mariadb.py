@@ -16,7 +16,7 @@ from pathlib import Path
 
 from deploy.processes import BinariesMissing, Server, ServerFailed, Watchdog, exchange, search_path, tail
 
-_GREETING = 0x0A  # the protocol's version, after the length and the number of the packet
+_GREETING = 0x0A  # the protocol's version in the server's first packet
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ def find_mariadb() -> MariaBinaries:
 
 
 class MariaDB(Server):
-    """A MariaDB with databases of the given names, and a user who may do everything."""
+    """A MariaDB server with the named databases, and a user with all rights on them."""
 
     name = "MariaDB"
     user = "berth"
@@ -47,7 +47,7 @@ class MariaDB(Server):
         self._data = self.directory / "data"
 
     def url(self, database: str) -> str:
-        """Return a database's URL for SQLAlchemy's PyMySQL."""
+        """Return the URL of a database for SQLAlchemy with the driver PyMySQL."""
         at = f"{self.user}:{self._password}@127.0.0.1:{self.port}"
         return f"mysql+pymysql://{at}/{database}?charset=utf8mb4"
 

@@ -1,5 +1,5 @@
-"""A private region of OpenStack Nova: Keystone, Placement, Nova with hosts without a hypervisor, RabbitMQ and
-a database, all on free loopback ports.
+"""Runs a private region of OpenStack Nova: Keystone, Placement, Nova with hosts without a hypervisor,
+RabbitMQ and a database, all on free loopback ports.
 
     async with running_nova(NovaOptions(hosts=10)) as region:
         server = await region.nova.boot()
@@ -59,7 +59,7 @@ __all__ = [
 
 
 class StandIns(HttpServer):
-    """Glance and Neutron (deploy/stand_ins.py)."""
+    """Runs the stand-ins for Glance and Neutron (deploy/stand_ins.py) as a process."""
 
     name = "stand-ins"
 
@@ -75,9 +75,9 @@ async def running_nova(
     directory: Path | None = None,
     rabbitmq: RabbitMQ | None = None,
 ) -> AsyncIterator[NovaRegion]:
-    """Run a region until the block ends; without a running RabbitMQ, with a private one.
+    """Run a Nova region until the block ends, on the given RabbitMQ or on a new private one.
 
-    The configurations, logs and data are in `directory`; without one, in a temporary one that is deleted.
+    Configurations, logs and data are in `directory`, by default in a temporary directory that is deleted.
     """
     made = directory or private_directory("berth-nova-")
     try:
@@ -161,7 +161,7 @@ async def _start(
 
 
 def _buses(prefix: str, options: NovaOptions) -> dict[str, str]:
-    """Return the virtual host of each cell; "" is the API's."""
+    """Return the name of the virtual host of each cell; the key "" stands for the API."""
     buses = {"": "nova"} | {
         cell: "nova" if options.has_shared_bus else f"nova_{cell}" for cell in options.cells
     }
@@ -169,7 +169,7 @@ def _buses(prefix: str, options: NovaOptions) -> dict[str, str]:
 
 
 def _make_virtual_hosts(broker: RabbitMQ, names: set[str]) -> None:
-    """Make virtual hosts that the user guest may use; one call, because rabbitmqctl takes a second."""
+    """Create virtual hosts for the user guest with one command, because rabbitmqctl takes a second."""
     everything = '<<".*">>, <<".*">>, <<".*">>'
     broker.control(
         "eval",
@@ -184,7 +184,7 @@ def _make_virtual_hosts(broker: RabbitMQ, names: set[str]) -> None:
 
 
 async def _make_cells(region: NovaRegion) -> None:
-    """Make the tables of every database, and register cell0 and the cells."""
+    """Create the tables in each database, and register cell0 and the other cells in Nova."""
     await asyncio.gather(
         region.manage("api_db", "sync"),
         region.manage("db", "sync", "--local_cell", cell="cell0"),
@@ -200,7 +200,7 @@ async def _make_cells(region: NovaRegion) -> None:
 
 
 async def _start_services(region: NovaRegion) -> None:
-    """Start conductors, scheduler, API and hosts, and wait until all of them work."""
+    """Start Nova's conductors, scheduler, API and hosts, and wait until each of them accepts requests."""
     options, processes = region.options, region.processes
     for cell in options.cells:
         await processes.start(region.program(f"conductor-{cell}", "conductor", cell=cell))
@@ -225,7 +225,7 @@ async def _start_services(region: NovaRegion) -> None:
 
 
 def _api(region: NovaRegion) -> Program:
-    """Return the compute API, served by gunicorn. Nova reads the arguments of the process, so gunicorn's
+    """Return how to start Nova's API under gunicorn. Nova parses the process's arguments, so gunicorn's
     settings are in a file.
     """
     program = region.program("api", "api")

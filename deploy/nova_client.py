@@ -14,11 +14,11 @@ from deploy.placement import KeystoneUser
 T = TypeVar("T")
 Document = dict[str, Any]
 
-_UNCHANGING = (0.02, 0.1)  # seconds between two reads of a condition: first, and at most
+_UNCHANGING = (0.02, 0.1)  # seconds between two checks of a condition: at first, and at most
 
 
 class NovaRefused(RuntimeError):
-    """An answer with a status of 400 or above."""
+    """Error: Nova or another service answered with a status of 400 or above."""
 
     def __init__(self, method: str, path: str, answer: httpx.Response) -> None:
         super().__init__(f"{method} {path}: {answer.status_code} {answer.text[:1000]}")
@@ -38,7 +38,7 @@ async def wait_until(condition: Callable[[], Awaitable[T | None]], what: str, se
 
 
 class TokenClient:
-    """HTTP requests with a user's Keystone token, which is renewed when it expires."""
+    """Sends HTTP requests with a user's Keystone token, and renews the token when it has expired."""
 
     def __init__(self, user: KeystoneUser, *, connections: int = 32, timeout: float = 120.0) -> None:
         self._user = user
@@ -53,7 +53,7 @@ class TokenClient:
         await self._http.aclose()
 
     async def token(self, *, replacing: str = "") -> str:
-        """Return a token that is not the one to be replaced."""
+        """Return a token; if the present one is `replacing`, request a new one."""
         async with self._lock:
             if self._token in ("", replacing):
                 domain = {"id": "default"}
@@ -69,7 +69,7 @@ class TokenClient:
     async def request(
         self, method: str, url: str, body: Any = None, headers: dict[str, str] | None = None
     ) -> httpx.Response:
-        """Return the answer; raise `NovaRefused` for a status of 400 or above."""
+        """Send a request and return the response; raise `NovaRefused` for a status of 400 or above."""
         token = await self.token()
         for _ in range(2):
             sent = {"X-Auth-Token": token, **(headers or {})}
@@ -83,13 +83,13 @@ class TokenClient:
 
 
 class NovaClient:
-    """The compute API, as an administrator uses it."""
+    """A client of Nova's compute API with an administrator's rights."""
 
     def __init__(self, http: TokenClient, url: str, *, image: str, flavor: str) -> None:
         self.http = http
         self.url = url
         self.image = image
-        self.flavor = flavor  # of servers that are booted without one
+        self.flavor = flavor  # the default flavor of servers
 
     async def call(self, method: str, path: str, body: Any = None, version: str = "latest") -> Document:
         headers = {"OpenStack-API-Version": f"compute {version}"}
@@ -132,9 +132,9 @@ class NovaClient:
         return str((await self.server(server))["OS-EXT-SRV-ATTR:host"] or "")
 
     async def reaches(self, server: str, status: str, *, host: str = "", seconds: float = 60.0) -> Document:
-        """Wait until the server has this status and no task, on this host if one is given.
+        """Wait until the server has this status, no task in progress, and is on this host if one is given.
 
-        Raise AssertionError with Nova's fault if it goes to ERROR instead.
+        Raise AssertionError with Nova's fault if the status becomes ERROR instead.
         """
         found: Document = {}
 
@@ -157,7 +157,7 @@ class NovaClient:
         return [await self.reaches(server, "ACTIVE", seconds=seconds) for server in servers]
 
     async def delete(self, *servers: str, seconds: float = 60.0) -> None:
-        """Delete the servers and wait until Nova has none of them."""
+        """Delete the servers and wait until Nova answers 404 for each of them."""
         await asyncio.gather(*(self.call("DELETE", f"/servers/{server}") for server in servers))
         for server in servers:
 
@@ -196,7 +196,7 @@ class NovaClient:
         return await self._leaves(server, source)
 
     async def evacuate(self, server: str, host: str | None = None) -> Document:
-        """Rebuild the server on another host; its host must be down (`NovaRegion.crash_host`)."""
+        """Evacuate a server to another host; its present host must be down (`NovaRegion.crash_host`)."""
         source = await self.host(server)
         # From 2.95 on, Nova stops the server at its new host.
         await self.action(server, "evacuate", {"host": host} if host else {}, "2.94")
@@ -219,7 +219,7 @@ class NovaClient:
         return list(found["migrations"])
 
     async def shelve(self, server: str) -> Document:
-        """Shelve and offload the server."""
+        """Shelve the server, and offload it from its host."""
         await self.action(server, "shelve")
         return await self.reaches(server, "SHELVED_OFFLOADED")
 
@@ -236,7 +236,7 @@ class NovaClient:
     # The cloud
 
     async def create_flavor(self, name: str, extra_specs: Document | None = None, **size: int) -> str:
-        """Make a flavor and return its id; sizes are vcpus, ram (MB) and disk (GB)."""
+        """Create a flavor and return its id; the sizes are vcpus, ram (MB) and disk (GB)."""
         flavor = {"name": name, "vcpus": 1, "ram": 512, "disk": 1} | size
         made = (await self.call("POST", "/flavors", {"flavor": flavor}))["flavor"]
         if extra_specs:
@@ -270,7 +270,7 @@ class NovaClient:
         return {host["service"]["host"]: host for host in found["hypervisors"]}
 
     async def force_down(self, host: str, is_down: bool = True) -> None:
-        """Declare the host's service down, or no longer."""
+        """Mark the nova-compute service of a host as forced down, or remove this mark."""
         service = (await self.compute_services())[host]["id"]
         await self.call("PUT", f"/os-services/{service}", {"forced_down": is_down})
 

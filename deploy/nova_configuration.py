@@ -1,4 +1,4 @@
-"""The configuration files of a Nova region: one for each process, from settings that they share."""
+"""Writes the configuration files of a Nova region, one for each process, from shared settings."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ UNLIMITED = ("instances", "cores", "ram", "server_groups", "server_group_members
 
 @dataclass(frozen=True, kw_only=True)
 class HostCapacity:
-    """The resources of a host, and how long it takes to start a server."""
+    """The resources of a fake host, and how long it takes to start a server."""
 
     vcpus: int = 16
     memory_mb: int = 65536
@@ -28,7 +28,7 @@ class HostCapacity:
 
 @dataclass(frozen=True, kw_only=True)
 class NovaOptions:
-    """The parts of a region and their sizes."""
+    """Options of a Nova region: which services it has, and how many cells and hosts."""
 
     hosts: int = 3  # host-001 …; distributed over the cells in turn
     capacity: HostCapacity = field(default_factory=HostCapacity)
@@ -68,9 +68,9 @@ def cell_database(cell: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Addresses:
-    """Where the other services of the region are."""
+    """The addresses of the services that Nova's processes use: Keystone, databases and message buses."""
 
-    user: KeystoneUser  # Nova's
+    user: KeystoneUser  # Nova's user
     database_urls: Mapping[str, str]  # by database; with the driver that Nova uses
     bus_urls: Mapping[str, str]  # by cell; "" is the API's
     paste: Path
@@ -93,7 +93,7 @@ def sections_of(
     cell: str = "",
     is_compute: bool = False,
 ) -> dict[str, dict[str, object]]:
-    """Return the configuration of the process of this name; of one without a cell, for the API's level."""
+    """Return the configuration of a Nova process; without a cell, of a process that serves all cells."""
     pool = {"max_pool_size": 10, "max_overflow": 20, "max_retries": -1}
     identity: dict[str, object] = {**at.user.options, "auth_type": "password"}
     client = identity | {"region_name": REGION}
@@ -141,7 +141,7 @@ def sections_of(
 
 
 def write(path: Path, sections: Sections) -> Path:
-    """Write an oslo.config file."""
+    """Write a configuration file in the format of oslo.config."""
     path.write_text("\n".join(_lines(sections)) + "\n")
     return path
 

@@ -15,11 +15,11 @@ class RegionDatabases(Protocol):
     """A database server that Nova can use."""
 
     async def create(self, names: Iterable[str]) -> None:
-        """Make empty databases."""
+        """Create empty databases with these names."""
         ...
 
     def url(self, name: str) -> str:
-        """Return a database's URL with the driver that Nova uses."""
+        """Return the URL of a database, with the driver that Nova uses."""
         ...
 
 
@@ -40,7 +40,7 @@ class PostgresNova:
 
 
 class MariaNova:
-    """Databases that MariaDB made when it started."""
+    """Nova's databases on a MariaDB, which created them when it started."""
 
     def __init__(self, server: MariaDB) -> None:
         self._server = server

@@ -1,7 +1,7 @@
-"""A compute driver without a hypervisor, whose hosts have the size that their configuration says.
+"""A compute driver without a hypervisor; the configuration sets the size of its hosts.
 
-It runs inside nova-compute. Unlike Nova's fake drivers, a host keeps its node's UUID over a restart, and
-forgets a server that was migrated away. A file `fail-spawn` in the process's directory makes builds fail.
+The driver runs in nova-compute. Unlike Nova's fake drivers, it keeps its node's UUID over a restart, and
+forgets servers that were migrated away. A file `fail-spawn` in its directory makes builds fail.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ FAILURE = Path("fail-spawn")
 
 
 class SizedDriver(fake.FakeDriver):  # type: ignore[misc]  # Nova has no types here
-    """A fake host; the environment variable SIZED_DRIVER holds its size and its delay as JSON."""
+    """A compute driver whose size and delay are in the environment variable SIZED_DRIVER, as JSON."""
 
     def __init__(self, virtapi: Any, read_only: bool = False) -> None:
         size = json.loads(os.environ["SIZED_DRIVER"])

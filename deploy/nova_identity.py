@@ -1,4 +1,4 @@
-"""The users and the catalogue of a Nova region, made at its Keystone."""
+"""Creates the users and the service catalogue of a Nova region in its Keystone."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class RegionUsers:
         return {item["name"]: item["id"] for item in answer.json()[collection]}
 
     async def make_users(self) -> dict[str, KeystoneUser]:
-        """Make the users of the services, with the project `service`."""
+        """Create the users of OpenStack's services, with the project `service`."""
         roles = await self._named("roles")
         for name in {"admin", "service"} - set(roles):
             roles[name] = await self._create("roles", "role", {"name": name})
@@ -48,7 +48,7 @@ class RegionUsers:
         return made
 
     async def make_endpoints(self, urls: Mapping[str, str]) -> None:
-        """Enter services into the catalogue by their type."""
+        """Create the endpoints of services in Keystone's catalogue; `urls` are by type of service."""
         for kind, url in urls.items():
             service = await self._create("services", "service", {"type": kind, "name": kind})
             for interface in ("public", "internal"):

@@ -28,7 +28,7 @@ STOP_SECONDS = 8.0
 
 
 def programs() -> dict[str, Callable[[], Any]]:
-    """Import everything that the processes use, and return the main function of each program."""
+    """Import the modules of all of Nova's programs, and return the main function of each program."""
     os.environ["OS_NOVA_DISABLE_EVENTLET_PATCHING"] = "1"  # native threads, Nova's default since 2026.2
     from nova import monkey_patch
 
@@ -67,7 +67,7 @@ class Launcher:
         os.set_blocking(self._waker, False)
 
     def serve(self) -> None:
-        """Answer requests until standard input ends."""
+        """Start processes as requested on standard input, until standard input ends."""
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(self._waker, warn_on_full_buffer=False)
         for ignored in (signal.SIGINT, signal.SIGTERM):
@@ -103,7 +103,7 @@ class Launcher:
             os._exit(status)
 
     def _become(self, request: dict[str, Any]) -> int:
-        """Run the requested program in this process, a new child."""
+        """Run the requested program in this process, which was forked for it."""
         os.setsid()
         signal.set_wakeup_fd(-1)
         for number in (signal.SIGCHLD, signal.SIGINT, signal.SIGTERM):
@@ -147,7 +147,7 @@ def report(**values: int) -> None:
 def main() -> None:
     launcher = Launcher(programs())
     gc.collect()
-    gc.freeze()  # the collector would write to every page that is shared
+    gc.freeze()  # garbage collection would write to all shared memory pages
     report(pid=0)
     try:
         launcher.serve()

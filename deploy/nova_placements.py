@@ -1,4 +1,4 @@
-"""The server of the Placement API in a Nova region: OpenStack Placement, berth, or one that runs already."""
+"""Starts the Placement API of a Nova region: OpenStack Placement, berth, or a server that runs already."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from deploy.servers import RabbitMQ
 
 @dataclass(frozen=True, kw_only=True)
 class Foundation:
-    """The servers that a region stands on; they run before Nova and its placement."""
+    """The servers that run before Nova and its Placement: Keystone, RabbitMQ and databases."""
 
     directory: Path
     keystone: KeystoneServer
@@ -35,7 +35,7 @@ PlacementFactory = Callable[[Foundation], AbstractAsyncContextManager[str]]
 
 @asynccontextmanager
 async def openstack_placement(foundation: Foundation) -> AsyncIterator[str]:
-    """Run OpenStack Placement on the region's database."""
+    """Run OpenStack Placement on the region's database, register it in the catalogue, and yield its URL."""
     access = ApiAccess(keystone=foundation.placement_user)
     directory, url = foundation.directory / "placement", foundation.openstack_database_url
     async with serving(OpenStackPlacement(directory, url, access, python=find_nova())) as server:
@@ -45,7 +45,7 @@ async def openstack_placement(foundation: Foundation) -> AsyncIterator[str]:
 
 @asynccontextmanager
 async def berth_placement(foundation: Foundation) -> AsyncIterator[str]:
-    """Run `berth run placement` on the region's database, and put it into the catalogue."""
+    """Run `berth run placement` on the region's database, register it in the catalogue, and yield its URL."""
     access = ApiAccess(keystone=foundation.placement_user)
     server = BerthPlacement(foundation.directory / "berth", foundation.database_url, access)
     async with serving(server):
@@ -54,7 +54,7 @@ async def berth_placement(foundation: Foundation) -> AsyncIterator[str]:
 
 
 def placement_at(url: str) -> PlacementFactory:
-    """Return a factory for a Placement API that runs already."""
+    """Return a function that registers a running Placement API in the region, instead of starting one."""
 
     @asynccontextmanager
     async def running(foundation: Foundation) -> AsyncIterator[str]:
@@ -74,7 +74,7 @@ async def serving(server: HttpServer) -> AsyncIterator[HttpServer]:
 
 
 async def register(admin: KeystoneUser, url: str) -> None:
-    """Enter the URL into the catalogue with `berth openstack register`."""
+    """Register the Placement API's URL in the catalogue with `berth openstack register`."""
     command = (
         sys.executable,
         "-m",

@@ -1,4 +1,4 @@
-"""Nova's processes, started through deploy/nova_launcher.py in the environment of `make nova-test`."""
+"""Controls Nova's processes, which deploy/nova_launcher.py starts in the environment of `make nova-test`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ STOP_SECONDS = 15.0
 
 
 def find_nova() -> Path:
-    """Return the Python of the environment in which Nova is installed."""
+    """Return the path of the Python interpreter of the environment in which Nova is installed."""
     python = Path(os.environ.get("BERTH_TEST_NOVA") or ENVIRONMENT / "bin") / "python"
     if executable(python) and executable(python.with_name("nova-compute")):
         return python
@@ -32,10 +32,10 @@ def find_nova() -> Path:
 
 @dataclass(frozen=True, kw_only=True)
 class Program:
-    """A process to start: which program, and with which configuration."""
+    """The description of a process to start: its program, arguments, environment and directory."""
 
     name: str
-    program: str  # of deploy/nova_launcher.py
+    program: str  # name of a program in deploy/nova_launcher.py
     directory: Path
     arguments: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -46,7 +46,7 @@ class Program:
 
 
 class NovaProcesses:
-    """The running processes by name. A process that was stopped or killed can be started again."""
+    """Starts, stops and kills Nova's processes by name; a stopped or killed process can be started again."""
 
     def __init__(self, launcher: asyncio.subprocess.Process) -> None:
         self._launcher = launcher
@@ -81,7 +81,7 @@ class NovaProcesses:
             raise ServerFailed("the launcher of Nova ended; its standard error says why")
 
     async def start(self, program: Program) -> None:
-        """Start a program; it ends with the region at the latest."""
+        """Start a program, which is stopped with the region at the latest."""
         self.programs[program.name] = program
         program.directory.mkdir(parents=True, exist_ok=True)
         request = {
@@ -99,7 +99,7 @@ class NovaProcesses:
         self._future(pid)
 
     async def run(self, program: Program) -> str:
-        """Run a program to its end and return its output; raise `ServerFailed` if its status is not 0."""
+        """Run a program until it exits and return its output; raise `ServerFailed` if its status is not 0."""
         before = program.log.stat().st_size if program.log.exists() else 0
         await self.start(program)
         status = await self._ended[self._pids.pop(program.name)]
@@ -112,14 +112,14 @@ class NovaProcesses:
         await self.start(self.programs[name])
 
     async def kill(self, name: str) -> None:
-        """End a program as a crash would."""
+        """Kill a process with SIGKILL, as in a crash."""
         pid = self._pids.pop(name)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(pid, signal.SIGKILL)
         await self._ended[pid]
 
     async def stop(self, *names: str) -> None:
-        """Shut programs down, all at the same time."""
+        """Stop processes cleanly, all at the same time."""
         pids = [self._pids.pop(name) for name in names]
         for number in (signal.SIGTERM, signal.SIGKILL):
             for pid in pids:
@@ -130,7 +130,7 @@ class NovaProcesses:
                 await asyncio.wait([self._ended[pid] for pid in pids], timeout=STOP_SECONDS)
 
     def check(self) -> None:
-        """Raise `ServerFailed` if a program ended by itself."""
+        """Raise `ServerFailed` if a process has exited without being stopped."""
         for name, pid in self._pids.items():
             if self._ended[pid].done():
                 log = self.programs[name].log

@@ -1,4 +1,4 @@
-"""A running region of Nova: addresses, processes, and what tests and benchmarks do with it."""
+"""Controls a running Nova region, for tests and benchmarks: its addresses, processes and hosts."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from deploy.placement import KeystoneUser
 START_SECONDS = 180.0
 FAILURE = "fail-spawn"  # as in deploy/nova_driver.py, which only imports inside Nova
 _PROBLEM = re.compile(r" (ERROR|CRITICAL) \S+ \[(None|-)|^Traceback ")
-_HARMLESS = "stevedore.extension"  # drivers of caches that are not installed
+_HARMLESS = "stevedore.extension"  # messages about drivers of caches that are not installed
 
 
 @dataclass(kw_only=True)
 class NovaRegion:
-    """A region between the start and the end of `running_nova`."""
+    """A running Nova region, as `running_nova` yields it."""
 
     options: NovaOptions
     directory: Path
@@ -42,7 +42,7 @@ class NovaRegion:
 
     @property
     def admin(self) -> KeystoneUser:
-        """Return the administrator of the cloud."""
+        """Return the Keystone user of the cloud's administrator."""
         return self.foundation.keystone.admin
 
     @property
@@ -56,11 +56,11 @@ class NovaRegion:
 
     @property
     def bus_urls(self) -> Mapping[str, str]:
-        """Return the AMQP URL of each cell's virtual host; "" is the API's, where the scheduler consumes."""
+        """Return the AMQP URL of each cell's virtual host; the key "" is for the API and the scheduler."""
         return self.addresses.bus_urls
 
     def configuration(self, name: str) -> Path:
-        """Return the configuration file of a process, such as scheduler or host-001."""
+        """Return the path of the configuration file of a process, such as scheduler or host-001."""
         return self.directory / name / "nova.conf"
 
     # Processes
@@ -68,7 +68,7 @@ class NovaRegion:
     def program(
         self, name: str, kind: str, *, cell: str = "", environment: Mapping[str, str] | None = None
     ) -> Program:
-        """Write the configuration of a process and return how to start it."""
+        """Write the configuration file of a process, and return the description to start it with."""
         directory = self.directory / name
         directory.mkdir(parents=True, exist_ok=True)
         is_compute = kind == "compute"
@@ -82,24 +82,24 @@ class NovaRegion:
         )
 
     async def start_host(self, name: str) -> None:
-        """Start a nova-compute, of a new host or of one that was stopped."""
+        """Start the nova-compute process of a host, which may be new or stopped."""
         size = self.options.capacity_of(name)
         environment = {"SIZED_DRIVER": json.dumps(vars(size))}
         cell = self.options.cell_of(name)
         program = self.program(name, "compute", cell=cell, environment=environment)
-        (program.directory / "compute_id").write_text(node_uuid(name))  # without it, no second start
+        (program.directory / "compute_id").write_text(node_uuid(name))  # needed for a second start
         await self.processes.start(program)
         if name not in self.hosts:
             self.hosts.append(name)
 
     async def add_hosts(self, *names: str) -> None:
-        """Start hosts, wait until they accept work, and map them to their cells."""
+        """Start new hosts, wait until they accept requests, and map them to their cells."""
         for name in names:
             await self.start_host(name)
         await self.wait_for_hosts(*names)
 
     async def wait_for_hosts(self, *names: str) -> None:
-        """Wait until the hosts accept work, and map those that are new to their cells."""
+        """Wait until the hosts accept requests, and map new hosts to their cells."""
         by_cell: dict[str, list[str]] = {}
         for name in names:
             by_cell.setdefault(self.options.cell_of(name), []).append(name)
@@ -138,7 +138,7 @@ class NovaRegion:
             await wait_until(are_consumed, f"{', '.join(waiting)} have consumers", START_SECONDS)
 
     async def manage(self, *words: str, cell: str = "") -> str:
-        """Run nova-manage and return its output."""
+        """Run the command nova-manage with these arguments, and return its output."""
         name = f"manage-{cell}" if cell else "manage"
         program = self.program(name, "manage", cell=cell)
         arguments = (*program.arguments, *words)
@@ -147,23 +147,23 @@ class NovaRegion:
         )
 
     async def stop_host(self, name: str) -> None:
-        """Shut a nova-compute down; `start_host` starts it again."""
+        """Stop the nova-compute process of a host cleanly; `start_host` starts it again."""
         await self.processes.stop(name)
 
     async def crash_host(self, name: str) -> None:
-        """Kill a nova-compute and declare its service down, so that its servers can be evacuated."""
+        """Kill the nova-compute process of a host and force it down, so that its servers can be evacuated."""
         await self.processes.kill(name)
         await self.nova.force_down(name)
 
     async def revive_host(self, name: str) -> None:
-        """Start a host after `crash_host`, which deletes its evacuated servers, and wait until it is up."""
+        """Start a crashed host again and wait until it is up; it then deletes its evacuated servers."""
         await self.start_host(name)
         await self.wait_for_consumers(self.options.cell_of(name), [f"compute.{name}"])
         await self.nova.force_down(name, False)
         await self.wait_for_hosts(name)
 
     def fail_spawns(self, host: str, does_fail: bool = True) -> None:
-        """Make builds fail at a host, until called again with False."""
+        """Make each build on a host fail, until this method is called with False."""
         path = self.directory / host / FAILURE
         if does_fail:
             path.touch()
@@ -173,7 +173,7 @@ class NovaRegion:
     # State
 
     async def allocations(self) -> dict[str, dict[str, dict[str, int]]]:
-        """Return what consumers hold at Placement: host → consumer → resource class → amount."""
+        """Return the amounts that consumers hold in Placement: host → consumer → resource class → amount."""
         found = {}
         for provider in (await self.placement("GET", "/resource_providers"))["resource_providers"]:
             path = f"/resource_providers/{provider['uuid']}/allocations"
@@ -191,7 +191,7 @@ class NovaRegion:
         return {name: program.log for name, program in self.processes.programs.items()}
 
     def problems(self) -> list[str]:
-        """Return the messages of level ERROR, and the starts of tracebacks, of all of Nova's logs."""
+        """Return the messages of level ERROR and the first lines of tracebacks in all of Nova's logs."""
         found = []
         for name, path in self.logs().items():
             lines = path.read_text(errors="replace").splitlines() if path.exists() else []

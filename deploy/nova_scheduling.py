@@ -1,4 +1,4 @@
-"""berth as the scheduler of a Nova region: its workers as processes, in place of nova-scheduler."""
+"""Runs berth as the scheduler of a Nova region, each worker as a process, instead of nova-scheduler."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def bus_url(foundation: Foundation) -> str:
 
 
 class BerthOnRabbitMQ:
-    """berth as a region's Placement, with a virtual host for its other workers; `server` can be killed."""
+    """Runs berth as the Placement of a region, on a virtual host that berth's other workers use, too."""
 
     server: BerthPlacement
 
     @asynccontextmanager
     async def placement(self, foundation: Foundation) -> AsyncIterator[str]:
-        """Run `berth run placement` and put it into the catalogue; a placement factory."""
+        """Run `berth run placement` until the block ends, register it in the catalogue, and yield its URL."""
         await asyncio.to_thread(_make_virtual_host, foundation.rabbitmq, "berth")
         access = ApiAccess(keystone=foundation.placement_user)
         directory, url = foundation.directory / "berth", foundation.database_url
@@ -44,7 +44,7 @@ class BerthOnRabbitMQ:
 
 
 class BerthWorker:
-    """A worker of berth as a process, which can be killed and started again."""
+    """Runs a worker of berth as a process, which can be killed and started again."""
 
     def __init__(self, name: str, directory: Path, settings: Mapping[str, str]) -> None:
         self.name = name
@@ -91,7 +91,7 @@ async def berth_scheduling(
 ) -> AsyncIterator[dict[str, BerthWorker]]:
     """Run berth's scheduler and bridge for a region whose Placement is `BerthOnRabbitMQ`.
 
-    Yields the workers by name, when the bridge consumes Nova's calls.
+    Yields the workers by name as soon as the bridge receives Nova's RPC calls.
     """
     directory = region.foundation.directory / "berth"
     shared = {

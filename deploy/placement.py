@@ -1,4 +1,4 @@
-"""Two servers of the Placement API, each on a loopback port: berth's and OpenStack Placement.
+"""Starts servers of the Placement API on loopback ports: berth's, or OpenStack Placement.
 
 OpenStack Placement and its WSGI server come from the environment that `make compliance` builds.
 """
@@ -18,7 +18,7 @@ from typing import Literal
 from deploy.processes import Server, Watchdog, exchange
 
 ROOT = Path(__file__).resolve().parent.parent
-# We run in one of the two environments, whatever it is called; the other is where the Makefile puts it.
+# This process runs in one of the two environments; the Makefile creates the other at this path.
 _APART = find_spec("placement") is not None
 BERTH = ROOT / ".venv/bin/python" if _APART else Path(sys.executable)
 COMPLIANCE = Path(sys.executable) if _APART else ROOT / ".venv-compliance/bin/python"
@@ -38,7 +38,7 @@ class KeystoneUser:
 
     @property
     def options(self) -> dict[str, str]:
-        """Return the options of keystoneauth1's plugin `password`."""
+        """Return the user's credentials as options of keystoneauth1's plugin `password`."""
         return {
             "auth_url": self.auth_url, "username": self.username, "password": self.password,
             "project_name": self.project, "user_domain_name": "Default", "project_domain_name": "Default",
@@ -47,16 +47,16 @@ class KeystoneUser:
 
 @dataclass(frozen=True)
 class ApiAccess:
-    """The authentication of a server."""
+    """Options by which a server authenticates and authorises clients: Keystone or none, policy, CORS."""
 
-    strict: bool = False  # the new policy alone
+    strict: bool = False  # enforce only the new default policy
     policy: str = ""  # the text of a policy file
     cors_origin: str = ""  # origins permitted by CORS
-    keystone: KeystoneUser | None = None  # who checks tokens; None: noauth2
+    keystone: KeystoneUser | None = None  # the user with which the server checks tokens; None: noauth2
 
 
 class HttpServer(Server):
-    """A server that answers `/` on its port."""
+    """Base class of private HTTP servers, which are ready as soon as they answer `/`."""
 
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)
@@ -92,7 +92,7 @@ class HttpServer(Server):
 
 
 class BerthPlacement(HttpServer):
-    """`berth run placement` as a process without other services."""
+    """Runs `berth run placement` as a process, by default without a RabbitMQ."""
 
     name = "berth"
 
@@ -128,10 +128,10 @@ class BerthPlacement(HttpServer):
 
 
 class OpenStackPlacement(HttpServer):
-    """OpenStack Placement from its published package.
+    """Runs OpenStack Placement from its published package.
 
-    With so many processes uWSGI serves it: the fastest, if clients do not keep their connections. Else one
-    of gunicorn's: the most correct.
+    With `processes` it runs in that number of uWSGI processes, the fastest server if clients open a
+    connection for each request. By default it runs in one process of gunicorn, the most correct server.
     """
 
     name = "placement"

@@ -1,4 +1,4 @@
-"""A private PostgreSQL: where its programs are, which account runs it, and the server itself."""
+"""Runs a private PostgreSQL: finds its programs and the account that must run it, and starts the server."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def postgres_account() -> pwd.struct_passwd | None:
 
 
 def first_closed(path: Path, account: pwd.struct_passwd) -> Path | None:
-    """Return the first directory on the way to `path` that `account` has no right to enter."""
+    """Return the first directory on the path that the account is not permitted to enter, or None."""
     for part in (*reversed(path.parents), path):
         status = part.stat()
         if status.st_uid == account.pw_uid:
@@ -112,7 +112,7 @@ class Postgres(Server):
         self._prepare_directory()
         if not (self._data / "PG_VERSION").exists():
             self._initialise(binaries)
-        # A Unix socket's path may hold about 100 characters; without room for it TCP alone has to do.
+        # A Unix socket's path may have about 100 characters; with a longer path only TCP is used.
         sockets = str(self._sockets) if len(os.fsencode(self._sockets)) < 85 else ""
         settings = {
             "listen_addresses": "127.0.0.1",

@@ -1,4 +1,4 @@
-"""Private servers as processes: programs, ports, start, stop and watchdog.
+"""Runs private servers as processes: finds programs and ports, starts, stops and watches the servers.
 
 If the process that started a server dies without stopping it (a test run killed with SIGKILL), a watchdog
 ends the server. The watchdog is a ``sh`` that blocks on a pipe whose other end only the starting process
@@ -25,16 +25,16 @@ from typing import Self
 START_TIMEOUT = 300.0  # a machine may be busy
 STOP_TIMEOUT = 30.0
 
-# Where package managers put things that are not on every user's PATH (Homebrew on Apple and Intel).
+# Directories of package managers that may be missing in PATH (Homebrew on Apple and Intel).
 _EXTRA_PATH = ("/opt/homebrew/bin", "/opt/homebrew/sbin", "/usr/local/bin", "/usr/local/sbin")
 
 
 class BinariesMissing(RuntimeError):
-    """A server is not installed on this machine; the message says how to install it."""
+    """Error: the programs of a server are not installed; the message says how to install them."""
 
 
 class ServerFailed(RuntimeError):
-    """A server did not start; the message holds the end of its log."""
+    """Error: a server did not start or has failed; the message has the end of its log."""
 
 
 def search_path() -> str:
@@ -56,9 +56,9 @@ _ports_lock = threading.Lock()
 
 
 def free_port(in_a_row: int = 1) -> int:
-    """Return a free loopback port, followed by the requested number of free ones.
+    """Return a free loopback port; with `in_a_row`, the first of that number of adjacent free ports.
 
-    Taken from below the ephemeral range (32768.. on Linux, 49152.. elsewhere): a port from that range could
+    The port is below the ephemeral range (32768.. on Linux, 49152.. elsewhere): a port from that range could
     be given to an outgoing connection while the server is down for a restart, even to a reconnecting client,
     which then connects to itself. The port is reserved until this process ends.
     """
@@ -102,7 +102,7 @@ def tail(path: Path, lines: int = 40) -> str:
 
 
 def exchange(port: int, question: bytes, size: int) -> bytes:
-    """Connect, send, and return the answer; an empty one if the server closes the connection."""
+    """Connect to a port, send bytes, and return the response, which is empty if the connection fails."""
     try:
         with socket.create_connection(("127.0.0.1", port), timeout=2.0) as connection:
             connection.sendall(question)
@@ -112,9 +112,9 @@ def exchange(port: int, question: bytes, size: int) -> bytes:
 
 
 class Watchdog:
-    """Ends processes when the process that made this object has ended; see the module's docstring."""
+    """Kills processes if the process that created this object dies; see the module's docstring."""
 
-    # A line on the pipe means "all stopped, you may go"; end of file without one means "kill".
+    # A line on the pipe means that all servers have stopped; end of file without a line means "kill".
     _SCRIPT = 'if read -r line; then exit 0; fi; signal=$1; shift; kill -s "$signal" "$@" 2>/dev/null'
 
     def __init__(self, signal_name: str, *pids: int) -> None:
@@ -176,7 +176,7 @@ class Server(ABC):
         return self._process.pid if self._process is not None else None
 
     def start(self) -> None:
-        """Start the server and return when it answers; nothing to do when it runs."""
+        """Start the server unless it runs, and return when it answers."""
         with self._lock:
             if self.running:
                 return
@@ -189,18 +189,18 @@ class Server(ABC):
                 raise
 
     def stop(self) -> None:
-        """Shut down cleanly; leaves no process behind.  May be called again."""
+        """Stop the server cleanly with all of its processes. This may be called again."""
         with self._lock:
             self._end(graceful=True)
 
     def restart(self) -> None:
-        """Stop cleanly and start on the same port with the same data."""
+        """Stop the server cleanly, and start it on the same port with the same data."""
         with self._lock:
             self.stop()
             self.start()
 
     def kill(self) -> None:
-        """End the server as a crash would; `start()` brings it back."""
+        """Kill the server, as in a crash; `start()` starts it again."""
         with self._lock:
             self._end(graceful=False)
 
@@ -225,7 +225,7 @@ class Server(ABC):
         self._clean_up()
 
     def _clean_up(self) -> None:
-        """End the remaining processes of a main process that has ended."""
+        """End the processes that a server's main process has left behind."""
         if self._process is not None:
             _end_group(self._process.pid)
             self._process = None
@@ -239,7 +239,7 @@ class Server(ABC):
         while True:
             answered = self._ready()
             code = self._process.poll()
-            if code is not None:  # checked also after an answer: another server may have the port
+            if code is not None:  # checked even if the port answers: it may be another server's
                 problem = f"exited with status {code}"
             elif answered:
                 return
@@ -252,7 +252,7 @@ class Server(ABC):
 
 
 def _end_group(group: int) -> None:
-    """Wait for the helpers of a dead process group leader to follow it, then insist."""
+    """Wait for the other processes of a group whose leader has ended; kill them if they do not end."""
     deadline = time.monotonic() + 2.0
     insisted = False
     while True:

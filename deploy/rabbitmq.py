@@ -1,4 +1,4 @@
-"""A private RabbitMQ: where its and Erlang's programs are, and the broker itself."""
+"""Runs a private RabbitMQ: finds its programs and Erlang's, and starts the broker."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class RabbitMQ(Server):
         return f"amqp://guest:guest@127.0.0.1:{self.port}/"
 
     def control(self, *arguments: str) -> str:
-        """Run rabbitmqctl with these arguments and return its output; takes a second."""
+        """Run rabbitmqctl with these arguments and return its output, which takes a second."""
         ran = subprocess.run(
             [str(find_rabbitmq().server.with_name("rabbitmqctl")), "--quiet", *arguments],
             stdin=subprocess.DEVNULL,

@@ -1,4 +1,4 @@
-"""Private RabbitMQ and PostgreSQL servers on free loopback ports.
+"""Starts private RabbitMQ and PostgreSQL servers on free loopback ports.
 
 Used by the tests, the demo and the bench, and from a shell:
 
@@ -57,7 +57,7 @@ class Binaries:
 
 
 def find_binaries() -> Binaries:
-    """Return the programs of both servers; `BinariesMissing` names everything that is absent."""
+    """Return the programs of RabbitMQ and PostgreSQL; raise `BinariesMissing` with all that are missing."""
     rabbitmq: RabbitMQBinaries | None = None
     postgres: PostgresBinaries | None = None
     problems: list[str] = []

@@ -1,4 +1,4 @@
-"""Stand-ins for Glance and Neutron: the requests that Nova makes, kept in memory, without authentication.
+"""Stand-ins for Glance and Neutron: they answer Nova's requests from memory, without authentication.
 
     python -m deploy.stand_ins PORT
 
@@ -43,7 +43,7 @@ def image(**fields: Any) -> Item:
 
 
 class Images:
-    """Glance's API, version 2."""
+    """Answers requests of Glance's API, version 2."""
 
     def __init__(self) -> None:
         self._images: dict[str, Item] = {IMAGE: image()}
@@ -99,7 +99,7 @@ class Images:
 
 
 class Networking:
-    """Neutron's API, version 2.0: collections whose items are filtered by equal fields."""
+    """Answers requests of Neutron's API, version 2.0; query parameters select objects with equal fields."""
 
     def __init__(self) -> None:
         self._items: dict[str, dict[str, Item]] = defaultdict(dict)

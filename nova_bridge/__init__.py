@@ -1,4 +1,4 @@
-"""Schedules for a real Nova: answers its scheduler RPC for its hosts (see README.md)."""
+"""Schedules for OpenStack Nova: answers the calls of Nova's scheduler RPC (see README.md)."""
 
 from bus.rabbit.oslo import RpcAddress
 from nova_bridge.core.translation import BridgeOptions

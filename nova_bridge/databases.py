@@ -53,7 +53,7 @@ Row = Mapping[str, Any]
 
 
 class NovaDatabases:
-    """The API database of Nova and the database of each cell."""
+    """Reads Nova's API database and the database of each of its cells."""
 
     def __init__(
         self, api_url: str, cell_urls: Mapping[str, str], clock: Clock, *, down_seconds: float = 60.0
@@ -70,8 +70,8 @@ class NovaDatabases:
         self._complaints: dict[str, str] = {}
 
     async def read(self) -> NovaCloud:
-        """Return the present cloud. A cell that is unreachable keeps its last hosts; raise Unavailable if the
-        API database is unreachable.
+        """Return the present cloud. An unreachable cell keeps the hosts that were read last; raise
+        Unavailable if the API database is unreachable.
         """
         try:
             async with self._api.connect() as connection:
@@ -95,7 +95,7 @@ class NovaDatabases:
         return NovaCloud(known, hosts, aggregates)
 
     async def still_waits(self, instances: Sequence[str]) -> bool:
-        """Return whether Nova still waits for hosts of the instances, to boot or to move them."""
+        """Return whether Nova still waits for hosts for these instances, to boot or to move them."""
         try:
             async with self._api.connect() as connection:
                 for instance in instances:
@@ -164,7 +164,7 @@ class NovaDatabases:
         )
 
     def _why_not(self, service: Row) -> str:
-        """Return why a compute service is not usable, or an empty text."""
+        """Return why a nova-compute service cannot be used, or an empty text if it can."""
         if service["disabled"]:
             return f"its nova-compute is disabled: {service['disabled_reason'] or 'no reason given'}"
         if service["forced_down"]:
@@ -176,7 +176,7 @@ class NovaDatabases:
 
 
 def host_state(node: Row, *, enabled: bool, why_disabled: str) -> HostState:
-    """Return what filters and weighers read of a compute node."""
+    """Return a compute node's state in the form that berth's filters and weighers read."""
     stats, cpu = _json(node["stats"], {}), _json(node["cpu_info"], {})
     supported = [each for each in _json(node["supported_instances"], []) if len(each) == 3]
     metrics = {
@@ -207,7 +207,7 @@ def host_state(node: Row, *, enabled: bool, why_disabled: str) -> HostState:
 
 
 def _flat(prefix: str, values: Any) -> dict[str, str]:
-    """Return nested values by their paths, as in the extra spec `capabilities:cpu_info:topology:cores`."""
+    """Flatten nested values; a key is a path, as in the extra spec `capabilities:cpu_info:topology:cores`."""
     if not isinstance(values, dict):
         return {prefix: ",".join(map(str, values)) if isinstance(values, list) else str(values)}
     found: dict[str, str] = {}
@@ -251,8 +251,8 @@ async def _aggregates(connection: Any) -> dict[str, MirroredAggregate]:
 
 
 def address_of(url: str) -> URL:
-    """Return a database URL of Nova's configuration with an asynchronous driver. Raise ValueError for an
-    unusable URL.
+    """Return a database URL of Nova's configuration with an asynchronous driver; raise ValueError if that is
+    impossible.
     """
     try:
         address = make_url(url)

@@ -44,7 +44,7 @@ AGGREGATES_ASKED = 1000
 
 @dataclass(frozen=True, kw_only=True)
 class MirrorQueries:
-    """The queries to placement that the mirror needs."""
+    """The queries to placement with which the mirror reads and edits cells, hosts and aggregates."""
 
     cells: Ask[FindCells, CellsFound]
     edit_cell: Ask[CellEditRequested, CellEditAnswered]
@@ -55,7 +55,7 @@ class MirrorQueries:
 
 
 class Mirror:
-    """Nova's cloud as last read, and its copy at berth."""
+    """Reads Nova's databases periodically, and copies cells, hosts and aggregates to berth."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class Mirror:
         self._complaint = ""
 
     async def run(self) -> None:
-        """Refresh every second until cancelled."""
+        """Call `refresh` every second until cancelled, and publish heartbeats of all hosts."""
         beat = -HEARTBEAT_SECONDS
         while True:
             try:
@@ -92,7 +92,7 @@ class Mirror:
             await asyncio.sleep(REFRESH_SECONDS)
 
     async def refresh(self) -> None:
-        """Read Nova's databases; on a change make berth equal and publish the changed hosts."""
+        """Read Nova's databases, edit berth's records if they differ, and publish changed hosts."""
         async with self._refreshing:
             before, now = self.cloud, await self._databases.read()
             self.cloud = replace(now, other_cells=before.other_cells)
@@ -164,7 +164,7 @@ class Mirror:
 
 
 def _placement_differs(before: NovaCloud, now: NovaCloud) -> bool:
-    """Return whether a change concerns what placement stores: cells, hosts or aggregates."""
+    """Return whether cells, hosts or aggregates changed, which placement stores."""
 
     def stored(cloud: NovaCloud) -> object:
         hosts = {root: (host.host, host.cell) for root, host in cloud.hosts.items()}

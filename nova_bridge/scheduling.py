@@ -34,22 +34,22 @@ _WAITS_FOR = frozenset({"class", "room", "refused", "down", "unknown", "reserved
 
 
 class Fallback(Protocol):
-    """A real nova-scheduler behind the bridge, for requests that placement's data cannot decide."""
+    """Forwards calls to a real nova-scheduler, for requests that placement's data cannot decide."""
 
     async def forward(self, call: RpcCall) -> object:
-        """Return the scheduler's answer to the same call."""
+        """Forward the call to nova-scheduler and return its answer."""
 
 
 class CallState(Protocol):
-    """The state of a call in Nova's databases."""
+    """Reads from Nova's databases whether Nova still waits for the answer to an RPC call."""
 
     async def still_waits(self, instances: Sequence[str]) -> bool:
-        """Return whether Nova still waits for hosts of the instances."""
+        """Return whether Nova still waits for hosts for these instances."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SchedulingQueries:
-    """The queries to berth that answering Nova needs."""
+    """The queries to berth that the bridge sends to answer Nova's calls."""
 
     select: Ask[HostsAsked, HostsAnswered]
     make_group: Ask[GroupEditRequested, GroupEditAnswered]
@@ -57,7 +57,7 @@ class SchedulingQueries:
 
 
 class NovaScheduling:
-    """Executes the methods of Nova's scheduler."""
+    """Implements the RPC methods of Nova's scheduler."""
 
     def __init__(
         self,
@@ -128,13 +128,13 @@ class NovaScheduling:
         return RpcResult(value, None if moves else partial(self._undo, answer.placed))
 
     async def _undo(self, placed: Sequence[BuildPlaced]) -> None:
-        """Release the claims of a call that Nova has abandoned, except claims that have changed since."""
+        """Release the claims of a call that Nova has abandoned; a claim that changed since then stays."""
         for build in placed:
             log.warning("nova gave up on %s: its claim is released", build.build)
             await self._queries.release(ReleaseRequested(consumer=build.build, generation=build.generation))
 
     async def _question(self, call: RpcCall, spec: RequestSpec, instances: Sequence[str]) -> HostsAsked:
-        """Return the translated call; Nova's databases are read again for a host that is not known yet."""
+        """Translate a call to a query; if it names an unknown host, read Nova's databases again first."""
 
         def translate() -> Translated:
             return translated(
@@ -162,7 +162,7 @@ class NovaScheduling:
             self._groups.add(group.group)
 
     async def _placed(self, question: HostsAsked) -> HostsAnswered:
-        """Ask until there is an answer: again while a reason passes by itself, or while the call may wait."""
+        """Query the scheduler; repeat temporary refusals, and others while the call may wait for capacity."""
         began, pause = self._clock.monotonic(), 0.25
         while True:
             waited = self._clock.monotonic() - began
@@ -208,7 +208,7 @@ def _spec_of(call: RpcCall) -> RequestSpec:
 
 
 def _instances(call: RpcCall, spec: RequestSpec) -> tuple[str, ...]:
-    """Return the instances of a call; versions before 4.4 name only the one of the RequestSpec."""
+    """Return the ids of a call's instances; a call before version 4.4 has only the one in its RequestSpec."""
     named = call.args.get("instance_uuids") or ([spec.instance_uuid] if spec.instance_uuid else [])
     if not named:
         raise MalformedSpec("the call names no instance")
@@ -216,7 +216,7 @@ def _instances(call: RpcCall, spec: RequestSpec) -> tuple[str, ...]:
 
 
 def _request_id(call: RpcCall, clock: Clock) -> str:
-    """Return the id of the call as a UUID, so that a repeated call is the same request."""
+    """Return the call's message id as a UUID, so that a redelivered call counts as the same request."""
     try:
         return str(UUID(call.message_id))
     except ValueError:

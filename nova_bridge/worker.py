@@ -32,7 +32,7 @@ ASKED = (
 
 @dataclass(frozen=True, kw_only=True)
 class FollowedNova:
-    """A Nova: where it calls its scheduler, its databases, and the options of the bridge."""
+    """The Nova that berth schedules for: the broker of its RPC, its databases, and the bridge's options."""
 
     rpc: RpcAddress
     databases: NovaDatabases
@@ -50,7 +50,7 @@ class _Forwarding:
 
 
 def nova_bridge(nova: FollowedNova, bus: Bus, clock: Clock) -> Worker:
-    """Return the worker that schedules for a Nova."""
+    """Return the worker that answers Nova's scheduler RPC and mirrors Nova's hosts."""
     mirror = mirror_of(nova.databases, bus, clock)
     client = None if nova.fallback is None else RpcClient(nova.fallback, name="berth nova", clock=clock)
     scheduling = NovaScheduling(

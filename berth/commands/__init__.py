@@ -1,1 +1,1 @@
-"""The command line, a file for each group of commands; `berth.__main__` puts them together."""
+"""The commands, one module for each group of commands; `berth.__main__` assembles them."""

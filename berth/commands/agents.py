@@ -1,4 +1,4 @@
-"""`berth agent`: the agents on the bare-metal nodes of a cell, and the check of an agent's driver."""
+"""`berth agent`: controls which agents use the bare-metal nodes of a cell, and tests an agent's driver."""
 
 import logging
 from collections.abc import Sequence
@@ -42,10 +42,10 @@ Wait = Annotated[float, described("Wait so long until it is done; 0: do not.", m
 async def show_agents(
     cli: Cli, cells: list[str] | None = option(None, "Only of this cell; may be repeated.", "--cell")
 ) -> int:
-    """List agents of bare-metal nodes with their leases, nodes and instances.
+    """List the agents of bare-metal nodes, with their leases, nodes and instances.
 
-    Free nodes are divided among the present and enabled agents. A node with an instance, or with one coming
-    or going, stays with its agent; `leaving` are nodes that an agent has been ordered to leave.
+    Free nodes are divided among the running and enabled agents. A node with an instance (active, being built
+    or being deleted) stays with its agent; `leaving` counts nodes that an agent was ordered to leave.
     """
     async with cli.bus("agent") as bus:
         found, silent = await find_agents(bus, await chosen_cells(bus, cli.settings, cells or ()))
@@ -59,13 +59,13 @@ async def show_agents(
 
 @commands.command("disable")
 async def disable_command(cli: Cli, name: Name, cell: Cell = "", wait: Wait = 30.0) -> int:
-    """Take an agent's free nodes away; it keeps nodes with instances."""
+    """Disable an agent: its free nodes go to other agents; it keeps nodes with instances."""
     return await edit(cli, AgentEditRequested(cell="any", agent=name, edit="disable"), cell, wait)
 
 
 @commands.command("enable")
 async def enable_command(cli: Cli, name: Name, cell: Cell = "") -> int:
-    """Give free nodes to an agent again."""
+    """Enable an agent, so that free nodes are assigned to it again."""
     return await edit(cli, AgentEditRequested(cell="any", agent=name, edit="enable"), cell, 0.0)
 
 
@@ -78,12 +78,12 @@ async def rehome_command(
     cell: Cell = "",
     wait: Wait = 30.0,
 ) -> int:
-    """Let other agents take over all nodes of an agent that will not return, also those with instances.
+    """Assign all nodes of an agent that will not return to other agents, including nodes with instances.
 
-    Nothing is done to the instances. If the agent is still running, it is ordered to stop, and the others
-    begin after its confirmation; if it is silent, after its lease has expired. Builds and deletions in
-    progress continue there. A present and enabled agent would get free nodes back: disable it first, or name
-    nodes.
+    The instances continue to run. An agent that still runs is ordered to leave the nodes, and other agents
+    begin after its confirmation; if it does not answer, after its lease has expired. They continue builds and
+    deletions in progress. An agent that runs and is enabled would get free nodes again: disable it first, or
+    name nodes.
     """
     nodes = tuple(node or ())
     request = AgentEditRequested(cell="any", agent=name, edit="rehome", to=to, nodes=nodes)
@@ -104,10 +104,10 @@ async def check_command(
     image: str = option("", "Image of each guest."),
     timeout: float = option(60.0, "Time for each rule.", min=0.1, metavar="SECONDS"),
 ) -> int:
-    """Run a driver through all that an agent asks of it, and show which rules it follows.
+    """Test a driver with all operations that an agent uses, and show which of the driver rules it follows.
 
-    The driver creates and destroys guests on its hypervisor. No broker and no database is needed. The rules
-    are described in docs/howto/driver.md.
+    The driver creates and destroys guests on its hypervisor. The check needs neither a broker nor a database.
+    The rules are described in docs/howto/driver.md.
     """
     from compute_sim.driver_kit import DriverStand
     from compute_sim.driver_loading import BadDriver, load_driver

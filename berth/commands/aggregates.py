@@ -1,4 +1,4 @@
-"""`berth aggregate`: groups of hosts with zones, tenants and options of filters."""
+"""`berth aggregate`: manages host aggregates with their zones, tenants and filter options."""
 
 import sys
 from collections.abc import Sequence
@@ -130,7 +130,7 @@ async def set_command(
     properties: Properties = None,
     force: Force = False,
 ) -> int:
-    """Change an aggregate's name, zone or properties; everything that is not named stays."""
+    """Change an aggregate's name, zone or properties; everything that no option names stays as it was."""
     if name is None and zone is None and not properties:
         raise BadSetting("nothing to set: say --name, --zone or --property")
     metadata = metadata_given(zone, properties)
@@ -154,7 +154,7 @@ async def unset_command(
 
 @commands.command("add")
 async def add_command(cli: Cli, aggregate: Which, hosts: HostNames, force: Force = False) -> int:
-    """Add hosts to an aggregate. Reports of their agents do not remove them."""
+    """Add hosts to an aggregate. Later reports of the hosts' agents do not remove them."""
     return await change(cli, aggregate, ChangeAggregate(aggregate=ANY, add=tuple(hosts), force=force))
 
 
@@ -170,7 +170,7 @@ async def delete_command(
     aggregate: Which,
     force: bool = option(False, "With hosts in it, which leave it; whatever runs there."),
 ) -> int:
-    """Delete an aggregate; with hosts in it only by --force."""
+    """Delete an aggregate; if it has hosts, only with --force."""
     return await change(cli, aggregate, DropAggregate(aggregate=ANY, force=force))
 
 
@@ -183,11 +183,11 @@ async def import_command(
     dry_run: bool = option(False, "Change nothing; say what there is."),
     force: Force = False,
 ) -> int:
-    """Import Nova's aggregates: names, zones, properties, hosts.
+    """Import Nova's aggregates with their names, zones, properties and hosts.
 
-    The import can be repeated. Properties are replaced by those of the file; hosts that exist only in berth
-    stay. Run it after `berth import placement`, whose aggregates get their names. Exit code 1 if something
-    could not be imported; it is listed.
+    The import can be repeated. The file's properties replace those in berth; hosts that only berth's
+    aggregate has stay in it. Run it after `berth import placement`: the aggregates imported there have no
+    names yet. Exit code 1 if something was not imported: it is listed.
     """
     try:
         text = sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
@@ -208,7 +208,7 @@ async def import_command(
 
 
 def metadata_given(zone: str | None, properties: Sequence[str] | None) -> dict[str, str]:
-    """Return the metadata of an aggregate from the options --zone and --property."""
+    """Return an aggregate's metadata from the options --zone and --property."""
     metadata = pairs("--property", properties or ())
     if zone is not None:
         if not zone:
@@ -224,7 +224,7 @@ def _facts(aggregate: Aggregate) -> dict[str, Any]:
 
 
 async def change(cli: Cli, name: str, edit: ChangeAggregate | DropAggregate) -> int:
-    """Apply an edit to the aggregate of this name or uuid, and print the result."""
+    """Edit the aggregate with this name or uuid, and print the result."""
     checked(AggregateEditRequested(edit=edit))  # errors in the file are reported before any query
     async with cli.bus("aggregate") as bus:
         found = await aggregate_named(bus, name)

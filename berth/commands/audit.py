@@ -1,4 +1,4 @@
-"""`berth audit` checks guarantees, `berth heal` repairs what is proven, `berth doctor` checks services."""
+"""`berth audit` checks guarantees, `berth heal` repairs proven violations, `berth doctor` checks services."""
 
 import json
 import sys
@@ -15,7 +15,7 @@ from berth.operations.guest_differences import compare_guests
 from berth.operations.healing import repaired
 from bus.masking import printable
 
-_MOST = 50  # sentences of a kind
+_MOST = 50  # sentences shown of each list
 
 commands = Commands()
 
@@ -35,10 +35,10 @@ async def audit_command(
     database: Database = None,
     state_dir: StateDir = None,
 ) -> int:
-    """Check the databases: nothing may be over-allocated, allocated twice or without an owner; else exit 1.
+    """Check the databases: exit 1 if an allocation exceeds its inventory, exists twice, or has no owner.
 
-    Allocations of other consumers than builds (made over HTTP, imported, migrations) are notes. If there is
-    no cell, only placement is checked. Agents are asked only if a berth runs.
+    Allocations of consumers that are no builds (claimed over HTTP, imported, migrations) are listed as notes.
+    Without a cell only placement is checked. Agents are queried only while a berth runs.
     """
     given = effective(cells=cells_named(cells), database_url=database, state_dir=state_dir)
     settings = given.settings
@@ -66,7 +66,7 @@ def show_audit(found: Audit, console: Console) -> None:
     types = sorted((type_, count) for type_, count in found.types.items() if type_ != "INSTANCE")
     kinds = [
         f"{count} {named.get(type_, type_)}" for type_, count in types
-    ]  # of consumers that are no builds
+    ]  # notes about consumers that are no builds
     kinds += [f"{found.of_other_owners} instances of other owners"] if found.of_other_owners else []
     further = f" ({', '.join(kinds)})" if kinds else ""
     verdict = "[green]clean[/green]" if found.clean else f"[red]{len(found.breaches)} breaches[/red]"
@@ -89,14 +89,14 @@ async def heal(
     database: Database = None,
     state_dir: StateDir = None,
 ) -> int:
-    """Repair what `berth audit` finds if the repair is proven; list everything else for the operator.
+    """Repair a finding of `berth audit` if the repair is proven to be right; list other findings for the
+    operator.
 
-    Capacity that is no longer needed is released: of a holder consumer (of a move, or of a clean-up) whose
-    build's cell reports that the move has ended and nothing of that attempt remains. Lost allocations of an
-    active build are claimed again, if they fit: if placement has none for it, unless its agent contradicts;
-    if placement has another host or other amounts, only if its cell and its agent agree, and no agent has it
-    on the other host. Builds in progress or in a move are never changed, nor builds that changed in the
-    meantime. Exit 0 if nothing is wrong any more, else 1. See docs/adopting.md.
+    Allocations of a holder consumer are released if the build's cell reports that the move or clean-up has
+    ended and nothing of that attempt remains. An active build's lost allocations are claimed again if they
+    fit. If placement has none, the agent must not contradict; if it has another host or other amounts, cell
+    and agent must agree, and no agent may have the guest on the other host. Builds in progress, in a move or
+    changed meanwhile stay unchanged. Exit 0 if no finding remains, else 1. See docs/adopting.md.
     """
     settings = effective(cells=cells_named(cells), database_url=database, state_dir=state_dir).settings
     found = await audit(settings)
@@ -136,10 +136,10 @@ async def doctor_command(
     cells: Cells = None,
     state_dir: StateDir = None,
 ) -> int:
-    """Check every service, worker, queue and database, and print problems and what to do about them.
+    """Check every service, worker, queue and database; print each problem and what to do about it.
 
-    Nothing is changed; it takes seconds. Exit code 0 without problems, 1 if something needs attention, 2 if
-    something is broken.
+    The check changes nothing and takes seconds. Exit code 0 without problems, 1 if something needs attention,
+    2 if something is broken.
     """
     settings = effective(cells=cells_named(cells), state_dir=state_dir).settings
     return await examine(Cli(settings, as_json, say), management)

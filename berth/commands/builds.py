@@ -1,4 +1,4 @@
-"""`berth boot` requests builds and follows them to their ends; `berth delete` deletes builds."""
+"""`berth boot` requests builds and follows them until they have ended; `berth delete` deletes builds."""
 
 from collections.abc import Iterable
 from typing import Annotated
@@ -105,11 +105,11 @@ async def boot_command(
         600.0, "Seconds to follow it, in addition to its waiting time for capacity.", min=0, panel=_HOW
     ),
 ) -> int:
-    """Publish a build request; with --wait, follow it to its end.
+    """Publish a build request; with --wait, follow it until its builds have ended.
 
-    If no host fits, it prints which requirement rejected all hosts, and the closest hosts. Bare metal is
-    `berth boot --flavor metal --wait`. One gold node, or else one silver, within an hour: `berth boot
-    --flavor metal --spec trait:CUSTOM_GOLD=required --or-else
+    If no host fits, the command prints the requirements that rejected hosts, and the closest hosts. Example
+    for bare metal: `berth boot --flavor metal --wait`. Example for a gold node, or else a silver node, within
+    an hour: `berth boot --flavor metal --spec trait:CUSTOM_GOLD=required --or-else
     trait:CUSTOM_GOLD=,trait:CUSTOM_SILVER=required --wait 1h`.
     """
     request = msgspec.structs.replace(boot_request(options), wait=waiting_time(wait), priority=priority)
@@ -121,7 +121,7 @@ async def boot_command(
 
 
 def print_notes(request: BuildRequested) -> None:
-    """Print notes about parts of the request without effect."""
+    """Print which parts of the request have no effect."""
     from berth.operations.request_sense import sense_of  # loads the scheduler's parser, which takes long
 
     for text in sense_of(checked(request)):
@@ -147,7 +147,7 @@ async def boot(cli: Cli, request: BuildRequested, wait: bool, timeout: float, na
 
 
 class _BootPrinter:
-    """Prints the progress of a build request: each note and each state of its wait once."""
+    """Prints the progress of a build request: each note once, and its state of waiting when that changes."""
 
     def __init__(self, bus: Bus, requested: int, notes: tuple[str, ...], cli: Cli) -> None:
         self._bus = bus
@@ -215,9 +215,9 @@ async def delete(
     """Delete a build and release its resources, or cancel a waiting request.
 
     A build can be deleted at any moment: while it waits, is placed or built, and after its end. The command
-    asks all cells for it. If no cell has it, the scheduler ends it, or forwards the request to the cell that
-    it was placed in. An unknown id is an error (exit 1). With --wait the command returns when placement holds
-    nothing for the build any more.
+    queries all cells for the build. If no cell has it, the scheduler cancels it, or forwards the deletion to
+    the cell in which it was placed. An unknown id is an error (exit 1). With --wait the command returns when
+    placement has no more allocations for the build.
     """
     build = uuid_of(build)
     options = DeleteOptions(cell=cell, wait=wait, fence=fence, timeout=timeout)

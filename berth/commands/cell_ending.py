@@ -1,4 +1,4 @@
-"""`berth cell remove`, and the users of agents: `berth cell add-agent` and `remove-agent`."""
+"""`berth cell remove` removes a cell; `add-agent` and `remove-agent` manage RabbitMQ users of agents."""
 
 from __future__ import annotations
 
@@ -54,9 +54,9 @@ async def remove(
     *,
     tool: BrokerTool,
 ) -> int:
-    """Remove an empty cell (`berth cell drain --wait`): its RabbitMQ user and queues, and its hosts.
+    """Remove an empty cell (see `berth cell drain`) with its RabbitMQ user, queues and hosts.
 
-    RabbitMQ disconnects workers that still run. The settings file stays, and so does the database unless
+    RabbitMQ disconnects the cell's running workers. The settings file stays; so does the database, unless
     --drop-database is given.
     """
     need_service_mode(cli.settings, "remove")
@@ -67,7 +67,7 @@ async def remove(
         if (instances := await instances_left(bus, name)) and not force:
             inhabited = CellInUse(cell=name, instances=instances)
             raise OperationRefused(f"{inhabited}: `berth cell drain {name} --wait` waits for its end")
-        if admin is not None:  # before its hosts go, or its agents would report them again
+        if admin is not None:  # before the hosts are deleted, or agents would report them again
             await _drop_users(cli.settings, name, admin)
             done.append(f"RabbitMQ user {user} is deleted, by {admin.by}")
         done.append(await _unregister(bus, name, force))
@@ -104,12 +104,12 @@ async def _unregister(bus: Bus, name: str, force: bool) -> str:
 
 
 async def queues_of(admin: BrokerUsers, pattern: str) -> list[str]:
-    """Return the queues with a name that matches a pattern."""
+    """Return the queues with names that match a regular expression."""
     return [queue for queue in await admin.queues() if re.match(pattern, queue)]
 
 
 async def _drop_queues(settings: Settings, name: str, admin: BrokerUsers) -> list[str]:
-    """Delete the cell's queues, then the queues that only it filled, when placement has stopped reading."""
+    """Delete the queues that the cell reads; then those that it fills, once no worker reads them."""
     from bus.rabbit.inspection import delete_queues
 
     ferried = ferry_permissions(settings, name, at_cell_broker=False)
@@ -146,8 +146,8 @@ async def add_agent(
 ) -> int:
     """Create the RabbitMQ user of one agent and a settings file with its password (mode 0600).
 
-    The user may read the orders of this agent, and publish the reports of its cell; nothing else of the cell.
-    Repeated, the command restores the user's permissions and keeps the password of the file.
+    The user may read this agent's orders and publish reports to its cell, and has no other permissions. If
+    the command is repeated, it restores the permissions and keeps the password in the file.
     """
     need_service_mode(cli.settings, "add")
     check_name(cell)
@@ -181,7 +181,7 @@ async def add_agent(
 
 @commands.command("remove-agent")
 async def remove_agent(cli: Cli, cell: CellOfAgent, name: NameOfAgent, *, tool: BrokerTool) -> int:
-    """Delete the RabbitMQ user of an agent, which closes its connections, and the agent's queues."""
+    """Delete an agent's RabbitMQ user, which closes its connections, and delete the agent's queues."""
     need_service_mode(cli.settings, "remove")
     from bus.rabbit.inspection import delete_queues
 

@@ -1,4 +1,4 @@
-"""`berth cell add`: a cell's own user, database and settings, and its place in the registry."""
+"""`berth cell add`: creates a cell's RabbitMQ user, database and settings file, and registers the cell."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from bus.resources import FindProviders
 if TYPE_CHECKING:
     from berth.broker_users import BrokerUsers
 
-PLACEMENT_SECONDS = 10.0  # placement may take to begin with a new cell's queues
+PLACEMENT_SECONDS = 10.0  # until placement reads the queues of a new cell
 
 commands = Commands()
 
@@ -65,14 +65,14 @@ async def add_command(cli: Cli, name: NameOfCell, options: CellOptions, *, tool:
     """Create a cell: a RabbitMQ user with its conductor's permissions, a PostgreSQL login with a database,
     limits for both (settings cell_*), a settings file with their passwords (mode 0600), and its registration.
 
-    It needs the rights to create users, from amqp_url and database_url of the settings or the options.
-    Placement reads the cell's queues from then on; nothing is restarted. Then, on the cell's machine:
+    The command needs users that may create users: those of amqp_url and database_url, or of the options.
+    Placement then reads the cell's queues without a restart. Afterwards, on the cell's machine:
 
         berth --config CELL.toml run conductor --cell CELL
 
-    Each agent has a user of its own: `berth cell add-agent CELL AGENT`. Repeated, the command changes what
-    differs and keeps the passwords of the file until --rotate. No password is printed or logged; servers get
-    hashes. If a step fails, what was created is deleted.
+    `berth cell add-agent CELL AGENT` creates a user for each agent. If this command is repeated, it changes
+    what differs and keeps the passwords in the file, unless --rotate is given. No password is printed or
+    logged; servers get hashes. If a step fails, everything that was created is deleted.
     """
     need_service_mode(cli.settings, "add")
     return await add(cli, NewCell(cli.settings, name, options), tool)
@@ -138,7 +138,7 @@ Undo = Callable[[str, Callable[[], Awaitable[object]]], None]
 
 @asynccontextmanager
 async def undone_on_failure() -> AsyncIterator[Undo]:
-    """Yield a function that registers how to undo a step; if a later step fails, all are undone."""
+    """Yield a function that registers how to undo a step; if the block fails, all steps are undone."""
     steps: list[tuple[str, Callable[[], Awaitable[object]]]] = []
     try:
         yield lambda label, step: steps.append((label, step))
@@ -158,7 +158,7 @@ async def delete_file(file: Path) -> None:
 async def broker_password(
     user: str, known: CellFile | None, admin: BrokerUsers, file: Path, rotate: bool
 ) -> str:
-    """Return a RabbitMQ user's password: from its file, or a new one for a new user or with `rotate`."""
+    """Return a RabbitMQ user's password: the one in its file, or a new one if it has none or on `rotate`."""
     password = password_of(known.broker, user) if known else ""
     if not rotate and not password and user in await admin.users():
         raise OperationRefused(_unknown_password(file, f"RabbitMQ user {user}"))
@@ -185,7 +185,7 @@ def _unknown_password(file: Path, login: str) -> str:
 
 @dataclass(frozen=True)
 class DatabaseAccess:
-    """Changes of PostgreSQL's rights by `berth cell add`, which are reported to the operator."""
+    """Lists which PostgreSQL logins and databases `berth cell add` found or changed, for its report."""
 
     enters: Sequence[str] = ()  # other databases that the cell's login may still enter
     shut_out: Sequence[str] = ()  # logins that entered placement's database by PUBLIC's right only
@@ -211,7 +211,7 @@ async def _make_login(new_cell: NewCell, password: str, undo: Undo) -> DatabaseA
 
 
 async def _reaches_placement(bus: Bus, cell: str) -> bool:
-    """Return whether placement answers queries sent with the cell's own user."""
+    """Return whether placement answers a query that is sent with the cell's RabbitMQ user."""
     ask = bus.asker(topics.CELL_PROVIDERS, timeout=2.0)
     until = monotonic() + PLACEMENT_SECONDS
     while True:

@@ -1,4 +1,4 @@
-"""`berth cell permissions`: names and permissions of the RabbitMQ users and databases of a cell."""
+"""`berth cell permissions`: computes the names and permissions of a cell's RabbitMQ users and databases."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ NameOfCell = Annotated[str, positional("Its name: letters, digits, _ and -.", me
 
 @dataclass(frozen=True)
 class BrokerTool:
-    """The options that select the tool by which RabbitMQ's users are administered."""
+    """Options that select the tool to administer RabbitMQ's users: the management API or rabbitmqctl."""
 
     management: str = option(
         "",
@@ -64,10 +64,10 @@ class PermissionOptions:
 
 @commands.command("permissions")
 def permissions_command(name: NameOfCell, options: PermissionOptions, state_dir: StateDir = None) -> None:
-    """Print the permissions of a cell's RabbitMQ user, derived from its workers' tables. Nothing is changed.
+    """Print the permissions of a cell's RabbitMQ user, derived from its workers' topics; change nothing.
 
-    For users created by hand: `--as rabbitmqctl` prints shell commands, `--as json` a file for `rabbitmqctl
-    import_definitions` and the management API. The user and its password are not included.
+    Use it to create users by hand: `--as rabbitmqctl` prints shell commands, `--as json` a file for
+    `rabbitmqctl import_definitions` and the management API. The user and its password are not included.
     """
     form = "json" if options.as_json else options.form
     if form not in ("text", "rabbitmqctl", "json"):
@@ -117,7 +117,7 @@ def user_of(settings: Settings, cell: str) -> str:
 
 
 def ferry_user_of(settings: Settings, cell: str) -> str:
-    """Return the name of a ferry's RabbitMQ user. No cell has a dot in its name, so no cell's user has it."""
+    """Return the name of a ferry's RabbitMQ user; its dot distinguishes it from the users of all cells."""
     return f"{user_of(settings, cell)}.ferry"
 
 
@@ -126,7 +126,7 @@ def agent_user_of(settings: Settings, cell: str, agent: str) -> str:
 
 
 def database_of(settings: Settings) -> str:
-    """Return the name of the PostgreSQL database of the settings, or "" without one."""
+    """Return the name of the PostgreSQL database in the settings, or "" if they name none."""
     url = settings.database.url
     if not url.startswith("postgresql"):
         return ""
@@ -134,7 +134,7 @@ def database_of(settings: Settings) -> str:
 
 
 def login_of(settings: Settings, cell: str) -> str:
-    """Return the name of the PostgreSQL login and database of a cell's conductor, or "" with SQLite files."""
+    """Return the name of a conductor's PostgreSQL login, which is also its database's, or "" for SQLite."""
     ours = database_of(settings)
     return f"{ours}_{cell}" if ours else ""
 
@@ -153,7 +153,7 @@ def check_agent(name: str) -> None:
 
 
 def check_identifiers(settings: Settings, name: str) -> None:
-    """Raise BadSetting if PostgreSQL would cut the name of the cell's login or schema."""
+    """Raise BadSetting if the name of the cell's login or schema is longer than PostgreSQL allows."""
     check_name(name)
     if login := login_of(settings, name):
         longest = max((login, wiring.store_of(worker_roles.Role("conductor", name))), key=len)
@@ -170,7 +170,7 @@ def limits_of(settings: Settings) -> UserLimits:
 
 
 def limits_of_agent(settings: Settings) -> UserLimits:
-    """Return the limits of an agent's RabbitMQ user: one process, and connections not closed yet."""
+    """Return the limits of an agent's RabbitMQ user: enough for one process that reconnects."""
     return UserLimits(connections=10, channels=200, queue_bytes=settings.cell_limits.queue_bytes)
 
 
@@ -191,7 +191,7 @@ def ferry_permissions(settings: Settings, cell: str, *, at_cell_broker: bool) ->
 def definitions_of(
     settings: Settings, cell: str, user: str, known: BrokerUser, *, vhost: str = "", bounded: bool = True
 ) -> dict[str, Any]:
-    """Return the RabbitMQ definitions of a user; `bounded` adds the policy for queues that its cell fills."""
+    """Return a user in RabbitMQ's format of definitions; `bounded` limits the queues that its cell fills."""
     where = vhost or vhost_of(settings.bus.amqp_url)
     cells = (cell,) if bounded else ()
     return definitions({user: known}, cells, settings.bus.exchange, where, settings.cell_limits.queue_bytes)
@@ -235,7 +235,7 @@ def _sentences(known: BrokerUser, user: str, vhost: str) -> list[str]:
 
 
 def _alternatives(pattern: str) -> list[str]:
-    """Split a regular expression such as ^(a|b|(c|d))$ into lines, one for each alternative."""
+    """Split a regular expression such as ^(a|b|(c|d))$ into its alternatives, to print each on a line."""
     if pattern == "^$":
         return ["nothing"]
     found, depth, begin = [], 0, 2

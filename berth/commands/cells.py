@@ -1,4 +1,4 @@
-"""`berth cell`: lists cells, and enables or disables them for new instances."""
+"""`berth cell`: lists cells, disables or enables them for new instances, and drains them."""
 
 import asyncio
 from collections.abc import Mapping
@@ -27,7 +27,7 @@ from bus.host_health import not_up
 from control_room.core.words import several
 
 _POLL_SECONDS = 1.0
-_SHOWN = 50  # instances that are left
+_SHOWN = 50  # remaining instances that are listed
 
 commands = Commands(name="cell", no_args_is_help=True)
 for each in (cell_making, cell_ending, cell_permissions):
@@ -39,15 +39,15 @@ Note = Annotated[str | None, described("A note for operators; `` removes it.")]
 
 @commands.callback()
 def cell() -> None:
-    """Cells: close one to new instances, empty it, make one, end one."""
+    """List, create, disable, drain and remove cells."""
 
 
 @commands.command("list")
 async def list_cells(cli: Cli) -> int:
-    """List cells with state, hosts by state, instances, and whether the conductor answers.
+    """List cells with their state, hosts by state, instances, and whether their conductor answers.
 
-    Cells come from the settings, from the registry (`berth cell add`) and from agents' reports. Instances
-    are counted by allocations on the cell's hosts, so one in deletion counts until it is released.
+    Cells come from the settings, from the registry (`berth cell add`) and from agents' reports. Instances are
+    counted by their allocations on the cell's hosts: an instance in deletion counts until they are released.
     """
     async with cli.bus("cell") as bus:
         found = await registered_cells(bus)
@@ -73,17 +73,17 @@ async def list_cells(cli: Cli) -> int:
 
 @commands.command("disable")
 async def disable_command(cli: Cli, name: NameOfCell, note: Note = None) -> int:
-    """Disable a cell: no new builds are placed there; instances stay, and builds in progress continue.
+    """Disable a cell: schedulers place no new builds there. Instances stay, and builds in progress continue.
 
-    Schedulers know within a moment; a build placed just before may still arrive. `berth why` and `berth
-    what-if` show `cell_disabled` for its hosts.
+    Schedulers learn it within a moment; a build that they placed before may still arrive. `berth why` and
+    `berth what-if` show `cell_disabled` for its hosts.
     """
     return await mark(cli, name, False, note)
 
 
 @commands.command("enable")
 async def enable_command(cli: Cli, name: NameOfCell, note: Note = None) -> int:
-    """Enable a cell for new builds; waiting requests are evaluated immediately."""
+    """Enable a cell for new builds; schedulers evaluate waiting requests immediately."""
     return await mark(cli, name, True, note)
 
 
@@ -97,8 +97,8 @@ async def drain(
 ) -> int:
     """Disable a cell, and list its remaining instances; exit 0 if there are none, else 1.
 
-    It moves nothing: instances leave when they are deleted (`berth delete`). With --wait it follows until
-    placement has no allocations on the cell's hosts; then `berth cell remove` can remove it.
+    The command moves no instance: delete them (`berth delete`). With --wait it waits until placement has no
+    allocations on the cell's hosts; then `berth cell remove` can remove the cell.
     """
     async with cli.bus("cell") as bus:
         await require(bus, cli.settings, name)
@@ -130,7 +130,7 @@ async def drain(
 
 
 def _host_count(hosts: int, states: Mapping[str, int] | None) -> str:
-    """Return numbers of hosts as text, like `5 (1 down, 1 disabled)`; hosts that are up are not named."""
+    """Return the number of hosts and the numbers of hosts that are not up: `5 (1 down, 1 disabled)`."""
     if states is None:
         return f"{hosts} (no scheduler answers)" if hosts else "0"
     closed = not_up(states)
@@ -153,7 +153,7 @@ async def mark(cli: Cli, name: str, enabled: bool, note: str | None) -> int:
 
 
 async def _wait(bus: Bus, name: str, left: int, timeout: float | None) -> int:
-    """Wait until a cell is empty or the time is over; return the number of remaining consumers."""
+    """Wait until a cell has no allocations or the time is over; return how many consumers still have some."""
     until = None if timeout is None else monotonic() + timeout
     most = left
     with progress_bar() as bar:

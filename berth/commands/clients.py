@@ -1,4 +1,4 @@
-"""`berth client`: RabbitMQ users of programs outside berth, each bound to its projects."""
+"""`berth client`: manages RabbitMQ users for programs outside berth, each restricted to its projects."""
 
 from __future__ import annotations
 
@@ -46,16 +46,16 @@ class ClientOptions:
 
 
 def user_of(settings: Settings, client: str) -> str:
-    """Return the name of a client's RabbitMQ user; users of cells have another prefix."""
+    """Return the name of a client's RabbitMQ user; its prefix differs from that of cells' users."""
     return f"{settings.bus.exchange}.client.{client}"
 
 
 @commands.command("add")
 async def add(cli: Cli, name: NameOfClient, options: ClientOptions, *, tool: BrokerTool) -> int:
-    """Create a client: a RabbitMQ user that may publish only to its key, bound to the named projects.
+    """Create a client: a RabbitMQ user that may publish only with its routing key, for the named projects.
 
     A new password is printed once, in the URL, or written to --url-file. A repeated `add` changes the
-    projects and keeps the password, unless --rotate. Schedulers apply the new projects immediately.
+    projects, and the password only with --rotate. Schedulers apply the new projects immediately.
     """
     _need_service_mode(cli.settings)
     order = checked(ClientEditRequested(client=name, projects=tuple(dict.fromkeys(options.project))))
@@ -91,7 +91,7 @@ async def add(cli: Cli, name: NameOfClient, options: ClientOptions, *, tool: Bro
             if is_new:
                 undo(f"RabbitMQ user {user}", partial(_drop, admin, user))
             elif rotate:
-                await _drop(admin, user)  # it closes connections that were made with the old password
+                await _drop(admin, user)  # this closes connections with the old password
             await admin.take(permissions.definitions(users, (), settings.bus.exchange, vhost))
     shown = url if has_new_password and not given and file is None else ""
     lines = [f"client {name}: RabbitMQ user {user}, by {admin.by}; projects {', '.join(order.projects)}"]
@@ -136,7 +136,7 @@ async def _show(cli: Cli, name: str) -> int:
 async def remove(cli: Cli, name: NameOfClient, *, tool: BrokerTool) -> int:
     """Remove a client: its requests are refused immediately, its connections closed, its queues deleted.
 
-    Builds of its projects stay as they are.
+    The builds of its projects are not changed.
     """
     _need_service_mode(cli.settings)
     from bus.rabbit.inspection import delete_queues

@@ -1,4 +1,4 @@
-"""`berth dead`: list, show, replay or drop dead letters."""
+"""`berth dead`: lists, shows, replays and drops dead letters."""
 
 from collections.abc import AsyncGenerator, Collection, Sequence
 from contextlib import aclosing
@@ -16,7 +16,7 @@ from bus.delivery.runner import Bus
 from bus.masking import printable
 from bus.protocol import DeadLetter, Transport
 
-_SHOWN = 100  # letters by default
+_SHOWN = 100  # dead letters listed by default
 
 commands = Commands(name="dead", no_args_is_help=True)
 
@@ -82,7 +82,7 @@ async def show_letter(cli: Cli, id_: Id, cell: OfCell = "") -> int:
 
 @commands.command("replay")
 async def replay(cli: Cli, ids: Ids, cell: OfCell = "") -> int:
-    """Publish dead letters to their queues again, and remove them here."""
+    """Publish dead letters again to the queues in which they failed, and delete the dead letters."""
     _check(ids)
     staying = list[str]()
 
@@ -110,7 +110,7 @@ async def drop(cli: Cli, ids: Ids, cell: OfCell = "") -> int:
 
 
 def _way(settings: Settings, cell: str) -> Transport:
-    """Return the connection to the broker with the dead letters: the central one, or that of a cell."""
+    """Return a connection to the broker with the dead letters: the central broker, or a cell's own."""
     if cell and not settings.cell(cell).ferry:
         raise BadSetting(f"cell {cell!r} has no RabbitMQ of its own: its dead letters are with all others")
     return wiring.transport(settings, "dead", cell)
@@ -124,7 +124,7 @@ def _check(ids: Sequence[str]) -> None:
 
 
 async def _chosen(transport: Transport, ids: Sequence[str], console: Console) -> Collection[str] | None:
-    """Return the dead letters with an id that begins with one of the given texts, or None for all."""
+    """Return the dead letters with an id that begins with a given text; None without a text: all."""
     if list(ids) == ["all"]:
         return None
     chosen: set[str] = set()
@@ -139,7 +139,7 @@ async def _chosen(transport: Transport, ids: Sequence[str], console: Console) ->
 async def _letters(
     transport: Transport, *, after: str = "", beginning: str = ""
 ) -> AsyncGenerator[DeadLetter, None]:
-    """Yield the dead letters with an id that begins with the text, as stored or as `list` prints it."""
+    """Yield the dead letters with an id that begins with the text, as stored or as `list` prints ids."""
     as_printed = "\\" in beginning
     asked = transport.each_dead_letter(after=after, beginning="" if as_printed else beginning)
     async with aclosing(asked) as letters:
@@ -159,7 +159,7 @@ def _facts(letter: DeadLetter) -> dict[str, str | int]:
 
 
 def _when(seconds: float) -> str:
-    """Return the time in a dead letter as text; a client may have sent an impossible number."""
+    """Return the time in a dead letter as text, or "unknown": a client may have sent an impossible number."""
     try:
         moment = datetime.fromtimestamp(seconds, UTC) if seconds > 0 else None
     except (OverflowError, ValueError, OSError):

@@ -1,4 +1,4 @@
-"""Commands that describe berth: `berth topology`, `asyncapi`, `metrics`, `rules` and so on.
+"""Commands that print tables of berth, such as `berth topology`, `asyncapi`, `metrics` and `rules`.
 
 Each command imports its table when it is called, because the tables load many modules.
 """
@@ -23,7 +23,7 @@ Markdown = Annotated[bool, described("As the Markdown tables of the documents.",
 
 
 def _show(as_json: bool, text: str | None, facts: Any, *tables: Table) -> None:
-    """Print a table that describes berth: as JSON, as documentation text, or as a table."""
+    """Print the tables of a command: as JSON, as Markdown text, or formatted for a terminal."""
     if as_json:
         sys.stdout.write(json.dumps(facts, indent=2) + "\n")
     elif text is not None:
@@ -39,7 +39,7 @@ def _table_of(facts: Sequence[Mapping[str, str]], titles: Sequence[str]) -> Tabl
 
 @commands.command("topology")
 def topology_command(as_json: Json = False, markdown: Markdown = False) -> None:
-    """Show publishers and consumers of every topic, and the direction in which it crosses the border of a
+    """Show which workers publish and consume each topic, and in which direction it crosses the border of a
     cell.
     """
     from berth import topology, wiring
@@ -54,7 +54,7 @@ def topology_command(as_json: Json = False, markdown: Markdown = False) -> None:
 def asyncapi_command(
     as_json: bool = option(False, "As it is without.", "--json"), markdown: Markdown = False
 ) -> None:
-    """Print an AsyncAPI 3 document of every topic and query, as JSON."""
+    """Print an AsyncAPI 3 document in JSON that describes every topic and query."""
     from berth import topology, wiring
 
     workers = wiring.all_workers_without_a_bus()
@@ -78,7 +78,7 @@ def metrics_command(as_json: Json = False, markdown: Markdown = False) -> None:
 
 @commands.command("rules")
 def rules_command(as_json: Json = False, markdown: Markdown = False) -> None:
-    """Show the filters that refuse hosts and the weighers that order them, and how they are set."""
+    """Show the filters that refuse hosts and the weighers that rank hosts, with their settings."""
     from berth import reference_tables
 
     settings = effective().settings
@@ -95,7 +95,7 @@ def rules_command(as_json: Json = False, markdown: Markdown = False) -> None:
 
 @commands.command("reasons")
 def reasons_command(as_json: Json = False, markdown: Markdown = False) -> None:
-    """Show every code that a decision can have, and its meaning."""
+    """Show every reason code of a decision, and its meaning."""
     from berth.reference_tables import reasons, reasons_markdown
 
     facts, text = reasons(), reasons_markdown() if markdown else None
@@ -104,7 +104,7 @@ def reasons_command(as_json: Json = False, markdown: Markdown = False) -> None:
 
 @commands.command("http")
 def http_command(as_json: Json = False, markdown: Markdown = False) -> None:
-    """Show every address of the Placement API, with its methods, microversions and rules."""
+    """Show every URL of the Placement API, with its methods, microversions and policy rules."""
     from berth.reference_tables import addresses, addresses_markdown
 
     facts, text = addresses(), addresses_markdown() if markdown else None
@@ -113,7 +113,7 @@ def http_command(as_json: Json = False, markdown: Markdown = False) -> None:
 
 @commands.command("settings")
 def settings_command(as_json: Json = False, markdown: Markdown = False) -> None:
-    """Show the settings in force by group, and where each comes from, passwords masked."""
+    """Show the effective settings by group, and the source of each; passwords are masked."""
     if markdown:
         from berth.reference_tables import settings_markdown
 
@@ -138,7 +138,7 @@ def settings_command(as_json: Json = False, markdown: Markdown = False) -> None:
 
 
 SHELLS = ("bash", "zsh", "fish")
-VARIABLE = "_BERTH_COMPLETE"  # by which the shell asks
+VARIABLE = "_BERTH_COMPLETE"  # environment variable by which a shell requests completion
 
 
 @commands.command("completion")
@@ -153,7 +153,7 @@ def completion_command(shell: Annotated[str, positional("bash, zsh or fish.", me
 
 
 def begin() -> None:
-    """Make completion installable; its module loads slowly, so it is imported only if a shell requests it."""
+    """Prepare shell completion if a shell requests it, and only then, because typer's module loads slowly."""
     if VARIABLE in os.environ:
         from typer._completion_classes import completion_init
 

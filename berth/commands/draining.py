@@ -1,4 +1,4 @@
-"""`berth drain` empties hosts before maintenance; `berth evacuate` rebuilds instances of a failed host."""
+"""`berth drain` empties hosts for maintenance; `berth evacuate` rebuilds instances of a failed host."""
 
 import asyncio
 from collections.abc import Collection, Sequence
@@ -34,7 +34,7 @@ from bus.masking import printable
 from bus.moves import MoveKind, MoveRequested
 from bus.resources import Consumer, Provider
 
-_SHOWN = 20  # instances, or consumers
+_SHOWN = 20  # instances or consumers that are listed
 
 commands = Commands()
 
@@ -56,9 +56,9 @@ class DrainOptions:
 async def drain_command(cli: Cli, options: DrainOptions) -> int:
     """Empty hosts: disable them, and move their instances to other hosts, a limited number at a time.
 
-    Exit 0 if no instance stays, else 1, with a reason for each. Ctrl-C stops it: moves in progress end by
-    themselves, the hosts stay disabled, and the same command continues. Afterwards `berth host enable HOST
-    --because drain` enables one again. Use `berth evacuate` for a dead host. `berth drain h1 h2 --max 4
+    Exit 0 if no instance stays, else 1, with the reason for each. Ctrl-C stops the drain: moves in progress
+    complete, the hosts stay disabled, and the same command resumes it. Afterwards `berth host enable HOST
+    --because drain` enables a host. Use `berth evacuate` for a dead host. Example: `berth drain h1 h2 --max 4
     --dry-run`.
     """
     if sum(map(bool, (options.hosts, options.cell, options.agent))) != 1:
@@ -87,7 +87,7 @@ async def drain_command(cli: Cli, options: DrainOptions) -> int:
 
 
 async def _empty(emptying: Emptying, printer: "EmptyingPrinter", stopped: str, goes_on: str) -> int:
-    """Run a drain and print its result; return 1 if instances stay."""
+    """Drain or evacuate hosts and print the result; return 1 if instances stay, else 0."""
     hosts = emptying.hosts
     called = hosts[0].host or hosts[0].name if len(hosts) == 1 else f"{len(hosts)} hosts"
     try:
@@ -123,7 +123,7 @@ async def _hosts(bus: Bus, settings: Settings, options: DrainOptions) -> list[Pr
 
 
 class EmptyingPrinter(MovePrinter, EmptyingListener):
-    """Prints the progress of a drain: its moves, or in a terminal a bar and the moves that failed."""
+    """Prints the progress of a drain: every move, or in a terminal a progress bar and the failed moves."""
 
     def __init__(self, cli: Cli) -> None:
         super().__init__(cli)
@@ -139,7 +139,7 @@ class EmptyingPrinter(MovePrinter, EmptyingListener):
 
 
 async def print_remaining(bus: Bus, hosts: Sequence[Provider], reported: Collection[str], cli: Cli) -> None:
-    """Print the consumers that still have allocations on drained hosts and are not listed yet."""
+    """Print the consumers that still have allocations on drained hosts, except the ids in `reported`."""
     for host in hosts:
         left, called = await remaining_consumers(bus, host, reported), host.host or host.name
         if cli.as_json:
@@ -167,7 +167,7 @@ def _is(holder: Consumer) -> str:
 
 
 async def print_plan(bus: Bus, hosts: Sequence[Provider], asked: MoveRequested, cli: Cli, state: str) -> int:
-    """Print what the moves would do if the hosts were drained; return 1 if instances would stay."""
+    """Print what a drain would do with each instance, without a move; return 1 if instances would stay."""
     found = await suppose_emptying(bus, hosts, asked)
     for drain in found:
         called, count = drain.host.host or drain.host.name, drain.statuses
@@ -203,10 +203,10 @@ class EvacuateOptions:
 async def evacuate_command(cli: Cli, options: EvacuateOptions) -> int:
     """Rebuild all instances of a dead host on other hosts.
 
-    Only for a host that is switched off or completely disconnected: it is marked forced down first (as by
-    `berth host force-down`), and the memory of its guests is lost. If it returns, its agent destroys guests
-    that moved before it reports anything; `berth host force-down HOST --undo` enables it again. Use `berth
-    drain` for a running host.
+    Use it only for a host that is switched off or completely disconnected: the command first marks it as
+    forced down (like `berth host force-down`), and the memory of its guests is lost. If the host returns, its
+    agent destroys the guests that were moved; `berth host force-down HOST --undo` enables it again. Use
+    `berth drain` for a running host.
     """
     asked = MoveRequested(
         move=ANY, build=ANY, kind="evacuate", to_cell=options.to_cell, wait=waiting_time(options.wait)
@@ -215,7 +215,7 @@ async def evacuate_command(cli: Cli, options: EvacuateOptions) -> int:
         await check_to_cell(bus, cli.settings, asked.to_cell)
         host = await host_named(bus, options.host)
         if options.dry_run:
-            # Before the host is forced down only another kind of move can be asked about; hosts are the same.
+            # An evacuation is refused until the host is forced down; another move has the same destinations.
             fenced = FORCED_DOWN in host.traits
             supposed = structs.replace(asked, kind="evacuate" if fenced else "migrate")
             return await print_plan(bus, [host], supposed, cli, "forced down")

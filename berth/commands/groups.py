@@ -1,4 +1,4 @@
-"""`berth group`: instances that are to be together, or apart."""
+"""`berth group`: manages server groups, with instances that are placed together or apart."""
 
 from collections.abc import Sequence
 from typing import Annotated, get_args
@@ -48,10 +48,10 @@ async def create_command(
     max_per_host: int = option(1, "Members of an anti-affinity group allowed on one host.", min=1),
     project: Project = "",
 ) -> int:
-    """Create a server group. It cannot be changed later.
+    """Create a server group, which cannot be changed later.
 
-    affinity: all members on one host, which the first one determines. anti-affinity: at most --max-per-host
-    members on one host. Both are checked when a host is claimed, so they always hold; the soft policies are
+    affinity: all members on one host, that of the first member. anti-affinity: at most --max-per-host members
+    on one host. Placement checks both when a host is claimed, so they always hold; soft policies are
     preferences.
     """
     order = checked(GroupEditRequested(edit=_made(name, policy, max_per_host, project)))
@@ -83,8 +83,8 @@ async def list_groups(
 async def show(cli: Cli, wanted: Which, project: Project = "") -> int:
     """Show one server group with its members and their hosts.
 
-    A guest that may still run on a host it left keeps other members of an anti-affinity group away until it
-    is destroyed.
+    A guest left behind on a host keeps other members of an anti-affinity group off that host until it is
+    destroyed.
     """
     async with cli.bus("group") as bus:
         group = await group_named(bus, wanted, project)
@@ -119,7 +119,7 @@ async def delete(
 
 
 async def _edited(bus: Bus, order: GroupEditRequested, name: str = "") -> GroupEdited:
-    """Edit a server group; raise OperationRefused with the reason if placement refuses."""
+    """Request an edit of a server group; if placement refuses it, raise OperationRefused with the reason."""
     match (await bus.asker(topics.EDIT_GROUP)(order)).result:
         case GroupEdited() as edited:
             return edited
@@ -143,7 +143,7 @@ def _made(name: str, policy: str, max_per_host: int, project: str) -> MakeGroup:
 
 
 async def _all(bus: Bus, project: str) -> Sequence[ServerGroup]:
-    """Read all server groups page by page, and return them in the order of their names."""
+    """Return all server groups, read page by page, sorted by name."""
     found: list[ServerGroup] = []
     ask, after = bus.asker(topics.GROUPS), ""
     while True:
@@ -155,7 +155,7 @@ async def _all(bus: Bus, project: str) -> Sequence[ServerGroup]:
 
 
 async def _hosts(bus: Bus, group: ServerGroup) -> dict[str, str]:
-    """Return, by root provider, the names of the hosts on which members of server groups are."""
+    """Return the names of the hosts with members of a server group, by root provider."""
     places = (*group.members.values(), *group.left.values())
     roots = tuple(sorted({root for listed in places for root in listed}))
     if not roots:

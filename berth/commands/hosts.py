@@ -1,7 +1,7 @@
-"""`berth host`: hosts, their inventories, and disabling them.
+"""`berth host`: lists hosts, and enables, disables or forces them down.
 
-An operator's choice is a trait of the host's root in placement: it is effective immediately and needs no
-agent.
+Each of these choices is stored as a trait of the host's root provider: it applies immediately, also if the
+host's agent does not run.
 """
 
 from collections.abc import Sequence
@@ -45,7 +45,7 @@ async def show_all(
     closed: bool = option(False, "Only hosts that are not up."),
     long: bool = option(False, "Also hypervisor, driver, version of the agent, and supported moves."),
 ) -> int:
-    """List every host and Ironic node that an agent builds on, with its state as a scheduler judges it."""
+    """List every host and bare-metal node of the agents, with its state as schedulers judge it."""
     async with cli.bus("host") as bus:
         found = [host async for host in reported_hosts(bus, agent) if not cell or host.cell == cell]
         described = [host.id for host in found] if long else []
@@ -93,19 +93,20 @@ async def show(cli: Cli, host: Annotated[str, positional("Its name, or its root'
 
 @commands.command("disable")
 async def disable_command(cli: Cli, hosts: Names = None, agent: OfAgent = "", because: Because = "") -> int:
-    """Disable hosts: no new builds; instances stay.
+    """Disable hosts: schedulers place no new builds there; instances stay.
 
-    Several causes are possible: `berth host disable h1 --because disk`, and `--because upgrade` by another
-    operator; the host is enabled when the last cause is removed. `berth drain` moves the instances away.
+    A host can be disabled for several causes, for example `--because disk` and later `--because upgrade`; it
+    is enabled when the last cause is removed. `berth drain` moves the instances away.
     """
     return await mark(cli, hosts or (), agent, disabling(checked_cause(because)))
 
 
 @commands.command("enable")
 async def enable_command(cli: Cli, hosts: Names = None, agent: OfAgent = "", because: Because = "") -> int:
-    """Enable hosts, unless the agent or another cause keeps them disabled.
+    """Remove a cause for which hosts are disabled; a host without any cause is enabled.
 
-    `berth host enable h1 --because disk` removes that cause; without the option, the cause without a name.
+    `--because disk` removes that cause; without the option the unnamed cause is removed. An agent can keep
+    its hosts disabled, too.
     """
     return await mark(cli, hosts or (), agent, enabling(checked_cause(because)))
 
@@ -130,7 +131,7 @@ def _capabilities(standings: HostStandings, host: Provider) -> dict[str, object]
 
 
 def picture(tree: Sequence[Provider], about: str) -> Picture:
-    """Return a provider tree as text, each provider below its parent."""
+    """Return a drawing of a provider tree, with each provider below its parent."""
     found: dict[str | None, Picture] = {}
     waiting = sorted(tree, key=lambda each_provider: each_provider.name)
     while waiting:
@@ -154,7 +155,7 @@ def picture(tree: Sequence[Provider], about: str) -> Picture:
 
 
 async def mark(cli: Cli, names: Sequence[str], agent: str, marking: Marking) -> int:
-    """Mark the named hosts, or without names all hosts of an agent, as the command says."""
+    """Enable, disable or force down the named hosts, or all hosts of an agent, and print their states."""
     if bool(names) == bool(agent):
         raise BadSetting("say which: names of hosts, or --agent")
     async with cli.bus("host") as bus:

@@ -1,4 +1,4 @@
-"""`berth import placement` and `berth adopt`: what other systems have."""
+"""`berth import placement` copies another Placement's data; `berth adopt` adopts its instances."""
 
 import os
 import ssl
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from berth.importing.client import PlacementClient
     from berth.importing.placement_contents import ContentsDifference, PlacementContents
 
-_SHOWN = 100  # differences, before the rest is only counted
+_SHOWN = 100  # differences that are listed; more are only counted
 
 commands = Commands()
 imports = Commands(name="import", no_args_is_help=True, help="Import the data of another service.")
@@ -139,7 +139,7 @@ async def _import(
 
 
 def _shown(bars: Progress, side: str) -> Callable[[str, int, int], None]:
-    """Return a function that shows the import's progress for each type of object."""
+    """Return a function that updates a progress bar for each type of imported object."""
     tasks: dict[str, Any] = {}
 
     def show(counted: str, done: int, total: int) -> None:
@@ -151,7 +151,7 @@ def _shown(bars: Progress, side: str) -> Callable[[str, int, int], None]:
 
 
 class _Report:
-    """Prints the result of an import: sentences, or one JSON object at the end."""
+    """Prints the result of an import, as sentences or as one JSON object at the end."""
 
     def __init__(self, as_json: bool) -> None:
         self._as_json = as_json
@@ -219,7 +219,7 @@ class _Report:
 def _wanted(
     found: "list[ContentsDifference]", prune: bool, refused: Mapping[str, str]
 ) -> tuple[dict[str, int], int]:
-    """Return how many objects are to be imported, by type, and how many to be removed."""
+    """Return how many objects an import would write, by type, and how many it would remove."""
     wanted = {kind: len({unlike.id for unlike in found
                          if unlike.what == kind and not unlike.ours_alone and unlike.id not in refused})
               for kind in ("class", "trait", "provider", "consumer")}  # fmt: skip
@@ -244,15 +244,15 @@ class AdoptOptions:
 
 @commands.command("adopt")
 async def adopt_command(cli: Cli, options: AdoptOptions) -> int:
-    """Adopt instances that placement knows from another system, so that they can be moved and deleted.
+    """Make berth responsible for another system's instances in placement, to move and delete them.
 
-    After `berth import placement` and `berth provider reset` their hosts belong to a cell, but the instances
-    are not builds: only their allocations are counted. An adopted instance is an active build of its cell:
-    it is listed, moved, drained, evacuated, resized and deleted like any other, and the agent of its host
-    knows it.
+    After `berth import placement` and `berth provider reset` the hosts belong to a cell, but the instances
+    are no builds: berth only counts their allocations. An adopted instance is an active build of its cell,
+    which the commands list, move, drain, evacuate, resize and delete like any other; its host's agent knows
+    it.
 
-    Only unambiguous instances are adopted: on one host of one cell, according to placement and, if given,
-    the file. All others are listed with the reason. The command can be repeated.
+    The command adopts only unambiguous instances: on one host of one cell, according to placement and the
+    file, if one is given. It lists all other instances with the reason, and can be repeated.
 
     `berth adopt --all --from servers.csv`, then the same with --yes. See docs/adopting.md.
     """
@@ -272,7 +272,7 @@ async def adopt_command(cli: Cli, options: AdoptOptions) -> int:
 
 
 def _print_adopted(cli: Cli, found: AdoptionOutcome, yes: bool) -> int:
-    """Print the result of an adoption; return 1 if an instance could not be adopted."""
+    """Print which instances were adopted; return 1 if some could not be adopted, else 0."""
     adopted, listed, known = found.adopted, found.refused, found.known
     if cli.as_json:
         write_json({

@@ -1,4 +1,4 @@
-"""Every command by its name, with the module that has it.
+"""Lists every command by name with the module that defines it.
 
 A module is loaded when its command is called. `berth --help` and shell completion read descriptions from the
 text of the modules, without loading them.
@@ -43,7 +43,7 @@ _MODULES = {
         "openstack": "openstack",
     },
 }  # fmt: skip
-_GROUPS = {  # their descriptions
+_GROUPS = {  # group → its description
     "moves": (
         "Moves of instances from host to host (docs/moves.md): moves in progress, and the results of"
         " ended ones. `berth move`, `resize`, `shelve`, `evacuate`, `drain` request them."
@@ -76,7 +76,7 @@ _GROUPS = {  # their descriptions
 
 @dataclass(frozen=True)
 class Listed:
-    """A command or a group of commands in the table of all commands."""
+    """An entry in the table of all commands: a command or a group, and the module that defines it."""
 
     name: str
     file: str
@@ -98,14 +98,14 @@ COMMANDS = tuple(
 
 
 class Later(TyperCommand):
-    """A command or group in `berth --help` whose module is loaded only when it is called."""
+    """A placeholder for a command or group, which loads the module when the command is called."""
 
     def __init__(self, listed: Listed) -> None:
         super().__init__(listed.name, help=listed.says, rich_help_panel=listed.panel)
         self._listed = listed
 
     def loaded(self) -> Any:
-        """Return the command or group itself, after loading its module."""
+        """Load the module, and return the command or group that it defines."""
         around = typer.Typer()
         around.add_typer(import_module(f"berth.commands.{self._listed.file}").commands)
         command = typer.main.get_group(around).commands[self._listed.name]
@@ -118,7 +118,7 @@ class Later(TyperCommand):
 
 
 class EveryCommand(TyperGroup):
-    """The command line with all commands of the table."""
+    """The command line's top level, with a placeholder for each command in the table."""
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)

@@ -43,9 +43,9 @@ class InstanceOptions:
 
 @commands.command("instances")
 async def instances_command(cli: Cli, options: InstanceOptions) -> int:
-    """List instances: all cells are queried in parallel.
+    """List the instances of all cells, which are queried in parallel.
 
-    A cell that does not answer is named, and the others are shown; then the exit code is 1.
+    If a cell does not answer, the command names it, lists the other cells' instances, and exits with 1.
     """
     known: tuple[InstanceStatus, ...] = get_args(InstanceStatus)
     for status in options.status or []:
@@ -81,7 +81,7 @@ async def show_instances(
 async def _instances_of(
     bus: Bus, cells: Sequence[str], question: FindInstances, most: int | None
 ) -> tuple[list[Instance], int, list[str]]:
-    """Query cells in parallel. Return at most so many instances of each, the number of all instances, and
+    """Query cells in parallel. Return at most `most` instances of each cell, the number of all instances, and
     the cells that did not answer.
     """
     found, count = list[Instance](), 0
@@ -101,7 +101,7 @@ async def _instances_of(
 
 
 async def unfinished_instances(bus: Bus, cell: str, most: int) -> tuple[Sequence[Instance], bool]:
-    """Return at most this many unfinished instances of a cell, and whether the cell did not answer."""
+    """Return at most `most` unfinished instances of a cell, and whether the cell failed to answer."""
     question = FindInstances(cell=cell, statuses=UNFINISHED)
     found, _, silent = await _instances_of(bus, [cell], question, most)
     return found, bool(silent)
@@ -125,11 +125,11 @@ async def waiting_command(
     project: str = option("", "Only requests of this project."),
     limit: int = option(50, "The number of requests, the first in the queue.", min=1),
 ) -> int:
-    """List waiting requests for builds and moves: their order, what they lack, what would wake them.
+    """List the requests that wait for capacity, with queue position, what they lack, what would wake them.
 
-    The highest priority is first, then the oldest. Requests of one equivalence class share a queue. `berth
-    boot --wait 30m --priority 5` adds one, `berth delete BUILD` cancels it; `berth move BUILD --wait 30m`
-    adds one, `berth abort BUILD` cancels it.
+    They are listed by priority, then by age, the oldest first. Requests of one equivalence class share a
+    queue. `berth boot --wait 30m --priority 5` adds a build, `berth delete BUILD` cancels it; `berth move
+    BUILD --wait 30m` adds a move, `berth abort BUILD` cancels it.
     """
     return await show_waiting(cli, project, limit, Clock().now())
 

@@ -1,4 +1,4 @@
-"""`berth ironic`: what differs between Ironic and placement, a simulated Ironic, and `berth ironic node`."""
+"""`berth ironic`: compares Ironic with placement, removes deleted nodes, and runs a simulated Ironic."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
@@ -58,7 +58,7 @@ class SimulatedIronicOptions:
 
 
 class Sides(NamedTuple):
-    """The two sides of a comparison: Ironic, and placement over the bus."""
+    """The two sources that a comparison reads: Ironic's API, and placement through the bus."""
 
     ironic: "FollowedIronic"
     transport: "Transport"
@@ -83,7 +83,7 @@ OnlyJson = Annotated[Cli, "Say it as JSON.", "without --state-dir"]
 
 @ironic.command("diff")
 async def diff_command(cli: OnlyJson) -> int:
-    """Show node by node what differs between Ironic and placement; exit 1 when something does."""
+    """Show, for each node, how Ironic and placement differ; exit 1 if they differ."""
     return await show_diff(cli, sides_of(cli.settings))
 
 
@@ -101,7 +101,7 @@ async def sweep_command(
 
 @ironic.command("sim")
 async def sim(options: SimulatedIronicOptions) -> int:
-    """Run a simulated Ironic until Ctrl-C: a real one's states, API and notifications, without metal."""
+    """Run a simulated Ironic until Ctrl-C, with real states, API and notifications but without hardware."""
     from compute_sim.ironic.node import PATHS
 
     if options.state not in PATHS:
@@ -131,7 +131,7 @@ async def sim(options: SimulatedIronicOptions) -> int:
 
 
 def _simulation(options: SimulatedIronicOptions, broker: str) -> tuple["Simulation", str]:
-    """Return the simulated Ironic that the options describe, with the destination of its notifications."""
+    """Return the simulated Ironic that the options describe, and the exchange for its notifications."""
     from bus.http import listen
     from compute_sim.ironic import IronicExchange, SimPlan, Simulation, enrolled
     from compute_sim.ironic.notify import TOPICS
@@ -202,7 +202,7 @@ async def sweep_missing(cli: Cli, sides: Sides, allow_removals: bool) -> int:
 
 @asynccontextmanager
 async def _surveyed(sides: Sides) -> AsyncIterator[tuple[Bus, "Survey"]]:
-    """Yield a bus and a comparison of Ironic and placement; errors of Ironic become errors of the command."""
+    """Yield a bus and a comparison of Ironic with placement; errors of Ironic become OperationRefused."""
     from ironic_sync.api import IronicRefused
     from ironic_sync.comparison import survey_of
 

@@ -1,4 +1,4 @@
-"""`berth ironic node`: list and control the nodes of an Ironic, simulated or real."""
+"""`berth ironic node`: lists and controls the nodes of a real or a simulated Ironic."""
 
 import asyncio
 import json
@@ -106,7 +106,7 @@ class NewNodes:
 
 @commands.command("create")
 async def create(options: NewNodes, *, at: AnyIronic) -> None:
-    """Create nodes in state enroll; `manage` and `provide` make them available."""
+    """Create nodes in the state enroll; `manage` and `provide` then make them available."""
     properties = dict(_pair(text) for text in options.prop or ())
     async with at.api() as api:
         for name in options.names:
@@ -142,7 +142,7 @@ async def deploy(
     *,
     at: AnyIronic,
 ) -> int:
-    """Deploy nodes by hand as berth's agent does: set the instance, the image, and deploy."""
+    """Deploy nodes by hand in the same way as berth's agent: set the instance and the image, and deploy."""
     info = {"image_source": image, "image_checksum": "0" * 32, "root_gb": 10}
     async with at.api() as api:
         for node in nodes:
@@ -160,7 +160,7 @@ _verb("abort", "abort", "Abort a waiting cleaning, deploy, inspection, rescue or
 
 @commands.command("delete")
 async def delete(nodes: Nodes, *, at: AnyIronic) -> None:
-    """Delete nodes in Ironic: in state enroll, manageable or available, or in maintenance."""
+    """Delete nodes in Ironic; they must be in state enroll, manageable or available, or in maintenance."""
     async with at.api() as api:
         for node in nodes:
             await api.delete_node(node)
@@ -181,7 +181,7 @@ async def maintenance(
     *,
     at: AnyIronic,
 ) -> int:
-    """Set or clear the maintenance of a node."""
+    """Set or clear maintenance mode of a node."""
     if switch not in ("on", "off"):
         raise BadSetting(f"maintenance is on or off, not {switch!r}")
     return await _change(at, node, lambda api: api.set_maintenance(node, switch == "on", reason))
@@ -207,7 +207,7 @@ async def traits(
     *,
     at: AnyIronic,
 ) -> int:
-    """Set the traits of a node, and remove all others."""
+    """Replace all traits of a node by the given traits."""
     return await _change(at, node, lambda api: api.set_traits(node, names or ()))
 
 
@@ -218,7 +218,7 @@ async def set_fields(
     *,
     at: AnyIronic,
 ) -> int:
-    """Set fields of a node; values are JSON, else text."""
+    """Set fields of a node; a value that is no valid JSON is taken as text."""
     operations = [{"op": "add", "path": f"/{field}", "value": value} for field, value in map(_pair, values)]
     return await _change(at, node, lambda api: api.patch_node(node, operations))
 
@@ -234,7 +234,7 @@ async def _known(api: "IronicApi", node: str, fields: Sequence[str] | None = Non
 
 
 async def _report(at: AnyIronic, api: "IronicApi", nodes: Sequence[str], wait: bool = False) -> int:
-    """Print a line for each node; return 1 if a node that was waited for has failed."""
+    """Print a line for each node; with `wait`, wait for its operation, and return 1 if one has failed."""
     has_failed = False
     for name in nodes:
         node = await _known(api, name, _FIELDS)

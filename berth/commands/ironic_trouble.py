@@ -1,4 +1,4 @@
-"""Fault injection for a simulated Ironic, and access to the Ironic of the settings or the options."""
+"""Fault injection for a simulated Ironic, and the options by which commands select an Ironic."""
 
 import json
 from collections.abc import AsyncIterator
@@ -26,7 +26,7 @@ commands = Commands()
 
 @dataclass(frozen=True)
 class AnyIronic:
-    """The options that determine which Ironic a command uses, and how it prints."""
+    """Options that select the Ironic of a command, and whether the command prints JSON."""
 
     as_json: bool = option(False, "Whole, as JSON lines.", "--json")
     url: str = option(
@@ -39,7 +39,7 @@ class AnyIronic:
 
     @asynccontextmanager
     async def api(self) -> AsyncIterator["IronicApi"]:
-        """Yield a client of the Ironic; refusals of Ironic become refusals of the command."""
+        """Yield a client of the selected Ironic; errors of Ironic become OperationRefused."""
         from ironic_sync.api import IronicApi, IronicRefused
 
         try:
@@ -72,7 +72,7 @@ async def bmc(
     *,
     at: AnyIronic,
 ) -> None:
-    """Simulated Ironic only: set the answers of a node's BMC, independent of Ironic's state."""
+    """Simulated Ironic only: set how a node's BMC answers, whatever state Ironic has recorded."""
     body = {"says": None if reply == "well" else reply}
     await _request(
         at, f"nodes/{node}/bmc", body, f"{node}: its BMC is {reply}; Ironic notices at its next check"
@@ -86,7 +86,7 @@ async def storm(
     *,
     at: AnyIronic,
 ) -> None:
-    """Simulated Ironic only: request a provision state for many nodes together."""
+    """Simulated Ironic only: request the same provision state for many nodes at the same time."""
     await _request(at, "storm", {"target": target, "count": count}, "")
 
 
@@ -120,7 +120,7 @@ def _sentence(text: str) -> str:
 
 
 def access_of(settings: Settings, url: str) -> "Access":
-    """Return the access to the Ironic of this URL or, without one, of the settings."""
+    """Return URL and credentials of an Ironic: from the URL, or without one from the settings."""
     from berth.ironic import access
     from ironic_sync import Access
 

@@ -1,4 +1,4 @@
-"""`berth demo` and `berth load`: load a berth with boots, and show and judge the result."""
+"""`berth demo` and `berth load`: run a load of boots, show its progress, and audit the result."""
 
 import asyncio
 import json
@@ -83,7 +83,7 @@ class DemoOptions:
 
 @commands.command("demo")
 async def demo_command(options: DemoOptions) -> int:
-    """Show berth in one process: boots on simulated hosts, freed bare-metal nodes, and the audit."""
+    """Demonstrate berth in one process: boots on simulated hosts, a build on bare metal, and the audit."""
     settings = effective(
         **settings_given(options), amqp_url="", database_url="", cell_database_urls={}, cell_amqp_urls={},
         cell_ferry_urls={}, ironic_amqp_url="", ironic_api_url="", ironic_cloud="",
@@ -117,10 +117,10 @@ class LoadOptions:
 async def load_command(
     options: LoadOptions, as_json: bool = option(False, "Print the result as JSON.", "--json")
 ) -> int:
-    """Boot many instances and follow them to their ends: throughput, latency, audit. Loopback only.
+    """Boot many instances; show throughput and latency, and audit the databases. Loopback only.
 
-    Latency is the time from request to end and includes the build: simulated agents build for --build-time
-    (0.1 s on average by default). The command starts a separate berth; --attach loads a running one.
+    Latency is the time from a request to the end of its build, which takes simulated agents --build-time (0.1
+    s on average by default). The command starts a separate berth; --attach loads a running one.
     """
     settings = effective(**settings_given(options)).settings
     plan = LoadPlan(
@@ -135,7 +135,7 @@ async def load_command(
 
 
 def load_flavors(options: LoadOptions) -> tuple[Flavor, ...]:
-    """Return a mix of flavors, or the one flavor of the options."""
+    """Return the one flavor that the options describe or, without a description, a mix of flavors."""
     amounts = {name: getattr(options, name) for name in ("vcpus", "memory_mb", "disk_gb")}
     described = {name: amount for name, amount in amounts.items() if amount is not None}
     mix = options.mix
@@ -148,7 +148,7 @@ def load_flavors(options: LoadOptions) -> tuple[Flavor, ...]:
 
 
 async def demo(settings: Settings, plan: LoadPlan, stay: bool, console: Console) -> int:
-    """Run the demonstration; its last line has the address of the control room."""
+    """Run the demonstration; the last printed line has the address of the control room."""
     with tempfile.TemporaryDirectory(prefix="berth-demo-") as directory:
         settings = settings.having(state_dir=directory)
         console.print(
@@ -184,7 +184,7 @@ def _print_outcome(result: LoadOutcome, metal: str, found: Audit, console: Conso
 
 
 async def _metal_summary(bus: Bus, settings: Settings) -> str:
-    """Clean two bare-metal nodes and deploy a build on one of them, or on the second if that fails."""
+    """Free two bare-metal nodes and boot on one of them; return the result as a line of text."""
     cell = settings.cell_names[0]
     nodes = [node_event(settings, name, cell) for name in ("demo-node-1", "demo-node-2")]
     request = boot_request(BootOptions(vcpus=0, memory_mb=0, disk_gb=0, flavor="metal"))
@@ -241,7 +241,7 @@ async def _berth_to_load(
 ) -> AsyncIterator[tuple[Bus, Settings]]:
     if attach:
         async with Bus(wiring.transport(settings, "load")) as bus:
-            await refuse_the_unmade(settings)  # or the audit would, after all the work
+            await refuse_the_unmade(settings)  # otherwise the audit would refuse it after the load
             yield bus, settings
     elif settings.embedded:
         with tempfile.TemporaryDirectory(prefix="berth-load-") as directory:
@@ -261,7 +261,7 @@ async def _berth_to_load(
 
 
 def refuse_strangers(settings: Settings) -> None:
-    """Refuse a load test of a berth on another machine."""
+    """Raise OperationRefused if the settings name another machine: load tests use only loopback."""
     places = [("amqp_url", settings.bus.amqp_url), ("database_url", settings.database.url)]
     for cell in settings.every_cell:
         places += [("cell_amqp_urls", cell.broker), ("cell_ferry_urls", cell.ferry)]
@@ -269,7 +269,7 @@ def refuse_strangers(settings: Settings) -> None:
     for name, url in places:
         parts = urlsplit(url)
         for host in (parts.hostname, *parse_qs(parts.query).get("host", ())):
-            if host and not (host.startswith("/") or is_loopback(host)):  # or a socket of this machine
+            if host and not (host.startswith("/") or is_loopback(host)):  # no path of a Unix socket
                 raise OperationRefused(f"{name}: load tests aim at loopback only, and {host} is not")
 
 

@@ -29,7 +29,7 @@ commands.add_typer(moves)
 
 @moves.callback()
 def moves_group() -> None:
-    """Moves of instances from host to host."""
+    """Show the moves of instances between hosts."""
 
 
 @moves.command("list")
@@ -41,7 +41,7 @@ async def list_command(
     cell: list[str] | None = option(None, "Only in this cell; may be repeated."),
     limit: int = option(100, "So many of each cell, the newest.", min=1, max=1000),
 ) -> int:
-    """List the moves in progress in all cells; with --all also ended moves."""
+    """List the moves in progress in all cells; with --all, also moves that have ended."""
     question = FindMoves(
         cell="any",
         builds=tuple(uuid_of(build_name) for build_name in build or ()),
@@ -65,7 +65,7 @@ async def show_command(
         str, positional("UUID of a move, or of an instance (its last move).", metavar="MOVE|BUILD")
     ],
 ) -> int:
-    """Show a move: state, phases with durations, hosts tried, and the reason for its destination."""
+    """Show a move: its state, phases with durations, the hosts tried, and why its destination was chosen."""
     id_ = uuid_of(of, "a move or a build")
     async with cli.bus("moves") as bus:
         cells = await chosen_cells(bus, cli.settings, ())
@@ -107,9 +107,9 @@ def facts_of(move: MoveStands) -> list[str]:
 
 
 async def _ask(bus: Bus, cells: Sequence[str], question: FindMoves) -> tuple[list[MoveStands], list[str]]:
-    """Query the cells for their moves in parallel. Return the moves, and the cells that did not answer.
+    """Query the cells for moves in parallel. Return the moves, and the cells that did not answer.
 
-    Of a move that two cells know, the record of the responsible cell is returned.
+    For a move that two cells have recorded, the record of the cell that runs it is returned.
     """
     answers, silent = await ask_cells(cells, lambda cell: moves_of(bus, structs.replace(question, cell=cell)))
     found = [move for answer in answers.values() for move in answer]
@@ -130,7 +130,7 @@ class SteeringOptions:
 
 @commands.command("confirm")
 async def confirm(cli: Cli, options: SteeringOptions) -> int:
-    """Confirm a move that waits for it: the instance stays at its destination, and the source is released."""
+    """Confirm a move that waits for it: the instance stays at the destination; the source is released."""
     return await steer(cli, options, "confirm")
 
 
@@ -142,19 +142,19 @@ async def revert(cli: Cli, options: SteeringOptions) -> int:
 
 @commands.command("abort")
 async def abort(cli: Cli, options: SteeringOptions) -> int:
-    """End a move early: the instance continues at its source.
+    """Abort a move: the instance continues to run at its source.
 
-    Possible until it is started on its new host; later the command is refused. A move that waits for
-    capacity stops waiting.
+    This is possible until the instance is started on its new host; later the command is refused. A move that
+    waits for capacity is cancelled.
     """
     return await steer(cli, options, "abort")
 
 
 @commands.command("force")
 async def force(cli: Cli, options: SteeringOptions) -> int:
-    """End the copying of a live move early: the instance is stopped for the rest.
+    """Force a live migration to complete: the instance is stopped while the remaining memory is copied.
 
-    For an instance that changes its memory faster than it can be copied.
+    Use it for an instance that changes its memory faster than it can be copied.
     """
     return await steer(cli, options, "force")
 
@@ -175,7 +175,7 @@ async def steer(cli: Cli, options: SteeringOptions, to: Steering) -> int:
 
 
 async def _found(bus: Bus, cells: Sequence[str], id_: str, to: Steering) -> MoveStands | WaitingRequest:
-    """Return the move in progress with this id or of this build; for an abort also a move that waits."""
+    """Return the move in progress with this id or of this build; for `abort` also a waiting move."""
     try:
         return await move_in_progress(bus, cells, id_)
     except OperationRefused:
@@ -186,7 +186,7 @@ async def _found(bus: Bus, cells: Sequence[str], id_: str, to: Steering) -> Move
 
 
 async def _wait_ended(bus: Bus, waits: WaitingRequest, printer: MovePrinter) -> bool:
-    """End the waiting of a move. Return False if it no longer waited, because it has just begun."""
+    """Cancel a move that waits for capacity. Return False if it has just begun and no longer waits."""
     waited = await end_wait(bus, waits.request)
     if waited.waited:
         build = next(iter(waits.builds), "")
@@ -197,7 +197,7 @@ async def _wait_ended(bus: Bus, waits: WaitingRequest, printer: MovePrinter) -> 
 async def _steer(
     bus: Bus, stands: MoveStands, to: Steering, options: SteeringOptions, printer: MovePrinter
 ) -> bool:
-    """Control a move; return whether it reached the requested state, or without --wait was not refused."""
+    """Send a control message for a move; return whether it succeeded or, without --wait, was not refused."""
     try:
         async with steering(bus, stands, to, printer) as (outcome, answer):
             if answer.done() and (refusal := answer.result()).refused:

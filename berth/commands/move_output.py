@@ -1,4 +1,4 @@
-"""Prints decisions (considered hosts, rejections, best hosts) and moves (progress, results, phases)."""
+"""Prints decisions (considered, rejected and best hosts) and moves (progress, results, phases)."""
 
 from collections.abc import Iterator, Sequence
 
@@ -17,13 +17,13 @@ from bus.messages import Attempt
 from bus.moves import MoveProgress, MoveRequested, MoveStands
 from bus.queries import WaitingRequest, WhatIfAnswered
 
-NAME, NUMBER = 34, 8  # columns
+NAME, NUMBER = 34, 8  # widths of columns
 MOST_WEIGHERS = 4  # weighers with a separate column; the others are summed
 _BLOCKS = " ▏▎▍▌▋▊▉█"
 
 
 def funnel(decision: Decision, width: int, chosen: str = "") -> Iterator[Text]:
-    """Yield the lines that show a decision: considered, rejected and best hosts (`chosen`: a root)."""
+    """Yield lines that print a decision: considered, rejected, best hosts. `chosen`: root of the choice."""
     if decision.considered:
         yield from _narrowing(decision, width)
     if decision.record is not None:
@@ -44,7 +44,7 @@ def funnel(decision: Decision, width: int, chosen: str = "") -> Iterator[Text]:
 
 
 def _narrowing(decision: Decision, width: int) -> Iterator[Text]:
-    """Yield for each constraint of a decision a line with a bar for the number of remaining hosts."""
+    """Yield a line for each constraint of a decision, with a bar for the number of hosts that it left."""
     most, bar = decision.considered, max(8, min(40, width - NAME - 2 * NUMBER - 26))
     yield _bar("considered", most, most, bar, "")
     for removal in decision.removals:
@@ -67,7 +67,7 @@ def _bar(name: str, left: int, most: int, width: int, removed: str) -> Text:
 
 
 def _best(record: Record, width: int, chosen: str) -> Iterator[Text]:
-    """Yield the hosts recorded in a decision, best first, with their scores."""
+    """Yield a line for each host that a decision recorded, the best first, with its weights."""
     from scheduler_worker import replay
 
     again = replay("", record).order
@@ -161,13 +161,13 @@ _BEGINS = {  # descriptions of phases
 
 
 def wait_sentence(waiting: WaitingRequest) -> str:
-    """Return the position of a waiting request, what it lacks, and what would wake it."""
+    """Return a sentence about a waiting request: queue position, what it lacks, what would wake it."""
     wakes = f"; would be woken by {waiting.wakes}" if waiting.wakes else ""
     return printable(f"place {waiting.position} in its line: {waiting.lacks}{wakes}")
 
 
 class MovePrinter(MoveListener):
-    """Prints the progress of moves: each phase once, and with --json every progress report."""
+    """Prints the progress of moves: each phase once; with --json every progress message."""
 
     def __init__(self, cli: Cli) -> None:
         self.cli = cli
@@ -188,7 +188,7 @@ class MovePrinter(MoveListener):
             self.cli.line(f"{progress.build} {text}", "dim")
 
     def waits(self, waiting: WaitingRequest) -> None:
-        """Print that a move waits, once, and again when it lacks something else."""
+        """Print that a move waits for capacity, once, and again when it lacks something different."""
         lacks = wait_sentence(waiting)
         if self._waits.get(waiting.request) != lacks:
             self._waits[waiting.request] = lacks
@@ -204,7 +204,7 @@ class MovePrinter(MoveListener):
 
 
 class RequestedMovesPrinter(MovePrinter):
-    """Prints the moves that this command requested, and how to confirm moves that wait for it."""
+    """Prints the moves that a command requested, and how to confirm moves that wait for confirmation."""
 
     count_over = 0
 
@@ -219,7 +219,7 @@ class RequestedMovesPrinter(MovePrinter):
 
 
 def sentence(outcome: MoveOutcome) -> str:
-    """Return the result of a move as a coloured sentence."""
+    """Return the result of a move as a sentence, coloured for a terminal."""
     ended = f"[green]{_DONE.get(outcome.kind, 'done')}[/green]" if outcome.end == "done" else ""
     text = (ended or _ENDS.get(outcome.end, outcome.end)).format(host=escape(printable(outcome.host)) or "?")
     code = rf" \[{outcome.code}]" if outcome.code else ""
@@ -228,7 +228,7 @@ def sentence(outcome: MoveOutcome) -> str:
 
 
 def attempts_of(attempts: Sequence[Attempt]) -> list[str]:
-    """Return a line for each attempt of a build or move."""
+    """Return a line of text for each attempt of a build or move."""
     return [
         f"  attempt {number}  {printable(attempt.host)}: {attempt.outcome}{_cause(attempt.cause)}"
         for number, attempt in enumerate(attempts, 1)
@@ -236,7 +236,7 @@ def attempts_of(attempts: Sequence[Attempt]) -> list[str]:
 
 
 def failures(outcome: MoveOutcome) -> list[str]:
-    """Return a line for each failed phase and attempt of a move."""
+    """Return a line of text for each failed phase and each failed attempt of a move."""
     lines = [
         f"  {phase.phase} on {printable(phase.host)}: {phase.outcome}{_cause(phase.cause)}"
         for phase in outcome.phases
@@ -276,7 +276,7 @@ def phases_table(move: MoveStands) -> Table:
 
 
 def print_what_if(cli: Cli, moves: Sequence[MoveRequested], answers: Sequence[WhatIfAnswered]) -> int:
-    """Print what moves would do if they were requested; return 1 unless all would succeed."""
+    """Print what each move would do if it were requested; return 1 if one would fail, else 0."""
     for request, answer in zip(moves, answers, strict=True):
         if answer.fits:
             where = "".join(f" to {printable(placed.host)} in cell {placed.cell}" for placed in answer.placed)
@@ -289,7 +289,7 @@ def print_what_if(cli: Cli, moves: Sequence[MoveRequested], answers: Sequence[Wh
 
 
 def print_not_moved(stay: Sequence[tuple[str, WhatIfAnswered]], cli: Cli) -> None:
-    """Print the instances that cannot move, grouped by reason, with the decision about the first one."""
+    """Print the instances that cannot move, by reason, and the decision about the first of each reason."""
     alike: dict[tuple[str, object], list[tuple[str, WhatIfAnswered]]] = {}
     for build, answer in stay:
         alike.setdefault((printable(why_not(answer)), answer.decision.removals), []).append((build, answer))

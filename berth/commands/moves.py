@@ -1,4 +1,4 @@
-"""`berth move`, `resize`, `shelve`, `unshelve`, `rebuild`: ask for moves of instances, and follow them."""
+"""`berth move`, `resize`, `shelve`, `unshelve`, `rebuild`: request moves of instances, and follow them."""
 
 import asyncio
 from collections.abc import Sequence
@@ -44,7 +44,7 @@ VerifyFor = Annotated[
 
 @dataclass(frozen=True)
 class Destination:
-    """The options that determine the destination of a move."""
+    """Options that select the destination of a move."""
 
     to: str = option("", "This host or none.", metavar="NAME|UUID", panel=_WHERE)
     force_to: str = option(
@@ -59,7 +59,7 @@ class Destination:
     to_cell: str = option("", "To a host of this cell; stopped if another.", metavar="CELL", panel=_WHERE)
 
     def of(self, request: MoveRequested) -> MoveRequested:
-        """Return the move request with these options. Raise BadSetting if they contradict each other."""
+        """Return the move request with these options; raise BadSetting if they contradict each other."""
         excluded = tuple(self.not_ or ())
         if self.to and self.force_to:
             raise BadSetting("--to and --force-to both name the destination: use one of them")
@@ -72,7 +72,7 @@ class Destination:
 
 @dataclass(frozen=True)
 class _Followed:
-    """The options that say whether a move is followed to its end, and how that is printed."""
+    """Options that determine whether and how long a command follows a move until it has ended."""
 
     timeout: float = option(
         3600.0, "Seconds to follow it, in addition to its waiting time for capacity.", min=0, panel=_HOW
@@ -89,14 +89,14 @@ class _Followed:
 
 @dataclass(frozen=True)
 class FollowedMove(_Followed):
-    """The options of a move that does not wait for capacity."""
+    """Options of commands for moves that never wait for capacity."""
 
     wait: bool = option(False, "Follow it to its end; exit 1 unless it is done.", panel=_HOW)
 
 
 @dataclass(frozen=True)
 class Waiting(_Followed):
-    """The options of a move that may wait for free capacity."""
+    """Options of commands for moves that may wait for capacity."""
 
     wait: str | None = option(
         None,
@@ -141,12 +141,12 @@ class MoveOptions:
 async def move_command(
     cli: Cli, builds: Builds, where: Destination, how: Waiting, options: MoveOptions
 ) -> int:
-    """Move instances to other hosts, chosen by the scheduler or named; to another cell, if you name one.
+    """Move instances to other hosts, which the scheduler chooses unless you name a host or a cell.
 
-    Stopped, copied, started again: the source's capacity is held until then, so that the move can return.
-    `berth move BUILD --live --wait` interrupts the instance only briefly; `berth move BUILD --verify --wait`
-    waits for confirmation. `berth moves list` shows moves in progress, `berth abort BUILD` ends one early.
-    If no host fits, `--wait 1h` waits for capacity.
+    An instance is stopped, copied, and started on its new host. Until then its old capacity is held, so that
+    the move can be undone. `berth move BUILD --live --wait` interrupts the instance only briefly; `berth move
+    BUILD --verify --wait` waits for confirmation. `berth moves list` shows moves in progress, `berth abort
+    BUILD` aborts one. If no host fits, `--wait 1h` waits for capacity.
     """
     asked = how.of(where.of(_request("live" if options.live else "migrate")))
     if options.live and (options.verify or options.verify_for):
@@ -173,9 +173,9 @@ async def resize_command(
 ) -> int:
     """Resize an instance; only the named values change.
 
-    It moves to a host with enough capacity, and waits there for `berth confirm BUILD`; until then its old
-    capacity is held, and `berth revert BUILD` restores it. Four processors without confirmation: `berth
-    resize BUILD --vcpus 4 --no-verify --wait`.
+    The instance moves to a host with enough capacity, and the move waits for `berth confirm BUILD`. Until
+    then the old capacity is held, and `berth revert BUILD` restores the instance. To get four processors
+    without confirmation: `berth resize BUILD --vcpus 4 --no-verify --wait`.
     """
     asked = how.of(where.of(_request("resize")))
     if options.same_host and where.to_cell:
@@ -202,16 +202,16 @@ async def resize_command(
 
 @commands.command("shelve")
 async def shelve_command(cli: Cli, builds: Builds, how: FollowedMove) -> int:
-    """Stop instances, keep their records, and release all their resources.
+    """Shelve instances: stop them, keep their records, and release all their resources.
 
-    `berth unshelve BUILD` builds one again, wherever there is room then.
+    `berth unshelve BUILD` builds an instance again on any host with enough free capacity.
     """
     return await request_moves(cli, builds, lambda stands: _request("shelve"), how)
 
 
 @commands.command("unshelve", cls=WaitingCommand)
 async def unshelve_command(cli: Cli, builds: Builds, where: Destination, how: Waiting) -> int:
-    """Build shelved instances again on any host with free capacity."""
+    """Build shelved instances again, on any host with enough free capacity."""
     asked = how.of(where.of(_request("unshelve")))
     return await request_moves(cli, builds, lambda stands: asked, how)
 
@@ -226,9 +226,9 @@ async def rebuild_command(
         None, "Of that image: trait:NAME=required, hw_...; may be repeated.", metavar="KEY=VALUE"
     ),
 ) -> int:
-    """Rebuild an instance from an image, on its host and with its allocations.
+    """Rebuild an instance from an image, on the same host and with the same allocations.
 
-    Should that come to nothing it runs on as it was. `berth rebuild BUILD --image debian-13 --wait`.
+    If it fails, the instance runs on with its old image. `berth rebuild BUILD --image debian-13 --wait`.
     """
     chosen = image_named(image, image_property or [])
 

@@ -1,4 +1,4 @@
-"""`berth node`: publish a node's state like Ironic, for tests without Ironic."""
+"""`berth node`: publishes a node's state as Ironic would, for tests without Ironic."""
 
 import uuid
 from dataclasses import dataclass
@@ -39,7 +39,7 @@ async def set_command(
     name: Annotated[str, positional("A name; its uuid is derived from it unless it is one.")],
     options: NodeOptions,
 ) -> int:
-    """Publish an Ironic-style node event on ironic.node.CELL.EVENT."""
+    """Publish a node event in Ironic's format, with the routing key ironic.node.CELL.EVENT."""
     state = vars(options) | {"traits": tuple(options.trait or ())}
     del state["trait"]
     event = checked(node_event(cli.settings, name, **state))
@@ -51,7 +51,7 @@ async def set_command(
 
 
 def node_event(settings: Settings, name: str, cell: str, **state: Any) -> NodeChanged:
-    """Return a node event for a cell; without a `state`, the event of a free bare-metal node."""
+    """Return an event about a node of a cell; the default state is that of a free node."""
     try:
         node = str(uuid.UUID(name))
     except ValueError:

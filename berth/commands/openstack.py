@@ -1,4 +1,4 @@
-"""`berth openstack`: the Placement API in the catalogue of a cloud."""
+"""`berth openstack`: registers berth's Placement API in the service catalogue of a cloud."""
 
 from dataclasses import dataclass
 
@@ -26,10 +26,10 @@ class RegisterOptions:
 
 @commands.command("register")
 async def register_command(cli: Cli, options: RegisterOptions) -> int:
-    """Enter the Placement API into Keystone's catalogue, so that its clients find this berth.
+    """Register the Placement API in Keystone's catalogue, so that OpenStack's services use this berth.
 
-    Prints each entry with what it was before. The same command with the former URL undoes it: clients use
-    the changed address within the lifetime of the catalogue that they have read, at most that of a token.
+    The command prints each entry with its previous URL; run it again with that URL to undo it. Clients use a
+    changed URL when they read the catalogue again, at the latest after their token has expired.
     """
     from berth.operations.registering import Catalogue  # an HTTP client, which loads slowly
 

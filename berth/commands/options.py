@@ -1,4 +1,4 @@
-"""Options that several commands have."""
+"""Options that several commands share."""
 
 import dataclasses
 import inspect
@@ -19,12 +19,12 @@ _ABOUT = "typer"  # key of an option's description in the metadata of its defaul
 
 
 def described(help: str, *names: str, panel: str | None = None, **more: Any) -> Any:
-    """Return the description of an option, for `Annotated`."""
+    """Return typer's description of an option, for use in `Annotated`."""
     return typer.Option(*names, help=help, rich_help_panel=panel, **more)
 
 
 def positional(help: str | None = None, **more: Any) -> Any:
-    """Return the description of an argument, for `Annotated`."""
+    """Return typer's description of a positional argument, for use in `Annotated`."""
     return typer.Argument(help=help, **more)
 
 
@@ -55,7 +55,7 @@ Room = Annotated[
 
 
 def cells_named(given: str | None) -> tuple[str, ...] | None:
-    """Return the cells of --cells, given as names or as a number, or None without the option."""
+    """Return the names of the cells in --cells (names or a number), or None without the option."""
     if given is None:
         return None
     if given.isdigit():
@@ -71,14 +71,14 @@ _SETTINGS = {  # option → its setting, if it has another name
 
 
 def settings_given(options: Any) -> dict[str, Any]:
-    """Return the settings that a record of options names, with None for options that were not given."""
+    """Return a command's options that are settings, by the setting's name; an option not given is None."""
     given = {_SETTINGS.get(name, name): value for name, value in vars(options).items()}
     given["cells"] = cells_named(given.get("cells"))
     return {name: value for name, value in given.items() if name in KINDS}
 
 
 class WaitingCommand(TyperCommand):
-    """A command whose option `--wait` follows a request to its end; `--wait 30m` also waits for capacity."""
+    """A command with `--wait` to follow a request to its result; `--wait 30m` waits for capacity, too."""
 
     def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
         from berth.operations.boot_options import is_time  # loads the bus, which `berth --help` does not need
@@ -91,7 +91,7 @@ class WaitingCommand(TyperCommand):
 
 
 class Commands(typer.Typer):
-    """A group of commands whose functions may be coroutines, and may take records of options."""
+    """A group of commands with functions that may be coroutines and may take dataclasses of options."""
 
     def command(self, name: str, **options: Any) -> Callable[[F], F]:  # type: ignore[override]
         register = super().command(name, **options)
@@ -104,24 +104,24 @@ class Commands(typer.Typer):
 
 
 def option(default: T, help: str, *names: str, panel: str | None = None, **more: Any) -> T:
-    """Return the default of a parameter or a field that is an option of a command.
+    """Declare an option of a command: return a dataclass field with its default and its description.
 
-    Without names it is called as the parameter; a switch that is off by default has no `--no-` form.
+    Without `names` the field's name is the option's; a switch that is off by default has no `--no-` form.
     """
     return dataclasses.field(default=default, metadata={_ABOUT: described(help, *names, panel=panel, **more)})
 
 
 def argument(default: T, help: str, **more: Any) -> T:
-    """Return the default of a parameter or a field that is an argument of a command."""
+    """Declare an argument of a command: return a dataclass field with its default and description."""
     return dataclasses.field(default=default, metadata={_ABOUT: positional(help, **more)})
 
 
 def _expanded(function: Callable[..., Any]) -> Callable[..., None]:
-    """Return the command with each parameter that is a dataclass replaced by the fields of the class.
+    """Return a command's function with each dataclass parameter replaced by the fields of the dataclass.
 
-    `Annotated[Class, {field: typer.Option(…)}]` describes the fields of a class that has no descriptions. A
-    parameter of type `Cli` becomes the options --json, with the annotated help, and --state-dir, which a
-    second annotation leaves out. The function keeps plain defaults for direct calls.
+    `Annotated[Class, {field: typer.Option(…)}]` adds descriptions to the fields of a dataclass that has none.
+    A parameter of type `Cli` becomes the options --json, with the annotated help, and --state-dir, which a
+    second annotation leaves out. For direct calls the function keeps its plain default values.
     """
     parameters: list[inspect.Parameter] = []
     last: list[inspect.Parameter] = []
@@ -168,7 +168,7 @@ def _cli(as_json: bool, state_dir: str | None = None) -> Cli:
 
 
 def _keyword(name: str, type_: Any, default: Any, about: Any = None) -> inspect.Parameter:
-    """Return the parameter of an option. Its description is `about`, that of the default, or in the type."""
+    """Return an option as a keyword parameter, described by `about`, by its default or by its type."""
     about = about or getattr(default, "metadata", {}).get(_ABOUT)
     plain = _plain(default)
     if plain == ():

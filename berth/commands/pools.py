@@ -1,4 +1,4 @@
-"""`berth pool`: resources that hosts share, such as storage or addresses."""
+"""`berth pool`: manages resources that hosts share, such as storage or addresses."""
 
 import re
 from dataclasses import dataclass
@@ -60,10 +60,10 @@ class PoolOptions:
 
 @commands.command("create")
 async def create_command(cli: Cli, name: NameOfPool, options: PoolOptions) -> int:
-    """Create a pool, or change its amounts and add hosts to it if it exists.
+    """Create a pool of shared resources. If it exists, change its amounts and add hosts to it.
 
-    The hosts must not have inventories of the same classes: an instance takes those of its host first.
-    Example: `berth pool create nfs1 --resource DISK_GB=50000 --host h1 --host h2`.
+    The hosts must have no inventories of the pool's classes: an instance would use the host's first. Example:
+    `berth pool create nfs1 --resource DISK_GB=50000 --host h1 --host h2`.
     """
     amounts, reserved = _amounts("--resource", options.resource), _amounts("--reserved", options.reserved)
     if not amounts:
@@ -94,7 +94,7 @@ async def create_command(cli: Cli, name: NameOfPool, options: PoolOptions) -> in
 
 @commands.command("list")
 async def list_command(cli: Cli) -> int:
-    """List the pools: every provider that shares its resources with the hosts of its aggregates."""
+    """List the pools: providers that share their resources with the hosts of their aggregates."""
     like = ResourceGroup(required=(SHARES,))
     async with cli.bus("pool") as bus:
         question = FindProviders(like=like, parts=("inventories", "aggregates"))
@@ -117,7 +117,7 @@ async def list_command(cli: Cli) -> int:
 
 @commands.command("delete")
 async def delete_command(cli: Cli, name: NameOfPool) -> int:
-    """Delete a pool that no instance uses; its hosts stay."""
+    """Delete a pool from which no instance has allocations; its hosts stay."""
     pool = id_of(name)
     async with cli.bus("pool") as bus:
         ask = bus.asker(topics.EDIT, TIMEOUT)
@@ -134,12 +134,12 @@ async def delete_command(cli: Cli, name: NameOfPool) -> int:
 
 
 def id_of(name: str) -> str:
-    """Return the uuid of the pool of this name, and of the aggregate of its hosts."""
+    """Return the uuid of a pool, computed from its name; the aggregate of its hosts has the same uuid."""
     return str(uuid5(_POOLS, name))
 
 
 async def _shared_by(bus: Bus, pool: str, name: str, hosts: tuple[str, ...]) -> str:
-    """Make the aggregate of a pool's hosts, or add these hosts to it; return its uuid."""
+    """Create the aggregate of a pool's hosts, or add hosts to it; return the aggregate's uuid."""
     made = await _edit(bus, MakeAggregate(aggregate=pool, name=f"pool {name}", hosts=hosts))
     if made is not None and not made.made:
         await _edit(bus, ChangeAggregate(aggregate=pool, add=hosts))
@@ -147,7 +147,7 @@ async def _shared_by(bus: Bus, pool: str, name: str, hosts: tuple[str, ...]) -> 
 
 
 async def _edit(bus: Bus, edit: AggregateEdit) -> AggregateEdited | None:
-    """Edit the aggregate of a pool; return None if it does not exist."""
+    """Edit the aggregate of a pool and return the result, or None if the aggregate does not exist."""
     order = checked(AggregateEditRequested(edit=edit))
     result = (await bus.asker(topics.EDIT_AGGREGATE, TIMEOUT)(order)).result
     if isinstance(result, AggregateEdited):
@@ -158,7 +158,7 @@ async def _edit(bus: Bus, edit: AggregateEdit) -> AggregateEdited | None:
 
 
 async def _users(bus: Bus, pool: Provider) -> int:
-    """Return how many hosts are in the aggregates of a pool."""
+    """Return how many hosts can use a pool: the members of its aggregates."""
     like = ResourceGroup(member_of=(pool.aggregates,), forbidden=(SHARES,))
     question = FindProviders(like=like, parts=())
     return len([each async for each in every_provider(bus, question, timeout=TIMEOUT)])

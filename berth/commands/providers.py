@@ -1,4 +1,4 @@
-"""`berth provider`, `class`, `trait` and `usage`: what placement holds, and the cells that own it."""
+"""`berth provider`, `class`, `trait` and `usage`: show placement's records, and assign hosts to cells."""
 
 import re
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -31,11 +31,11 @@ for group in (providers, classes, traits):
 
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
-_AT_ONCE = 100  # roots
+_AT_ONCE = 100  # root providers per query
 _SHOWN = 10
 
 
-TIMEOUT = 60.0  # seconds of a query: a large region has many providers
+TIMEOUT = 60.0  # seconds for an answer: a large region has many providers
 
 OfTraits = Annotated[
     list[str] | None, described("Only with this trait; may be repeated.", "--trait", metavar="TRAIT")
@@ -43,7 +43,7 @@ OfTraits = Annotated[
 OfClass = Annotated[str, described("Only with an inventory of this class.", "--class", metavar="CLASS")]
 
 
-# What there is
+# Queries
 
 
 @providers.command("list")
@@ -54,7 +54,7 @@ async def list_providers(
     cell: str = option("", "Only providers of this cell.", metavar="NAME"),
     match: str = option("*", "Only providers with a matching name: 'rack7-*'.", metavar="PATTERN"),
 ) -> int:
-    """List providers with what they have: used/capacity of each resource class.
+    """List resource providers with the used amount and the capacity of each resource class.
 
     A provider is a host, or a part of one: a NUMA node, a device, a share. Its host is the root of its tree.
     """
@@ -65,7 +65,7 @@ async def list_providers(
 async def show_provider(
     cli: Cli, provider: Annotated[str, positional("Name or uuid.", metavar="PROVIDER")]
 ) -> int:
-    """Show one provider: its place in its tree, inventories, traits, aggregates and allocations."""
+    """Show one provider: its parent and children, inventories, traits, aggregates and allocations."""
     async with cli.bus("provider") as bus:
         ids = (provider.lower(),) if _UUID.fullmatch(provider.lower()) else ()
         question = FindProviders(
@@ -104,7 +104,7 @@ async def show_provider(
 
 @classes.command("list")
 async def list_classes(cli: Cli) -> int:
-    """List the resource classes, standard ones first."""
+    """List the resource classes, OpenStack's standard classes first."""
     return await show_names(cli, "resource class")
 
 
@@ -121,7 +121,7 @@ async def list_traits(
     prefix: str = option("", "Only traits that begin so: CUSTOM_, HW_CPU_.", metavar="TEXT"),
     used: bool = option(False, "Only traits that a provider has."),
 ) -> int:
-    """List the traits, standard ones first."""
+    """List the traits, OpenStack's standard traits first."""
     return await show_names(cli, "trait", prefix, used)
 
 
@@ -138,7 +138,7 @@ async def usage_command(
     project: Annotated[str, positional("Id of the project.", metavar="PROJECT")],
     user: str = option("", "Only consumers of this user.", metavar="ID"),
 ) -> int:
-    """Show what a project holds, by the type of consumer: instances, moves in progress, others."""
+    """Show the allocations of a project by type of consumer: instances, moves in progress, other types."""
     async with cli.bus("usage") as bus:
         found = await bus.asker(topics.USAGES)(checked(FindUsages(project=project, user=user)))
     rows = [(type_, found.consumers.get(type_, 0), held) for type_, held in sorted(found.used.items())]
@@ -214,7 +214,7 @@ def _amounts(held: Mapping[str, int]) -> str:
     return ", ".join(f"{name} {amount}" for name, amount in sorted(held.items()))
 
 
-# Owners
+# Assignment to cells
 
 
 @providers.command("reset")
@@ -230,10 +230,10 @@ async def reset_command(
     match: str = option("*", "Only roots with a matching name: 'rack7-*'.", metavar="PATTERN"),
     dry_run: bool = option(False, "Show the roots that would change, and do nothing."),
 ) -> int:
-    """Assign a host to a cell, whatever its present cell, and restart the sequence of its reports.
+    """Assign a host to a cell, whatever cell it has now, and accept the next report of its agent.
 
-    It corrects a report of the wrong cell, or one with a sequence far ahead, and assigns hosts that an
-    operator created or imported. Nothing is placed there until the cell has reported the host.
+    Use it after a report of the wrong cell or with a much too high sequence number, and for hosts that an
+    operator created or imported. Schedulers use the host after the cell's next report.
     """
     if bool(root) == ownerless:
         raise BadSetting("say which: a root, or --all-without-owner")
@@ -265,7 +265,7 @@ async def reset(cli: Cli, root: str, cell: str) -> int:
 
 
 async def reset_the_ownerless(cli: Cli, cell: str, match: str, dry_run: bool) -> int:
-    """Assign all root providers without an owner to a cell, except pools that share with other hosts."""
+    """Assign all root providers without a cell to this cell, except pools that share resources with hosts."""
     async with cli.bus("provider") as bus:
         await chosen_cells(bus, cli.settings, [cell])
         found = [provider for provider in await _ownerless(bus) if fnmatchcase(provider.name, match)]
@@ -287,7 +287,7 @@ async def reset_the_ownerless(cli: Cli, cell: str, match: str, dry_run: bool) ->
 
 
 async def _ownerless(bus: Bus) -> list[Provider]:
-    """Return the root providers without a cell, sorted by name, except pools that share with other hosts."""
+    """Return the root providers without a cell, by name, except pools that share resources with hosts."""
     found = [
         provider
         async for provider in every_provider(bus, FindProviders(parts=("owner", "traits")), timeout=60.0)

@@ -1,4 +1,4 @@
-"""`berth up`, `berth run` and `berth migrate`: all workers, one worker, and the databases."""
+"""`berth up` runs all workers, `berth run` runs one worker, and `berth migrate` updates the databases."""
 
 import asyncio
 import os
@@ -78,10 +78,10 @@ class UpOptions:
 
 @commands.command("up")
 async def up_command(options: UpOptions) -> int:
-    """Run everything until Ctrl-C: in this process or, with URLs of services, each worker as a process.
+    """Run all workers until Ctrl-C: in this process or, with URLs of services, each worker as a process.
 
-    Without BERTH_AMQP_URL everything is in this process, with its state in --state-dir. With it and
-    BERTH_DATABASE_URL each worker is a process, restarted when it ends.
+    Without BERTH_AMQP_URL all workers run in this process, with their state in --state-dir. With
+    BERTH_AMQP_URL and BERTH_DATABASE_URL each worker is a process, which is restarted if it ends.
     """
     settings = effective(**settings_given(options)).settings
     return await up(with_a_room(settings), say)
@@ -119,11 +119,11 @@ async def run_command(
     ],
     options: RunOptions,
 ) -> int:
-    """Run one worker as this process, in service mode: any number of each, compute once per cell (or, with
-    --agent, once per agent).
+    """Run one worker in this process. Any number of each may run, but only one compute worker for each cell
+    (or, with --agent, for each agent).
 
-    Each metal agent needs a different name (--agent): they share the nodes. A second process with the same
-    name waits.
+    Metal agents share the bare-metal nodes, so each needs a different name (--agent). A second process with
+    the same name waits until the first has ended.
     """
     alone = options.bus == "local"
     given = settings_given(options) | ({"amqp_url": ""} if alone else {})
@@ -135,7 +135,7 @@ async def run_command(
 
 @commands.command("migrate")
 async def migrate_command(as_json: Json = False, cells: Cells = None, state_dir: StateDir = None) -> None:
-    """Migrate the database of every worker. Workers also do this when they start."""
+    """Migrate the databases of all workers to this version. Workers also do this when they start."""
     settings = effective(cells=cells_named(cells), state_dir=state_dir).settings
     applied = await migrate_all(settings, Console(quiet=True) if as_json else say)
     if as_json:
@@ -194,7 +194,7 @@ async def run_one(settings: Settings, worker: str, cell: str, alone: bool, agent
 
 
 async def ready(bus: Bus, settings: Settings) -> int:
-    """Wait until a build request finds all workers that it needs; return the number of hosts in placement."""
+    """Wait until all workers that a build needs answer; return the number of hosts in placement."""
     hosts = await scheduling(bus, settings)
     find = bus.asker(topics.FIND_BUILDS, timeout=2.0)
     for cell in settings.cell_names:  # a conductor that is still starting receives no build
@@ -204,7 +204,7 @@ async def ready(bus: Bus, settings: Settings) -> int:
 
 
 async def scheduling(bus: Bus, settings: Settings, share: float = 1.0) -> int:
-    """Wait for this share of the simulated hosts and a scheduler; return the number of hosts."""
+    """Wait for a scheduler and for `share` of the simulated hosts; return the number of known hosts."""
     hosts = await hosts_known(bus, settings, share)
     what_if = bus.asker(topics.WHAT_IF, timeout=2.0)
     question = WhatIf(request=boot_request(BootOptions(vcpus=1, memory_mb=0, disk_gb=0)), best=1)
@@ -213,7 +213,7 @@ async def scheduling(bus: Bus, settings: Settings, share: float = 1.0) -> int:
 
 
 async def hosts_known(bus: Bus, settings: Settings, share: float = 1.0) -> int:
-    """Wait until placement knows this share of the simulated hosts; return the number of known hosts."""
+    """Wait until placement has `share` of the simulated hosts; return the number of hosts in placement."""
     find = bus.asker(topics.FIND_CANDIDATES, timeout=2.0)
     question = FindCandidates(groups=(ResourceGroup(resources={"VCPU": 1}),), limit=1)
     found = await _answered(
@@ -231,7 +231,7 @@ async def _answered(
     enough: Callable[[R], bool] = lambda _: True,
     more: float = 0.0,
 ) -> R:
-    """Repeat a query until its answer satisfies the condition, and return the answer."""
+    """Repeat a query until `enough` accepts the answer, and return it; raise an error after a time."""
     patience = _READY_SECONDS + more
     deadline = monotonic() + patience
     while monotonic() < deadline:
@@ -239,7 +239,7 @@ async def _answered(
             answer = await ask()
             if enough(answer):
                 return answer
-        except (Unavailable, Unroutable):  # it has no queue yet
+        except (Unavailable, Unroutable):  # the worker has no queue yet
             pass
         await asyncio.sleep(0.05)
     raise Unavailable(f"after {patience:.0f} s {else_why}")
@@ -256,7 +256,7 @@ async def _ready_or_stopped(bus: Bus, settings: Settings, stopping: asyncio.Even
 
 
 async def migrate_all(settings: Settings, console: Console) -> list[tuple[str, str]]:
-    """Migrate all databases and print each migration; return them as pairs (database, migration)."""
+    """Migrate all databases, and print and return the migrations as pairs (database, migration)."""
     from bus.sql.migrations import migrate
 
     made = []

@@ -1,4 +1,4 @@
-"""Shared by all commands: output, effective settings, running, and error messages."""
+"""Shared by all commands: consoles, effective settings, execution, and error messages."""
 
 import asyncio
 import os
@@ -47,7 +47,7 @@ _CONDITIONS = (
 
 
 def console(file: IO[str]) -> Console:
-    """Return a console that does not wrap lines: a terminal wraps itself, and pipes need whole lines."""
+    """Return a console that wraps no lines: terminals wrap lines themselves, and pipes need whole lines."""
     width = None if file.isatty() or os.environ.get("COLUMNS") else _PIPED_WIDTH
     return Console(file=file, highlight=False, soft_wrap=True, width=width)
 
@@ -65,7 +65,7 @@ def progress_bar(shown: bool = True) -> "Progress":
 
 
 class _Given:
-    """The options given before the command: `berth --config FILE --set NAME=VALUE COMMAND`."""
+    """Stores the options before the command's name: `berth --config FILE --set NAME=VALUE COMMAND`."""
 
     config: Path | None = None
     sets: Mapping[str, str] = {}
@@ -76,14 +76,14 @@ def given(config: Path | None, sets: Mapping[str, str]) -> None:
 
 
 def effective(**flags: Any) -> Effective:
-    """Return the settings in force, including this command's options."""
+    """Return the settings in force, with this command's options, and configure logging by them."""
     found = read(flags, sets=_Given.sets, file=_Given.config)
     logs.begin(found.settings)
     return found
 
 
 def run(work: Coroutine[Any, Any, int | None]) -> None:
-    """Run a command to its exit code, on uvloop if it is installed."""
+    """Run a command's coroutine, on uvloop if that is installed, and exit with the code that it returns."""
     try:
         try:
             import uvloop
@@ -97,43 +97,43 @@ def run(work: Coroutine[Any, Any, int | None]) -> None:
 
 
 def write_json(value: Any) -> None:
-    """Print one line of JSON; characters that terminals interpret are escaped as well."""
+    """Print a value as a line of JSON, in which characters that terminals interpret are escaped."""
     text = msgspec.json.encode(value).decode()
     sys.stdout.write(OBEYED.sub(lambda found: f"\\u{ord(found[0]):04x}", text) + "\n")
 
 
 @dataclass(frozen=True)
 class Cli:
-    """The settings in force for a command, and how it prints its results."""
+    """Prints the results of a command as text or JSON, and holds the settings in force."""
 
     settings: Settings
     as_json: bool = False
     say: Console = say
 
     def bus(self, name: str) -> "Bus":
-        """Return a bus whose connection has the name of the command."""
+        """Return a bus whose connection to the broker has this name."""
         from berth import wiring
         from bus.delivery.runner import Bus
 
         return Bus(wiring.transport(self.settings, name))
 
     def tell(self, sentence: str, **facts: Any) -> None:
-        """Report a completed action: as a sentence, or as a JSON object with its facts."""
+        """Print that an action was completed: as a sentence, or as a JSON object with `facts`."""
         self.value(facts, sentence)
 
     def value(self, record: Any, sentence: str, style: str | None = None) -> None:
-        """Print a record as a line of JSON, or a sentence about it."""
+        """Print the record as a line of JSON with --json, and without it the sentence about the record."""
         if self.as_json:
             write_json(record)
         else:
             self.line(sentence, style)
 
     def line(self, text: str, style: str | None = None) -> None:
-        """Print a line whose text is no markup."""
+        """Print a line of text without interpreting markup in it."""
         self.say.print(text, style=style, markup=False)
 
     def rows(self, found: Iterable[Any], table: RenderableType) -> None:
-        """Print each record as a line of JSON, or the table of all records."""
+        """Print each record as a line of JSON with --json, and without it the table."""
         if self.as_json:
             for record in found:
                 write_json(record)
@@ -144,9 +144,9 @@ class Cli:
 def plain_table(
     titles: Iterable[str], rows: Iterable[Iterable[object]], folded: Collection[str] | None = None
 ) -> Table:
-    """Return a table without borders. Cells are `Text`, or text of other programs, which is no markup.
+    """Return a table without borders. Cells are `Text`, or strings in which markup is not interpreted.
 
-    If columns are `folded`, the others are never wrapped.
+    Only columns in `folded`, if there are any, are wrapped.
     """
     table = Table(box=None, pad_edge=False)
     for title in titles:
@@ -170,7 +170,7 @@ def coloured(status: str) -> str:
 
 
 def explained(app: typer.Typer) -> None:
-    """Run the command line; errors are printed as sentences and become the exit code."""
+    """Run the command line; print an expected error as a sentence, and exit with its code."""
     try:
         app()
     except BaseExceptionGroup as group:
@@ -183,7 +183,7 @@ def explained(app: typer.Typer) -> None:
 
 
 def _explain(problems: Iterable[BaseException]) -> int:
-    """Print each error once, as a sentence; return 2 if the user's input is unusable, otherwise 1."""
+    """Print each different error as a sentence; return exit code 2 if all are wrong input, else 1."""
     sentences = {_sentence(problem): problem for problem in problems}
     for sentence in sentences:
         complain.print(printable(sentence, lines=True), style="red", markup=False)

@@ -22,7 +22,7 @@ from control_room.core.what_if_form import InvalidPlan, parse_plan
 from control_room.core.words import listed, several
 from control_room.queries import known_hosts
 
-SECONDS = 30.0  # an answer may take
+SECONDS = 30.0  # until an answer
 
 
 commands = Commands()
@@ -57,10 +57,11 @@ class WhatIfOptions:
 
 @commands.command("what-if")
 async def what_if_command(cli: Cli, options: Annotated[BootOptions, _ASKED], question: WhatIfOptions) -> int:
-    """Show whether a request fits now, on which hosts, how often, and what would help. Nothing is claimed.
+    """Show whether a request would fit now, where, how often, and what would help. Nothing is claimed.
 
-    Takes what `berth boot` takes: `berth what-if --vcpus 4 --memory-mb 8192 --zone z2 --count 10`.
-    With --mix, --add-hosts or --without it plans instead: how many fit, were hosts added or taken away.
+    The options are those of `berth boot`: `berth what-if --vcpus 4 --memory-mb 8192 --zone z2 --count 10`.
+    With --mix, --add-hosts or --without it evaluates a capacity plan: how many instances would fit if hosts
+    were added or removed.
     """
     options = dataclasses.replace(options, count=min(question.count, 1000))
     request = boot_request(options)
@@ -98,7 +99,7 @@ async def plan_room(cli: Cli, request: BuildRequested, question: WhatIfOptions) 
 
 
 def flavor_as_planned(flavor: Flavor) -> str:
-    """Return the requested flavor in the syntax of --mix: amounts and traits."""
+    """Return a flavor's amounts and traits in the syntax of the option --mix."""
     amounts = {"VCPU": flavor.vcpus, "MEMORY_MB": flavor.memory_mb, "DISK_GB": flavor.disk_gb}
     traits = []
     for key, value in flavor.extra_specs.items():

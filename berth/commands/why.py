@@ -1,4 +1,4 @@
-"""`berth why`: where a build landed or why nowhere, as a picture; the same decision made again."""
+"""`berth why`: shows why a build is on its host or has none, and repeats recorded decisions."""
 
 import asyncio
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ from bus.masking import printable
 from bus.moves import FindMoves, MoveStands
 from bus.queries import BuildStands, DecisionFound, FindBuilds, FindDecision, WhatIf
 
-SECONDS = 5.0  # an answer may take
+SECONDS = 5.0  # until an answer
 _SCHEDULER = "the scheduler"
 
 commands = Commands()
@@ -44,11 +44,11 @@ async def why_command(
         "The decision with the present hosts and rules; for a placed build: of one instance of its flavor.",
     ),
 ) -> int:
-    """Explain why a build is on its host or has none, or why a move chose its host, waits, or was refused.
+    """Explain why a build is on its host or has none, or why a move chose its host, waits or was refused.
 
-    Shows the considered hosts, how many each constraint rejected, the weights of the best, and what
-    followed: refused claims, attempts, alternates. For a build without a host: the closest hosts, and what
-    would help.
+    The output shows the considered hosts, how many of them each constraint rejected, the weights of the best
+    hosts, and later refused claims, attempts and alternates. For a build without a host it shows the closest
+    hosts, and what would help.
     """
     if again and now:
         raise BadSetting("--replay repeats the past decision, --now makes a new one: use one of them")
@@ -57,7 +57,7 @@ async def why_command(
 
 @dataclass(frozen=True)
 class Known:
-    """All records of a build, from its cell, from schedulers and from placement."""
+    """The records of a build or move: from its cell, from schedulers and from placement."""
 
     stands: tuple[BuildStands, ...]  # the build, or the builds of the request
     moves: tuple[MoveStands, ...]  # the move, if it has begun
@@ -93,7 +93,7 @@ async def why(cli: Cli, id_: str, again: bool, now: bool) -> int:
 
 
 async def _known(settings: Settings, bus: Bus, id_: str) -> Known:
-    """Query all cells and schedulers in parallel for what they know of a build."""
+    """Query all cells and a scheduler in parallel for the records of a build, request or move."""
     find = bus.asker(topics.FIND_BUILDS, timeout=SECONDS)
     find_moves = bus.asker(topics.FIND_MOVES, timeout=SECONDS)
     decision = bus.asker(topics.DECISION, timeout=SECONDS)
@@ -149,7 +149,7 @@ def _show_decided(found: DecisionFound, cli: Cli) -> None:
 
 
 def _again(cli: Cli, known: Known) -> int:
-    """Repeat recorded decisions from their recorded values; return 1 unless each chooses the same host."""
+    """Repeat the recorded decisions of builds; return 1 if one now chooses a different host, else 0."""
     if known.moves:
         raise OperationRefused("it is a move: only the choice of a build is made again")
     if not known.stands:

@@ -1,4 +1,4 @@
-"""Judges the observed state of a berth and gives advice. Pure: `looking.py` observes."""
+"""Converts the observed state of a berth to findings with advice, without I/O; `looking.py` observes."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Literal, TypeVar
@@ -13,15 +13,15 @@ PYTHON = (3, 11)
 RABBITMQ = (3, 10)
 POSTGRESQL = (13,)
 
-CLOCK_SECONDS = 1.0  # apart from ours: time-outs of one are judged by the clock of another
+CLOCK_SECONDS = 1.0  # permitted difference from this machine's clock: workers compare each other's times
 CLOCK_BROKEN = 30.0
-DEEP = 1000  # messages that wait on one queue
-SLOW_SECONDS = 1.0  # for an answer to a question that costs nothing
-DISK_SHARE, DISK_BROKEN = 0.1, 0.02  # of a disk that is free
+DEEP = 1000  # messages in one queue
+SLOW_SECONDS = 1.0  # for the answer to a simple query
+DISK_SHARE, DISK_BROKEN = 0.1, 0.02  # free share of a disk: below these a warning, an error
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """A sentence about a problem, and what to do about it."""
+    """A problem of a berth or its services, and what to do about it."""
 
     level: Level
     about: str
@@ -30,20 +30,20 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 class BrokerSeen(msgspec.Struct, frozen=True):
-    """The state of a RabbitMQ, as one of its users sees it."""
+    """The observed state of a RabbitMQ, as one of its users sees it."""
 
     place: str
     version: str = ""
     problem: str = ""  # why it could not be reached
-    fresh: bool = False  # nothing of berth's is there yet
-    stuck: bool = False  # it took no message in time
-    refused: tuple[str, ...] = ()  # what this user may not do
+    fresh: bool = False  # berth has created nothing there yet
+    stuck: bool = False  # the broker accepted no message in time
+    refused: tuple[str, ...] = ()  # operations that this user is not permitted
     alarms: tuple[str, ...] = ()  # memory, disk; from its management API
-    clock: float | None = None  # seconds that its clock is ahead; None: unknown
+    clock: float | None = None  # seconds by which its clock is ahead; None: unknown
 
 
 class QueueSeen(msgspec.Struct, frozen=True):
-    """The state of a durable queue of a worker, from two observations."""
+    """The observed state of a worker's durable queue, from two observations."""
 
     name: str
     worker: str
@@ -55,9 +55,9 @@ class QueueSeen(msgspec.Struct, frozen=True):
 class DatabaseSeen(msgspec.Struct, frozen=True):
     store: str
     place: str
-    version: str = ""  # of PostgreSQL; empty: it is SQLite
+    version: str = ""  # version of PostgreSQL; empty: SQLite
     problem: str = ""
-    revision: str = ""  # the migration it is at; empty: it was never made
+    revision: str = ""  # its last migration; empty: it was never migrated
     known: tuple[str, ...] = ()  # the migrations that this version has, in order
     clock: float | None = None
 
@@ -69,18 +69,18 @@ class WorkerSeen(msgspec.Struct, frozen=True):
 
 class LettersSeen(msgspec.Struct, frozen=True):
     count: int = 0
-    more: bool = False  # they were not counted to the end
-    oldest: float = 0.0  # seconds ago
-    queues: tuple[str, ...] = ()  # in which most died
+    more: bool = False  # there are more than were counted
+    oldest: float = 0.0  # age in seconds
+    queues: tuple[str, ...] = ()  # the queues with the most dead letters
 
 
 class KeystoneSeen(msgspec.Struct, frozen=True):
     place: str
-    problem: str = ""  # why it checks no tokens for us
+    problem: str = ""  # why tokens cannot be checked there
 
 
 class IronicSeen(msgspec.Struct, frozen=True):
-    """Ironic's API, and the nodes on which nothing can be placed."""
+    """The observed state of Ironic's API, and its nodes on which nothing can be placed."""
 
     problem: str = ""  # why it could not be read
     nodes: int = 0
@@ -90,7 +90,7 @@ class IronicSeen(msgspec.Struct, frozen=True):
 
 class BerthSeen(msgspec.Struct, frozen=True, kw_only=True):
     python: tuple[int, ...]
-    disk: float | None = None  # the share that is free where the state is
+    disk: float | None = None  # free share of the disk with the state directory
     state_dir: str = ""
     brokers: tuple[BrokerSeen, ...] = ()
     queues: tuple[QueueSeen, ...] = ()
@@ -98,13 +98,13 @@ class BerthSeen(msgspec.Struct, frozen=True, kw_only=True):
     databases: tuple[DatabaseSeen, ...] = ()
     workers: tuple[WorkerSeen, ...] = ()
     letters: LettersSeen = LettersSeen()
-    keystone: KeystoneSeen | None = None  # None: tokens are not checked there
-    ironic: IronicSeen | None = None  # None: no Ironic is read
-    bus: str = ""  # why there is no way onto it
+    keystone: KeystoneSeen | None = None  # None: Keystone is not used
+    ironic: IronicSeen | None = None  # None: no Ironic is configured
+    bus: str = ""  # why the bus cannot be reached
 
 
 def judged(seen: BerthSeen) -> list[Finding]:
-    """Return the findings about an observed berth, the worst first."""
+    """Return the findings about an observed berth, the most severe first."""
     found = [*_machine(seen), *_each(_broker, seen.brokers), *_each(_database, seen.databases)]
     if seen.bus:
         found.append(Finding("broken", "bus", seen.bus, "Start it (`berth up`), or say where it is."))
@@ -115,7 +115,7 @@ def judged(seen: BerthSeen) -> list[Finding]:
 
 
 def exit_code(findings: Iterable[Finding]) -> int:
-    """Return the exit code of `berth doctor`: 0 without problems, 1 with warnings, 2 with broken parts."""
+    """Return the exit code of `berth doctor`: 0 without findings, 1 with warnings, 2 with broken parts."""
     levels = {finding.level for finding in findings}
     return 2 if "broken" in levels else 1 if "warning" in levels else 0
 
@@ -278,7 +278,7 @@ def _older(version: str, than: tuple[int, ...]) -> bool:
     for part in version.split(".")[: len(than)]:
         digits = "".join(sign for sign in part if sign.isdigit())
         if not digits:
-            return False  # its report about itself is unreadable
+            return False  # an unknown format of versions
         parts.append(int(digits))
     return tuple(parts) < than
 

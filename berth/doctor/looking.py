@@ -1,4 +1,4 @@
-"""Observes services, workers and queues; `judging.py` judges them. Nothing is changed."""
+"""Observes services, workers and queues without changing them; `judgement.py` judges the result."""
 
 import asyncio
 import shutil
@@ -43,8 +43,8 @@ ANSWER_SECONDS = 5.0
 _AWAY = (Unavailable, Unroutable, BrokerRefused, AnswerRefused, MigrationsBroken)
 PAUSE_SECONDS = 1.0  # between two observations of queues
 IRONIC_SECONDS = 20.0  # to list all nodes
-SHOWN = 5  # nodes that are named
-LETTERS = 1000  # that are counted
+SHOWN = 5  # nodes listed by name
+LETTERS = 1000  # dead letters counted at most
 _NOBODY = "00000000-0000-0000-0000-000000000000"
 _VERSION = text("SELECT current_setting('server_version'), extract(epoch FROM clock_timestamp())")
 
@@ -80,7 +80,7 @@ async def inspect(settings: Settings, *, management: str = "") -> BerthSeen:
         letters=letters,
         keystone=keystone.result(),
         ironic=ironic.result(),
-        bus="" if any(broker.problem for broker in seen) else away,  # reported for the broker already
+        bus="" if any(broker.problem for broker in seen) else away,  # already reported for the broker
     )
 
 
@@ -93,7 +93,7 @@ async def _database(settings: Settings, role: worker_roles.Role, package: str, c
     try:
         if database.dialect == "postgresql":
             version, ahead = await _postgres(database, clock)
-        if await wiring.ever_made(settings, role):  # reading the revision would make a file
+        if await wiring.ever_made(settings, role):  # else reading the revision would create a file
             revision = await current(database, package) or ""
         return DatabaseSeen(store, database.name, version, "", revision, known, ahead)
     except (*_AWAY, OSError) as problem:
@@ -103,9 +103,9 @@ async def _database(settings: Settings, role: worker_roles.Role, package: str, c
 
 
 async def _postgres(database: Database, clock: Clock) -> tuple[str, float]:
-    """Return the version of PostgreSQL, and by how much the server's clock is ahead of this machine's."""
+    """Return PostgreSQL's version, and how many seconds its clock is ahead of this machine's."""
     async with database.read() as tx:
-        await tx.execute(text("SELECT 1"))  # now there is a connection
+        await tx.execute(text("SELECT 1"))  # connect before the time is measured
         before = clock.now()
         row: Any = (await tx.execute(_VERSION)).one()
         after = clock.now()
@@ -160,7 +160,7 @@ async def _brokers(
 
 
 async def _management(url: str, amqp_url: str, clock: Clock) -> tuple[tuple[str, ...], float | None]:
-    """Return the alarms and the clock of RabbitMQ's nodes, if its management API answers."""
+    """Return the alarms and the clocks of RabbitMQ's nodes, from its management API if that answers."""
     parts, known = urlsplit(url), urlsplit(amqp_url)
     at = urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2])).rstrip("/")
     credentials = (parts.username or known.username or "guest", parts.password or known.password or "guest")

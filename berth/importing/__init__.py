@@ -1,1 +1,1 @@
-"""`berth import placement`: copies the contents of a running Placement into berth over their API."""
+"""`berth import placement`: copies a running Placement's contents into berth through the HTTP API."""

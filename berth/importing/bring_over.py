@@ -23,7 +23,7 @@ TYPED = 38  # the version that asks for a consumer's type
 
 @dataclass
 class Outcome:
-    """Numbers of imported objects, and objects that could not be imported, with reasons."""
+    """Counts the objects that an import has written, and lists the refused objects with reasons."""
 
     names: int = 0
     made: int = 0
@@ -57,11 +57,11 @@ class Import:
         self.outcome = Outcome()
 
     async def run(self, prune: bool) -> Outcome:
-        """Import all differences. With `prune`, also remove what only berth has."""
+        """Write all differences to berth. With `prune`, also remove objects that only berth has."""
         found = differences(self.theirs, self.ours)
         refused = unimportable(self.theirs, self.ours, prune)
         self.outcome.failed |= {unlike.id: refused[unlike.id] for unlike in found if unlike.id in refused}
-        theirs, ours = defaultdict[str, set[str]](set), defaultdict[str, set[str]](set)  # ids by `what`
+        theirs, ours = defaultdict[str, set[str]](set), defaultdict[str, set[str]](set)  # ids by type
         for unlike in found:
             if unlike.id not in refused:
                 (ours if unlike.ours_alone else theirs)[unlike.what].add(unlike.id)
@@ -72,7 +72,7 @@ class Import:
         if prune:
             await self._release(ours["consumer"])
         await self._claim([self.theirs.consumers[id_] for id_ in sorted(theirs["consumer"])])
-        await self._load(again, last=True)  # a class that was in use may be free now
+        await self._load(again, last=True)  # a resource class that was in use may be free now
         if prune:
             await self._drop(ours["provider"])
         return self.outcome
@@ -84,7 +84,7 @@ class Import:
         await each(sorted(names), make, "names made", self.progress)
 
     async def _write(self, counter: str, id_: str, method: str, path: str) -> None:
-        """Send a request and count it in the outcome, or record there why it was refused."""
+        """Send a request to berth and count it in the outcome; if it is refused, record the reason there."""
         try:
             await self.target.request(method, path)
             setattr(self.outcome, counter, getattr(self.outcome, counter) + 1)
@@ -93,9 +93,9 @@ class Import:
                 self.outcome.failed[id_] = str(why)
 
     async def _free_names(self, prune: bool) -> None:
-        """Rename providers of berth whose names are needed, such as of a rebuilt host with another id.
+        """Rename providers of berth if imported providers need their names: a rebuilt host has another id.
 
-        They get their final name when they are written, or are deleted by `--prune`.
+        The import later writes their final names, or deletes them with `--prune`.
         """
         owners = {provider.name: provider.id for provider in self.theirs.providers.values()}
 
@@ -113,7 +113,7 @@ class Import:
         await each(in_the_way, rename, "names freed", self.progress)
 
     async def _load(self, providers: list[ImportedProvider], *, last: bool = False) -> list[ImportedProvider]:
-        """Load providers into berth and return the refused ones; on the last try, report them."""
+        """Write providers to berth and return the refused providers; with `last`, record the reasons."""
         refused: list[ImportedProvider] = []
         done = 0
         for portion in portions(providers):
@@ -134,8 +134,8 @@ class Import:
     async def _claim(self, consumers: list[ImportedConsumer]) -> None:
         """Claim allocations for the imported consumers.
 
-        A claim may need capacity that a later claim releases, so refused claims are repeated while any
-        succeed. The rest exceeds berth's rules: inventories are widened for it, and then restored.
+        A claim may need capacity that a later claim releases, so refused claims are repeated as long as one
+        succeeds. For claims that are still refused, inventories are enlarged temporarily.
         """
         left = await self._claims(consumers)
         while left and len(left) < len(consumers):
@@ -156,7 +156,7 @@ class Import:
     def _widened(
         self, provider: ImportedProvider, consumers: Collection[ImportedConsumer]
     ) -> ImportedProvider:
-        """Return a provider with its inventory enlarged so that the imported allocations fit, too."""
+        """Return a provider with inventories that are large enough for imported and present allocations."""
         wanted = {class_ for consumer in consumers for class_ in consumer.allocations.get(provider.id, ())}
         held = {
             class_: self.theirs.used(provider.id, class_) + self.ours.used(provider.id, class_)
@@ -168,7 +168,7 @@ class Import:
     async def _claims(
         self, consumers: list[ImportedConsumer], *, last: bool = False
     ) -> list[ImportedConsumer]:
-        """Claim the consumers' allocations and return the refused ones; on the last try, report them."""
+        """Claim allocations and return the refused consumers; with `last`, record the reasons."""
         refused: list[ImportedConsumer] = []
 
         async def claim(consumer: ImportedConsumer) -> None:

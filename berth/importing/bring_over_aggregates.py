@@ -1,4 +1,4 @@
-"""Imports Nova's host aggregates, as `openstack aggregate list --long -f json` writes them; repeatable."""
+"""Imports Nova's host aggregates from the output of `openstack aggregate list --long -f json`."""
 
 import re
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -26,25 +26,25 @@ from bus.delivery.runner import Bus
 from bus.errors import NOT_JSON
 from bus.vocabulary import Missing
 
-_PAIR = re.compile(r"([^=,\s]+)='((?:[^'\\]|\\.)*)'")  # how older clients write properties, even as JSON
+_PAIR = re.compile(r"([^=,\s]+)='((?:[^'\\]|\\.)*)'")  # properties as older clients write them in JSON
 
 HOW = "write it with `openstack aggregate list --long -f json`"
 
 
 class NoAggregates(ValueError):
-    """A file of aggregates has another format; the text says what is wrong."""
+    """Error: a file is not in a format of Nova's aggregates; the text says why."""
 
 
 @dataclass(frozen=True)
 class NovaAggregate:
     name: str
-    uuid: str = ""  # if the client wrote it
+    uuid: str = ""  # empty if the file has none
     metadata: Mapping[str, str] = field(default_factory=dict)
     hosts: Sequence[str] | None = None  # None: missing in the file
 
 
 def read(text: bytes) -> list[NovaAggregate]:
-    """Read Nova's aggregates from a list, a single one (`aggregate show`), or an answer of the Nova API."""
+    """Parse Nova's aggregates: a list, one aggregate (`aggregate show`), or a response of Nova's API."""
     try:
         value = msgspec.json.decode(text)
     except NOT_JSON as problem:
@@ -91,25 +91,25 @@ def _hosts(given: Any, name: str) -> list[str] | None:
     return [str(host) for host in given if host]
 
 
-HOSTS_AT_ONCE = 500  # in one edit
+HOSTS_AT_ONCE = 500  # hosts added in one edit
 
 
 @dataclass(frozen=True)
 class Brought:
-    """The result of importing one aggregate."""
+    """The result of importing one aggregate: what was done, notes, and failures."""
 
     name: str
     uuid: str
     did: str
     notes: tuple[str, ...] = ()
-    failed: tuple[str, ...] = ()  # why parts of it could not be
+    failed: tuple[str, ...] = ()  # why parts of it were not imported
 
 
 class BringOver:
     def __init__(self, bus: Bus, force: bool) -> None:
         self._bus = bus
         self._force = force
-        self._there: dict[str, Aggregate] = {}  # by id
+        self._there: dict[str, Aggregate] = {}  # berth's aggregates by id
 
     async def run(self, wanted: Sequence[NovaAggregate], dry_run: bool) -> AsyncIterator[Brought]:
         self._there = {aggregate.id: aggregate for aggregate, _ in await find_aggregates(self._bus)}
@@ -124,7 +124,7 @@ class BringOver:
             yield await self._bring(aggregate, match)
 
     def _match(self, aggregate: NovaAggregate, nameless: Mapping[str, set[str]]) -> str | None:
-        """Return the same aggregate in berth: by uuid or name, or the only unnamed one with its hosts."""
+        """Return berth's aggregate with the same uuid or name, or the only unnamed one with these hosts."""
         if aggregate.uuid:
             return aggregate.uuid if aggregate.uuid in self._there else None
         if named := [id_ for id_, ours in self._there.items() if ours.name == aggregate.name]:
@@ -158,7 +158,7 @@ class BringOver:
         return Brought(name, id_, f"{did}{put_in}", notes, tuple(trouble))
 
     async def _put_in(self, id_: str, hosts: Sequence[str], trouble: list[str]) -> int:
-        """Add hosts to an aggregate; one that cannot be added does not stop the others."""
+        """Add hosts to an aggregate, also if some of them cannot be added."""
         result = await self._edit(ChangeAggregate(aggregate=id_, add=tuple(hosts), force=self._force))
         if isinstance(result, Missing) and result.what == "host":
             trouble.append(refusal_reason(result))

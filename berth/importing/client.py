@@ -1,4 +1,4 @@
-"""A client of the Placement API that reads all contents with parallel requests."""
+"""Reads all contents of a Placement through its API, with parallel requests."""
 
 import asyncio
 import ssl
@@ -17,11 +17,11 @@ from bus.masking import masked
 from bus.reports import Inventory
 
 T = TypeVar("T")
-Progress = Callable[[str, int, int], None]  # what, how many of how many
+Progress = Callable[[str, int, int], None]  # type of object, number done, total
 
 AT_ONCE = 16
-NEWEST = 39  # of the versions we know
-_OLDEST = 14  # before, there were no trees
+NEWEST = 39  # newest microversion that this client knows
+_OLDEST = 14  # older versions have no provider trees
 _TIMEOUT = 60.0
 _AGAIN = (502, 503, 504)
 _NOBODY = "00000000-0000-0000-0000-000000000000"  # Placement's value for an unknown project or user
@@ -37,17 +37,17 @@ class Rejected(Exception):
 
 
 class _Away(Exception):
-    """The error that the Placement server cannot be reached now."""
+    """Error: the Placement server cannot be reached now."""
 
 
 class PlacementClient:
-    """A client of a Placement in the newest version of both sides, which retries while it is unreachable."""
+    """A client of the Placement API, in the newest version of both sides; it retries while unreachable."""
 
     def __init__(
         self, url: str, token: str, cacert: str = "", *, transport: httpx.AsyncBaseTransport | None = None
     ) -> None:
         self.url = url.rstrip("/")
-        self.place = masked(self.url)  # as people may read it
+        self.place = masked(self.url)  # the URL without its password
         self.minor = 0
         verify = ssl.create_default_context(cafile=cacert) if cacert else True
         limits = httpx.Limits(max_connections=AT_ONCE, max_keepalive_connections=AT_ONCE)
@@ -95,7 +95,7 @@ class PlacementClient:
         return answer
 
     async def request(self, method: str, path: str, body: Any = None, *, minor: int | None = None) -> Any:
-        """Return the body of a successful response, or None without a body. Raise `Rejected` otherwise."""
+        """Send a request and return the response's body, None if it has none; raise `Rejected` if refused."""
         try:
             answer = await self._send(method, path, body, self.minor if minor is None else minor)
         except _Away as away:
@@ -112,7 +112,7 @@ class PlacementClient:
         raise Rejected(answer.status_code, _reason(answer), _code(answer))
 
     async def _get(self, path: str) -> Any:
-        """Return the body of a URL that exists on every Placement server."""
+        """Return the body of a URL that every Placement server has; raise Unavailable for status 404."""
         found = await self._find(path)
         if found is None:
             raise Unavailable(f"{self.place} does not answer as a Placement: there is nothing at {path}")
@@ -130,7 +130,7 @@ class PlacementClient:
     # Reading
 
     async def world(self, progress: Progress) -> PlacementContents:
-        """Return all contents of a Placement. Objects that are deleted during the reads are left out."""
+        """Read all contents of a Placement; objects that are deleted while it reads are left out."""
         world = PlacementContents()
         world.traits = set((await self._get("/traits?name=startswith:CUSTOM_"))["traits"])
         known = (await self._get("/resource_classes"))["resource_classes"]
@@ -193,7 +193,7 @@ class PlacementClient:
 
 
 def same(id_: str) -> str:
-    """Return a uuid in berth's form: lower case, with dashes."""
+    """Return a uuid in the form that berth uses: lower case, with dashes."""
     return str(uuid.UUID(id_))
 
 
@@ -216,7 +216,7 @@ def _error(answer: httpx.Response) -> dict[str, Any]:
 async def each(
     items: Iterable[T], work: Callable[[T], Awaitable[None]], label: str, progress: Progress
 ) -> None:
-    """Run a coroutine for each item, a limited number in parallel."""
+    """Run a coroutine for each item, with a limited number at the same time, and report the progress."""
     waiting = list(items)
     ahead, done = iter(waiting), count(1)  # shared by the workers
 

@@ -1,4 +1,4 @@
-"""The contents of a Placement, and the differences between two of them."""
+"""Represents the contents of a Placement, and computes the differences between two Placements."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -19,7 +19,7 @@ class ImportedProvider:
 
 @dataclass(frozen=True)
 class ImportedConsumer:
-    """A consumer with its allocations; its type is None if it was written before consumer types."""
+    """A consumer with its allocations; its type is None if it was written before Placement had types."""
 
     id: str
     project: str
@@ -42,7 +42,7 @@ class PlacementContents:
         return replace(self, consumers=consumers)
 
     def used(self, provider: str, resource_class: str) -> int:
-        """Return the total allocated amount of each resource class of each provider."""
+        """Return the total of all allocations of a resource class from a provider."""
         return sum(
             consumer.allocations[provider].get(resource_class, 0)
             for consumer in self.consumers.values()
@@ -57,7 +57,7 @@ class PlacementContents:
         return provider
 
     def parents_first(self, ids: set[str]) -> list[ImportedProvider]:
-        """Return the providers with parents before children, tree by tree."""
+        """Return providers tree by tree, each parent before its children."""
         below: dict[str | None, list[ImportedProvider]] = {}
         for provider in self.providers.values():
             if provider.id in ids:
@@ -73,19 +73,19 @@ class PlacementContents:
 
 @dataclass(frozen=True)
 class ContentsDifference:
-    """A difference between two Placements in a provider, consumer, class or trait (`what`)."""
+    """A provider, consumer, resource class or trait (`what`) that differs between two Placements."""
 
     what: str
     id: str
     says: str
-    ours_alone: bool = False  # berth has it and the other has not
+    ours_alone: bool = False  # only berth has this object
 
     def __str__(self) -> str:
         return f"{self.what} {self.id}: {self.says}"
 
 
 def differences(theirs: PlacementContents, ours: PlacementContents) -> list[ContentsDifference]:
-    """Return what must change in `ours` to equal `theirs`; additional names in `ours` are no difference."""
+    """Return how `ours` must change to equal `theirs`; classes and traits only in `ours` do not count."""
     names = [("class", name) for name in sorted(theirs.classes - ours.classes)]
     names += [("trait", name) for name in sorted(theirs.traits - ours.traits)]
     missing = [ContentsDifference(kind, name, "missing here") for kind, name in names]
@@ -95,8 +95,8 @@ def differences(theirs: PlacementContents, ours: PlacementContents) -> list[Cont
 def unimportable(theirs: PlacementContents, ours: PlacementContents, prune: bool) -> dict[str, str]:
     """Return the providers and consumers that cannot be imported, each with the reason.
 
-    Without `prune` a provider that exists only in berth keeps its name: a tree with that name is refused as
-    a whole, and so are consumers on its missing providers.
+    Without `prune`, a provider that only berth has keeps its name. An imported tree that has the same name in
+    it is refused as a whole, as are consumers with allocations on the refused providers.
     """
     if prune:
         return {}
@@ -160,7 +160,7 @@ def _of_consumers(theirs: PlacementContents, ours: PlacementContents) -> Iterato
             continue
         for name in ("project", "user", "type"):
             their_value, our_value = getattr(this, name), getattr(that, name)
-            if their_value != our_value and their_value is not None:  # no type: any will do
+            if their_value != our_value and their_value is not None:  # None: any type is right
                 yield ContentsDifference(
                     "consumer", id_, f"its {name} is {our_value!r} here, not {their_value!r}"
                 )

@@ -1,1 +1,1 @@
-"""Operations as functions of a bus, which the command line and the control room share."""
+"""Operations on a berth, as functions that take a bus; the command line and the control room share them."""

@@ -1,4 +1,4 @@
-"""Reads the servers that another system lists, and judges which consumers can be adopted as builds."""
+"""Reads the servers that another system lists, and judges which consumers berth can adopt as builds."""
 
 import csv
 import io
@@ -18,7 +18,7 @@ from bus.requests import BuildSpec, Flavor
 from bus.resources import Consumer, Provider
 from bus.vocabulary import Allocations
 
-# As `openstack server list --long` and Nova's database call them, too; without regard to case, - and spaces.
+# The names in `openstack server list --long` and in Nova's database; case, - and spaces do not matter.
 _CALLED = {
     "uuid": ("uuid", "id", "instance_uuid", "server_id"),
     "name": ("name", "display_name"),
@@ -32,7 +32,7 @@ _LISTED_AMOUNTS = {"vcpus": ("vcpus",), "memory_mb": ("memory_mb", "ram")}
 
 @dataclass(frozen=True)
 class OldServer:
-    """A server from the file; missing fields are empty."""
+    """A server in the other system's list; fields that the list lacks are empty."""
 
     name: str = ""
     host: str = ""
@@ -44,7 +44,7 @@ class OldServer:
 
 
 def old_servers(path: Path) -> dict[str, OldServer]:
-    """Read servers by uuid from JSON (a list, or an object a line), YAML, or CSV with a line of names."""
+    """Read servers by uuid from JSON (a list, or an object per line), YAML, or CSV with a header line."""
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as problem:
@@ -131,14 +131,14 @@ def _plain(name: str) -> str:
 
 
 SHARES = "MISC_SHARES_VIA_AGGREGATE"  # the trait of a pool
-NOBODY = "00000000-0000-0000-0000-000000000000"  # owns what was written before there were owners
+NOBODY = "00000000-0000-0000-0000-000000000000"  # the project of older consumers
 _FIGURES = {"VCPU": "vcpus", "MEMORY_MB": "memory_mb", "DISK_GB": "disk_gb"}
 _UNNAMED = "adopted"  # name of a flavor whose name is unknown
 
 
 @dataclass(frozen=True)
 class Judged:
-    """A consumer with the request for its adoption, or the reason why it cannot be adopted."""
+    """The judgement on a consumer: the request for its adoption, or the reason why berth cannot adopt it."""
 
     consumer: str
     request: BuildAdoptRequested | None = None
@@ -153,9 +153,9 @@ def judge(
     named: bool,
     foreign: Collection[str] = (),
 ) -> Judged:
-    """Return the adoption request for a consumer, or why it cannot be adopted.
+    """Return the request for the adoption of a consumer, or the reason why berth cannot adopt it.
 
-    `named`: the operator names the consumer as an instance. `foreign`: names of agents of another system.
+    `named`: the operator names the consumer. `foreign`: names of agents of another system.
     """
     why, home = _no_instance(consumer, named=named or server is not None), _home(consumer, providers)
     if isinstance(home, str):
@@ -181,7 +181,7 @@ def judge(
 
 
 def flavor_of(held: Allocations, server: OldServer) -> Flavor:
-    """Return a flavor that requests exactly these allocations, with a group for each provider of a class."""
+    """Return a flavor for exactly these allocations; several providers of one class become groups."""
     where: dict[str, dict[str, int]] = defaultdict(dict)
     for provider, resources in sorted(held.items()):
         for name, amount in resources.items():
@@ -216,7 +216,7 @@ def _no_instance(consumer: Consumer, *, named: bool) -> str:
 
 
 def _home(consumer: Consumer, providers: Mapping[str, Provider]) -> Provider | str:
-    """Return the host of a consumer's allocations, as a provider of its tree, or why there is none."""
+    """Return a provider of the one host from which a consumer has allocations, or why there is none."""
     trees: dict[str, Provider] = {}
     pools = set()
     for id_ in consumer.allocations:
@@ -243,7 +243,7 @@ def _home(consumer: Consumer, providers: Mapping[str, Provider]) -> Provider | s
 
 
 def _contradiction(consumer: Consumer, home: Provider, server: OldServer | None) -> str:
-    """Return what the file of servers states differently from placement, or an empty string."""
+    """Return how the file of servers contradicts placement about a consumer, or an empty text."""
     if server is None:
         return ""
     if server.host and server.host not in (home.host, home.root):

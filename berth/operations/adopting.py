@@ -1,4 +1,4 @@
-"""Adopts instances of another system as builds of the cells that they are in."""
+"""Adopts another system's instances as builds of the cells that own their hosts."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -19,23 +19,23 @@ from bus.guests import BuildAdopted, BuildAdoptRequested
 from bus.queries import FindBuilds
 from bus.resources import Consumer, FindAllocations, FindProviders
 
-PAGE = 500  # providers, or consumers, of one question
-_BUILDS = 100  # of one question to a cell
-_SECONDS = 30.0  # an answer may take
+PAGE = 500  # providers or consumers in one query
+_BUILDS = 100  # builds in one query to a cell
+_SECONDS = 30.0  # until an answer
 
 
 @dataclass(frozen=True)
 class AdoptionOutcome:
-    """The result of an adoption."""
+    """The result of an adoption: instances that were adopted, refused, or known before."""
 
-    adopted: dict[str, BuildAdoptRequested]  # or would be
-    refused: dict[str, str]  # instance → why
+    adopted: dict[str, BuildAdoptRequested]  # adopted, or would be without --yes
+    refused: dict[str, str]  # instance → reason
     known: dict[str, str]  # build → its state
 
 
 @dataclass(frozen=True)
 class Adoptable:
-    """The instances to adopt: the named ones, or else all on the hosts."""
+    """Selects the instances to adopt: by id or, if no id is given, all instances on the given hosts."""
 
     wanted: Sequence[str]
     hosts: Sequence[str]
@@ -45,7 +45,7 @@ class Adoptable:
 async def adopt_instances(
     bus: Bus, settings: Settings, selection: Adoptable, timeout: float | None, note: Callable[[str], None]
 ) -> AdoptionOutcome:
-    """Adopt instances as builds of their cells; without a timeout, return what would be adopted."""
+    """Adopt instances as builds of their cells; if `timeout` is None, only return what would be adopted."""
     wanted, servers = selection.wanted, selection.servers
     found = await (_consumers(bus, wanted) if wanted else _on_hosts(bus, selection.hosts))
     known = await _known(bus, settings, found, note)
@@ -73,7 +73,7 @@ async def adopt_instances(
 
 
 async def _consumers(bus: Bus, ids: Iterable[str], *, on_providers: bool = False) -> dict[str, Consumer]:
-    """Return consumers by id: of these ids, or with allocations on the providers of these ids."""
+    """Return the consumers with these ids or, with `on_providers`, with allocations on these providers."""
     ask = bus.asker(topics.ALLOCATIONS, timeout=_SECONDS)
     found: dict[str, Consumer] = {}
     for some in portions(ids, PAGE):
@@ -83,7 +83,7 @@ async def _consumers(bus: Bus, ids: Iterable[str], *, on_providers: bool = False
 
 
 async def _on_hosts(bus: Bus, hosts: Sequence[str]) -> dict[str, Consumer]:
-    """Return imported consumers with allocations on these hosts, or on any provider without hosts."""
+    """Return the imported consumers with allocations on `hosts`; if that is empty, on any provider."""
     ids: list[str] = []
     ask = bus.asker(topics.PROVIDERS, timeout=_SECONDS)
     for host in hosts:
@@ -98,7 +98,7 @@ async def _on_hosts(bus: Bus, hosts: Sequence[str]) -> dict[str, Consumer]:
 async def _known(
     bus: Bus, settings: Settings, found: Iterable[str], note: Callable[[str], None]
 ) -> dict[str, str]:
-    """Return which of the ids are builds of a cell already, with the state of each."""
+    """Return which ids are builds of a cell already, each with the state of the build."""
     cells, silent = await known_cells(bus, settings), set[str]()
     find = bus.asker(topics.FIND_BUILDS, timeout=5.0)
     known: dict[str, str] = {}
@@ -117,7 +117,7 @@ async def _known(
 
 
 async def _ask(bus: Bus, requests: Sequence[BuildAdoptRequested], timeout: float) -> dict[str, BuildAdopted]:
-    """Return the cells' replies to adoption requests; without one an instance may be adopted, too."""
+    """Send adoption requests to cells, and return the replies that arrive in time."""
     outcomes: dict[str, BuildAdopted] = {}
     if not requests:
         return outcomes

@@ -1,4 +1,4 @@
-"""The audit of the databases: nothing is over-allocated, doubled, or without an owner."""
+"""Audits the databases: nothing may be over-allocated, allocated twice, or without an owner."""
 
 from __future__ import annotations
 
@@ -39,17 +39,17 @@ _BUILD = "INSTANCE"  # the type of consumers that are builds
 
 @dataclass
 class Audit:
-    """The result of an audit: counts, violated guarantees, and notes about unusual but permitted states."""
+    """The result of an audit: counts, violated guarantees (breaches), and notes about unusual states."""
 
     breaches: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     consumers: int = 0
     builds: dict[str, int] = field(default_factory=dict)
-    types: dict[str, int] = field(default_factory=dict)  # of consumers
+    types: dict[str, int] = field(default_factory=dict)  # consumers by type
     of_other_owners: int = 0  # instances that no cell has built: imported, or made over HTTP
-    classes: dict[str, tuple[int, int]] = field(default_factory=dict)  # custom: used, and all there is
-    leaks: list[Leak] = field(default_factory=list)  # what `berth heal` may mend; each is a breach, too
-    misheld: list[Misheld] = field(default_factory=list)  # the same
+    classes: dict[str, tuple[int, int]] = field(default_factory=dict)  # custom class → used, total
+    leaks: list[Leak] = field(default_factory=list)  # `berth heal` may repair these breaches
+    misheld: list[Misheld] = field(default_factory=list)  # like leaks
 
     @property
     def clean(self) -> bool:
@@ -59,7 +59,7 @@ class Audit:
 async def audit(
     settings: Settings, *, settled: bool = False, placement_only: bool = False, clock: Clock | None = None
 ) -> Audit:
-    """Compare the databases of placement and cells. `settled`: nothing is in progress, so all must match."""
+    """Compare placement's database with the cells'. `settled`: no build is in progress, so all must match."""
     from placement_worker.store import audit as stored  # databases take long to load
 
     clock = clock or Clock()
@@ -115,7 +115,7 @@ async def audit(
 
 
 async def has_no_cell(settings: Settings) -> bool:
-    """Return whether no cell has a database with builds, so that only placement can be audited."""
+    """Return whether no cell has a database, so that only placement can be audited."""
     if names_a_file(settings.database.url):
         return True
     for cell in settings.cell_names:
@@ -125,7 +125,7 @@ async def has_no_cell(settings: Settings) -> bool:
 
 
 async def refuse_the_unmade(settings: Settings, *, placement_only: bool = False) -> None:
-    """Refuse the audit of a database that does not exist: an empty audit would look like a clean one."""
+    """Raise Unavailable if a database to audit does not exist: its audit would find no violations."""
     where = settings.database.state_dir if settings.embedded else "the database"
     if not await wiring.ever_made(settings, worker_roles.Role("placement")):
         raise Unavailable(f"there is no state of berth in {where}: nothing to audit")
@@ -158,7 +158,7 @@ class BuildsByCell:
 async def _of_cells(
     settings: Settings, cells: Iterable[str], read: Callable[[Database], Awaitable[R]]
 ) -> AsyncIterator[tuple[str, R]]:
-    """Yield the result of a function for the database of each cell."""
+    """Call a function with each cell's database, and yield the name of the cell and the result."""
     for cell in cells:
         database = wiring.database(settings, worker_roles.Role("conductor", cell))
         try:
@@ -174,9 +174,9 @@ async def builds_by_cell(settings: Settings, cells: Sequence[str]) -> BuildsByCe
     async for cell, builds in _of_cells(settings, cells, census):
         for id_, standing in builds.items():
             if standing.status == "deleted" and not standing.root:
-                continue  # a cell keeps such a record of a build that it never had, after its deletion
+                continue  # a record that a deleted build was never in this cell
             if standing.status == "moved" and id_ in found.builds:
-                continue  # it is another cell's by now
+                continue  # the build has moved to another cell
             if id_ in found.builds and found.builds[id_].status != "moved":
                 found.doubled.append(f"{id_}: known in cells {found.builds[id_].cell} and {cell}")
             found.builds[id_] = _Known(cell, standing.status, standing.root, standing.version)
@@ -184,7 +184,7 @@ async def builds_by_cell(settings: Settings, cells: Sequence[str]) -> BuildsByCe
 
 
 async def places_by_cell(settings: Settings, cells: Sequence[str]) -> dict[str, PlaceByCell]:
-    """Return the host and the amounts of active builds, as their cells have them."""
+    """Return the host and the allocations of each active build, from the records of the cells."""
     from cell_conductor import places
 
     found: dict[str, PlaceByCell] = {}
@@ -194,13 +194,13 @@ async def places_by_cell(settings: Settings, cells: Sequence[str]) -> dict[str, 
 
 
 def _unchanged(place: PlaceByCell, before: BuildsByCell, after: BuildsByCell) -> bool:
-    """Return whether a build stayed the same while placement was read."""
+    """Return whether the cell's record of a build stayed the same while placement was read."""
     known = before.builds.get(place.build)
     return known is not None and known == after.builds.get(place.build) and known.version == place.version
 
 
 def _moving(places: Mapping[str, PlaceByCell], holders: Iterable[StoredHolder]) -> set[str]:
-    """Return the builds with a move that has begun, even if their cell does not know it yet."""
+    """Return the builds with a holder consumer of a new move, of which their cell may have no record."""
     return {
         holder.build
         for holder in holders
@@ -212,7 +212,7 @@ def _moving(places: Mapping[str, PlaceByCell], holders: Iterable[StoredHolder]) 
 async def _held_by_cells(
     settings: Settings, cells: Sequence[str], builds: Collection[str]
 ) -> dict[str, HeldByCell]:
-    """Return what the cells' records say of the builds that have holder consumers."""
+    """Return, from the cells' records, which resources the builds with holder consumers should hold."""
     from cell_conductor import held_by_cell
 
     found: dict[str, HeldByCell] = {}
@@ -226,7 +226,7 @@ async def _held_by_cells(
 def _unheld(
     before: BuildsByCell, after: BuildsByCell, held: Mapping[str, TreesOfConsumer], judged: Collection[str]
 ) -> Iterator[str]:
-    """Yield active builds without allocations in the provider tree of their host."""
+    """Yield a sentence for each active build without allocations in the provider tree of its host."""
     for id_, known in before.builds.items():
         if known.status not in _PLACED or id_ in judged or after.builds.get(id_) != known:
             continue
@@ -240,7 +240,7 @@ def _unheld(
 def _judge_ownerless(
     found: Audit, held: Mapping[str, TreesOfConsumer], settings: Settings, unread: set[str], old: float
 ) -> None:
-    """Add notes or violations for consumers without a build, except leaks, which are violations already."""
+    """Add a note or a violation for each consumer without a build, except leaks that are added already."""
     leaking = {leak.consumer for leak in found.leaks}
     for consumer, holding in held.items():
         if consumer in leaking:
@@ -253,10 +253,10 @@ def _judge_ownerless(
 
 
 def _not_ours(held: TreesOfConsumer, settings: Settings, unread: set[str]) -> str | None:
-    """Return why a consumer that is no build may hold allocations; None if it may not."""
+    """Return why a consumer without a build may have allocations, or None if that is a violation."""
     if held.type == CLEANUP:
         return "holds resources of a guest that may still exist"
-    if held.type == MIGRATION and held.keeps_for:  # else a client's: Nova's are called so too
+    if held.type == MIGRATION and held.keeps_for:  # without this field a client's, such as Nova's
         return f"holds the host that {held.keeps_for} has moved from"
     if held.type != _BUILD:
         return f"not ours: its type is {held.type or 'unknown'}"
@@ -275,7 +275,7 @@ def _not_ours(held: TreesOfConsumer, settings: Settings, unread: set[str]) -> st
 
 
 def _wrong_ends(after: BuildsByCell, held: Collection[str], settled: bool) -> Iterator[str]:
-    """Yield ended builds that hold resources and, if nothing is in progress, builds without an end."""
+    """Yield a sentence for each ended build with allocations and, if `settled`, for each unfinished build."""
     for id_, known in after.builds.items():
         if id_ in held and known.status in ("error", "deleted", "shelved"):
             yield f"{id_}: ended as {known.status} in cell {known.cell}, and holds resources"

@@ -1,4 +1,4 @@
-"""Build requests: from options to the message, with explanations of wrong options, and to the results."""
+"""Converts options to build requests, explains wrong options, and follows requests to their results."""
 
 import asyncio
 import difflib
@@ -42,7 +42,7 @@ _METAL = {"resources:CUSTOM_BAREMETAL": "1"} | {
 
 @dataclass(frozen=True, kw_only=True)
 class BootOptions:
-    """The options of a build request, as an operator gives them."""
+    """The options of a build request, as an operator enters them."""
 
     vcpus: int | None = None
     memory_mb: int | None = None
@@ -69,7 +69,7 @@ class BootOptions:
 
 
 def names_of(options: BootOptions) -> ByName:
-    """Return the names of server group and aggregates in the options, to be resolved over the bus."""
+    """Return the server group and the aggregates in the options, by name or by uuid."""
     return ByName(
         options.group,
         tuple(names_listed("--aggregate", given) for given in options.aggregate),
@@ -78,7 +78,7 @@ def names_of(options: BootOptions) -> ByName:
 
 
 def boot_request(options: BootOptions) -> BuildRequested:
-    """Return the build request for the options, without group and aggregates; raise BadSetting if wrong."""
+    """Return the build request for the options, still without group and aggregates; or raise BadSetting."""
     image, hints = image_named(options.image, options.image_property), hints_given(options.hint)
     if hints.group and options.group:
         raise BadSetting("--group and --hint group= both say it")
@@ -129,7 +129,7 @@ def is_time(text: str) -> bool:
 
 
 def waiting_time(wait: str | None) -> str:
-    """Return the longest wait of a request for capacity, from the option."""
+    """Return how long a request may wait for capacity, in seconds, from the option --wait."""
     if wait and not is_time(wait):
         raise BadSetting(f"--wait {wait}: takes a time (90s, 30m, 12h, 7d), or nothing to follow it only")
     return wait or ""
@@ -144,7 +144,7 @@ def pairs(option: str, given: Sequence[str]) -> dict[str, str]:
 
 
 def hints_given(given: Sequence[str]) -> Hints:
-    """Parse hints such as `same_host=UUID`, which may be repeated, or `query=["=", "$zone", "a"]`."""
+    """Parse scheduler hints like `same_host=UUID`, which may be repeated, or `query=["=", "$zone", "a"]`."""
     hints: dict[str, str | list[str]] = {}
     for text in given:
         ((key, value),) = pairs("--hint", [text]).items()
@@ -167,7 +167,7 @@ def hints_given(given: Sequence[str]) -> Hints:
 
 
 def flavor_instead(flavor: Flavor, given: str) -> Flavor:
-    """Return an alternative flavor from a JSON file, or from differences like `vcpus=2,hw:numa_nodes=`."""
+    """Return an alternative flavor: from a JSON file, or from changes like `vcpus=2,hw:numa_nodes=`."""
     if "=" not in given:
         try:
             return msgspec.json.decode(Path(given).read_bytes(), type=Flavor)
@@ -196,7 +196,7 @@ def flavor_instead(flavor: Flavor, given: str) -> Flavor:
 
 
 def weights_given(given: Sequence[str]) -> dict[str, float]:
-    """Parse the weights of preferred traits: `TRAIT` counts 1, `TRAIT=2.5` counts 2.5."""
+    """Parse the weights of preferred traits: `TRAIT` has the weight 1, `TRAIT=2.5` has the weight 2.5."""
     found = {}
     for text in given:
         name, _, number = text.partition("=")
@@ -220,7 +220,7 @@ def _instance(hint: str, given: str) -> str:
 
 
 def recorded_request(build: BuildStands) -> BuildRequested:
-    """Return the recorded request of this build, with the flavor it got."""
+    """Return a request for this build made from its record, with the flavor that was built."""
     placed, record = build.placed, build.placed.decision.record
     asked = (record.asked if record is not None else None) or AlsoAsked()
     fields = {name: getattr(asked, name) for name in AlsoAsked.__struct_fields__}
@@ -239,7 +239,7 @@ _POLL_SECONDS = 1.0  # between two checks of a waiting request
 
 
 class BootListener(Protocol):
-    """The interface that receives the progress of a build request."""
+    """The interface for a receiver of a build request's progress."""
 
     async def ended(self, build_ended: BuildEnded) -> None: ...
 
@@ -249,7 +249,7 @@ class BootListener(Protocol):
 
 
 async def follow_boot(bus: Bus, request: BuildRequested, timeout: float, listener: BootListener) -> int:
-    """Publish the request; return how many instances became active, or raise OperationRefused."""
+    """Publish and follow a request; return how many instances became active, or raise OperationRefused."""
     ends = await bus.listen(topics.BUILD_ENDED.at(reply_to=request.reply_to))
     unplaceable = await bus.listen(topics.BUILD_UNPLACEABLE.at(reply_to=request.reply_to))
     received: asyncio.Queue[BuildEnded | BuildUnplaceable] = asyncio.Queue()
@@ -281,7 +281,7 @@ async def follow_boot(bus: Bus, request: BuildRequested, timeout: float, listene
 
 
 async def _report_waits(bus: Bus, request: BuildRequested, listener: BootListener) -> None:
-    """Report the position of a waiting request in its queue until cancelled."""
+    """Report the queue position of a waiting request to the listener, repeatedly until cancelled."""
     while request.wait:
         await asyncio.sleep(_POLL_SECONDS)
         try:
@@ -293,7 +293,7 @@ async def _report_waits(bus: Bus, request: BuildRequested, listener: BootListene
 
 
 async def notes_of(bus: Bus, ended: BuildEnded) -> list[str]:
-    """Return the notes in a build's decision, from its cell: which parts of the request had no effect."""
+    """Query a build's cell for the notes in its decision: which parts of the request had no effect."""
     find = bus.asker(topics.FIND_BUILDS, timeout=SECONDS)
     found = await find(FindBuilds(cell=ended.cell, builds=(ended.build,)))
     return [note for build in found.builds for note in build.placed.decision.notes]

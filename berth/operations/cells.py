@@ -1,4 +1,4 @@
-"""Queries to cells and edits of them: the registry, builds by uuid, instances, agents on bare-metal nodes."""
+"""Queries and edits cells: their registration, builds, instances, and agents of bare-metal nodes."""
 
 import asyncio
 import uuid
@@ -26,7 +26,7 @@ SECONDS = 1.0  # for placement's answer; without it only the cells of the settin
 
 
 async def known_cells(bus: Bus, settings: Settings) -> tuple[str, ...]:
-    """Return the cells of the settings, then the registered ones, which an embedded berth does not have."""
+    """Return the names of the cells in the settings, followed by the cells that are only registered."""
     if settings.embedded:
         return settings.cell_names
     try:
@@ -39,7 +39,7 @@ async def known_cells(bus: Bus, settings: Settings) -> tuple[str, ...]:
 async def chosen_cells(
     bus: Bus, settings: Settings, only: Sequence[str], option: str = "--cell"
 ) -> Sequence[str]:
-    """Return the cells that the option names, which must exist; without the option, all cells."""
+    """Return the cells that an option names, or all cells without one; raise BadSetting if one is unknown."""
     cells = await known_cells(bus, settings)
     for cell in only:
         if cell not in cells:
@@ -48,7 +48,7 @@ async def chosen_cells(
 
 
 async def check_to_cell(bus: Bus, settings: Settings, cell: str) -> None:
-    """Raise BadSetting for an unknown destination cell. An empty name means the instance's present cell."""
+    """Raise BadSetting if the destination cell of a move is unknown; an empty name means the present cell."""
     if cell:
         await chosen_cells(bus, settings, [cell], "--to-cell")
 
@@ -56,7 +56,7 @@ async def check_to_cell(bus: Bus, settings: Settings, cell: str) -> None:
 async def ask_cells(
     cells: Sequence[str], ask: Callable[[str], Awaitable[R | None]]
 ) -> tuple[dict[str, R], list[str]]:
-    """Send a query to cells in parallel. Return the answers by cell, and the cells that did not answer."""
+    """Send a query to cells in parallel; return the answers by cell, and the cells that did not answer."""
 
     async def ask_cell(cell: str) -> R | None:
         try:
@@ -70,7 +70,7 @@ async def ask_cells(
 
 
 def all_shown(silent: Sequence[str]) -> None:
-    """Raise OperationRefused if some cells did not answer; called after the answers were shown."""
+    """Raise OperationRefused if some cells did not answer; call this after the answers were printed."""
     if silent:
         raise OperationRefused(f"not shown, for it did not answer: {named(silent)}")
 
@@ -90,7 +90,7 @@ def uuid_of(given: str, what: str = "a build") -> str:
 async def builds_by_uuid(
     bus: Bus, settings: Settings, builds: Sequence[str], cell: str = ""
 ) -> dict[str, BuildStands]:
-    """Return the state of each build, in the given order. Raise OperationRefused if no cell knows a build."""
+    """Return the builds with these uuids, in the same sequence; raise OperationRefused if one is unknown."""
     cells = (cell,) if cell else await known_cells(bus, settings)
     find, wanted = bus.asker(topics.FIND_BUILDS, timeout=BUILD_SECONDS), tuple(dict.fromkeys(builds))
     answers, silent = await ask_cells(cells, lambda each: find(FindBuilds(cell=each, builds=wanted)))
@@ -103,7 +103,7 @@ async def builds_by_uuid(
 
 
 INSTANCE_SECONDS = 10.0  # a cell may take for a page of its instances
-PAGE = 500  # instances
+PAGE = 500  # instances in one page
 UNFINISHED: tuple[InstanceStatus, ...] = (
     "building", "swapping", "active", "moving", "verifying", "deleting",
 )  # fmt: skip
@@ -112,7 +112,7 @@ UNFINISHED: tuple[InstanceStatus, ...] = (
 async def instance_pages(
     bus: Bus, question: FindInstances, most: int | None = None
 ) -> AsyncIterator[InstancesFound]:
-    """Yield a cell's instances page by page, at most `most`; only the first page has their total number."""
+    """Yield at most `most` instances of a cell, page by page; only the first page has the total number."""
     ask = bus.asker(topics.FIND_INSTANCES, timeout=INSTANCE_SECONDS)
     taken, more = 0, True
     while more and (most is None or taken < most):
@@ -131,13 +131,13 @@ async def registered_cells(bus: Bus) -> CellsFound:
 
 
 def cells_by_name(found: Iterable[RegisteredCell], settings: Settings) -> dict[str, RegisteredCell]:
-    """Return the registered cells by name, with the missing cells of the settings."""
+    """Return the registered cells by name, and also cells that only the settings name."""
     cells = {name: RegisteredCell(name=name) for name in settings.cell_names}
     return cells | {cell.name: cell for cell in found}
 
 
 async def host_counts(bus: Bus) -> Mapping[str, Mapping[str, int]] | None:
-    """Return the number of hosts in each state for each cell, or None if no scheduler answers."""
+    """Return the numbers of hosts by cell and by state, or None if no scheduler answers."""
     ask = bus.asker(topics.HOST_HEALTH, timeout=HEALTH_SECONDS)
     try:
         return (await ask(FindHostHealth(limit=1, counted=True))).counts
@@ -161,7 +161,7 @@ async def conductor_answers(bus: Bus, cell: str) -> bool:
 
 
 async def require(bus: Bus, settings: Settings, name: str) -> RegisteredCell:
-    """Return the registered cell of this name. Raise OperationRefused if it is unknown."""
+    """Return the cell of this name; raise OperationRefused if neither registry nor settings have it."""
     found = await registered_cells(bus)
     cells = cells_by_name((cell for cell in found.cells if not cell.gone), settings)
     if name not in cells:
@@ -180,7 +180,7 @@ async def instances_left(bus: Bus, name: str) -> int:
     return (await registered_cells(bus)).instances.get(name, 0)
 
 
-AGENT_SECONDS = 10.0  # a cell may take to answer
+AGENT_SECONDS = 10.0  # until a cell's answer
 _RETRY_SECONDS = 0.5
 
 
@@ -193,7 +193,7 @@ async def find_agents(bus: Bus, cells: Sequence[str]) -> tuple[dict[str, AgentsF
 async def edit_agent(
     bus: Bus, settings: Settings, request: AgentEditRequested, cell: str
 ) -> tuple[str, AgentEditAnswered]:
-    """Edit a bare-metal agent in the given cell or the only one that has it; return cell and answer."""
+    """Edit a bare-metal agent in the given cell, or in the only cell that has it; return cell and answer."""
     checked(request)
     cell = await _cell_of(bus, request.agent, await chosen_cells(bus, settings, [cell] if cell else ()))
     answer = await bus.asker(topics.EDIT_AGENT, timeout=AGENT_SECONDS)(structs.replace(request, cell=cell))
@@ -215,7 +215,7 @@ async def _cell_of(bus: Bus, name: str, cells: Sequence[str]) -> str:
 
 
 async def leave_nodes(bus: Bus, cell: str, name: str, seconds: float) -> int:
-    """Wait until an agent has left the nodes that it was ordered to leave; return how many remain."""
+    """Wait until an agent has left the nodes that it must leave; return how many it has not left in time."""
     until, left = monotonic() + seconds, 0
     while monotonic() < until:
         found, _ = await find_agents(bus, [cell])

@@ -25,26 +25,26 @@ _POLL_SECONDS = 0.2
 
 @dataclass(frozen=True, kw_only=True)
 class Deleted:
-    """The result of the deletion of a build; `why` is set if the build had no host."""
+    """The result of deleting a build; `why` has the reason of a build that never had a host."""
 
     build: str
     cell: str = ""
     why: str = ""
-    by_scheduler: bool = False  # it forwarded the deletion to the cell
+    by_scheduler: bool = False  # the scheduler forwarded the deletion to the cell
 
 
 @dataclass(frozen=True, kw_only=True)
 class DeleteOptions:
     cell: str = ""
-    wait: bool = False  # until placement holds nothing for the build
-    fence: bool = False  # also an id without a build, which then cannot be used
+    wait: bool = False  # wait until the build has no allocations
+    fence: bool = False  # also delete an id without a build, so that no later request can use it
     timeout: float = 600.0
 
 
 async def delete_build(
     bus: Bus, settings: Settings, build: str, options: DeleteOptions, note: Callable[[str], None]
 ) -> list[Deleted]:
-    """Delete a build, or end its wait; call `note` about cells that do not answer.
+    """Delete a build, or cancel its waiting request; call `note` about cells that do not answer.
 
     Raise OperationRefused for an unknown id, or if the build is not deleted in time.
     """
@@ -79,7 +79,7 @@ class _Deletion:
         return [Deleted(build=self.id, cell=cell)]
 
     async def by_the_scheduler(self, silent: Sequence[str], note: Callable[[str], None]) -> list[Deleted]:
-        """Let the scheduler end a build that is in no reachable cell."""
+        """Ask the scheduler to cancel a build that no cell knows."""
         answers = await self.bus.listen(topics.BUILD_CANCELLED.at(reply_to=self.reply_to))
         fence = self.options.fence
         await self._publish(
@@ -104,7 +104,7 @@ class _Deletion:
         return [Deleted(build=self.id, why=said.why)]
 
     async def _passed_on(self, said: BuildCancelled) -> list[Deleted]:
-        """Follow a deletion that the scheduler forwarded to cells until no allocations are left."""
+        """Wait until builds have no allocations, after the scheduler forwarded their deletion to cells."""
         for build in said.passed_on if self.options.wait else ():
             await self._within(self._until_nothing_is_held(build), build)
         return [Deleted(build=build, cell=cell, by_scheduler=True) for build, cell in said.passed_on.items()]
@@ -124,7 +124,7 @@ class _Deletion:
 
 
 async def _held(bus: Bus, consumer: str) -> str:
-    """Return the consumer's remaining allocations in placement as text, or an empty string."""
+    """Return the consumer's present allocations in placement as text, or an empty text without any."""
     found = await bus.asker(topics.ALLOCATIONS)(FindAllocations(consumers=(consumer,)))
     if not found.consumers:
         return ""

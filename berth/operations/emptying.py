@@ -1,4 +1,4 @@
-"""Moves all instances of hosts elsewhere, a limited number at a time: for drains and evacuations."""
+"""Moves all instances away from hosts, a limited number at a time, for drains and evacuations."""
 
 import asyncio
 from collections import Counter
@@ -31,18 +31,18 @@ from bus.resources import Consumer, FindAllocations, FindProviders, Provider
 
 _HOSTS_A_QUESTION = 200
 POLL_SECONDS = 1.0  # between two checks of builds and deletions in progress
-TIMES = 3  # that one is asked for again when it was no longer as it had been seen
+TIMES = 3  # attempts to move an instance whose state has changed since it was listed
 _SETTLING = ("building", "swapping", "deleting")
 
 
 @dataclass
 class Emptied:
-    """The progress of a drain: its builds by result, and those that stay, each with the reason."""
+    """The progress of a drain: its builds by result, and the builds that stay, each with the reason."""
 
     seen: set[str] = field(default_factory=set)
     under_way: set[str] = field(default_factory=set)
     moved: set[str] = field(default_factory=set)
-    gone: set[str] = field(default_factory=set)  # without a move of this drain: deleted, or moved by others
+    gone: set[str] = field(default_factory=set)  # deleted, or moved by another client
     stay: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -58,16 +58,16 @@ class Emptied:
 
 
 class EmptyingListener(MoveListener):
-    """The interface that receives the progress of a drain; its methods do nothing."""
+    """Base class for a receiver of a drain's progress; its methods do nothing."""
 
     def so_far(self, far: Emptied) -> None: ...
 
 
 @dataclass
 class Emptying:
-    """Moves the instances of hosts in rounds, until a round finds no instance that can be moved.
+    """Moves the instances of hosts elsewhere in rounds, until a round finds no instance that can be moved.
 
-    When it is stopped, moves in progress end by themselves; started again it follows them and continues.
+    If it is stopped, moves in progress complete; if it is started again, it follows them and continues.
     """
 
     bus: Bus
@@ -76,10 +76,10 @@ class Emptying:
     most: int  # moves at a time
     listener: EmptyingListener
     _: KW_ONLY
-    patient: bool = True  # builds and deletions in progress are awaited
+    patient: bool = True  # wait for builds and deletions in progress
     because: str = ""  # a host is emptied only while it is disabled for this cause
     so_far: Emptied = field(default_factory=Emptied)
-    _opened: set[str] = field(default_factory=set)  # roots that are not to be emptied any more
+    _opened: set[str] = field(default_factory=set)  # roots that are no longer disabled for the cause
     _changed: Counter[str] = field(default_factory=Counter)
 
     async def run(self) -> Emptied:
@@ -94,7 +94,7 @@ class Emptying:
         return self.so_far
 
     async def _round(self, moves: FollowedMoves) -> bool:
-        """Move the instances found now; return whether another round may find more."""
+        """Move the instances that are on the hosts now; return whether another round may find more."""
         far = self.so_far
         there = {instance.build: instance for instance in await instances_on(self.bus, self.hosts)}
         far.seen |= there.keys()
@@ -119,7 +119,7 @@ class Emptying:
         return bool(open_)
 
     async def _work(self, moves: FollowedMoves, movable: list[Instance]) -> None:
-        """Move instances one after the other, in parallel with other workers of the drain."""
+        """Take instances from the list and move them one after the other; such tasks run in parallel."""
         while movable:
             one = movable.pop(0)
             if one.root in self._opened:
@@ -133,11 +133,11 @@ class Emptying:
             self.listener.so_far(self.so_far)
 
     async def _watch(self) -> None:
-        """Find hosts whose drain was stopped: they are no longer disabled for its cause."""
+        """Check repeatedly which hosts an operator has enabled again: their instances are no longer moved."""
         while self.because:
             await asyncio.sleep(POLL_SECONDS)
             for ids in portions((host.id for host in self.hosts), _HOSTS_A_QUESTION):
-                with suppress(Unavailable, Unroutable):  # while placement is away nothing else is known
+                with suppress(Unavailable, Unroutable):  # without an answer the last state is assumed
                     found = await self.bus.asker(topics.PROVIDERS)(FindProviders(ids=ids, parts=("traits",)))
                     self._opened -= {*ids}
                     self._opened |= {
@@ -145,7 +145,7 @@ class Emptying:
                     }
 
     async def _join(self, moves: FollowedMoves, instance: Instance) -> None:
-        """Follow a move that another process requested; the next round sees its destination."""
+        """Follow a move that another client requested; the next round finds where the instance is then."""
         question = FindMoves(cell=instance.cell, builds=(instance.build,), under_way=True)
         found = await moves_of(self.bus, question)
         if not found:
@@ -170,7 +170,7 @@ class Emptying:
         elif outcome.end == "deleted":
             far.gone.add(outcome.build)
         elif outcome.code in ("status", "moving") and self._changed[outcome.build] < TIMES:
-            self._changed[outcome.build] += 1  # since this round began; the next round sees its present state
+            self._changed[outcome.build] += 1  # changed since the round began; the next round lists it again
             return
         else:
             far.stay[outcome.build] = why_it_stays(outcome)
@@ -185,7 +185,7 @@ def why_it_stays(outcome: MoveOutcome) -> str:
 
 
 async def instances_on(bus: Bus, hosts: Iterable[Provider]) -> list[Instance]:
-    """Return the unfinished instances on the hosts. Raise OperationRefused if a cell does not answer."""
+    """Return the unfinished instances on the hosts; raise OperationRefused if a cell does not answer."""
     found: list[Instance] = []
     for host in hosts:
         if not host.cell:
@@ -202,7 +202,7 @@ async def instances_on(bus: Bus, hosts: Iterable[Provider]) -> list[Instance]:
 
 
 async def remaining_consumers(bus: Bus, host: Provider, excluding: Collection[str]) -> list[Consumer]:
-    """Return the consumers with allocations on the host."""
+    """Return the consumers with allocations from the host, except the ids in `excluding`."""
     tree = (await bus.asker(topics.PROVIDERS)(FindProviders(in_tree=host.id, parts=()))).providers
     question = FindAllocations(providers=tuple(provider.id for provider in tree))
     consumers = (await bus.asker(topics.ALLOCATIONS)(question)).consumers
@@ -210,7 +210,7 @@ async def remaining_consumers(bus: Bus, host: Provider, excluding: Collection[st
 
 
 def requests_for(asked: MoveRequested, instances: Iterable[Instance]) -> list[MoveRequested]:
-    """Return the request for the move of each instance."""
+    """Return a move request for each instance, with the options of `asked`."""
     clock = Clock()
     return [
         checked(structs.replace(asked, move=clock.uuid(), build=instance.build, cell=instance.cell))
@@ -220,15 +220,15 @@ def requests_for(asked: MoveRequested, instances: Iterable[Instance]) -> list[Mo
 
 @dataclass(frozen=True)
 class SupposedHost:
-    """The expected result of draining a host."""
+    """The expected result of draining a host: its instances by status, and which have no destination."""
 
     host: Provider
-    statuses: Counter[str]  # of its instances
+    statuses: Counter[str]  # its instances by status
     stay: dict[str, WhatIfAnswered]  # instances without a destination
 
 
 async def suppose_emptying(bus: Bus, hosts: Sequence[Provider], asked: MoveRequested) -> list[SupposedHost]:
-    """Evaluate the moves of a drain without starting them."""
+    """Evaluate which instances a drain could move and which would stay, without starting a move."""
     instances = {host.id: await instances_on(bus, [host]) for host in hosts}
     active = [one for host in hosts for one in instances[host.id] if one.status == "active"]
     found = zip(active, await supposed(bus, requests_for(asked, active), hosts), strict=True)

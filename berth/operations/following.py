@@ -1,4 +1,4 @@
-"""Follows moves as a client does: requests them and reports each result, even if messages are lost."""
+"""Follows moves as a client: requests them, and reports each result even if messages are lost."""
 
 import asyncio
 from collections.abc import AsyncIterator, Collection
@@ -14,8 +14,8 @@ from bus.moves import FindMoves, MoveEnded, MoveProgress, MoveRefused, MoveReque
 from bus.queries import FindWaiting, WaitingRequest
 
 POLL_SECONDS = 2.0  # between two reads of the cells' records of moves, in case a message was lost
-AGAIN_SECONDS = 15.0  # after which a move is requested again that no cell knows and no scheduler refused
-_MOVES_A_POLL = 500  # moves
+AGAIN_SECONDS = 15.0  # until a move is requested again that no cell knows and no scheduler refused
+_MOVES_A_POLL = 500  # moves in one query
 
 REFUSED = "refused"
 VERIFYING = "verifying"  # the move waits for confirm or revert
@@ -38,7 +38,7 @@ class MoveOutcome:
 
 @dataclass
 class _Open:
-    """A move without a result so far."""
+    """A followed move that has no result yet."""
 
     cell: str
     asked: MoveRequested | None  # None: requested by another client
@@ -49,7 +49,7 @@ class _Open:
 
 
 class MoveListener:
-    """The interface that receives the progress of moves; its methods do nothing."""
+    """Base class for a receiver of moves' progress; its methods do nothing."""
 
     def progress(self, progress: MoveProgress) -> None: ...
 
@@ -59,7 +59,7 @@ class MoveListener:
 
 
 class FollowedMoves:
-    """Several moves, each to its outcome."""
+    """Follows several moves at the same time, each until it has a result."""
 
     def __init__(self, bus: Bus, name: str, listener: MoveListener) -> None:
         self.bus = bus
@@ -68,7 +68,7 @@ class FollowedMoves:
         self._open: dict[str, _Open] = {}
 
     async def ask(self, request: MoveRequested) -> MoveOutcome:
-        """Request the move; return when it has ended or waits for confirmation."""
+        """Request a move, and return its result when it has ended or waits for confirmation."""
         outcome = self.join(request.move, request.cell, asked=request)
         await publish(self.bus, request, patience=PATIENCE)
         return await outcome
@@ -76,7 +76,7 @@ class FollowedMoves:
     def join(
         self, move: str, cell: str, *, past_verifying: bool = False, asked: MoveRequested | None = None
     ) -> asyncio.Future[MoveOutcome]:
-        """Return a future of the result of a move that is in progress already."""
+        """Begin to follow a move, and return a future of its result."""
         outcome = asyncio.get_running_loop().create_future()
         since = self.bus.clock.monotonic()
         self._open[move] = _Open(cell, asked, since, outcome, past_verifying)
@@ -110,7 +110,7 @@ class FollowedMoves:
             followed.outcome.set_result(outcome)
 
     async def poll(self) -> None:
-        """Read the state of followed moves from the cells, soon and then repeatedly: messages may be lost."""
+        """Query the cells repeatedly for the states of followed moves, because messages may be lost."""
         wait = POLL_SECONDS / 8
         while True:
             await asyncio.sleep(wait)
@@ -124,9 +124,9 @@ class FollowedMoves:
     async def _read_states(self, cell: str, moves: list[str]) -> None:
         found = await moves_of(self.bus, FindMoves(cell=cell, moves=tuple(moves), limit=_MOVES_A_POLL))
         if found is None:
-            return  # the cell is away
+            return  # the cell does not answer
         for stands in found:
-            if stands.in_cell:  # its other half reports the result
+            if stands.in_cell:  # the move's other cell reports the result
                 if (followed := self._open.get(stands.move)) is not None:
                     followed.cell = stands.in_cell
             elif stands.ended:
@@ -143,7 +143,7 @@ class FollowedMoves:
         await self._ask_again({*moves} - {stands.move for stands in found})
 
     async def _ask_again(self, unknown: Collection[str]) -> None:
-        """Request moves again whose refusals may be lost; a waiting move is in no cell yet."""
+        """Repeat the requests of moves that no cell knows and that do not wait: a refusal may be lost."""
         now = self.bus.clock.monotonic()
         waiting = await self._that_wait(unknown)
         for move in sorted(unknown):
@@ -159,7 +159,7 @@ class FollowedMoves:
                 return
 
     async def _that_wait(self, moves: Collection[str]) -> Collection[str] | None:
-        """Return which of the followed moves wait for capacity; None if no scheduler answers."""
+        """Return which of the moves wait for capacity, or None if no scheduler answers."""
         open_ = [self._open[move] for move in sorted(moves) if move in self._open]
         may = [open.asked.move for open in open_ if open.asked is not None and open.asked.wait]
         if not may:
@@ -171,7 +171,7 @@ class FollowedMoves:
 
 
 def _outcome(message: MoveRefused | MoveEnded | MoveStands, **changed: str) -> MoveOutcome:
-    """Return the result of a move from a message or record, with some fields changed."""
+    """Return the result of a move, from a message or a cell's record, with the fields `changed` replaced."""
     fields = {
         name: getattr(message, name) for name in MoveOutcome.__dataclass_fields__ if hasattr(message, name)
     }
@@ -179,7 +179,7 @@ def _outcome(message: MoveRefused | MoveEnded | MoveStands, **changed: str) -> M
 
 
 async def moves_of(bus: Bus, question: FindMoves) -> tuple[MoveStands, ...] | None:
-    """Return a page of a cell's moves, or None if it does not answer."""
+    """Return a page of a cell's moves, or None if the cell does not answer."""
     try:
         return (await bus.asker(topics.FIND_MOVES)(question)).moves
     except (Unavailable, Unroutable, AnswerRefused):
@@ -187,7 +187,7 @@ async def moves_of(bus: Bus, question: FindMoves) -> tuple[MoveStands, ...] | No
 
 
 async def waiting_moves(bus: Bus, ids: Collection[str]) -> tuple[WaitingRequest, ...] | None:
-    """Return the moves with these ids, or of these builds, that wait for capacity; None: no answer."""
+    """Return the moves with these ids or builds that wait for capacity, or None if no scheduler answers."""
     try:
         found = await bus.asker(topics.WAITING)(FindWaiting(requests=tuple(ids), limit=_MOVES_A_POLL))
     except (Unavailable, Unroutable, AnswerRefused):
@@ -197,7 +197,7 @@ async def waiting_moves(bus: Bus, ids: Collection[str]) -> tuple[WaitingRequest,
 
 @asynccontextmanager
 async def following(bus: Bus, name: str, listener: MoveListener) -> AsyncIterator[FollowedMoves]:
-    """Follow moves within the block; results are addressed to `name`."""
+    """Yield an object that follows moves until the block ends; cells send results to the address `name`."""
     moves = FollowedMoves(bus, name, listener)
     refusals = await bus.listen(topics.MOVE_REFUSED.at(reply_to=name))
     ends = await bus.listen(topics.MOVE_ENDED.at(reply_to=name))
@@ -214,5 +214,5 @@ async def following(bus: Bus, name: str, listener: MoveListener) -> AsyncIterato
         finally:
             for task in tasks:
                 task.cancel()
-            for subscription in (refusals, ends, progress):  # this bus may live on
+            for subscription in (refusals, ends, progress):  # the bus may be used afterwards
                 await subscription.stop()

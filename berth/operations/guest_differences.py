@@ -1,7 +1,7 @@
-"""Compares the guests of agents with the records of cells: missing guests, and unknown guests.
+"""Compares the guests that agents report with the records of cells, and finds missing and unknown guests.
 
-The databases alone cannot show this: after a restore they agree with each other, but are older than the
-hosts. Only builds that did not change while their agents were queried are judged.
+The databases alone cannot show these: after a restore they agree with each other, but are older than the
+hosts. Only builds that did not change while their agents were queried are compared.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from bus.guests import GuestsAsked, ReportedGuest
 if TYPE_CHECKING:
     from cell_conductor import PlaceByCell
 
-SECONDS = 15.0  # an agent may take for a page of its guests
-_AT_ONCE = 50  # agents asked at a time
+SECONDS = 15.0  # until an agent sends a page of its guests
+_AT_ONCE = 50  # agents queried at a time
 
-Agent = tuple[str, str]  # its cell, and its name
+Agent = tuple[str, str]  # cell and name
 
 
 async def compare_guests(settings: Settings) -> tuple[list[str], list[str]]:
-    """Return sentences about differences, and about agents that did not answer."""
+    """Return two lists of sentences: about differences, and about agents that did not answer."""
     from placement_worker.store.audit import agents, stored_holders
 
     placement = wiring.database(settings, worker_roles.Role("placement"))
@@ -57,9 +57,9 @@ def differences(
     stood: Mapping[str, PlaceByCell],
     held_builds: Collection[str],
 ) -> list[str]:
-    """Return missing guests, and guests that no cell knows or whose build is on another host.
+    """Return sentences about missing guests, unknown guests, and guests on another host than their build.
 
-    `builds`: known by cells. `stood`: active without a change. `held_builds`: with holder consumers.
+    `builds`: in a cell's records. `stood`: active and unchanged. `held_builds`: with holder consumers.
     """
     found = []
     recorded = {agent: {(g.build, g.attempt, g.root) for g in guests} for agent, guests in books.items()}
@@ -84,7 +84,7 @@ def differences(
 
 
 async def _books(bus: Bus, agents: Collection[Agent]) -> tuple[dict[Agent, list[ReportedGuest]], list[Agent]]:
-    """Return the guests of every agent that answered, and the agents that did not answer."""
+    """Query agents for their guests; return the guests by agent, and the agents that did not answer."""
     reply_to = f"audit-{Clock().uuid()[:8]}"
     replies = await bus.listen(topics.AGENT_GUESTS.at(reply_to=reply_to))
     read: dict[Agent, list[ReportedGuest]] = {}

@@ -1,5 +1,5 @@
-"""Repairs what an audit found, where the repair is proven: releases leaked allocations, and restores
-allocations of active builds by ordinary claims, where a concurrent change wins.
+"""Repairs findings of an audit with a proven repair: releases leaked allocations, and restores allocations of
+active builds with ordinary claims, which fail if the consumer changes concurrently.
 """
 
 import asyncio
@@ -37,16 +37,16 @@ from bus.guests import BuildAdopted, BuildAdoptRequested, GuestsAsked, GuestsRep
 from bus.queries import BuildStands, FindBuilds
 from bus.resources import Provider
 
-SECONDS = 15.0  # an agent, or a cell, may take to answer
-_AT_ONCE = 100  # builds of one question
+SECONDS = 15.0  # until an agent or a cell answers
+_AT_ONCE = 100  # builds in one query
 
-Agent = tuple[str, str]  # its cell, and its name
-_Words = Mapping[Agent, Mapping[str, Sequence[ReportedGuest]]]  # by build, of the agents that answered
+Agent = tuple[str, str]  # cell and name
+_Words = Mapping[Agent, Mapping[str, Sequence[ReportedGuest]]]  # agent that answered → build → guests
 
 
 @dataclass(frozen=True)
 class Mend:
-    """A possible repair of an audit's finding, or the reason why it is left to the operator."""
+    """A build with wrong allocations, and how to repair it or why the operator must do so."""
 
     one: Misheld
     stands: BuildStands | None = None
@@ -54,7 +54,7 @@ class Mend:
 
 
 class Mending:
-    """The repairs of the wrong allocations that one audit found."""
+    """Repairs the wrong allocations that an audit found."""
 
     def __init__(self, bus: Bus, seconds: float = SECONDS) -> None:
         self._bus = bus
@@ -62,7 +62,7 @@ class Mending:
         self._reply_to = f"heal-{Clock().uuid()[:8]}"
 
     async def judged(self, found: Sequence[Misheld]) -> list[Mend]:
-        """Judge each wrong allocation by the present answers of its cell and agents."""
+        """Query cells and agents about each wrong allocation, and decide whether its repair is proven."""
         stands = await self._stands(found)
         holders = await self._holders(found)
         wanted: dict[Agent, set[str]] = defaultdict(set)
@@ -78,7 +78,7 @@ class Mending:
         ]
 
     async def mend(self, mend: Mend) -> str:
-        """Make a repair; return an empty string, or why it failed."""
+        """Repair the allocations of a build; return an empty text, or why the repair failed."""
         misheld, stands = mend.one, mend.stands
         assert stands is not None and not mend.why_not, mend
         held, generation = misheld.held, misheld.generation
@@ -116,7 +116,7 @@ class Mending:
         return known
 
     async def _holders(self, found: Sequence[Misheld]) -> dict[str, dict[str, Provider]]:
-        """Return, for each build, the wrong hosts with its allocations, by root, without shared pools."""
+        """Return, by build, the wrong hosts from which placement has its allocations, except pools."""
         elsewhere = [misheld for misheld in found if misheld.wrong == "elsewhere"]
         ids = (id_ for misheld in elsewhere for id_ in misheld.held)
         providers = await providers_by_id(self._bus, ids, self._seconds)
@@ -130,7 +130,7 @@ class Mending:
         return hosts
 
     async def _words(self, wanted: Mapping[Agent, set[str]]) -> _Words:
-        """Return the guests of these builds as agents report them, without agents that did not answer."""
+        """Query agents for these builds, and return the guests by agent; silent agents are left out."""
         reported: dict[Agent, dict[str, list[ReportedGuest]]] = {}
         open_: dict[Agent, set[str]] = {agent: set(builds) for agent, builds in wanted.items()}
         if not open_:
@@ -158,7 +158,7 @@ class Mending:
         return reported
 
     async def _adopt(self, adoption: BuildAdoptRequested) -> str:
-        """Inform a cell of the restored allocations of one of its builds."""
+        """Send a cell its build's restored allocations; return an empty text, or why that failed."""
         listener = await self._bus.listen(topics.BUILD_ADOPTED.at(reply_to=self._reply_to))
         try:
             await publish(self._bus, adoption)
@@ -191,8 +191,8 @@ def _judged(
 
 
 def _claim(misheld: Misheld, stands: BuildStands) -> ConsumerClaim:
-    """Return a claim of a build's right allocations, fenced by the generation that was read; without
-    allocations the build joins its group again.
+    """Return the claim that restores a build's allocations, valid only if the consumer's generation is
+    unchanged. If the consumer was deleted, the build also joins its server group again.
     """
     spec = stands.spec or stands.placed.spec
     record = stands.placed.decision.record
@@ -231,16 +231,16 @@ _MENDED: dict[Wrong, str] = {
 
 @dataclass(frozen=True)
 class Healed:
-    """A violation found by an audit whose repair is proven, with the result of the repair."""
+    """A violation with a proven repair, and the result of the repair if it was made."""
 
     sentence: str
-    would: str  # be done
-    did: str = ""  # or why it could not be done
+    would: str  # the repair that is possible
+    did: str = ""  # the repair that was made, or why it failed
     done: bool = False
 
 
 async def repaired(settings: Settings, found: Audit, yes: bool) -> tuple[list[Healed], dict[str, str]]:
-    """Return the proven repairs with their results, and the doubtful cases with the reason."""
+    """Repair proven violations if `yes`; return them with the results, and doubtful findings with reasons."""
     leaks = [leak for leak in found.leaks if leak.proven]
     shown = [Healed(str(leak), GIVEN_BACK) for leak in leaks]
     if not found.misheld and not (yes and leaks):
@@ -258,7 +258,7 @@ async def repaired(settings: Settings, found: Audit, yes: bool) -> tuple[list[He
 
 
 async def _release_leak(bus: Bus, leak: Leak) -> Healed:
-    """Release the allocations of an unneeded holder consumer, unless it changed since it was read."""
+    """Release an unneeded holder consumer's allocations unless it has changed since the audit."""
     release = ReleaseRequested(consumer=leak.consumer, generation=leak.generation)
     result = (await bus.asker(topics.RELEASE)(release)).result
     if isinstance(result, Released):

@@ -1,4 +1,4 @@
-"""Hosts, server groups and aggregates by name; marks of hosts: disabled for causes, or forced down."""
+"""Finds hosts, server groups and aggregates by name; disables hosts and marks them as forced down."""
 
 import re
 import uuid
@@ -37,7 +37,7 @@ from bus.requests import ResourceGroup
 from bus.resources import Edited, EditRequested, FindProviders, Provider, SetTraits, Stale
 
 A_PAGE = 500
-HEALTH_SECONDS = 3.0  # a scheduler may take to answer
+HEALTH_SECONDS = 3.0  # until a scheduler answers
 _TRIES = 8
 _CAUSE = re.compile(r"[a-z0-9_]{1,64}")
 
@@ -45,7 +45,7 @@ Marking = Callable[[Bus, Provider], Awaitable[str]]  # marks a root, and returns
 
 
 async def every_provider(bus: Bus, query: FindProviders, timeout: float = 10.0) -> AsyncIterator[Provider]:
-    """Yield all providers that the query finds, page by page."""
+    """Yield all providers that match the query, and read them from placement page by page."""
     ask, after, more = bus.asker(topics.PROVIDERS, timeout), "", True
     while more:
         page = (await ask(structs.replace(query, after=after, limit=A_PAGE))).providers
@@ -65,7 +65,7 @@ async def providers_by_id(bus: Bus, ids: Iterable[str], timeout: float = 30.0) -
 
 
 async def reported_hosts(bus: Bus, agent: str = "") -> AsyncIterator[Provider]:
-    """Yield the root providers of the hosts that agents report, page by page."""
+    """Yield the root providers of the hosts that an agent reports, read page by page."""
     query = FindProviders(parts=("traits", "owner"), agents=(agent,) if agent else ())
     async for provider in every_provider(bus, query):
         if provider.parent is None and provider.agent:
@@ -88,7 +88,7 @@ async def host_named(bus: Bus, name: str) -> Provider:
 
 
 class HostStandings:
-    """The states of hosts, by their traits in placement and by what a scheduler reports of their health."""
+    """The states of hosts, from their traits in placement and from a scheduler's report of their health."""
 
     def __init__(
         self, health: dict[str, HostHealth] | None, capabilities: Iterable[HostCapabilities] = ()
@@ -98,7 +98,7 @@ class HostStandings:
 
     @classmethod
     async def ask(cls, bus: Bus, roots: Sequence[str] = (), described: Sequence[str] = ()) -> "HostStandings":
-        """Ask a scheduler for the health of hosts, and for the capabilities of the `described` ones."""
+        """Query a scheduler for the health of `roots`, and the capabilities of hosts in `described`."""
         ask = bus.asker(topics.HOST_HEALTH, timeout=HEALTH_SECONDS)
         capabilities: list[HostCapabilities] = []
         try:
@@ -110,7 +110,7 @@ class HostStandings:
             return cls(None)
 
     def capabilities(self, root: Provider) -> HostCapabilities:
-        """Return the host's hypervisor, driver and agent; empty if no heartbeat is known."""
+        """Return a host's hypervisor, driver and agent; the fields are empty if it never sent a heartbeat."""
         return self._capabilities.get(root.id) or HostCapabilities(root=root.id)
 
     def of(self, root: Provider) -> HostStanding:
@@ -119,7 +119,7 @@ class HostStandings:
 
 
 def state_of(root: Provider) -> str:
-    """Return the host's state according to placement."""
+    """Return the host's state according to the traits of its root provider."""
     if root.gone:
         return "gone"
     states = []
@@ -145,7 +145,7 @@ def checked_cause(given: str) -> str:
 
 
 def disabling(cause: str) -> Marking:
-    """Return the change that disables a host for this cause (empty: the cause without a name)."""
+    """Return a function that disables a host for this cause; the empty text is the unnamed cause."""
 
     async def disable(bus: Bus, root: Provider) -> str:
         def disabled(now: Provider) -> set[str]:
@@ -164,7 +164,7 @@ def disabling(cause: str) -> Marking:
 
 
 def enabling(cause: str) -> Marking:
-    """Return the change that removes this cause from a disabled host; after the last it is enabled."""
+    """Return a function that removes this cause from a host, which is enabled if it was the last cause."""
 
     async def enable(bus: Bus, root: Provider) -> str:
         def enabled(now: Provider) -> set[str]:
@@ -185,7 +185,7 @@ def enabling(cause: str) -> Marking:
 
 
 def forcing_down(down: bool) -> Marking:
-    """Return the change that marks a host as forced down, or that removes the mark."""
+    """Return a function that marks a host as forced down, or that removes the mark."""
 
     async def force_down(bus: Bus, root: Provider) -> str:
         if down:
@@ -202,7 +202,7 @@ def _held(cause: str) -> str:
 
 
 async def _make(bus: Bus, trait: str) -> None:
-    """Create one of berth's own traits in placement, if it does not exist yet."""
+    """Create a trait in placement if it does not exist yet."""
     await bus.asker(topics.EDIT_NAME)(NameEditRequested(kind="trait", edit=MakeName(name=trait)))
 
 
@@ -234,13 +234,13 @@ async def find_aggregates(bus: Bus, **query: Any) -> list[tuple[Aggregate, int]]
 
 
 async def hosts_inside(bus: Bus, id_: str) -> list[Provider]:
-    """Return the root providers in an aggregate."""
+    """Return the root providers of the hosts in an aggregate."""
     query = FindProviders(like=ResourceGroup(member_of=((id_,),)), parts=("aggregates", "owner"))
     return [provider async for provider in every_provider(bus, query) if provider.parent is None]
 
 
 async def aggregate_named(bus: Bus, name: str) -> Aggregate:
-    """Return the aggregate of a name or uuid, or raise OperationRefused."""
+    """Return the aggregate with this name or uuid, or raise OperationRefused."""
     try:
         found = await find_aggregates(bus, ids=(str(uuid.UUID(name)),))
     except ValueError:
@@ -254,7 +254,7 @@ async def aggregate_named(bus: Bus, name: str) -> Aggregate:
 
 
 async def group_named(bus: Bus, name_or_id: str, project: str = "") -> ServerGroup:
-    """Return the server group of a name or uuid. Raise OperationRefused unless there is exactly one."""
+    """Return the server group with this name or uuid; raise OperationRefused unless exactly one exists."""
     try:
         question = FindGroups(ids=(str(uuid.UUID(name_or_id)),), project=project)
     except ValueError:
@@ -271,15 +271,15 @@ async def group_named(bus: Bus, name_or_id: str, project: str = "") -> ServerGro
 
 @dataclass(frozen=True)
 class ByName:
-    """The server group and the aggregates of a request, by name or uuid as given."""
+    """The server group and aggregates of a request as its client named them: by name or by uuid."""
 
     group: str = ""
-    aggregates: tuple[tuple[str, ...], ...] = ()  # one of each
+    aggregates: tuple[tuple[str, ...], ...] = ()  # the host must be in one aggregate of each tuple
     not_aggregates: tuple[str, ...] = ()
 
 
 async def resolved(bus: Bus, request: BuildRequested, by_name: ByName) -> BuildRequested:
-    """Return a request with uuids in place of names; raise OperationRefused for an unknown name."""
+    """Return the request with group and aggregates by uuid; raise OperationRefused for an unknown name."""
     if by_name.group:
         joined = (await group_named(bus, by_name.group, request.project)).id
         request = structs.replace(request, hints=structs.replace(request.hints, group=joined))
@@ -293,7 +293,7 @@ async def resolved(bus: Bus, request: BuildRequested, by_name: ByName) -> BuildR
 
 
 async def _id(bus: Bus, name: str) -> str:
-    """Return the uuid of an aggregate by name; a uuid is returned unchanged."""
+    """Return the uuid of the aggregate with this name; a uuid is returned unchanged."""
     try:
         return str(uuid.UUID(name))
     except ValueError:

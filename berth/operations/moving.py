@@ -1,4 +1,4 @@
-"""Requests, follows and evaluates moves, and controls moves in progress: confirm, revert, abort, force."""
+"""Requests, follows and evaluates moves, and sends control messages: confirm, revert, abort, force."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -31,21 +31,21 @@ from bus.resources import Provider
 
 ANY = "00000000-0000-0000-0000-000000000000"  # placeholder for ids that each request gets
 SECONDS = 30.0  # for the evaluation of moves
-AT_ONCE = 100  # moves per query: each is evaluated after those before it
+AT_ONCE = 100  # moves in one query; each is evaluated as if the earlier moves had been made
 _LONGEST_NAME = 200
 
 Making = Callable[[BuildStands], MoveRequested]  # returns the request for a build in its present state
 
 
 def spec_of(stands: BuildStands) -> BuildSpec:
-    """Return the present flavor, image and properties of an instance, from its cell."""
+    """Return an instance's present flavor, image and properties, as its cell has recorded them."""
     return stands.spec or stands.placed.spec
 
 
 async def prepare_moves(
     bus: Bus, settings: Settings, builds: Sequence[str], cell: str, making: Making, reply_to: str
 ) -> list[MoveRequested]:
-    """Return the requests for moves of builds. Raise BadSetting for an unknown destination cell."""
+    """Return the move requests for builds; raise BadSetting for an unknown destination cell."""
     found, clock = await builds_by_uuid(bus, settings, builds, cell), Clock()
     made = [(stands, making(stands)) for stands in found.values()]
     across = await _cell_of_host(bus, made[0][1]) if made else ""
@@ -61,7 +61,7 @@ async def prepare_moves(
 
 
 async def _cell_of_host(bus: Bus, asked: MoveRequested) -> str:
-    """Return the cell of the host that all moves of a request name, or an empty string."""
+    """Return the cell of the host to which a request moves instances, or an empty text if it names none."""
     name = asked.wanted_host or asked.forced_host
     if not name or asked.to_cell or asked.kind not in ("migrate", "resize", "unshelve"):
         return ""
@@ -74,7 +74,7 @@ async def _cell_of_host(bus: Bus, asked: MoveRequested) -> str:
 async def follow_moves(
     bus: Bus, name: str, requests: Sequence[MoveRequested], timeout: float, listener: MoveListener
 ) -> bool:
-    """Publish requests for moves and follow them. Return whether all are done, or wait for confirmation."""
+    """Publish move requests and follow them; return whether each move is done or waits for confirmation."""
     open_ = {request.move for request in requests}
     good = 0
 
@@ -100,7 +100,7 @@ async def follow_moves(
 async def supposed(
     bus: Bus, moves: Sequence[MoveRequested], closed: Sequence[Provider] = ()
 ) -> list[WhatIfAnswered]:
-    """Return what each move would come to if it were requested now; the given hosts are no destinations."""
+    """Return what each move would do if it were requested now; the `closed` hosts are no destinations."""
     ask, roots = bus.asker(topics.WHAT_IF_MOVES, timeout=SECONDS), tuple(host.id for host in closed)
     answers: list[WhatIfAnswered] = []
     for some in portions(moves, AT_ONCE):
@@ -117,7 +117,7 @@ def why_not(answer: WhatIfAnswered) -> str:
 def flavor_changed(
     flavor: Flavor, name: str, sizes: Mapping[str, int | None], specs: Mapping[str, str]
 ) -> Flavor:
-    """Return a flavor with the changed values, under another name."""
+    """Return a flavor with changed sizes and extra specs, and a name given or made from the changes."""
     given = {key: value for key, value in sizes.items() if value is not None}
     for key, value in specs.items():
         if not value and key not in flavor.extra_specs:
@@ -137,7 +137,7 @@ ANSWER_SECONDS = 5.0  # for a cell to accept or refuse
 
 
 async def end_wait(bus: Bus, request: str) -> BuildCancelled:
-    """Cancel a move that waits for capacity; a move that has found a host meanwhile continues."""
+    """Cancel a move that waits for capacity; if it has found a host in the meantime, it continues."""
     name = f"steer-{Clock().uuid()[:8]}"
     answers = await bus.listen(topics.BUILD_CANCELLED.at(reply_to=name))
     otherwise = (
@@ -200,7 +200,7 @@ async def steering(
 
 
 class _FirstAnswer(MoveListener):
-    """Takes the first message about a move as the cell's answer; passes all messages on to a listener."""
+    """Sets a future to the first progress message about a move, and forwards all messages to a listener."""
 
     def __init__(self, answer: "asyncio.Future[MoveProgress]", listener: MoveListener) -> None:
         self._answer = answer

@@ -1,4 +1,4 @@
-"""Checks messages and publishes them as a client, which waits for a consumer that is still starting."""
+"""Checks a client's messages and publishes them, and waits while a consumer is still starting."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _POLL_SECONDS = 0.1
 
 
 async def publish(bus: Bus, *messages: Message, patience: float = PATIENCE) -> None:
-    """Publish messages and return when they are in their queues. Raise Unroutable if a queue stays missing.
+    """Publish messages and return when they are in their queues; raise Unroutable if a queue stays missing.
 
-    All messages have one type; all are repeated if one had no queue, which is a redelivery for the others.
+    All messages must have one type. If one had no queue, all are published again, so some arrive twice.
     """
     deadline = bus.clock.monotonic() + patience
     for tries in count():
@@ -38,7 +38,7 @@ async def publish(bus: Bus, *messages: Message, patience: float = PATIENCE) -> N
                 raise Unroutable(
                     f"{unroutable}: not running: {receiver} (tried for {patience:g} s)"
                 ) from None
-            if not tries:  # once: a user at a terminal should know the reason for the wait
+            if not tries:  # log only once, so that a user at a terminal knows why it takes long
                 log.warning("%s: not up yet: %s; trying again for %g s", unroutable, receiver, patience)
         await asyncio.sleep(_POLL_SECONDS)
 
@@ -48,7 +48,7 @@ T = TypeVar("T")
 
 
 def checked(message: M) -> M:
-    """Return a message as its consumers decode it. Raise BadSetting for an invalid field."""
+    """Return a message after decoding it as its consumers do; raise BadSetting for an invalid field."""
     try:
         return protocol.decode(type(message), protocol.encode(message))
     except (Undecodable, TooBig) as problem:
@@ -56,7 +56,7 @@ def checked(message: M) -> M:
 
 
 async def within(seconds: float, work: Awaitable[T], otherwise: str) -> T:
-    """Return the result of an awaitable. Raise OperationRefused with this sentence if it takes too long."""
+    """Await `work` for at most `seconds`; after that raise OperationRefused with the sentence `otherwise`."""
     try:
         async with asyncio.timeout(seconds):
             return await work
@@ -65,13 +65,13 @@ async def within(seconds: float, work: Awaitable[T], otherwise: str) -> T:
 
 
 async def each_message(listener: Listener[M], handle: Callable[[M], None]) -> None:
-    """Handle the messages of a subscription one after the other until cancelled."""
+    """Call `handle` with each message of a subscription until cancelled."""
     while True:
         handle(await listener.get())
 
 
 def leaves(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:
-    """Yield the errors of an exception group, and of the groups in it."""
+    """Yield the single errors in an exception group and in nested groups."""
     for problem in group.exceptions:
         if isinstance(problem, BaseExceptionGroup):
             yield from leaves(problem)

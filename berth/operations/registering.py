@@ -1,4 +1,4 @@
-"""The Placement API in Keystone's catalogue: which entries differ from the wanted ones, and changing them."""
+"""Compares the Placement API's entries in Keystone's catalogue with wanted entries, and changes them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,11 +15,11 @@ TIMEOUT = 30.0
 
 @dataclass(frozen=True)
 class CatalogueEntry:
-    """A wanted entry of the catalogue: the service, or its endpoint for one interface."""
+    """A wanted and a found entry of the catalogue: the service, or its endpoint for one interface."""
 
     interface: str  # public, internal or admin; empty: the service itself
     wanted: str  # URL, or name of the service
-    found: str | None = None  # the same as it is now; None: there is no such entry
+    found: str | None = None  # the present URL or name; None: there is no such entry
     id: str = ""
 
     @property
@@ -35,7 +35,7 @@ class CatalogueEntry:
 
 
 class Catalogue:
-    """The catalogue of a cloud, as an administrator of it. Use it with `async with`."""
+    """A client of Keystone's API that reads and changes the service catalogue as an administrator."""
 
     def __init__(self, access: Access) -> None:
         self._url = access.keystone_url
@@ -48,7 +48,7 @@ class Catalogue:
         await self._client.aclose()
 
     async def compare(self, name: str, region: str, urls: Mapping[str, str]) -> list[CatalogueEntry]:
-        """Return the entries of the service and of its endpoints in a region, by interface."""
+        """Return the entries to compare: the service, and its endpoints in a region by interface."""
         regions = [each["id"] for each in await self._list("regions")]
         if region not in regions:
             known = ", ".join(sorted(regions)) or "none"
@@ -70,7 +70,7 @@ class Catalogue:
         return entries
 
     async def apply(self, entries: list[CatalogueEntry], region: str) -> None:
-        """Make or change the entries that differ; the service is the first of them."""
+        """Create or change the entries that differ; the first entry must be the service."""
         service, *endpoints = entries
         id_ = service.id
         if service.differs:

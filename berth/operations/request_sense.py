@@ -1,4 +1,4 @@
-"""Checks before publication whether a request means something, as a scheduler reads it."""
+"""Checks, before a request is published, that a scheduler can understand and satisfy it."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -11,7 +11,7 @@ from scheduler_worker import PciAlias, RequestOptions, Unreadable, alternatives_
 
 
 class _AnyAlias(Mapping[str, PciAlias]):
-    """A mapping that accepts every PCI alias: only the scheduler knows them."""
+    """A mapping that contains every PCI alias, because only the scheduler knows which exist."""
 
     def __getitem__(self, name: str) -> PciAlias:
         return PciAlias("CUSTOM_ANY")
@@ -27,10 +27,9 @@ _EVERYWHERE = RequestOptions(pci_aliases=_AnyAlias(), max_wait=math.inf, unscope
 
 
 def sense_of(request: BuildRequested) -> tuple[str, ...]:
-    """Refuse a request that no cloud could satisfy, before it is published; return notes on ineffective
-    parts.
+    """Raise an error if no cloud could satisfy the request; return notes about parts without effect.
 
-    Only the scheduler knows the hosts, the aliases and the longest wait.
+    Hosts, PCI aliases and the longest permitted wait are not checked: only the scheduler knows them.
     """
     anywhere = replace(request, forced_host="", wanted_host="", ignore_hosts=())
     try:

@@ -1,5 +1,6 @@
-"""Active builds whose allocations in placement differ from their cells' records: none, on another host, or
-other amounts; and holder consumers without a move or clean-up, whose allocations would never be released.
+"""Finds active builds with other allocations in placement than in their cells' records (none, on another
+host, other amounts), and holder consumers without a move or clean-up: nothing would release their
+allocations.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ Wrong = Literal["missing", "elsewhere", "amounts", "outdated"]
 
 @dataclass(frozen=True)
 class Misheld:
-    """A build whose allocations differ between placement and its cell's record."""
+    """An active build with other allocations in placement than in its cell's record."""
 
     wrong: Wrong
     place: PlaceByCell
@@ -41,10 +42,10 @@ def misheld(
     holdings: Mapping[str, tuple[int, Allocations, float]],
     moving: Collection[str],
 ) -> Iterator[Misheld]:
-    """Yield the builds whose allocations in placement differ from their cells' records.
+    """Yield the active builds with other allocations in placement than in their cells' records.
 
     `places`: builds that did not change while placement was read. `moving`: builds with a move that their
-    cells may not know yet, whose allocations are not judged.
+    cells may not have recorded yet; their allocations are not compared.
     """
     for build, place in places.items():
         at = f"{build}: active on {place.host.root}"
@@ -53,7 +54,7 @@ def misheld(
             yield Misheld("missing", place, None, {}, sentence, build in moving)
             continue
         if build not in trees or build not in holdings:
-            continue  # it has just begun to hold something, or ended
+            continue  # the build has just begun or ended
         generation, held, _ = holdings[build]
         if not trees[build].may_be_on(place.host.root):
             sentence = f"{at}, but holds resources of {', '.join(trees[build].trees)}"
@@ -73,18 +74,18 @@ def doubt(
     on_host: Sequence[ReportedGuest] | None,
     elsewhere: Mapping[str, Sequence[ReportedGuest] | None],
 ) -> str:
-    """Return why the cell's record must not be restored, or an empty string.
+    """Return why the allocations must not be changed to the cell's record, or an empty text.
 
-    `on_host`: the guests that its host's agent reports; `elsewhere`: those that agents of other hosts report.
-    None: no answer. One witness is not sufficient: if placement has allocations, the agent must agree with
-    the cell, and no other agent may have the guest.
+    `on_host`: guests that the agent of the build's host reports; `elsewhere`: guests that agents of other
+    hosts report; None: no answer. If placement has allocations, the cell's record alone is no proof: the
+    agent must agree with it, and no other agent may have the guest.
     """
     place = misheld.place
     host, agent = place.host.host, place.host.agent
     if misheld.begun:
         return "a move of it has begun that its cell does not know"
     if misheld.wrong == "outdated":
-        return ""  # where and what is beyond doubt
+        return ""  # host and amounts are beyond doubt
     if on_host is None:
         return "" if misheld.wrong == "missing" else f"agent {agent} of {host} does not list its guests"
     same_attempt = [each for each in on_host if (each.attempt, each.root) == (place.attempt, place.host.root)]
@@ -103,7 +104,7 @@ def doubt(
 
 
 def _sums(held: Allocations) -> Counter[str]:
-    """Return the sums of allocations by resource class: within a tree the providers may differ."""
+    """Return the total allocated amount of each resource class, whichever provider it is from."""
     sums: Counter[str] = Counter()
     for resources in held.values():
         sums.update(resources)
@@ -114,13 +115,13 @@ def _listed(sums: Counter[str]) -> str:
     return ", ".join(f"{amount} {name}" for name, amount in sorted(sums.items())) or "nothing"
 
 
-_BEYOND = 8  # attempts that placement may know of before a cell does
+_BEYOND = 8  # attempts of which placement may have a record before the cell
 
 
 @dataclass(frozen=True)
 class Leak:
-    """A holder consumer without a move or clean-up. `proven`: its cell has reported that nothing remains, so
-    its allocations may be released.
+    """A holder consumer without a move or clean-up. `proven`: its cell has reported that nothing of the
+    attempt remains, so its allocations may be released.
     """
 
     consumer: str
@@ -140,8 +141,8 @@ def leaks(
 ) -> Iterator[Leak]:
     """Yield the holder consumers without a move or clean-up.
 
-    `cells`: records of builds, read after the consumers. `all_read`: no cell is missing. `old`: the cell may
-    not know a younger consumer yet.
+    `cells`: the cells' records of builds, read after the consumers. `all_read`: every cell was read. `old`:
+    consumers created after this time are skipped, because the cell may not know them yet.
     """
     for holder in holders:
         if holder.since > old:
@@ -161,7 +162,7 @@ def leaks(
             if not attempt:
                 why = "and no attempt of it has this holder"
             elif attempt < known.attempt or known.status in ("deleted", "error", "shelved"):
-                proven = all_read or not known.came  # a cell that was not read may keep it
+                proven = all_read or not known.came  # a cell that was not read may still need it
                 why = f"which is {known.status}, and of that attempt nothing is left"
             else:
                 why = f"which is {known.status} there: a move of it began that its cell does not know"
@@ -169,7 +170,7 @@ def leaks(
 
 
 def _attempt_of(consumer: str, build: str, highest: int) -> int:
-    """Return the attempt number in the id of a holder consumer, or 0."""
+    """Return the attempt for which a holder consumer was created, found by its id, or 0."""
     for attempt in range(1, highest + _BEYOND):
         if holder_consumer(build, attempt) == consumer:
             return attempt

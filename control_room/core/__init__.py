@@ -1,1 +1,1 @@
-"""Pure computations for the pages: windows of time, charts, grids, alarms."""
+"""Computations for the pages without I/O, such as charts, heat maps, capacity plans and alarms."""

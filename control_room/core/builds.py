@@ -1,4 +1,4 @@
-"""Builds, moves and drains prepared for pages, and the counts of ended builds for each tick of time."""
+"""Prepares builds, moves and drains for pages, and counts builds by the time at which they ended."""
 
 import re
 from bisect import bisect_left
@@ -29,7 +29,7 @@ class RankedRow:
 
 @dataclass(frozen=True)
 class DecisionShown:
-    """A decision with the names of its weighers and its hosts, best first."""
+    """A decision prepared for a page: with the names of its weighers, and its hosts, the best first."""
 
     decision: Decision
     weighers: tuple[str, ...] = ()
@@ -50,7 +50,7 @@ def shown(decision: Decision, scores: Scores, chosen: str = "") -> DecisionShown
             host=host.host,
             root=host.root,
             total=scored.get("total", 0.0),
-            scores=tuple(scored.get(name, 0.0) + 0.0 for name in weighers),  # never -0
+            scores=tuple(scored.get(name, 0.0) + 0.0 for name in weighers),  # + 0.0 converts -0 to 0
             chosen=host.root == chosen,
             why_not=host.refused or refused,
         )
@@ -68,12 +68,12 @@ class AttemptShown:
     attempt: Attempt
     after: float | None  # seconds since the first order
     took: float | None
-    left: float = 0.0  # of 100, where its bar begins
+    left: float = 0.0  # left edge of the bar, in percent
     width: float = 0.0
 
 
 def timeline(attempts: Sequence[Attempt]) -> list[AttemptShown]:
-    """Return a row for each attempt of a build; an attempt with times has a bar."""
+    """Return a row for each attempt of a build, with a bar if the times of the attempt are known."""
     began = min((attempt.started for attempt in attempts if attempt.started), default=0.0)
     ended = max((attempt.ended for attempt in attempts if attempt.ended), default=began)
     scale = 100 / max(ended - began, 1e-6)
@@ -88,7 +88,7 @@ def timeline(attempts: Sequence[Attempt]) -> list[AttemptShown]:
     return rows
 
 
-VERIFYING = ("verify", "verifying")  # it goes no further by itself
+VERIFYING = ("verify", "verifying")  # phases in which a move waits for the operator
 A_DAY = 86_400.0
 
 _PHASES = {
@@ -119,10 +119,10 @@ _ENDS = {
 class MoveShown:
     stands: MoveStands
     says: str
-    state: str  # good, warn, bad, or empty: under way
-    attempt: int  # number of the host that is tried
-    took: float | None  # None: it runs
-    may: tuple[str, ...]  # acts that an operator may choose
+    state: str  # good, warn, bad; empty: in progress
+    attempt: int  # number of the attempt
+    took: float | None  # None: the phase is in progress
+    may: tuple[str, ...]  # permitted operations: confirm, revert, abort, force
 
     @property
     def id(self) -> str:
@@ -162,7 +162,7 @@ def _may(move: MoveStands, waits: bool) -> tuple[str, ...]:
 
 
 def merged_moves(found: Iterable[MoveStands]) -> list[MoveStands]:
-    """Return each move once, the newest first; of two cells' reports the one of the cell that runs it."""
+    """Return each move once, the newest first; if two cells report a move, the cell that runs it counts."""
     every = list(found)
     known = {move.move for move in every if not move.in_cell}
     one_each = {move.move: move for move in every if not move.in_cell or move.move not in known}
@@ -180,21 +180,21 @@ class DrainShown:
     left: int | None  # instances on the host; None: its cell does not answer
     moved: int
     running: int
-    causes: tuple[str, ...]  # other causes that the host is closed for
-    runs_here: bool  # this control room runs it
+    causes: tuple[str, ...]  # other causes for which the host is disabled
+    runs_here: bool  # whether this control room runs the drain
     problem: str
     unmoved: tuple[tuple[str, str], ...] = ()  # build, and the reason
 
     @property
     def share(self) -> float:
-        """Return the share of a host's guests that have left."""
+        """Return the share of a host's guests that have left it, from 0 to 1."""
         if self.left is None:
             return 0.0
         return self.moved / (self.moved + self.left) if self.left else 1.0
 
 
 def left_host(host: str, moves: Sequence[MoveStands], now: float) -> int:
-    """Return how many moves left the host within a day, and since a guest last came there."""
+    """Return how many moves left the host within a day, since a guest last arrived there."""
     count = 0
     for move in moves:
         if not move.ended or move.phase != "done":
@@ -205,12 +205,12 @@ def left_host(host: str, moves: Sequence[MoveStands], now: float) -> int:
     return count
 
 
-TICK = 5.0  # seconds
+TICK = 5.0  # seconds of one period
 TICKS = 120
 RECENT = 2000
 MOST_CAUSES = 30  # causes with a separate count in a tick; the rest are counted together
 OTHER = "other causes"
-_BOUNDS = tuple(0.001 * 1.1**step for step in range(160))  # a millisecond to an hour, in steps of a tenth
+_BOUNDS = tuple(0.001 * 1.1**step for step in range(160))  # limits of durations: 1 ms to an hour, by 10 %
 _CHANGING = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|\b[\w.-]*\d[\w.-]*\b|'[^']*'")
 
 EndStatus = Literal["active", "error", "no host"]
@@ -218,32 +218,32 @@ EndStatus = Literal["active", "error", "no host"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndedBuild:
-    """A build that has ended, with the fields that lists show."""
+    """A build that has ended, with the fields that the lists on pages show."""
 
     build: str
     status: EndStatus
     at: float
     cell: str = ""
     host: str = ""
-    seconds: float | None = None  # that its cell took, from the first order on
+    seconds: float | None = None  # seconds of the build, from its first order to an agent
     attempts: int = 0
     cause: str = ""
 
 
 @dataclass(slots=True)
 class Tick:
-    """The numbers of builds that ended within one period of a few seconds."""
+    """Counts the builds that ended within one period of a few seconds."""
 
     number: int
     ends: Counter[str] = field(default_factory=Counter)  # by status
     durations: Counter[int] = field(default_factory=Counter)  # of active builds
     causes: Counter[str] = field(default_factory=Counter)
     host_failures: int = 0
-    moves: Counter[str] = field(default_factory=Counter)  # by how they ended
+    moves: Counter[str] = field(default_factory=Counter)  # by result
 
 
 class BuildHistory:
-    """The numbers of ended builds of the last ten minutes by tick, and the last ended builds."""
+    """Counts the builds that ended in the last ten minutes, by period, and stores the last ended builds."""
 
     def __init__(self) -> None:
         self._ticks: deque[Tick] = deque()
@@ -268,18 +268,18 @@ class BuildHistory:
         self._at(at).moves[end] += 1
 
     def ticks(self, now: float) -> list[Tick]:
-        """Return the counts of the complete periods, oldest first."""
+        """Return the counts of the last ten minutes' complete periods, the oldest first."""
         last, known = int(now // TICK), {tick.number: tick for tick in self._ticks}
-        quiet = Tick(last - 1)  # one for all of them
+        quiet = Tick(last - 1)  # shared by all periods without ends
         return [known.get(number) or quiet for number in range(last - TICKS, last)]
 
     def current(self, now: float) -> Tick:
-        """Return the counts since the last complete period."""
+        """Return the counts of the present period, which is not complete."""
         number = int(now // TICK)
         return next((tick for tick in reversed(self._ticks) if tick.number == number), None) or Tick(number)
 
     def rate(self, now: float) -> float:
-        """Return the builds that became active per second in the last two complete periods."""
+        """Return how many builds became active per second in the last two complete periods."""
         return sum(tick.ends["active"] for tick in self.ticks(now)[-2:]) / (2 * TICK)
 
     def _at(self, at: float) -> Tick:
@@ -290,19 +290,19 @@ class BuildHistory:
             while ticks[0].number <= number - TICKS - 1:
                 ticks.popleft()
             return ticks[-1]
-        for tick in reversed(ticks):  # the clock was put back, or messages came out of order
+        for tick in reversed(ticks):  # the clock was set back, or messages arrived out of order
             if tick.number <= number:
                 return tick
         return ticks[0]
 
 
 def without_details(cause: str) -> str:
-    """Return the cause of a failure without ids, numbers and names, so that equal causes count together."""
+    """Return a failure's cause without ids, numbers and names, so that equal causes are counted together."""
     return _CHANGING.sub("…", cause)[:120]
 
 
 def summed(ticks: Sequence[Tick]) -> Tick:
-    """Return the sums of the counts of several periods."""
+    """Return the sum of the counts of several periods."""
     whole = Tick(ticks[-1].number if ticks else 0)
     for tick in ticks:
         if not tick.ends and not tick.moves and not tick.host_failures:
@@ -330,7 +330,7 @@ def bucket(seconds: float) -> int:
 
 
 def percentiles(counts: Mapping[int, int], shares: Iterable[float]) -> list[float | None]:
-    """Return the time in which each share of builds, such as 0.95, ended; None without builds."""
+    """Return, for each share such as 0.95, the time within which that share of builds ended, or None."""
     numbers = sorted(counts)
     passed = list(accumulate(counts[number] for number in numbers))
     if not passed:

@@ -1,4 +1,4 @@
-"""Hosts with their inventories and usage, read from placement's trees; their arrays and their heat map."""
+"""Computes hosts' inventories and usage from placement's provider trees, and the data of the heat map."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +19,7 @@ MOST_FIT = 9999
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostStock:
-    """Inventory and usage of one class of one provider."""
+    """The inventory of one resource class of one provider, with its usage."""
 
     resource_class: str
     free: int
@@ -36,25 +36,23 @@ class KnownHost:
     cell: str = ""
     zone: str = ""
     closed: bool = False
-    traits: frozenset[str] = frozenset()  # of all its providers
+    traits: frozenset[str] = frozenset()  # traits of all providers in its tree
     stocks: tuple[HostStock, ...] = ()
-    new: bool = False  # added by a plan
+    new: bool = False  # added by a capacity plan
 
     @property
     def layout(self) -> object:
-        """Return the properties of a host that its position and frame in the heat map depend on."""
+        """Return the properties of a host that determine how the heat map draws its frame and where."""
         amounts = [(stock.resource_class, stock.capacity, stock.max_unit) for stock in self.stocks]
         return self.name, self.cell, self.zone, amounts
 
     def amounts(self, resource_class: str) -> tuple[int, int]:
-        """Return the capacity and the usage of each resource class over the whole tree of a host."""
+        """Return the capacity and the usage of a resource class, summed over the host's provider tree."""
         found = [stock for stock in self.stocks if stock.resource_class == resource_class]
         return sum(stock.capacity for stock in found), sum(stock.capacity - stock.free for stock in found)
 
     def fits(self, flavor: Mapping[str, int]) -> int:
-        """Return how many more instances of a flavor fit by amounts, each resource class from one
-        provider.
-        """
+        """Return how many instances of a flavor fit on the host, if each class comes from one provider."""
         if self.closed or not flavor:
             return 0
         fitting = dict.fromkeys(flavor, 0)
@@ -68,9 +66,9 @@ class KnownHost:
 def host_of_tree(
     page: TreesFound, tree: KnownTree, zones: Mapping[str, str], rest: Sequence[TreesFound] = ()
 ) -> KnownHost | None:
-    """Return the host of a tree, or None if it was deleted or no agent reports it.
+    """Return the host of a provider tree, or None if it was deleted or no agent reports it.
 
-    `zones` are by aggregate; `rest` are pages with the tree's further providers.
+    `zones`: availability zones by aggregate. `rest`: pages with further providers of the tree.
     """
     if not tree.providers or not page.owners[tree.owner][1]:
         return None
@@ -104,11 +102,11 @@ def _stocks(page: TreesFound, provider: KnownProvider) -> list[HostStock]:
     ]
 
 
-MOST_DEPTH = 6  # that the page indents
+MOST_DEPTH = 6  # depth to which the page indents providers
 
 
 def rows(tree: Sequence[Provider]) -> list[tuple[int, Provider]]:
-    """Return the providers of a tree with their depths: parents before children, siblings by name."""
+    """Return a tree's providers with their depths: parents before children, siblings by name."""
     below: dict[str | None, list[Provider]] = {}
     known = {provider.id for provider in tree}
     for provider in sorted(tree, key=lambda provider: provider.name, reverse=True):
@@ -126,7 +124,7 @@ Counts = NDArray[np.int64]
 
 
 class StockColumns:
-    """The inventories of one resource class as arrays, in the order of their hosts."""
+    """The inventories of one resource class over many hosts, as arrays sorted by host."""
 
     def __init__(self, hosts: Sequence[KnownHost], resource_class: str) -> None:
         found = [
@@ -150,25 +148,25 @@ class StockColumns:
         self._ends = np.searchsorted(self.host, numbers, side="right")
 
     def by_host(self, values: Counts) -> Counts:
-        """Return the sums of values over the inventories of each host."""
+        """Sum values, one for each inventory, by host."""
         sums = np.concatenate((np.zeros(1, dtype=np.int64), np.cumsum(values)))
         found: Counts = sums[self._ends] - sums[self._begins]
         return found
 
     def gives(self, amount: int) -> NDArray[np.bool_]:
-        """Return a mask of the inventories that can give this amount to one consumer."""
+        """Return a mask of the inventories from which one consumer may take this amount."""
         gives: NDArray[np.bool_] = (
             (amount <= self._most) & (amount >= self._least) & (amount % self._step == 0)
         )
         return gives
 
     def pieces(self, amount: int, free: Counts) -> Counts:
-        """Return how many times each inventory has this amount, if it can give the amount to one consumer."""
+        """Return, for each inventory, how many consumers of this amount its free capacity can serve."""
         pieces: Counts = np.where(self.gives(amount), free // amount, 0)
         return pieces
 
     def take(self, free: Counts, amount: int, pieces: Counts, pieces_taken: Counts) -> None:
-        """Subtract an amount from each host, `pieces_taken` times, from its inventories in order."""
+        """Subtract an amount from the free capacity `pieces_taken` times per host, inventory by inventory."""
         before = np.concatenate((np.zeros(1, dtype=np.int64), np.cumsum(pieces)))
         on_host = before[:-1] - before[self._begins][self.host]
         free -= np.clip(pieces_taken[self.host] - on_host, 0, pieces) * amount
@@ -179,14 +177,14 @@ MOST_CLASSES = 40
 
 @dataclass
 class Fleet:
-    """All hosts by root, as placement reports them up to its change `number`."""
+    """All hosts by root provider, as placement reported them up to change number `number`."""
 
     number: int = 0
     hosts: dict[str, KnownHost] = field(default_factory=dict)
     zones: dict[str, str] = field(default_factory=dict)  # aggregate → zone
-    layout: int = 0  # moves with what is drawn where: hosts, their names and what they have in all
-    down: frozenset[str] = frozenset()  # roots that are down, or closed by their agents
-    moved: dict[str, int] = field(default_factory=dict)  # root → the change since which it is as it is
+    layout: int = 0  # counts changes of hosts, names and total amounts
+    down: frozenset[str] = frozenset()  # roots of hosts that are down or disabled by their agents
+    moved: dict[str, int] = field(default_factory=dict)  # root → number of its last change
     _drawn: tuple[int, list[str], list[str]] = (-1, [], [])  # layout, roots in order, classes
 
     def take(self, found: TreesFound, number: int = 0) -> None:
@@ -201,7 +199,7 @@ class Fleet:
                 self.moved.pop(tree.root or "", None)
 
     def set_down(self, down: frozenset[str]) -> None:
-        """Set which hosts are down; a change makes browsers draw all hosts again."""
+        """Set which hosts are down. If this changes, browsers draw all hosts again."""
         self.layout += down != self.down
         self.down = down
 
@@ -212,7 +210,7 @@ class Fleet:
         return 0 if host.root in self.down else host.fits(flavor)
 
     def in_order(self) -> list[KnownHost]:
-        """Return the hosts by cell, zone and name, in the order of the heat map."""
+        """Return the hosts sorted by cell, zone and name, as the heat map draws them."""
         layout, roots, _ = self._drawn
         if layout != self.layout:
             hosts = sorted(self.hosts.values(), key=lambda host: (host.cell, host.zone, natural(host.name)))
@@ -227,7 +225,7 @@ class Fleet:
 
 
 def classes_of(hosts: Sequence[KnownHost]) -> list[str]:
-    """Return the resource classes that most hosts have: each of them is a column of the heat map."""
+    """Return the resource classes that are most common on hosts; each is a column of the heat map."""
     found = Counter(name for host in hosts for name in {stock.resource_class for stock in host.stocks})
     first = {name: place for place, name in enumerate(("VCPU", "MEMORY_MB", "DISK_GB", "PCPU"))}
     names = (name for name, _ in found.most_common(MOST_CLASSES))
@@ -235,7 +233,7 @@ def classes_of(hosts: Sequence[KnownHost]) -> list[str]:
 
 
 def columns(fleet: Fleet, flavor: Mapping[str, int]) -> dict[str, Any]:
-    """Return the heat map's data by column: hosts by cell, zone and name; groups by number."""
+    """Return the heat map's data as columns; their values are in the sequence of `Fleet.in_order`."""
     hosts = fleet.in_order()
     classes = fleet.classes
     groups = list(dict.fromkeys((host.cell, host.zone) for host in hosts))
@@ -257,8 +255,8 @@ def columns(fleet: Fleet, flavor: Mapping[str, int]) -> dict[str, Any]:
 
 
 def changed_columns(fleet: Fleet, since: int, flavor: Mapping[str, int]) -> dict[str, Any]:
-    """Return the hosts changed after change number `since`, for a browser with this layout."""
-    if since >= fleet.number:  # most times: nothing is worked out
+    """Return the columns of the hosts that changed after change number `since`, for an open heat map."""
+    if since >= fleet.number:  # the usual case: there are no changes
         return {"number": fleet.number, "layout": fleet.layout, "at": []}
     hosts = fleet.in_order()
     at = [place for place, host in enumerate(hosts) if fleet.moved.get(host.root, 0) > since]
@@ -274,14 +272,14 @@ def changed_columns(fleet: Fleet, since: int, flavor: Mapping[str, int]) -> dict
 
 
 def natural(name: str) -> tuple[str, int, str]:
-    """Return a sort key that orders h2 before h10."""
+    """Return a sort key by which h2 comes before h10."""
     prefix = name.rstrip("0123456789")
     digits = name[len(prefix) :]
     return prefix, int(digits or 0), name
 
 
 def parse_flavor(text: str) -> dict[str, int]:
-    """Return the amounts in a text such as `VCPU:2,MEMORY_MB:4096`; raise ValueError with the mistake."""
+    """Parse amounts such as `VCPU:2,MEMORY_MB:4096`; raise ValueError that names the mistake."""
     flavor = {}
     for part in filter(None, (part.strip() for part in text.split(","))):
         name, colon, amount = (piece.strip() for piece in part.partition(":"))

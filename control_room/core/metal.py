@@ -1,4 +1,4 @@
-"""Bare-metal nodes as a board: Ironic's state, placement's record, and why a node cannot be claimed."""
+"""Prepares the board of bare-metal nodes: Ironic's and placement's states, and what prevents a claim."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,26 +8,26 @@ from control_room.core.words import duration
 
 @dataclass(frozen=True, kw_only=True)
 class IronicState:
-    """The state of a bare-metal node in Ironic when it was read."""
+    """The state that a bare-metal node had in Ironic when it was read."""
 
     state: str
     target: str = ""
-    power: str = ""  # empty: it is not known
+    power: str = ""  # empty: unknown
     maintenance: bool = False
-    why: str = ""  # of the maintenance, or the last error
+    why: str = ""  # reason of the maintenance, or the last error
     instance: str = ""
     resource_class: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlacementRecord:
-    """The provider of a bare-metal node in placement."""
+    """The provider of a bare-metal node, as placement has recorded it."""
 
-    closed: bool  # all of it is reserved, or it has nothing
+    closed: bool  # the inventory is missing or completely reserved
     updated: float  # when placement's record was made; 0: unknown
     used: bool = False
-    holder: str = ""  # the consumer; empty if free, or not asked for
-    marks: tuple[str, ...] = ()  # an operator's, in words
+    holder: str = ""  # the consumer with its allocations; empty: none, or not queried
+    marks: tuple[str, ...] = ()  # descriptions of an operator's marks: disabled, forced down
     cell: str = ""
     agent: str = ""
 
@@ -43,7 +43,7 @@ class BoardNode:
 
 @dataclass(frozen=True, kw_only=True)
 class MetalNodes:
-    """All bare-metal nodes as they were read from Ironic and from placement."""
+    """All bare-metal nodes, as they were last read from Ironic and from placement."""
 
     at: float
     nodes: tuple[BoardNode, ...] = ()
@@ -55,9 +55,9 @@ class MetalNodes:
 class NodeShown:
     node: BoardNode
     column: str
-    berth: str  # what it believes, in words
-    age: float | None  # of that
-    obstacles: tuple[str, ...]  # to a claim
+    berth: str  # placement's state as text
+    age: float | None  # seconds since placement's record was made
+    obstacles: tuple[str, ...]  # what prevents a claim
 
 
 COLUMNS = (
@@ -155,15 +155,15 @@ class BoardColumn:
     title: str
     means: str
     count: int
-    nodes: Sequence[NodeShown]  # the first of them
+    nodes: Sequence[NodeShown]  # the first nodes of the column
 
 
 def board(
     nodes: MetalNodes, now: float, wanted: str = "", column: str = "", most: int = 40
 ) -> list[BoardColumn]:
-    """Return the columns of the board of bare-metal nodes, restricted to nodes with the text `wanted`.
+    """Return the columns of the board of bare-metal nodes, only with nodes that match `wanted`.
 
-    Nodes whose states in Ironic and placement differ come first.
+    Nodes with different states in Ironic and placement come first.
     """
     by_column: dict[str, list[NodeShown]] = {}
     for node in sorted(nodes.nodes, key=lambda node: (not node.differs, node.name or node.id)):

@@ -1,4 +1,4 @@
-"""The first page: the state of the cloud in figures, with heartbeats and alarms."""
+"""Computes the first page: figures about the cloud, heartbeats and alarms."""
 
 import math
 from collections import OrderedDict
@@ -25,13 +25,13 @@ class DrawnLine:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    top: float  # the value at the upper edge
+    top: float  # value at the upper edge of the chart
     lines: tuple[DrawnLine, ...]
     empty: bool
 
 
 def chart(series: Sequence[tuple[str, Sequence[float | None]]], least: float = 0.0) -> Chart:
-    """Return the lines of a chart over one scale from 0 to a round number, with a gap for each None."""
+    """Return the lines of a chart with a common scale from 0 to a round number; None makes a gap."""
     known = [value for _, values in series for value in values if value is not None]
     top = rounded_up(max([*known, least]))
     lines = tuple(DrawnLine(name, _path(values, top)) for name, values in series)
@@ -39,7 +39,7 @@ def chart(series: Sequence[tuple[str, Sequence[float | None]]], least: float = 0
 
 
 def rounded_up(value: float) -> float:
-    """Return the next larger number of 1, 2, 5, 10, 20, ...; also below 1."""
+    """Return the next larger number of the series 1, 2, 5, 10, 20, ..., which continues below 1."""
     if value <= 0:
         return 1.0
     unit = 10.0 ** math.floor(math.log10(value))
@@ -62,8 +62,8 @@ def _path(values: Sequence[float | None], top: float) -> str:
 
 
 EXPIRY = 3600.0  # seconds without a heartbeat until a sender is removed
-MOST = 20_000  # of each
-LATE = 3.0  # periods without a heartbeat
+MOST = 20_000  # agents, and schedulers, at most
+LATE = 3.0  # periods without a heartbeat after which an agent is late
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +84,7 @@ class AgentHeartbeat:
 
 
 class Heartbeats:
-    """The last heartbeat of each agent and scheduler."""
+    """Stores the last heartbeat of each agent and each scheduler."""
 
     def __init__(self) -> None:
         self._agents: OrderedDict[tuple[str, str], AgentHeartbeat] = OrderedDict()
@@ -102,19 +102,19 @@ class Heartbeats:
         _keep_latest(self._agents, (report.cell, report.agent), heartbeat)
 
     def add_scheduler(self, name: str, now: float, waits: int = 0) -> bool:
-        """Record a heartbeat of a scheduler. Return whether its number of waiting requests has changed."""
+        """Store a scheduler's heartbeat. Return whether its number of waiting requests has changed."""
         before = self._schedulers.get(name)
         _keep_latest(self._schedulers, name, (now, waits))
         return before is None or before[1] != waits
 
     def agents(self, now: float) -> Sequence[AgentHeartbeat]:
-        """Return the agents by cell and name. One that was silent for an hour is removed."""
+        """Return the agents by cell and name. An agent without a heartbeat for an hour is removed."""
         while self._agents and now - next(iter(self._agents.values())).at > EXPIRY:
             self._agents.popitem(last=False)
         return [self._agents[key] for key in sorted(self._agents)]
 
     def schedulers(self, now: float) -> dict[str, float]:
-        """Return the seconds since the last heartbeat of each scheduler."""
+        """Return each scheduler with the seconds since its last heartbeat."""
         while self._schedulers and now - next(iter(self._schedulers.values()))[0] > EXPIRY:
             self._schedulers.popitem(last=False)
         return {name: max(0.0, now - at) for name, (at, _) in sorted(self._schedulers.items())}
@@ -127,9 +127,9 @@ def _keep_latest(heartbeats: OrderedDict[K, V], key: K, heartbeat: V) -> None:
         heartbeats.popitem(last=False)
 
 
-_MANY = 0.1  # of the builds that end
-_FEW = 5  # fewer ends than this are not judged
-_SLOW = 2.0  # seconds for an answer
+_MANY = 0.1  # share of failed builds from which there is an alarm
+_FEW = 5  # with fewer ended builds there is no alarm
+_SLOW = 2.0  # seconds; a slower answer is an alarm
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,9 +140,9 @@ class Alarm:
 
 @dataclass(frozen=True, slots=True)
 class Reply(Generic[R]):
-    """An answer of another process, or the reason why it is missing."""
+    """The answer of another process to a query, or the reason why there is no answer."""
 
-    source: str  # the process that was asked, for people
+    source: str  # the queried process, as shown to users
     answer: R | None = None
     problem: str = ""
     seconds: float = 0.0
@@ -159,7 +159,7 @@ def alarms(
     rescued: int,
     now: float,
 ) -> Iterator[Alarm]:
-    """Yield the problems that an operator should solve; `minute` counts the last minute's builds."""
+    """Yield the problems that an operator should solve; `minute` has the last minute's counts of builds."""
     for reply in replies:
         if reply.problem:
             yield Alarm("bad", f"{reply.source} does not answer: {reply.problem}")
@@ -190,9 +190,9 @@ def alarms(
 
 
 SHARES = (0.5, 0.95, 0.99)
-_MINUTE = 12  # ticks
-_POINT = 6  # ticks that a point of the latencies is computed from
-_SCHEDULER_LATE = 15.0  # seconds without a heartbeat
+_MINUTE = 12  # periods
+_POINT = 6  # periods for one point of the latency chart
+_SCHEDULER_LATE = 15.0  # seconds without a heartbeat after which a scheduler is late
 
 
 @dataclass(frozen=True)
@@ -204,7 +204,7 @@ class WorkerNow:
 
 @dataclass(frozen=True)
 class TenMinutes:
-    """The figures of the last ten minutes, computed again after each complete period."""
+    """The figures and charts of the last ten minutes, computed again at the end of each period."""
 
     number: int
     whole: Tick

@@ -1,6 +1,6 @@
-"""Computes how many flavors fit, by amounts, traits, zones and cells, without filters and weighers.
+"""Computes how many instances fit, by amounts, traits, zones and cells, without filters and weighers.
 
-The flavors are packed host by host, so the number does fit; another packing may fit a little more.
+The instances are packed host by host, so this number certainly fits; another packing may fit a few more.
 """
 
 from collections import Counter
@@ -17,31 +17,31 @@ from control_room.core.hosts import Counts, HostStock, KnownHost, StockColumns
 from control_room.core.what_if_form import AddedHosts, InvalidPlan, Plan, PlannedFlavor
 
 MOST_STOCKS = 400_000  # inventories of all hosts that are added
-FreeByClass = dict[str, Counts]  # class → free amounts by stock
+FreeByClass = dict[str, Counts]  # resource class → free amount of each inventory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassCapacity:
-    """The free amount of one resource class after as many instances of one flavor as fit are packed."""
+    """A resource class after packing as many instances of one flavor as fit: what is still free, and why."""
 
     resource_class: str
-    amount: int  # that one takes
+    amount: int  # amount that one instance takes
     free: int
     taken: int
     largest: int  # free amount of one provider
-    small: int  # left in amounts too small for one more
-    in_addition: int  # left on hosts that lack another class
+    small: int  # free in amounts too small for one more instance
+    in_addition: int  # free on hosts where another class has run out
     ends: int  # hosts where this class runs out first
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlavorCapacity:
-    """The number of instances of one flavor that fit if no other instance is built."""
+    """The number of instances of one flavor that fit if no other flavor is built."""
 
     name: str
     fits: int
     hosts: int
-    in_sum: int  # would fit without fragmentation
+    in_sum: int  # instances that the sum of free amounts allows
     unfit: int  # hosts that lack a trait, or have a forbidden one
     classes: tuple[ClassCapacity, ...]
 
@@ -52,7 +52,7 @@ class FlavorCapacity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeftOver:
-    """The free amount of one resource class after all mixes that fit are packed."""
+    """The free amount of one resource class after packing as many mixes (sets of flavors) as fit."""
 
     resource_class: str
     free: int
@@ -61,15 +61,15 @@ class LeftOver:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanSide:
-    """The result of a capacity plan for the cloud either as it is or with the plan's changes."""
+    """The result of a capacity plan: either for the present cloud, or with the plan's changes."""
 
     hosts: int
-    closed: int  # further hosts, which take nothing
+    closed: int  # further hosts, which are disabled
     flavors: tuple[FlavorCapacity, ...]
     mixes: int
     mixes_in_sum: int
     left: tuple[LeftOver, ...]
-    short: tuple[str, ...]  # flavors that do not fit for one more mix
+    short: tuple[str, ...]  # flavors for which one more mix does not fit
 
     @property
     def lost(self) -> int:
@@ -81,18 +81,18 @@ class PlanAnswer:
     now: PlanSide
     then: PlanSide | None  # None: no host was added or removed
     added: int
-    taken: tuple[str, ...]  # hosts, by name
+    taken: tuple[str, ...]  # names of the removed hosts
     homeless: tuple[tuple[str, int], ...]  # allocations of removed hosts: they must move, and are not counted
 
 
 class PlanStopped(Exception):
-    """The error that a capacity plan was cancelled."""
+    """Error: the computation of a capacity plan was cancelled."""
 
 
 def planned(
     hosts: Sequence[KnownHost], plan: Plan, stopped: Callable[[], bool] = lambda: False
 ) -> PlanAnswer:
-    """Return how many flavors and mixes fit, now and with the plan's added and removed hosts.
+    """Return how many instances and mixes (sets of flavors) fit at present, and with the plan's changes.
 
     Raise InvalidPlan for an unknown host, and PlanStopped soon after `stopped` returns True.
     """
@@ -114,7 +114,7 @@ def planned(
     )
 
 
-# Which hosts
+# The hosts of a plan
 
 
 def _named(hosts: Sequence[KnownHost], names: Sequence[str]) -> list[KnownHost]:
@@ -151,7 +151,7 @@ def _added(wanted: AddedHosts, hosts: Sequence[KnownHost]) -> list[KnownHost]:
     return [replace(made, root="", name=f"new {wanted.name}", new=True)] * wanted.number
 
 
-# How much fits
+# The packing
 
 
 def _side(hosts: Sequence[KnownHost], plan: Plan, stopped: Callable[[], bool]) -> PlanSide:
@@ -178,7 +178,7 @@ def _side(hosts: Sequence[KnownHost], plan: Plan, stopped: Callable[[], bool]) -
 
 
 class _Packing:
-    """Packs flavors on enabled hosts, the fullest first: emptier hosts are saved for large flavors."""
+    """Packs instances onto enabled hosts, the fullest host first: empty hosts stay for large flavors."""
 
     def __init__(
         self, hosts: Sequence[KnownHost], mix: Sequence[PlannedFlavor], stopped: Callable[[], bool]
@@ -189,19 +189,19 @@ class _Packing:
         self.hosts = sorted(hosts, key=self._free_share)
         self._stocks = {name: StockColumns(self.hosts, name) for name in self.classes}
         self.free: FreeByClass = {name: stocks.free for name, stocks in self._stocks.items()}
-        self._admits = {  # flavor → which hosts its traits admit
+        self._admits = {  # flavor → mask of the hosts with fitting traits
             id(flavor): np.array(
                 [flavor.required <= h.traits and not flavor.forbidden & h.traits for h in self.hosts],
                 dtype=bool,
             )
             for flavor in mix
         }
-        self._mix_amounts = {  # class → what one mix takes
+        self._mix_amounts = {  # resource class → amount that one mix takes
             name: sum(flavor.amounts.get(name, 0) * flavor.parts for flavor in mix) for name in self.classes
         }
 
     def fits(self, flavor: PlannedFlavor, free: FreeByClass) -> Counts:
-        """Return how many instances of a flavor fit on each host."""
+        """Return, for each host, how many instances of a flavor fit."""
         if self._stopped():
             raise PlanStopped
         found = np.where(self._admits[id(flavor)], MAX_CAPACITY, 0).astype(np.int64)
@@ -247,7 +247,7 @@ class _Packing:
         )
 
     def mixes(self) -> tuple[int, FreeByClass]:
-        """Return the largest number of mixes for which a packing was found, and what it leaves free."""
+        """Return the largest number of mixes (sets of flavors) that was packed, and what is then free."""
         most = min(int(self.fits(flavor, self.free).sum()) // flavor.parts for flavor in self.mix)
         most = min(most, self.mixes_in_sum())
         best, left = 0, self.free
@@ -269,13 +269,13 @@ class _Packing:
         return low, left
 
     def _packed(self, mixes: int, together: bool) -> FreeByClass | None:
-        """Pack so many mixes, the largest flavor first; with `together`, whole mixes on single hosts
-        first.
+        """Pack this number of mixes (sets of flavors), the largest flavor first; with `together`, first pack
+        whole mixes on single hosts.
         """
         free = {name: amounts.copy() for name, amounts in self.free.items()}
         done = self._pack_whole(mixes, free) if together else 0
         sums = {name: max(1, int(amounts.sum())) for name, amounts in self.free.items()}
-        for flavor in sorted(  # by the largest share that a flavor takes of a class
+        for flavor in sorted(  # by the largest share of a resource class
             self.mix,
             key=lambda flavor: max(n / sums[name] for name, n in flavor.amounts.items()),
             reverse=True,

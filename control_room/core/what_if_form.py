@@ -1,4 +1,4 @@
-"""Forms of what-if questions: a request as fields, or a capacity plan as lines of text."""
+"""Parses the forms of what-if questions: a request in fields, or a capacity plan in lines of text."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,7 +15,7 @@ _DIGITS = 15
 
 
 class InvalidForm(Exception):
-    """The error for an invalid form; each argument names a field and its mistake."""
+    """Error: a form is invalid; each argument names a field and its mistake."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +51,7 @@ NAMES = tuple(field.name for field in (*FIELDS, *MORE_FIELDS))
 
 @dataclass(frozen=True, kw_only=True)
 class WhatIfRequest:
-    """A what-if request as entered in a form: with names in place of ids, by the options of `berth boot`."""
+    """A what-if question as entered in a form; the fields have the names of the options of `berth boot`."""
 
     vcpus: int
     memory_mb: int
@@ -74,7 +74,7 @@ def form_texts(params: Mapping[str, str]) -> dict[str, str]:
 
 
 def parse_request(texts: Mapping[str, str]) -> WhatIfRequest | None:
-    """Return the request, or None for an empty form. Raise InvalidForm with all mistakes."""
+    """Parse a request from a form; return None for an empty form, and raise InvalidForm with all mistakes."""
     if not any(texts.values()):
         return None
     problems: list[str] = []
@@ -141,7 +141,7 @@ def _is_number(text: str) -> bool:
 
 
 def _extra_specs(texts: Mapping[str, str], problems: list[str]) -> Iterator[str]:
-    """Yield KEY=VALUE for the resources, traits and extra specs that were entered in the form."""
+    """Yield the extra specs KEY=VALUE for the resources, traits and extra specs entered in a form."""
     for item in words(texts["resources"]):
         name, _, amount = item.partition(":")
         if _NAME.fullmatch(name) and _is_number(amount):
@@ -163,11 +163,11 @@ def _extra_specs(texts: Mapping[str, str], problems: list[str]) -> Iterator[str]
 
 T = TypeVar("T")
 
-# Limits of one plan: each of the multiplies the work or the memory that it takes.
+# Limits of one plan: each of them multiplies its computing time or memory.
 MOST_FLAVORS = 8
-MOST_PARTS = 10_000  # of a flavor in one mix
-MOST_KINDS = 20  # lines of hosts to add
-MOST_ADDED = 20_000  # hosts of all lines
+MOST_PARTS = 10_000  # instances of a flavor in one mix
+MOST_KINDS = 20  # lines that add hosts
+MOST_ADDED = 20_000  # added hosts in all lines
 MOST_WITHOUT = 50  # names and patterns of hosts to take away
 MOST_WORDS = 50  # classes and traits in a line
 LONGEST = 4000  # characters of a line
@@ -178,12 +178,12 @@ _MOST_AMOUNT = 2**31 - 1  # as in placement
 
 
 class InvalidPlan(Exception):
-    """The error for an invalid capacity plan; each argument describes one mistake."""
+    """Error: a capacity plan is invalid; each argument describes one mistake."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedFlavor:
-    """A flavor in a capacity plan: amounts and traits; `parts` instances of it are in one mix."""
+    """A flavor in a capacity plan: amounts and traits; a mix (set of flavors) has `parts` of it."""
 
     name: str
     amounts: Mapping[str, int]
@@ -194,7 +194,7 @@ class PlannedFlavor:
 
 @dataclass(frozen=True, kw_only=True)
 class AddedHosts:
-    """A number of empty hosts, like an existing host or with given amounts."""
+    """Empty hosts that a capacity plan adds, like an existing host or with given amounts."""
 
     number: int
     name: str
@@ -208,7 +208,7 @@ class AddedHosts:
 class Plan:
     mix: tuple[PlannedFlavor, ...]
     added: tuple[AddedHosts, ...] = ()
-    without: tuple[str, ...] = ()  # names, with * and ?, or roots
+    without: tuple[str, ...] = ()  # names of hosts, with * and ?, or root uuids
     zone: str = ""
     cell: str = ""
 
@@ -216,7 +216,7 @@ class Plan:
 def parse_plan(
     mix: Sequence[str], add: Sequence[str], without: Sequence[str], zone: str = "", cell: str = ""
 ) -> Plan:
-    """Return the capacity plan in the text; raise InvalidPlan with all mistakes."""
+    """Parse a capacity plan; raise InvalidPlan with all mistakes."""
     problems = list(_beyond_limits(mix, add, (*without, zone, cell)))
     if problems:
         raise InvalidPlan(*problems)
@@ -287,7 +287,7 @@ def _times(text: str, most: int) -> tuple[int, str]:
 
 
 class _Terms:
-    """The terms of a line of a capacity plan: CLASS:AMOUNT, TRAIT, !TRAIT and zone=NAME."""
+    """Parses a line of a capacity plan, a list of CLASS:AMOUNT, TRAIT, !TRAIT and zone=NAME."""
 
     def __init__(self, text: str) -> None:
         self.amounts: dict[str, int] = {}

@@ -1,4 +1,4 @@
-"""Formats amounts and times for display."""
+"""Formats amounts, times and lists of names as text."""
 
 from collections.abc import Sequence
 
@@ -30,7 +30,7 @@ def several(number: int, noun: str) -> str:
 
 
 def listed(names: Sequence[str], most: int = 5) -> str:
-    """Return the first names, and how many more there are."""
+    """Return the first names as text, followed by the number of further names."""
     shown = list(names[:most])
     if len(names) > most:
         return f"{', '.join(shown)} and {len(names) - most:,} more"

@@ -1,1 +1,1 @@
-"""The pages over HTTP. Begin with `app`."""
+"""The control room's pages over HTTP; the module `app` has all routes."""

@@ -1,4 +1,4 @@
-"""The route table of the control room."""
+"""Maps the URLs of the control room to its pages."""
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException

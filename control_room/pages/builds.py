@@ -1,4 +1,4 @@
-"""Builds that ended, all records of one build, and the waiting room: requests that wait for a host."""
+"""Pages about ended builds, all records of one build, and waiting requests."""
 
 import asyncio
 import logging
@@ -89,7 +89,7 @@ class BuildPages(PageGroup):
         then, operations = request.query_params.get("then", ""), self._context.operations
         today, today_decision, requested = None, None, records.decided.request
         if records.decided.move is not None:
-            requested = None  # it is not recorded as one request
+            requested = None  # the record has no complete request
         elif requested is None and records.builds:
             requested = operations.requested(records.builds[0])
         if then == "now" and requested is not None:
@@ -154,7 +154,7 @@ _DEEPEST = 1_000_000
 
 @dataclass(frozen=True)
 class WaitingQuery:
-    """The parameters of the list of waiting requests: a project, empty for all, and how many to skip."""
+    """Query parameters of the page of waiting requests: project (empty: all), and how many to skip."""
 
     project: str
     after: int
@@ -168,7 +168,7 @@ class WaitingQuery:
 @dataclass(frozen=True)
 class WaitingData:
     reply: Reply[WaitingFound]
-    # rendered once for all who may only read (""), and once for each form token of those who may act
+    # rendered once for users without permission to act (""), and once for each form token
     parts: dict[str, str] = field(default_factory=dict)
 
 

@@ -1,4 +1,4 @@
-"""The bus with the load of its queues, and dead letters: lists, texts, replay and deletion."""
+"""Pages about the load of the bus, and about dead letters, which can be read, replayed and dropped."""
 
 import logging
 import re
@@ -33,11 +33,11 @@ class LetterDetails:
     traceback: str
     body: str
     cut: bool
-    about: tuple[tuple[str, str], ...]  # field and id of what has a page
+    about: tuple[tuple[str, str], ...]  # fields and ids that link to a page
 
 
 def letter_row(letter: DeadLetter) -> DeadLetter:
-    """Return a dead letter for a page, with escaped texts, a short reason, and 0 for invalid times."""
+    """Return a dead letter for a page: with escaped texts, a short reason, and 0 for invalid times."""
     reason = " ".join(letter.reason.split())
     return replace(
         letter,
@@ -79,7 +79,7 @@ def _about(body: bytes) -> tuple[tuple[str, str], ...]:
 
 
 def _moment(seconds: float) -> float:
-    """Return a time in a dead letter, or 0 if it is invalid: other programs may have set it."""
+    """Return the time in a dead letter, or 0 if it is invalid, because other programs may have set it."""
     return seconds if 0 < seconds < 2.0**32 else 0.0
 
 
@@ -168,7 +168,7 @@ class DeadLetterPages(PageGroup):
         )
 
     async def _listed(self, queue: str, after: str) -> tuple[list[DeadLetter], bool]:
-        """Return a page of the dead letters of this queue, or of all, and whether there are more."""
+        """Return one page of the dead letters of a queue (empty: all), and whether there are more."""
         found: list[DeadLetter] = []
         with _available():
             transport = self._context.operations.bus.transport
@@ -196,7 +196,7 @@ class DeadLetterPages(PageGroup):
 
 @contextmanager
 def _available() -> Iterator[None]:
-    """Show a page that names the problem if the broker does not answer."""
+    """Show an error page if the broker does not answer within the block."""
     try:
         yield
     except (Unavailable, BrokerRefused) as problem:
@@ -210,7 +210,7 @@ def moment(seconds: float) -> str:
 
 
 SECONDS = 2.0
-_COUNT_TIMES = 10.0  # a tenth of the time at most is spent counting: many queues are counted less often
+_COUNT_TIMES = 10.0  # counting takes at most a tenth of the time: many queues are counted less often
 
 
 class BusPages(PageGroup):

@@ -1,4 +1,4 @@
-"""Common parts of all pages: the visitor, the navigation, forms, rendering, and updates of open pages."""
+"""Common parts of all pages: the user's session, navigation, forms, rendering, and updates of open pages."""
 
 import asyncio
 import uuid
@@ -37,11 +37,11 @@ NAVIGATION = (
     ("/bus", "Bus"),
 )
 THEMES = ("auto", "light", "dark")
-MOST_FIELDS = 300  # of a form: more than the dead letters of a page
+MOST_FIELDS = 300  # fields of a form: more than the dead letters of a page
 
 
 class PageRefused(Exception):
-    """A refusal that is shown in place of a page."""
+    """Error: a request was refused; an error page shows the reason."""
 
     def __init__(self, status: int, title: str, text: str, *, retry_after: float = 0.0) -> None:
         super().__init__(text)
@@ -51,7 +51,7 @@ class PageRefused(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class PageContext:
-    """The collaborators that all pages share: queries, operations, sessions, clock and templates."""
+    """The objects that all pages share: queries, operations, sessions, clock and templates."""
 
     queries: Queries
     events: Events
@@ -64,7 +64,7 @@ class PageContext:
 
 
 class Renderer:
-    """Renders pages and parts of them."""
+    """Renders templates to pages and to parts of pages."""
 
     def __init__(self, context: PageContext) -> None:
         self._access, self._sessions = context.access, context.sessions
@@ -97,7 +97,7 @@ class Renderer:
         return HTMLResponse(self.part(template, **common, **values), status_code=status)
 
     def of_visitor(self, request: Request) -> dict[str, Any]:
-        """Return the template values about the visitor, for parts of pages with forms."""
+        """Return the template variables about the signed-in user, which parts of pages with forms need."""
         session = session_of(request)
         return {
             "visitor": session.visitor,
@@ -106,7 +106,7 @@ class Renderer:
         }
 
     async def form(self, request: Request) -> dict[str, str]:
-        """Return the fields of a submitted form of this session, whose visitor must be allowed to act."""
+        """Return the fields of a submitted form; raise PageRefused unless the user may change things."""
         fields = await self.open_form(request)
         if not self._access.may_act(session_of(request).visitor):
             text = "To change something, sign in with a token of the operator or admin role."
@@ -131,7 +131,7 @@ class Renderer:
 
 
 class PageGroup:
-    """Base of the pages about one subject."""
+    """Base class of the groups of pages; each group is about one subject."""
 
     def __init__(self, context: PageContext, renderer: Renderer) -> None:
         self._context = context
@@ -139,7 +139,7 @@ class PageGroup:
 
 
 def _bar(width: float, left: float = 0.0) -> Markup:
-    """Return a horizontal bar; its width and left edge are percentages."""
+    """Return an SVG of a horizontal bar; its width and left edge are percentages."""
     return Markup(
         '<svg viewBox="0 0 100 4" preserveAspectRatio="none" aria-hidden="true">'
         '<rect x="{:.2f}" width="{:.2f}" height="4"/></svg>'
@@ -156,13 +156,13 @@ def session_of(request: Request) -> WebSession:
 
 
 def address_of(scope: Scope) -> str:
-    """Return the address of the client; empty if the server does not know it."""
+    """Return the IP address of the client, or an empty text if the server does not know it."""
     client = scope.get("client")
     return str(client[0]) if client else ""
 
 
 def user_of(request: Request) -> str:
-    """Return the name of the request's user for the log."""
+    """Return the name of the user who sent a request, for the log."""
     visitor = session_of(request).visitor
     return visitor.user if visitor else "?"
 
@@ -173,7 +173,7 @@ def theme_of(request: Request) -> str:
 
 
 def redirect_to(path: str) -> Response:
-    """Return a redirection to a page of this site; to the first page if the path leads elsewhere."""
+    """Return a redirection to this path of the site, or to the first page if it leads to another site."""
     safe = path if path.startswith("/") and not path.startswith(("//", "/\\")) else "/"
     return RedirectResponse(safe, status_code=303)
 
@@ -183,7 +183,7 @@ def parameter(request: Request, name: str) -> str:
 
 
 def uuid_in(text: str) -> str:
-    """Return a UUID in a text as lower case with dashes, or an empty text if it is none."""
+    """Return the text as a UUID in lower case with dashes, or an empty text if it is no UUID."""
     try:
         return str(uuid.UUID(text.strip()))
     except ValueError:
@@ -197,7 +197,7 @@ V = TypeVar("V")
 
 
 class PageUpdates:
-    """Sends part of a page to a browser when it opens, every `seconds`, and after changes."""
+    """Sends a part of an open page to the browser: immediately, every `seconds`, and after changes."""
 
     def __init__(
         self, seconds: float, changes: Changes | None = None, interval: UpdateInterval | None = None
@@ -212,7 +212,7 @@ class PageUpdates:
         part: Callable[[], Awaitable[str]],
         while_open: AbstractAsyncContextManager[None] | None = None,
     ) -> EventSourceResponse:
-        """Send the part of the page until the reader leaves or the session ends, within `while_open`."""
+        """Send the part of a page repeatedly until the browser disconnects or the session ends."""
         return EventSourceResponse(
             self._events(request, part, while_open or nullcontext()),
             ping=KEEPALIVE_SECONDS,
@@ -267,9 +267,9 @@ async def _passed(event: asyncio.Event, seconds: float) -> None:
 
 
 async def soon(request: Request, data: Awaitable[V]) -> V | None:
-    """Return the data of a page if it is ready in time; otherwise the event stream sends it later.
+    """Return a page's data if they are ready in time, or None: the event stream sends them later.
 
-    With `wait=1` in the address the page waits until the data is ready or the reader has left.
+    With `wait=1` in the URL, wait until the data are ready or the browser has disconnected.
     """
     waits = request.query_params.get("wait") == "1"
     found: V | None = None
@@ -279,7 +279,7 @@ async def soon(request: Request, data: Awaitable[V]) -> V | None:
             leaving = group.create_task(_end_when_left(request, limit))
             try:
                 found = await data
-            except Exception as raised:  # kept out of the group, which would wrap it
+            except Exception as raised:  # raised below: the task group would wrap the error
                 problem = raised
             leaving.cancel()
     except TimeoutError:

@@ -1,4 +1,4 @@
-"""Hosts as a heat map, one host with its operations, and the board of bare-metal nodes."""
+"""Pages about hosts: the heat map, one host with its operations, and the board of bare-metal nodes."""
 
 import asyncio
 import logging
@@ -35,20 +35,20 @@ from control_room.shared_data import SOONEST, SPACING, TIMES, BackgroundTasks, S
 from control_room.worker import NodeChanges
 
 SECONDS = 10.0  # between two reads of all nodes; a node with a message about it is read immediately
-MOST = 40  # nodes that are read by themselves at a time
-_UNWATCHED_SECONDS = 3.0  # that the nodes are used while no open page receives their changes
+MOST = 40  # nodes that are read separately at a time
+_UNWATCHED_SECONDS = 3.0  # seconds that nodes are used without reading them, if no page is open
 _RETRY_SECONDS = 1.0  # until placement's changes are received again after the bus was unreachable
 
 
 class MetalReader:
-    """The bare-metal nodes for all pages, read from Ironic periodically and after messages about them."""
+    """Reads bare-metal nodes for all pages: all periodically, and nodes with new messages immediately."""
 
     def __init__(self, operations: Operations, tasks: BackgroundTasks, changes: NodeChanges) -> None:
         self._operations = operations
         self._tasks = tasks
         self._nodes = MetalNodes(at=0.0)
         self._ids: set[str] = set()
-        self._changed: dict[str, BoardNode | None] = {}  # read by themselves since a read of all began
+        self._changed: dict[str, BoardNode | None] = {}  # read since the last read of all nodes began
         self._all = SharedData(tasks, self._read_all, changes=changes.of_all, seconds=SECONDS, times=TIMES)
         self._some = SharedData(
             tasks, self._read_some, changes=changes, seconds=float("inf"), spacing=SPACING
@@ -59,12 +59,12 @@ class MetalReader:
         self.interval = self._some.interval
 
     async def nodes(self) -> MetalNodes:
-        """Return the bare-metal nodes for a page that is loaded."""
+        """Return the bare-metal nodes for a page that is being loaded; they may be some seconds old."""
         await self._all.get(None, float("inf") if self._open else _UNWATCHED_SECONDS)
         return self._nodes
 
     async def latest(self) -> MetalNodes:
-        """Return the bare-metal nodes for an open page, after nodes with a message were read again."""
+        """Return the bare-metal nodes for an open page; nodes with new messages are read again first."""
         if not self._nodes.at:
             return await self.nodes()
         if (reading := self._all.refresh(None)) is not None:
@@ -74,7 +74,7 @@ class MetalReader:
 
     @asynccontextmanager
     async def following(self) -> AsyncIterator[None]:
-        """Receive placement's changes of nodes within the block, while a page is open."""
+        """Receive placement's changes of bare-metal nodes while the block runs and a page is open."""
         self._open += 1
         if self._following is None:
             self._following = self._tasks.start(self._follow())
@@ -179,7 +179,7 @@ def _filters(request: Request) -> dict[str, str]:
 log = logging.getLogger(__name__)
 
 HEAT_SECONDS = 30.0  # between two events without changes
-FLEET_SECONDS = 2.0  # that the hosts are used without changes
+FLEET_SECONDS = 2.0  # seconds that the hosts are used without reading changes
 USUAL = "VCPU:2,MEMORY_MB:4096,DISK_GB:20"
 MOST_GUESTS = 200
 MOST_MOVES = 50
@@ -204,7 +204,7 @@ class HeatPages(PageGroup):
         return self._renderer.page(request, "hosts.html", flavor=flavor)
 
     async def events(self, request: Request) -> Response:
-        """Send an event whenever hosts have changed: the browser then reads the changed hosts."""
+        """Send an event when hosts have changed; the browser then requests the changed hosts."""
 
         async def count() -> str:
             return str(self._changes.count)
@@ -212,7 +212,7 @@ class HeatPages(PageGroup):
         return self._updates.stream(request, count)
 
     async def data(self, request: Request) -> Response:
-        """Return all hosts for the heat map, or only the changes since the state that the browser names."""
+        """Return all hosts for the heat map, or only the changes since the browser's last request."""
         clock, parameters = self._context.clock, request.query_params
         began = clock.monotonic()
         try:
@@ -226,7 +226,7 @@ class HeatPages(PageGroup):
         since = parameters.get("since", "")
         if parameters.get("layout") == str(fleet.layout) and since.isascii() and since.isdigit():
             changed = changed_columns(fleet, int(since[:18]), flavor)
-            self._updates.interval.add(clock.monotonic() - began)  # with placement's time
+            self._updates.interval.add(clock.monotonic() - began)  # including the time of placement's answer
             return _json(changed)
         return _json(columns(fleet, flavor))
 

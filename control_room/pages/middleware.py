@@ -1,4 +1,4 @@
-"""Access to the pages: sign-in, and the limits, session, authorisation and headers of each request."""
+"""Checks every request to the pages: sign-in, limits, session, authorisation; and sets response headers."""
 
 import ipaddress
 import logging
@@ -47,14 +47,14 @@ _ADDRESSES = 10_000
 
 
 class RunningRequests:
-    """Requests that are being answered, counted by session, user and address."""
+    """Counts the requests that are being answered, by session, user and address."""
 
     def __init__(self) -> None:
         self._counts: Counter[Hashable] = Counter()
 
     @contextmanager
     def count(self, session: str, user: Hashable, address: str) -> Iterator[None]:
-        """Count a request for the time of the block; raise PageRefused if that exceeds a limit."""
+        """Count a request while the block runs; raise PageRefused if there are too many."""
         limits: Mapping[Hashable, tuple[int, str]] = {
             ("session", session): (OF_A_SESSION, "this session"),
             ("user", user): (OF_A_USER if user else IN_ALL, "this user"),
@@ -76,13 +76,15 @@ class RunningRequests:
 
 
 class SignInFailures:
-    """Failed sign-ins by address. After a few, each failure doubles the pause until the next attempt.
+    """Counts failed sign-ins by address. After a few, each failure doubles the pause until the next attempt.
 
     A successful sign-in resets nothing: otherwise one token would permit guessing others without a pause.
     """
 
     def __init__(self) -> None:
-        self._failures: OrderedDict[str, tuple[int, float]] = OrderedDict()  # number, time of the last one
+        self._failures: OrderedDict[str, tuple[int, float]] = (
+            OrderedDict()
+        )  # number, time of the last failure
 
     def pause(self, address: str, now: float) -> float:
         """Return the seconds until this address may try to sign in again."""
@@ -93,7 +95,7 @@ class SignInFailures:
         return max(0.0, last + pause - now)
 
     def failed(self, address: str, now: float) -> int:
-        """Count a failed sign-in; return how many this address has."""
+        """Count a failed sign-in; return how many failures this address has."""
         key = network_of(address)
         count, last = self._failures.pop(key, (0, now))
         count = count + 1 if now - last < EXPIRY else 1
@@ -104,7 +106,7 @@ class SignInFailures:
 
 
 def network_of(address: str) -> str:
-    """Return an IPv4 address as it is, and of an IPv6 address its /64: one client has all of that."""
+    """Return an IPv4 address unchanged, and the /64 network of an IPv6 address, which one client owns."""
     try:
         found = ipaddress.ip_address(address)
     except ValueError:
@@ -210,7 +212,7 @@ class AccessMiddleware:
         return from_our_page(headers)
 
     def _is_allowed_name(self, host: str) -> bool:
-        """Return whether the request's host name is allowed, so that no foreign site reads pages."""
+        """Return whether the request names an allowed host, which prevents DNS rebinding by other sites."""
         name = host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host
         if name in ("localhost", *self._context.access.names):
             return True

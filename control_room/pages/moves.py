@@ -1,4 +1,4 @@
-"""Moves and drained hosts: their progress, and the operations on them."""
+"""Pages about moves and drained hosts, with their progress and operations."""
 
 import asyncio
 import logging
@@ -24,15 +24,15 @@ from control_room.pages.frame import PageUpdates
 from control_room.queries import Drains, Queries, query
 from control_room.shared_data import TIMES, SharedData
 
-DRAIN = "drain"  # the cause that `berth drain` closes hosts for
-MOST = 40  # hosts that are examined
+DRAIN = "drain"  # the cause for which `berth drain` disables hosts
+MOST = 40  # drained hosts that are queried
 PRESENT: tuple[InstanceStatus, ...] = ("building", "swapping", "active", "moving", "verifying", "deleting")
 
 
 @dataclass(frozen=True)
 class DrainsFound:
     drains: tuple[DrainShown, ...] = ()
-    unseen: int = 0  # more hosts, which are not examined
+    unseen: int = 0  # further hosts, which are not queried
     problem: str = ""
 
 
@@ -88,8 +88,8 @@ def _name(root: Provider) -> str:
 log = logging.getLogger(__name__)
 
 SECONDS = 1.0
-DRAIN_SECONDS = 2.0  # that the drained hosts are used
-RUNNING = 100  # shown
+DRAIN_SECONDS = 2.0  # seconds that data about drained hosts are used
+RUNNING = 100  # moves in progress that are shown
 ENDED = 50
 STEERINGS = ("confirm", "revert", "abort", "force")
 

@@ -1,4 +1,4 @@
-"""Now: the state of the cloud, sent again every two seconds while the page is open."""
+"""The first page: the state of the cloud, updated every two seconds while the page is open."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -15,9 +15,9 @@ from control_room.queries import CloudStatus
 from control_room.shared_data import SharedData, UpdateInterval
 
 SECONDS = 2.0
-SOONEST = 0.17  # seconds between two updates: people do not read more when builds end all the time
-CAUSES = 8  # shown
-SHARE = 0.01  # of a processor that it may take while builds end all the time
+SOONEST = 0.17  # least seconds between updates while builds end: people cannot read faster
+CAUSES = 8  # causes of failures that are shown
+SHARE = 0.01  # share of a processor that updates may take while builds end all the time
 
 
 class NowPages(PageGroup):

@@ -1,4 +1,4 @@
-"""What-if questions: whether a request would fit now, where, how many more; nothing is claimed."""
+"""Pages for what-if questions and capacity plans: what would fit now, and where. Nothing is claimed."""
 
 import asyncio
 import threading
@@ -74,8 +74,8 @@ def shown_answer(answer: WhatIfAnswered, scores: Scores) -> DecisionShown:
     return shown(answer.decision, scores, answer.placed[0].root if answer.placed else "")
 
 
-SECONDS = 3600.0  # that an answer is shown as it was computed
-HOSTS_SECONDS = 5.0  # that placement's hosts are used
+SECONDS = 3600.0  # that an answer is shown without computing it again
+HOSTS_SECONDS = 5.0  # that hosts read from placement are used
 LONGEST = 30.0  # seconds that a plan may take
 USUAL = "3 x VCPU:2,MEMORY_MB:4096,DISK_GB:20\n1 x VCPU:8,MEMORY_MB:16384,DISK_GB:80"
 _FIELDS = ("mix", "add", "without", "zone", "cell")
@@ -89,7 +89,7 @@ class PlanResult:
 
 @dataclass(frozen=True)
 class _PlanQuery:
-    """A capacity plan as a query string, with its reader (a visitor or a client address)."""
+    """A capacity plan as a query string, and the client that requested it."""
 
     text: str
     reader: Hashable = field(compare=False)
@@ -125,7 +125,7 @@ class CapacityPages(PageGroup):
         )
 
     async def events(self, request: Request) -> Response:
-        """Send the result of a capacity plan that was not ready when its page was loaded."""
+        """Send the result of a capacity plan to an open page as soon as it is computed."""
 
         async def part() -> str:
             return self._part(await self._plans.get(_query(request)), "")
@@ -167,7 +167,7 @@ class CapacityPages(PageGroup):
             except TimeoutError:
                 raise InvalidPlan(f"this plan takes longer than {LONGEST:g} s: plan with less") from None
             finally:
-                stop.set()  # or the thread continues after a cancellation
+                stop.set()  # otherwise the thread would continue after a cancellation
 
 
 def _fields(request: Request) -> dict[str, str]:

@@ -1,1 +1,1 @@
-"""Pure decisions of the bridge to Nova: translation of requests, and comparison of hosts."""
+"""The bridge's decisions without I/O: translation of Nova's requests, and comparison of hosts."""

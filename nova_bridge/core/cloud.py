@@ -1,4 +1,4 @@
-"""Nova's cells, compute hosts and aggregates, as read from its databases."""
+"""Data about Nova's cells, compute hosts and aggregates, read from Nova's databases."""
 
 import re
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ _WORD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,63}")
 
 @dataclass(frozen=True)
 class NovaCell:
-    """A cell of Nova; `word` is its name at berth, where names have no spaces or dots."""
+    """A cell of Nova; `word` is its name in berth, where names have no spaces or dots."""
 
     uuid: str
     name: str
@@ -25,7 +25,7 @@ class NovaCell:
 
 @dataclass(frozen=True)
 class NovaHost:
-    """A compute node of Nova: its provider is the root of a tree in placement."""
+    """A compute node of Nova; its resource provider is the root of a tree in placement."""
 
     root: str
     host: str  # of its service
@@ -49,7 +49,7 @@ class MirroredAggregate:
 
 @dataclass(frozen=True)
 class NovaCloud:
-    """Everything that the bridge knows about Nova, at one moment."""
+    """Nova's cells, compute nodes and aggregates, as the bridge last read them from Nova's databases."""
 
     cells: Mapping[str, NovaCell] = field(default_factory=dict)  # by uuid
     hosts: Mapping[str, NovaHost] = field(default_factory=dict)  # by root
@@ -58,7 +58,7 @@ class NovaCloud:
 
     @cached_property
     def words(self) -> frozenset[str]:
-        """Return the names of the cells at berth."""
+        """Return the names that Nova's cells have in berth."""
         return frozenset(cell.word for cell in self.cells.values())
 
     @cached_property
@@ -67,7 +67,7 @@ class NovaCloud:
 
     @cached_property
     def zone_of(self) -> Mapping[str, str]:
-        """Return the availability zone of each service host that an aggregate puts into one."""
+        """Return the availability zone of each service host that is in an aggregate with a zone."""
         return {
             host: aggregate.zone
             for aggregate in self.aggregates.values()
@@ -84,7 +84,7 @@ class NovaCloud:
         return {key: tuple(hosts) for key, hosts in found.items()}
 
     def of_host(self, name: str) -> tuple[NovaHost, ...]:
-        """Return the compute nodes of a service host; its name is compared as Nova does, without case."""
+        """Return the compute nodes of the service host of this name, compared without case, as Nova does."""
         return self._by_name.get(("host", name.lower()), ())
 
     def of_node(self, name: str) -> tuple[NovaHost, ...]:
@@ -92,5 +92,5 @@ class NovaCloud:
 
     @cached_property
     def least_version(self) -> int:
-        """Return the lowest version of all compute services; 0 without any."""
+        """Return the lowest version among all nova-compute services, or 0 if there are none."""
         return min((host.version for host in self.hosts.values()), default=0)

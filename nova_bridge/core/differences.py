@@ -1,4 +1,4 @@
-"""Compares Nova's hosts and aggregates with berth's, and returns the edits that make berth equal."""
+"""Compares Nova's cells, hosts and aggregates with berth's records, and returns the edits for berth."""
 
 from collections.abc import Iterable, Iterator, Mapping
 
@@ -12,7 +12,7 @@ MIRRORED = "berth:mirrored_from"  # key of an aggregate's metadata; the value is
 
 
 def cell_edits(cloud: NovaCloud, registered: Iterable[RegisteredCell]) -> Iterator[RegisterCell]:
-    """Yield the registrations of Nova's cells that berth lacks, or has in another state."""
+    """Yield an edit for each of Nova's cells that berth lacks, or that is enabled on one side only."""
     known = {cell.name: cell for cell in registered}
     for cell in cloud.cells.values():
         at_berth = known.get(cell.word)
@@ -21,7 +21,7 @@ def cell_edits(cloud: NovaCloud, registered: Iterable[RegisteredCell]) -> Iterat
 
 
 def owner_edits(cloud: NovaCloud, providers: Mapping[str, Provider]) -> Iterator[OwnerEditRequested]:
-    """Yield the assignments of compute nodes to their cells and host names, for existing providers."""
+    """Yield the edits that set cell, agent and host name of the providers of Nova's compute nodes."""
     for host in cloud.hosts.values():
         provider, word = providers.get(host.root), cloud.cells[host.cell].word
         if provider is not None and (provider.cell, provider.agent, provider.host) != (
@@ -35,9 +35,9 @@ def owner_edits(cloud: NovaCloud, providers: Mapping[str, Provider]) -> Iterator
 def aggregate_edits(
     cloud: NovaCloud, at_berth: Mapping[str, Aggregate], providers: Mapping[str, Provider]
 ) -> Iterator[AggregateEdit]:
-    """Yield the edits of aggregates: names, metadata and hosts.
+    """Yield the edits that make berth's aggregates equal to Nova's: names, metadata and hosts.
 
-    Aggregates of berth's operators stay. Nova has checked that no zone changes under instances.
+    Aggregates of berth's operators stay. Nova has checked that no host with instances changes its zone.
     """
     for aggregate in cloud.aggregates.values():
         known = at_berth.get(aggregate.uuid)

@@ -1,4 +1,4 @@
-"""Nova's versioned objects as JSON: `plain` reads them, `versioned` writes them."""
+"""Converts Nova's versioned objects from and to JSON: `plain` reads them, `versioned` writes them."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,7 +7,7 @@ DATA, NAME = "nova_object.data", "nova_object.name"
 
 
 def plain(primitive: Any) -> Any:
-    """Return a primitive with each versioned object replaced by its fields; unset fields are absent."""
+    """Return JSON with each versioned object of Nova replaced by its fields; unset fields are omitted."""
     match primitive:
         case {"nova_object.data": data}:
             return {key: plain(value) for key, value in data.items()}
@@ -19,7 +19,7 @@ def plain(primitive: Any) -> Any:
 
 
 def versioned(name: str, version: str, fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a versioned object of Nova as its RPC sends it, with all of the fields changed."""
+    """Return a versioned object as Nova's RPC encodes it, with every field marked as changed."""
     return {
         NAME: name,
         "nova_object.namespace": "nova",

@@ -1,4 +1,4 @@
-"""Nova's RequestSpec: the fields that a scheduler reads, decoded from an RPC or a notification."""
+"""Decodes Nova's RequestSpec, with the fields that a scheduler reads, from an RPC or a notification."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -36,12 +36,12 @@ class NovaCellMapping(NovaObject, frozen=True, kw_only=True):
 
 
 class RequestedDestination(NovaObject, frozen=True, kw_only=True):
-    """Where a move or a boot with a named host must go."""
+    """The host, node, cell or aggregates to which a move or a boot is restricted."""
 
     host: str | None = None
     node: str | None = None
     cell: NovaCellMapping | None = None
-    aggregates: list[str] | None = None  # one of each element, which separates alternatives by commas
+    aggregates: list[str] | None = None  # one aggregate of each element, a list separated by commas
     forbidden_aggregates: list[str] | None = None
     allow_cross_cell_move: bool = False
 
@@ -66,7 +66,7 @@ class NovaGroup(NovaObject, frozen=True, kw_only=True):
 
 
 class RequestedGroup(NovaObject, frozen=True, kw_only=True):
-    """The resources of a port or an accelerator."""
+    """The resources and traits that a port or an accelerator requires."""
 
     use_same_provider: bool = True
     resources: dict[str, int] = field(default_factory=dict)
@@ -95,7 +95,7 @@ class PciRequests(NovaObject, frozen=True, kw_only=True):
 
 
 class RequestSpec(NovaObject, frozen=True, kw_only=True):
-    """A request of Nova for a host."""
+    """A request of Nova for hosts, with the fields that a scheduler reads."""
 
     flavor: NovaFlavor
     image: NovaImage | None = None
@@ -118,7 +118,7 @@ class RequestSpec(NovaObject, frozen=True, kw_only=True):
     is_bfv: bool = False
 
     def hint(self, name: str) -> tuple[str, ...]:
-        """Return the values of a scheduler hint, which old clients sent as a plain text."""
+        """Return the values of a scheduler hint, also if an old client sent a single text."""
         value = (self.scheduler_hints or {}).get(name) or []
         return (value,) if isinstance(value, str) else tuple(value)
 
@@ -128,7 +128,7 @@ class RequestSpec(NovaObject, frozen=True, kw_only=True):
 
 
 class MalformedSpec(ValueError):
-    """The request of Nova does not have the form of a RequestSpec; the text names the field."""
+    """Error: a request of Nova does not have the form of a RequestSpec; the text names the field."""
 
 
 def decoded(primitive: Any) -> RequestSpec:
@@ -140,7 +140,7 @@ def decoded(primitive: Any) -> RequestSpec:
 
 
 def from_legacy(request_spec: Mapping[str, Any], filter_properties: Mapping[str, Any]) -> RequestSpec:
-    """Return the RequestSpec of the two dictionaries that version 4.0 of the RPC has."""
+    """Return a RequestSpec made from the two dictionaries that version 4.0 of the RPC sends."""
     instance, found = plain(request_spec.get("instance_properties") or {}), plain(filter_properties)
     image = plain(request_spec.get("image") or {})
     group = None

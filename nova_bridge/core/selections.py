@@ -1,4 +1,4 @@
-"""The answer to `select_destinations`: Selection objects of claimed hosts and alternates."""
+"""Makes the answer to Nova's RPC `select_destinations`: Selections of claimed hosts and alternates."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -9,16 +9,16 @@ from bus.messages import BuildPlaced, Selection
 from nova_bridge.core.cloud import NovaCloud
 from nova_bridge.core.objects import versioned
 
-MICROVERSION = "1.36"  # of the allocation requests in selections: with mappings
+MICROVERSION = "1.36"  # microversion of allocation requests in Selections, which has mappings
 _NO_LIMITS = {"numa_topology": None, "vcpu": None, "disk_gb": None, "memory_mb": None}
 
 
 def selections(
     placed: Sequence[BuildPlaced], suffixes: Sequence[str], cloud: NovaCloud, default_zone: str
 ) -> list[list[dict[str, Any]]]:
-    """Return a list for each instance: the claimed host, then the alternates in its cell.
+    """Return a list of Selections for each instance: first the claimed host, then alternates in its cell.
 
-    `suffixes` are those of the request's groups, whose providers Nova reads for ports and accelerators.
+    `suffixes`: names of the request's groups; Nova reads the providers of ports and accelerators by them.
     """
     return [
         [
@@ -31,7 +31,7 @@ def selections(
 
 
 def plain_selections(placed: Sequence[BuildPlaced], cloud: NovaCloud) -> list[dict[str, Any]]:
-    """Return the hosts as callers before version 4.5 of the RPC read them."""
+    """Return the chosen hosts in the format for callers before version 4.5 of the RPC."""
     return [
         {
             "host": cloud.hosts[build.chosen.root].host,
@@ -43,7 +43,7 @@ def plain_selections(placed: Sequence[BuildPlaced], cloud: NovaCloud) -> list[di
 
 
 def present_host(root: str, cloud: NovaCloud, default_zone: str) -> dict[str, Any]:
-    """Return the Selection of a host without a claim, for a rebuild."""
+    """Return the Selection of the instance's present host, without a claim, for a rebuild."""
     return _selection_of(root, None, cloud, default_zone)
 
 

@@ -15,23 +15,23 @@ from nova_bridge.core.cloud import NovaCloud, NovaHost
 from nova_bridge.core.request_spec import RequestedDestination, RequestSpec
 
 OWNER_NOVA = "OWNER_NOVA"
-OWNER_SINCE = 73  # version of compute services that set the trait
+OWNER_SINCE = 73  # version from which nova-compute sets the trait
 _POLICIES: tuple[GroupPolicy, ...] = ("affinity", "anti-affinity", "soft-affinity", "soft-anti-affinity")
 # Extra specs that Nova translates into resource groups itself.
 _IN_GROUPS = ("accel:device_profile", "pci_passthrough:alias")
 
 
 class CannotJudge(Exception):
-    """Placement's data cannot decide this request: another scheduler must, or it is refused."""
+    """Error: placement's data cannot decide this request; nova-scheduler must, or the request is refused."""
 
 
 class NoSuchDestination(ValueError):
-    """The request names a host, node, cell or zone that does not exist."""
+    """Error: the request names a host, node, cell or zone that does not exist."""
 
 
 @dataclass(frozen=True)
 class BridgeOptions:
-    """Settings of the bridge that change decisions."""
+    """The settings of the bridge to Nova that change its answers."""
 
     alternates: int = 2  # Nova's [scheduler]max_attempts minus 1
     default_zone: str = "nova"
@@ -40,7 +40,7 @@ class BridgeOptions:
 
 @dataclass(frozen=True)
 class Translated:
-    """A query for hosts, and the server group that must exist before it is sent."""
+    """A query for hosts, and the server group that must be created before the query is sent."""
 
     question: HostsAsked
     group: MakeGroup | None = None
@@ -56,7 +56,7 @@ def translated(
     user: str = "",
     wants_alternates: bool = False,
 ) -> Translated:
-    """Return the query for a RequestSpec. Raise CannotJudge or NoSuchDestination if it has none."""
+    """Return the query for a RequestSpec; raise CannotJudge or NoSuchDestination if there is none."""
     if why := unjudged(spec, options):
         raise CannotJudge(why)
     place = _destination(spec, cloud)
@@ -90,7 +90,7 @@ def translated(
 
 
 def unjudged(spec: RequestSpec, options: BridgeOptions) -> str:
-    """Return why placement's data cannot decide about a request, or an empty text (docs/nova.md)."""
+    """Return why berth cannot decide a request from placement's data, or an empty text (docs/nova.md)."""
     if spec.numa_topology is not None and not spec.is_rebuild:
         return "its NUMA topology, pinned CPUs or page size: placement has no NUMA cells of Nova's hosts"
     in_placement = {
@@ -133,7 +133,7 @@ def _destination(spec: RequestSpec, cloud: NovaCloud) -> _Place:
 
 
 def _named(host: str, node: str, cloud: NovaCloud) -> str:
-    """Return the one root of a host and node, or the host's name if it has several nodes."""
+    """Return the root provider of a named host or node, or the host's name if the host has several nodes."""
     if not host and not node:
         return ""
     found: Iterable[NovaHost] = cloud.of_node(node) if node else cloud.of_host(host)
@@ -215,7 +215,7 @@ def _text(value: object) -> str:
 
 
 def _groups(spec: RequestSpec) -> Iterable[ResourceGroup]:
-    """Yield the groups of ports and accelerators; each has the id of its requester as its suffix."""
+    """Yield the resource groups of ports and accelerators; the suffix of each is the id of its requester."""
     for number, group in enumerate(spec.requested_resources or (), 1):
         resources = {name: amount for name, amount in group.resources.items() if amount}
         yield ResourceGroup(
