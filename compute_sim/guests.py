@@ -265,7 +265,7 @@ class AgentJobs:
 
 
 class PowerSupply:
-    """The simulated power supply of an agent's hosts: it fails after some orders, and later returns."""
+    """The simulated power supply of an agent's hosts: it fails after some orders, then works again."""
 
     def __init__(self, agent: str, crashes: CrashPlan, jobs: AgentJobs) -> None:
         self.on = True

@@ -223,7 +223,7 @@ TIMEOUT = 15.0  # longer than a claim may take to be answered
 
 
 class PendingChoice(msgspec.Struct, eq=False, gc=False):
-    """A chosen host until placement's index shows its claim."""
+    """A choice of a host whose claim placement's index does not show yet."""
 
     allocations: Allocations
     cell: str

@@ -167,7 +167,7 @@ class _Handlers:
         await self.api.provision(call.ident, target, more, call.id)
 
     async def fault(self, call: SimRequest) -> None:
-        """Handle {"work": "clean", "fault": "step"}: let the node's next work of this type fail."""
+        """Handle a request such as {"work": "clean", "fault": "step"}: plan this failure of the node."""
         body = await call.fields()
         work, fault = body.get("work"), body.get("fault")
         if work not in KINDS or fault not in (*FAULTS, None):
@@ -176,14 +176,14 @@ class _Handlers:
         self._conductor.plan_fault(self._conductor.find(call.ident), work, fault)
 
     async def bmc(self, call: SimRequest) -> None:
-        """Handle {"says": "unreachable"}: let the node's BMC report this; null: the recorded state."""
+        """Handle a request such as {"says": "unreachable"}: let the node's BMC report this state."""
         bmc = (await call.fields()).get("says")
         if bmc not in (*BMC, None):
             raise ApiRefusal(400, f"says is one of {', '.join(BMC)} or null")
         self._power.tamper(self._conductor.find(call.ident), bmc)
 
     async def storm(self, call: SimRequest) -> Json:
-        """Handle {"target": "provide", "count": 5000}: start this transition on `count` nodes together."""
+        """Handle a request such as {"target": "provide", "count": 5000}: change so many nodes together."""
         body = await call.fields()
         target, count = text_of(body, "target"), body.get("count")
         if not isinstance(count, int) or count < 1:

@@ -73,7 +73,7 @@ def fitting(
 def admitted_for_good(
     alternative: Alternative, search: CandidateSearch, position: int, now: HostsNow, policy: ChoicePolicy
 ) -> bool:
-    """Return whether all filters accept a host, apart from filters whose rejection passes within seconds."""
+    """Return whether all filters accept a host; a rejection that passes within seconds is ignored."""
     facts, rules = now.facts(search, position), policy.rules_for(alternative)
     return all(rule.passes or rule.refuses(facts, alternative) is None for rule in rules)
 

@@ -149,7 +149,7 @@ class ChangedHosts:
             self._forgotten, _ = self._recent.popleft()
 
     def since(self, mark: int) -> list[Root] | None:
-        """Return the hosts that changed after a mark, or None if the mark is too old."""
+        """Return the hosts that changed after `mark` (a number of changes), or None if it is too old."""
         if mark < self._forgotten:
             return None
         return [root for _, root in takewhile(lambda change: change[0] > mark, reversed(self._recent))]

@@ -259,7 +259,7 @@ class WaitingMoves:
         return [self._result(course) for course in courses]
 
     async def recheck(self, waiting: Sequence[ParkedRequest]) -> Sequence[tuple[ParkedRequest, Evaluated]]:
-        """Look up again the instances of the next waiting moves; repeated calls go through all in turn."""
+        """Look up the instances of some waiting moves again; repeated calls go through all moves."""
         new = [entry for entry in waiting if entry.request not in self._looked_at]
         if len(new) <= LOOKED_AT:
             self._looked_at.difference_update(entry.request for entry in waiting)

@@ -298,7 +298,7 @@ class Cancelling:
         return fenced
 
     async def _remove_request(self, found: FoundParked, removed: set[Id]) -> None:
-        """Delete a waiting request, or some builds of it; another scheduler that owns it reads the change."""
+        """Delete a waiting request or some builds of it; its owner reads the change from the database."""
         store, entry, left = self._store, found.parked, None
         ours = found.owner in (store.name, "")
         async with store.database.write() as tx:
