@@ -6,15 +6,8 @@ from berth.settings import BadSetting, Settings
 from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.worker import Worker
-from nova_bridge import (
-    BridgeOptions,
-    FollowedNova,
-    NovaDatabases,
-    NovaInspection,
-    RpcAddress,
-    address_of,
-    nova_bridge,
-)
+from nova_bridge import BridgeOptions, FollowedNova, NovaDatabases, RpcAddress, address_of, nova_bridge
+from nova_bridge.inspection import NovaInspection
 
 
 def check(settings: Settings, refuse: Callable[[str, str], None]) -> None:

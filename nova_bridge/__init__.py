@@ -3,15 +3,6 @@
 from bus.rabbit.oslo import RpcAddress
 from nova_bridge.core.translation import BridgeOptions
 from nova_bridge.databases import NovaDatabases, address_of
-from nova_bridge.inspection import NovaInspection
 from nova_bridge.worker import FollowedNova, nova_bridge
 
-__all__ = [
-    "BridgeOptions",
-    "FollowedNova",
-    "NovaDatabases",
-    "NovaInspection",
-    "RpcAddress",
-    "address_of",
-    "nova_bridge",
-]
+__all__ = ["BridgeOptions", "FollowedNova", "NovaDatabases", "RpcAddress", "address_of", "nova_bridge"]

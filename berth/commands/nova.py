@@ -1,4 +1,4 @@
-"""`berth nova`: a running Nova."""
+"""`berth nova`: a Nova that berth serves or observes."""
 
 from berth.commands.nova_check import checks
 from berth.commands.options import Commands

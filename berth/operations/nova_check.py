@@ -10,8 +10,8 @@ from berth.takeover.placement_judgement import doubled, orphans, unallocated
 from bus.clock import Clock
 from bus.errors import Unavailable
 from bus.rabbit.oslo_topic import observe
-from nova_bridge import NovaInspection
 from nova_bridge.core.facts import NovaFacts
+from nova_bridge.inspection import NovaInspection
 
 CONFIRMED = 2000  # suspects that are read again; more are not explained by requests in progress
 
