@@ -17,7 +17,7 @@ from bus.sql import migrations
 Upgrade = Callable[[Connection, Path, list[str]], str]  # gives the oldest migration that code must know
 Statements = list[tuple[str, Any]]  # statements, and their parameters
 
-PACKAGES = ("placement_worker", "cell_conductor", "scheduler_worker")
+PACKAGES = ("placement_worker", "cell_conductor", "scheduler_worker", "nova_bridge")
 BY_ALEMBIC: Upgrade = migrations._upgrade
 _MIGRATIONS = {Path(__file__).parents[2] / package / "migrations" for package in PACKAGES}
 
