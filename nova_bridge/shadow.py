@@ -47,6 +47,7 @@ AT_ONCE = 16  # decisions
 PRUNE_SECONDS = 3600.0
 PRUNE_PAGE = 1000
 DAY = 86400.0
+SKEW_SECONDS = 60.0  # by which clocks of Nova's hosts may differ
 MOST_OF_INSTANCE = 50  # requests of one instance that are shown
 
 NOTIFICATIONS = Counter(
@@ -102,8 +103,9 @@ class Shadow:
         now = self._clock.now()
         if question.instance:
             return await self._of_instance(question, now)
-        requests = [each async for each in shadow_store.requests_between(self._database, question.since, now)]
-        outcomes = [each async for each in shadow_store.outcomes_between(self._database, question.since, now)]
+        requests = [each async for each in shadow_store.requests_since(self._database, question.since)]
+        since = question.since - SKEW_SECONDS
+        outcomes = [each async for each in shadow_store.outcomes_since(self._database, since)]
         cloud = self._mirror.cloud
         hosts = {shown_host(cloud, host.host, host.node) for host in cloud.hosts.values()}
         return await asyncio.to_thread(

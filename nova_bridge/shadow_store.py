@@ -37,7 +37,7 @@ _ASKED = sql("""
 _REQUEST = """id, request, instance, at, operation, project, flavor, instances, hosts, reason, code,
     undecided, seconds, lag, searched"""
 _OUTCOME = "id, request, instance, at, event, operation, host, cause, reason"
-_PAGED = "(at > :at OR (at = :at AND id > :after)) AND at <= :until ORDER BY at, id LIMIT :most"
+_PAGED = "(at > :at OR (at = :at AND id > :after)) ORDER BY at, id LIMIT :most"
 _REQUESTS = sql(f"SELECT {_REQUEST} FROM observed_requests WHERE {_PAGED}")
 _OUTCOMES = sql(f"SELECT {_OUTCOME} FROM nova_outcomes WHERE {_PAGED}")
 _OF_INSTANCE = sql(f"""
@@ -103,13 +103,13 @@ async def observed_keys(tx: Transaction, keys: Collection[tuple[str, str]]) -> s
     return {(row["request"], row["instance"]) for row in await _ASKED(tx, list(keys))} if keys else set()
 
 
-async def requests_between(database: Database, since: float, until: float) -> AsyncIterator[DecidedRequest]:
-    async for row in _pages(database, _REQUESTS, since, until):
+async def requests_since(database: Database, since: float) -> AsyncIterator[DecidedRequest]:
+    async for row in _pages(database, _REQUESTS, since):
         yield _request(row)
 
 
-async def outcomes_between(database: Database, since: float, until: float) -> AsyncIterator[NovaOutcome]:
-    async for row in _pages(database, _OUTCOMES, since, until):
+async def outcomes_since(database: Database, since: float) -> AsyncIterator[NovaOutcome]:
+    async for row in _pages(database, _OUTCOMES, since):
         yield _outcome(row)
 
 
@@ -128,11 +128,11 @@ async def prune(tx: Transaction, before: float, limit: int) -> int:
     return max(len(requests), len(await _PRUNE_OUTCOMES(tx, before=before, most=limit)))
 
 
-async def _pages(database: Database, statement: Statement, since: float, until: float) -> AsyncIterator[Any]:
+async def _pages(database: Database, statement: Statement, since: float) -> AsyncIterator[Any]:
     at, after = since, ""
     while True:
         async with database.read() as tx:
-            rows = await statement(tx, at=at, after=after, until=until, most=PAGE)
+            rows = await statement(tx, at=at, after=after, most=PAGE)
         for row in rows:
             yield row
         if len(rows) < PAGE:
