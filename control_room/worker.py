@@ -125,6 +125,7 @@ ASKS = (
     topics.FIND_INSTANCES,
     topics.FIND_MOVES,
     topics.ALLOCATIONS,
+    topics.NOVA_REPORT,
 )
 
 COMMANDS: frozenset[type[Message]] = frozenset({BuildCancelRequested, MoveRequested, MoveSteered})

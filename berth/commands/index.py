@@ -39,7 +39,8 @@ _MODULES = {
         "completion": "descriptions", "dead": "dead",
     },
     "Other systems": {
-        "import": "importing", "adopt": "importing", "ironic": "ironic", "openstack": "openstack",
+        "import": "importing", "adopt": "importing", "ironic": "ironic", "nova": "nova",
+        "openstack": "openstack",
     },
 }  # fmt: skip
 _GROUPS = {  # their descriptions
@@ -68,6 +69,7 @@ _GROUPS = {  # their descriptions
     "dead": "Messages that no worker could handle, each with its reason.",
     "import": "Import the data of another service.",
     "openstack": "The Placement API in the catalogue of an OpenStack cloud (docs/keystone.md).",
+    "nova": "A running Nova beside berth (docs/nova.md).",
     "ironic": ("Ironic: differences from placement, nodes of any Ironic, and a simulated Ironic."),
 }
 

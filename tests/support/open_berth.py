@@ -1,5 +1,6 @@
 """A berth with a control room on a free loopback port, and the addresses of its pages, for browser tests."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -22,6 +23,7 @@ from bus.moves import MoveProgress, MoveRequested
 from bus.queries import FindWaiting
 from bus.resources import FindProviders
 from tests.support.envelopes import a_letter
+from tests.support.shadow_reports import SHADOWED, a_shadow_worker
 from tests.support.waiting import in_time, until
 
 
@@ -89,9 +91,14 @@ async def an_open_berth(directory: Path, **settings: Any) -> AsyncIterator[OpenB
     made = with_a_room(
         Settings().having(state_dir=str(directory), control_room_http="127.0.0.1:0", **settings)
     )
-    async with embedded(made) as house:
+    async with embedded(made) as house, asyncio.TaskGroup() as group:
         await ready(house.bus, made)
-        yield OpenBerth(room_url(made), house.bus, made)
+        stopping = asyncio.Event()
+        group.create_task(house.bus.serve(a_shadow_worker(), stopping))
+        try:
+            yield OpenBerth(room_url(made), house.bus, made, {"shadowed": SHADOWED})
+        finally:
+            stopping.set()
 
 
 async def lived_in(berth: OpenBerth) -> None:
@@ -147,6 +154,8 @@ PAGES = {
     "build-again": "/builds/{build}?then=again",
     "build-today": "/builds/{build}?then=now",
     "build-refused": "/builds/{refused}",
+    "nova": "/nova?wait=1",
+    "nova-instance": "/nova/{shadowed}",
     "sign-in": "/login",
     "nowhere": "/nowhere",
 }
