@@ -22,7 +22,12 @@ from bus.shadow import FindNovaReport, NovaReportFound
 from bus.sql.database import Database
 from bus.worker import Worker, answers, every
 from nova_bridge import shadow_store
-from nova_bridge.core.notifications import NO_VALID_HOST, NovaNotification, Unreadable, notification_of
+from nova_bridge.core.notifications import (
+    NO_VALID_HOST,
+    NovaNotification,
+    UnreadableNotification,
+    notification_of,
+)
 from nova_bridge.core.observed_request import (
     check_decidable,
     independent,
@@ -239,14 +244,14 @@ def reason_of(decision: Decision) -> str:
     """Return the constraint that removed the last host, or what the decision's code means."""
     for removal in decision.removals:
         if not removal.left:
-            return f"{removal.constraint}: the last {removal.removed} of {decision.considered} hosts"
+            return f"{removal.constraint} removed the last {removal.removed} of {decision.considered} hosts"
     return CONSTRAINTS.get(decision.code) or ENDS.get(decision.code) or "no host was found"
 
 
 def _readable(body: bytes) -> NovaNotification | None:
     try:
         found = notification_of(body)
-    except Unreadable as problem:
+    except UnreadableNotification as problem:
         NOTIFICATIONS.labels("unreadable").inc()
         log.warning("skipped a message of Nova: %s", str(problem)[:500])
         return None

@@ -23,7 +23,7 @@ Most = Annotated[int, described("Requests of each kind that are listed.", min=0,
 
 
 @commands.command("report")
-async def report_command(cli: Cli, since: Since = "24h", most: Most = 20) -> None:
+async def report_command(cli: Cli, since: Since = "24h", most: Most = 20) -> int:
     """Compare the decisions of a running Nova's scheduler with berth's (shadow mode).
 
     `berth run nova-shadow` follows Nova and stores the decisions; nothing is claimed.
@@ -37,6 +37,7 @@ async def report_command(cli: Cli, since: Since = "24h", most: Most = 20) -> Non
         cli.value(found, "")
     else:
         _print(found, cli)
+    return 0
 
 
 def _print(found: NovaReportFound, cli: Cli) -> None:

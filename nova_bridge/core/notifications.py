@@ -44,26 +44,26 @@ class NovaNotification(msgspec.Struct, frozen=True, kw_only=True):
     spec: dict[str, Any] | None = None  # asked and refused: the RequestSpec's payload, as plain fields
 
 
-class Unreadable(ValueError):
+class UnreadableNotification(ValueError):
     """The message is no notification of Nova, or lacks a field; the text names it."""
 
 
 def notification_of(body: bytes) -> NovaNotification | None:
-    """Return the notification in a message, or None if it is about something else. Raise Unreadable."""
+    """Return the notification in a message, or None if it is about something else. Raise UnreadableNotification."""
     try:
         message = msgspec.json.decode(body)
         if isinstance(message, dict) and isinstance(message.get("oslo.message"), str):
             message = msgspec.json.decode(message["oslo.message"])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as problem:
-        raise Unreadable(f"no JSON: {problem}") from None
+        raise UnreadableNotification(f"no JSON: {problem}") from None
     if not isinstance(message, dict) or not isinstance(message.get("event_type"), str):
-        raise Unreadable("event_type: there is none")
+        raise UnreadableNotification("event_type: there is none")
     known = _EVENTS.get(message["event_type"])
     if known is None:
         return None
     payload = plain(message.get("payload"))
     if not isinstance(payload, dict):
-        raise Unreadable("payload: there is none")
+        raise UnreadableNotification("payload: there is none")
     return _read(message, payload, *known)
 
 
@@ -72,10 +72,10 @@ def _read(
 ) -> NovaNotification:
     id_ = message.get("message_id")
     if not isinstance(id_, str) or not id_:
-        raise Unreadable("message_id: there is none")
+        raise UnreadableNotification("message_id: there is none")
     instance = payload.get("uuid" if event == "used" else "instance_uuid")
     if not isinstance(instance, str) or not instance:
-        raise Unreadable("the payload names no instance")
+        raise UnreadableNotification("the payload names no instance")
     found: dict[str, Any] = {}
     if event == "used":
         found = _place(str(message.get("publisher_id") or ""), payload)
@@ -103,17 +103,17 @@ def _place(publisher: str, payload: Mapping[str, Any]) -> dict[str, str]:
     """Return the host that acted. After a failed build, the instance itself has no host any more."""
     host = publisher.partition(":")[2] or str(payload.get("host") or "")
     if not host:
-        raise Unreadable("publisher_id: there is no host")
+        raise UnreadableNotification("publisher_id: there is no host")
     return {"host": host, "node": str(payload.get("node") or "") if payload.get("host") == host else ""}
 
 
 def _seconds(at: object) -> float:
     found = _TIME.fullmatch(at) if isinstance(at, str) else None
     if found is None:
-        raise Unreadable(f"timestamp: {at!r} is no time")
+        raise UnreadableNotification(f"timestamp: {at!r} is no time")
     year, month, day, hour, minute, second = map(int, found.group(1, 2, 3, 4, 5, 6))
     try:
         whole = calendar.timegm((year, month, day, hour, minute, second))
     except ValueError:
-        raise Unreadable(f"timestamp: {at!r} is no time") from None
+        raise UnreadableNotification(f"timestamp: {at!r} is no time") from None
     return whole + float(found[7] or 0)

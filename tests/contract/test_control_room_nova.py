@@ -1,11 +1,19 @@
 """The page about Nova in the control room, and `berth nova report`."""
 
+from collections.abc import AsyncIterator
 
+import pytest
 
+from berth import wiring
+from berth.commands import nova as commands
+from berth.settings import BadSetting
+from bus.local import LocalBroker, LocalTransport
 from bus.shadow import FindNovaReport
 from bus.topics import NOVA_REPORT
 from control_room.core.nova import MOST_HOSTS, agreement, report_shown
 from nova_bridge.core.shadow_report import DecidedRequest, NovaOutcome, report
+from tests.support.buses import serving
+from tests.support.command_line import CommandLine
 from tests.support.ids import uid
 from tests.support.shadow_reports import SHADOWED, a_shadow_worker
 from tests.support.visited_room import a_visited_room
@@ -20,7 +28,7 @@ async def test_the_page_compares_both_schedulers() -> None:
     share = agreement(found)
     assert share is not None and f"{share:.0f} %" in page
     assert page.count(f"/nova/{SHADOWED}") == 1
-    assert "zone az9: the last 9 of 12 hosts" in page and "No valid host was found." in page
+    assert "zone az9 removed the last 9 of 12 hosts" in page and "No valid host was found." in page
     assert "berth cannot decide about its NUMA topology" in page
 
 
@@ -44,6 +52,33 @@ async def test_an_instance_shows_why_berth_decided_so() -> None:
         await room.page("/nova/nonsense", 404)
     assert "berth refused, Nova has a host" in page and "a host with free capacity in zone az9" in page
     assert "There is no such request" in unknown
+
+
+@pytest.fixture
+async def nova(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> AsyncIterator[CommandLine]:
+    broker = LocalBroker()
+    monkeypatch.setattr(wiring, "transport", lambda settings, name: LocalTransport(broker))
+    async with serving(lambda: LocalTransport(broker), a_shadow_worker()):
+        yield CommandLine("nova", commands, monkeypatch, capsys)
+
+
+async def test_the_command_prints_the_comparison(nova: CommandLine) -> None:
+    output = await nova("report", "--most", "3")
+    assert "60 requests" in output and "of 40 requests got the same hosts" in output
+    assert "zone az9 removed the last 9 of 12 hosts" in output
+    assert "not decided: 4 requests: berth cannot decide about its NUMA topology" in output
+
+
+async def test_the_command_prints_a_period_as_json(nova: CommandLine) -> None:
+    [found] = await nova.json("report", "--since", "5m", "--most", "0")
+    assert (found["requests"], found.get("listed", [])) == (10, [])
+
+
+async def test_a_period_that_is_no_time_is_refused(nova: CommandLine) -> None:
+    with pytest.raises(BadSetting, match="--since yesterday"):
+        await nova("report", "--since", "yesterday")
 
 
 def test_the_page_has_the_hosts_with_the_largest_differences() -> None:

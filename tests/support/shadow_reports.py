@@ -42,7 +42,7 @@ def rows(now: float) -> tuple[list[DecidedRequest], list[NovaOutcome]]:
             host = chosen if number % 4 else chance.choice(_HOSTS[:4])
             outcomes.append(NovaOutcome(event="used", at=at + 3, operation="boot", host=host, **known))
         elif number <= 46:
-            fields |= {"hosts": (), "reason": "zone az9: the last 9 of 12 hosts", "code": "zone"}
+            fields |= {"hosts": (), "reason": "zone az9 removed the last 9 of 12 hosts", "code": "zone"}
             outcomes.append(NovaOutcome(event="used", at=at + 3, operation="resize", host=chosen, **known))
         elif number <= 52:
             failure = {"cause": "NoValidHost", "reason": "No valid host was found."}

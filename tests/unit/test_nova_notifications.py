@@ -8,7 +8,7 @@ from msgspec import structs
 
 from bus.messages import BuildRequested
 from nova_bridge.core.cloud import NovaCloud
-from nova_bridge.core.notifications import NovaNotification, Unreadable, notification_of
+from nova_bridge.core.notifications import NovaNotification, UnreadableNotification, notification_of
 from nova_bridge.core.observed_request import (
     check_decidable,
     independent,
@@ -109,7 +109,7 @@ def test_notifications_about_other_subjects_are_ignored(event: str) -> None:
     ],
 )
 def test_an_unreadable_message_is_named(body: bytes, names: str) -> None:
-    with pytest.raises(Unreadable, match=names):
+    with pytest.raises(UnreadableNotification, match=names):
         notification_of(body)
 
 
