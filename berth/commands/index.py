@@ -69,7 +69,7 @@ _GROUPS = {  # their descriptions
     "dead": "Messages that no worker could handle, each with its reason.",
     "import": "Import the data of another service.",
     "openstack": "The Placement API in the catalogue of an OpenStack cloud (docs/keystone.md).",
-    "nova": "A running Nova beside berth (docs/nova.md).",
+    "nova": "A Nova that berth serves or observes (docs/nova.md).",
     "ironic": ("Ironic: differences from placement, nodes of any Ironic, and a simulated Ironic."),
 }
 

@@ -1,4 +1,4 @@
-"""`berth nova`: a running Nova beside berth."""
+"""`berth nova`: commands about a Nova that berth serves or observes."""
 
 from typing import Annotated
 

@@ -1,6 +1,6 @@
 """Shadow mode: requests to a running Nova's scheduler are decided by berth as well, stored and compared."""
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 
 import pytest
 from sqlalchemy import text
@@ -24,7 +24,7 @@ DATABASES = [
 
 
 @pytest.fixture
-async def hosts() -> Placement:
+async def hosts() -> AsyncIterator[Placement]:
     """Two hosts with 4 CPUs each, as nova-compute reports them to placement."""
     async with a_placement("sqlite+aiosqlite://") as placement:
         inventories = {

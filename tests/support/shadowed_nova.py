@@ -82,7 +82,7 @@ async def a_shadowed_nova(
     has_scheduler: bool = True,
     listener: ForeignListener | None = None,
 ) -> AsyncIterator[ShadowedWorld]:
-    """berth's placement and scheduler with shadow mode beside a Nova with the hosts compute-1 and compute-2.
+    """Serve placement, a scheduler and shadow mode for a Nova with the hosts compute-1 and compute-2.
 
     The clock of shadow mode stands at the time of the first notification.
     """
