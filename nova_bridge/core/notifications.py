@@ -25,6 +25,7 @@ _EVENTS: Mapping[str, tuple[Event, str]] = {  # event type → event, operation
     "compute_task.migrate_server.error": ("refused", "move"),
     "compute_task.rebuild_server.error": ("refused", "evacuation"),
 }
+_REMOTE = "_Remote"  # oslo.messaging appends it to the class of an exception that came over RPC
 _TIME = re.compile(r"(\d{4})-(\d\d)-(\d\d)[T ](\d\d):(\d\d):(\d\d)(\.\d{1,9})?(?:Z|\+00:00)?", re.ASCII)
 
 
@@ -82,7 +83,7 @@ def _read(
     elif event == "refused":
         fault = payload.get("reason") or {}
         found = {
-            "cause": str(fault.get("exception") or ""),
+            "cause": str(fault.get("exception") or "").removesuffix(_REMOTE),
             "reason": str(fault.get("exception_message") or ""),
             "spec": payload.get("request_spec"),
         }

@@ -71,6 +71,10 @@ def a_notification(id: int, after: float, event: Any, **fields: Any) -> NovaNoti
             refused(reason="full"),
             a_notification(4, 0.2, "refused", operation="boot", cause="NoValidHost", reason="full"),
         ),
+        (  # an exception that the conductor got from the scheduler's RPC
+            refused(cause="NoValidHost_Remote", reason="full"),
+            a_notification(4, 0.2, "refused", operation="boot", cause="NoValidHost", reason="full"),
+        ),
         (
             refused(event="compute_task.rebuild_server.error", reason="full"),
             a_notification(4, 0.2, "refused", operation="evacuation", cause="NoValidHost", reason="full"),
