@@ -53,6 +53,7 @@ PRUNE_SECONDS = 3600.0
 PRUNE_PAGE = 1000
 DAY = 86400.0
 SKEW_SECONDS = 60.0  # by which clocks of Nova's hosts may differ
+LONGEST_NAME = 255  # characters
 MOST_OF_INSTANCE = 50  # requests of one instance that are shown
 
 NOTIFICATIONS = Counter(
@@ -140,6 +141,8 @@ class Shadow:
             for each in read
             if each.event == "refused" and each.operation == "boot" and each.cause == NO_VALID_HOST
         }
+        if not asked and not refused:
+            return []
         async with self._database.read() as tx:
             known = await shadow_store.known_ids(tx, asked)
             stored = await shadow_store.observed_keys(tx, refused)
@@ -170,8 +173,8 @@ class Shadow:
                 found = replace(
                     found,
                     operation=operation_of(spec),
-                    project=spec.project_id or "",
-                    flavor=spec.flavor.name,
+                    project=(spec.project_id or "")[:LONGEST_NAME],
+                    flavor=spec.flavor.name[:LONGEST_NAME],
                     instances=max(1, spec.num_instances),
                 )
                 found, decision = await self._decided(found, spec)

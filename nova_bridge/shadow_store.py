@@ -76,7 +76,7 @@ async def add_requests(tx: Transaction, requests: Iterable[tuple[DecidedRequest,
         for each, decision in requests
     }  # fmt: skip
     if rows:
-        await _ADD_REQUESTS(tx, [rows[id_] for id_ in sorted(rows)])
+        await _ADD_REQUESTS(tx, [_storable(rows[id_]) for id_ in sorted(rows)])
 
 
 async def add_outcomes(tx: Transaction, outcomes: Mapping[str, NovaOutcome]) -> None:
@@ -87,7 +87,12 @@ async def add_outcomes(tx: Transaction, outcomes: Mapping[str, NovaOutcome]) -> 
         for id_, each in sorted(outcomes.items())
     ]  # fmt: skip
     if rows:
-        await _ADD_OUTCOMES(tx, rows)
+        await _ADD_OUTCOMES(tx, [_storable(row) for row in rows])
+
+
+def _storable(row: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return the row without the character U+0000, which PostgreSQL does not store."""
+    return tuple([value.replace("\0", "") if isinstance(value, str) else value for value in row])
 
 
 async def known_ids(tx: Transaction, ids: Collection[str]) -> set[str]:

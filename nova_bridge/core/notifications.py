@@ -50,7 +50,7 @@ class UnreadableNotification(ValueError):
 
 
 def notification_of(body: bytes) -> NovaNotification | None:
-    """Return the notification in a message, or None if it is about something else. Raise UnreadableNotification."""
+    """Return the notification in a message, or None if it is about another subject."""
     try:
         message = msgspec.json.decode(body)
         if isinstance(message, dict) and isinstance(message.get("oslo.message"), str):
@@ -81,7 +81,9 @@ def _read(
     if event == "used":
         found = _place(str(message.get("publisher_id") or ""), payload)
     elif event == "refused":
-        fault = payload.get("reason") or {}
+        fault = payload.get("reason")
+        if not isinstance(fault, dict):
+            raise UnreadableNotification("reason: there is none")
         found = {
             "cause": str(fault.get("exception") or "").removesuffix(_REMOTE),
             "reason": str(fault.get("exception_message") or ""),
@@ -93,7 +95,7 @@ def _read(
         id=id_[:255],
         at=_seconds(message.get("timestamp")),
         request=str(message.get("_context_request_id") or payload.get("request_id") or "")[:255],
-        instance=instance.lower(),
+        instance=instance.lower()[:255],
         event=event,
         operation=operation,
         **found,
@@ -105,7 +107,8 @@ def _place(publisher: str, payload: Mapping[str, Any]) -> dict[str, str]:
     host = publisher.partition(":")[2] or str(payload.get("host") or "")
     if not host:
         raise UnreadableNotification("publisher_id: there is no host")
-    return {"host": host, "node": str(payload.get("node") or "") if payload.get("host") == host else ""}
+    node = str(payload.get("node") or "") if payload.get("host") == host else ""
+    return {"host": host[:255], "node": node[:255]}
 
 
 def _seconds(at: object) -> float:

@@ -7,7 +7,7 @@ from uuid import NAMESPACE_OID, uuid5
 from msgspec import structs
 
 from nova_bridge.core.cloud import NovaCloud
-from nova_bridge.core.request_spec import RequestedDestination, RequestSpec, decoded
+from nova_bridge.core.request_spec import MalformedSpec, RequestedDestination, RequestSpec, decoded
 from nova_bridge.core.translation import CannotJudge
 
 MOST_INSTANCES = 1000  # of a request of berth
@@ -19,7 +19,9 @@ def observed(payload: Mapping[str, Any], stored: RequestSpec | None) -> RequestS
     `stored` is the instance's RequestSpec in Nova's database. It has whether the instance boots from a
     volume, which the payload lacks; without it, an image without an id means a volume.
     """
-    flavor = payload.get("flavor") or {}
+    flavor = payload.get("flavor")
+    if not isinstance(flavor, dict):
+        raise MalformedSpec("not a RequestSpec: it has no flavor")
     fields = {
         **payload,
         "flavor": {key: value for key, value in flavor.items() if value is not None},

@@ -153,6 +153,21 @@ async def test_without_a_scheduler_requests_are_undecided(
         assert found.undecided_reasons[0].reason.startswith("no scheduler of berth decided")
 
 
+async def test_unreadable_messages_and_texts_that_no_database_stores_are_no_obstacle(
+    hosts: Placement, open_database: Callable[..., Database], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shadow, "ANSWER_SECONDS", 0.1)
+    async with a_shadowed_nova(hosts, open_database(), has_scheduler=False) as world:
+        odd = refused(1, cause="Other\0", reason="a\0b")
+        await world.notifications.deliver(
+            b"?", asked(1), odd, asked(2, id=9, request="r2", flavor={"name": 7})
+        )
+        found = await world.report()
+        assert (found.requests, found.undecided) == (2, 2)
+        [shown] = (await world.report(instance=uid(1))).listed
+        assert shown.nova_reason == "ab"
+
+
 async def test_old_requests_and_results_are_deleted_in_pages(
     hosts: Placement, open_database: Callable[..., Database], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,7 +19,7 @@ from nova_bridge.core.observed_request import (
     shown_host,
     shown_roots,
 )
-from nova_bridge.core.request_spec import RequestSpec, decoded
+from nova_bridge.core.request_spec import MalformedSpec, RequestSpec, decoded
 from nova_bridge.core.translation import BridgeOptions, CannotJudge, translated
 from tests.support.ids import uid
 from tests.support.nova_builders import CELL, a_cloud, a_host, a_spec, an_aggregate
@@ -183,6 +183,11 @@ def test_an_instance_on_a_volume_needs_no_root_disk(
 ) -> None:
     known = None if stored is None else decoded(a_spec(**stored))
     assert request_of(spec_of(known, image=image)).flavor.disk_gb == disk_gb
+
+
+def test_a_request_without_a_flavor_is_malformed() -> None:
+    with pytest.raises(MalformedSpec, match="no flavor"):
+        observed({"instance_uuid": uid(1)}, None)
 
 
 def test_the_properties_of_the_image_and_the_extra_specs_count() -> None:
