@@ -295,4 +295,4 @@ def nova_shadow(nova: ShadowedNova, database: Database, bus: Bus, clock: Clock) 
 
 
 def _gap() -> None:
-    log.warning("subscribed to Nova's notifications; earlier ones may be missing")
+    log.info("subscribed to Nova's notifications; those of a time without the exchange are missing")
