@@ -42,13 +42,13 @@ _REQUESTS = sql(f"SELECT {_REQUEST} FROM observed_requests WHERE {_PAGED}")
 _OUTCOMES = sql(f"SELECT {_OUTCOME} FROM nova_outcomes WHERE {_PAGED}")
 _OF_INSTANCE = sql(f"""
     SELECT {_REQUEST}, decision FROM observed_requests WHERE instance = :instance
-    ORDER BY at DESC LIMIT :most
+    OR (instances > 1 AND request IN (SELECT o.request FROM nova_outcomes o
+    WHERE o.instance = :instance AND o.request <> '')) ORDER BY at DESC LIMIT :most
 """)
 _OUTCOMES_OF = sql(f"""
     SELECT {", ".join(f"o.{name}" for name in _OUTCOME.split(", "))}
-    FROM nova_outcomes o WHERE o.instance = :instance OR (o.request <> '' AND o.request IN
-    (SELECT r.request FROM observed_requests r WHERE r.instance = :instance AND r.instances > 1))
-    ORDER BY o.at DESC LIMIT :most
+    FROM {{n: request str, instance str}} JOIN nova_outcomes o ON o.request = n.request
+    AND (n.instance = '' OR o.instance = n.instance) ORDER BY o.at DESC LIMIT :most
 """)
 _PRUNE_REQUESTS = sql("""
     DELETE FROM observed_requests WHERE id IN
@@ -121,10 +121,12 @@ async def outcomes_since(database: Database, since: float) -> AsyncIterator[Nova
 async def of_instance(
     tx: Transaction, instance: str, most: int
 ) -> tuple[list[tuple[DecidedRequest, Decision]], list[NovaOutcome]]:
-    """Return the requests of an instance with berth's decisions, and Nova's results."""
+    """Return the requests of an instance, multi-creates included, with decisions and results."""
     rows = await _OF_INSTANCE(tx, instance=instance, most=most)
-    outcomes = await _OUTCOMES_OF(tx, instance=instance, most=PAGE)
-    return [(_request(row), _decision(row["decision"])) for row in rows], [_outcome(row) for row in outcomes]
+    found = [(_request(row), _decision(row["decision"])) for row in rows]
+    keys = {(each.request, "" if each.request and each.instances > 1 else each.instance) for each, _ in found}
+    outcomes = await _OUTCOMES_OF(tx, sorted(keys), most=PAGE) if keys else ()
+    return found, [_outcome(row) for row in outcomes]
 
 
 async def prune(tx: Transaction, before: float, limit: int) -> int:

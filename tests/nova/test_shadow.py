@@ -123,7 +123,8 @@ async def test_requests_of_a_real_nova_are_compared(shadowed: Shadowed) -> None:
         and found.berth.p50
         and set(map(str, shadowed.region.hosts)) >= {s.host for s in found.shares}
     )
-    requests = [each for server in (*servers, *several) for each in (await shadowed.report(server)).listed]
+    listed = [each for server in (*servers, *several) for each in (await shadowed.report(server)).listed]
+    requests = {request.id: request for request in listed}.values()
     operations = Counter(request.operation for request in requests)
     assert operations == {"boot": 5, "resize": 1, "live migration": 1}
     assert sorted(len(request.nova_hosts) for request in requests) == [1, 1, 1, 1, 1, 1, 3]

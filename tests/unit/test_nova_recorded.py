@@ -1,5 +1,6 @@
-"""Notifications of a Nova 34 as they arrived, without contexts and addresses: boots, a multi-create, a refusal,
-moves, and a server group.
+"""Notifications of a Nova 34 as they arrived: boots, a multi-create, a refusal, moves, a server group.
+
+Contexts and addresses are left out.
 """
 
 import gzip
