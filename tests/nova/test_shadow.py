@@ -1,4 +1,4 @@
-"""Shadow mode beside a real Nova with OpenStack Placement: all requests are decided and compared."""
+"""Shadow mode with a real Nova and OpenStack Placement: all requests are decided and compared."""
 
 import asyncio
 from collections import Counter
@@ -109,8 +109,8 @@ async def test_requests_of_a_real_nova_are_compared(shadowed: Shadowed) -> None:
     try:
         await wait_until(is_complete, "all results are known", SECONDS / 2)
     except AssertionError as late:
-        listed = [(await shadowed.report(server)).listed for server in (*servers, *several, refused)]
-        raise AssertionError(f"{late}: {await shadowed.report()}, {listed}") from None
+        seen = [(await shadowed.report(server)).listed for server in (*servers, *several, refused)]
+        raise AssertionError(f"{late}: {await shadowed.report()}, {seen}") from None
     found = await shadowed.report()
     assert (found.nova_refused, found.berth_refused, found.both_refused - before.both_refused) == (
         0,
