@@ -5,15 +5,30 @@ from collections.abc import Callable
 from berth.settings import BadSetting, Settings
 from bus.clock import Clock
 from bus.delivery.runner import Bus
+from bus.sql.database import Database
 from bus.worker import Worker
-from nova_bridge import BridgeOptions, FollowedNova, NovaDatabases, RpcAddress, address_of, nova_bridge
+from nova_bridge import (
+    BridgeOptions,
+    FollowedNova,
+    ForeignListener,
+    NovaDatabases,
+    RpcAddress,
+    ShadowedNova,
+    address_of,
+    nova_bridge,
+    nova_shadow,
+)
 from nova_bridge.inspection import NovaInspection
 
 
 def check(settings: Settings, refuse: Callable[[str, str], None]) -> None:
     """Check the settings of Nova; call `refuse` with the name of each wrong setting, and the reason."""
     nova = settings.nova
-    for name, url in (("nova_amqp_url", nova.amqp_url), ("nova_fallback_amqp_url", nova.fallback_amqp_url)):
+    for name, url in (
+        ("nova_amqp_url", nova.amqp_url),
+        ("nova_fallback_amqp_url", nova.fallback_amqp_url),
+        ("nova_notification_amqp_url", nova.notification_amqp_url),
+    ):
         if url and not url.startswith(("amqp://", "amqps://")):
             refuse(name, "must begin with amqp:// or amqps://")
     if nova.amqp_url and nova.amqp_url == nova.fallback_amqp_url:
@@ -21,8 +36,16 @@ def check(settings: Settings, refuse: Callable[[str, str], None]) -> None:
             "nova_fallback_amqp_url",
             "must differ from nova_amqp_url: a nova-scheduler there competes with berth",
         )
-    if nova.amqp_url and not nova.database_url:
-        refuse("nova_database_url", "is needed with nova_amqp_url")
+    for name, url in (
+        ("nova_amqp_url", nova.amqp_url),
+        ("nova_notification_amqp_url", nova.notification_amqp_url),
+    ):
+        if url and not nova.database_url:
+            refuse("nova_database_url", f"is needed with {name}")
+    if not all(nova.notification_topics) or not nova.notification_topics:
+        refuse("nova_notification_topics", "must not be empty")
+    if nova.shadow_days <= 0:
+        refuse("nova_shadow_days", "must be more than 0")
     for name, urls in (
         ("nova_database_url", [nova.database_url] if nova.database_url else []),
         ("nova_cell_database_urls", list(nova.cell_database_urls.values())),
@@ -69,16 +92,46 @@ def bridge(settings: Settings, bus: Bus) -> Worker:
         FollowedNova(
             rpc=scheduler_address(settings),
             databases=databases(settings, bus.clock),
-            options=BridgeOptions(
-                alternates=nova.max_attempts - 1,
-                default_zone=nova.default_zone,
-                routed_networks=nova.routed_networks,
-            ),
+            options=_options(settings),
             wait=nova.wait,
             fallback=_address(settings, nova.fallback_amqp_url) if nova.fallback_amqp_url else None,
         ),
         bus,
         bus.clock,
+    )
+
+
+def shadow(settings: Settings, bus: Bus, store: Database) -> Worker:
+    """Return the worker that compares the decisions of Nova's own scheduler with berth's."""
+    nova = settings.nova
+    if not nova.notification_amqp_url:
+        raise BadSetting(
+            "nova_notification_amqp_url is not set: it names the RabbitMQ of Nova's notifications"
+        )
+    notifications = ForeignListener(
+        nova.notification_amqp_url,
+        exchange=nova.exchange,
+        keys=[f"{topic}.*" for topic in nova.notification_topics],
+        queue=f"{settings.bus.exchange}.nova_shadow",  # other consumers of the notifications lose nothing
+        name="berth nova-shadow",
+        made_by="Nova makes it when it starts; notifications need driver = messagingv2 in"
+        " [oslo_messaging_notifications] and notification_format = versioned or both in [notifications]",
+        quorum=settings.bus.queue_type == "quorum",
+        clock=bus.clock,
+    )
+    followed = ShadowedNova(
+        notifications=notifications,
+        databases=databases(settings, bus.clock),
+        options=_options(settings),
+        days=nova.shadow_days,
+    )
+    return nova_shadow(followed, store, bus, bus.clock)
+
+
+def _options(settings: Settings) -> BridgeOptions:
+    nova = settings.nova
+    return BridgeOptions(
+        alternates=nova.max_attempts - 1, default_zone=nova.default_zone, routed_networks=nova.routed_networks
     )
 
 

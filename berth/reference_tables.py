@@ -80,6 +80,7 @@ MODULES: Mapping[str, str] = {
     "cell_conductor.applying": "conductor",
     "bus.ferry.passage": "ferry",
     "ironic_sync.notifications": "ironic",
+    "nova_bridge.shadow": "nova-shadow",
 }
 _ENDINGS = {"counter": ("_total",), "gauge": ("",), "histogram": ("_bucket", "_sum", "_count")}
 

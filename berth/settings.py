@@ -248,7 +248,12 @@ class NovaSettings(SettingsGroup, frozen=True, kw_only=True, rename=lambda name:
     wait: float = 0.0
     # whether Nova's option query_placement_for_routed_network_aggregates is on
     routed_networks: bool = False
-    # URL of a nova-scheduler's virtual host, for requests that berth cannot decide; empty: such requests fail
+    # URL of the RabbitMQ and virtual host of Nova's notifications, for shadow mode; empty: no shadow mode
+    notification_amqp_url: str = ""
+    # Nova's option versioned_notifications_topics: the topic that berth listens to
+    notification_topics: tuple[str, ...] = ("versioned_notifications",)
+    shadow_days: float = 14.0  # days for which compared requests are stored
+    # URL of the virtual host of a nova-scheduler that decides what berth cannot; empty: such requests fail
     fallback_amqp_url: str = ""
 
 

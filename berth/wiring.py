@@ -32,6 +32,7 @@ _PACKAGES = {  # roles with a store
     "placement": "placement_worker",
     "scheduler": "scheduler_worker",
     "conductor": "cell_conductor",
+    "nova-shadow": "nova_bridge",
 }
 
 
@@ -227,7 +228,7 @@ def _settings_of_every_worker(cell: str) -> Settings:
     return Settings().having(
         cells=(cell,), hosts=1, ironic_amqp_url="amqp://127.0.0.1/", ironic_api_url="http://127.0.0.1:6385",
         control_room_http="127.0.0.1:0", nova_amqp_url="amqp://127.0.0.1/nova",
-        nova_database_url="postgresql://127.0.0.1/nova_api",
+        nova_notification_amqp_url="amqp://127.0.0.1/nova", nova_database_url="postgresql://127.0.0.1/nova_api",
     )  # fmt: skip
 
 
@@ -257,6 +258,10 @@ def _made(
 
         return simulated_agents.at_work(role, settings, bus, disks)
     assert store is not None
+    if role.worker == "nova-shadow":
+        from berth import nova
+
+        return [nova.shadow(settings, bus, store)]
     if role.worker == "placement":
         return [_placement(settings, bus, store, shared)]
     if role.worker == "scheduler":

@@ -17,6 +17,7 @@ WORKERS = {
     "metal": "builds on the nodes of a cell through Ironic's API (--cell)",
     "ironic": "follows Ironic, and turns what befalls its nodes into inventory",
     "nova": "schedules for a real Nova: answers its scheduler RPC (nova_amqp_url)",
+    "nova-shadow": "compares a running Nova's scheduler with berth (nova_notification_amqp_url)",
     "control-room": "the page of operators: what runs, what waits, why (control_room_http)",
     "ferry": "forwards the messages of a cell with its own RabbitMQ (--cell)",
 }
@@ -108,6 +109,8 @@ def roles(settings: Settings) -> list[Role]:
     found.append(Role("scheduler"))
     if settings.nova.amqp_url:
         found.append(Role("nova"))
+    if settings.nova.notification_amqp_url:
+        found.append(Role("nova-shadow"))
     return [*found, Role("control-room")] if settings.control_room.listens else found
 
 
@@ -131,7 +134,7 @@ def processes(settings: Settings) -> list[tuple[Role, ...]]:
 def ending(settings: Settings) -> list[list[Role]]:
     """Return roles in the order in which to stop them: workers that send queries come first."""
     stages = (
-        ("control-room", "nova"),
+        ("control-room", "nova", "nova-shadow"),
         ("scheduler", "compute", "metal", "ironic"),
         ("conductor",),
         ("ferry",),

@@ -20,6 +20,7 @@ from bus import (
     queries,
     replication,
     resources,
+    shadow,
 )
 from bus.vocabulary import Message
 
@@ -309,6 +310,8 @@ CLIENTS = Query("scheduler.clients", clients.FindClients, clients.ClientsFound,
     "registered clients with their projects", ANYONE, "scheduler")
 EDIT_CLIENT = Query("scheduler.edit_client", clients.ClientEditRequested, clients.ClientEditAnswered,
     "register a client for projects, or remove it", ANYONE, "scheduler")
+NOVA_REPORT = Query("nova.report", shadow.FindNovaReport, shadow.NovaReportFound,
+    "decisions of a running Nova's scheduler compared with berth's (shadow mode)", ANYONE, "nova_shadow")
 # fmt: on
 
 TOPICS: tuple[Topic[Any], ...] = tuple(value for value in [*globals().values()] if isinstance(value, Topic))

@@ -50,6 +50,7 @@ class Queries:
         self.builds = bus.asker(topics.FIND_BUILDS, SECONDS)
         self.instances = bus.asker(topics.FIND_INSTANCES, SECONDS)
         self.moves = bus.asker(topics.FIND_MOVES, SECONDS)
+        self.nova_report = bus.asker(topics.NOVA_REPORT, LONG)
 
 
 async def query(source: str, ask: Callable[[Any], Awaitable[R]], question: Any) -> Reply[R]:

@@ -112,7 +112,7 @@ def _duration(attempts: Sequence[Attempt]) -> float | None:
 ASKS = (
     topics.CELLS, topics.PROVIDERS, topics.EDIT, topics.EDIT_NAME, topics.TREES, topics.CHANGES,
     topics.AGGREGATES, topics.WAITING, topics.DECISION, topics.WHAT_IF, topics.HOST_HEALTH,
-    topics.FIND_BUILDS, topics.FIND_INSTANCES, topics.FIND_MOVES, topics.ALLOCATIONS,
+    topics.FIND_BUILDS, topics.FIND_INSTANCES, topics.FIND_MOVES, topics.ALLOCATIONS, topics.NOVA_REPORT,
 )  # fmt: skip
 
 COMMANDS: frozenset[type[Message]] = frozenset({BuildCancelRequested, MoveRequested, MoveSteered})

@@ -17,6 +17,7 @@ from bus.errors import Unavailable
 from bus.masking import masked_text
 from bus.reports import HostState
 from nova_bridge.core.cloud import MirroredAggregate, NovaCell, NovaCloud, NovaHost
+from nova_bridge.core.request_spec import RequestSpec, decoded
 
 log = logging.getLogger(__name__)
 
@@ -47,6 +48,7 @@ _CELL_OF = text("""
     WHERE m.instance_uuid = :instance
 """)
 _TASK = text("SELECT task_state FROM instances WHERE uuid = :instance AND deleted = 0")
+_REQUEST_SPEC = text("SELECT spec FROM request_specs WHERE instance_uuid = :instance")
 _EVER = datetime(2000, 1, 1)  # noqa: DTZ001  Nova stores times of UTC without a zone
 
 Row = Mapping[str, Any]
@@ -107,6 +109,17 @@ class NovaDatabases:
         except (SQLAlchemyError, OSError) as problem:
             raise Unavailable(f"nova's database: {_why(problem)}") from None
         return True
+
+    async def request_spec(self, instance: str) -> RequestSpec | None:
+        """Return the RequestSpec that Nova stores for an instance, without what concerns single requests:
+        the requested destination, ignored hosts, and hosts of the server group.
+        """
+        try:
+            async with self._api.connect() as connection:
+                found = (await connection.execute(_REQUEST_SPEC, {"instance": instance})).scalar()
+        except (SQLAlchemyError, OSError) as problem:
+            raise Unavailable(f"nova's API database: {_why(problem)}") from None
+        return None if found is None else decoded(_json(str(found), {}))
 
     async def close(self) -> None:
         for engine in (self._api, *(engine for _, engine in self._cells.values())):

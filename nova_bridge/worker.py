@@ -17,10 +17,7 @@ from nova_bridge.scheduling import NovaScheduling, SchedulingQueries
 
 SELECT_TIMEOUT = 60.0  # seconds: a query that is not answered by then is asked again
 FALLBACK_TIMEOUT = 600.0
-ASKED = (
-    topics.SELECT_HOSTS,
-    topics.EDIT_GROUP,
-    topics.RELEASE,
+MIRROR_ASKS = (
     topics.CELLS,
     topics.EDIT_CELL,
     topics.PROVIDERS,
@@ -28,6 +25,7 @@ ASKED = (
     topics.AGGREGATES,
     topics.EDIT_AGGREGATE,
 )
+ASKED = (topics.SELECT_HOSTS, topics.EDIT_GROUP, topics.RELEASE, *MIRROR_ASKS)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,6 +14,7 @@ from control_room.pages.frame import HERE, PageContext, PageRefused, Renderer
 from control_room.pages.hosts import HeatPages, HostPages, MetalPages
 from control_room.pages.middleware import SSO, SSO_PROJECT, SSO_START, AccessMiddleware, SignInPages
 from control_room.pages.moves import MovePages
+from control_room.pages.nova import NovaPages
 from control_room.pages.now import NowPages
 from control_room.pages.single_sign_on import SingleSignOnPages
 from control_room.pages.what_if import CapacityPages, WhatIfPages
@@ -37,7 +38,7 @@ def _routes(context: PageContext, renderer: Renderer) -> list[BaseRoute]:
     waiting, moves = WaitingPages(context, renderer), MovePages(context, renderer)
     metal, capacity = MetalPages(context, renderer), CapacityPages(context, renderer)
     bus, letters = BusPages(context, renderer), DeadLetterPages(context, renderer)
-    sign_in = SignInPages(context, renderer)
+    nova, sign_in = NovaPages(context, renderer), SignInPages(context, renderer)
     single_sign_on = SingleSignOnPages(context, renderer, sign_in)
     read = {
         "/": now.page,
@@ -64,6 +65,9 @@ def _routes(context: PageContext, renderer: Renderer) -> list[BaseRoute]:
         "/moves/events": moves.events,
         "/moves/{move}": moves.move,
         "/moves/{move}/events": moves.move_events,
+        "/nova": nova.page,
+        "/nova/events": nova.events,
+        "/nova/{instance}": nova.instance,
         "/login": sign_in.page,
         SSO_START: single_sign_on.start,
         "/healthz": _health,

@@ -34,6 +34,7 @@ NAVIGATION = (
     ("/moves", "Moves and drains"),
     ("/metal", "Bare metal"),
     ("/what-if", "What if"),
+    ("/nova", "Nova"),
     ("/bus", "Bus"),
 )
 THEMES = ("auto", "light", "dark")

@@ -30,6 +30,7 @@ def test_the_topology_contains_every_worker() -> None:
         "agent",
         "ironic_sync",
         "nova_bridge",
+        "nova_shadow",
         "replica",
         "control_room",
     }
@@ -47,7 +48,7 @@ def test_every_topic_has_a_publisher_and_a_consumer(topic: Topic[Any]) -> None:
 @pytest.mark.parametrize("query", QUERIES, ids=lambda query: query.name)
 def test_every_query_has_an_asker_and_an_answerer(query: Query[Any, Any]) -> None:
     assert topology.senders(query, WORKERS)
-    answering = query.name.split(".")[0].replace("cell", "conductor")
+    answering = query.name.split(".")[0].replace("cell", "conductor").replace("nova", "nova_shadow")
     assert topology.receivers(query, WORKERS) == [answering]
 
 

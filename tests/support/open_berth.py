@@ -1,5 +1,6 @@
 """A berth with a control room on a free loopback port, and the addresses of its pages, for browser tests."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -23,6 +24,7 @@ from bus.queries import FindWaiting
 from bus.resources import FindProviders
 from compute_sim.ironic import Simulation
 from tests.support.envelopes import a_letter
+from tests.support.shadow_reports import SHADOWED, a_shadow_worker
 from tests.support.waiting import in_time, until
 
 
@@ -93,11 +95,16 @@ async def an_open_berth(directory: Path, ironic: Simulation, hosts: int = 20) ->
         build_time="constant:0.01", seed=3, ironic_api_url=ironic.url, ironic_cells={"*": "c2"},
     )  # fmt: skip
     made = with_a_room(made)
-    async with embedded(made) as house:
+    async with embedded(made) as house, asyncio.TaskGroup() as group:
         await ready(house.bus, made)
-        opened = OpenBerth(room_url(made), house.bus, made)
+        stopping = asyncio.Event()
+        group.create_task(house.bus.serve(a_shadow_worker(), stopping))
+        opened = OpenBerth(room_url(made), house.bus, made, {"shadowed": SHADOWED})
         await lived_in(opened)
-        yield opened
+        try:
+            yield opened
+        finally:
+            stopping.set()
 
 
 async def lived_in(berth: OpenBerth) -> None:
@@ -153,6 +160,8 @@ PAGES = {
     "build-again": "/builds/{build}?then=again",
     "build-today": "/builds/{build}?then=now",
     "build-refused": "/builds/{refused}",
+    "nova": "/nova?wait=1",
+    "nova-instance": "/nova/{shadowed}",
     "sign-in": "/login",
     "nowhere": "/nowhere",
 }

@@ -1,0 +1,89 @@
+"""Shadow mode: decisions of a running Nova's scheduler, compared with berth's about the same requests."""
+
+from typing import Annotated, Literal
+
+from msgspec import Meta
+
+from bus.decisions import Decision
+from bus.vocabulary import Cause, Count, LongList, Message, Number, Seconds, Text, Value
+
+Verdict = Literal[
+    "same", "different", "nova refused", "berth refused", "both refused", "undecided", "late", "open"
+]
+
+
+class FindNovaReport(Message, frozen=True, kw_only=True):
+    """A query for the comparison of the requests since a time; or for the requests of one instance."""
+
+    since: Seconds = 0.0  # seconds since the epoch
+    listed: Annotated[int, Meta(ge=0, le=1000)] = 100  # requests of each kind that are listed, newest first
+    instance: Text = ""  # only the requests of this instance, with berth's decisions
+
+
+class ObservedRequest(Value, frozen=True, kw_only=True):
+    """A request to Nova's scheduler, with the results of both schedulers."""
+
+    id: Text
+    instance: Text
+    at: Seconds
+    operation: Text
+    verdict: Verdict
+    instances: Count = 1
+    flavor: Text = ""
+    project: Text = ""
+    nova_hosts: LongList[Text] = ()
+    nova_reason: Cause = ""
+    nova_seconds: Seconds | None = None
+    berth_hosts: LongList[Text] = ()
+    berth_reason: Cause = ""  # why berth has no host
+    berth_code: Text = ""
+    berth_seconds: Seconds | None = None
+    decision: Decision | None = None  # only in answers about one instance
+
+
+class SchedulerFigures(Value, frozen=True, kw_only=True):
+    """Figures of one scheduler."""
+
+    instances: Count = 0  # on hosts, of the requests for which both schedulers found hosts
+    hosts: Count = 0  # that got at least one of these instances
+    imbalance: Number | None = None  # coefficient of variation of these instances over all hosts
+    p50: Seconds | None = None  # latency
+    p99: Seconds | None = None
+
+
+class HostShare(Value, frozen=True, kw_only=True):
+    """The number of instances that each scheduler placed on a host."""
+
+    host: Text
+    nova: Count = 0
+    berth: Count = 0
+
+
+class ReasonCount(Value, frozen=True, kw_only=True):
+    reason: Cause
+    requests: Count
+
+
+class NovaReportFound(Message, frozen=True, kw_only=True):
+    """The comparison of both schedulers.
+
+    Only requests that berth decided in time, and whose result at Nova is known, are compared.
+    """
+
+    since: Seconds = 0.0
+    until: Seconds = 0.0
+    requests: Count = 0
+    same: Count = 0  # both chose the same hosts
+    different: Count = 0
+    nova_refused: Count = 0  # and berth has a host
+    berth_refused: Count = 0  # and Nova has a host
+    both_refused: Count = 0
+    undecided: Count = 0  # by berth
+    late: Count = 0  # berth decided when Nova's decision was already visible
+    open: Count = 0  # Nova's result is not known
+    nova: SchedulerFigures = SchedulerFigures()
+    berth: SchedulerFigures = SchedulerFigures()
+    shares: LongList[HostShare] = ()  # hosts with the largest differences first
+    more_hosts: Count = 0  # that are not listed
+    listed: LongList[ObservedRequest] = ()
+    undecided_reasons: LongList[ReasonCount] = ()

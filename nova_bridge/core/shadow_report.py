@@ -1,0 +1,254 @@
+"""Compares the decisions of Nova's scheduler with berth's about the same requests."""
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import ceil, sqrt
+
+from bus.shadow import HostShare, NovaReportFound, ObservedRequest, ReasonCount, SchedulerFigures, Verdict
+from bus.vocabulary import MAX_CAUSE
+from nova_bridge.core.notifications import NO_VALID_HOST, Event
+
+LATE_SECONDS = 5.0  # after its request, berth's decision may already see what Nova has claimed for it
+MOST_SHARES = 200
+MOST_REASONS = 50
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecidedRequest:
+    """A request to Nova's scheduler with berth's decision."""
+
+    id: str
+    request: str  # id of the request to Nova's API
+    instance: str
+    at: float
+    operation: str = "boot"
+    project: str = ""
+    flavor: str = ""
+    instances: int = 1
+    hosts: tuple[str, ...] = ()
+    reason: str = ""  # why berth has no host
+    code: str = ""
+    undecided: str = ""  # why berth did not decide
+    seconds: float = 0.0  # berth's latency
+    lag: float = 0.0  # from the request to berth's decision
+    is_searched: bool = True  # False: Nova's scheduler searched no hosts, as Placement had no candidates
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NovaOutcome:
+    """A result of Nova about an instance."""
+
+    request: str
+    instance: str
+    at: float
+    event: Event
+    operation: str = ""
+    host: str = ""
+    cause: str = ""
+    reason: str = ""
+
+
+@dataclass(slots=True)
+class _Case:
+    """A request with everything that is known about its result at Nova."""
+
+    decided: DecidedRequest
+    selected_at: float | None = None
+    used: dict[str, NovaOutcome] = field(default_factory=dict)  # instance → its first host
+    refused: NovaOutcome | None = None
+
+    def add(self, outcome: NovaOutcome) -> None:
+        """Add an outcome; outcomes are added in the order of their times."""
+        if outcome.event == "selected":
+            self.selected_at = outcome.at if self.selected_at is None else self.selected_at
+        elif outcome.event == "used":
+            self.used.setdefault(outcome.instance, outcome)
+        elif self.refused is None:
+            self.refused = outcome
+
+    @property
+    def operation(self) -> str:
+        known = [outcome.operation for outcome in self.used.values()]
+        if self.refused is not None:
+            known.append(self.refused.operation)
+        return self.decided.operation if self.decided.operation == "rebuild" or not known else known[0]
+
+    @property
+    def nova_hosts(self) -> tuple[str, ...]:
+        return tuple(sorted(outcome.host for outcome in self.used.values()))
+
+    @property
+    def nova_reason(self) -> str:
+        return "" if self.refused is None or self.used else self.refused.reason
+
+    @property
+    def is_refused_by_nova(self) -> bool:
+        """Return whether the scheduler found no host; later failures, such as of a build, are no refusals."""
+        return (
+            self.refused is not None
+            and self.refused.cause == NO_VALID_HOST
+            and self.selected_at is None
+            and not self.used
+        )
+
+    @property
+    def nova_seconds(self) -> float | None:
+        if self.selected_at is None or not self.decided.is_searched:
+            return None
+        return max(0.0, self.selected_at - self.decided.at)
+
+    @property
+    def verdict(self) -> Verdict:
+        if self.decided.undecided:
+            return "undecided"
+        if self.decided.lag > LATE_SECONDS:
+            return "late"
+        if self.is_refused_by_nova:
+            return "nova refused" if self.decided.hosts else "both refused"
+        if not self.used:
+            return "open"
+        if not self.decided.hosts:
+            return "berth refused"
+        return "same" if not Counter(self.nova_hosts) - Counter(self.decided.hosts) else "different"
+
+    def shown(self) -> ObservedRequest:
+        decided = self.decided
+        return ObservedRequest(
+            id=decided.id,
+            instance=decided.instance,
+            at=decided.at,
+            operation=self.operation,
+            verdict=self.verdict,
+            instances=decided.instances,
+            flavor=decided.flavor,
+            project=decided.project,
+            nova_hosts=self.nova_hosts,
+            nova_reason=self.nova_reason[:MAX_CAUSE],
+            nova_seconds=self.nova_seconds,
+            berth_hosts=tuple(sorted(decided.hosts)),
+            berth_reason=(decided.undecided or decided.reason)[:MAX_CAUSE],
+            berth_code=decided.code,
+            berth_seconds=None if decided.undecided else decided.seconds,
+        )
+
+
+def report(
+    decided: Iterable[DecidedRequest],
+    outcomes: Iterable[NovaOutcome],
+    hosts: Collection[str],
+    *,
+    since: float = 0.0,
+    until: float = 0.0,
+    listed: int = 100,
+) -> NovaReportFound:
+    """Return the comparison; `hosts` are all compute hosts, also those that got no instance."""
+    cases = _joined(decided, outcomes)
+    verdicts = Counter(case.verdict for case in cases)
+    compared = [case for case in cases if case.verdict in ("same", "different")]
+    by_nova = Counter(host for case in compared for host in case.nova_hosts)
+    by_berth = Counter(host for case in compared for host in case.decided.hosts)
+    shares = _shares(by_nova, by_berth)
+    everywhere = {*hosts, *by_nova, *by_berth}
+    answered = [case.decided.seconds for case in cases if not case.decided.undecided]
+    selected = [seconds for case in cases if (seconds := case.nova_seconds) is not None]
+    reasons = Counter(case.decided.undecided for case in cases if case.verdict == "undecided")
+    return NovaReportFound(
+        since=since,
+        until=until,
+        requests=len(cases),
+        same=verdicts["same"],
+        different=verdicts["different"],
+        nova_refused=verdicts["nova refused"],
+        berth_refused=verdicts["berth refused"],
+        both_refused=verdicts["both refused"],
+        undecided=verdicts["undecided"],
+        late=verdicts["late"],
+        open=verdicts["open"],
+        nova=_figures(by_nova, everywhere, selected),
+        berth=_figures(by_berth, everywhere, answered),
+        shares=tuple(shares[:MOST_SHARES]),
+        more_hosts=max(0, len(shares) - MOST_SHARES),
+        listed=tuple(_listed(cases, listed)),
+        undecided_reasons=tuple(
+            ReasonCount(reason=reason[:MAX_CAUSE], requests=number)
+            for reason, number in reasons.most_common(MOST_REASONS)
+        ),
+    )
+
+
+def of_instance(
+    decided: Iterable[DecidedRequest], outcomes: Iterable[NovaOutcome]
+) -> tuple[ObservedRequest, ...]:
+    """Return all requests, the newest first."""
+    cases = sorted(_joined(decided, outcomes), key=lambda case: -case.decided.at)
+    return tuple(case.shown() for case in cases)
+
+
+def _joined(decided: Iterable[DecidedRequest], outcomes: Iterable[NovaOutcome]) -> list[_Case]:
+    """Return the requests with their outcomes.
+
+    A live migration may ask the scheduler several times under one id; an outcome belongs to the last request
+    before it. An outcome of a further instance of a multi-create belongs to the request with that id.
+    """
+    by_key: dict[tuple[str, str], list[_Case]] = {}
+    for request in sorted(decided, key=lambda each: each.at):
+        by_key.setdefault((request.request, request.instance), []).append(_Case(request))
+    several: dict[str, list[_Case]] = {}
+    for (request_id, _), cases in by_key.items():
+        if any(case.decided.is_searched for case in cases):
+            cases[:] = [case for case in cases if case.decided.is_searched]
+        if request_id:
+            several.setdefault(request_id, []).extend(case for case in cases if case.decided.instances > 1)
+    for outcome in sorted(outcomes, key=lambda each: each.at):
+        found = by_key.get((outcome.request, outcome.instance)) or several.get(outcome.request) or []
+        earlier = [case for case in found if case.decided.at <= outcome.at]
+        if found:  # clocks of hosts differ: a result may seem older than its request
+            (earlier[-1] if earlier else found[0]).add(outcome)
+    return [case for cases in by_key.values() for case in cases]
+
+
+def _shares(by_nova: Mapping[str, int], by_berth: Mapping[str, int]) -> list[HostShare]:
+    shares = [
+        HostShare(host=host, nova=by_nova.get(host, 0), berth=by_berth.get(host, 0))
+        for host in {*by_nova, *by_berth}
+    ]
+    return sorted(
+        shares, key=lambda share: (-abs(share.nova - share.berth), -share.nova - share.berth, share.host)
+    )
+
+
+def _figures(
+    by_host: Mapping[str, int], everywhere: Collection[str], seconds: Sequence[float]
+) -> SchedulerFigures:
+    return SchedulerFigures(
+        instances=sum(by_host.values()),
+        hosts=len(by_host),
+        imbalance=imbalance([by_host.get(host, 0) for host in everywhere]),
+        p50=percentile(seconds, 50),
+        p99=percentile(seconds, 99),
+    )
+
+
+def imbalance(instances: Sequence[int]) -> float | None:
+    """Return the coefficient of variation (standard deviation by mean); None without instances."""
+    if not sum(instances):
+        return None
+    mean = sum(instances) / len(instances)
+    return sqrt(sum((number - mean) ** 2 for number in instances) / len(instances)) / mean
+
+
+def percentile(values: Sequence[float], percent: int) -> float | None:
+    """Return the smallest value that at least this share of the values does not exceed."""
+    ordered = sorted(values)
+    return ordered[ceil(len(ordered) * percent / 100) - 1] if ordered else None
+
+
+def _listed(cases: Iterable[_Case], most: int) -> Iterable[ObservedRequest]:
+    """Return the newest requests of each kind that differs."""
+    ordered = sorted(cases, key=lambda case: -case.decided.at)
+    left = dict.fromkeys(("nova refused", "berth refused", "different", "undecided"), most)
+    for case in ordered:
+        if left.get(case.verdict):
+            left[case.verdict] -= 1
+            yield case.shown()

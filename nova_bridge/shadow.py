@@ -1,0 +1,298 @@
+"""Shadow mode: decides each request to a running Nova's scheduler as well, without a claim, and compares."""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from uuid import NAMESPACE_OID, UUID, uuid5
+
+from msgspec import structs
+from prometheus_client import Counter
+
+from bus import topics
+from bus.clock import Clock
+from bus.decisions import CONSTRAINTS, ENDS, Decision
+from bus.delivery.runner import Bus
+from bus.errors import AnswerRefused, Unavailable, Unroutable
+from bus.messages import HostReported
+from bus.protocol import Ask
+from bus.queries import WhatIf, WhatIfAnswered
+from bus.rabbit.foreign import ForeignListener
+from bus.shadow import FindNovaReport, NovaReportFound
+from bus.sql.database import Database
+from bus.worker import Worker, answers, every
+from nova_bridge import shadow_store
+from nova_bridge.core.notifications import (
+    NO_VALID_HOST,
+    NovaNotification,
+    UnreadableNotification,
+    notification_of,
+)
+from nova_bridge.core.observed_request import (
+    check_decidable,
+    independent,
+    instances_of,
+    observed,
+    operation_of,
+    refused_without_search,
+    shown_host,
+    shown_roots,
+)
+from nova_bridge.core.request_spec import MalformedSpec, RequestSpec
+from nova_bridge.core.shadow_report import DecidedRequest, NovaOutcome, of_instance, report
+from nova_bridge.core.translation import BridgeOptions, CannotJudge, NoSuchDestination, translated
+from nova_bridge.databases import NovaDatabases
+from nova_bridge.mirror import Mirror
+from nova_bridge.worker import MIRROR_ASKS, mirror_of
+
+log = logging.getLogger(__name__)
+
+ANSWER_SECONDS = 10.0  # for a decision: a scheduler that takes longer could not serve Nova
+AT_ONCE = 16  # decisions
+PRUNE_SECONDS = 3600.0
+PRUNE_PAGE = 1000
+DAY = 86400.0
+SKEW_SECONDS = 60.0  # by which clocks of Nova's hosts may differ
+LONGEST_NAME = 255  # characters
+MOST_OF_INSTANCE = 50  # requests of one instance that are shown
+
+NOTIFICATIONS = Counter(
+    "berth_nova_notifications", "notifications of Nova, by what came of them", ["outcome"]
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShadowedNova:
+    """A running Nova whose scheduler's decisions are compared with berth's."""
+
+    notifications: ForeignListener
+    databases: NovaDatabases
+    options: BridgeOptions = field(default_factory=BridgeOptions)
+    days: float = 14.0  # for which requests are stored
+
+
+class Shadow:
+    """Decides observed requests, and stores them with Nova's results."""
+
+    def __init__(
+        self,
+        database: Database,
+        databases: NovaDatabases,
+        mirror: Mirror,
+        what_if: Ask[WhatIf, WhatIfAnswered],
+        options: BridgeOptions,
+        clock: Clock,
+        *,
+        days: float = 14.0,
+    ) -> None:
+        self._database = database
+        self._databases = databases
+        self._mirror = mirror
+        self._what_if = what_if
+        self._options = options
+        self._clock = clock
+        self._days = days
+        self._slots = asyncio.Semaphore(AT_ONCE)
+
+    async def handle(self, bodies: Sequence[bytes]) -> None:
+        """Store notifications with decisions; return after the commit, or raise Unavailable."""
+        read = [found for body in bodies if (found := _readable(body)) is not None]
+        decisions = await self._decide_all(read)
+        outcomes = {each.id: self._outcome(each) for each in read if each.event != "asked"}
+        if decisions or outcomes:
+            async with self._database.write() as tx:
+                await shadow_store.add_requests(tx, decisions)
+                await shadow_store.add_outcomes(tx, outcomes)
+
+    async def answer(self, question: FindNovaReport) -> NovaReportFound:
+        """Return the comparison since a time, or the requests of one instance."""
+        now = self._clock.now()
+        if question.instance:
+            return await self._of_instance(question, now)
+        requests = [each async for each in shadow_store.requests_since(self._database, question.since)]
+        since = question.since - SKEW_SECONDS
+        outcomes = [each async for each in shadow_store.outcomes_since(self._database, since)]
+        cloud = self._mirror.cloud
+        hosts = {shown_host(cloud, host.host, host.node) for host in cloud.hosts.values()}
+        return await asyncio.to_thread(
+            report, requests, outcomes, hosts, since=question.since, until=now, listed=question.listed
+        )
+
+    async def prune(self) -> None:
+        """Delete requests and results that are older than the retention time."""
+        before = self._clock.now() - self._days * DAY
+        while True:
+            async with self._database.write() as tx:
+                if await shadow_store.prune(tx, before, PRUNE_PAGE) < PRUNE_PAGE:
+                    return
+
+    async def _of_instance(self, question: FindNovaReport, now: float) -> NovaReportFound:
+        async with self._database.read() as tx:
+            found, outcomes = await shadow_store.of_instance(tx, question.instance, MOST_OF_INSTANCE)
+        decisions = {request.id: decision for request, decision in found}
+        shown = of_instance((request for request, _ in found), outcomes)
+        listed = tuple(structs.replace(each, decision=decisions[each.id]) for each in shown)
+        return NovaReportFound(until=now, requests=len(listed), listed=listed)
+
+    async def _decide_all(self, read: Sequence[NovaNotification]) -> list[tuple[DecidedRequest, Decision]]:
+        asked = {each.id: each for each in read if each.event == "asked"}
+        refused = {
+            (each.request, "" if each.request else each.instance): each
+            for each in read
+            if each.event == "refused" and each.operation == "boot" and each.cause == NO_VALID_HOST
+        }
+        if not asked and not refused:
+            return []
+        async with self._database.read() as tx:
+            known = await shadow_store.known_ids(tx, asked)
+            stored = await shadow_store.observed_keys(tx, refused)
+        earlier = stored | {(each.request, each.instance) for each in asked.values()}
+        unsearched = [
+            each
+            for (request, instance), each in refused.items()
+            if not any(request == of and (request or instance == whose) for of, whose in earlier)
+        ]
+        fresh = [each for id_, each in asked.items() if id_ not in known]
+        return list(await asyncio.gather(*(self._decide(each) for each in (*fresh, *unsearched))))
+
+    async def _decide(self, notification: NovaNotification) -> tuple[DecidedRequest, Decision]:
+        is_searched = notification.event == "asked"
+        id_ = notification.id
+        if not is_searched:  # errors of all instances of a request are about the same decision
+            id_ = f"refused:{notification.request or notification.instance}"
+        found = DecidedRequest(
+            id=id_,
+            request=notification.request,
+            instance=notification.instance,
+            at=notification.at,
+            is_searched=is_searched,
+        )
+        try:
+            async with self._slots:
+                spec = await self._spec(notification)
+                found = replace(
+                    found,
+                    operation=operation_of(spec),
+                    project=(spec.project_id or "")[:LONGEST_NAME],
+                    flavor=spec.flavor.name[:LONGEST_NAME],
+                    instances=max(1, spec.num_instances),
+                )
+                found, decision = await self._decided(found, spec)
+        except MalformedSpec as problem:
+            found, decision = replace(found, undecided=str(problem)), Decision()
+        except CannotJudge as why:
+            found, decision = replace(found, undecided=f"berth cannot decide about {why}"), Decision()
+        except (Unavailable, Unroutable, AnswerRefused) as problem:
+            why_not = f"no scheduler of berth decided: {problem}"
+            found, decision = replace(found, undecided=why_not), Decision()
+        NOTIFICATIONS.labels("undecided" if found.undecided else "decided").inc()
+        return replace(found, lag=max(0.0, self._clock.now() - found.at)), decision
+
+    async def _spec(self, notification: NovaNotification) -> RequestSpec:
+        """Return the request of a notification, completed from Nova's database."""
+        is_asked = notification.event == "asked"
+        try:
+            stored = await self._databases.request_spec(notification.instance)
+        except (Unavailable, MalformedSpec):
+            if not is_asked:
+                raise
+            stored = None
+        if not is_asked:
+            return refused_without_search(stored)
+        return observed(notification.spec or {}, stored)
+
+    async def _decided(self, found: DecidedRequest, spec: RequestSpec) -> tuple[DecidedRequest, Decision]:
+        check_decidable(spec)
+        alone = independent(spec)
+        instances = instances_of(spec, _uuid(found.instance))
+        began = self._clock.monotonic()
+
+        def question() -> WhatIf:
+            request = str(uuid5(NAMESPACE_OID, found.id))
+            made = translated(alone, instances, self._mirror.cloud, self._options, request=request)
+            return WhatIf(request=made.question.request, best=1)
+
+        try:
+            try:
+                asked = question()
+            except NoSuchDestination:
+                await self._mirror.refresh()
+                asked = question()
+        except NoSuchDestination as problem:
+            return replace(found, reason=str(problem), code="host"), Decision(code="host")
+        answer = await self._what_if(asked)
+        found = replace(found, seconds=self._clock.monotonic() - began)
+        if not answer.fits:
+            reason = answer.refusal or reason_of(answer.decision)
+            return replace(found, reason=reason, code=answer.decision.code), answer.decision
+        placed = [(each.root, each.host, each.instances) for each in answer.placed]
+        return replace(found, hosts=shown_roots(self._mirror.cloud, placed)), answer.decision
+
+    def _outcome(self, notification: NovaNotification) -> NovaOutcome:
+        NOTIFICATIONS.labels("outcome").inc()
+        host = shown_host(self._mirror.cloud, notification.host, notification.node)
+        return NovaOutcome(
+            request=notification.request,
+            instance=notification.instance,
+            at=notification.at,
+            event=notification.event,
+            operation=notification.operation,
+            host=host,
+            cause=notification.cause,
+            reason=notification.reason,
+        )
+
+
+def reason_of(decision: Decision) -> str:
+    """Return the constraint that removed the last host, or what the decision's code means."""
+    for removal in decision.removals:
+        if not removal.left:
+            return f"{removal.constraint} removed the last {removal.removed} of {decision.considered} hosts"
+    return CONSTRAINTS.get(decision.code) or ENDS.get(decision.code) or "no host was found"
+
+
+def _readable(body: bytes) -> NovaNotification | None:
+    try:
+        found = notification_of(body)
+    except UnreadableNotification as problem:
+        NOTIFICATIONS.labels("unreadable").inc()
+        log.warning("skipped a message of Nova: %s", str(problem)[:500])
+        return None
+    if found is None:
+        NOTIFICATIONS.labels("ignored").inc()
+    return found
+
+
+def _uuid(text: str) -> str:
+    try:
+        return str(UUID(text))
+    except ValueError:
+        raise MalformedSpec(f"instance_uuid: {text[:50]!r} is no UUID") from None
+
+
+def nova_shadow(nova: ShadowedNova, database: Database, bus: Bus, clock: Clock) -> Worker:
+    """Return the worker that observes a running Nova."""
+    mirror = mirror_of(nova.databases, bus, clock)
+    shadow = Shadow(
+        database,
+        nova.databases,
+        mirror,
+        bus.asker(topics.WHAT_IF, timeout=ANSWER_SECONDS),
+        nova.options,
+        clock,
+        days=nova.days,
+    )
+    return Worker(
+        "nova_shadow",
+        answers=[answers(topics.NOVA_REPORT, shadow.answer, concurrency=2)],
+        asks=(topics.WHAT_IF, *MIRROR_ASKS),
+        timers=[every(PRUNE_SECONDS, shadow.prune, at_once=True)],
+        starts=[mirror.refresh],
+        runs=[mirror.run, lambda: nova.notifications.run(shadow.handle, _gap)],
+        stops=[nova.databases.close],
+        announces=frozenset({HostReported}),
+    )
+
+
+def _gap() -> None:
+    log.info("subscribed to Nova's notifications; those of a time without the exchange are missing")
