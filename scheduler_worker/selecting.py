@@ -30,7 +30,7 @@ class HostSelection:
 
     async def answer_many(self, questions: Sequence[HostsAsked]) -> list[HostsAnswered]:
         claims = [question for question in questions if question.do == "claim"]
-        ends = iter(await self._scheduler.place([self._begin(question) for question in claims]))
+        ends = iter(await self._scheduler.place([self.begin(question) for question in claims]))
         answers = [
             self._answer(question.request, next(ends))
             if question.do == "claim"
@@ -51,7 +51,8 @@ class HostSelection:
             for _ in made[: len(self._made)]:
                 self._made.popleft()
 
-    def _begin(self, question: HostsAsked) -> Begins:
+    def begin(self, question: HostsAsked) -> Begins:
+        """Return the order of a question before its search."""
         request = structs.replace(question.request, wait="")
         [(order, event)] = self._scheduler.begin([request])
         order = structs.replace(
