@@ -49,7 +49,16 @@ class PlacedHost(Protocol):
     def aggregates(self) -> tuple[str, ...]: ...
 
 
-class CandidateSearch(Protocol):
+class HostAmounts(Protocol):
+    """Hosts and their amounts by position."""
+
+    def host(self, position: int) -> PlacedHost: ...
+
+    def amounts(self, position: int) -> tuple[Mapping[str, int], Mapping[str, int]]:
+        """Return the free amount and the capacity of each resource class in the provider tree of one host."""
+
+
+class CandidateSearch(HostAmounts, Protocol):
     """The result of one query for candidates, over all hosts, valid until the next await.
 
     Arrays are in the order of `positions`. Reserved amounts count as used: in arrays as of the search, in
@@ -73,11 +82,6 @@ class CandidateSearch(Protocol):
     def has(self, trait: str) -> Bools: ...
 
     def within(self, aggregate: str) -> Bools: ...
-
-    def host(self, position: int) -> PlacedHost: ...
-
-    def amounts(self, position: int) -> tuple[Mapping[str, int], Mapping[str, int]]:
-        """Return the free amount and the capacity of each resource class in the provider tree of one host."""
 
     def ways(self, position: int, most: int) -> Sequence[Candidate]:
         """Return at most this many complete sets of allocations by which the request fits on one host now."""

@@ -12,7 +12,7 @@ from bus.decisions import Decision
 from bus.messages import BuildPlaced, BuildRequested, BuildUnplaceable, HostsAnswered, HostsAsked
 from bus.sql.database import Database
 from scheduler_worker.core import events
-from scheduler_worker.core.fitting import unfit
+from scheduler_worker.core.fitting import unfit_image
 from scheduler_worker.core.order import Begins
 from scheduler_worker.placing import Scheduler
 from scheduler_worker.store import decisions
@@ -86,7 +86,7 @@ class HostSelection:
         now, _ = scheduler.hosts_now()
         why = ""
         for root in order.alternatives[0].question.roots:
-            why = unfit(order.alternatives[0], root, scheduler.source, now, scheduler.policy)
+            why = unfit_image(order.alternatives[0], root, scheduler.source, now, scheduler.policy)
             if not why:
                 return HostsAnswered()
         return HostsAnswered(refused=_refused(request, why, Decision(code="image")))

@@ -1,4 +1,4 @@
-"""The hosts that berth finds feasible for RequestSpecs of Nova: bridge, scheduler and placement in one process."""
+"""The hosts that berth finds feasible for RequestSpecs of Nova: bridge, scheduler and placement."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -111,9 +111,7 @@ class BerthOfNova:
 
 
 @asynccontextmanager
-async def a_berth_of_nova(
-    databases: NovaDatabases, address: str, clock: Clock
-) -> AsyncIterator[BerthOfNova]:
+async def a_berth_of_nova(databases: NovaDatabases, address: str, clock: Clock) -> AsyncIterator[BerthOfNova]:
     """Run a placement with its HTTP API at the address."""
     stopping = asyncio.Event()
     async with (

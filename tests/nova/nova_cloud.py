@@ -1,4 +1,4 @@
-"""A synthetic cloud for comparisons with nova-scheduler: rows of Nova's databases, and providers in placement.
+"""A synthetic cloud for comparisons with nova-scheduler: rows of Nova's databases and placement's providers.
 
 Everything is written with Nova's objects, so this module runs in the environment of `make nova-test` only.
 """
@@ -35,20 +35,21 @@ _HYPERVISORS = {
     "intel": "QEMU", "libvirt": "QEMU", "arm": "QEMU", "vmware": "VMware vCenter Server", "xen": "Xen",
     "silent": "fake",
 }  # fmt: skip
-_COMMON = (  # traits that most hosts have
-    "COMPUTE_IMAGE_TYPE_QCOW2 COMPUTE_IMAGE_TYPE_RAW COMPUTE_STORAGE_BUS_VIRTIO COMPUTE_STORAGE_BUS_SCSI "
-    "COMPUTE_NET_VIF_MODEL_VIRTIO COMPUTE_GRAPHICS_MODEL_VGA COMPUTE_GRAPHICS_MODEL_VIRTIO "
-    "HW_CPU_HYPERTHREADING COMPUTE_SECURITY_UEFI_SECURE_BOOT COMPUTE_ADDRESS_SPACE_EMULATED"
-).split()
-_RARE = (
-    "COMPUTE_IMAGE_TYPE_ISO COMPUTE_STORAGE_BUS_IDE COMPUTE_NET_VIF_MODEL_E1000 CUSTOM_SSD CUSTOM_GOLD "
-    "COMPUTE_SECURITY_TPM_TIS COMPUTE_SECURITY_TPM_CRB COMPUTE_SECURITY_TPM_2_0 COMPUTE_SECURITY_TPM_1_2 "
-    "COMPUTE_SECURITY_TPM_SECRET_SECURITY_USER COMPUTE_SECURITY_TPM_SECRET_SECURITY_HOST "
-    "COMPUTE_NET_VIRTIO_PACKED COMPUTE_EPHEMERAL_ENCRYPTION COMPUTE_EPHEMERAL_ENCRYPTION_LUKS "
-    "COMPUTE_SOUND_MODEL_VIRTIO COMPUTE_SOUND_MODEL_ICH9 COMPUTE_ADDRESS_SPACE_PASSTHROUGH "
-    "COMPUTE_SECURITY_STATELESS_FIRMWARE COMPUTE_SOCKET_PCI_NUMA_AFFINITY COMPUTE_ACCELERATORS "
-    "COMPUTE_VIOMMU_MODEL_INTEL COMPUTE_VIOMMU_MODEL_VIRTIO"
-).split()
+# traits that most hosts have, and those that a third has
+_COMMON = """
+    COMPUTE_IMAGE_TYPE_QCOW2 COMPUTE_IMAGE_TYPE_RAW COMPUTE_STORAGE_BUS_VIRTIO COMPUTE_STORAGE_BUS_SCSI
+    COMPUTE_NET_VIF_MODEL_VIRTIO COMPUTE_GRAPHICS_MODEL_VGA COMPUTE_GRAPHICS_MODEL_VIRTIO
+    HW_CPU_HYPERTHREADING COMPUTE_SECURITY_UEFI_SECURE_BOOT COMPUTE_ADDRESS_SPACE_EMULATED
+""".split()  # noqa: SIM905 - shorter than a list
+_RARE = """
+    COMPUTE_IMAGE_TYPE_ISO COMPUTE_STORAGE_BUS_IDE COMPUTE_NET_VIF_MODEL_E1000 CUSTOM_SSD CUSTOM_GOLD
+    COMPUTE_SECURITY_TPM_TIS COMPUTE_SECURITY_TPM_CRB COMPUTE_SECURITY_TPM_2_0 COMPUTE_SECURITY_TPM_1_2
+    COMPUTE_SECURITY_TPM_SECRET_SECURITY_USER COMPUTE_SECURITY_TPM_SECRET_SECURITY_HOST
+    COMPUTE_NET_VIRTIO_PACKED COMPUTE_EPHEMERAL_ENCRYPTION COMPUTE_EPHEMERAL_ENCRYPTION_LUKS
+    COMPUTE_SOUND_MODEL_VIRTIO COMPUTE_SOUND_MODEL_ICH9 COMPUTE_ADDRESS_SPACE_PASSTHROUGH
+    COMPUTE_SECURITY_STATELESS_FIRMWARE COMPUTE_SOCKET_PCI_NUMA_AFFINITY COMPUTE_ACCELERATORS
+    COMPUTE_VIOMMU_MODEL_INTEL COMPUTE_VIOMMU_MODEL_VIRTIO
+""".split()  # noqa: SIM905 - shorter than a list
 
 
 @dataclass
@@ -288,9 +289,7 @@ def _an_aggregate(
     return aggregate
 
 
-def _a_group(
-    chance: random.Random, context: Any, policy: str, instances: list[str]
-) -> objects.InstanceGroup:
+def _a_group(chance: random.Random, context: Any, policy: str, instances: list[str]) -> objects.InstanceGroup:
     rules = {"max_server_per_host": 2} if policy == "anti-affinity" and chance.random() < 0.5 else {}
     group = objects.InstanceGroup(
         context, uuid=an_id(chance), name=f"group-{policy}", user_id="u1", project_id="p1", policy=policy,

@@ -2,26 +2,19 @@
 
 It runs in the environment of `make nova-test`; tests/nova/test_same_hosts.py starts it:
 
-    .venv-nova/bin/python -m tests.nova.nova_feasible CONFIGURATION SEED NUMBER CELL=DATABASE…
+    .venv-nova/bin/python -m tests.nova.nova_start CONFIGURATION SEED NUMBER CELL=DATABASE…
 
-First it writes a cloud (tests/nova/nova_cloud.py) and prints `{"ready": true}`. After a line on standard input it
-prints a line for each request, half of them with Nova's default filters and half with all filters.
+First it writes a cloud (tests/nova/nova_cloud.py) and prints `{"ready": true}`. After a line on standard
+input it prints a line for each request: half of them with Nova's default filters, half with all filters.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import random
 import sys
 from collections.abc import Mapping
 from typing import Any
-
-os.environ["OS_NOVA_DISABLE_EVENTLET_PATCHING"] = "1"
-
-from nova import monkey_patch
-
-monkey_patch.patch(backend="threading")
 
 import nova.conf
 import sqlalchemy
@@ -119,7 +112,3 @@ def main() -> None:
             primitive = serializer.serialize_entity(context.get_admin_context(), spec)
             line = {"all": has_all, "spec": primitive, **feasible(scheduler, spec)}
             print(json.dumps(line, default=str), flush=True)
-
-
-if __name__ == "__main__":
-    main()

@@ -272,6 +272,8 @@ class SpecMaker:
         instance = self._chance.choice(sorted(self._cloud.host_of))
         host = next(host for host in self._cloud.hosts if instance in host.instances)
         fields["instance_uuid"] = instance
+        if "traits_required" in fields["image"].properties:  # Nova's conductor has compared them before
+            fields["image"].properties.traits_required = []
         fields["ignore_hosts"] = None
         fields["requested_destination"] = None
         fields["force_hosts"], fields["force_nodes"] = [host.name], [host.node]

@@ -152,7 +152,7 @@ async def _nova_scheduler(
     } | {"PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "ignore"}
     with log.open("wb") as errors:
         process = await asyncio.create_subprocess_exec(
-            str(find_nova()), "-m", "tests.nova.nova_feasible", str(configuration), str(SEED), str(REQUESTS),
+            str(find_nova()), "-m", "tests.nova.nova_start", str(configuration), str(SEED), str(REQUESTS),
             *cells, env=environment, cwd=ROOT, stderr=errors, stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE, limit=1 << 22,
         )  # fmt: skip

@@ -124,7 +124,7 @@ def test_a_server_group_is_created_with_its_policy_and_limit() -> None:
         "1.11",
         {
             "uuid": uid(9), "name": "g", "policy": "anti-affinity", "project_id": "p1",
-            "rules": {"max_server_per_host": 3}, "members": [uid(7), uid(1)], "hosts": ["compute-1"],
+            "_rules": {"max_server_per_host": "3"}, "members": [uid(7), uid(1)], "hosts": ["compute-1"],
         },
     )  # fmt: skip
     found = translate(a_spec(instance_group=group))

@@ -175,16 +175,20 @@ def image_properties(*, image_properties_default_architecture: str = "") -> Rule
         if image is None:
             return None
         state = host.state
+        architectures, hypervisors, modes = _kinds(state)
         has: tuple[tuple[str, str, Sequence[str]], ...] = (
-            ("architecture", _of(image, _ARCHITECTURE) or default, (state.architecture,) if state else ()),
-            ("hypervisor", _of(image, _HYPERVISOR), (state.hypervisor,) if state else ()),
-            ("VM mode", _of(image, _VM_MODE), state.vm_modes if state else ()),
+            ("architecture", _of(image, _ARCHITECTURE) or default, architectures),
+            ("hypervisor", _of(image, _HYPERVISOR), hypervisors),
+            ("VM mode", _of(image, _VM_MODE), modes),
         )
         for property_name, needed, values in has:
             if needed and _spelled(needed) not in [_spelled(value) for value in values]:
                 names = ", ".join(filter(None, values))
                 reported = f"it has {names}" if names else "it does not say which it has"
                 return f"the image needs {property_name} {needed}; {reported}"
+        demanded = tuple(needed for _, needed, _ in has)
+        if state is not None and state.guest_kinds and not _runs(state.guest_kinds, demanded):
+            return f"the image needs {', '.join(filter(None, demanded))}; no kind of its guests has all of it"
         return _version(image, state) or _address_bits(image, state)
 
     def concerns(alternative: Alternative) -> bool:
@@ -217,6 +221,34 @@ def isolated_hosts(
 
     any_isolated = bool(hosts or images)
     return Rule("isolated_hosts", refuses, reads=("image",), concerns=lambda alternative: any_isolated)
+
+
+def _kinds(state: HostState | None) -> tuple[Sequence[str], Sequence[str], Sequence[str]]:
+    """Return the architectures, hypervisors and VM modes of the guests that a host can run."""
+    if state is None:
+        return (), (), ()
+    if not state.guest_kinds:
+        return (state.architecture,), (state.hypervisor,), state.vm_modes
+    architectures, hypervisors, modes = zip(*(_parts(kind) for kind in state.guest_kinds), strict=True)
+    return tuple(dict.fromkeys(architectures)), tuple(dict.fromkeys(hypervisors)), tuple(dict.fromkeys(modes))
+
+
+@lru_cache(maxsize=1024)
+def _parts(kind: str) -> tuple[str, str, str]:
+    architecture, _, rest = kind.partition("/")
+    hypervisor, _, mode = rest.partition("/")
+    return architecture, hypervisor, mode
+
+
+def _runs(kinds: Sequence[str], demanded: Sequence[str]) -> bool:
+    """Return whether one kind of guests has every demanded value."""
+    return any(
+        all(
+            not needed or _spelled(needed) == _spelled(part)
+            for needed, part in zip(demanded, _parts(kind), strict=True)
+        )
+        for kind in kinds
+    )
 
 
 def _of(image: Image, names: Sequence[str]) -> str:
