@@ -8,7 +8,8 @@ from __future__ import annotations
 import json
 import random
 import uuid
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -17,69 +18,24 @@ from nova import objects
 from nova.scheduler.client import report
 from oslo_utils import timeutils
 
+from tests.nova.nova_hosts import COMMON_TRAITS, HYPERVISORS, RARE_TRAITS, VIRTUAL, Host, an_id, random_hosts
+
 CELLS = {"cell1": False, "cell2": False, "cell3": True}  # name → disabled
 PROJECTS = ("p1", "p2", "p3", "p4")
 DOWN_SECONDS = 3600  # service_down_time: services stay up however long the comparison takes
 _MICROVERSION = "1.38"
 
-VIRTUAL = {
-    "intel": [["x86_64", "qemu", "hvm"], ["x86_64", "kvm", "hvm"]],
-    "libvirt": [["i686", "qemu", "hvm"], ["i686", "kvm", "hvm"],
-                ["x86_64", "qemu", "hvm"], ["x86_64", "kvm", "hvm"]],
-    "arm": [["aarch64", "kvm", "hvm"], ["armv7l", "qemu", "hvm"]],
-    "vmware": [["x86_64", "vmware", "hvm"]],
-    "xen": [["x86_64", "xen", "xen"], ["i686", "xen", "xen"], ["x86_64", "xen", "hvm"]],
-    "silent": [],
-}  # fmt: skip
-_HYPERVISORS = {
-    "intel": "QEMU", "libvirt": "QEMU", "arm": "QEMU", "vmware": "VMware vCenter Server", "xen": "Xen",
-    "silent": "fake",
-}  # fmt: skip
-# traits that most hosts have, and those that a third has
-_COMMON = """
-    COMPUTE_IMAGE_TYPE_QCOW2 COMPUTE_IMAGE_TYPE_RAW COMPUTE_STORAGE_BUS_VIRTIO COMPUTE_STORAGE_BUS_SCSI
-    COMPUTE_NET_VIF_MODEL_VIRTIO COMPUTE_GRAPHICS_MODEL_VGA COMPUTE_GRAPHICS_MODEL_VIRTIO
-    HW_CPU_HYPERTHREADING COMPUTE_SECURITY_UEFI_SECURE_BOOT COMPUTE_ADDRESS_SPACE_EMULATED
-""".split()  # noqa: SIM905 - shorter than a list
-_RARE = """
-    COMPUTE_IMAGE_TYPE_ISO COMPUTE_STORAGE_BUS_IDE COMPUTE_NET_VIF_MODEL_E1000 CUSTOM_SSD CUSTOM_GOLD
-    COMPUTE_SECURITY_TPM_TIS COMPUTE_SECURITY_TPM_CRB COMPUTE_SECURITY_TPM_2_0 COMPUTE_SECURITY_TPM_1_2
-    COMPUTE_SECURITY_TPM_SECRET_SECURITY_USER COMPUTE_SECURITY_TPM_SECRET_SECURITY_HOST
-    COMPUTE_NET_VIRTIO_PACKED COMPUTE_EPHEMERAL_ENCRYPTION COMPUTE_EPHEMERAL_ENCRYPTION_LUKS
-    COMPUTE_SOUND_MODEL_VIRTIO COMPUTE_SOUND_MODEL_ICH9 COMPUTE_ADDRESS_SPACE_PASSTHROUGH
-    COMPUTE_SECURITY_STATELESS_FIRMWARE COMPUTE_SOCKET_PCI_NUMA_AFFINITY COMPUTE_ACCELERATORS
-    COMPUTE_VIOMMU_MODEL_INTEL COMPUTE_VIOMMU_MODEL_VIRTIO
-""".split()  # noqa: SIM905 - shorter than a list
-
-
-@dataclass
-class Host:
-    """A compute node and its provider."""
-
-    name: str
-    node: str
-    cell: str
-    flavor: str  # of VIRTUAL
-    uuid: str
-    traits: set[str]
-    inventories: dict[str, dict[str, Any]]
-    children: list[tuple[str, dict[str, int], set[str]]] = field(default_factory=list)
-    instances: list[str] = field(default_factory=list)
-
 
 @dataclass
 class Cloud:
-    """What random requests refer to."""
+    """Cells, hosts, groups and instances to which random requests refer."""
 
     hosts: list[Host]
     cells: dict[str, objects.CellMapping]
     groups: list[objects.InstanceGroup]
     aggregates: list[objects.Aggregate]
     host_of: dict[str, str]  # instance → name of its host
-
-
-def an_id(chance: random.Random) -> str:
-    return str(uuid.UUID(int=chance.getrandbits(128), version=4))
+    migrating: set[str]  # instances whose resources are held by a migration
 
 
 def make_cloud(chance: random.Random, cell_databases: dict[str, str]) -> Cloud:
@@ -96,8 +52,7 @@ def make_cloud(chance: random.Random, cell_databases: dict[str, str]) -> Cloud:
             database_connection=cell_databases[name],
         )  # fmt: skip
         cells[name].create()
-    hosts = [_a_host(chance, number) for number in range(1, 41)]
-    hosts += [_a_metal_host(chance, f"ironic-{number // 3}", number) for number in range(6)]
+    hosts = random_hosts(chance)
     placement = report.report_client_singleton()
     _make_traits(placement)
     services: set[str] = set()
@@ -107,54 +62,50 @@ def make_cloud(chance: random.Random, cell_databases: dict[str, str]) -> Cloud:
                 objects.HostMapping(context, host=host.name, cell_mapping=cells[host.cell]).create()
                 _make_service(chance, cell_context, host)
                 services.add(host.name)
-            _make_provider(placement, host)
+            _make_providers(placement, host)
             _make_instances(chance, cell_context, placement, host)
             _make_node(chance, cell_context, host)
     host_of = {instance: host.name for host in hosts for instance in host.instances}
     aggregates = [_an_aggregate(chance, context, metadata, hosts) for metadata in _METADATA]
-    groups = [_a_group(chance, context, policy, sorted(host_of)) for policy in _POLICIES]
-    return Cloud(hosts, cells, groups, aggregates, host_of)
+    migrating = {instance for host in hosts for instance in host.migrating}
+    staying = sorted(host_of.keys() - migrating)
+    groups = [
+        _a_group(context, an_id(chance), policy, chance.sample(staying, chance.choice((0, 2, 6))))
+        for policy in _POLICIES
+    ]
+    groups += [
+        _a_group(context, an_id(chance), policy, members)
+        for policy, members in _groups_of_moving(chance, hosts, staying)
+    ]
+    _share_disks(placement, chance, hosts)
+    return Cloud(hosts, cells, groups, aggregates, host_of, migrating)
 
 
-def _a_host(chance: random.Random, number: int) -> Host:
-    kind = chance.choice(("intel", "libvirt", "libvirt", "arm", "vmware", "xen", "silent"))
-    traits = {trait for trait in _COMMON if chance.random() < 0.85}
-    traits |= {trait for trait in _RARE if chance.random() < 0.35}
-    traits.add({"arm": "HW_ARCH_AARCH64"}.get(kind, "HW_ARCH_X86_64"))
-    if number != 7:  # a provider that Nova does not own
-        traits.add("OWNER_NOVA")
-    inventories = {
-        "VCPU": {"total": chance.choice((4, 8, 16)), "allocation_ratio": chance.choice((1.0, 4.0))},
-        "MEMORY_MB": {"total": chance.choice((4096, 16384, 32768))},
-        "DISK_GB": {"total": chance.choice((20, 100, 500))},
-    }
-    if chance.random() < 0.2:
-        inventories["VCPU"]["max_unit"] = 2
-    host = Host(
-        name=f"compute-{number:02}" if number % 10 else f"Compute-{number:02}", node=f"node-{number:02}",
-        cell="cell3" if number > 37 else chance.choice(("cell1", "cell2")), flavor=kind, uuid=an_id(chance),
-        traits=traits, inventories=inventories,
-    )  # fmt: skip
-    if chance.random() < 0.4:
-        physnet = chance.choice(("CUSTOM_PHYSNET_A", "CUSTOM_PHYSNET_B"))
-        host.children.append(("nic", {"NET_BW_EGR_KILOBIT_PER_SEC": 10000}, {physnet}))
-    if chance.random() < 0.4:
-        host.children += [
-            (f"fpga{n}", {"CUSTOM_FPGA": 1}, {chance.choice(("CUSTOM_GOLD", "CUSTOM_SSD"))}) for n in range(2)
-        ]
-    return host
+def _groups_of_moving(
+    chance: random.Random, hosts: list[Host], staying: list[str]
+) -> Iterator[tuple[str, list[str]]]:
+    """Yield groups of a migrating instance: with another of its host, and with others anywhere."""
+    for host in hosts:
+        for moving in sorted(host.migrating):
+            if beside := [instance for instance in host.instances if instance not in host.migrating]:
+                yield "affinity", [moving, *beside]
+            elif chance.random() < 0.7:
+                yield "anti-affinity", [moving, *chance.sample(staying, 5)]
 
 
-def _a_metal_host(chance: random.Random, name: str, number: int) -> Host:
-    return Host(
-        name=name, node=f"metal-{number}", cell="cell1", flavor="intel", uuid=an_id(chance),
-        traits={"OWNER_NOVA", "CUSTOM_GOLD", "COMPUTE_IMAGE_TYPE_RAW", "COMPUTE_IMAGE_TYPE_QCOW2"},
-        inventories={"CUSTOM_BAREMETAL": {"total": 1, "reserved": int(number == 2)}},
-    )  # fmt: skip
+def _share_disks(placement: Any, chance: random.Random, hosts: list[Host]) -> None:
+    """Make a provider whose disks hosts without disks share."""
+    storage, aggregate = an_id(chance), an_id(chance)
+    _make_provider(placement, storage, "storage", {"DISK_GB": {"total": 200}}, {"MISC_SHARES_VIA_AGGREGATE"})
+    sharing = [host.uuid for host in hosts if host.cell != "cell3" and host.has_shared_disk]
+    for id_ in [storage, *sharing]:
+        known = placement._client.get(f"/resource_providers/{id_}", microversion=_MICROVERSION).json()
+        body = {"aggregates": [aggregate], "resource_provider_generation": known["generation"]}
+        _put(placement, f"/resource_providers/{id_}/aggregates", body)
 
 
 def _make_traits(placement: Any) -> None:
-    for trait in {*_COMMON, *_RARE, "CUSTOM_PHYSNET_A", "CUSTOM_PHYSNET_B"}:
+    for trait in {*COMMON_TRAITS, *RARE_TRAITS, "CUSTOM_PHYSNET_A", "CUSTOM_PHYSNET_B"}:
         if trait.startswith("CUSTOM_"):
             _put(placement, f"/traits/{trait}")
     for resource_class in ("CUSTOM_FPGA", "CUSTOM_BAREMETAL"):
@@ -168,22 +119,30 @@ def _put(placement: Any, path: str, body: Any = None, method: str = "put") -> An
     return answer.json() if answer.content else None
 
 
-def _make_provider(placement: Any, host: Host) -> None:
-    providers = [(host.node, host.uuid, None, host.inventories, host.traits)]
+def _make_providers(placement: Any, host: Host) -> None:
+    _make_provider(placement, host.uuid, host.node, host.inventories, host.traits)
     for name, totals, traits in host.children:
         child = str(uuid.uuid5(uuid.UUID(host.uuid), name))
         inventories = {resource_class: {"total": total} for resource_class, total in totals.items()}
-        providers.append((f"{host.node}-{name}", child, host.uuid, inventories, traits))
-    for name, id_, parent, inventories, traits in providers:
-        body = {"name": name, "uuid": id_, "parent_provider_uuid": parent}
-        _put(placement, "/resource_providers", body, "post")
-        answer = _put(
-            placement, f"/resource_providers/{id_}/inventories",
-            {"resource_provider_generation": 0, "inventories": inventories},
-        )  # fmt: skip
-        generation = answer["resource_provider_generation"]
-        body = {"resource_provider_generation": generation, "traits": sorted(traits)}
-        _put(placement, f"/resource_providers/{id_}/traits", body)
+        _make_provider(placement, child, f"{host.node}-{name}", inventories, traits, parent=host.uuid)
+
+
+def _make_provider(
+    placement: Any,
+    id_: str,
+    name: str,
+    inventories: dict[str, dict[str, Any]],
+    traits: set[str],
+    *,
+    parent: str | None = None,
+) -> None:
+    _put(
+        placement, "/resource_providers", {"name": name, "uuid": id_, "parent_provider_uuid": parent}, "post"
+    )
+    body = {"resource_provider_generation": 0, "inventories": inventories}
+    answer = _put(placement, f"/resource_providers/{id_}/inventories", body)
+    body = {"resource_provider_generation": answer["resource_provider_generation"], "traits": sorted(traits)}
+    _put(placement, f"/resource_providers/{id_}/traits", body)
 
 
 def _make_service(chance: random.Random, context: Any, host: Host) -> None:
@@ -210,13 +169,17 @@ def _make_instances(chance: random.Random, context: Any, placement: Any, host: H
             context, uuid=instance, host=host.name, project_id="p1", user_id="u1",
             vm_state="active",
         ).create()  # fmt: skip
-        resources = {"VCPU": 1, "MEMORY_MB": 512, "DISK_GB": 2}
+        amounts = {"VCPU": 1, "MEMORY_MB": 512, "DISK_GB": 2}
+        resources = {name: amount for name, amount in amounts.items() if name in host.inventories}
+        is_migrating = chance.random() < 0.2
         body = {
             "allocations": {host.uuid: {"resources": resources}}, "project_id": "p1", "user_id": "u1",
-            "consumer_generation": None, "consumer_type": "INSTANCE",
+            "consumer_generation": None, "consumer_type": "MIGRATION" if is_migrating else "INSTANCE",
         }  # fmt: skip
-        _put(placement, f"/allocations/{instance}", body)
+        _put(placement, f"/allocations/{an_id(chance) if is_migrating else instance}", body)
         host.instances.append(instance)
+        if is_migrating:
+            host.migrating.add(instance)
 
 
 def _make_node(chance: random.Random, context: Any, host: Host) -> None:
@@ -242,9 +205,10 @@ def _make_node(chance: random.Random, context: Any, host: Host) -> None:
     ]  # fmt: skip
     objects.ComputeNode(
         context, uuid=host.uuid, host=host.name, hypervisor_hostname=host.node, vcpus=vcpus, memory_mb=memory,
-        local_gb=disk, vcpus_used=used, memory_mb_used=512 * used, local_gb_used=2 * used,
-        free_ram_mb=memory - 512 * used, free_disk_gb=disk - 2 * used, current_workload=0, running_vms=used,
-        hypervisor_type=_HYPERVISORS[host.flavor], hypervisor_version=chance.choice((8002000, 6000000, 0)),
+        local_gb=disk, vcpus_used=used, memory_mb_used=512 * used, local_gb_used=2 * used if disk else 0,
+        free_ram_mb=memory - 512 * used, free_disk_gb=disk - 2 * used if disk else 0, current_workload=0,
+        running_vms=used,
+        hypervisor_type=HYPERVISORS[host.flavor], hypervisor_version=chance.choice((8002000, 6000000, 0)),
         cpu_info=json.dumps(cpu_info), disk_available_least=None, metrics=json.dumps(metrics), stats=stats,
         host_ip=f"10.0.{chance.randint(0, 3)}.{chance.randint(1, 250)}", numa_topology=None,
         supported_hv_specs=[objects.HVSpec.from_list(each) for each in VIRTUAL[host.flavor]],
@@ -289,11 +253,13 @@ def _an_aggregate(
     return aggregate
 
 
-def _a_group(chance: random.Random, context: Any, policy: str, instances: list[str]) -> objects.InstanceGroup:
-    rules = {"max_server_per_host": 2} if policy == "anti-affinity" and chance.random() < 0.5 else {}
+def _a_group(context: Any, id_: str, policy: str, members: list[str]) -> objects.InstanceGroup:
+    """Make a group with these members and one that was never built; half of the groups have a limit of 2."""
+    rules = {"max_server_per_host": 2} if policy == "anti-affinity" and id_ < "8" else {}
+    unbuilt = str(uuid.uuid5(uuid.UUID(id_), "unbuilt"))
     group = objects.InstanceGroup(
-        context, uuid=an_id(chance), name=f"group-{policy}", user_id="u1", project_id="p1", policy=policy,
-        rules=rules, members=[*chance.sample(instances, chance.choice((0, 2, 6))), an_id(chance)],
+        context, uuid=id_, name=f"group-{policy}", user_id="u1", project_id="p1", policy=policy, rules=rules,
+        members=[*members, unbuilt],
     )  # fmt: skip
     group.create()
     return group

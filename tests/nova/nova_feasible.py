@@ -4,8 +4,9 @@ It runs in the environment of `make nova-test`; tests/nova/test_same_hosts.py st
 
     .venv-nova/bin/python -m tests.nova.nova_start CONFIGURATION SEED NUMBER CELL=DATABASE…
 
-First it writes a cloud (tests/nova/nova_cloud.py) and prints `{"ready": true}`. After a line on standard
-input it prints a line for each request: half of them with Nova's default filters, half with all filters.
+First it writes a cloud (tests/nova/nova_cloud.py) and prints `{"shared_disks": [the roots without disks]}`.
+After a line on standard input it prints a line for each request: half of them with Nova's default filters,
+half with all filters.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ ALL_FILTERS = [
 ]  # fmt: skip
 
 
-class RecordingManager(manager.SchedulerManager):
+class RecordingManager(manager.SchedulerManager):  # type: ignore[misc]  # not installed for mypy
     """Nova's scheduler up to the list of filtered hosts; nothing is claimed."""
 
     feasible: list[Any]
@@ -101,7 +102,8 @@ def main() -> None:
     make_tables(cell_databases)
     chance = random.Random(seed)
     cloud = make_cloud(chance, cell_databases)
-    print(json.dumps({"ready": True}), flush=True)
+    shared = [host.uuid for host in cloud.hosts if host.has_shared_disk]
+    print(json.dumps({"shared_disks": shared}), flush=True)
     sys.stdin.readline()
     maker = SpecMaker(chance, cloud)
     serializer = objects.base.NovaObjectSerializer()

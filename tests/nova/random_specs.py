@@ -10,7 +10,8 @@ from typing import Any
 from nova import context as nova_context
 from nova import objects
 
-from tests.nova.nova_cloud import PROJECTS, Cloud, Host, an_id
+from tests.nova.nova_cloud import PROJECTS, Cloud
+from tests.nova.nova_hosts import Host, an_id
 
 Fields = dict[str, Any]
 
@@ -123,7 +124,7 @@ class SpecMaker:
         self._demands: tuple[Callable[[Fields], None], ...] = (
             self._zone, self._group, self._same_host, self._different_host, self._address, self._query,
             self._ignored, self._forced, self._destination, self._port, self._large, self._metal,
-            self._level, self._rebuild,
+            self._level, self._rebuild, self._move,
         )  # fmt: skip
 
     def make(self) -> objects.RequestSpec:
@@ -190,7 +191,11 @@ class SpecMaker:
         fields["availability_zone"] = self._chance.choice(("az1", "az1", "az2", "nova", "unknown"))
 
     def _group(self, fields: Fields) -> None:
-        group = self._chance.choice(self._cloud.groups).obj_clone()
+        groups = [group for group in self._cloud.groups if self._cloud.migrating.isdisjoint(group.members)]
+        self._take_group(fields, self._chance.choice(groups))
+
+    def _take_group(self, fields: Fields, known: objects.InstanceGroup) -> None:
+        group = known.obj_clone()
         group.hosts = sorted({
             self._cloud.host_of[member] for member in group.members if member in self._cloud.host_of
         })  # fmt: skip
@@ -219,7 +224,7 @@ class SpecMaker:
 
     def _forced(self, fields: Fields) -> None:
         host = self._host()
-        fields["force_hosts"] = [self._chance.choice((host.name, host.name, host.name.lower()))]
+        fields["force_hosts"] = [host.name]
         if self._chance.random() < 0.4:
             fields["force_nodes"] = [host.node]
 
@@ -266,6 +271,16 @@ class SpecMaker:
         fields["request_level_params"] = objects.RequestLevelParams(
             root_required={self._chance.choice(("CUSTOM_SSD", "CUSTOM_GOLD"))}, root_forbidden=set()
         )
+
+    def _move(self, fields: Fields) -> None:
+        """Move an instance: a migration holds its resources, and it may be in a server group."""
+        moving = self._chance.choice(sorted(self._cloud.migrating))
+        fields["instance_uuid"] = moving
+        if self._chance.random() < 0.7:
+            fields["ignore_hosts"] = [self._cloud.host_of[moving]]
+        groups = [group for group in self._cloud.groups if moving in group.members]
+        if groups and self._chance.random() < 0.8:
+            self._take_group(fields, groups[0])
 
     def _rebuild(self, fields: Fields) -> None:
         """Ask whether the host of an instance is good for a new image, as Nova's conductor does."""

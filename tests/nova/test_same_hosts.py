@@ -7,7 +7,6 @@ import asyncio
 import json
 import os
 import shutil
-from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -67,6 +66,22 @@ class Compared:
     nova: frozenset[str]
     berth: FeasibleHosts
     error: str  # of Nova's code
+    shared: frozenset[str]  # hosts without disks, which use a provider that shares them
+
+    @property
+    def is_explained(self) -> bool:
+        """Return whether the difference is known: Nova's restrictions to hosts exclude shared disks.
+
+        Nova asks placement that all providers are in the zone's aggregates, or in the tree of the host.
+        """
+        destination = (self.spec["requested_destination"] or {}).get("nova_object.data", {})
+        is_restricted = (
+            self.spec["availability_zone"]
+            or self.spec["force_hosts"]
+            or {"host", "node", "aggregates"} & destination.keys()
+            or self.request["all"]  # aggregates of tenants
+        )
+        return bool(is_restricted) and self.nova < self.berth.roots <= self.nova | self.shared
 
     @property
     def spec(self) -> dict[str, Any]:
@@ -90,12 +105,15 @@ async def test_the_same_hosts_are_feasible(directory: Path) -> None:
     finally:
         await asyncio.to_thread(postgres.stop)
     assert len(compared) == REQUESTS
-    sizes = Counter(bool(each.nova) for each in compared)
     different = [each for each in compared if each.nova != each.berth.roots]
-    print(f"{REQUESTS - len(different)} of {REQUESTS} equal; {sizes[True]} with feasible hosts")
+    unexplained = [each for each in different if not each.is_explained]
+    feasible = sum(bool(each.nova) for each in compared)
+    print(f"{len(compared) - len(different)} equal, {feasible} with feasible hosts; ", end="")
+    print(f"{len(different) - len(unexplained)} differences are explained, {len(unexplained)} are not")
     if path := os.environ.get("BERTH_TEST_DIFFERENCES"):
-        Path(path).write_text("\n".join(json.dumps(_described(each)) for each in different))
-    assert not different, [_described(each) for each in different[:3]]
+        Path(path).write_text("\n".join(json.dumps(_described(each)) for each in unexplained))
+    assert feasible > REQUESTS / 3
+    assert not unexplained, [_described(each) for each in unexplained[:3]]
 
 
 def _described(each: Compared) -> dict[str, Any]:
@@ -126,7 +144,9 @@ async def _compare_with(
     configuration = _configuration(databases, address, directory)
     async with _nova_scheduler(configuration, databases, directory / "nova.log") as process:
         assert process.stdin is not None and process.stdout is not None
-        assert await process.stdout.readline(), (directory / "nova.log").read_text()[-4000:]
+        ready = await process.stdout.readline()
+        assert ready, (directory / "nova.log").read_text()[-4000:]
+        shared = frozenset(json.loads(ready)["shared_disks"])
         await berth.mirror.refresh()
         process.stdin.write(b"go\n")
         lines = [json.loads(line) async for line in process.stdout]
@@ -136,7 +156,7 @@ async def _compare_with(
     return [
         Compared(
             line, frozenset(line["hosts"]), await berth.feasible(schedulers[line["all"]], line["spec"]),
-            line["error"],
+            line["error"], shared,
         )
         for line in lines
     ]  # fmt: skip
