@@ -18,7 +18,15 @@ from nova import objects
 from nova.scheduler.client import report
 from oslo_utils import timeutils
 
-from tests.nova.nova_hosts import COMMON_TRAITS, HYPERVISORS, RARE_TRAITS, VIRTUAL, Host, an_id, random_hosts
+from tests.nova.nova_hosts import (
+    COMMON_TRAITS,
+    HYPERVISORS,
+    RARE_TRAITS,
+    VIRTUAL,
+    SyntheticHost,
+    an_id,
+    random_hosts,
+)
 
 CELLS = {"cell1": False, "cell2": False, "cell3": True}  # name → disabled
 PROJECTS = ("p1", "p2", "p3", "p4")
@@ -30,7 +38,7 @@ _MICROVERSION = "1.38"
 class Cloud:
     """Cells, hosts, groups and instances to which random requests refer."""
 
-    hosts: list[Host]
+    hosts: list[SyntheticHost]
     cells: dict[str, objects.CellMapping]
     groups: list[objects.InstanceGroup]
     aggregates: list[objects.Aggregate]
@@ -82,7 +90,7 @@ def make_cloud(chance: random.Random, cell_databases: dict[str, str]) -> Cloud:
 
 
 def _groups_of_moving(
-    chance: random.Random, hosts: list[Host], staying: list[str]
+    chance: random.Random, hosts: list[SyntheticHost], staying: list[str]
 ) -> Iterator[tuple[str, list[str]]]:
     """Yield groups of a migrating instance: with another of its host, and with others anywhere."""
     for host in hosts:
@@ -93,7 +101,7 @@ def _groups_of_moving(
                 yield "anti-affinity", [moving, *chance.sample(staying, 5)]
 
 
-def _share_disks(placement: Any, chance: random.Random, hosts: list[Host]) -> None:
+def _share_disks(placement: Any, chance: random.Random, hosts: list[SyntheticHost]) -> None:
     """Make a provider whose disks hosts without disks share."""
     storage, aggregate = an_id(chance), an_id(chance)
     _make_provider(placement, storage, "storage", {"DISK_GB": {"total": 200}}, {"MISC_SHARES_VIA_AGGREGATE"})
@@ -119,7 +127,7 @@ def _put(placement: Any, path: str, body: Any = None, method: str = "put") -> An
     return answer.json() if answer.content else None
 
 
-def _make_providers(placement: Any, host: Host) -> None:
+def _make_providers(placement: Any, host: SyntheticHost) -> None:
     _make_provider(placement, host.uuid, host.node, host.inventories, host.traits)
     for name, totals, traits in host.children:
         child = str(uuid.uuid5(uuid.UUID(host.uuid), name))
@@ -145,7 +153,7 @@ def _make_provider(
     _put(placement, f"/resource_providers/{id_}/traits", body)
 
 
-def _make_service(chance: random.Random, context: Any, host: Host) -> None:
+def _make_service(chance: random.Random, context: Any, host: SyntheticHost) -> None:
     number = chance.random()
     seen = timeutils.utcnow() - timedelta(seconds=2 * DOWN_SECONDS if 0.08 < number < 0.14 else 1)
     service = objects.Service(
@@ -159,7 +167,7 @@ def _make_service(chance: random.Random, context: Any, host: Host) -> None:
     service.create()
 
 
-def _make_instances(chance: random.Random, context: Any, placement: Any, host: Host) -> None:
+def _make_instances(chance: random.Random, context: Any, placement: Any, host: SyntheticHost) -> None:
     """Make instances that hold resources of a host; some hold them as a migration does."""
     if "VCPU" not in host.inventories:
         return
@@ -182,7 +190,7 @@ def _make_instances(chance: random.Random, context: Any, placement: Any, host: H
             host.migrating.add(instance)
 
 
-def _make_node(chance: random.Random, context: Any, host: Host) -> None:
+def _make_node(chance: random.Random, context: Any, host: SyntheticHost) -> None:
     used, total = len(host.instances), {name: row["total"] for name, row in host.inventories.items()}
     vcpus, memory, disk = total.get("VCPU", 0), total.get("MEMORY_MB", 0), total.get("DISK_GB", 0)
     features = ["avx", *(["avx2"] if chance.random() < 0.5 else []), "sse4.2"]
@@ -236,7 +244,7 @@ _POLICIES = ("affinity", "anti-affinity", "anti-affinity", "soft-affinity", "sof
 
 
 def _an_aggregate(
-    chance: random.Random, context: Any, metadata: dict[str, str], hosts: list[Host]
+    chance: random.Random, context: Any, metadata: dict[str, str], hosts: list[SyntheticHost]
 ) -> objects.Aggregate:
     """Make an aggregate of some hosts; no host is in two zones."""
     share = 0.6 if "availability_zone" not in metadata else 1.0

@@ -38,7 +38,7 @@ RARE_TRAITS = """
 
 
 @dataclass
-class Host:
+class SyntheticHost:
     """A compute node and its provider."""
 
     name: str
@@ -58,13 +58,13 @@ def an_id(chance: random.Random) -> str:
     return str(uuid.UUID(int=chance.getrandbits(128), version=4))
 
 
-def random_hosts(chance: random.Random) -> list[Host]:
+def random_hosts(chance: random.Random) -> list[SyntheticHost]:
     """Return 40 hosts with one node each, and two hosts with three bare-metal nodes each."""
     hosts = [_a_host(chance, number) for number in range(1, 41)]
     return [*hosts, *(_a_metal_host(chance, f"ironic-{number // 3}", number) for number in range(6))]
 
 
-def _a_host(chance: random.Random, number: int) -> Host:
+def _a_host(chance: random.Random, number: int) -> SyntheticHost:
     kind = chance.choice(("intel", "libvirt", "libvirt", "arm", "vmware", "xen", "silent"))
     traits = {trait for trait in COMMON_TRAITS if chance.random() < 0.85}
     traits |= {trait for trait in RARE_TRAITS if chance.random() < 0.35}
@@ -80,7 +80,7 @@ def _a_host(chance: random.Random, number: int) -> Host:
         inventories["VCPU"]["max_unit"] = 2
     if has_shared_disk := chance.random() < 0.2:
         del inventories["DISK_GB"]
-    host = Host(
+    host = SyntheticHost(
         name=f"compute-{number:02}" if number % 10 else f"Compute-{number:02}", node=f"node-{number:02}",
         cell="cell3" if number > 37 else chance.choice(("cell1", "cell2")), flavor=kind, uuid=an_id(chance),
         traits=traits, inventories=inventories, has_shared_disk=has_shared_disk,
@@ -95,8 +95,8 @@ def _a_host(chance: random.Random, number: int) -> Host:
     return host
 
 
-def _a_metal_host(chance: random.Random, name: str, number: int) -> Host:
-    return Host(
+def _a_metal_host(chance: random.Random, name: str, number: int) -> SyntheticHost:
+    return SyntheticHost(
         name=name, node=f"metal-{number}", cell="cell1", flavor="intel", uuid=an_id(chance),
         traits={"OWNER_NOVA", "CUSTOM_GOLD", "COMPUTE_IMAGE_TYPE_RAW", "COMPUTE_IMAGE_TYPE_QCOW2"},
         inventories={"CUSTOM_BAREMETAL": {"total": 1, "reserved": int(number == 2)}},

@@ -11,7 +11,7 @@ from nova import context as nova_context
 from nova import objects
 
 from tests.nova.nova_cloud import PROJECTS, Cloud
-from tests.nova.nova_hosts import Host, an_id
+from tests.nova.nova_hosts import SyntheticHost, an_id
 
 Fields = dict[str, Any]
 
@@ -21,6 +21,7 @@ _EXTRA_SPECS: dict[str, tuple[str, ...]] = {
     "resources:DISK_GB": ("0", "1"),
     "resources:CUSTOM_FPGA": ("1",),
     "resources1:CUSTOM_FPGA": ("1",),
+    "resources_A:CUSTOM_FPGA": ("1",),
     "trait1:CUSTOM_GOLD": ("required", "forbidden"),
     "trait:CUSTOM_SSD": ("required", "forbidden"),
     "trait:CUSTOM_GOLD": ("required", "forbidden"),
@@ -155,12 +156,13 @@ class SpecMaker:
             extra["hw:tpm_version"] = "2.0"
         if "hw:ephemeral_encryption_format" in extra:
             extra["hw:ephemeral_encryption"] = "true"
-        if "trait1:CUSTOM_GOLD" in extra:
+        if "trait1:CUSTOM_GOLD" in extra or "resources_A:CUSTOM_FPGA" in extra:
             extra["resources1:CUSTOM_FPGA"] = "1"
+            extra["group_policy"] = chance.choice(("none", "isolate"))  # required for several groups
         return objects.Flavor(
             self._context, id=1, name=chance.choice(("m1.small", "m1.large", "c1", "r1")), flavorid="f1",
             vcpus=chance.choice((1, 1, 2, 4)), memory_mb=chance.choice((256, 512, 2048, 8192)),
-            root_gb=chance.choice((1, 1, 10, 40)), ephemeral_gb=chance.choice((0, 0, 5)), is_public=True,
+            root_gb=chance.choice((0, 1, 10, 40)), ephemeral_gb=chance.choice((0, 0, 5)), is_public=True,
             swap=chance.choice((0, 0, 1025)), rxtx_factor=1.0, vcpu_weight=0, disabled=False,
             extra_specs=extra, projects=[], description=None,
         )  # fmt: skip
@@ -179,7 +181,7 @@ class SpecMaker:
             size=1, properties=objects.ImageMetaProps(**known),
         )  # fmt: skip
 
-    def _host(self) -> Host:
+    def _host(self) -> SyntheticHost:
         return self._chance.choice(self._cloud.hosts)
 
     def _some_instances(self) -> list[str]:
