@@ -4,9 +4,9 @@ It runs in the environment of `make nova-test`; tests/nova/test_same_hosts.py st
 
     .venv-nova/bin/python -m tests.nova.nova_start CONFIGURATION SEED NUMBER CELL=DATABASE…
 
-First it writes a cloud (tests/nova/nova_cloud.py) and prints `{"shared_disks": [the roots without disks]}`.
-After a line on standard input it prints a line for each request: half of them with Nova's default filters,
-half with all filters.
+First it writes a cloud (tests/nova/nova_cloud.py) and prints the roots without disks and the instances that
+are being moved. After a line on standard input it prints a line for each request: half of them with Nova's
+default filters, half with all filters.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def main() -> None:
     chance = random.Random(seed)
     cloud = make_cloud(chance, cell_databases)
     shared = [host.uuid for host in cloud.hosts if host.has_shared_disk]
-    print(json.dumps({"shared_disks": shared}), flush=True)
+    print(json.dumps({"shared_disks": shared, "moving": sorted(cloud.migrating)}), flush=True)
     sys.stdin.readline()
     maker = SpecMaker(chance, cloud)
     serializer = objects.base.NovaObjectSerializer()

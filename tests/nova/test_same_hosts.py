@@ -68,6 +68,7 @@ class ComparedRequest:
     berth: FeasibleHosts
     error: str  # of Nova's code
     shared: frozenset[str]  # hosts without disks, which use a provider that shares them
+    moving: frozenset[str]  # instances whose resources a migration holds
 
     @property
     def spec(self) -> dict[str, Any]:
@@ -83,6 +84,9 @@ class ComparedRequest:
             return "group_policy is taken for metadata of aggregates"
         if has_all and "hw_viommu_model" in properties and roots < self.nova:
             return "hw_viommu_model disables the pre-filter for images"
+        hints = self.spec["scheduler_hints"]
+        if has_all and self.moving & {*hints.get("same_host", ()), *hints.get("different_host", ())}:
+            return "a hint names an instance that is being moved"
         if self._is_restricted and self.nova < roots <= self.nova | self.shared:
             return "restrictions exclude shared disks"
         return ""
@@ -163,7 +167,7 @@ async def _compare_with(
         assert process.stdin is not None and process.stdout is not None
         ready = await process.stdout.readline()
         assert ready, (directory / "nova.log").read_text()[-4000:]
-        shared = frozenset(json.loads(ready)["shared_disks"])
+        shared, moving = (frozenset(json.loads(ready)[name]) for name in ("shared_disks", "moving"))
         await berth.mirror.refresh()
         process.stdin.write(b"go\n")
         lines = [json.loads(line) async for line in process.stdout]
@@ -173,7 +177,7 @@ async def _compare_with(
     return [
         ComparedRequest(
             line, frozenset(line["hosts"]), await berth.feasible(schedulers[line["all"]], line["spec"]),
-            line["error"], shared,
+            line["error"], shared, moving,
         )
         for line in lines
     ]  # fmt: skip

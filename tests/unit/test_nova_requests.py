@@ -204,11 +204,13 @@ def test_the_owner_trait_is_required_once_all_computes_set_it() -> None:
 
 def test_a_rebuild_only_checks_its_host() -> None:
     hints = {"_nova_check_type": ["rebuild"], "same_host": [uid(7)]}
-    spec = a_spec(image={}, scheduler_hints=hints, force_hosts=["compute-1"])
+    flavor = a_flavor(extra_specs={"hw:tpm_version": "2.0"})
+    spec = a_spec(flavor, image={}, scheduler_hints=hints, force_hosts=["compute-1"])
     question = asked(spec)
     assert (question.do, question.request.forced_host) == ("check", uid(1, "a"))
     assert question.request.alternates == 0
     assert question.request.hints == Hints()
+    assert question.request.flavor.extra_specs == {}
 
 
 @pytest.mark.parametrize(
