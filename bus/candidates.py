@@ -48,7 +48,16 @@ class PlacedHost(Protocol):
     def aggregates(self) -> tuple[str, ...]: ...
 
 
-class CandidateSearch(Protocol):
+class HostAmounts(Protocol):
+    """Hosts and their amounts by position."""
+
+    def host(self, position: int) -> PlacedHost: ...
+
+    def amounts(self, position: int) -> tuple[Mapping[str, int], Mapping[str, int]]:
+        """Return free amounts and capacities of a host's whole provider tree, each by resource class."""
+
+
+class CandidateSearch(HostAmounts, Protocol):
     """The hosts that fit one query for candidates, with their data in arrays; valid until the next await.
 
     Array elements follow the sequence of `positions`. Reservations count as used: arrays include those made
@@ -72,11 +81,6 @@ class CandidateSearch(Protocol):
     def has(self, trait: str) -> Bools: ...
 
     def within(self, aggregate: str) -> Bools: ...
-
-    def host(self, position: int) -> PlacedHost: ...
-
-    def amounts(self, position: int) -> tuple[Mapping[str, int], Mapping[str, int]]:
-        """Return free amounts and capacities of a host's whole provider tree, each by resource class."""
 
     def ways(self, position: int, most: int) -> Sequence[Candidate]:
         """Return at most this many candidates (complete allocations) for the request on one host now."""

@@ -109,6 +109,8 @@ class HostState(Value, frozen=True, kw_only=True):
     hypervisor: Text = ""  # hypervisor type
     hypervisor_version: Count = 0
     vm_modes: ShortList[Text] = ()
+    # kinds of guests, as architecture/hypervisor/VM mode; empty: any combination of the three fields above
+    guest_kinds: ShortList[Text] = ()
     ip: Text = ""
     # further properties, matched by extra specs
     capabilities: Properties = field(default_factory=dict)

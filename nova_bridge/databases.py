@@ -23,6 +23,7 @@ log = logging.getLogger(__name__)
 
 CELL0 = "00000000-0000-0000-0000-000000000000"  # instances that never got a host
 FULL_SECONDS = 30.0  # between two reads of all compute nodes; other reads return changed nodes
+MOST_KINDS = 1000  # kinds of guests that a host supports
 LONGEST_VALUE = 1024  # characters of a capability; a longer value is left out
 _DRIVERS = {"mysql": "mysql+aiomysql", "mariadb": "mysql+aiomysql", "postgresql": "postgresql+asyncpg"}
 
@@ -202,6 +203,7 @@ def host_state(node: Row, *, enabled: bool, why_disabled: str) -> HostState:
         for key, value in {**_flat("cpu_info", cpu), **_flat("", stats)}.items()
         if len(value) <= LONGEST_VALUE and len(key) <= 255
     }
+    capabilities["hypervisor_hostname"] = node["hypervisor_hostname"] or ""
     return HostState(
         root=node["uuid"],
         host=node["host"],
@@ -210,10 +212,11 @@ def host_state(node: Row, *, enabled: bool, why_disabled: str) -> HostState:
         building=_count(stats.get("io_workload")),
         instances=_count(stats.get("num_instances")),
         metrics=metrics,
-        architecture=str(supported[0][0]) if supported else str(cpu.get("arch", "")),
-        hypervisor=str(supported[0][1] if supported else node["hypervisor_type"] or "").lower(),
+        architecture=str(supported[0][0]) if supported else "",
+        hypervisor=str(node["hypervisor_type"] or ""),
         hypervisor_version=_count(node["hypervisor_version"]),
         vm_modes=tuple(dict.fromkeys(str(each[2]) for each in supported)),
+        guest_kinds=tuple("/".join(map(str, each)) for each in supported[:MOST_KINDS]),
         ip=str(node["host_ip"] or ""),
         capabilities=capabilities,
     )

@@ -265,6 +265,10 @@ class Scheduler:
         """Make orders from requests and moves, and look up the hosts of the instances that they name."""
         begun = [self._orders.begin(request, 0.0) for request in requests]
         begun += [self._orders.begin(start.request(), 0.0, start) for start in starts]
+        return await self.resolve(begun)
+
+    async def resolve(self, begun: Sequence[Begins]) -> Sequence[Begins]:
+        """Return orders with the present hosts of the instances that they name."""
         return await self._resolving.resolve(begun)
 
     async def _claim(self, courses: Sequence[_Course]) -> None:

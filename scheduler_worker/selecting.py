@@ -12,7 +12,7 @@ from bus.decisions import Decision
 from bus.messages import BuildPlaced, BuildRequested, BuildUnplaceable, HostsAnswered, HostsAsked
 from bus.sql.database import Database
 from scheduler_worker.core import events
-from scheduler_worker.core.fitting import unfit
+from scheduler_worker.core.fitting import unfit_image
 from scheduler_worker.core.order import Begins
 from scheduler_worker.placing import Scheduler
 from scheduler_worker.store import decisions
@@ -30,7 +30,7 @@ class HostSelection:
 
     async def answer_many(self, questions: Sequence[HostsAsked]) -> list[HostsAnswered]:
         claims = [question for question in questions if question.do == "claim"]
-        ends = iter(await self._scheduler.place([self._begin(question) for question in claims]))
+        ends = iter(await self._scheduler.place([self.begin(question) for question in claims]))
         answers = [
             self._answer(question.request, next(ends))
             if question.do == "claim"
@@ -51,7 +51,8 @@ class HostSelection:
             for _ in made[: len(self._made)]:
                 self._made.popleft()
 
-    def _begin(self, question: HostsAsked) -> Begins:
+    def begin(self, question: HostsAsked) -> Begins:
+        """Return the order of a question before its search."""
         request = structs.replace(question.request, wait="")
         [(order, event)] = self._scheduler.begin([request])
         order = structs.replace(
@@ -85,7 +86,7 @@ class HostSelection:
         now, _ = scheduler.hosts_now()
         why = ""
         for root in order.alternatives[0].question.roots:
-            why = unfit(order.alternatives[0], root, scheduler.source, now, scheduler.policy)
+            why = unfit_image(order.alternatives[0], root, scheduler.source, now, scheduler.policy)
             if not why:
                 return HostsAnswered()
         return HostsAnswered(refused=_refused(request, why, Decision(code="image")))

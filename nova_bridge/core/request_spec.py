@@ -52,7 +52,7 @@ class NovaGroup(NovaObject, frozen=True, kw_only=True):
     project_id: str | None = None
     policy: str | None = None
     policies: list[str] | None = None  # before version 1.11
-    rules: dict[str, Any] | None = field(default=None)
+    rules: dict[str, Any] | None = field(default=None, name="_rules")
     members: list[str] | None = None
     hosts: list[str] | None = None
 

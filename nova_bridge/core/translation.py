@@ -9,16 +9,15 @@ from dataclasses import dataclass
 
 from bus.groups import GroupPolicy, MakeGroup
 from bus.messages import BuildRequested, HostsAsked
-from bus.requests import Flavor, Hints, Image, ResourceGroup
+from bus.requests import Hints, ResourceGroup
 from bus.vocabulary import UNSAID_ID
 from nova_bridge.core.cloud import NovaCloud, NovaHost
+from nova_bridge.core.guest import flavor_of, image_of, root_traits_of
 from nova_bridge.core.request_spec import RequestedDestination, RequestSpec
 
 OWNER_NOVA = "OWNER_NOVA"
 OWNER_SINCE = 73  # version from which nova-compute sets the trait
 _POLICIES: tuple[GroupPolicy, ...] = ("affinity", "anti-affinity", "soft-affinity", "soft-anti-affinity")
-# Extra specs that Nova translates into resource groups itself.
-_IN_GROUPS = ("accel:device_profile", "pci_passthrough:alias")
 
 
 class CannotJudge(Exception):
@@ -65,8 +64,8 @@ def translated(
     build = BuildRequested(
         request=request,
         instances=tuple(instances),
-        flavor=_flavor(spec),
-        image=_image(spec),
+        flavor=flavor_of(spec),
+        image=image_of(spec),
         project=spec.project_id or UNSAID_ID,
         user=spec.user_id or user or UNSAID_ID,
         zone=spec.availability_zone if spec.availability_zone in cloud.zones else "",
@@ -165,6 +164,8 @@ def _group(spec: RequestSpec) -> MakeGroup | None:
 
 
 def _hints(spec: RequestSpec, group: MakeGroup | None) -> Hints:
+    if spec.is_rebuild:  # the instance stays where it is
+        return Hints()
     return Hints(
         group=None if group is None else group.group,
         same_host=spec.hint("same_host"),
@@ -178,40 +179,6 @@ def _hints(spec: RequestSpec, group: MakeGroup | None) -> Hints:
 def _first(spec: RequestSpec, hint: str) -> str:
     values = spec.hint(hint)
     return values[0] if values else ""
-
-
-def _flavor(spec: RequestSpec) -> Flavor:
-    flavor = spec.flavor
-    disk = flavor.ephemeral_gb + -(-flavor.swap // 1024) + (0 if spec.is_bfv else flavor.root_gb)
-    extra = {key: value for key, value in flavor.extra_specs.items() if key not in _IN_GROUPS}
-    return Flavor(
-        name=flavor.name or "unnamed",
-        vcpus=flavor.vcpus,
-        memory_mb=flavor.memory_mb,
-        disk_gb=disk,
-        extra_specs=extra,
-    )
-
-
-def _image(spec: RequestSpec) -> Image | None:
-    if spec.image is None:
-        return None
-    values = dict(spec.image.properties or {})
-    traits = values.pop("traits_required", None) or ()
-    properties = {key: _text(value) for key, value in values.items() if value is not None}
-    if spec.image.disk_format and not spec.is_bfv:
-        properties["disk_format"] = spec.image.disk_format
-    name = spec.image.name or spec.image.id or "unnamed"
-    return Image(name=name[:200], properties=properties, traits_required=tuple(traits))
-
-
-def _text(value: object) -> str:
-    match value:
-        case bool():
-            return str(value).lower()
-        case list() | tuple():
-            return ",".join(str(item) for item in value)
-    return str(value)
 
 
 def _groups(spec: RequestSpec) -> Iterable[ResourceGroup]:
@@ -230,9 +197,7 @@ def _groups(spec: RequestSpec) -> Iterable[ResourceGroup]:
 
 
 def _root_traits(spec: RequestSpec, cloud: NovaCloud) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    required = set(spec.request_level_params.root_required)
-    if spec.flavor.extra_specs.get("accel:device_profile"):
-        required.add("COMPUTE_ACCELERATORS")
+    required = {*spec.request_level_params.root_required, *root_traits_of(spec)}
     if cloud.least_version >= OWNER_SINCE:
         required.add(OWNER_NOVA)
     return tuple(sorted(required)), tuple(sorted(spec.request_level_params.root_forbidden))

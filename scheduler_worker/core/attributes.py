@@ -24,8 +24,8 @@ Attribute = str | float | bool
 _OF_PLACEMENT: Mapping[str, Callable[[HostFacts], Attribute]] = {
     "uuid": lambda host: host.root,
     "host": lambda host: host.host,
-    "nodename": lambda host: host.host,
-    "hypervisor_hostname": lambda host: host.host,
+    "nodename": lambda host: _node(host),
+    "hypervisor_hostname": lambda host: _node(host),
     "cell": lambda host: host.cell,
     "zone": lambda host: host.zone,
     "num_io_ops": lambda host: host.building,
@@ -59,6 +59,11 @@ _NUMBERS = {sign: OPERATORS[sign] for sign in ("==", "!=", ">=", "<=")} | {"=": 
 _TEXTS = {f"s{sign}": compares for sign, compares in OPERATORS.items()}
 MAX_DEPTH = 32
 MAX_LISTS, MAX_VALUES = 20, 200  # each is evaluated for every host
+
+
+def _node(host: HostFacts) -> str:
+    """Return the name of the host at its hypervisor, which may differ from that of its agent's host."""
+    return (capability(host.state, "hypervisor_hostname") if host.state is not None else None) or host.host
 
 
 def attribute(host: HostFacts, name: str) -> Attribute | None:

@@ -120,6 +120,40 @@ def unfit(
     return next((why for rule in rules if (why := rule.refuses(facts, alternative)) is not None), "")
 
 
+class _Unsearched:
+    """A host without a query for candidates: filters on images read no amounts."""
+
+    def __init__(self, placed: PlacedHost) -> None:
+        self._placed = placed
+
+    def host(self, position: int) -> PlacedHost:
+        return self._placed
+
+    def amounts(self, position: int) -> tuple[Mapping[str, int], Mapping[str, int]]:
+        return {}, {}
+
+
+def unfit_image(
+    alternative: Alternative, root: str, source: CandidateSource, now: HostsNow, policy: ChoicePolicy
+) -> str:
+    """Return why a host does not fit the new image of its instance, which Nova rebuilds; "" if it fits.
+
+    Nova compares the image only: the instance has its resources, and its flavor is unchanged.
+    """
+    placed = next((host for host in source.hosts() if host.uuid == root), None)
+    if placed is None:
+        return "it was deleted"
+    if placed.cell in alternative.question.not_cells:
+        return f"its cell {placed.cell} is disabled"
+    image = alternative.request.image
+    if lacking := [trait for trait in (image.traits_required if image else ()) if trait not in placed.traits]:
+        return f"it lacks {lacking[0]}"
+    facts = now.facts(_Unsearched(placed), placed.position)
+    # rules_for leaves out filters for a forced host, which is the present host here
+    rules = [rule for rule in policy.rules if IMAGE in rule.reads and rule.concerns(alternative)]
+    return next((why for rule in rules if (why := rule.refuses(facts, alternative)) is not None), "")
+
+
 def with_more(facts: HostFacts, asked: Mapping[str, int], several: int) -> HostFacts:
     """Return the data that a host would have after `several` further builds were placed on it."""
     free = {name: amount - several * asked.get(name, 0) for name, amount in facts.free.items()}

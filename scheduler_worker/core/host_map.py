@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bus.aggregates import Aggregate
-from bus.candidates import Bools, CandidateSearch, CandidateSource, Ints, PlacedHost
+from bus.candidates import Bools, CandidateSearch, CandidateSource, HostAmounts, Ints, PlacedHost
 from bus.reports import HostState
 from scheduler_worker.core.ranking_order import mixed, slice_of
 from scheduler_worker.core.rule import FACTS, UNKNOWN, Alternative, HostFacts, Number, Reads, Rule, numbers
@@ -195,7 +195,7 @@ class HostsNow:
     _limits: dict[str, list[tuple[str, float]]] = field(default_factory=dict)
     _read: dict[str, Numbers] = field(default_factory=dict)
 
-    def facts(self, search: CandidateSearch, position: int) -> HostFacts:
+    def facts(self, search: HostAmounts, position: int) -> HostFacts:
         placed = search.host(position)
         slot = self.slot_at.item(position)
         columns = self.columns

@@ -274,7 +274,9 @@ class Prefilters:
                 member_of = (*question.root_member_of, tenant_aggregates)
                 question = msgspec.structs.replace(question, root_member_of=member_of)
         if self.demanding:
-            required = set(question.root_required).union(*(group.required for group in question.groups))
+            # As in Nova, only traits of the flavor and the image open such an aggregate.
+            required = set(question.root_required).difference(alternative.request.root_required)
+            required = required.union(*(group.required for group in question.groups))
             barred = tuple(uuid for uuid, demands in self.demanding if not demands <= required)
             if barred:
                 not_member_of = (*question.root_not_member_of, *barred)

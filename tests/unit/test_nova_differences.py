@@ -78,7 +78,8 @@ def test_only_mirrored_aggregates_are_deleted() -> None:
 
 def test_the_state_of_a_compute_node_is_read_from_its_row() -> None:
     row = {
-        "uuid": uid(1, "a"), "host": "compute-1", "hypervisor_type": "QEMU", "hypervisor_version": 8002000,
+        "uuid": uid(1, "a"), "host": "compute-1", "hypervisor_type": "QEMU", "hypervisor_hostname": "node-1",
+        "hypervisor_version": 8002000,
         "cpu_info": '{"arch": "x86_64", "features": ["avx", "avx2"], "topology": {"cores": 4}}',
         "host_ip": "10.0.0.7", "supported_instances": '[["x86_64", "kvm", "hvm"], ["i686", "kvm", "hvm"]]',
         "metrics": '[{"name": "cpu.percent", "value": 7}, {"name": "numa.membw", "value": null}]',
@@ -86,8 +87,10 @@ def test_the_state_of_a_compute_node_is_read_from_its_row() -> None:
     }  # fmt: skip
     state = host_state(row, enabled=False, why_disabled="down")
     assert (state.enabled, state.why_disabled, state.instances, state.building) == (False, "down", 3, 1)
-    assert (state.architecture, state.hypervisor, state.vm_modes) == ("x86_64", "kvm", ("hvm",))
+    assert (state.architecture, state.hypervisor, state.vm_modes) == ("x86_64", "QEMU", ("hvm",))
+    assert state.guest_kinds == ("x86_64/kvm/hvm", "i686/kvm/hvm")
     assert (state.hypervisor_version, state.ip, state.metrics) == (8002000, "10.0.0.7", {"cpu.percent": 7.0})
+    assert state.capabilities["hypervisor_hostname"] == "node-1"
     assert state.capabilities["cpu_info:features"] == "avx,avx2"
     assert state.capabilities["cpu_info:topology:cores"] == "4"
     assert host_state({**row, "cpu_info": "?", "stats": None}, enabled=True, why_disabled="").instances == 0

@@ -7,7 +7,7 @@ import pytest
 
 from bus.claims import Choice
 from bus.messages import BuildPlaced, HostsAsked, Selection
-from bus.requests import BuildSpec, Flavor, ResourceGroup
+from bus.requests import BuildSpec, Flavor, Hints, ResourceGroup
 from nova_bridge.core.cloud import NovaCell, NovaCloud
 from nova_bridge.core.objects import plain, versioned
 from nova_bridge.core.request_spec import MalformedSpec, decoded, from_legacy
@@ -93,6 +93,67 @@ def test_demands_on_the_host_are_translated(fields: dict[str, Any], expected: di
     assert {name: getattr(request, name) for name in expected} == expected
 
 
+@pytest.mark.parametrize(
+    ("extra_specs", "properties", "expected"),
+    [
+        (
+            {"hw:tpm_version": "2.0"}, {},
+            {"hw:tpm_version": "2.0", "hw:tpm_model": "tpm-tis", "hw:tpm_secret_security": "user"},
+        ),
+        ({}, {"hw_tpm_version": "2.0", "hw_tpm_model": "tpm-crb"}, {"hw:tpm_secret_security": "user"}),
+        (
+            {"hw:tpm_version": "2.0", "hw:tpm_model": "tpm-crb", "hw:tpm_secret_security": "host"}, {},
+            {"hw:tpm_version": "2.0", "hw:tpm_model": "tpm-crb", "hw:tpm_secret_security": "host"},
+        ),
+        ({"hw:sound_model": "ich9", "hw:viommu_model": "virtio"}, {}, {}),
+        ({"hw:sound_model": "virtio"}, {}, {"hw:sound_model": "virtio"}),
+        ({"hw:firmware_stateless": "true"}, {}, {}),  # Nova reads it from images only
+        ({"hw:maxphysaddr_bits": "46"}, {}, {"capabilities:cpu_info:maxphysaddr:bits": ">= 46"}),
+    ],
+)  # fmt: skip
+def test_extra_specs_demand_what_nova_demands(
+    extra_specs: dict[str, str], properties: dict[str, Any], expected: dict[str, str]
+) -> None:
+    request = asked(a_spec(a_flavor(extra_specs=extra_specs), image=properties)).request
+    assert request.flavor.extra_specs == expected
+
+
+@pytest.mark.parametrize(
+    ("properties", "expected"),
+    [
+        ({"hw_sound_model": "ich9", "hw_viommu_model": "intel"}, {}),
+        ({"hw_sound_model": "virtio"}, {"hw_sound_model": "virtio"}),
+        ({"hw_firmware_stateless": True, "hw_firmware_type": "bios"}, {"hw_firmware_type": "bios"}),
+        (
+            {"hw_firmware_stateless": True, "hw_firmware_type": "uefi"},
+            {"hw_firmware_stateless": "true", "hw_firmware_type": "uefi"},
+        ),
+        ({"img_hv_requested_version": ">=6.0", "hw_maxphysaddr_bits": 42}, {}),
+        (
+            {"img_hv_requested_version": ">=6.0", "img_hv_type": "kvm"},
+            {"img_hv_requested_version": ">=6.0", "img_hv_type": "kvm"},
+        ),
+    ],
+)
+def test_properties_of_images_demand_what_nova_demands(
+    properties: dict[str, Any], expected: dict[str, str]
+) -> None:
+    image = asked(a_spec(image=properties)).request.image
+    assert image is not None
+    assert image.properties == {**expected, "disk_format": "qcow2"}
+
+
+@pytest.mark.parametrize(
+    ("extra_specs", "properties"),
+    [({"hw:pci_numa_affinity_policy": "socket"}, {}), ({}, {"hw_pci_numa_affinity_policy": "socket"})],
+)
+def test_affinity_to_a_socket_demands_its_trait_without_a_device(
+    extra_specs: dict[str, str], properties: dict[str, str]
+) -> None:
+    request = asked(a_spec(a_flavor(extra_specs=extra_specs), image=properties)).request
+    assert request.root_required == ("COMPUTE_SOCKET_PCI_NUMA_AFFINITY",)
+
+
 def test_hints_name_instances_and_networks() -> None:
     hints = {
         "same_host": [uid(1)],
@@ -124,7 +185,7 @@ def test_a_server_group_is_created_with_its_policy_and_limit() -> None:
         "1.11",
         {
             "uuid": uid(9), "name": "g", "policy": "anti-affinity", "project_id": "p1",
-            "rules": {"max_server_per_host": 3}, "members": [uid(7), uid(1)], "hosts": ["compute-1"],
+            "_rules": {"max_server_per_host": "3"}, "members": [uid(7), uid(1)], "hosts": ["compute-1"],
         },
     )  # fmt: skip
     found = translate(a_spec(instance_group=group))
@@ -142,10 +203,14 @@ def test_the_owner_trait_is_required_once_all_computes_set_it() -> None:
 
 
 def test_a_rebuild_only_checks_its_host() -> None:
-    spec = a_spec(image={}, scheduler_hints={"_nova_check_type": ["rebuild"]}, force_hosts=["compute-1"])
+    hints = {"_nova_check_type": ["rebuild"], "same_host": [uid(7)]}
+    flavor = a_flavor(extra_specs={"hw:tpm_version": "2.0"})
+    spec = a_spec(flavor, image={}, scheduler_hints=hints, force_hosts=["compute-1"])
     question = asked(spec)
     assert (question.do, question.request.forced_host) == ("check", uid(1, "a"))
     assert question.request.alternates == 0
+    assert question.request.hints == Hints()
+    assert question.request.flavor.extra_specs == {}
 
 
 @pytest.mark.parametrize(

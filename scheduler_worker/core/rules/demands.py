@@ -174,18 +174,9 @@ def image_properties(*, image_properties_default_architecture: str = "") -> Rule
         image = alternative.request.image
         if image is None:
             return None
-        state = host.state
-        has: tuple[tuple[str, str, Sequence[str]], ...] = (
-            ("architecture", _of(image, _ARCHITECTURE) or default, (state.architecture,) if state else ()),
-            ("hypervisor", _of(image, _HYPERVISOR), (state.hypervisor,) if state else ()),
-            ("VM mode", _of(image, _VM_MODE), state.vm_modes if state else ()),
-        )
-        for property_name, needed, values in has:
-            if needed and _spelled(needed) not in [_spelled(value) for value in values]:
-                names = ", ".join(filter(None, values))
-                reported = f"it has {names}" if names else "it does not say which it has"
-                return f"the image needs {property_name} {needed}; {reported}"
-        return _version(image, state) or _address_bits(image, state)
+        demanded = (_of(image, _ARCHITECTURE) or default, _of(image, _HYPERVISOR), _of(image, _VM_MODE))
+        why = _kind(demanded, host.state) if any(demanded) else None
+        return why or _version(image, host.state) or _address_bits(image, host.state)
 
     def concerns(alternative: Alternative) -> bool:
         return alternative.request.image is not None
@@ -217,6 +208,38 @@ def isolated_hosts(
 
     any_isolated = bool(hosts or images)
     return Rule("isolated_hosts", refuses, reads=("image",), concerns=lambda alternative: any_isolated)
+
+
+_Kind = tuple[str, str, str]  # of a guest: architecture, hypervisor, VM mode
+
+
+def _kind(demanded: _Kind, state: HostState | None) -> str | None:
+    """Return why a host runs no guest of the demanded kind, where an empty text is any."""
+    kinds = _parts(state.guest_kinds) if state is not None else ()
+    has: Sequence[Sequence[str]] = tuple(zip(*kinds, strict=True)) or ((), (), ())
+    if state is not None and not kinds:
+        has = (state.architecture,), (state.hypervisor,), state.vm_modes
+    for name, needed, values in zip(("architecture", "hypervisor", "VM mode"), demanded, has, strict=True):
+        if needed and _spelled(needed) not in [_spelled(value) for value in values]:
+            names = ", ".join(dict.fromkeys(filter(None, values)))
+            reported = f"it has {names}" if names else "it does not say which it has"
+            return f"the image needs {name} {needed}; {reported}"
+    if not kinds or any(_is_of(kind, demanded) for kind in kinds):
+        return None
+    return f"the image needs {', '.join(filter(None, demanded))}; no kind of its guests has all of it"
+
+
+def _is_of(kind: _Kind, demanded: _Kind) -> bool:
+    return all(
+        not needed or _spelled(needed) == _spelled(part) for needed, part in zip(demanded, kind, strict=True)
+    )
+
+
+@lru_cache(maxsize=1024)
+def _parts(kinds: tuple[str, ...]) -> tuple[_Kind, ...]:
+    """Return the parts of kinds such as `x86_64/kvm/hvm`; many hosts have the same kinds."""
+    parts = [kind.split("/", 2) for kind in kinds]
+    return tuple([(part[0], part[1], part[2]) for part in parts if len(part) == 3])
 
 
 def _of(image: Image, names: Sequence[str]) -> str:

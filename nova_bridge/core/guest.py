@@ -1,0 +1,90 @@
+"""The flavor and image of a RequestSpec as berth reads them.
+
+Nova and berth read some properties differently. Here they are changed so that berth's demands on a host are
+those of Nova's pre-filters and of `ResourceRequest.from_request_spec`.
+"""
+
+from collections.abc import Iterator, Mapping
+
+from bus.requests import Flavor, Image
+from nova_bridge.core.request_spec import RequestSpec
+
+# Extra specs whose resources arrive as groups of the request.
+_IN_GROUPS = ("accel:device_profile", "pci_passthrough:alias")
+# Properties for which Nova demands nothing of a host, or only if the image has them.
+_NO_DEMANDS = ("hw:viommu_model", "hw:firmware_stateless")
+_DEFAULTS_OF_TPM = {"hw:tpm_model": "tpm-tis", "hw:tpm_secret_security": "user"}
+# Nova compares the version and the address width only for images that also name one of the others.
+_KINDS = ("hw_architecture", "img_hv_type", "hw_vm_mode")
+_ONLY_WITH_KIND = ("img_hv_requested_version", "hw_maxphysaddr_bits")
+
+
+def flavor_of(spec: RequestSpec) -> Flavor:
+    flavor = spec.flavor
+    disk = flavor.ephemeral_gb + -(-flavor.swap // 1024) + (0 if spec.is_bfv else flavor.root_gb)
+    extra = {
+        key: value for key, value in flavor.extra_specs.items() if key not in (*_IN_GROUPS, *_NO_DEMANDS)
+    }
+    if _property(spec, "hw:sound_model") != "virtio":
+        extra.pop("hw:sound_model", None)
+    if bits := extra.pop("hw:maxphysaddr_bits", ""):
+        extra["capabilities:cpu_info:maxphysaddr:bits"] = f">= {bits}"
+    if spec.is_rebuild:  # only the new image is compared with the host
+        extra = {}
+    elif _property(spec, "hw:tpm_version"):
+        extra |= {key: value for key, value in _DEFAULTS_OF_TPM.items() if not _property(spec, key)}
+    return Flavor(
+        name=flavor.name or "unnamed",
+        vcpus=flavor.vcpus,
+        memory_mb=flavor.memory_mb,
+        disk_gb=disk,
+        extra_specs=extra,
+    )
+
+
+def image_of(spec: RequestSpec) -> Image | None:
+    if spec.image is None:
+        return None
+    values = dict(spec.image.properties or {})
+    traits = values.pop("traits_required", None) or ()
+    properties = {key: _text(value) for key, value in values.items() if value is not None}
+    for name in _ignored(properties):
+        properties.pop(name, None)
+    if spec.image.disk_format and not spec.is_bfv:
+        properties["disk_format"] = spec.image.disk_format
+    name = spec.image.name or spec.image.id or "unnamed"
+    return Image(name=name[:200], properties=properties, traits_required=tuple(traits))
+
+
+def root_traits_of(spec: RequestSpec) -> Iterator[str]:
+    """Yield traits that Nova demands for extra specs and properties for which berth demands none."""
+    if spec.flavor.extra_specs.get("accel:device_profile"):
+        yield "COMPUTE_ACCELERATORS"
+    if _property(spec, "hw:pci_numa_affinity_policy") == "socket":  # also without a device
+        yield "COMPUTE_SOCKET_PCI_NUMA_AFFINITY"
+
+
+def _ignored(properties: Mapping[str, str]) -> Iterator[str]:
+    """Yield the properties of an image for which Nova demands nothing of a host."""
+    yield "hw_viommu_model"
+    if properties.get("hw_sound_model") != "virtio":
+        yield "hw_sound_model"
+    if properties.get("hw_firmware_type") != "uefi":
+        yield "hw_firmware_stateless"
+    if not any(properties.get(name) for name in _KINDS):
+        yield from _ONLY_WITH_KIND
+
+
+def _property(spec: RequestSpec, key: str) -> str:
+    """Return a property of the flavor (`hw:tpm_version`) or of the image (`hw_tpm_version`)."""
+    of_image = (spec.image.properties or {}) if spec.image is not None else {}
+    return spec.flavor.extra_specs.get(key) or _text(of_image.get(key.replace(":", "_", 1)) or "")
+
+
+def _text(value: object) -> str:
+    match value:
+        case bool():
+            return str(value).lower()
+        case list() | tuple():
+            return ",".join(str(item) for item in value)
+    return str(value)
