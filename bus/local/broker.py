@@ -135,7 +135,7 @@ class LocalBroker:
             self._journal.remove(item.row)
 
     def delivered(self, queue: LocalQueue, item: QueuedItem, *, back: bool = False) -> None:
-        """Store how often a message was delivered, if its queue counts this; `back`: it was requeued."""
+        """Store how often a message was delivered, if its queue counts this; `back`: it is being requeued."""
         if self._journal is not None and queue.spec.notes_readers and item.row:
             self._journal.note(item.row, item.crashes + (not back))
 

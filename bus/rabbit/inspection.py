@@ -101,7 +101,9 @@ _AGAIN_SECONDS = 0.2
 
 
 async def delete_queues(url: str, names: Iterable[str], *, unread_within: float = 0.0) -> list[str]:
-    """Delete queues; with `unread_within`, wait that long for their consumers. Return the queues left."""
+    """Delete queues; with `unread_within`, only queues whose consumers leave in so many seconds. Return
+    the queues that were not deleted.
+    """
     stay: list[str] = []
     connection = await dial(broker_url(url, "berth cell"))
     until = asyncio.get_running_loop().time() + unread_within

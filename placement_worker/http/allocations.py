@@ -151,7 +151,7 @@ async def _take(call: api_call.ApiCall, claims: tuple[ConsumerClaim, ...], doing
 async def _denied(
     call: api_call.ApiCall, results: Sequence[ClaimResult], claims: Sequence[ConsumerClaim], doing: str
 ) -> errors.Problem:
-    """Return the refusal of claims that matters most: missing providers, then generations, then capacity."""
+    """Return the API error for refused claims: generation conflict, else unknown name, else the refusal."""
     problem = errors.denied(results, claims)
     named = {provider for claim in claims for choice in claim.choices for provider in choice.allocations}
     if problem.code == errors.CONCURRENT_UPDATE or not named:

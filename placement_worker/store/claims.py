@@ -262,7 +262,7 @@ async def siblings(tx: Transaction, providers: Collection[str]) -> dict[str, tup
 async def save_world(
     tx: Transaction, book: Book, world: ClaimWorld, now: float
 ) -> tuple[list[ProviderChange], list[BoundStatement]]:
-    """Write results of claims and releases; return the changes to log, and the statements left to execute."""
+    """Write claims and releases. Return the changes to log, and statements to execute with the log entry."""
     touched, rows = world.touched.values(), _changed_rows(book, world)
     for provider in touched:
         rows[_SET_USED] += [

@@ -153,7 +153,7 @@ class Book:
 
     @property
     def reading(self) -> tuple[int, ...]:
-        """Return a version of the cached names, which differs after another process changed a name."""
+        """Return a key that changes whenever the cached names of resource classes or traits are replaced."""
         return self.edition, self.classes.forgotten, self.traits.forgotten
 
     async def open(self, database: Database, now: float) -> None:

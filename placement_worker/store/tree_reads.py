@@ -281,7 +281,7 @@ async def clashes(tx: Transaction, pairs: Sequence[Judged], owners: dict[str, st
 
 
 def changes_between(pairs: Sequence[tuple[Tree, Tree]]) -> list[ProviderChange]:
-    """Return the changes to log for changed trees; first, the providers that were removed from a tree."""
+    """Return a log entry for each provider that differs between old and new trees, deletions first."""
     left, changed = [], []
     for before, after in pairs:
         old = {provider.uuid: provider for provider in before.providers}
