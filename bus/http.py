@@ -324,7 +324,7 @@ class _Connection(HttpToolsProtocol):
 
 
 def metrics_app() -> Starlette:
-    """Return the web app with /metrics for Prometheus (also at /) and /healthz, which always answers."""
+    """Return the web app with /metrics for Prometheus (also at /) and /healthz, always successful."""
     return Starlette(routes=[Route("/metrics", _metrics), Route("/", _metrics), Route("/healthz", _alive)])
 
 

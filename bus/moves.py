@@ -182,7 +182,7 @@ class HandoverProgress(Message, frozen=True, kw_only=True):
 
 
 class HandoverReported(Message, frozen=True, kw_only=True):
-    """The state of one cell's part of a move between cells, published until the other cell answers."""
+    """The state of one cell's part of a move between cells, republished until the other cell confirms it."""
 
     move: Id
     build: Id

@@ -61,12 +61,12 @@ class Relay:
         self._logged: set[int] = set()
 
     def wake(self) -> None:
-        """Publish the changes that the change log in the database has and that are not published yet."""
+        """Make the relay publish all changes in the database's change log that are not published yet."""
         self._reads_log = True
         self._woken.set()
 
     def committed(self, messages: Sequence[PlacementChanged]) -> None:
-        """Publish the changes that this process has just committed."""
+        """Make the relay publish changes that this process has just committed."""
         new = [message for message in messages if message.number not in self._logged]
         # If an older database was restored, only the log knows.
         if any(change.number <= self._published for change in new):

@@ -155,7 +155,7 @@ class LocalBroker:
             self._journal.remove_dead_letters(letter.id)
 
     def dead_behind(self, after: str, beginning: str) -> Iterator[DeadLetter]:
-        """Yield the dead letters that now follow the letter with the id `after`, without later arrivals."""
+        """Yield the dead letters stored after the letter with the id `after`, without later arrivals."""
         if after and after not in self.dead:
             raise NoSuchLetter(f"there is no dead letter {after} any more; begin again with the oldest")
         behind = iter(tuple(self.dead.values()))

@@ -25,7 +25,7 @@ def kept_on_return(
 
 
 def joined(allocations: Allocations, further: Allocations) -> Allocations:
-    """Return the sum of allocations."""
+    """Return the sum of two sets of allocations."""
     both = {provider: dict(resources) for provider, resources in allocations.items()}
     for provider, resources in further.items():
         amounts = both.setdefault(provider, {})

@@ -172,7 +172,7 @@ def _consumer(call: api_call.ApiCall) -> str:
 
 
 def _claims(body: Mapping[str, Any], minor: int) -> tuple[ConsumerClaim, ...]:
-    """Return a claim for each consumer in a request body; 1.0, which JSON schemas accept, becomes 1."""
+    """Return a claim for each consumer in a request body; numbers such as 1.0 are converted to integers."""
     key = "consumer_generation"
     return tuple(
         ConsumerClaim(

@@ -198,7 +198,7 @@ async def _insert(
     providers: Collection[str],
     now: float,
 ) -> tuple[list[tuple[int, str]], bool]:
-    """Insert missing consumers; return their database ids and uuids, and whether all providers are locked."""
+    """Insert missing consumers; return their database ids and uuids, and whether providers are now locked."""
     rows = [
         (uuid, *_owner(book, claim), claim is not None and claim.client)
         for uuid, claim in new_consumers.items()

@@ -203,7 +203,7 @@ async def read_unknown(tx: Transaction, names: NumberedNames, columns: Collectio
 
 @dataclass(slots=True)
 class TreesNamed:
-    """Data that edits of trees need in addition: owners, change number, existing provider ids and names."""
+    """Data that edits need in addition to trees: owners, last change number, ids and names in use."""
 
     owned: dict[str, Tree]  # root → its owner, without providers
     number: int  # of the last change
@@ -234,7 +234,7 @@ Judged = tuple[Tree, InventoryReported, Tree]  # before, the report, after
 
 
 async def names_taken(tx: Transaction, names: Collection[str]) -> dict[str, tuple[str, str]]:
-    """Return, for each of the given names in use, the provider and the cell that use it."""
+    """Return, for each given name that a provider has, this provider and its cell."""
     if not names:
         return {}
     return {name: (uuid, cell) for name, uuid, cell in await _NAMED(tx, [(name,) for name in names])}
