@@ -41,7 +41,7 @@ class AgentBuilds:
         self._void: _Memory[tuple[Span, ...]] = _Memory(remembered)  # disjoint, lowest first
 
     def ordered(self, order: BuildOrdered) -> AgentReported | Literal["start", "running"]:
-        """Record a new attempt and return "start". Return "running" if it runs, or the report if it ended."""
+        """Record a new attempt and return "start"; for a known one return "running" or its final report."""
         if self.is_void(order.build, order.attempt):
             return report(order, "destroyed")
         key = order.build, order.attempt

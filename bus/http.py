@@ -35,7 +35,7 @@ FormatRefusal = Callable[[int, str, str], tuple[Mapping[str, str], bytes]]
 
 @dataclass(frozen=True, kw_only=True)
 class HttpLimits:
-    """Timeouts of connections, and their maximum number."""
+    """Timeouts of HTTP connections, and the maximum number of connections."""
 
     idle: float = 75.0  # seconds a connection may be idle, before its first request and after each
     slow: float = 30.0  # seconds to send a request, plus its size / LEAST_RATE; to read part of a response

@@ -32,7 +32,7 @@ class HasIndex(Protocol):
 
 
 class IndexedSource:
-    """Implements CandidateSource with an index. Each scheduler has one, with its reservations."""
+    """Implements CandidateSource with an index and one scheduler's reservations."""
 
     def __init__(self, memory: HasIndex) -> None:
         self._memory = memory

@@ -33,7 +33,7 @@ class InvalidCrossing(TypeError):
 
 @dataclass(frozen=True)
 class Crossing:
-    """The messages of one topic, the queries of one name, or all answers, forwarded by a ferry one way."""
+    """A topic, a query or the answers that a ferry forwards in one direction, through one queue."""
 
     cell: str
     way: Way

@@ -40,7 +40,7 @@ class BrokerState:
 async def inspect(
     url: str, exchange: str, queues: Sequence[QueueSpec], *, quorum: bool, pause: float, publishes: bool
 ) -> tuple[BrokerState, dict[str, int]]:
-    """Return the state of a RabbitMQ broker for `berth doctor`, and the queue depths after a pause."""
+    """Return a RabbitMQ broker's state for `berth doctor`, and how deep its queues are a pause later."""
     connection = await dial(broker_url(url, "berth doctor"))
     found = BrokerState()
     names = BrokerNames(exchange)

@@ -1,6 +1,6 @@
 """Checks an agent's report of a provider tree and applies it; contents that operators added are preserved.
 
-If a report moves inventory in use within a tree, for example from a flat host to NUMA cells, the amount still
+If a report moves inventory in use within a tree, for example from the root to NUMA cells, the amount still
 allocated on the old inventory is withheld from the new one, as additional `reserved`, until it is released.
 """
 

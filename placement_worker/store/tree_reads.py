@@ -113,7 +113,7 @@ async def read_locked(tx: Transaction, book: Book, providers: Collection[str]) -
 async def read_locked_at(
     tx: Transaction, book: Book, providers: Collection[str]
 ) -> tuple[dict[str, Tree], int]:
-    """Lock and return the trees that contain the given providers, and the last change number (or 0)."""
+    """Lock and return the trees with the given providers, and the last change number (0 without trees)."""
     if tx.dialect == "sqlite" or not providers:  # a writer of SQLite has the database exclusively
         return await read_at(tx, book, providers)
     for _ in range(_LOCK_ATTEMPTS):
@@ -130,7 +130,7 @@ async def read(tx: Transaction, book: Book, providers: Collection[str]) -> dict[
 
 
 async def read_at(tx: Transaction, book: Book, providers: Collection[str]) -> tuple[dict[str, Tree], int]:
-    """Return the whole trees that contain the given providers, and the last change number (or 0)."""
+    """Return the whole trees with the given providers, and the last change number (0 without trees)."""
     rows = await _READ(tx, [(uuid,) for uuid in providers]) if providers else ()
     if not rows:
         return {}, 0
@@ -172,7 +172,7 @@ async def read_at(tx: Transaction, book: Book, providers: Collection[str]) -> tu
 async def with_stocks(
     tx: Transaction, book: Book, rows: Sequence[Any]
 ) -> list[tuple[Any, provider_parts.Stocks]]:
-    """Return rows of providers, sorted by id, each with its inventories; update `book` if names were changed.
+    """Return rows of providers, sorted by id, each with its inventories; renew the cached names if outdated.
 
     The rows are sorted here, because with ORDER BY PostgreSQL may walk all providers to return a few.
     """
