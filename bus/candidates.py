@@ -60,7 +60,7 @@ class CandidateSearch(Protocol):
 
     @property
     def positions(self) -> Ints:
-        """Return the indices of hosts that may fit; with nested providers `ways` may find none."""
+        """Return the indices of hosts that may fit; for nested providers `ways` may find no candidate."""
 
     def any_of(self, resource_class: str) -> bool:
         """Return whether any provider has an inventory of the class; if not, `free` and `capacity` are 0."""

@@ -36,7 +36,7 @@ def holder_consumer(build: str, attempt: int) -> str:
 
 
 class Choice(Compact, frozen=True):
-    """Allocations that a claim may take (empty: release all), with each provider's shape at the choice."""
+    """Allocations to claim (empty: release all), and the shape that each provider had when it was chosen."""
 
     allocations: Allocations
     shapes: Shapes = field(default_factory=dict)
