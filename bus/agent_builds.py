@@ -41,7 +41,7 @@ class AgentBuilds:
         self._void: _Memory[tuple[Span, ...]] = _Memory(remembered)  # disjoint, lowest first
 
     def ordered(self, order: BuildOrdered) -> AgentReported | Literal["start", "running"]:
-        """Return "start" for a new attempt, "running" for a running one, else the report of its outcome."""
+        """Record a new attempt and return "start"; for a known one return "running" or its final report."""
         if self.is_void(order.build, order.attempt):
             return report(order, "destroyed")
         key = order.build, order.attempt
@@ -125,7 +125,7 @@ def report(
     leftover: bool = False,
     cause: str = "",
 ) -> AgentReported:
-    """Return the report that an agent sends about an order, with this outcome."""
+    """Return the message in which an agent reports this outcome of a build or destroy order."""
     return AgentReported(
         build=order.build,
         attempt=order.attempt,

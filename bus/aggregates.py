@@ -48,7 +48,7 @@ Hosts = Annotated[tuple[HostName, ...], Meta(max_length=2000)]
 
 
 class MakeAggregate(Tagged, frozen=True, kw_only=True):
-    """An edit that creates an aggregate, or names one that a Placement API client created by its id."""
+    """An edit that creates an aggregate. If a Placement API client created it, without a name, names it."""
 
     aggregate: Id
     name: AggregateName

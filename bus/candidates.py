@@ -69,7 +69,7 @@ class CandidateSearch(HostAmounts, Protocol):
 
     @property
     def positions(self) -> Ints:
-        """Return the indices of hosts that fit; for a host with nested providers `ways` may find nothing."""
+        """Return the indices of hosts that may fit; for nested providers `ways` may find no candidate."""
 
     def any_of(self, resource_class: str) -> bool:
         """Return whether any provider has an inventory of the class; if not, `free` and `capacity` are 0."""
@@ -89,7 +89,7 @@ class CandidateSearch(HostAmounts, Protocol):
         """Return, for each constraint of the query, how many hosts the constraint removed."""
 
     def nearest(self, roots: Collection[str] = (), most: int = 5) -> Sequence[NearMiss]:
-        """Return what each given host lacks for the query; without given hosts, what the closest lack."""
+        """Return what the given hosts (if none, the hosts that nearly fit) lack to satisfy the query."""
 
 
 class CandidateSource(Protocol):

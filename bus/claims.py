@@ -36,7 +36,7 @@ def holder_consumer(build: str, attempt: int) -> str:
 
 
 class Choice(Compact, frozen=True):
-    """Allocations that a claim may take (empty: release all), with the shape of each provider when chosen."""
+    """Allocations to claim (empty: release all), and the shape that each provider had when it was chosen."""
 
     allocations: Allocations
     shapes: Shapes = field(default_factory=dict)
@@ -45,9 +45,9 @@ class Choice(Compact, frozen=True):
 class ConsumerClaim(Value, frozen=True, kw_only=True):
     """Replace the allocations of a consumer with the first of the choices that fits.
 
-    The claim is refused if `generation` is not the consumer's; None: the consumer has no allocations. With
-    `fenced` False it is not compared (Placement API before 1.28). With `keep`, the former allocations are
-    given to the consumer with that id and type CLEANUP, because the guest may still exist.
+    The claim is refused if `generation` is not the consumer's; None: the consumer has no allocations. If
+    `fenced` is False, generations are not compared (Placement API before 1.28). With `keep`, the former
+    allocations are given to the consumer with that id and type CLEANUP: the guest may still exist.
     """
 
     consumer: Id

@@ -60,7 +60,7 @@ class ClientsFound(Message, frozen=True, kw_only=True):
 
 
 class ClientRequested(Message, frozen=True, kw_only=True):
-    """A client's request for one action, in exactly one of the fields boot, delete, move and steer.
+    """A client's request for one action, in exactly one of the fields boot, delete, move, steer (a move).
 
     A boot without a project is for the client's project, if the client has only one.
     """

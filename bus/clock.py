@@ -65,7 +65,7 @@ class RateLimitedPublisher:
         self._due.set()
 
     async def run(self) -> None:
-        """Publish a message after each call of `due`, until cancelled."""
+        """Publish a message whenever `due` was called since the previous message, until cancelled."""
         while True:
             await self._due.wait()
             self._due.clear()

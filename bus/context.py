@@ -35,7 +35,7 @@ class Tracer(Protocol):
         """Return a tracing span for the handling of a message: the parent of what the handler publishes."""
 
     def asking(self, query: str, causes: Sequence[Envelope]) -> tuple[Span, str] | None:
-        """Return the span and traceparent of a query: child of the first causing message, linked with all."""
+        """Return a tracing span for a query (child of the first cause's span), and the span's traceparent."""
 
     def beginning(self, type_: str) -> str:
         """Return the traceparent of a new root span for the first message of a trace."""
@@ -84,7 +84,7 @@ def handling(envelopes: Iterable[tuple[Envelope, Message]]) -> Iterator[None]:
 
 
 def envelopes_handled() -> Sequence[Envelope]:
-    """Return the envelopes of the messages that the current task handles, or whose stored work it resumes."""
+    """Return the envelopes that the current task handles or resumes; they cause what the task publishes."""
     alone = current.get()
     return (alone,) if alone is not None else tuple(_arrived.get({}).values())
 

@@ -150,7 +150,7 @@ def standing(
     """Return the state of a host, with reasons, from the traits of its root provider and its health.
 
     Without `health` the host is up: schedulers report only hosts that are not up. `kept_traits` are the
-    traits that no agent has reported, if known.
+    traits that operators have set (None: unknown).
     """
     if deleted:
         return HostStanding(state="deleted", why="its owner reports it as deleted")

@@ -35,7 +35,7 @@ FormatRefusal = Callable[[int, str, str], tuple[Mapping[str, str], bytes]]
 
 @dataclass(frozen=True, kw_only=True)
 class HttpLimits:
-    """Timeouts of connections, and their maximum number."""
+    """Timeouts of HTTP connections, and the maximum number of connections."""
 
     idle: float = 75.0  # seconds a connection may be idle, before its first request and after each
     slow: float = 30.0  # seconds to send a request, plus its size / LEAST_RATE; to read part of a response
@@ -324,7 +324,7 @@ class _Connection(HttpToolsProtocol):
 
 
 def metrics_app() -> Starlette:
-    """Return the web app with /metrics for Prometheus (also at /) and /healthz, which always answers."""
+    """Return the web app with /metrics for Prometheus (also at /) and /healthz, always successful."""
     return Starlette(routes=[Route("/metrics", _metrics), Route("/", _metrics), Route("/healthz", _alive)])
 
 

@@ -147,7 +147,7 @@ class HostsAsked(Message, frozen=True, kw_only=True):
 
 
 class HostsAnswered(Message, frozen=True, kw_only=True):
-    """The answer to HostsAsked: a claimed host for each instance, or why there is none, or when to retry."""
+    """The answer to HostsAsked: a claimed host for each instance, or the final refusal, or when to retry."""
 
     placed: LongList[BuildPlaced] = ()
     refused: BuildUnplaceable | None = None
@@ -282,7 +282,7 @@ class AgentReported(Message, frozen=True, kw_only=True):
 
 
 class InventoryReported(Message, frozen=True, kw_only=True):
-    """An owner's report of a whole provider tree. Of two reports of a root, the higher sequence is valid."""
+    """An agent's report of a whole provider tree. Of two reports of a root, the higher sequence is valid."""
 
     root: Id
     host: Name

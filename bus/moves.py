@@ -156,7 +156,7 @@ class MoveSteered(Message, frozen=True, kw_only=True):
 
 
 class HandoverProgress(Message, frozen=True, kw_only=True):
-    """Requests the source cell of a move between cells to hand over the instance, or reports the outcome."""
+    """Requests a move's source cell to hand over the instance to another cell, or reports the move's end."""
 
     move: Id
     build: Id
@@ -182,7 +182,7 @@ class HandoverProgress(Message, frozen=True, kw_only=True):
 
 
 class HandoverReported(Message, frozen=True, kw_only=True):
-    """The state of one cell's part of a move between cells, published until the other cell answers."""
+    """The state of one cell's part of a move between cells, republished until the other cell confirms it."""
 
     move: Id
     build: Id

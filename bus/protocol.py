@@ -69,8 +69,8 @@ class QueueSpec:
     """A queue with the routing keys that are bound to it. If it is not `durable`, it is deleted when the
     connection of its reader closes.
 
-    With `notes_readers`, the in-process broker, whose readers die with it, stores each delivery in its
-    journal, so that `Delivery.crashes` counts only deliveries that were made.
+    With `notes_readers`, the in-process broker stores in its journal which messages it has delivered. After
+    a crash of its process, `Delivery.crashes` grows only for these, not for messages still in the queue.
     """
 
     name: str

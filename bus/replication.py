@@ -64,8 +64,8 @@ class KnownTrees(Value, frozen=True, kw_only=True):
 
 
 class ProviderChange(Compact, frozen=True):
-    """The new state of a provider after a commit: only its usage changed, except with `reshaped` or `gone`
-    (deleted).
+    """The new state of a provider after a commit. Unless `reshaped` (other contents changed too) or `gone`
+    (deleted) is set, only its usage and generation changed.
     """
 
     provider: Text

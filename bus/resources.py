@@ -165,7 +165,7 @@ Edit = (
 
 
 class Edited(Tagged, frozen=True, kw_only=True):
-    """The result of a successful edit: the provider's new state (None: deleted, or several providers)."""
+    """The result of a successful edit: the provider's new state; None if deleted, or if several changed."""
 
     provider: Provider | None = None
     number: Whole = 0  # of the change; 0: nothing changed

@@ -37,8 +37,8 @@ _FIELD = re.compile(r"\{(\w+)\}")
 class Topic(Generic[M]):
     """A topic for one type of message. The `{fields}` of its pattern are filled from the message.
 
-    `expected`: a message without a consumer is an error. `outsiders`: other AMQP clients subscribe too, so
-    messages are not combined in one AMQP message unless `reply_to` is set, which is added to the key.
+    `expected`: a message without a consumer is an error. `outsiders`: AMQP clients outside berth subscribe
+    too, so each message is a separate AMQP message; not so with `reply_to`, which extends the routing key.
     """
 
     pattern: str
@@ -64,7 +64,7 @@ class Topic(Generic[M]):
         return not self.outsiders or bool(getattr(message, "reply_to", ""))
 
     def at(self, **fields: str) -> "Address[M]":
-        """Return the address of this topic's messages with these field values; others match any value."""
+        """Return the topic with a binding key of these field values, and `*` for each omitted field."""
         key = _FIELD.sub(lambda field: fields.get(field[1], "*"), self.pattern)
         if self.outsiders:
             reply_to = fields.get("reply_to")

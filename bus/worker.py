@@ -211,7 +211,7 @@ def on_many(
 def answers(
     query: Query[A, R], handler: Callable[[A], Awaitable[R]], *, concurrency: int = 64, **of: str
 ) -> Answers:
-    """Return a table row that answers one question at a time; `of` names the cell in the query's key."""
+    """Return a table row that calls the handler with single questions; `of` may limit them to one cell."""
     return Answers(query, handler, None, concurrency, key=query.at(**of), cell=of.get("cell", ""))
 
 

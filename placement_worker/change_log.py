@@ -61,12 +61,12 @@ class Relay:
         self._logged: set[int] = set()
 
     def wake(self) -> None:
-        """Publish the changes that the change log in the database has and that are not published yet."""
+        """Make the relay publish all changes in the database's change log that are not published yet."""
         self._reads_log = True
         self._woken.set()
 
     def committed(self, messages: Sequence[PlacementChanged]) -> None:
-        """Publish the changes that this process has just committed."""
+        """Make the relay publish changes that this process has just committed."""
         new = [message for message in messages if message.number not in self._logged]
         # If an older database was restored, only the log knows.
         if any(change.number <= self._published for change in new):
@@ -216,10 +216,10 @@ class ChangeLog:
         writes: Sequence[BoundStatement] = (),
         edition: int | None = None,
     ) -> int:
-        """Execute the last statements of a transaction, log its changes and return the change number, or 0.
+        """Execute `writes`, the last statements of a transaction, and log its changes. Return the change
+        number, or 0 if no provider was altered.
 
-        `shaped` are created or reshaped trees; `edition` is the version of class and trait names, if that
-        changed.
+        `shaped` are created or reshaped trees; `edition` is the new version of the names, if one changed.
         """
         if not altered:
             for write in writes:
@@ -243,7 +243,7 @@ class ChangeLog:
     ) -> int:
         """Store changed provider trees (pairs: as read, as changed), log the change, and return its number.
 
-        `further` is executed after the inventories; `last` with the number, independent of all other writes.
+        `further` are statements that need the new inventories, `last` statements independent of all others.
         """
         first, writes = tree_writes.writes_between(self._book, pairs, now, numbers)
         for write in (*first, *further):

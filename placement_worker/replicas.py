@@ -136,7 +136,7 @@ class Replica:
         await self._memory.fresh()
 
     async def keep(self) -> None:
-        """Load the whole index as soon as placement answers."""
+        """Load the whole index from placement; retry until placement answers."""
         await self._memory.reload()
         rows, seen = len(self.index.rows), self.index.seen
         log.info("placement's memory here: %d providers, as of change %d", rows, seen)

@@ -32,7 +32,7 @@ class HasIndex(Protocol):
 
 
 class IndexedSource:
-    """Implements CandidateSource with an index. Each scheduler has one, with its reservations."""
+    """Implements CandidateSource with an index and one scheduler's reservations."""
 
     def __init__(self, memory: HasIndex) -> None:
         self._memory = memory
@@ -257,7 +257,9 @@ class HostSearch:
         return found, spent <= patience
 
     def removals(self) -> Sequence[Removal]:
-        """Return how many hosts each constraint removed; joint constraints count only hosts after `ways`."""
+        """Return how many hosts each constraint removed. Constraints on combinations of providers are counted
+        only for hosts for which `ways` was called.
+        """
         made = self._as_it_is()
         fitting = self._fitting(made)
         if not fitting:

@@ -91,8 +91,8 @@ class PendingQuestions:
         return envelope
 
     async def _make_ready(self, query: Query[Any, Any], prefixes: Set[str]) -> None:
-        """Declare the private reply queues of these prefixes. Each cell that asks or is asked has its prefix,
-        so that a cell can publish answers to its own queries only.
+        """Declare the private reply queues whose names begin with these prefixes. A prefix names the cell of
+        a query, so that broker permissions let a cell answer only the queries sent to it.
         """
         if prefixes <= self._replies.keys() and query.name in self._declared:
             return
@@ -138,9 +138,9 @@ class Bus:
         asks_as: str = "",
         turns: asyncio.Lock | None = None,
     ) -> None:
-        """Create a bus. `asks_as` begins the names of reply queues, so that broker permissions can identify
-        the process. `turns` is a lock shared by all buses of a process, so that one worker at a time handles
-        suspects.
+        """Create a bus. Names of reply queues contain `asks_as`, so that broker permissions can identify the
+        process. All buses of a process share the lock `turns`: the worker that has it may handle suspects
+        (redelivered messages).
         """
         self.transport = transport
         self.clock = clock or Clock()

@@ -128,7 +128,9 @@ class ServedRow(ABC):
                     span.end(problem)
 
     async def _handle_together(self, readable: Readable) -> Exception | None:
-        """Call the handler once with all messages; return its exception if it concerns all of them."""
+        """Call the handler with all messages, or if that fails, with each alone. Return the exception if no
+        message was handled: a service is unavailable, or there is only one message.
+        """
         alone = len(readable) == 1
         try:
             with handling((delivery.envelope, message) for delivery, message in readable):
@@ -214,7 +216,7 @@ def _about(delivery: Delivery) -> Mapping[str, Sequence[Envelope]]:
 def _sorted(
     readable: Readable, outcomes: Sequence[Any]
 ) -> tuple[list[tuple[Envelope, Message]], list[tuple[Delivery, Exception | None]]]:
-    """Return the messages to publish, and each delivery with the handler's exception for it, or None."""
+    """Return the messages that the handler wants to publish, and its exception (or None) per delivery."""
     made: list[tuple[Envelope, Message]] = []
     fates: list[tuple[Delivery, Exception | None]] = []
     for (delivery, _), outcome in zip(readable, outcomes, strict=True):
@@ -235,7 +237,7 @@ class Emitter:
     _process: Process
 
     async def emit(self, made: Sequence[Emit], declared: frozenset[type[Message]]) -> None:
-        """Publish messages and wait for the broker's confirms; raise Undeclared for types not in the row."""
+        """Publish messages and wait for the confirms; raise Undeclared if a type is not in `declared`."""
         if not made:
             return
         envelopes, expected = [], []
@@ -271,7 +273,7 @@ class ConsumedRow(ServedRow):
                 await self._publish_or_undo(cause, message)
 
     async def _publish_or_undo(self, cause: Envelope, message: Message) -> None:
-        """Publish a message. If it has no consumer, have the worker undo it and publish what that returns."""
+        """Publish a message; if it has no consumer, publish what the row's handler `unheard` returns."""
         assert self.row.unheard is not None
         try:
             await self._emitter.emit([(cause, message)], self.row.emits)
@@ -300,7 +302,7 @@ class AnsweredRow(ServedRow):
             raise Undecodable(f"answers to this question go to {replies}…, not to {envelope.reply_to}")
 
     def _may_answer(self, envelope: Envelope) -> bool:
-        """Return whether the query may have this reply address; broker permissions would allow others too."""
+        """Return whether the query may have this reply address, which broker permissions do not verify."""
         return not envelope.reply_to or envelope.reply_to.startswith(self._replies_to(envelope))
 
     def _replies_to(self, envelope: Envelope) -> str:

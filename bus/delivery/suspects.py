@@ -153,7 +153,7 @@ class Suspects:
             await self._put_back(self._move(delivery, self.queue.name))
 
     async def _put_back(self, moving: Awaitable[None]) -> None:
-        """Wait for a message to be requeued; if the broker does not reply, it redelivers the message."""
+        """Wait some seconds until a message is requeued; if it is not, the broker redelivers it later."""
         with suppress(TimeoutError):
             async with asyncio.timeout(_PUT_BACK_SECONDS):
                 await moving

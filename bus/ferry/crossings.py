@@ -20,7 +20,7 @@ _OPEN = re.compile(r"\{\w+\}")
 
 
 class Way(Enum):
-    """The direction in which a ferry forwards messages: into the cell or out of it."""
+    """The direction in which a ferry forwards messages: into the cell, out of it, or not at all."""
 
     IN = "in"
     OUT = "out"
@@ -28,12 +28,12 @@ class Way(Enum):
 
 
 class InvalidCrossing(TypeError):
-    """The error for workers' tables whose messages could not be forwarded, or would go in both directions."""
+    """The error that a topic or query in the workers' tables cannot be forwarded in just one direction."""
 
 
 @dataclass(frozen=True)
 class Crossing:
-    """A topic, a query or answers that a ferry forwards between the central broker and a cell's broker."""
+    """A topic, a query or the answers that a ferry forwards in one direction, through one queue."""
 
     cell: str
     way: Way
@@ -43,7 +43,7 @@ class Crossing:
 
     @cached_property
     def queue(self) -> QueueSpec:
-        """Return the queue from which the ferry reads, at the broker where the messages are published."""
+        """Return the queue that the ferry reads, on the broker where these messages are published."""
         return QueueSpec(f"ferry.{self.cell}:{self.name}", self.keys)
 
     @property
@@ -52,19 +52,19 @@ class Crossing:
 
     @property
     def replies(self) -> str:
-        """Return the prefix of the reply addresses of a forwarded query; empty for topics and answers."""
+        """Return the prefix of the reply addresses of a forwarded query; empty if no query is forwarded."""
         return reply_prefix(self.of, self.cell) if isinstance(self.of, Query) else ""
 
     @property
     def expected(self) -> bool:
-        """Return whether the forwarded messages must have a consumer at the other broker."""
+        """Return whether it is an error if a forwarded message has no consumer at the other broker."""
         return self.of.expected if isinstance(self.of, Topic) else self.asked
 
     def key_of(self, envelope: Envelope) -> str:
-        """Return the routing key by which a message is forwarded. Raise Undecodable if messages of that key
-        are not forwarded from this queue.
+        """Return the routing key with which the ferry publishes a message at the other broker. Raise
+        Undecodable if the key is not one of this crossing.
 
-        A message that was sent to the queue by name (a replayed dead letter) has the key in its envelope.
+        For a replayed dead letter, which was sent to the queue by name, the key is derived from its content.
         """
         key = envelope.key
         if key == self.queue.name:
@@ -119,7 +119,7 @@ def ways(cell: str, workers: Sequence[Worker]) -> dict[Topic[Any] | Query[Any, A
 
 
 def crossings(cell: str, workers: Sequence[Worker]) -> tuple[Crossing, ...]:
-    """Return a crossing for each topic and query that this cell's ferry forwards, and for the answers."""
+    """Return the crossings of a cell's ferry: the topics, queries and answers that it has to forward."""
     found: list[Crossing] = []
     answered: set[Way] = set()
     for of, way in ways(cell, workers).items():

@@ -127,7 +127,7 @@ class Passage:
         return now - self._unheard[1] >= self._undeliverable_seconds
 
     async def _refuse_unroutable(self, question: Envelope, why: str) -> bool:
-        """Refuse a query without a consumer, so that its requester retries. Return False for any other."""
+        """Refuse a query that has no consumer, so that its sender retries. Return False if it is no query."""
         if not self.crossing.asked:
             return False
         if question.reply_to.startswith(self.crossing.replies):

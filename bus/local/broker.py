@@ -135,7 +135,7 @@ class LocalBroker:
             self._journal.remove(item.row)
 
     def delivered(self, queue: LocalQueue, item: QueuedItem, *, back: bool = False) -> None:
-        """Store how often a message was delivered, if its queue counts this; `back`: it was requeued."""
+        """Store how often a message was delivered, if its queue counts this; `back`: it is being requeued."""
         if self._journal is not None and queue.spec.notes_readers and item.row:
             self._journal.note(item.row, item.crashes + (not back))
 
@@ -155,7 +155,7 @@ class LocalBroker:
             self._journal.remove_dead_letters(letter.id)
 
     def dead_behind(self, after: str, beginning: str) -> Iterator[DeadLetter]:
-        """Yield the dead letters that now follow the letter with the id `after`, without later arrivals."""
+        """Yield the dead letters stored after the letter with the id `after`, without later arrivals."""
         if after and after not in self.dead:
             raise NoSuchLetter(f"there is no dead letter {after} any more; begin again with the oldest")
         behind = iter(tuple(self.dead.values()))

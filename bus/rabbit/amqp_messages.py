@@ -72,8 +72,8 @@ def open_message(
 ) -> tuple[list[Envelope], str]:
     """Return the envelopes in an AMQP message, and a description of the problem if it is unreadable.
 
-    `key` is the key by which it arrived; only with `names_key` may its content state another key. A message
-    with a `problem` is not taken apart: it can be requeued only as a whole, without losing the problem.
+    `key` is the AMQP message's routing key; its envelopes may state another key only with `names_key`. A
+    message with a `problem` is not split into envelopes, so that it is requeued as a whole.
     """
     if problem:
         return [_alone(message, key, names_key)], problem

@@ -60,7 +60,7 @@ def raising_refusals() -> Iterator[None]:
 
 @asynccontextmanager
 async def answered() -> AsyncIterator[None]:
-    """Limit the wait for a broker's reply within the block; raise an exception of BROKEN if it is missing."""
+    """Within the block, limit the wait for the broker's reply: raise TimeoutError if none arrives."""
     with raising_refusals():
         async with asyncio.timeout(ANSWER_SECONDS):
             yield
@@ -80,7 +80,7 @@ def plainly(url: str, meanwhile: str = "") -> Iterator[None]:
 
 
 def refusal(closed: ChannelClosed) -> Exception:
-    """Return RequestRefused if the broker closed the channel because of a request, else the error itself."""
+    """Convert ChannelClosed to RequestRefused if the broker refused a request; return other errors as is."""
     text = reason(closed)
     return RequestRefused(text) if text.startswith(_REFUSALS) else closed
 

@@ -232,5 +232,5 @@ class RabbitInbox:
         return min(wanted, _AT_MOST, max(int(MAX_IN_HAND_BYTES / self._bytes), 1))
 
     def _fits(self, in_advance: int) -> bool:
-        """Return whether this prefetch count is at most four times too small or too large."""
+        """Return whether this prefetch count is within a factor of four of the count that is now optimal."""
         return in_advance / 4 <= self._wanted() <= in_advance * 4

@@ -129,7 +129,7 @@ class Parcel:
 
 
 class RabbitDelivery:
-    """An envelope delivered to a reader; a broken connection redelivers it unless it was settled before."""
+    """An envelope delivered to a reader. If the connection breaks before it is settled, it is redelivered."""
 
     __slots__ = ("_alone", "_open", "_parcel", "crashes", "envelope", "problem")
 

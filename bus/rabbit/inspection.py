@@ -40,7 +40,7 @@ class BrokerState:
 async def inspect(
     url: str, exchange: str, queues: Sequence[QueueSpec], *, quorum: bool, pause: float, publishes: bool
 ) -> tuple[BrokerState, dict[str, int]]:
-    """Return the state of a RabbitMQ broker for `berth doctor`, and the queue depths after a pause."""
+    """Return a RabbitMQ broker's state for `berth doctor`, and how deep its queues are a pause later."""
     connection = await dial(broker_url(url, "berth doctor"))
     found = BrokerState()
     names = BrokerNames(exchange)
@@ -101,7 +101,9 @@ _AGAIN_SECONDS = 0.2
 
 
 async def delete_queues(url: str, names: Iterable[str], *, unread_within: float = 0.0) -> list[str]:
-    """Delete queues; with `unread_within`, wait that long for their consumers. Return the queues left."""
+    """Delete queues; with `unread_within`, only queues whose consumers leave in so many seconds. Return
+    the queues that were not deleted.
+    """
     stay: list[str] = []
     connection = await dial(broker_url(url, "berth cell"))
     until = asyncio.get_running_loop().time() + unread_within

@@ -298,7 +298,7 @@ class RpcServer:
 
 
 async def _finish(channel: BulkChannel, consumers: Sequence[str], running: Set[asyncio.Task[None]]) -> None:
-    """Accept no more calls, and let those in progress end: another kind of server may not repeat a claim."""
+    """Consume no more calls, and wait for calls in progress: repeated elsewhere, they could claim twice."""
     with suppress(*BROKEN, RequestRefused):
         for consumer in consumers:
             await channel.cancel(consumer)

@@ -13,7 +13,7 @@ from bus.rabbit.underlay import hang_up
 
 @dataclass(frozen=True)
 class TopicQueue:
-    """The queue of a topic: its depth and consumers, and in what it differs from the settings."""
+    """The state of a topic's queue: depth, consumers, and which properties contradict berth's settings."""
 
     exists: bool = False
     messages: int = 0

@@ -74,7 +74,7 @@ class Publisher:
         self._sender = link.clock.uuid()
 
     async def send(self, exchange: str, envelopes: Iterable[tuple[str, Envelope, bool]]) -> None:
-        """Publish envelopes to this exchange, each with its routing key and whether it needs a queue."""
+        """Publish envelopes to this exchange, each with its routing key and whether a queue must get it."""
         self._link.check()
         items = list(envelopes)
         receipt = Receipt(len(items))

@@ -125,7 +125,7 @@ class Session:
             await asyncio.sleep(2 * self._poll_seconds)
 
     def missed(self, mended: int) -> None:
-        """Stop publishing because an exchange is missing, unless it was redeclared since (`mended` grew)."""
+        """Stop publishing as an exchange is missing, unless it was redeclared since `mended` was read."""
         if mended == self.mended:
             self.whole.clear()
             self._missed.set()

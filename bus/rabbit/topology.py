@@ -212,7 +212,7 @@ class Topology:
             await self._unrouted()
 
     def forget(self) -> None:
-        """Assume that nothing is declared, because an object was deleted: its next use declares it again."""
+        """Forget what is declared, because an object was deleted: each object is declared at its next use."""
         self._made.clear()
 
     async def _unrouted(self) -> None:

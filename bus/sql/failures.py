@@ -111,7 +111,9 @@ def misses_something(error: BaseException) -> bool:
 
 
 def explained(error: Exception, database: str) -> Exception:
-    """Convert a database error to Conflict, Unavailable or IntegrityError; a defect's error is unchanged."""
+    """Return Conflict for a lost race, Unavailable for an outage, IntegrityError for a violated constraint,
+    and the unchanged error for a defect.
+    """
     match meaning(error):
         case Meaning.RACE:
             return Conflict(f"{database}: {reason(error)}")

@@ -32,7 +32,7 @@ def scram_verifier(password: str, salt: bytes) -> str:
 
 @dataclass(frozen=True)
 class LoginLimits:
-    """Limits of one PostgreSQL login. Its sessions can change the time limits, but not the other two."""
+    """Limits of a PostgreSQL login. A session can change its time limits, but no other of these limits."""
 
     connections: int
     statement_seconds: float

@@ -237,7 +237,7 @@ async def _at_once(function: Callable[..., T], *args: Any) -> T:
 async def _patiently(attempt: Callable[[], Awaitable[T]]) -> T:
     """Retry an operation while another connection holds the database's lock.
 
-    Waiting inside SQLite would block an inline loop, and with it possibly the holder. If two connections
+    If SQLite itself waited, it could block the event loop on which the lock's holder runs. If two connections
     create a file at the same time, SQLite does not wait at all.
     """
     waited = 0.0

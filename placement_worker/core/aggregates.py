@@ -26,7 +26,7 @@ Described = Mapping[str, Aggregate]
 
 @dataclass(frozen=True, slots=True)
 class Intent:
-    """An aggregate before and after an edit, with hosts to add and remove that are not checked yet."""
+    """An aggregate before and after an edit, and hosts to add and remove; zone rules are checked later."""
 
     was: Aggregate
     now: Aggregate

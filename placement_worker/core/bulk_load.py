@@ -14,7 +14,7 @@ Item = tuple[int, ProviderLoad]  # with its index in the request, for error mess
 
 
 class _Whole(ProviderReport, frozen=True, kw_only=True):
-    """A provider to load; fields that the bulk load omits are filled from the stored provider."""
+    """An item of a bulk load, with all fields: omitted fields have the values of the stored provider."""
 
     generation: int | None
 

@@ -31,7 +31,7 @@ _Before = dict[tuple[str, str], int]
 
 
 class Former(NamedTuple):
-    """The state of a consumer before an order, and the usage of its providers then."""
+    """A consumer before a claim or release: generation, allocations, and the usage of their providers."""
 
     generation: int
     held: Allocations
@@ -250,7 +250,7 @@ def _leave_to(world: ClaimWorld, holder: Holder, holder_consumer: Holder, type_:
 
 
 def _give_up(world: ClaimWorld, holder: Holder, shared: Allocations) -> None:
-    """Take amounts from a holder consumer that the instance itself holds at shared providers."""
+    """Release those allocations of a holder consumer at sharing providers that its instance has too."""
     left = pools.without(holder.held, shared)
     if left != holder.held:
         _hold(world, holder, holder.generation if left else 0, left, None, holder.group)
@@ -290,7 +290,7 @@ def _touch(world: ClaimWorld, providers: Iterable[str]) -> None:
 
 
 def providers_of(orders: Sequence[claims.ClaimRequested], *, all_choices: bool) -> set[str]:
-    """Return the providers in the first choice of each claim, or in all choices."""
+    """Return the providers in the first choice of each claim; with `all_choices`, in each choice."""
     return {
         provider
         for order in orders

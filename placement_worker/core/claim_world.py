@@ -1,6 +1,6 @@
 """The data by which claims and releases are decided: first as read, then with the changes of each claim.
 
-Holders are consumers with their allocations; server groups and cells restrict where they may be placed.
+A Holder is any consumer with its allocations; server groups and cells restrict where it may be placed.
 """
 
 from collections import Counter
@@ -93,7 +93,7 @@ class GroupPlaces:
     _members: _Headcount = field(default_factory=dict)
 
     def put(self, consumer: str, roots: frozenset[str], keeps_for: str | None = None) -> None:
-        """Set the roots of a member's allocations; with `keeps_for`, of a holder consumer for that member."""
+        """Record the hosts (roots) of a member, or of the holder consumer of the member `keeps_for`."""
         self.drop(consumer)
         self.places[consumer] = roots
         _count(self._all, keeps_for or consumer, roots, +1)
@@ -136,7 +136,7 @@ class GroupPlaces:
 
 
 def roots_of(places: Iterable[tuple[str, bool]]) -> frozenset[str]:
-    """Return the roots of allocated providers, without sharing providers if any other has allocations."""
+    """Return the roots of a consumer's providers; sharing providers count only if there are no others."""
     listed = list(places)
     not_shared = frozenset(root for root, shares in listed if not shares)
     return not_shared or frozenset(root for root, _ in listed)
@@ -270,7 +270,7 @@ def wakes(claim: claims.ConsumerClaim, world: ClaimWorld) -> bool:
 def fenced_off(
     order: claims.ClaimRequested, world: ClaimWorld, fences: Sequence[claims.ClaimResult | None]
 ) -> list[claims.ClaimResult]:
-    """Return the results of claims refused by generation, retirement, cell, or a repeated consumer."""
+    """Return the results if at least one claim is refused for another reason than capacity: none succeeds."""
     results: list[claims.ClaimResult] = []
     further = Counter(name for claim in order.claims for name in _further_consumers(claim))
     seen = {*further}

@@ -42,12 +42,12 @@ class BestFirst:
                 yield row
 
     def place(self, row: Row) -> int:
-        """Return the number (`after`) with which another search begins at this host."""
+        """Return this host's number, which another search takes as `after` to begin at this host."""
         return int(self.numbers[np.searchsorted(self.positions, row.position)])
 
 
 def in_order(snapshot: Snapshot, query: FindCandidates, left: Bools) -> BestFirst:
-    """Return a BestFirst over the remaining hosts of a query, from the number `after` on."""
+    """Return a BestFirst over the hosts that satisfy a query, from the number `after` on."""
     positions = np.flatnonzero(left)
     order, scores = scored(snapshot, query.order, positions)
     numbers, most = _shuffled(positions, query.seed), sum(abs(by.multiplier) for by in order)
@@ -106,7 +106,7 @@ class Round:
     size: int
 
     def anchors(self) -> Iterator[Row | None]:
-        """Yield the remaining hosts in this sequence, and `None` where the search may pause."""
+        """Yield the hosts that satisfy the query, by row, and `None` where the search may pause."""
         at, preserved = self.snapshot.index.at, self.snapshot.kept_at
         for positions in _walk(self.left, self.start, self.after, self.size):
             for low in range(0, len(positions), IN_A_ROW):

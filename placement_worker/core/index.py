@@ -269,7 +269,7 @@ class Snapshot:
         return None if row is None else self.alter(row)
 
     def alter(self, row: Row) -> Row:
-        """Return a row with this snapshot's used amounts, which may differ from the index's."""
+        """Return a row with the used amounts of this snapshot, in which reservations may count as used."""
         return row
 
 

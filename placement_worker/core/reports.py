@@ -1,6 +1,6 @@
 """Checks an agent's report of a provider tree and applies it; contents that operators added are preserved.
 
-If a report moves inventory in use within a tree, for example from a flat host to NUMA cells, the amount still
+If a report moves inventory in use within a tree, for example from the root to NUMA cells, the amount still
 allocated on the old inventory is withheld from the new one, as additional `reserved`, until it is released.
 """
 
@@ -22,7 +22,7 @@ _CONTENT = attrgetter("inventories", "parent", "traits", "aggregates")
 
 
 def withheld(before: Tree, after: Tree) -> Tree:
-    """Return the tree `after`, withholding as much new capacity as old inventory is overcommitted by."""
+    """Return the tree `after` with new capacity withheld: as much as is still allocated of old capacity."""
     beyond: Counter[str] = Counter()  # by how much the usage of a class exceeds its capacity, over the tree
     for provider, name, inventory in _inventories(after):
         beyond[name] += max(provider.used.get(name, 0) - inventory.capacity, 0)
@@ -92,14 +92,14 @@ def given(tree: Tree, order: OwnerEditRequested) -> Tree:
 
 
 def swept(tree: Tree) -> Tree:
-    """Return a deleted tree: without providers, or if it has allocations, without free capacity."""
+    """Return the new state of a tree to delete: no providers, or with allocations, no free capacity."""
     if not tree.in_use:
         return replace(tree, providers=())
     return _advanced(tree, replace(tree, providers=tuple(map(_closed_to_all, tree.providers))))
 
 
 def settled(tree: Tree) -> Tree:
-    """Return the tree with less capacity withheld, if allocations of its old inventory were released."""
+    """Return the tree with its withheld capacity reduced by the allocations that were released since."""
     return _advanced(tree, withheld(tree, replace(tree, providers=tuple(map(opened, tree.providers)))))
 
 

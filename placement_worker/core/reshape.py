@@ -170,7 +170,7 @@ class _Destinations:
         return place
 
     def destination_amounts(self, holder: TreeHolder, held: _Amounts) -> _Amounts:
-        """Return new allocations of a consumer; classes with the same possible destinations stay together."""
+        """Return new allocations of a consumer; classes with equal destinations go to the same one."""
         together: defaultdict[tuple[str, ...], Counter[str]] = defaultdict(Counter)
         for source, amount in held.items():
             move = self._by_source[source]

@@ -73,7 +73,7 @@ class RowTable:
         return np.minimum(total, float(BEYOND_COUNTING))
 
     def excluded_by(self, row: Row) -> list[Row]:
-        """Return the sibling providers that must have no allocations while this provider has some."""
+        """Return the siblings with EXCLUDES_SIBLINGS, which may not be in use together with this provider."""
         tree = (self.rows.get(uuid) for uuid in self.trees.get(row.root, ()))
         siblings = [
             sibling

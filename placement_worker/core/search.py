@@ -129,7 +129,9 @@ class _AnchorProgress:
     ways: Iterator[Fit | None] | None = None  # unset before the first step
 
     def go_on(self, finder: FitFinder, end: int, fits: list[Fit]) -> Generator[None, None, int]:
-        """Search for `end` allocations on the host, or for one time slice; return the unsuccessful steps."""
+        """Search until the host has `end` sets of allocations, or a time slice is over. Return the number of
+        steps without result.
+        """
         skip = 0
         if self.ways is None:
             self.ways, skip = finder.fits(self.row), self.found

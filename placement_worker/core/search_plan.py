@@ -87,7 +87,7 @@ class SearchPlan:
 
 
 def plan(trees: Snapshot, query: FindCandidates, *, named: bool = False) -> SearchPlan:
-    """Return the search plan of a query; it names removed hosts if `named`, or if no host is left."""
+    """Return the search plan of a query. If `named` or no host is left, removals list the removed hosts."""
     check(query)
     index, planner = trees.index, SlotPlanner(trees, query)
     demands = list(planner.demands())
@@ -214,7 +214,8 @@ class FitFinder:
         """Yield the complete sets of allocations on a host; `None` after each BREATH steps without one, where
         the search can pause.
 
-        `looking_again`: less may be free now than when the search was planned. Used providers come first.
+        With `looking_again`, providers are checked again, because capacity may have been used since the plan
+        was made; used providers come first.
         """
         snapshot, plan, shared = self._snapshot, self._plan, self._shared
         options = options_at(snapshot, plan, anchor)
@@ -230,7 +231,7 @@ class FitFinder:
                 yield self._fit(anchor, way) if way is not None else None
 
     def is_dead(self, anchor: Row) -> bool:
-        """Return whether nothing fits on this host, not even what an earlier host offered as well."""
+        """Return whether nothing fits on a host without results; False if an earlier host had its results."""
         return self._shared is None or anchor.position not in self._shared.doubles
 
     def cost(self, anchor: Row) -> int:

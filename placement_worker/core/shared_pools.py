@@ -10,22 +10,22 @@ from bus.vocabulary import Allocations
 
 
 def shared_by(source: Allocations, destination: Allocations, sharing: Collection[str]) -> Allocations:
-    """Return the amounts that both ends of a move have at providers that share with other trees."""
+    """Return the amounts at sharing providers that source and destination of a move both need."""
     return _least(source, destination, sharing)
 
 
 def kept_on_return(
     former: Allocations, taken_over: Allocations, source: Allocations, sharing: Collection[str]
 ) -> Allocations:
-    """Return what an instance keeps of its `former` allocations at pools when it returns to its source.
+    """Return the part of its `former` allocations at sharing providers that an instance keeps on a revert.
 
-    `source` are the amounts of the source at pools; the holder has `taken_over` of them.
+    `source` are the amounts needed on the source; those that the holder consumer returns are `taken_over`.
     """
     return _least(former, without(source, taken_over), sharing)
 
 
 def joined(allocations: Allocations, further: Allocations) -> Allocations:
-    """Return the sum of allocations."""
+    """Return the sum of two sets of allocations."""
     both = {provider: dict(resources) for provider, resources in allocations.items()}
     for provider, resources in further.items():
         amounts = both.setdefault(provider, {})

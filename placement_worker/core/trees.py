@@ -49,7 +49,7 @@ class ProviderState:
         return any(self.used.values())
 
     def withheld_with(self, inventories: Mapping[str, Inventory]) -> dict[str, int]:
-        """Return the withheld amounts after an operator changed inventories: 0 for each changed inventory."""
+        """Return the withheld amounts after an operator's edit, without inventories that the edit changed."""
         return {
             name: amount
             for name, amount in self.withheld.items()

@@ -151,7 +151,7 @@ async def _take(call: api_call.ApiCall, claims: tuple[ConsumerClaim, ...], doing
 async def _denied(
     call: api_call.ApiCall, results: Sequence[ClaimResult], claims: Sequence[ConsumerClaim], doing: str
 ) -> errors.Problem:
-    """Return the refusal of claims that matters most: missing providers, then generations, then capacity."""
+    """Return the API error for refused claims: generation conflict, else unknown name, else the refusal."""
     problem = errors.denied(results, claims)
     named = {provider for claim in claims for choice in claim.choices for provider in choice.allocations}
     if problem.code == errors.CONCURRENT_UPDATE or not named:
@@ -172,7 +172,7 @@ def _consumer(call: api_call.ApiCall) -> str:
 
 
 def _claims(body: Mapping[str, Any], minor: int) -> tuple[ConsumerClaim, ...]:
-    """Return a claim for each consumer in a request body; 1.0, which JSON schemas accept, becomes 1."""
+    """Return a claim for each consumer in a request body; numbers such as 1.0 are converted to integers."""
     key = "consumer_generation"
     return tuple(
         ConsumerClaim(

@@ -201,7 +201,7 @@ def no_traits(names: Sequence[str]) -> str:
 def refused(
     result: EditResult | NameResult, doing: str = "", conflicts: str = "update conflict: "
 ) -> Problem:
-    """Return the API error for a refused edit; `doing` and `conflicts` are beginnings of its message."""
+    """Return the API error for a refused edit. Its text begins with `doing`, or on a conflict `conflicts`."""
     doing = f"{doing}: " if doing else ""
     match result:
         case Missing(what="provider", names=names):
@@ -246,7 +246,7 @@ def refused(
 
 
 def denied(results: Sequence[ClaimResult], claims: Sequence[ConsumerClaim]) -> Problem:
-    """Return the API error for claims that succeed or fail together, from the first refused claim."""
+    """Return one API error for claims that were refused together: a generation conflict before all others."""
     judged = [
         (result, claim)
         for result, claim in zip(results, claims, strict=True)

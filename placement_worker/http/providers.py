@@ -260,7 +260,7 @@ def _checked(call: ApiCall, stocks: Mapping[str, Json], verb: str) -> resources.
 
 
 def generation_in(body: Json, key: str = "resource_provider_generation") -> int:
-    """Return the provider generation in a request body; 1.0, which JSON schemas accept, becomes 1."""
+    """Return the provider generation in a request body; a number such as 1.0 is converted to an integer."""
     return int(body[key]) if 0 <= body[key] < 2**62 else _NEVER
 
 

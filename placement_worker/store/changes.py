@@ -76,7 +76,7 @@ _cells = msgspec.json.Decoder(tuple[RegisteredCell, ...])
 async def announce(
     tx: Transaction, changes: Sequence[ProviderChange], writes: Sequence[BoundStatement] = ()
 ) -> tuple[list[PlacementChanged], int]:
-    """Execute the last statements and log the changes; return their messages, and the edition of names."""
+    """Execute `writes` and log the changes; return messages to publish, and the version of stored names."""
     parts = list(portions(changes, CHANGES_A_MESSAGE))
     encoded = [(nth, _encode(part).decode()) for nth, part in enumerate(parts, 1)]
     if tx.dialect == "postgresql":
@@ -123,7 +123,7 @@ async def since(tx: Transaction, number: int, most: int) -> ChangesFound:
 
 
 async def unpublished(tx: Transaction, most: int, known: int = 0) -> list[PlacementChanged]:
-    """Return unpublished changes above the number `known`; on PostgreSQL concurrent callers wait."""
+    """Return unpublished changes above number `known`. On PostgreSQL this waits for concurrent callers."""
     return _messages(await _UNPUBLISHED(tx, most=most, known=known))
 
 

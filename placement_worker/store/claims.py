@@ -198,7 +198,7 @@ async def _insert(
     providers: Collection[str],
     now: float,
 ) -> tuple[list[tuple[int, str]], bool]:
-    """Insert missing consumers; return their database ids and uuids, and whether all providers are locked."""
+    """Insert missing consumers; return their database ids and uuids, and whether providers are now locked."""
     rows = [
         (uuid, *_owner(book, claim), claim is not None and claim.client)
         for uuid, claim in new_consumers.items()
@@ -262,7 +262,7 @@ async def siblings(tx: Transaction, providers: Collection[str]) -> dict[str, tup
 async def save_world(
     tx: Transaction, book: Book, world: ClaimWorld, now: float
 ) -> tuple[list[ProviderChange], list[BoundStatement]]:
-    """Write results of claims and releases; return the changes to log, and the statements left to execute."""
+    """Write claims and releases. Return the changes to log, and statements to execute with the log entry."""
     touched, rows = world.touched.values(), _changed_rows(book, world)
     for provider in touched:
         rows[_SET_USED] += [

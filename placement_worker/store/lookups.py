@@ -174,7 +174,7 @@ async def _named(
 
 
 async def matching(tx: Transaction, book: Book, like: ResourceGroup) -> set[int] | None:
-    """Return the ids of providers that satisfy a request group, or None if it has no requirements."""
+    """Return the ids of providers that satisfy a request group; None if all do, as it requires nothing."""
     found: set[int] | None = None
     if like.resources:
         if any(name not in book.classes.ids or amount > MAX_INT for name, amount in like.resources.items()):

@@ -35,7 +35,7 @@ Again = Callable[[Database], Awaitable[None]]  # how a book is read again
 
 
 class _Numbers(dict[str, int]):
-    """A cache of names' database ids; a missing name raises Conflict, and is looked up before the retry."""
+    """A cache of names' database ids. A missing name raises Conflict: the transaction's retry looks it up."""
 
     def __missing__(self, name: str) -> int:
         raise Conflict(f"{name} was dropped or renamed by another process")
@@ -153,7 +153,7 @@ class Book:
 
     @property
     def reading(self) -> tuple[int, ...]:
-        """Return a version of the cached names, which differs after another process changed a name."""
+        """Return a key that changes whenever the cached names of resource classes or traits are replaced."""
         return self.edition, self.classes.forgotten, self.traits.forgotten
 
     async def open(self, database: Database, now: float) -> None:
@@ -175,12 +175,12 @@ class Book:
         self.edition = max(self.edition, edition)
 
     async def turn_to(self, tx: Transaction, edition: int) -> None:
-        """Read classes and traits again if this edition is newer: another process has changed a name."""
+        """Read class and trait names again if `edition`, their version in the database, is newer."""
         if edition > self.edition:
             await self.read_all(tx)
 
     async def new_edition(self, tx: Transaction) -> int:
-        """Increase the edition of names, in the transaction that renames or deletes one, and return it."""
+        """Increase and return the version of class and trait names, because this transaction changes one."""
         [(edition,)] = await _NEW_EDITION(tx, id=NAMES_EDITION)
         return int(edition)
 
@@ -264,7 +264,7 @@ async def entries(
     used: bool = False,
     locking: bool = False,
 ) -> Sequence[StoredName]:
-    """Return the given names, or all; `locking` prevents that other transactions begin to use them."""
+    """Return the given names, or all. With `locking`, no other transaction can begin to use them."""
     statement = _entries(kind, names is not None, used, locking)
     rows = await statement(tx, [(name,) for name in dict.fromkeys(names or ())])
     return [StoredName(*row) for row in rows]

@@ -113,7 +113,7 @@ async def read_locked(tx: Transaction, book: Book, providers: Collection[str]) -
 async def read_locked_at(
     tx: Transaction, book: Book, providers: Collection[str]
 ) -> tuple[dict[str, Tree], int]:
-    """Lock and return the trees that contain the given providers, and the last change number (or 0)."""
+    """Lock and return the trees with the given providers, and the last change number (0 without trees)."""
     if tx.dialect == "sqlite" or not providers:  # a writer of SQLite has the database exclusively
         return await read_at(tx, book, providers)
     for _ in range(_LOCK_ATTEMPTS):
@@ -130,7 +130,7 @@ async def read(tx: Transaction, book: Book, providers: Collection[str]) -> dict[
 
 
 async def read_at(tx: Transaction, book: Book, providers: Collection[str]) -> tuple[dict[str, Tree], int]:
-    """Return the whole trees that contain the given providers, and the last change number (or 0)."""
+    """Return the whole trees with the given providers, and the last change number (0 without trees)."""
     rows = await _READ(tx, [(uuid,) for uuid in providers]) if providers else ()
     if not rows:
         return {}, 0
@@ -172,7 +172,7 @@ async def read_at(tx: Transaction, book: Book, providers: Collection[str]) -> tu
 async def with_stocks(
     tx: Transaction, book: Book, rows: Sequence[Any]
 ) -> list[tuple[Any, provider_parts.Stocks]]:
-    """Return rows of providers, sorted by id, each with its inventories; update `book` if names were changed.
+    """Return rows of providers, sorted by id, each with its inventories; renew the cached names if outdated.
 
     The rows are sorted here, because with ORDER BY PostgreSQL may walk all providers to return a few.
     """
@@ -203,7 +203,7 @@ async def read_unknown(tx: Transaction, names: NumberedNames, columns: Collectio
 
 @dataclass(slots=True)
 class TreesNamed:
-    """Data that edits of trees need in addition: owners, change number, existing provider ids and names."""
+    """Data that edits need in addition to trees: owners, last change number, ids and names in use."""
 
     owned: dict[str, Tree]  # root → its owner, without providers
     number: int  # of the last change
@@ -234,7 +234,7 @@ Judged = tuple[Tree, InventoryReported, Tree]  # before, the report, after
 
 
 async def names_taken(tx: Transaction, names: Collection[str]) -> dict[str, tuple[str, str]]:
-    """Return, for each of the given names in use, the provider and the cell that use it."""
+    """Return, for each given name that a provider has, this provider and its cell."""
     if not names:
         return {}
     return {name: (uuid, cell) for name, uuid, cell in await _NAMED(tx, [(name,) for name in names])}
@@ -281,7 +281,7 @@ async def clashes(tx: Transaction, pairs: Sequence[Judged], owners: dict[str, st
 
 
 def changes_between(pairs: Sequence[tuple[Tree, Tree]]) -> list[ProviderChange]:
-    """Return the changes to log for changed trees; first, the providers that were removed from a tree."""
+    """Return a log entry for each provider that differs between old and new trees, deletions first."""
     left, changed = [], []
     for before, after in pairs:
         old = {provider.uuid: provider for provider in before.providers}

@@ -111,7 +111,7 @@ def writes_between(
 ) -> tuple[list[BoundStatement], list[BoundStatement]]:
     """Return the statements that change stored trees into new trees; `numbers` are ids for new providers.
 
-    The second group may be executed together with the change number, the first only before it.
+    Execute the first list one by one, then the second, which may share a round trip with the log entry.
     """
     old = {provider.uuid: (provider, before.root) for before, _ in pairs for provider in before.providers}
     ids = {uuid: provider.id for uuid, (provider, _) in old.items()}
