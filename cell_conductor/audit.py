@@ -49,7 +49,7 @@ async def census(database: Database) -> dict[str, Standing]:
 
 
 class HeldByCell(Compact, frozen=True):
-    """The cell's record of a build, which shows which resources the build should hold."""
+    """The cell's record of a build, from which `berth audit` derives the resources it should hold."""
 
     status: str
     attempt: int  # of its guest; during a move, of the destination

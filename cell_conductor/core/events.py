@@ -18,7 +18,7 @@ class SwapAnswered(Struct, frozen=True):
 
 
 class ReleaseAnswer(Struct, frozen=True):
-    """The event that placement answered a release; `asked_in` is the build's status when it was requested."""
+    """The event that placement answered a release, with the build's status when the release was requested."""
 
     asked_in: Status
     result: ReleaseResult
@@ -39,7 +39,7 @@ class MoveImpossible(Struct, frozen=True):
 
 
 class Adoption(Struct, frozen=True):
-    """The event that an instance is to be adopted with its allocations, or why this is impossible."""
+    """The event that an instance is to be adopted with its allocations; `why` is set if it cannot be."""
 
     asked: BuildAdoptRequested
     held: Held | None = None  # empty: the cell knows them already

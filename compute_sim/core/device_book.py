@@ -16,7 +16,7 @@ _NOTHING: Mapping[str, int] = MappingProxyType({})
 
 
 class DeviceBook:
-    """Records the devices of all hosts of an agent. It treats unknown providers as pools of other agents."""
+    """Records which devices the guests of an agent's hosts use. Unknown providers count as shared pools."""
 
     def __init__(self) -> None:
         self.held: dict[GuestKey, Allocations] = {}
@@ -28,7 +28,7 @@ class DeviceBook:
         self._departed: dict[str, str] = {}  # provider → name, for providers that were removed
 
     def furnish(self, tree: ProviderTree, moving: Collection[str] = ()) -> None:
-        """Replace the provider tree of a host; placement moves the allocations of `moving` providers."""
+        """Replace a host's known providers by this tree; a reshape empties the providers in `moving`."""
         now = {provider.id: provider for provider in tree.providers}
         for id_ in self._of_root.get(tree.root, ()):
             name, _ = self._has.pop(id_)
@@ -60,7 +60,7 @@ class DeviceBook:
         return any(lacks(provider, amounts) for provider, amounts in wanted.items())
 
     def on_root(self, root: str, allocations: Allocations) -> bool:
-        """Return whether any of the allocations may be on the given host."""
+        """Return whether any allocation names a present or removed provider of this host."""
         of_root = self._of_root.get(root, ())
         return any(provider in of_root or provider in self._departed for provider in allocations)
 

@@ -190,7 +190,7 @@ class Conductor:
         sort: Literal["real", "asked", "silent"] = "real",
         **more: Any,
     ) -> None:
-        """Send a notification of a change, a request (`asked`), or a change that Ironic hides (`silent`)."""
+        """Send a notification: of a change, of a mere request (`asked`) or of an unsent change (`silent`)."""
         asked, silent = sort == "asked", sort == "silent"
         self.emit(SentNotification(action, phase, node, request, shown, asked, silent, more))
 
@@ -202,7 +202,7 @@ class Conductor:
             self._planned[node.uuid, kind] = fault
 
     def fate(self, node: SimNode, kind: Kind) -> tuple[float, Fault | None]:
-        """Return the duration of a node's next work, and its planned failure or None."""
+        """Return how long a node's next operation takes, and how it is planned to fail; None: it succeeds."""
         number = self._works[node.uuid] = self._works.get(node.uuid, 0) + 1
         planned = self._planned.pop((node.uuid, kind), None)
         return self.plan.seconds(node.uuid, number), planned or self.plan.fault(node.uuid, number)

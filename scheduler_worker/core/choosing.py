@@ -26,7 +26,7 @@ PACKED_CHOICES = 8  # hosts in one claim if weighers prefer full hosts, which so
 
 
 class Joined:
-    """Remembers where instances of the batches in progress have joined their server groups."""
+    """Records on which hosts the batches in progress have placed new members of server groups."""
 
     def __init__(self) -> None:
         self._places: dict[Id, dict[Id, tuple[str, int]]] = {}  # group → member → root, newest batch
@@ -50,7 +50,7 @@ class Joined:
                 del self._places[group]
 
     def join(self, group: Id, member: Id, root: str) -> None:
-        """Record the host of a new group member, once when it is chosen and again when it is claimed."""
+        """Record the host of a server group's new member; call this at its choice and again at its claim."""
         self._places.setdefault(group, {})[member] = root, self._last
 
     def leave(self, group: Id, member: Id) -> None:
@@ -110,7 +110,7 @@ class Choosing:
         return spares
 
     def rank(self, alternative: Alternative, seed: str, several: int = 1) -> Ranking:
-        """Evaluate all hosts for one flavor; each must fit `several` instances of an affinity group."""
+        """Sort all hosts for a flavor, best first; each must fit `several` members of an affinity group."""
         question = alternative.question
         if alternative.group is not None:
             alternative = self._grouped(alternative, several)
@@ -178,7 +178,7 @@ class Choosing:
 
 
 class _Kind:
-    """The orders of one equivalence class in a batch, and the evaluation from which they take hosts."""
+    """The orders of one equivalence class in a batch; all take their hosts from one sorted list of hosts."""
 
     def __init__(self, choosing: Choosing, first: Order) -> None:
         self._choosing = choosing
@@ -246,7 +246,7 @@ class _Kind:
         )
 
     def _short(self) -> Shortage:
-        """Return the reason why no host fits any more, cached until this evaluation changes."""
+        """Return why no host fits any more; cached until a host of this evaluation is chosen or released."""
         ranking = self._ranking
         if ranking is None:
             return Shortage()

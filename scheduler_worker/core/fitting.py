@@ -26,7 +26,7 @@ Refusal = tuple[Rule, str]
 
 
 def masks_of(rules: Sequence[Rule], view: View, alternative: Alternative) -> Iterator[Mask]:
-    """Yield, for each array filter that rejects at least one host, the mask of the hosts that it accepts."""
+    """Yield each array filter that rejects a host, with a mask that is True for the hosts that it accepts."""
     for rule in rules:
         if rule.admits is not None:
             mask = rule.admits(view, alternative)
@@ -42,7 +42,7 @@ def fitting(
     policy: ChoicePolicy,
     enough: int,
 ) -> HostsFound:
-    """Return enough accepted hosts for `enough` instances. `served` marks the hosts with an agent."""
+    """Return the hosts with an agent (`served`) that all filters accept; stop if `enough` instances fit."""
     positions = search.positions
     served_here = served[positions]
     admitted, lasting = served_here.copy(), served_here.copy()
@@ -198,7 +198,7 @@ class FoundHosts:
         return True
 
     def parts(self, index: int) -> bool:
-        """Return whether a host fits some, but not all, of the instances that must share one host."""
+        """Return whether a host fits one member of an affinity group, but not all that must share it."""
         affinity_rule, together = self.keeps_together, self.alternative.together
         if affinity_rule is None or together is None or not self.ways(index, 1):
             return False
@@ -216,7 +216,7 @@ class FoundHosts:
         return capacity <= more
 
     def _room(self, index: int, more: int) -> int:
-        """Return how many more instances fit on a host; with several providers, reserve them on trial."""
+        """Return how many of `more` further instances fit on a host; -1 if not even the first one fits."""
         found = self.find_ways(index, 1)
         if not found:
             return -1

@@ -56,7 +56,7 @@ def without_roots(held: Held, place: ClaimPlace, excluding: Collection[str]) -> 
 
 
 def alternative_of(held: Held, alternatives: Sequence[Alternative]) -> int:
-    """Return the index of the first alternative that requests the same amounts as the claim holds."""
+    """Return the index of the first flavor that requests exactly the amounts allocated; 0 if none does."""
     holds: dict[str, int] = {}
     for resources in held.allocations.values():
         for name, amount in resources.items():

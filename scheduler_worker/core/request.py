@@ -103,7 +103,7 @@ def destination(
 
 
 class _FlavorRead(NamedTuple):
-    """The search, preferences and warnings for one flavor, shared by equal requests."""
+    """One flavor and image, parsed: the search of candidates, preferred traits and amounts, and warnings."""
 
     question: FindCandidates
     preferred: dict[str, float]  # traits
@@ -290,7 +290,7 @@ class Prefilters:
 def prefilters(
     aggregates: Iterable[Aggregate], options: RequestOptions, cells: Iterable[RegisteredCell] = ()
 ) -> Prefilters:
-    """Return the constraints on every request that follow from aggregates, cells and settings."""
+    """Return the constraints that apply to every request: from aggregates' metadata, cells and settings."""
     tenants: dict[str, list[str]] = {}
     demanding = []
     for aggregate in sorted(aggregates, key=lambda item: item.id):

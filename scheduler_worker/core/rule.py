@@ -39,7 +39,7 @@ def as_anybodys(request: BuildRequested) -> BuildRequested:
 
 @dataclass(frozen=True, slots=True)
 class Together:
-    """The instances of a request that must share one host, before that host is chosen."""
+    """The number and total amounts of an affinity group's new instances, which need a host that fits all."""
 
     several: int
     asked: Mapping[str, int]  # amounts that all instances take from the host's provider tree

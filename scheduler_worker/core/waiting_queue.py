@@ -46,7 +46,7 @@ class HostReservation:
 
 @dataclass(frozen=True, slots=True)
 class CapacityNeeded:
-    """The amount of a class that a host must have free before a request may fit; empty if unknown."""
+    """An amount of one resource that a host must have free before a request can fit; empty if unknown."""
 
     resource_class: str = ""
     amount: int = 0
@@ -54,7 +54,7 @@ class CapacityNeeded:
 
 @dataclass(frozen=True, slots=True)
 class HostsFound:
-    """The hosts that a search found for one equivalence class of waiting requests."""
+    """The hosts that fit waiting requests of one equivalence class, and hosts that only a filter rejects."""
 
     fits: Mapping[Root, int]  # host → maximum number of instances that fit
     refused: Roots = ()  # hosts with capacity that a filter rejects
@@ -87,7 +87,7 @@ class ClassQueue:
 
     @property
     def further(self) -> bool:
-        """Return whether to search more hosts: the last search stopped early and its hosts are used up."""
+        """Return whether to search again: the last search stopped early, and no found host is left."""
         return self.more and not self.open and not self.trying
 
     @property
@@ -121,7 +121,7 @@ class HostData(Protocol):
         """Return the free amounts of a host's provider tree, or an empty mapping if no such host exists."""
 
     def watches(self, kind: str) -> Sequence[CapacityNeeded]:
-        """Return one or more amounts; a host can fit the class only if it has at least one of them free."""
+        """Return an amount for each flavor: a host can fit the class only if one of them is free."""
 
     def search(self, kind: str, among: Roots | None, excluding: Roots, enough: int) -> HostsFound:
         """Return which of the hosts `among` fit (None: all hosts); stop when `enough` instances fit."""
@@ -149,7 +149,7 @@ class ChangedHosts:
             self._forgotten, _ = self._recent.popleft()
 
     def since(self, mark: int) -> list[Root] | None:
-        """Return the hosts that changed after `mark` (a number of changes), or None if it is too old."""
+        """Return the hosts changed since the change counter was `mark`; None if older changes are lost."""
         if mark < self._forgotten:
             return None
         return [root for _, root in takewhile(lambda change: change[0] > mark, reversed(self._recent))]
