@@ -91,7 +91,7 @@ class Builds:
         return await self.addressed([new[at] if at in new else next(fates) for at in range(len(placed))])
 
     async def report_many(self, reports: Sequence[AgentReported]) -> Sequence[Outcome]:
-        """Apply agents' reports; if a node has a new agent, ignore the former agent and repeat its orders."""
+        """Apply agents' reports. For a node with a new agent, ignore the old one and repeat the orders."""
         outdated = await self.ring.outdated(reports)
         for report in (reports[position] for position in sorted(outdated)):
             log.warning(

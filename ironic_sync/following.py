@@ -124,7 +124,7 @@ class Following:
             pause = min(2 * pause, LONGEST_PAUSE)
 
     async def _publish_once(self, reports: Sequence[InventoryReported]) -> None:
-        """Publish each report in the trace of its notification; after a failure a report may be repeated."""
+        """Publish each report in the OpenTelemetry trace of its notification; a retry may repeat reports."""
 
         async def publish_reports(context: StoredContext, some: Sequence[InventoryReported]) -> None:
             with resumed(context):
@@ -231,7 +231,7 @@ class NotificationTraces:
 
     @contextmanager
     def span(self, notification: ReceivedNotification) -> Iterator[None]:
-        """Handle a notification inside the first span of a new trace."""
+        """Handle a notification as the first span of a new OpenTelemetry trace, if tracing is enabled."""
         if (tracer := current_tracer()) is None:
             yield
             return
@@ -251,7 +251,7 @@ class NotificationTraces:
         span.end()
 
     def end(self, uuid: str) -> None:
-        """Delete the trace of a node, because no further message will be published for its notification."""
+        """Forget the OpenTelemetry trace of a node's notification: no more messages will belong to it."""
         self._contexts.pop(uuid, None)
 
     def by_trace(

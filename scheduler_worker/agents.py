@@ -223,7 +223,7 @@ class BuildCounts:
         self._columns.recent[slot] += 1
 
     def unchose(self, cell: str, root: str, at: float) -> None:
-        """Subtract a build counted on a host at time `at`: its choice was released. Expired counts stay."""
+        """Subtract a released choice, made at time `at`, from a host's build count, unless it has expired."""
         if at + RECENT <= self._counted_until:
             return
         key = cell, root

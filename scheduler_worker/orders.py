@@ -158,7 +158,7 @@ def put_off(orders: Sequence[Order], clock: Clock) -> list[Retry | None]:
 
 @dataclass(frozen=True)
 class Resolving:
-    """Looks up the groups and instances that a batch names; if placement refuses it, tries its halves."""
+    """Looks up the server groups and instances that a batch names; halves a batch that placement refuses."""
 
     placement: PlacementQueries
     ending: Ending

@@ -191,7 +191,7 @@ def half_report(move: BuildMove) -> moves.HandoverReported:
 
 
 def end_messages(move: BuildMove) -> tuple[Message, ...]:
-    """Return the message that a move has ended; for a build from another cell also the scheduler's report."""
+    """Return the messages that report a move's end: to all, and to the scheduler if it crossed cells."""
     emitted: tuple[Message, ...] = () if move.silent else (ended(move),)
     return (*emitted, half_report(move)) if move.half == "arriving" else emitted
 

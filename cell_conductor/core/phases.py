@@ -217,7 +217,7 @@ def open_move(build: Build) -> moves.BuildMove:
 
 
 def waited_for(build: Build) -> Effects:
-    """Return again the order or claim that the current phase waits for; nothing while a user must decide."""
+    """Return again the order, claim or report whose answer the move's current phase waits for, if any."""
     move = open_move(build)
     match move.phase:
         case "prepare" | "send" | "start" | "resume" | "rebuild":

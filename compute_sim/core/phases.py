@@ -100,9 +100,10 @@ NOTHING = "nothing"  # the holder has no allocation on the guest's host
 
 
 def ownership(build_here: bool, holder_type: str | None, kept_otherwise: bool = False) -> Ownership:
-    """Return whether an agent must run a guest, from the allocations of its build and its holder consumer.
+    """Return whether a guest is `ours` (run it), `kept` (stop it), `gone` (destroy it) or `unknown`.
 
-    A MIGRATION consumer's guest may run elsewhere: it is neither run nor destroyed until an order arrives.
+    This depends on the allocations of its build and of its holder consumer. The guest of a MIGRATION consumer
+    may run elsewhere: it is not destroyed until an order arrives.
     """
     if holder_type != NOTHING:
         return "kept" if holder_type == MIGRATION else "gone"

@@ -190,7 +190,7 @@ class Conductor:
         sort: Literal["real", "asked", "silent"] = "real",
         **more: Any,
     ) -> None:
-        """Send a notification: of a change, of a mere request (`asked`) or of an unsent change (`silent`)."""
+        """Send a notification of a change, a request (`asked`), or a change that Ironic hides (`silent`)."""
         asked, silent = sort == "asked", sort == "silent"
         self.emit(SentNotification(action, phase, node, request, shown, asked, silent, more))
 

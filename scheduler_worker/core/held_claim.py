@@ -67,7 +67,11 @@ def alternative_of(held: Held, alternatives: Sequence[Alternative]) -> int:
 def mappings_of(
     allocations: Allocations, question: FindCandidates, providers: Mapping[str, Provider], root: str
 ) -> Mappings:
-    """Return the providers of each group; empty if the root serves all groups or groups are ambiguous."""
+    """Return which provider serves each request group of a claim, as derived from its allocations.
+
+    The result is empty if the root provider serves all groups, or if no assignment of groups to providers is
+    found. Of several possible assignments the first is returned.
+    """
     several = [group for group in question.groups if group.suffix and group.resources]
     if not several:
         return {}

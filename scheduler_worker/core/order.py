@@ -134,7 +134,7 @@ class Order(msgspec.Struct, frozen=True, gc=False):
         return reason
 
     def claims(self) -> tuple[ConsumerClaim, ...]:
-        """Return one claim for each picked instance; placement takes the first of its hosts that fits."""
+        """Return one claim for each instance with chosen hosts; placement takes the first host that fits."""
         request, holdings = self.request, dict(self.holdings)
         if self.move is not None:
             return tuple([self.move.claim(pick.choices) for pick in self.picks])

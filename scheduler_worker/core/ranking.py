@@ -1,4 +1,4 @@
-"""Evaluates all hosts once for equal requests, and chooses the best hosts one after another.
+"""Sorts all hosts once for equal requests, and chooses the best hosts one after another.
 
 A chosen host is reserved immediately, and sorted again by its remaining capacity.
 """
@@ -23,7 +23,7 @@ WAYS_OF_THE_NEXT = 4  # allocation candidates of each host after the best one
 
 
 class Ranking:
-    """One evaluation of all hosts for equal requests; its user must not await anything meanwhile."""
+    """All hosts for equal requests, sorted by score; the caller must not await anything between choices."""
 
     def __init__(self, found: FoundHosts, promises: HasReservations, seed: str) -> None:
         self.alternative = alternative = found.alternative

@@ -238,7 +238,7 @@ class OneHost(msgspec.Struct, frozen=True, gc=False):
         return float(self.host.state is not None and image in self.host.state.images)
 
     def known(self, value: Number) -> Number:
-        """Return whether the value is known."""
+        """Return whether a reported value is known, for each host; a value not reported is UNKNOWN."""
         return not isnan(value)
 
     def each(self, value: Callable[[HostFacts], float]) -> Number:

@@ -131,7 +131,7 @@ class HostData(Protocol):
 
 
 class ChangedHosts:
-    """Collects the hosts that changed since the last evaluation of the queues, and earlier recent changes."""
+    """Collects changed hosts for the next evaluation of the queues, and remembers the latest changes."""
 
     def __init__(self) -> None:
         self.mark = 0  # number of changes

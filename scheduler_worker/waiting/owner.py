@@ -265,7 +265,7 @@ class Cancelling:
         return end
 
     async def _pass_on(self, asked: BuildCancelRequested, fenced: _Fenced, waited: bool, why: str) -> Deletes:
-        """Order the cells of builds to delete them, even if no conductor has a record of them yet."""
+        """Order cells to delete cancelled builds, even if no conductor has a record of them yet."""
         providers = await self._ending.look_up(list(fenced.held.values()))
         places = {build: place_of(held, providers) for build, held in fenced.held.items()}
         cells = {build: place.cell for build, place in places.items() if place is not None} | fenced.shelved

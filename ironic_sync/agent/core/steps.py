@@ -42,7 +42,7 @@ class Action(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Close:
-    """The step that records on the node that an attempt has ended, before it is undone."""
+    """The step that records on the node that an attempt has ended; only then the attempt is undone."""
 
     cause: str
 
