@@ -198,7 +198,7 @@ class Builds:
                     pruned = len(await prune(tx, before=before, most=PRUNE_PAGE))
 
     async def handle(self, events: Sequence[tuple[str, Event]]) -> list[Outcome]:
-        """Return one outcome for each event; events of the same build are applied one after another."""
+        """Apply events, one after another per build; return the messages to publish, or a retry, for each."""
         outcomes: list[Outcome] = [None] * len(events)
         waiting = list(enumerate(events))
         while waiting:

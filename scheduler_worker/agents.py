@@ -68,7 +68,7 @@ class ReportedAgent:
 
 @dataclass(frozen=True, slots=True)
 class Silence:
-    """The reason why a host counts as down, and the time since when."""
+    """Why the hosts of an agent count as down, and the time of its last heartbeat."""
 
     why: str
     at: float | None = None  # the last heartbeat, by the monotonic clock
@@ -130,7 +130,7 @@ class Agents:
 
     @property
     def early(self) -> bool:
-        """Return whether agents without a report still have time to send their first report."""
+        """Return whether this process listens for so short a time that silent agents may still report."""
         return self._listening.seconds - self.opened < self.grace
 
     def level(self, agent_at: Ints) -> Numbers:

@@ -76,7 +76,7 @@ class ClientDoor:
             return ClientsFound(clients=tuple(await registered(tx, question.names)))
 
     async def request_many(self, asked: Sequence[ClientRequested]) -> Sequence[Published | Poison]:
-        """Check clients' requests; return each as the message of an operator, or as a refusal."""
+        """Check clients' requests. Return each permitted one as if from an operator, others as refusals."""
         clients = await self._registered({client.client for client in asked})
         boots = [request.boot for request in asked if request.boot is not None]
         new = {id_ for boot in boots for id_ in (boot.request, *boot.instances)}

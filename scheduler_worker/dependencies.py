@@ -190,7 +190,7 @@ class Ending:
         return await providers_of(self._placement, ids, ("traits", "owner"))
 
     async def undo_placed(self, placed: BuildPlaced) -> BuildUnplaceable | None:
-        """Retry a placed build that no conductor consumes for a limited time, then release its claim."""
+        """Retry a placed build while its cell has no conductor; after a time limit release its claim."""
         self.wait_for_consumer(placed.request, placed.cell)
         host = placed.chosen.host
         why = f"cell {placed.cell!r}: no conductor takes builds there; the claim on {host} was given back"
@@ -223,7 +223,7 @@ TIMEOUT = 15.0  # longer than a claim may take to be answered
 
 
 class PendingChoice(msgspec.Struct, eq=False, gc=False):
-    """A choice of a host whose claim placement's index does not show yet."""
+    """A host chosen for an instance, whose claim placement's index does not show yet."""
 
     allocations: Allocations
     cell: str
@@ -275,7 +275,7 @@ class PendingChoices:
             self._withdraw(reservation)
 
     def expire(self) -> None:
-        """Release the reservations of claims that the index shows by now, and the expired reservations."""
+        """Release reservations whose claims the index shows by now, or whose time limit has passed."""
         now, confirmed, seen = self._clock.monotonic(), self._confirmed, self._source.seen
         while confirmed and confirmed[0][0] <= seen:
             self._end(heappop(confirmed)[2])

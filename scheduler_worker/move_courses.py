@@ -36,7 +36,7 @@ StoreRefusals = Callable[[RefusedMoves], Awaitable[None]]
 
 @dataclass(slots=True, eq=False)
 class MoveCourse:
-    """A move of a batch with its current state."""
+    """A requested move that is handled in a batch, with its current state."""
 
     asked: MoveRequested
     state: move_state.MoveState = field(init=False)
@@ -267,7 +267,7 @@ class MoveCourses:
         await self.place(telling)
 
     async def undo_placed(self, placed: MovePlaced | HandoverProgress) -> MoveRefused | None:
-        """Retry a begun move without a conductor for a limited time, then undo its claim and refuse it."""
+        """Retry a begun move while its cell has no conductor; after a time limit, undo and refuse it."""
         move, why, reply_to = placed.move, unheard(placed.cell), placed.reply_to
         asked = MoveRequested(move=move, build=placed.build, kind=placed.kind, reply_to=reply_to)
         refusal = refused(asked, why, "no_conductor", placed.decision)

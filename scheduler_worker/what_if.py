@@ -239,7 +239,7 @@ class WhatIfs:
 
     @contextmanager
     def _choosing_with(self, supposing: Supposing) -> Iterator[Choosing]:
-        """Yield a `Choosing` that counts the hypothetical instances; the block must not await."""
+        """Count hypothetical instances as placed within this block, which must not await anything."""
         choosing = self._scheduler.choosing(supposing)
         supposing.resume()
         try:

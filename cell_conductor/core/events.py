@@ -47,7 +47,7 @@ class Adoption(Struct, frozen=True):
 
 
 class Stalled(Struct, frozen=True):
-    """The event of a restart or a long silence, after which unanswered messages are repeated."""
+    """The event that the conductor restarted or an agent was silent: unanswered messages are repeated."""
 
 
 Event = (

@@ -103,7 +103,7 @@ class BuildMove(Value, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def elsewhere(self) -> str:
-        """Return the other cell of a move if the build is there; "" for a move within this cell."""
+        """Return the name of the other cell if the build of this move is there now; "" if it is here."""
         if self.half == "leaving":
             return self.to_cell if self.silent or (self.is_open and self.phase == "away") else ""
         return self.placed.out_of if self.silent else ""

@@ -164,7 +164,7 @@ def stale_move_report(build: Build, report: MoveReported) -> Effects:
 
 
 def answered(build: Build, result: claims.ClaimResult | str, now: float, limits: AttemptLimits) -> Stepped:
-    """Apply placement's answer to the claim of a destination or source; a text is a refusal to judge it."""
+    """Apply placement's answer to a move's claim of its destination or source; a text is an error."""
     move = phases.open_move(build)
     if move.phase != "swap":
         return _taken_over(build, result, now, limits)

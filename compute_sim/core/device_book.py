@@ -50,7 +50,7 @@ class DeviceBook:
         return self._used.get(provider, _NOTHING)
 
     def misplaced(self, wanted: Allocations) -> bool:
-        """Return whether the host lacks a provider or class of the allocations, as after a reshape."""
+        """Return whether allocations name a provider or resource class that the host does not have."""
 
         def lacks(provider: str, amounts: Mapping[str, int]) -> bool:
             if provider not in self._has:
@@ -195,7 +195,7 @@ def _spread(
 
 
 def fits_tree(held: Allocations, tree: ProviderTree, other_providers: Mapping[str, object]) -> bool:
-    """Return whether the tree has all allocations; `other_providers` are known pools of other agents."""
+    """Return whether all allocations are on the tree's providers, or on `other_providers` (shared pools)."""
     for provider, amounts in held.items():
         provider_found = tree.by_id(provider)
         if provider_found is None:

@@ -122,7 +122,7 @@ class Choosing:
         return dataclasses.replace(self, policy=dataclasses.replace(self.policy, rules=rules))
 
     def is_reserved(self, alternative: Alternative) -> bool:
-        """Return whether a request would fit if the reservations for other claims were released."""
+        """Return whether a request would fit if capacity reserved for unanswered claims were released."""
         open_ones = self.pending.unsettled
         question = alternative.question
         roots = {entry.root for entry in open_ones}
@@ -233,7 +233,7 @@ class _Kind:
         return picks
 
     def _with_spares(self, order: Order, picks: Sequence[tuple[Ranking, Pick]]) -> tuple[Pick, ...]:
-        """Add alternates to the chosen hosts; a host chosen for any instance is no alternate for another."""
+        """Add alternates to the chosen hosts, none of which was chosen for an instance of the request."""
         several = order.alternates
         if not several:
             return tuple([pick for _, pick in picks])

@@ -57,7 +57,7 @@ class AlternatesFound(msgspec.Struct, frozen=True, gc=False):
 
 
 class HelpFound(msgspec.Struct, frozen=True, gc=False):
-    """The event that changes of the request were found that would make it fit; empty if there are none."""
+    """The event that suggestions were searched: changes with which the request would fit, perhaps none."""
 
     helps: tuple[str, ...] = ()
 
@@ -89,9 +89,10 @@ class Need(Enum):
 
 
 class Fence(msgspec.Struct, frozen=True, gc=False):
-    """A consumer to retire: later claims fail, and allocations of this generation are released.
+    """A consumer to retire, so that its later claims fail; its allocations are released.
 
-    With generation None, a consumer that has allocations is not retired.
+    Allocations of another generation than the given one are not released. With generation None, a consumer
+    that has allocations is not retired.
     """
 
     instance: Id

@@ -73,7 +73,7 @@ def fitting(
 def admitted_for_good(
     alternative: Alternative, search: CandidateSearch, position: int, now: HostsNow, policy: ChoicePolicy
 ) -> bool:
-    """Return whether all filters accept a host; a rejection that passes within seconds is ignored."""
+    """Return whether all filters accept a host, or reject it only for a reason that passes within seconds."""
     facts, rules = now.facts(search, position), policy.rules_for(alternative)
     return all(rule.passes or rule.refuses(facts, alternative) is None for rule in rules)
 
@@ -121,7 +121,7 @@ def unfit(
 
 
 def with_more(facts: HostFacts, asked: Mapping[str, int], several: int) -> HostFacts:
-    """Return the data that a host would have after `several` further builds were placed on it."""
+    """Return a host's data for filters as if `several` further instances were already placed on it."""
     free = {name: amount - several * asked.get(name, 0) for name, amount in facts.free.items()}
     return structs.replace(facts, free=free, building=facts.building + several)
 
@@ -166,7 +166,7 @@ class FoundHosts:
         return self.search.host(self.positions.item(index))
 
     def facts(self, index: int) -> HostFacts:
-        """Return the data of a host, cached until `read_again` is called."""
+        """Return the data of a host that filters and weighers read, cached until `read_again` is called."""
         facts = self._facts.get(index)
         return self.read_again(index) if facts is None else facts
 
@@ -246,7 +246,7 @@ class FoundHosts:
         self._tree_ways.clear()
 
     def way(self, index: int, avoid: Collection[str] = ()) -> Candidate | None:
-        """Return the best allocation candidate of a host, or None if it has none or a filter rejects it."""
+        """Return the best allocation candidate of a host; None if it has none or any filter rejects it."""
         if index not in self.admitted and not self.admits(index):
             return None
         ways = self.lone_ways.get(index)

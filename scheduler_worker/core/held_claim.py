@@ -17,7 +17,7 @@ Mappings = dict[str, tuple[str, ...]]
 
 @dataclass(frozen=True, slots=True)
 class ClaimPlace:
-    """The host and the agent of an existing claim."""
+    """The host on which an existing claim has its allocations, and the agent of this host."""
 
     root: str
     host: str

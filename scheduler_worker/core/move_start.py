@@ -92,7 +92,7 @@ class MoveStart(msgspec.Struct, frozen=True, gc=False):
         )
 
     def claim(self, ways: Sequence[Candidate]) -> ConsumerClaim:
-        """Return the claim of the destination for the build, and of the source for its holder consumer."""
+        """Return a move's claim: the destination for the build, the source for its holder consumer."""
         return ConsumerClaim(
             consumer=self.asked.build,
             generation=self.generation,

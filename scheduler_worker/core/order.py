@@ -50,7 +50,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Settled(msgspec.Struct, frozen=True, gc=False):
-    """An instance whose host is claimed; its result is published when its alternates are chosen."""
+    """An instance whose host is claimed, but whose result waits until its alternates are chosen."""
 
     instance: Id
     cell: str
@@ -63,7 +63,7 @@ class Settled(msgspec.Struct, frozen=True, gc=False):
 
 
 class Order(msgspec.Struct, frozen=True, gc=False):
-    """The state of a request while it is placed. Immutable: each step makes a new one."""
+    """The state of a request during placement. Immutable: each step makes a new one."""
 
     request: BuildRequested
     alternatives: tuple[Alternative, ...]
@@ -253,7 +253,7 @@ def spec_of(request: BuildRequested, alternative_index: int = 0) -> BuildSpec:
 
 
 def refusals_of(pick: Pick, refusals: Sequence[Refusal]) -> tuple[list[str], set[str]]:
-    """Return placement's refusals as texts, and the providers to avoid, which lack capacity or a trait."""
+    """Return why placement refused the claimed hosts, and the providers that later choices should avoid."""
     texts, avoid = [], set()
     for way, refusal in zip(pick.choices, refusals, strict=False):
         texts.append(f"{way.host}: {refusal}")

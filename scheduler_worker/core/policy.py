@@ -209,7 +209,7 @@ class ChoicePolicy:
 
     @cached_property
     def packs(self) -> bool:
-        """Return whether weighers prefer full hosts, so that all requests compete for the same hosts."""
+        """Return whether weighers prefer full hosts; then equal requests compete for the same few hosts."""
         return any(each.name in ("ram", "cpu", "disk") and each.multiplier < 0 for each in self.weighers)
 
     def rules_for(self, alternative: Alternative) -> list[Rule]:

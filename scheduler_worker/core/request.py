@@ -263,7 +263,7 @@ class Prefilters:
     closed: tuple[str, ...] = ()  # disabled cells
 
     def narrow(self, alternative: Alternative) -> Alternative:
-        """Add the operators' constraints to a flavor alternative; they may exclude all hosts."""
+        """Add the operators' constraints to one flavor of a request; possibly no host is left."""
         question, notes = alternative.question, alternative.notes
         if self.of_tenant is not None:
             tenant_aggregates = self.of_tenant.get(alternative.request.project)

@@ -161,7 +161,7 @@ class Weights:
         return [view.override(scale.weigher.key, scale.weigher.multiplier) for scale in self._scales]
 
     def overrides(self, index: int) -> dict[str, float]:
-        """Return the weighers' multipliers that the host's aggregates override."""
+        """Return the multipliers that the host's aggregates set instead of the settings' multipliers."""
         if not self._overriding:
             return {}
         found = zip(self.recorded, self._overridden(self.found.facts(index)), strict=True)
@@ -186,7 +186,7 @@ class Replayed:
 
 
 def replay(build: str, record: Record) -> Replayed:
-    """Choose the host of a build again from the recorded values of each host."""
+    """Choose a build's host again from its decision record, to verify or explain the recorded choice."""
 
     def place(host: RecordedHost) -> tuple[int, float, int, int]:  # as in HostOrder
         score = _score(record.scales, host.values, _multipliers(record.scales, host), record.near)

@@ -38,7 +38,7 @@ class Prospect:
 
 @dataclass(frozen=True, slots=True)
 class HostReservation:
-    """The reservation of a host for a waiting request."""
+    """A host reserved for the first waiting request of an equivalence class."""
 
     key: QueueKey
     kind: str
@@ -107,7 +107,7 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class NextRequest:
-    """The queues' decision to place a waiting request now, on any host that is not excluded."""
+    """A waiting request that the queues want to be placed now, and the hosts that it may not use."""
 
     request: Id
     excluded: frozenset[Root]
@@ -115,7 +115,7 @@ class NextRequest:
 
 
 class HostData(Protocol):
-    """The data about hosts that the waiting queues need, as an interface."""
+    """The interface by which the waiting queues ask for hosts' free amounts and for the hosts that fit."""
 
     def free(self, root: Root) -> Mapping[str, int]:
         """Return the free amounts of a host's provider tree, or an empty mapping if no such host exists."""
@@ -155,7 +155,7 @@ class ChangedHosts:
         return [root for _, root in takewhile(lambda change: change[0] > mark, reversed(self._recent))]
 
     def forget_all(self) -> None:
-        """Record that all hosts may have changed."""
+        """Record that all hosts may have changed; single changes are no longer known."""
         self.mark += 1
         self._recent.clear()
         self._forgotten = self.mark
@@ -165,7 +165,7 @@ class ChangedHosts:
         return bool(self.capacity or self.reports or self.released)
 
     def take(self) -> tuple[dict[Root, None], dict[Root, None], dict[Root, None]]:
-        """Return and clear the hosts with changed capacity, changed reports or released reservations."""
+        """Return and clear the hosts to evaluate: with more capacity, a changed report, or released."""
         changed = self.capacity, self.reports, self.released
         self.capacity, self.reports, self.released = {}, {}, {}
         return changed

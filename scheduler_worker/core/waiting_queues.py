@@ -109,7 +109,7 @@ class WaitingQueues:
         return request in self._trials
 
     def changed(self, roots: Roots) -> None:
-        """Mark hosts after their free capacity, traits, inventories or aggregates changed."""
+        """Let the queues evaluate hosts whose free capacity, traits, inventories or aggregates changed."""
         self._note(roots, self._changes.capacity)
 
     def reported(self, roots: Roots) -> None:
@@ -129,7 +129,7 @@ class WaitingQueues:
             queue.untested.update(dict.fromkeys(queue.refused))
 
     def release(self, roots: Roots) -> None:
-        """Mark hosts after their reservations were released."""
+        """Let the queues evaluate hosts where capacity reserved for a choice has been released."""
         if self._queues:
             self._recheck(roots)
 
@@ -139,7 +139,7 @@ class WaitingQueues:
             self._queues[kind].all_hosts = True
 
     def everything(self) -> None:
-        """Mark all hosts for all waiting requests, because any host may have changed."""
+        """Let all queues evaluate all hosts again, because any host may have changed."""
         self._changes.forget_all()
         for queue in self._queues.values():
             queue.all_hosts = True

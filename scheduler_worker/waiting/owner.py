@@ -298,7 +298,7 @@ class Cancelling:
         return fenced
 
     async def _remove_request(self, found: FoundParked, removed: set[Id]) -> None:
-        """Delete a waiting request or some builds of it; its owner reads the change from the database."""
+        """Delete a waiting request or some of its builds from the database, where its owner notices this."""
         store, entry, left = self._store, found.parked, None
         ours = found.owner in (store.name, "")
         async with store.database.write() as tx:

@@ -58,7 +58,7 @@ class WaitingStore:
         self.add = retrying(self._clock)(self._add_once)
 
     def enter(self, entry: ParkedRequest, mark: int | None = None) -> None:
-        """Hold a request and queue it; `mark` was taken before its evaluation (None: not evaluated)."""
+        """Queue a request in memory. Hosts changed since `mark` are evaluated for it; None: all hosts."""
         self.queues.enter(entry.key, entry.kind, needs_of(entry.message), mark)
         self.requests[entry.request] = entry
         if names_other_instances(entry.message):
