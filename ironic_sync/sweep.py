@@ -119,7 +119,7 @@ class Sweep:
         return True
 
     async def _unlisted(self, placed: Mapping[str, Provider], read: Collection[str]) -> list[SurveyedNode]:
-        """Return nodes of placement that Ironic did not list; keep deleted nodes if suspiciously many are."""
+        """Return placement's nodes that Ironic did not list; omit deleted nodes if suspiciously many are."""
         present = sum(not provider.gone for provider in placed.values())
         most = allowance(present, self.share)
         unread = self.survey.unread(placed, read)

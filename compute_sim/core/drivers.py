@@ -37,7 +37,7 @@ class DriverOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 def unused(provider: str) -> Mapping[str, int]:
-    """Return that no guest uses the provider: used for trees that are built before any guest is known."""
+    """Return an empty usage, for provider trees that are built before the guests are known."""
     return {}
 
 

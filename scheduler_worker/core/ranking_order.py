@@ -183,7 +183,7 @@ class HostOrder:
                 return entry
 
     def pop_left(self, several: int) -> list[Entry]:
-        """Return `several` hosts put back by `leave`, or none if an unread host may have a better score."""
+        """Return `several` hosts that `leave` put back, or none if a changed host is at least as good."""
         left, heap = self._left, self._heap
         if not left or (heap and heap[0] <= left[-several:][0]):
             return []
