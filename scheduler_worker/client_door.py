@@ -194,7 +194,7 @@ class ClientDoor:
             return {client.name: client for client in await registered(tx, names)}
 
     async def _known(self, new: Collection[Id], existing: Collection[Id]) -> Projects:
-        """Return the project of each id from the database or placement; cells are asked for `existing`."""
+        """Return the project of each id, as stored here, in placement or, if `existing`, in a cell."""
         ids = sorted({*new, *existing})
         if not ids:
             return {}
