@@ -46,7 +46,7 @@ class EventApplier:
         return applied | await self._read(rest) if rest else applied
 
     def cache(self, builds: Iterable[Build]) -> None:
-        """Cache builds as they were stored; remove builds from the cache that wait for no event."""
+        """Cache builds that wait for an agent's report or placement's answer, and drop all others."""
         for build in builds:
             self.cached.pop(build.id, None)
             if build.status in UNSETTLED_STATUSES:
@@ -138,7 +138,7 @@ def _as_stored(changed: Build) -> Build:
 def _moves_of(
     before: Build | None, after: Build | None, effects: Effects, placed: MovePlaced | None, now: float
 ) -> list[tuple[BuildMove, MovePlaced]]:
-    """Return a build's changed move and the message that placed it, or a move that never began."""
+    """Return the move to store with its message: the build's changed move, or a move that ended unbegun."""
     move = after.move if after is not None else None
     if move is not None and (before is None or before.move is not move):
         return [(move, placed if placed is not None and placed.move == move.id else move.placed)]

@@ -32,7 +32,7 @@ _CENSUS = sql("SELECT id, version, status, root, generation FROM builds")
 
 
 class Standing(Compact, frozen=True):
-    """The fields of a build that `berth audit` compares with placement."""
+    """The status, host and generation of a build, which `berth audit` compares with placement."""
 
     status: str
     root: str
@@ -41,7 +41,7 @@ class Standing(Compact, frozen=True):
 
 
 async def census(database: Database) -> dict[str, Standing]:
-    """Return for every build of this cell the fields that `berth audit` compares with placement."""
+    """Return status, host and generation of every build of this cell, for `berth audit`."""
     async with database.read() as tx:
         rows = await _CENSUS(tx)
     names = Standing.__struct_fields__
@@ -49,7 +49,7 @@ async def census(database: Database) -> dict[str, Standing]:
 
 
 class HeldByCell(Compact, frozen=True):
-    """The cell's record of a build, which shows which resources the build should hold."""
+    """The cell's record of a build, from which `berth audit` derives the resources it should hold."""
 
     status: str
     attempt: int  # of its guest; during a move, of the destination

@@ -91,7 +91,7 @@ class Builds:
         return await self.addressed([new[at] if at in new else next(fates) for at in range(len(placed))])
 
     async def report_many(self, reports: Sequence[AgentReported]) -> Sequence[Outcome]:
-        """Apply agents' reports; if a node has a new agent, ignore the former agent and repeat its orders."""
+        """Apply agents' reports. For a node with a new agent, ignore the old one and repeat the orders."""
         outdated = await self.ring.outdated(reports)
         for report in (reports[position] for position in sorted(outdated)):
             log.warning(
@@ -111,7 +111,7 @@ class Builds:
         return await self.apply([(message.build, message) for message in messages])
 
     async def apply(self, events: Sequence[tuple[str, Event]]) -> Sequence[Outcome]:
-        """Apply events to builds, and address the resulting orders to the nodes' current agents."""
+        """Apply events to builds, and address each order to the agent that owns the node now."""
         return await self.addressed(await self.handle(events))
 
     async def addressed(self, outcomes: Sequence[Outcome]) -> Sequence[Outcome]:
@@ -124,7 +124,7 @@ class Builds:
         ]
 
     async def reshape_many(self, reshapes: Sequence[BuildReshaped]) -> Sequence[Outcome]:
-        """Apply reshapes of hosts to builds; retry a recent reshape while its build is unknown."""
+        """Record allocations that a reshape moved; a recent reshape of an unknown build is retried."""
         async with self.database.read() as tx:
             known = await store.load(tx, {reshaped.build for reshaped in reshapes})
         young = self.clock.now() - AWAITED_SECONDS
@@ -152,13 +152,13 @@ class Builds:
             return await instances_page(tx, question)
 
     async def time_out(self) -> Sequence[AgentReported | MoveReported]:
-        """Return a reminder for each build or move with an overdue agent or an overdue guest left behind."""
+        """Return an event for each build or move whose agent or guest left behind exceeded its time limit."""
         async with self.database.read() as tx:
             late = await store.overdue(tx, self.clock.now(), PAGE)
         return [overdue(build) if build.moving is None else reminder(build) for build in late]
 
     async def resume(self) -> Sequence[_Reminder]:
-        """Repeat unanswered messages: for all builds at the first call, later for silent builds only."""
+        """Return unanswered orders again: of all builds after the start, later of silent builds only."""
         now = self.clock.now()
         since = now - self.limits.stalled_after if self._resumed else now
         builds: list[Build] = []
@@ -179,7 +179,7 @@ class Builds:
         return await self._reminders(await self.ring.builds_moved(), roots)
 
     async def _reminders(self, builds: Iterable[Build], roots: Collection[str] = ()) -> list[_Reminder]:
-        """Return unanswered messages again, and orders to destroy guests left behind on the given hosts."""
+        """Return again the orders that builds wait for, and destroy orders for guests left on `roots`."""
         now = self.clock.now()
         effects: list[Message] = []
         for build in builds:
@@ -198,7 +198,7 @@ class Builds:
                     pruned = len(await prune(tx, before=before, most=PRUNE_PAGE))
 
     async def handle(self, events: Sequence[tuple[str, Event]]) -> list[Outcome]:
-        """Return one outcome for each event; events of the same build are applied one after another."""
+        """Apply events, one after another per build; return the messages to publish, or a retry, for each."""
         outcomes: list[Outcome] = [None] * len(events)
         waiting = list(enumerate(events))
         while waiting:
@@ -254,7 +254,7 @@ class Builds:
         }
 
     async def claim_each(self, questions: Sequence[ClaimRequested]) -> list[ClaimResult | str]:
-        """Return placement's answer to each claim, or the text of its refusal to judge the claim."""
+        """Return for each claim placement's answer, or as text why placement could not process the claim."""
         if not questions:
             return []
         try:
@@ -285,13 +285,13 @@ class Builds:
         return added
 
     async def _probed_agents(self, silent: Statement, since: float, now: float, after: str) -> list[Build]:
-        """Return builds after the id `after` that were inactive since `since`; mark them as active now."""
+        """Return a page of builds silent since `since`, after id `after`; count them as active at `now`."""
         async with self.database.write() as tx:
             return store.readable(await silent(tx, since=since, now=now, after=after, most=PAGE))
 
 
 def _to_be_placed(known: Build | None, reshape: BuildReshaped) -> bool:
-    """Return whether the message that places a build, or its next move, has not arrived yet."""
+    """Return whether a reshape names a claim of this build that the cell has not received yet."""
     if known is None:
         return True
     later = known.generation is not None and reshape.generation > known.generation

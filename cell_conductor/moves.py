@@ -79,7 +79,7 @@ class CellMoves:
         return Retry(0.5, "placement is contended") if isinstance(result, Contended) else None
 
     async def adopt_many(self, requests: Sequence[BuildAdoptRequested]) -> Sequence[Outcome]:
-        """Adopt instances; return one outcome for each request, a retry for a second request of a build."""
+        """Adopt instances; of two requests for one build in a batch, the later one is retried."""
         first = {request.build: position for position, request in reversed(list(enumerate(requests)))}
         outcomes: list[Outcome] = [Retry(0.5, "the same build is being adopted")] * len(requests)
         async with self.database.read() as tx:

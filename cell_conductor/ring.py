@@ -44,7 +44,7 @@ FORGOTTEN_AFTER = 7 * 86400.0
 
 
 class Ring:
-    """Grants leases and nodes to the agents of one cell, and executes operators' commands about nodes."""
+    """Assigns a cell's bare-metal nodes to agents by leases, and executes operators' commands about nodes."""
 
     def __init__(self, database: Database, clock: Clock, lease: float) -> None:
         self.database = database
@@ -63,7 +63,7 @@ class Ring:
         self.settle = retrying(self.clock, otherwise=lambda pool: None)(self._settle_once)
 
     async def _lend_once(self, asked: LeaseAsked) -> LeaseAnswered:
-        """Grant or extend an agent's lease; return it with the changes of the nodes that the agent owns."""
+        """Grant an agent's lease, or extend it; return it with the nodes that it gained or lost since."""
         agent, pool = asked.agent, asked.pool
         self._sightings.renewed(self.clock.monotonic())
         async with self.database.write() as tx:
@@ -215,7 +215,7 @@ class Ring:
         return self._pools
 
     async def outdated(self, reports: Sequence[AgentReported]) -> set[int]:
-        """Return the indices of the reports from agents that no longer own the reported node."""
+        """Return the positions of reports whose sender no longer owns the node: their epoch is too old."""
         fenced = {report.root for report in reports if report.epoch}
         if not fenced:
             return set()

@@ -89,7 +89,7 @@ _ON = sql(
 
 
 async def renew(tx: Transaction, asked: LeaseAsked, now: float) -> RingMember | None:
-    """Extend the lease of an agent; return None if the running agent process has no lease."""
+    """Extend an agent's lease; return None if this run of the agent's process has no lease to extend."""
     rows = await _RENEW(
         tx, agent=asked.agent, pool=asked.pool, run=asked.run, epoch=asked.epoch, seen=asked.seen, now=now
     )
@@ -156,7 +156,7 @@ async def save(tx: Transaction, pool: str, version: int, changed: Sequence[RingN
 
 
 async def uses(tx: Transaction, pool: str) -> dict[str, Use]:
-    """Return the use of each node that is not free: `held` or `ending`."""
+    """Return the nodes that are not free: `held` by a build, or `ending` until a guest is destroyed."""
     found: dict[str, Use] = {}
     for build in readable(await _LEFT_BEHIND(tx)):
         for leftover in build.leftovers:

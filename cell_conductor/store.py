@@ -84,7 +84,7 @@ PRUNE = sql(f"""
 
 
 class _MovedBuild(Compact, frozen=True):
-    """The fields of a stored build that only moves change."""
+    """The stored fields of a build that only moves change; a build that never moved has none."""
 
     hosts: tuple[Selection, ...] = ()
     became: BuildSpec | None = None
@@ -92,7 +92,7 @@ class _MovedBuild(Compact, frozen=True):
 
 
 class _StoredContext(Compact, frozen=True):
-    """The fields of a stored build that only the state machine reads, not queries."""
+    """The stored fields of a build that no query filters by: only the state machine reads them."""
 
     cell: str
     at: int
@@ -205,7 +205,7 @@ def _read_leftovers(row: Mapping[str, Any]) -> tuple[Leftover, ...]:
 def _read_story(
     row: Mapping[str, Any], placed: BuildPlaced | None, hosts: Sequence[Selection]
 ) -> _StoredContext:
-    """Decode the state of a stored build; if it is unreadable, use other columns to end the build."""
+    """Decode a build's stored history; if it is unreadable, derive a state that lets the build end."""
     try:
         return _story(row["story"])
     except NOT_JSON as problem:

@@ -85,7 +85,7 @@ def _timers(builds: Builds) -> list[Every]:
 
 
 def _as_this(cell: str, ask_many: AskMany[A, R]) -> AskMany[A, R]:
-    """Add this cell's name to each question; placement compares it with the routing key."""
+    """Name this cell in every message to placement, which rejects a name unlike the routing key."""
 
     async def ask(questions: Sequence[A]) -> Sequence[R]:
         return await ask_many([msgspec.structs.replace(question, cell=cell) for question in questions])

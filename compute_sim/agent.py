@@ -70,7 +70,7 @@ class SimulatedAgent:
 
     @property
     def absences(self) -> int:
-        """Return how often the agent lost power or stalled; it ignores answers to questions asked before."""
+        """Return the count of power failures and stalls: each makes answers to earlier questions invalid."""
         self._check_clock()
         return self.power.failed + self._absences
 
@@ -137,11 +137,11 @@ class SimulatedAgent:
         return job
 
     def may_be_reshaped(self, order: BuildOrdered | MoveOrdered) -> bool:
-        """Return whether an order names resources that the host lacks, for example after a reshape."""
+        """Return whether a host lacks resources that an order names; a reshape may have moved them."""
         return self.allocations is not None and self.disk.devices.misplaced(allocations_of(order))
 
     async def with_current_allocations(self, order: O) -> O | None:
-        """Return the order with the allocations that placement now has on this host; None without any."""
+        """Return the order with the build's allocations in placement; None if it has none on this host."""
         assert self.allocations is not None
         holder = holder_consumer(order.build, order.attempt)
         asked = FindAllocations(consumers=(order.build, holder), cell=order.cell)
@@ -169,7 +169,7 @@ class SimulatedAgent:
         return outcome
 
     async def report_guests(self, asked: GuestsAsked) -> GuestsReported:
-        """Return the guests of the given builds, or one page of all guests."""
+        """Return the guests of the requested builds; if none are named, one page of all guests."""
         await self.power.there()
         by_build = self.disk.hosted.there
         builds, more = asked.builds, False

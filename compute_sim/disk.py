@@ -67,7 +67,7 @@ class AgentDisk:
         self.asleep.discard((guest.build, guest.attempt))
 
     def begin(self, order: BuildOrdered | MoveOrdered) -> None:
-        """Record that a guest, perhaps incomplete, may exist until it is removed."""
+        """Record before an order is executed that its guest exists, although it may be incomplete."""
         self._enter(guest_of(order))
 
     def become(self, guest: GuestRecord, state: GuestState) -> GuestRecord:
@@ -110,7 +110,7 @@ class AgentDisk:
             self.file.add(lines.GuestThere(now, went is None or went.outcome == "built"))
 
     def finished(self, outcome: AgentReported) -> None:
-        """Record the outcome of an attempt; the record of a guest that it left behind stays."""
+        """Record the reported outcome of a build attempt; a built guest is recorded as running."""
         self.builds.finished(outcome)
         guest = self.guest(outcome.build, outcome.attempt)
         if guest is not None and outcome.outcome == "built":

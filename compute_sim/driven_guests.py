@@ -32,7 +32,7 @@ class DrivenGuests:
 
     @asynccontextmanager
     async def turn(self, order: Order | GuestRecord) -> AsyncIterator[None]:
-        """Execute orders of one build one after another; a repeated order finds the outcome of the first."""
+        """Wait until no other order of this build runs on this host; simulated hosts never wait."""
         key = order.build, order.root
         if order.root not in self._of_root:
             yield

@@ -47,7 +47,7 @@ class OrderFailed(Compact, frozen=True, tag=True):
 
 
 class OrdersVoid(Compact, frozen=True, tag=True):
-    """A line of the agent's file: a build's guests with attempts in (above, attempt] are destroyed."""
+    """A line of the agent's file: a build's guests with `above` < attempt <= `attempt` are destroyed."""
 
     build: str
     attempt: int
@@ -124,7 +124,7 @@ class GuestFile:
         os.ftruncate(self._file, sound)
 
     def shorten_by(self, snapshot: Callable[[], Iterable[GuestLine]]) -> None:
-        """Set the function that returns the lines to keep when the file is compacted."""
+        """Set the function that returns the current state as lines, which replace the file's older lines."""
         self._snapshot = snapshot
 
     def add(self, *lines: GuestLine) -> None:

@@ -50,7 +50,7 @@ class GuestRecord(Compact, frozen=True):
 
 
 def guest_of(order: BuildOrdered | MoveOrdered) -> GuestRecord:
-    """Return the record of the guest that an order builds, or that a move order expects."""
+    """Return the record of the guest that an order creates or that a move receives, in state `arriving`."""
     return GuestRecord(
         *(order.build, order.attempt, order.cell, order.agent, order.root, order.host),
         *(allocations_of(order), order.mappings),
@@ -144,7 +144,7 @@ LONGEST_ROUND = 0.1  # maximum pause between rounds: each costs a write and wake
 
 @dataclass(eq=False, slots=True)
 class AgentJob:
-    """A running build, or a running phase of a move. Only the latest delivery of its order waits for it."""
+    """A running build or phase of a move; of all deliveries of its order only the last awaits its end."""
 
     build: str
     attempt: int  # of the guest
@@ -160,7 +160,7 @@ class AgentJob:
 
     @property
     def reported(self) -> bool:
-        """Return whether no delivery of the order waits for the job to end."""
+        """Return whether the end of the job was reported, or no delivery of its order awaits it."""
         return self.waiter is None or self.waiter.done()
 
     def finish(self, how: How) -> None:
@@ -216,7 +216,7 @@ class DueJobs:
 
 
 class AgentJobs:
-    """All running jobs of an agent by build, and the number of jobs of each host."""
+    """The running jobs of an agent, found by build, with a count of jobs for each host."""
 
     def __init__(self) -> None:
         self.on: Counter[str] = Counter()  # by root
@@ -235,7 +235,7 @@ class AgentJobs:
         return self._of.get(build, {}).get(key)
 
     def end(self, job: AgentJob) -> asyncio.Future[How]:
-        """Return a future that ends with the job; an earlier waiting delivery gets `handed over`."""
+        """Return a future for the job's end; an earlier delivery that awaits it gets `handed over`."""
         job.finish("handed over")
         job.waiter = asyncio.get_running_loop().create_future()
         if job.lost:

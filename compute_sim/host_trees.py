@@ -128,7 +128,7 @@ class HostTrees:
         return {root for root in later if not self._was_applied(root, owners.get(root))}
 
     def misplaced(self) -> list[GuestRecord]:
-        """Return guests with allocations that their host's tree, as placement has it, does not contain."""
+        """Return guests whose allocations do not fit their host's provider tree in placement."""
         found = []
         for root in [root for root in self._to_fit if root in self._stored]:
             tree, guests = self._trees[root], self._disk.hosted.of(root)
@@ -140,7 +140,7 @@ class HostTrees:
         return found
 
     def settle(self, guests: Iterable[GuestRecord], found: Iterable[Consumer]) -> None:
-        """Set the guests' allocations as placement has them; guests without any are to be destroyed."""
+        """Replace guests' allocations by those in placement; guests without any are to be destroyed."""
         held = {consumer.id: consumer.allocations for consumer in found}
         for guest in filter(self._disk.hosted.is_there, guests):
             tree = self._trees[guest.root]

@@ -49,9 +49,7 @@ class BadMachine(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """A type of host: its drivers, and the content of its provider.yaml. If no driver reports processors, the
-    root provider has the inventory of flat hosts.
-    """
+    """A machine type: drivers and a provider.yaml; without NUMA or guest drivers the root has all amounts."""
 
     drivers: tuple[Driver, ...] = ()
 
@@ -221,7 +219,7 @@ class SimAgent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hardware:
-    """The hardware of a simulated cloud: the size of flat hosts, and the machine types of other hosts."""
+    """A simulated cloud's hardware: amounts of a host without NUMA cells, machine types, bare-metal nodes."""
 
     vcpus: int = 32
     memory_mb: int = 131_072
@@ -234,7 +232,7 @@ class Hardware:
 
     @property
     def inventory(self) -> dict[str, Inventory]:
-        """Return the inventory of a host of type `flat`."""
+        """Return the inventory of a host without NUMA cells: all amounts are on the root provider."""
         return {
             "VCPU": Inventory(total=self.vcpus, max_unit=self.vcpus, allocation_ratio=self.vcpu_ratio),
             "MEMORY_MB": Inventory(total=self.memory_mb, reserved=512, max_unit=self.memory_mb),

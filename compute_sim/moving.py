@@ -91,7 +91,7 @@ class SimulatedMoves:
         return await self._store_outcome(self._outcome(order, fate, lost=False))
 
     async def progress(self) -> Sequence[MoveReported]:
-        """Return progress reports of the running phases that will end."""
+        """Return progress in percent of the running phases, except phases that are planned never to end."""
         if not self._agent.ready:
             return []
         now = asyncio.get_running_loop().time()

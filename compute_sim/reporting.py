@@ -102,7 +102,7 @@ class HostReports:
         ]
 
     async def announce(self) -> Sequence[InventoryReported | NodeChanged]:
-        """Return some inventory reports: of changed trees, and of trees that differ from placement."""
+        """Return some inventory reports: of hosts whose provider tree changed or differs from placement."""
         if not self._does.ready:
             return []
         now = self.clock.monotonic()

@@ -124,7 +124,7 @@ class Following:
             pause = min(2 * pause, LONGEST_PAUSE)
 
     async def _publish_once(self, reports: Sequence[InventoryReported]) -> None:
-        """Publish each report in the trace of its notification; after a failure a report may be repeated."""
+        """Publish each report in the OpenTelemetry trace of its notification; a retry may repeat reports."""
 
         async def publish_reports(context: StoredContext, some: Sequence[InventoryReported]) -> None:
             with resumed(context):
@@ -157,7 +157,7 @@ class Following:
         return [None] * len(changes)
 
     def _hears(self) -> bool:
-        """Return whether this process has received a notification recently."""
+        """Return whether notifications arrive: the last one came less than RECENT_SECONDS ago."""
         return self.clock.monotonic() < self._received_at + RECENT_SECONDS
 
     def _apply_notification(self, notification: ReceivedNotification) -> Step | None:
@@ -224,14 +224,14 @@ class Following:
 
 
 class NotificationTraces:
-    """Holds a trace for each node, from a notification to the published report; empty without tracing."""
+    """Holds for each node the OpenTelemetry trace of its notification, until the report is published."""
 
     def __init__(self) -> None:
         self._contexts: dict[str, StoredContext] = {}
 
     @contextmanager
     def span(self, notification: ReceivedNotification) -> Iterator[None]:
-        """Handle a notification inside the first span of a new trace."""
+        """Handle a notification as the first span of a new OpenTelemetry trace, if tracing is enabled."""
         if (tracer := current_tracer()) is None:
             yield
             return
@@ -251,13 +251,13 @@ class NotificationTraces:
         span.end()
 
     def end(self, uuid: str) -> None:
-        """Delete the trace of a node, because no further message will be published for its notification."""
+        """Forget the OpenTelemetry trace of a node's notification: no more messages will belong to it."""
         self._contexts.pop(uuid, None)
 
     def by_trace(
         self, reports: Sequence[InventoryReported]
     ) -> list[tuple[StoredContext, list[InventoryReported]]]:
-        """Group reports by the trace of their notification; most reports have no trace."""
+        """Group reports by OpenTelemetry trace: each belongs to the trace of its node's notification."""
         if not self._contexts:
             return [(NO_CONTEXT, list(reports))]
         found: dict[StoredContext, list[InventoryReported]] = {}
@@ -276,7 +276,7 @@ class NotifiedNodes:
         self.run = self._notifier.run
 
     def of(self, nodes: Collection[str]) -> None:
-        """Add nodes that had notifications; their reports, if any, are already published."""
+        """Publish soon that notifications named these nodes; their reports are published already."""
         self._nodes.update(nodes)
         self._notifier.due()
 

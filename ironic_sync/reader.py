@@ -86,7 +86,7 @@ class Reader:
         return len(self._waiting) + len(self._reading) + len(self._refused)
 
     def wish(self, uuid: str) -> None:
-        """Request a read of a node that begins after this call."""
+        """Request that a node is read from Ironic, by a request to Ironic that begins after this call."""
         if uuid in self._reading:
             self._again.add(uuid)
             return

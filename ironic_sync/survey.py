@@ -155,7 +155,7 @@ class Survey:
         return found
 
     async def horizon(self) -> Horizon | None:
-        """Return the newest times of change in Ironic, or None if Ironic cannot sort nodes by them."""
+        """Return the newest times at which any node changed; None if Ironic cannot sort nodes by them."""
         found = dict.fromkeys(CHANGED, 0.0)
         try:
             for key in CHANGED:

@@ -119,7 +119,7 @@ class Sweep:
         return True
 
     async def _unlisted(self, placed: Mapping[str, Provider], read: Collection[str]) -> list[SurveyedNode]:
-        """Return nodes in placement that a listing left out; drop deleted nodes if they are too many."""
+        """Return placement's nodes that Ironic did not list; omit deleted nodes if suspiciously many are."""
         present = sum(not provider.gone for provider in placed.values())
         most = allowance(present, self.share)
         unread = self.survey.unread(placed, read)
@@ -154,7 +154,7 @@ class Sweep:
         return Counter({aspect: counts[aspect] for aspect in WAITING})
 
     def _settled(self, seen: SurveyedNode, now: Provider | None) -> bool:
-        """Return whether placement has no newer report of a node than this read, by sequence numbers."""
+        """Return whether this read of a node is newer than placement's last report, by sequence numbers."""
         if now is None:
             return True
         return now.sequence < sequence_at(seen.began.at) or now.sequence == self._known.get(seen.uuid)

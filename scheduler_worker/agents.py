@@ -68,7 +68,7 @@ class ReportedAgent:
 
 @dataclass(frozen=True, slots=True)
 class Silence:
-    """The reason why a host counts as down, and the time since when."""
+    """Why the hosts of an agent count as down, and the time of its last heartbeat."""
 
     why: str
     at: float | None = None  # the last heartbeat, by the monotonic clock
@@ -78,7 +78,7 @@ class Silence:
 
 
 class Agents:
-    """All agents that placement knows or that sent a heartbeat; the latest heartbeat is last."""
+    """All agents that placement knows or that sent a heartbeat, sorted by their last heartbeat."""
 
     def __init__(self, listening: Listening, grace: float) -> None:
         self.grace = grace
@@ -90,7 +90,7 @@ class Agents:
         self._table = _empty_table(64)
 
     def handle(self, report: HostReported, now: float) -> ReportedAgent:
-        """Return the agent of a report, with the time of this heartbeat unless the report is outdated."""
+        """Return the agent that sent a report; unless outdated, the report renews its last heartbeat."""
         name, listened = (report.cell, report.agent), self._listening.seconds
         agent = self._known.get(name)
         if agent is None:
@@ -130,11 +130,11 @@ class Agents:
 
     @property
     def early(self) -> bool:
-        """Return whether agents without a report still have time to send their first report."""
+        """Return whether this process listens for so short a time that silent agents may still report."""
         return self._listening.seconds - self.opened < self.grace
 
     def level(self, agent_at: Ints) -> Numbers:
-        """Return each agent's last report, permitted silence, first report, and whether it omits hosts."""
+        """Return four numbers for each agent: last report, permitted silence, first report, omits hosts."""
         return self._table.take(agent_at, axis=1)
 
     def number(self, name: AgentKey) -> int:
@@ -163,13 +163,13 @@ class Agents:
             self._write(agent)
 
     def keep(self, most: int) -> None:
-        """While there are too many agents, delete the oldest agent of the cell with the most agents."""
+        """While more than `most` agents are known, delete the longest silent agent of the largest cell."""
         while len(self._known) > most:
             [(most_of, _)] = self._of_cell.most_common(1)
             self._forget(next(key for key in self._known if key[0] == most_of))
 
     def tidy(self) -> None:
-        """Delete agents that were silent for long, and compute when the next heartbeat is due."""
+        """Delete agents that were silent for too long, and compute when any agent's next heartbeat is due."""
         listened = self._listening.seconds
         while self._known:
             name, agent = next(iter(self._known.items()))
@@ -223,7 +223,7 @@ class BuildCounts:
         self._columns.recent[slot] += 1
 
     def unchose(self, cell: str, root: str, at: float) -> None:
-        """Subtract the build that was counted on a host at this time, unless this count has expired."""
+        """Subtract a released choice, made at time `at`, from a host's build count, unless it has expired."""
         if at + RECENT <= self._counted_until:
             return
         key = cell, root
@@ -333,7 +333,7 @@ class WaitingSignal:
         self.run = self._heartbeat.run
 
     def changed(self) -> None:
-        """Request the heartbeat: waiting requests, or resources that they need, changed in the database."""
+        """Send a heartbeat early: waiting requests or the capacity that they lack changed in the database."""
         self._roster.waits = (self._roster.waits + 1) % 2**31  # the range of the message field
         self._heartbeat.due()
 

@@ -93,7 +93,7 @@ async def claim_each(
 async def providers_of(
     placement: PlacementQueries, ids: Iterable[Id], parts: tuple[Any, ...]
 ) -> dict[Id, resources.Provider]:
-    """Return the requested parts of the providers with the given ids, in several queries if many."""
+    """Query placement for these parts (such as traits) of the providers with these ids, in batches."""
     found: dict[Id, resources.Provider] = {}
     for some in portions(ids, PLACEMENT_ASKED):
         answer = await placement.providers(resources.FindProviders(ids=some, parts=parts))
@@ -108,7 +108,7 @@ UNHEARD = 50_000  # requests without a conductor that are remembered
 
 
 class RetryTimes:
-    """Remembers since when each request has been retried."""
+    """Remembers the time at which each request was first retried."""
 
     def __init__(self, clock: Clock, remembered: int = REMEMBERED) -> None:
         self._clock = clock
@@ -137,7 +137,7 @@ class Ending:
         self._unheard = RetryTimes(clock, UNHEARD)
 
     async def fence(self, of_each: Sequence[Sequence[Fence]]) -> list[FenceAnswers | FenceImpossible]:
-        """Retire the consumers of all orders in parallel, and return placement's answers for each order."""
+        """Retire the consumers of all orders in parallel; return placement's answers for each order."""
         results = iter(await together([self._fenced(fence) for fences in of_each for fence in fences]))
         answers: list[FenceAnswers | FenceImpossible] = []
         for fences in of_each:
@@ -158,7 +158,7 @@ class Ending:
     async def retire(
         self, consumer: Id, why: str, generation: int | None = None, *, unplaceable: bool = True
     ) -> claims.ReleaseResult:
-        """Release a consumer and reject its later claims. Without a reason, only return its state."""
+        """Release a consumer and reject its later claims. If `why` is empty, only return its state."""
         question = claims.ReleaseRequested(
             consumer=consumer, generation=generation, retire=why[:MAX_CAUSE], unplaceable=unplaceable
         )
@@ -176,7 +176,7 @@ class Ending:
     async def locate(
         self, of_each: Sequence[Sequence[tuple[Id, claims.Held]]], excluding: Sequence[Collection[str]] = ()
     ) -> list[Located]:
-        """Return the hosts of each order's allocations; `excluding` lists roots to ignore for each order."""
+        """Find, for each order, the hosts of its instances' allocations, without the roots to exclude."""
         providers = await self.look_up([held for of_one in of_each for _, held in of_one])
         ignored = excluding or [()] * len(of_each)
         return [
@@ -185,12 +185,12 @@ class Ending:
         ]
 
     async def look_up(self, every: Sequence[claims.Held]) -> dict[str, resources.Provider]:
-        """Return all providers of the allocations by id."""
+        """Read from placement the providers that these allocations name; return them by id."""
         ids = dict.fromkeys(provider for held in every for provider in held.allocations)
         return await providers_of(self._placement, ids, ("traits", "owner"))
 
     async def undo_placed(self, placed: BuildPlaced) -> BuildUnplaceable | None:
-        """Retry a placed build that no conductor consumes for a limited time, then release its claim."""
+        """Retry a placed build while its cell has no conductor; after a time limit release its claim."""
         self.wait_for_consumer(placed.request, placed.cell)
         host = placed.chosen.host
         why = f"cell {placed.cell!r}: no conductor takes builds there; the claim on {host} was given back"
@@ -212,7 +212,7 @@ class Ending:
         )
 
     def wait_for_consumer(self, request: Id, cell: str) -> None:
-        """Raise `Retry` if no consumer has taken a message, but for less than the permitted time."""
+        """Raise `Retry` while a cell without a conductor may still get one; after the time limit, return."""
         self._unheard.begin(request)
         left = self._undeliverable_for - self._unheard.retried_for(request)
         if left > 0:
@@ -223,7 +223,7 @@ TIMEOUT = 15.0  # longer than a claim may take to be answered
 
 
 class PendingChoice(msgspec.Struct, eq=False, gc=False):
-    """A choice of a host whose claim placement's index does not show yet."""
+    """A host chosen for an instance, whose claim placement's index does not show yet."""
 
     allocations: Allocations
     cell: str
@@ -275,7 +275,7 @@ class PendingChoices:
             self._withdraw(reservation)
 
     def expire(self) -> None:
-        """Release the reservations of claims that the index shows by now, and the expired reservations."""
+        """Release reservations whose claims the index shows by now, or whose time limit has passed."""
         now, confirmed, seen = self._clock.monotonic(), self._confirmed, self._source.seen
         while confirmed and confirmed[0][0] <= seen:
             self._end(heappop(confirmed)[2])
@@ -283,7 +283,7 @@ class PendingChoices:
             self._end(self._open.popleft())
 
     def _end(self, entry: PendingChoice) -> None:
-        """Release the reservation of a choice, and report its host as released."""
+        """Release the capacity reserved for a choice, which may wake requests that wait for this host."""
         if entry.open:
             self._withdraw(entry)
             self.on_released(entry.root)
@@ -337,7 +337,7 @@ class Supposing:
         return len(self._kept)
 
     def forget(self, after: int = 0) -> None:
-        """Drop all hypothetical choices except the first `after`."""
+        """Drop all hypothetical choices made after the first `after` choices."""
         self._kept = dict(islice(self._kept.items(), after))
 
     def _reserve(self, way: Candidate, builds: bool) -> None:

@@ -49,7 +49,7 @@ class Handovers:
         self._clock = clock
 
     async def store(self, orders: Sequence[Handover]) -> dict[Id, Handover]:
-        """Store new moves between cells. Return the stored states of moves that were stored before."""
+        """Store new moves between cells, and return the stored states of all moves, new or not."""
         async with self._database.write() as tx:
             await add(tx, orders, self._clock.now())
         return await self.known([order.placed.move for order in orders])
@@ -100,7 +100,7 @@ class Handovers:
         return messages_of(after, report)
 
     async def _restore_source(self, order: Handover, by: HandoverReported) -> tuple[int | None, str]:
-        """Claim an instance's former allocations again; return its generation, or why this failed."""
+        """Claim the allocations at a failed move's source again; return the generation or an error."""
         build, generation = order.placed.build, order.placed.generation if by.half == "leaving" else None
         for _ in range(TRIES):
             if not order.placed.attempt:  # the instance had no allocations before
@@ -130,7 +130,7 @@ class Handovers:
         raise Retry(after=SOON, why=f"the claim of {build} is contended")
 
     async def unheard(self, message: Message) -> Sequence[Outgoing]:
-        """Retry a message to a cell without a conductor for a limited time, then fail its half of a move."""
+        """Retry an order to a cell without a conductor; after the time limit, fail the move there."""
         if not isinstance(message, MovePlaced | HandoverProgress):
             return ()
         self._ending.wait_for_consumer(message.move, message.cell)
@@ -140,7 +140,7 @@ class Handovers:
         return await self._advance(order, no_consumer(order))
 
     async def repeat_handovers(self) -> Sequence[HandoverProgress]:
-        """Return overdue messages to source cells that have not reported, to be published again."""
+        """Return again the orders to source cells that have not reported for REPEAT_SECONDS."""
         now = self._clock.now()
         async with self._database.write() as tx:
             orders = await unpublished(tx, now - REPEAT_SECONDS, now, PAGE)
@@ -205,7 +205,7 @@ async def change(tx: Transaction, before: Handover, after: Handover, now: float)
 
 
 async def unpublished(tx: Transaction, before: float, now: float, limit: int) -> list[Handover]:
-    """Return moves whose source cells have not reported since `before`; set their last time to `now`."""
+    """Return moves whose source cells have not reported since `before`; count them as repeated at `now`."""
     return [_decode(row["story"]) for row in await _UNPUBLISHED(tx, before=before, now=now, most=limit)]
 
 

@@ -24,7 +24,7 @@ PAGE = 1000  # rows in one transaction
 
 
 class HostRecords:
-    """Stores the health of hosts that this scheduler found, and reads the health that others stored."""
+    """Stores the health of hosts that this scheduler found, and reads what other schedulers stored."""
 
     def __init__(self, book: HostBook, source: CandidateSource, database: Database, clock: Clock) -> None:
         self._book = book

@@ -36,7 +36,7 @@ StoreRefusals = Callable[[RefusedMoves], Awaitable[None]]
 
 @dataclass(slots=True, eq=False)
 class MoveCourse:
-    """A move of a batch with its current state."""
+    """A requested move that is handled in a batch, with its current state."""
 
     asked: MoveRequested
     state: move_state.MoveState = field(init=False)
@@ -71,7 +71,7 @@ class MoveCourses:
     async def place_new(
         self, courses: Sequence[MoveCourse], aside: Aside | None = None, park: Parks | None = None
     ) -> list[MoveVerdict]:
-        """Begin, refuse or store each new move; return one verdict for each."""
+        """Begin each new move, refuse it, or store it to wait for capacity; return which of them per move."""
         new = [course for course in courses if course.state.end is None]
         for course, found in zip(new, await self.look_up(new), strict=True):
             if found is None:
@@ -87,7 +87,7 @@ class MoveCourses:
         return [self._settled(course) for course in courses]
 
     async def look_up(self, courses: Sequence[MoveCourse]) -> list[move_state.NotYet | None]:
-        """Look up the instance of each move; return an answer for each move with an unreachable cell."""
+        """Read the builds to move from their cells; per move return None, or why no cell has answered."""
         crossing = [course for course in courses if course.asked.to_cell]
         known = await self._handovers.known([course.asked.move for course in crossing]) if crossing else {}
         for course in crossing:  # existing handovers continue, whatever the cells report now
@@ -112,7 +112,7 @@ class MoveCourses:
         await self._fence(allowed, unplaceable=False)
 
     async def finish(self, courses: Sequence[MoveCourse]) -> None:
-        """Publish refusals and store them, and repeat the messages of moves that had begun before."""
+        """Retire, store and publish refused moves; publish again the messages of moves begun before."""
         # Refused moves are fenced first, so that no concurrent delivery begins them.
         barred = [(course, course.state.barred.why) for course in courses if course.state.barred is not None]
         await self._fence(barred, unplaceable=True)
@@ -200,7 +200,7 @@ class MoveCourses:
                 course.take(move_state.Stopped(Barred(code="image", why=why)))
 
     async def came_before(self, courses: Sequence[MoveCourse]) -> None:
-        """Look up in placement which moves have begun or ended before, and repeat their results."""
+        """Ask placement which moves began or ended before; their results are published again."""
         retire = self.scheduler.ending.retire
         results = await together([retire(course.asked.move, "", unplaceable=False) for course in courses])
         for course, result in zip(courses, results, strict=True):
@@ -267,7 +267,7 @@ class MoveCourses:
         await self.place(telling)
 
     async def undo_placed(self, placed: MovePlaced | HandoverProgress) -> MoveRefused | None:
-        """Retry a begun move without a conductor for a limited time, then undo its claim and refuse it."""
+        """Retry a begun move while its cell has no conductor; after a time limit, undo and refuse it."""
         move, why, reply_to = placed.move, unheard(placed.cell), placed.reply_to
         asked = MoveRequested(move=move, build=placed.build, kind=placed.kind, reply_to=reply_to)
         refusal = refused(asked, why, "no_conductor", placed.decision)
@@ -296,7 +296,7 @@ class MoveCourses:
         return result
 
     async def park_again(self, build: Id, cell: str) -> None:
-        """Mark an instance as shelved again after its unshelve was refused, unless a newer move has begun."""
+        """Mark an instance as shelved in placement after its unshelve was refused; a newer move prevails."""
         question = claims.ReleaseRequested(consumer=build, generation=None, retire=SHELVED, cell=cell)
         if isinstance((await self.scheduler.placement.release(question)).result, Contended):
             raise Retry(after=LONGEST_PAUSE, why=f"the claim of {build} is contended")

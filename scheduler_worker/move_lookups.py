@@ -30,7 +30,7 @@ _WORD = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 @dataclass(slots=True)
 class _Standing:
-    """Collects the reports of placement and the cells about the builds to move."""
+    """The reports of placement and the cells about builds to move: their cells, hosts and states."""
 
     cells: dict[Id, list[str]] = field(default_factory=dict)  # build → cells that may have it
     held: set[Id] = field(default_factory=set)  # builds with allocations

@@ -91,7 +91,7 @@ class Orders:
         return any(host and not self._source.named(host) for host in named)
 
     def again(self, order: Order, event: Begun) -> Begins:
-        """Return an order with its constraints updated to the present hosts, aggregates and cells."""
+        """Return a waiting request's order, with constraints from the current hosts, aggregates and cells."""
         if event.refusal:
             return self.begin(order.request, order.waited, order.move)
         try:
@@ -144,7 +144,7 @@ class Orders:
 
 
 def put_off(orders: Sequence[Order], clock: Clock) -> list[Retry | None]:
-    """Return for each order None, or a retry if the messages of the batch would exceed a memory limit."""
+    """Return per order a retry if the messages of the batch would exceed a memory limit, else None."""
     bytes_left, later = BATCH_BYTES, list[Retry | None]()
     for order in orders:
         if order.bytes > bytes_left and bytes_left < BATCH_BYTES:
@@ -158,7 +158,7 @@ def put_off(orders: Sequence[Order], clock: Clock) -> list[Retry | None]:
 
 @dataclass(frozen=True)
 class Resolving:
-    """Looks up the groups and instances that a batch names; if placement refuses it, tries its halves."""
+    """Looks up the server groups and instances that a batch names; halves a batch that placement refuses."""
 
     placement: PlacementQueries
     ending: Ending
@@ -232,14 +232,14 @@ class RelatedHosts:
 
     @property
     def settled(self) -> bool:
-        """Return whether the hosts of the related instances are up to date."""
+        """Return whether the hosts of related instances were looked up since the last change."""
         return not self.stirred and not self._asking
 
     def around(self, roots: Collection[str]) -> bool:
         return bool(self._around) and not self._around.isdisjoint(roots)
 
     async def moved(self, naming: Mapping[str, BuildRequested]) -> tuple[list[str], dict[str, str]]:
-        """Return the classes with moved related instances, and the reasons why other classes cannot fit."""
+        """Return the classes whose related instances moved, and why other classes can never fit now."""
         self.stirred, self._asking = False, True
         kinds = list(naming)
         changed: list[str] = []

@@ -39,7 +39,7 @@ MOST_HELP_SECONDS = 1.0  # of one request; one search over large trees takes ten
 
 @dataclass(slots=True, eq=False)
 class _Course:
-    """An order in progress, with the event that it takes next."""
+    """An order in progress, with its next effect that must be carried out, or its end."""
 
     order: Order
     need: Need | None = None
@@ -74,7 +74,7 @@ class Scheduler:
         self._joined = Joined()
 
     def leave_out_reserved(self, released: Callable[[str], None], narrow: Narrow) -> None:
-        """Set two functions: `narrow` excludes reserved hosts from orders, `released` gets released hosts."""
+        """Set `narrow`, which excludes reserved hosts from new orders, and a callback for released hosts."""
         self.pending.on_released = released
         self.narrow = narrow
 
@@ -128,7 +128,7 @@ class Scheduler:
         return self.begin([parked.message])[0]
 
     async def place(self, begun: Sequence[Begins]) -> list[events.End]:
-        """Place orders and return the end of each; an order fails only after the index was refreshed."""
+        """Place orders; return the end of each. Before an order fails, the index is read again."""
         batch = self._joined.begin()
         try:
             return await self._place(begun)
@@ -195,7 +195,7 @@ class Scheduler:
                     course.end = effect
 
     async def _choose(self, courses: Sequence[_Course], level: bool) -> bool:
-        """Choose hosts; if an order gets none, refresh the index. Return whether the index was refreshed."""
+        """Choose hosts; if some orders get none, update the index and retry. Return: is it updated?"""
         if not courses:
             return level
         short = self._find_hosts(courses)
@@ -248,7 +248,7 @@ class Scheduler:
             self._take(course, events.HelpFound(found.get(kind, ())))
 
     def late_help(self) -> Callable[[], bool]:
-        """Return a function that reports whether MOST_HELP_SECONDS have passed since this call."""
+        """Return a function that reports whether the time limit to search for suggestions has passed."""
         until = self.clock.monotonic() + MOST_HELP_SECONDS
         return lambda: self.clock.monotonic() > until
 

@@ -43,7 +43,7 @@ class HostSelection:
         return answers
 
     async def store(self) -> None:
-        """Store the decisions made since the last call."""
+        """Store the decisions made since the last call in the database, to be shown later."""
         made = list(self._made)
         if made:
             async with self._database.write() as tx:

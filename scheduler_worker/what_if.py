@@ -46,7 +46,7 @@ _GROUPS = "count: with a server group, at most the instances of one request"
 
 @dataclass(slots=True)
 class _Counted:
-    """The instances that a what-if question has counted so far, while it goes through the hosts."""
+    """The hosts and instances counted so far for a what-if question, and the host being counted now."""
 
     hosts: Counter[tuple[str, str]] = field(default_factory=Counter)
     instances: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -107,7 +107,7 @@ class WhatIfs:
     async def chosen(
         self, order: Order, best: int, supposing: Supposing
     ) -> tuple[WhatIfAnswered, Alternative]:
-        """Return the answer for the first flavor that fits enough of the hypothetical instances."""
+        """Answer by the first flavor of which enough instances would fit, or why no flavor fits."""
         [order] = self._scheduler.narrow([order])
         shorts: list[Shortage] = []
         before = supposing.several
@@ -207,7 +207,7 @@ class WhatIfs:
     def _count_host(
         self, ranking: Ranking, index: int, counted: _Counted, supposing: Supposing, until: float
     ) -> bool:
-        """Count the instances that fit on a host; return False if the host needs a further call."""
+        """Count the instances that fit on a host. Return False if counting this host is not finished."""
         ways = ranking.found.find_ways(index, 1) if ranking.found.admits(index) else ()
         host, most = ranking.found.host(index), ON_ONE_HOST
         group = ranking.alternative.group
@@ -231,7 +231,7 @@ class WhatIfs:
         return True
 
     def _finish(self, counted: _Counted, supposing: Supposing) -> None:
-        """Add up the instances on the current host; they stay reserved if hosts share resources."""
+        """End the count of one host: add its instances, and release them unless hosts share resources."""
         tried = counted.finish()
         if not self._scheduler.source.sharing:
             for reservation in tried:
@@ -239,7 +239,7 @@ class WhatIfs:
 
     @contextmanager
     def _choosing_with(self, supposing: Supposing) -> Iterator[Choosing]:
-        """Yield a `Choosing` that counts the hypothetical instances; the block must not await."""
+        """Count hypothetical instances as placed within this block, which must not await anything."""
         choosing = self._scheduler.choosing(supposing)
         supposing.resume()
         try:
@@ -250,7 +250,7 @@ class WhatIfs:
 
 @dataclass(slots=True)
 class _Gone:
-    """The hosts of server-group members after the hypothetical moves of earlier answers."""
+    """Where server-group members would run after the moves that earlier what-if answers supposed."""
 
     members: dict[Id, dict[Id, tuple[Id, ...]]] = field(default_factory=dict)  # group → instance → roots
     left: dict[Id, dict[Id, tuple[Id, ...]]] = field(default_factory=dict)  # group → holder consumer → roots

@@ -24,7 +24,7 @@ Refusals = tuple[claims.Refusal, ...]
 
 
 def swapped(build: Build, result: claims.ClaimResult | str, now: float, limits: AttemptLimits) -> Stepped:
-    """Apply placement's answer to the claim of the next host of a build."""
+    """Start the next attempt if placement claimed a host for it; otherwise ask again or end the build."""
     left_behind = builds.destroy(build)
     build, at, refused, why = swap_result(build, result, now)
     if refused:
@@ -72,7 +72,7 @@ def swap_result(
 
 
 def _refused(spares: tuple[Selection, ...], refusals: Refusals, now: float) -> tuple[Attempt, ...]:
-    """Return a record of each alternate that placement refused; it does not count as an attempt."""
+    """Return the refused alternates with placement's reasons, for the build's history of attempts."""
     return tuple(
         builds.attempt_over(spare, "refused", str(refusal or "the reason was lost in a restart"), now, now)
         for spare, refusal in zip_longest(spares, refusals[: len(spares)])
@@ -80,7 +80,7 @@ def _refused(spares: tuple[Selection, ...], refusals: Refusals, now: float) -> t
 
 
 def release_answered(build: Build, result: claims.ReleaseResult) -> Stepped:
-    """Apply placement's answer to the release of a build's allocations, and report the end of the build."""
+    """Report a build's end if placement released its allocations; if they changed, release them again."""
     match result:
         case claims.Held():  # release it, whichever claim changed it
             build, messages_out = _caught_up(build, result)
@@ -118,14 +118,14 @@ def _taken_over(build: Build, held: claims.Held) -> Leftover | None:
 
 
 def holds_instead(build: Build, selection: Selection, held: claims.Held) -> bool:
-    """Return whether placement has the build's allocations on this host and none on its current host."""
+    """Return whether placement's allocations of a build are on this host instead of on its current host."""
     if selection.choice.allocations == held.allocations != build.host.choice.allocations:
         return True
     return selection.root in held.roots and build.host.root not in held.roots
 
 
 def doomed(build: Build, why: str) -> Stepped:
-    """Decide that a build ends in error, and return the question that releases its allocations."""
+    """Record that a build can only end in error, and return the request to release its allocations."""
     chain = "; ".join(f"{tried.host} {tried.outcome}: {tried.cause}" for tried in build.attempts)
     build = replace(build, doom=f"{why}: {chain}"[:MAX_CAUSE])
     return build, (builds.question(build),)
@@ -148,7 +148,7 @@ def reshaped(build: Build, reshape: BuildReshaped) -> Build:
 
 
 def position_of(build: Build, held: claims.Held) -> int | None:
-    """Return the index of the build's host that has the allocations: a later host or the current one."""
+    """Return the index of the host on which placement has the build's allocations; None if it is unknown."""
     if not held.allocations:
         return None
     hosts = build.hosts
@@ -159,7 +159,7 @@ def position_of(build: Build, held: claims.Held) -> int | None:
 
 
 def holding(build: Build, position: int, allocations: Allocations) -> Build:
-    """Return the build with changed allocations on the host at this index."""
+    """Return the build with these allocations on its host of this index, as after a reshape."""
     host = build.hosts[position]
     if host.choice.allocations == allocations:
         return build
@@ -173,7 +173,11 @@ def holding(build: Build, position: int, allocations: Allocations) -> Build:
 
 
 def stale_report(build: Build, report: AgentReported) -> Effects:
-    """Answer an outdated report of an agent: order it to destroy the leftover guest, or repeat messages."""
+    """Return the order to destroy the guest that an outdated report names.
+
+    If the guest belongs to an ended move, the end of the move is reported again instead. While the build
+    waits for its agent, the build order is repeated too.
+    """
     left = next((left for left in build.leftovers if left.attempt == report.attempt), None)
     if build.move is not None and build.move.goal and report.attempt >= build.move.first:
         return () if report.outcome == "progress" else repeated_move_end(build)
@@ -192,7 +196,7 @@ AS_IT_WAS = "it was there before berth, and was adopted"
 
 
 def claim_of(asked: BuildAdoptRequested, held: Held | None = None) -> ClaimRequested:
-    """Return a claim of the allocations that an instance already holds; concurrent claims then fail."""
+    """Return a claim to adopt an instance's allocations; without `held` it only reads the allocations."""
     # While the generation is unknown, the claim cannot succeed and only reads the allocations.
     generation = MAX_ORDINAL if held is None else held.generation
     choice = Choice(allocations=(held or asked.chosen.choice).allocations)
@@ -202,7 +206,7 @@ def claim_of(asked: BuildAdoptRequested, held: Held | None = None) -> ClaimReque
 def checked_allocations(
     known: Build | None, asked: BuildAdoptRequested, answer: ClaimResult | str
 ) -> Held | str:
-    """Return the allocations that placement reports if they can be adopted, else the reason for a refusal."""
+    """Return an instance's allocations in placement, or as text why they cannot be adopted."""
     match answer:
         case Held() if not answer.allocations:
             return "it does not hold any resources now"
@@ -236,7 +240,7 @@ def refusal_reason(build: Build | None, asked: BuildAdoptRequested) -> str:
 
 
 def has_allocations(build: Build | None, generation: int, allocations: Allocations) -> bool:
-    """Return whether the cell has recorded exactly these allocations and generation for the build."""
+    """Return whether the cell's record of the build has exactly these allocations and this generation."""
     if build is None or build.placed is None:
         return False
     return build.host.choice.allocations == allocations and build.generation == generation

@@ -129,7 +129,7 @@ def stands(build: Build) -> BuildStands:
 
 
 def overdue(build: Build) -> messages.AgentReported:
-    """Return a message from the conductor to itself that a build is overdue: only messages change builds."""
+    """Return an overdue report about a build, which the conductor sends itself as if from the agent."""
     return messages.AgentReported(**attempt_fields(build), outcome="overdue")
 
 
@@ -138,7 +138,7 @@ def attempt_fields(
     attempt: int | None = None,
     guest_on: messages.Selection | messages.AgentReported | MoveReported | None = None,
 ) -> dict[str, Any]:
-    """Return the fields that name an attempt and its host in messages; by default the current attempt."""
+    """Return the fields of a message that name attempt, agent and host; by default the current attempt."""
     guest_on = guest_on or build.host
     return {
         "build": build.id,
@@ -151,7 +151,7 @@ def attempt_fields(
 
 
 def question(build: Build) -> ClaimRequested | ReleaseRequested:
-    """Return the build's question to placement: a claim of its next host, or a release."""
+    """Return a build's message to placement: release all if it ends, else claim the next alternate."""
     holder = leftover_holder(build)
     if build.status == "deleting" or build.doom:
         retire = "deleted" if build.status == "deleting" else f"error: {build.doom}"[:MAX_CAUSE]
@@ -175,7 +175,7 @@ def claim_of(
 
 
 def leftover_holder(build: Build) -> str | None:
-    """Return the holder consumer for a guest that the current attempt leaves behind, or None."""
+    """Return the consumer that will hold the resources of the current attempt's guest left behind, if any."""
     leftovers = (left for left in build.leftovers if left.attempt == build.attempt and not left.gone)
     return next((_holder(build, left) for left in leftovers), None)
 
@@ -201,7 +201,7 @@ def destroy(build: Build, above: int = 0) -> messages.DestroyOrdered:
 def destroy_reported(
     build: Build, report: messages.AgentReported | MoveReported, above: int = 0
 ) -> messages.DestroyOrdered:
-    """Return the order to destroy a reported guest on the host that reported it."""
+    """Return the order to destroy the guest that an agent reported, addressed to this agent."""
     return messages.DestroyOrdered(**attempt_fields(build, report.attempt, report), above=above)
 
 
@@ -293,7 +293,7 @@ def release_due_leftover(build: Build, now: float) -> Effects:
 
 
 def undone(build: Build, attempt: int | None = None, roots: Collection[str] | None = None) -> Effects:
-    """Return orders to destroy guests left behind: of all attempts or one, on all hosts or some."""
+    """Return orders to destroy a build's guests left behind, optionally only of one attempt or some hosts."""
     left = (left for left in build.leftovers if not left.gone and attempt in (None, left.attempt))
     leftovers = (each for each in left if roots is None or build.hosts[each.at].root in roots)
     return tuple(destroy_left(build, each) for each in leftovers)
@@ -308,7 +308,7 @@ def leftover_released(build: Build, consumer: str, result: ReleaseResult) -> Bui
 
 
 def timed(build: Build) -> Build:
-    """Set the deadline of a settled build to the next time limit of its guests left behind."""
+    """Set the deadline of a build without other work to the first time limit of its guests left behind."""
     if build.status not in SETTLED or build.moving is not None:
         return build
     deadline = min((left.until for left in build.leftovers), default=0.0)

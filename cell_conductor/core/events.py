@@ -18,7 +18,7 @@ class SwapAnswered(Struct, frozen=True):
 
 
 class ReleaseAnswer(Struct, frozen=True):
-    """The event that placement answered a release; `asked_in` is the build's status when it was requested."""
+    """The event that placement answered a release, with the build's status when the release was requested."""
 
     asked_in: Status
     result: ReleaseResult
@@ -39,7 +39,7 @@ class MoveImpossible(Struct, frozen=True):
 
 
 class Adoption(Struct, frozen=True):
-    """The event that an instance is to be adopted with its allocations, or why this is impossible."""
+    """The event that an instance is to be adopted with its allocations; `why` is set if it cannot be."""
 
     asked: BuildAdoptRequested
     held: Held | None = None  # empty: the cell knows them already
@@ -47,7 +47,7 @@ class Adoption(Struct, frozen=True):
 
 
 class Stalled(Struct, frozen=True):
-    """The event of a restart or a long silence, after which unanswered messages are repeated."""
+    """The event that the conductor restarted or an agent was silent: unanswered messages are repeated."""
 
 
 Event = (

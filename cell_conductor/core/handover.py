@@ -54,7 +54,7 @@ def handover(build: Build, order: HandoverProgress, now: float, limits: AttemptL
 
 
 def handover_in_other_phase(build: Build, order: HandoverProgress) -> Effects:
-    """Answer an order to move to another cell if the build returns from a move or is in another move."""
+    """Answer an order to leave the cell during a move: refuse it, or for the same move repeat messages."""
     move = phases.open_move(build).id
     if order.move == move:
         return phases.waited_for(build)
@@ -69,7 +69,7 @@ def _leaving(build: Build, order: HandoverProgress, now: float) -> BuildMove:
 
 
 def _deleted_before(build: Build, order: HandoverProgress, now: float, limits: AttemptLimits) -> Stepped:
-    """End the move of a deleted build; its resources at the source are held until its guest is destroyed."""
+    """Refuse to move a deleted build to another cell; its resources are held until its guest is destroyed."""
     move = replace(_leaving(build, order, now), goal="deleted", phase="recall")
     build = replace(build, move=closed(move, "deleted", DELETED, "", "", now))
     if order.kind in KEPT and build.placed is not None:
@@ -133,7 +133,7 @@ def deleted_elsewhere(move: BuildMove, event: BuildDeleteRequested) -> HandoverR
 def _left_cell(
     build: Build, now: float, limits: AttemptLimits, status: Literal["moved", "deleted"]
 ) -> Stepped:
-    """End the move of a build that left this cell, and destroy guests that it left behind here."""
+    """End a move after the build moved to another cell or was deleted there; destroy its guests left here."""
     move = phases.open_move(build)
     if move.kept:
         build = phases.source_left(build, now, limits)
@@ -146,7 +146,7 @@ def _left_cell(
 
 
 def _back(build: Build, progress: HandoverProgress, now: float, limits: AttemptLimits) -> Stepped:
-    """Restore a build that failed to leave, with its former allocations or the reason of their loss."""
+    """Continue a build here whose move to another cell failed, with its allocations if they were restored."""
     move = phases.open_move(build)
     deleted = move.goal == "deleted"
     move = replace(

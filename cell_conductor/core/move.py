@@ -93,7 +93,7 @@ class BuildMove(Value, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def asks(self) -> str:
-        """Return a name for the question to placement that the move waits for."""
+        """Return a name for the claim or release that the move has requested, to match the answer."""
         return f"{self.phase} afresh" if self.afresh else self.phase
 
     @property
@@ -103,19 +103,19 @@ class BuildMove(Value, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def elsewhere(self) -> str:
-        """Return the other cell of a move if the build is there; "" for a move within this cell."""
+        """Return the name of the other cell if the build of this move is there now; "" if it is here."""
         if self.half == "leaving":
             return self.to_cell if self.silent or (self.is_open and self.phase == "away") else ""
         return self.placed.out_of if self.silent else ""
 
     @property
     def is_returning(self) -> bool:
-        """Return whether the move is returning to its source."""
+        """Return whether the move failed or was cancelled, and the build returns to the source host."""
         return self.phase in moves.WAY_BACK and (self.phase != "undo" or bool(self.goal))
 
     @property
     def shown(self) -> str:
-        """Return the phase of an open move or the end of a closed move, for lists."""
+        """Return the text for lists: the phase of a move in progress, or the result of an ended move."""
         if self.end:
             return self.end
         if self.phase == "undo":
@@ -124,7 +124,7 @@ class BuildMove(Value, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def without_record(placed: moves.MovePlaced) -> moves.MovePlaced:
-    """Return a placed move as it is stored: without the record of the decision and the boot request."""
+    """Return the order of a move without the decision record and the boot request, which are not stored."""
     return replace(placed, booted=None, decision=replace(placed.decision, record=None))
 
 
@@ -163,7 +163,7 @@ def half_of(
     outcome: HalfOutcome,
     **more: Any,
 ) -> moves.HandoverReported:
-    """Return the report of one cell about its half of a move between cells."""
+    """Return a report to the scheduler about a move between cells, from the source or destination cell."""
     return moves.HandoverReported(
         move=move.move, build=move.build, cell=move.cell, half=half, outcome=outcome, **more
     )
@@ -191,7 +191,7 @@ def half_report(move: BuildMove) -> moves.HandoverReported:
 
 
 def end_messages(move: BuildMove) -> tuple[Message, ...]:
-    """Return the message that a move has ended, and if it came from another cell, this cell's report."""
+    """Return the messages that report a move's end: to all, and to the scheduler if it crossed cells."""
     emitted: tuple[Message, ...] = () if move.silent else (ended(move),)
     return (*emitted, half_report(move)) if move.half == "arriving" else emitted
 

@@ -242,7 +242,7 @@ def _refused(build: Build, event: MoveSteered, why: str) -> Stepped:
 
 
 def undoing(build: Build, now: float, limits: AttemptLimits) -> Stepped:
-    """Handle a silence while a move is undone: repeat orders if a guest may run, or go on without it."""
+    """Handle a silence while a move is undone: repeat destroy orders until a time limit, then go on."""
     move = phases.open_move(build)
     waits = phases.pending(build)
     if move.goal and move.may_run and any(now < left.until for left in waits):

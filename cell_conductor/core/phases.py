@@ -73,7 +73,7 @@ def end_phase(build: Build, outcome: moves.PhaseOutcome, cause: str, now: float)
 
 
 def tried(build: Build, outcome: Literal["built", "failed", "timed out"], cause: str, now: float) -> Build:
-    """Record the outcome of the move's attempt at the current destination."""
+    """Record the outcome of the move's attempt at its current destination in the move's history."""
     move = open_move(build)
     attempt = builds.attempt_over(build.host, outcome, cause, build.started, now)
     return replace(build, move=replace(move, attempts=(*move.attempts, attempt)))
@@ -182,7 +182,7 @@ def way_back(
 
 
 def phase_without_guest(build: Build) -> moves.Phase:
-    """Return the next phase if no guest is at the destination: `swap`, or the return to the source."""
+    """Return the phase after the destination's guest is destroyed: the next destination, or the way back."""
     move = open_move(build)
     if not move.goal:
         return "swap"
@@ -190,7 +190,7 @@ def phase_without_guest(build: Build) -> moves.Phase:
 
 
 def returned(build: Build, now: float, limits: AttemptLimits, problem: str = "") -> Stepped:
-    """Continue a build at the source of its undone move; `problem` says why its resources are lost."""
+    """Let a build run at its source again after its move failed; `problem`: its resources there are lost."""
     move = open_move(build)
     if problem:
         cause = f"{move.cause}; its room at {move.left} could not be claimed again: {problem}"[:MAX_CAUSE]
@@ -217,7 +217,7 @@ def open_move(build: Build) -> moves.BuildMove:
 
 
 def waited_for(build: Build) -> Effects:
-    """Return again the messages that the current phase of a move waits for."""
+    """Return again the order, claim or report whose answer the move's current phase waits for, if any."""
     move = open_move(build)
     match move.phase:
         case "prepare" | "send" | "start" | "resume" | "rebuild":
@@ -278,7 +278,7 @@ def pending(build: Build) -> list[Leftover]:
 
 
 def question(build: Build) -> ClaimRequested | ReleaseRequested:
-    """Return the question of a move to placement: a claim of the next host or the source, or a release."""
+    """Return a move's message to placement: claim the next host, claim the source back, or release all."""
     move = open_move(build)
     if move.phase == "swap":
         return builds.question(build)

@@ -24,7 +24,7 @@ def placed_by(event: Event) -> MovePlaced | None:
 
 
 def postpone_reason(build: Build | None, placed: MovePlaced) -> str:
-    """Return why a placed move must wait for the end of a build's other work; empty if it need not."""
+    """Return why a move must wait until the build's current move or attempt ends; empty if it need not."""
     if build is None or (build.move is not None and build.move.id == placed.move):
         return ""
     if build.moving is not None and placed.kind not in ("shelve", "rebuild"):
@@ -62,7 +62,7 @@ def _never(build: Build, placed: MovePlaced, now: float) -> Stepped:
 
 
 def new_move(build: Build, placed: MovePlaced, now: float) -> BuildMove:
-    """Return a new move from the build's current host, with higher attempt and step numbers than before."""
+    """Return a new move from the build's current host; its attempts get higher numbers than all before."""
     last, shelved = build.move, placed.kind == "unshelve"
     highest = max(build.attempt, placed.attempt, placed.above, last.highest if last is not None else 0)
     return BuildMove(
@@ -128,7 +128,7 @@ def late_steering(build: Build | None, event: MoveSteered) -> Effects:
 
 
 def undone_unknown(placed: MovePlaced) -> claims.ClaimRequested | claims.ReleaseRequested | None:
-    """Return the question that undoes the claim of a move if this cell does not know its build."""
+    """Return the message to placement that undoes a move's claim, if this cell has no record of its build."""
     if placed.kind == "unshelve":
         return claims.ReleaseRequested(consumer=placed.build, generation=placed.generation, retire=SHELVED)
     if placed.kind not in KEPT:
@@ -139,7 +139,7 @@ def undone_unknown(placed: MovePlaced) -> claims.ClaimRequested | claims.Release
 
 
 def late_move_report(build: Build, report: MoveReported) -> Stepped:
-    """Apply a late report about an ended move; after a failed rebuild the former guest still runs."""
+    """Handle a late report about an ended move; if a rebuild failed, the guest with the old image runs on."""
     move, emitted = build.move, stale_move_report(build, report)
     last = (report.move, report.step, report.attempt)
     same = move is not None and (move.id, move.step, build.attempt) == last
@@ -150,7 +150,7 @@ def late_move_report(build: Build, report: MoveReported) -> Stepped:
 
 
 def stale_move_report(build: Build, report: MoveReported) -> Effects:
-    """Answer an outdated report with the end of its move, and destroy a guest that no move needs."""
+    """Answer an outdated report: repeat that its move ended, and destroy a guest whose build has ended."""
     again: Effects = ()
     if build.moving is None and build.move is not None and report.move == build.move.id:
         if report.outcome == "progress":
@@ -164,7 +164,7 @@ def stale_move_report(build: Build, report: MoveReported) -> Effects:
 
 
 def answered(build: Build, result: claims.ClaimResult | str, now: float, limits: AttemptLimits) -> Stepped:
-    """Apply placement's answer to the claim of a destination or source; a text is a refusal to judge it."""
+    """Apply placement's answer to a move's claim of its destination or source; a text is an error."""
     move = phases.open_move(build)
     if move.phase != "swap":
         return _taken_over(build, result, now, limits)
@@ -215,7 +215,7 @@ def _held(build: Build, held: claims.Held, now: float, limits: AttemptLimits) ->
 
 
 def released(build: Build, result: claims.ReleaseResult, now: float, limits: AttemptLimits) -> Stepped:
-    """End a shelve, or a failed unshelve, after placement has answered the release."""
+    """End a shelve, or an unshelve that failed, once placement has released the build's allocations."""
     move = phases.open_move(build)
     problem = ""
     match result:

@@ -142,7 +142,7 @@ class RingNode(msgspec.Struct, frozen=True, kw_only=True):
 def moves(
     nodes: Collection[RingNode], members: Iterable[RingMember], uses: Mapping[str, Use]
 ) -> list[RingNode]:
-    """Return the nodes with a new agent, and the nodes that their agent must leave, in their new state."""
+    """Return the changed nodes: assigned to a new agent, or marked so that their agent first leaves them."""
     known = {member.agent: member for member in members}
     takers = [agent for agent, member in known.items() if member.takes]
     free = {node.root: node.owner for node in nodes if node.root not in uses and node.leaving in ("", "free")}
@@ -229,7 +229,7 @@ class Sightings:
         self._news = now
 
     def left(self, agent: str, mark: Mark, lease: float, now: float) -> float:
-        """Return the seconds until an agent's lease has certainly expired; 0 or less if it has."""
+        """Return the seconds until an agent's lease certainly expires if not renewed; at most 0 if it has."""
         seen = self._seen.get(agent)
         since = seen[1] if seen is not None and seen[0] == mark else now
         return since + lease * (1 + DRIFT) + GRACE - now

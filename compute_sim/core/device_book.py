@@ -16,7 +16,7 @@ _NOTHING: Mapping[str, int] = MappingProxyType({})
 
 
 class DeviceBook:
-    """Records the devices of all hosts of an agent. It treats unknown providers as pools of other agents."""
+    """Records which devices the guests of an agent's hosts use. Unknown providers count as shared pools."""
 
     def __init__(self) -> None:
         self.held: dict[GuestKey, Allocations] = {}
@@ -28,7 +28,7 @@ class DeviceBook:
         self._departed: dict[str, str] = {}  # provider → name, for providers that were removed
 
     def furnish(self, tree: ProviderTree, moving: Collection[str] = ()) -> None:
-        """Replace the provider tree of a host; placement moves the allocations of `moving` providers."""
+        """Replace a host's known providers by this tree; a reshape empties the providers in `moving`."""
         now = {provider.id: provider for provider in tree.providers}
         for id_ in self._of_root.get(tree.root, ()):
             name, _ = self._has.pop(id_)
@@ -50,7 +50,7 @@ class DeviceBook:
         return self._used.get(provider, _NOTHING)
 
     def misplaced(self, wanted: Allocations) -> bool:
-        """Return whether the host lacks a provider or class of the allocations, as after a reshape."""
+        """Return whether allocations name a provider or resource class that the host does not have."""
 
         def lacks(provider: str, amounts: Mapping[str, int]) -> bool:
             if provider not in self._has:
@@ -60,7 +60,7 @@ class DeviceBook:
         return any(lacks(provider, amounts) for provider, amounts in wanted.items())
 
     def on_root(self, root: str, allocations: Allocations) -> bool:
-        """Return whether any of the allocations may be on the given host."""
+        """Return whether any allocation names a present or removed provider of this host."""
         of_root = self._of_root.get(root, ())
         return any(provider in of_root or provider in self._departed for provider in allocations)
 
@@ -195,7 +195,7 @@ def _spread(
 
 
 def fits_tree(held: Allocations, tree: ProviderTree, other_providers: Mapping[str, object]) -> bool:
-    """Return whether the tree has all allocations; `other_providers` are known pools of other agents."""
+    """Return whether all allocations are on the tree's providers, or on `other_providers` (shared pools)."""
     for provider, amounts in held.items():
         provider_found = tree.by_id(provider)
         if provider_found is None:

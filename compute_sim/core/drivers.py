@@ -20,7 +20,7 @@ class Driver(Protocol):
 
     @property
     def follows_use(self) -> bool:
-        """Return whether the driver adds different content if guests use different devices."""
+        """Return whether the driver's inventories depend on which devices guests use now."""
         ...
 
     def update_provider_tree(self, tree: ProviderTree, in_use: InUse) -> None:
@@ -37,7 +37,7 @@ class DriverOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 def unused(provider: str) -> Mapping[str, int]:
-    """Return no usage, for provider trees that are built before their usage is known."""
+    """Return an empty usage, for provider trees that are built before the guests are known."""
     return {}
 
 
@@ -73,7 +73,7 @@ _UNITS = ("KB", "MB", "GB")
 
 
 class NumaDriver(DriverOptions, frozen=True, kw_only=True):
-    """Adds NUMA cells with processors, memory and pages; all amounts except the disk are for one cell."""
+    """Adds NUMA cells with processors, memory and huge pages; all options but the disk are per cell."""
 
     cells: Annotated[int, Meta(le=64)] = 2
     vcpus: Count = 12  # shared processors

@@ -52,7 +52,7 @@ class Durations:
         return Durations(name, values)
 
     def at(self, first: float, second: float) -> float:
-        """Return a random duration, computed from two given random numbers."""
+        """Return a random duration of this distribution, computed from two random numbers below 1."""
         match self.name:
             case "uniform":
                 low, high = self.values

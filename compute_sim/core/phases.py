@@ -39,7 +39,7 @@ def refusal(order: MoveOrdered, states: Mapping[int, GuestState]) -> str:
 
 
 def meanwhile(order: MoveOrdered, state: GuestState) -> GuestState:
-    """Return the state of a guest during a phase of a move."""
+    """Return the guest's state while a phase runs: in `send` it is stopped, unless the move is live."""
     return "stopped" if order.phase == "send" and order.kind != "live" else state
 
 
@@ -66,7 +66,7 @@ class MoveSteps:
         self._known: OrderedDict[str, dict[str, tuple[int, MoveReported | None]]] = OrderedDict()
 
     def ordered(self, order: MoveOrdered) -> MoveReported | Literal["go on", "void"]:
-        """Return the outcome of an order that has ended, `void` for an outdated order, else `go on`."""
+        """Return the outcome of an order that was already executed, `void` if outdated, else `go on`."""
         step, outcome = self._known.get(order.build, {}).get(order.root, (0, None))
         if order.step < step:
             return "void"
@@ -76,7 +76,7 @@ class MoveSteps:
         self._put(order.build, order.root, order.step, None)
 
     def finished(self, outcome: MoveReported) -> None:
-        """Record the reported outcome of a move order, even if an earlier process executed it."""
+        """Record the outcome of a move order, unless a later order of the build on this host is known."""
         step, _ = self._known.get(outcome.build, {}).get(outcome.root, (0, None))
         if outcome.step >= step:
             self._put(outcome.build, outcome.root, outcome.step, outcome)
@@ -100,9 +100,10 @@ NOTHING = "nothing"  # the holder has no allocation on the guest's host
 
 
 def ownership(build_here: bool, holder_type: str | None, kept_otherwise: bool = False) -> Ownership:
-    """Return whether an agent must run a guest, from the allocations of its build and its holder consumer.
+    """Return whether a guest is `ours` (run it), `kept` (stop it), `gone` (destroy it) or `unknown`.
 
-    A MIGRATION consumer's guest may run elsewhere: it is neither run nor destroyed until an order arrives.
+    This depends on the allocations of its build and of its holder consumer. The guest of a MIGRATION consumer
+    may run elsewhere: it is not destroyed until an order arrives.
     """
     if holder_type != NOTHING:
         return "kept" if holder_type == MIGRATION else "gone"

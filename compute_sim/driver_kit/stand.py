@@ -150,7 +150,7 @@ class DriverStand:
         return sorted(found, key=lambda guest: (self.roots.index(guest.root), guest.attempt))
 
     async def expect(self, build: str, *expected: tuple[int, int, str]) -> None:
-        """Raise RuleBroken unless the driver lists exactly these guests: index of host, attempt and state."""
+        """Raise RuleBroken unless the build has exactly these guests: (host index, attempt, state)."""
         found = [
             (self.roots.index(guest.root), guest.attempt, guest.state)
             for guest in await self.guest_driver.guests()

@@ -202,7 +202,7 @@ class Conductor:
             self._planned[node.uuid, kind] = fault
 
     def fate(self, node: SimNode, kind: Kind) -> tuple[float, Fault | None]:
-        """Return the duration of a node's next work, and its planned failure or None."""
+        """Return how long a node's next operation takes, and how it is planned to fail; None: it succeeds."""
         number = self._works[node.uuid] = self._works.get(node.uuid, 0) + 1
         planned = self._planned.pop((node.uuid, kind), None)
         return self.plan.seconds(node.uuid, number), planned or self.plan.fault(node.uuid, number)

@@ -116,7 +116,7 @@ class Envelopes:
         self._last = 0  # microseconds
 
     def of(self, notification: SentNotification | AllocationNotification) -> list[tuple[str, bytes]]:
-        """Return a routing key and body for each topic; all of them have the same message id."""
+        """Return routing key and body of the notification for each topic; all have the same message id."""
         self._last = max(self._last + 1, int(self._clock.now() * 1_000_000))
         seconds, micros = divmod(self._last, 1_000_000)
         level = "error" if notification.phase == "error" else "info"

@@ -264,7 +264,7 @@ def event_of(target: str, state: str) -> str | None:
 
 
 def move(state: str, event: str, *, working: bool = False, bound_for: str | None = None) -> Move:
-    """Return a node's state after an event, with its target; `bound_for` replaces the usual target."""
+    """Return a node's next provision state and its target state; `bound_for` replaces the usual target."""
     new = PATHS[state][event]
     target = bound_for if bound_for is not None else _BOUND_FOR.get(new)
     if new in STABLE and not working:
@@ -273,7 +273,7 @@ def move(state: str, event: str, *, working: bool = False, bound_for: str | None
 
 
 def phase(state: str, new: str, event: str) -> Phase:
-    """Return the phase of the notification that a change of state sends."""
+    """Return the phase (start, end, success or error) of the notification of this change of state."""
     if event == "fail":
         return "error"
     before, after = state in UNSTABLE, new in UNSTABLE

@@ -257,7 +257,7 @@ def _version(url: str) -> Json:
 
 
 def storm(conductor: Conductor, works: Works, target: str, count: int, request: str) -> int:
-    """Start a transition on at most `count` free nodes together; return how many."""
+    """Start the transition to `target` on up to `count` nodes that are not busy; return how many began."""
     asked = 0
     for node in conductor.nodes.values():
         event = event_of(target, node.provision_state)

@@ -1,4 +1,4 @@
-"""Executes the work of the simulated Ironic, which takes a node from state to state until it ends."""
+"""Executes timed work of the simulated Ironic, which leads a node through several provision states."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -22,7 +22,7 @@ Standing = Literal["ours", "not yet", "over"]
 
 
 class LeasedNodes:
-    """The nodes that the agent has leased; none before the first answer. Times are monotonic."""
+    """The nodes leased to this agent by the conductor's last answer. Times are those of a monotonic clock."""
 
     def __init__(self) -> None:
         self.epoch = 0
@@ -92,12 +92,12 @@ class NotLeased(Unavailable):
 
 
 class NodeAccess(Protocol):
-    """Decides whether an agent may act on a node, from an order's epoch and arrival time."""
+    """The interface that decides whether an agent may execute an order on a node and write to the node."""
 
     def standing(self, root: str, epoch: int, since: float) -> Standing: ...
 
     def writing(self, root: str, epoch: int) -> AbstractAsyncContextManager[None]:
-        """Guard a write to Ironic: raise NotLeased before the write, or if the lease ends during it."""
+        """Guard a write to Ironic: raise NotLeased if the lease is missing or ends during the write."""
 
     def good(self) -> bool: ...
 

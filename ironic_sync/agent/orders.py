@@ -36,7 +36,7 @@ Key = tuple[type[Order], str, int, str]  # the order's type, build, attempt and 
 
 @dataclass(eq=False, repr=False)
 class OrderProgress:
-    """The progress of executing an order, shared by all deliveries of the order."""
+    """The progress of one order; a redelivery of the order continues it."""
 
     order: Order
     came: float
@@ -62,7 +62,7 @@ class OrderProgress:
             self.state, self.changed, self.pause = state, now, SHORTEST_PAUSE
 
     def _check_maintenance(self, node: MetalNode | None, now: float, patience: float) -> None:
-        """Fail the order if the node stays in maintenance, because Ironic itself would wait forever."""
+        """Fail a build whose node stays in maintenance for `patience` seconds; Ironic would wait forever."""
         ours = node is not None and node.attempt_of(self.order.build) == self.order.attempt
         if node is None or not ours or not node.maintenance or node.provision_state not in DEPLOYING:
             self.maintained = None
@@ -73,7 +73,7 @@ class OrderProgress:
             self.given_up = f"the node has been in maintenance for {now - self.maintained:.0f} s: {reason}"
 
     def rest(self) -> float:
-        """Return the minimum pause before the next check; repeated transitions make it longer."""
+        """Return the minimum seconds until the node is checked again: more after many transitions begun."""
         return 0.0 if self.begun < MOST_BEGUN else min(2.0 ** (self.begun - MOST_BEGUN), LONGEST_PAUSE)
 
 

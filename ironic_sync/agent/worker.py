@@ -95,7 +95,7 @@ class _Heartbeats:
         ]
 
     async def _may_act(self) -> bool:
-        """Return whether the agent has a lease; wait a few seconds for it after the start."""
+        """Return whether the agent has a valid lease; wait a few seconds for its first one."""
         for _ in range(LEASE_LOOKS):
             if self.orders.right.good():
                 return True

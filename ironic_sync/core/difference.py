@@ -63,7 +63,7 @@ class NodeDifference(msgspec.Struct, frozen=True):
 def compare(
     report: InventoryReported, provider: Provider | None, name: str = ""
 ) -> tuple[NodeDifference, ...]:
-    """Return the differences between a node's provider and the report that is now due for the node."""
+    """Compare a node's provider in placement with the report that Ironic's current state requires."""
     if provider is None or provider.gone:
         return (NodeDifference(report.root, "missing", name=name),)
     between = _between(report, provider)
@@ -110,7 +110,7 @@ def _written(inventory: Inventory) -> str:
 
 
 def _unequal(theirs: Sequence[str], ours: Sequence[str], missing: Sequence[str]) -> tuple[str, str] | None:
-    """Return the values that only one side has, ignoring values that operators added in placement."""
+    """Return the values that only Ironic has, and those only placement has; ignore values of operators."""
     ahead, behind = sorted({*theirs} - {*ours}), sorted({*ours} - {*theirs, *missing})
     return (", ".join(ahead), ", ".join(behind)) if ahead or behind else None
 

@@ -210,7 +210,7 @@ def _merged(belief: KnownState, event: str, new: IronicNode) -> IronicNode:
 
 
 def _age(belief: KnownState, node: IronicNode) -> Literal["older", "same", "newer"]:
-    """Return whether a notification's node is "older" or "newer" than the known state, or the "same"."""
+    """Return whether a notification is "older" or "newer" than the known state or the "same" (updated_at)."""
     version = node.updated_at or 0.0
     if belief.version is None or version == belief.version:
         return "same"
@@ -242,7 +242,7 @@ def _deleted(
 def _not_found(
     belief: KnownState, uuid: str, began: Moment, sequence: int, overtaken: bool, has: Place | None
 ) -> Step:
-    """Handle a read that found no node; `has` is the place of its provider in placement, if any."""
+    """Handle that Ironic has no such node: report its deletion if `has`, its place in placement, is known."""
     if overtaken:
         return Step(belief, "read", read=True)
     belief = _without(belief, began.at, 0.0)
@@ -260,7 +260,7 @@ def _without(belief: KnownState, at: float, version: float) -> KnownState:
 def _contradicts(
     belief: KnownState, notification: ReceivedNotification, node: IronicNode, rules: KnownStateRules
 ) -> bool:
-    """Return whether a late notification would change the report of its node, so that it must be read."""
+    """Return whether a late notification shows another state than the last report: the node must be read."""
     if belief.gone or notification.event == "delete":
         return notification.event == ("create" if belief.gone else "delete")
     place = rules.place(_whole(node, belief.node))
@@ -269,7 +269,7 @@ def _contradicts(
 
 
 def _whole(new: IronicNode, old: IronicNode | None) -> IronicNode:
-    """Complete a notification's node with the fields that only reads return, taken from the last read."""
+    """Add to a notification's node the shard, which notifications lack, as the last read showed it."""
     if new.whole or old is None or not old.whole:
         return new
     return replace(new, shard=old.shard, whole=True)

@@ -70,7 +70,7 @@ class KnownStates:
         return overruled
 
     def newer(self, uuid: str, sequence: int) -> InventoryReported | None:
-        """Return a new report of a node if its known state is newer than this sequence number."""
+        """Return a report to send if a node's known state is newer than placement's report `sequence`."""
         belief = self.of(uuid)
         place = None if belief.node is None else self.rules.place(belief.node)
         if belief.node is None or place is None or belief.date * 1_000_000 <= sequence:

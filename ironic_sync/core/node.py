@@ -58,7 +58,7 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
 
     @staticmethod
     def of(owned: InventoryReported | Provider) -> "Place":
-        """Return the place of a reported node, without aggregates, which a deletion does not need."""
+        """Return the cell, agent and zone under which a node was reported, for the report of its deletion."""
         return Place(cell=owned.cell, agent=owned.agent, zone=owned.zone)
 
 
@@ -144,7 +144,7 @@ _PHASES: tuple[str, ...] = get_args(Phase)
 
 
 class ReceivedNotification(msgspec.Struct, frozen=True, kw_only=True):
-    """A notification about a node. Without `node`, it only shows that some node, perhaps `uuid`, changed."""
+    """A notification that a node changed, with its new state `node`, if known; `uuid` is empty if unknown."""
 
     event: str  # one of EVENTS, or "allocation"
     phase: Phase

@@ -53,7 +53,7 @@ class NodeSelection:
 
     @property
     def only_reads_place(self) -> bool:
-        """Return whether a node must be read to be selected, because notifications lack its shard."""
+        """Return whether settings use the shard, which only reads of a node show, not notifications."""
         return bool(self.shards) or "shard" in self._keys()
 
     def fields(self) -> tuple[str, ...]:

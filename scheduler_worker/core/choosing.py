@@ -26,7 +26,7 @@ PACKED_CHOICES = 8  # hosts in one claim if weighers prefer full hosts, which so
 
 
 class Joined:
-    """Remembers where instances of the batches in progress have joined their server groups."""
+    """Records on which hosts the batches in progress have placed new members of server groups."""
 
     def __init__(self) -> None:
         self._places: dict[Id, dict[Id, tuple[str, int]]] = {}  # group → member → root, newest batch
@@ -50,7 +50,7 @@ class Joined:
                 del self._places[group]
 
     def join(self, group: Id, member: Id, root: str) -> None:
-        """Record the host of a new group member, once when it is chosen and again when it is claimed."""
+        """Record the host of a server group's new member; call this at its choice and again at its claim."""
         self._places.setdefault(group, {})[member] = root, self._last
 
     def leave(self, group: Id, member: Id) -> None:
@@ -110,7 +110,7 @@ class Choosing:
         return spares
 
     def rank(self, alternative: Alternative, seed: str, several: int = 1) -> Ranking:
-        """Evaluate all hosts for one flavor; each must fit `several` instances of an affinity group."""
+        """Sort all hosts for a flavor, best first; each must fit `several` members of an affinity group."""
         question = alternative.question
         if alternative.group is not None:
             alternative = self._grouped(alternative, several)
@@ -122,7 +122,7 @@ class Choosing:
         return dataclasses.replace(self, policy=dataclasses.replace(self.policy, rules=rules))
 
     def is_reserved(self, alternative: Alternative) -> bool:
-        """Return whether a request would fit if the reservations for other claims were released."""
+        """Return whether a request would fit if capacity reserved for unanswered claims were released."""
         open_ones = self.pending.unsettled
         question = alternative.question
         roots = {entry.root for entry in open_ones}
@@ -178,7 +178,7 @@ class Choosing:
 
 
 class _Kind:
-    """The orders of one equivalence class in a batch, and the evaluation from which they take hosts."""
+    """The orders of one equivalence class in a batch; all take their hosts from one sorted list of hosts."""
 
     def __init__(self, choosing: Choosing, first: Order) -> None:
         self._choosing = choosing
@@ -233,7 +233,7 @@ class _Kind:
         return picks
 
     def _with_spares(self, order: Order, picks: Sequence[tuple[Ranking, Pick]]) -> tuple[Pick, ...]:
-        """Add alternates to the chosen hosts; a host chosen for any instance is no alternate for another."""
+        """Add alternates to the chosen hosts, none of which was chosen for an instance of the request."""
         several = order.alternates
         if not several:
             return tuple([pick for _, pick in picks])
@@ -246,7 +246,7 @@ class _Kind:
         )
 
     def _short(self) -> Shortage:
-        """Return the reason why no host fits any more, cached until this evaluation changes."""
+        """Return why no host fits any more; cached until a host of this evaluation is chosen or released."""
         ranking = self._ranking
         if ranking is None:
             return Shortage()

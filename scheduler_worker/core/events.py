@@ -24,7 +24,7 @@ class Begun(msgspec.Struct, frozen=True, gc=False):
 
 
 class Chosen(msgspec.Struct, frozen=True, gc=False):
-    """The event that hosts were reserved for the first instances, or for none if too few hosts fit."""
+    """The event that hosts were searched: the host chosen for each instance, or why too few hosts fit."""
 
     picks: tuple[Pick, ...] = ()
     short: Shortage | None = None  # why not all instances have a host
@@ -39,7 +39,7 @@ class ClaimImpossible(msgspec.Struct, frozen=True, gc=False):
 
 
 class Located(msgspec.Struct, frozen=True, gc=False):
-    """The event that the hosts of existing allocations were looked up; None if no agent reports the host."""
+    """The event that the hosts of existing allocations were looked up: None if no agent reports a host."""
 
     places: Mapping[Id, ClaimPlace | None]
 
@@ -57,7 +57,7 @@ class AlternatesFound(msgspec.Struct, frozen=True, gc=False):
 
 
 class HelpFound(msgspec.Struct, frozen=True, gc=False):
-    """The event that changes of the request were found that would make it fit; empty if there are none."""
+    """The event that suggestions were searched: changes with which the request would fit, perhaps none."""
 
     helps: tuple[str, ...] = ()
 
@@ -78,7 +78,7 @@ Event = (
 
 
 class Need(Enum):
-    """The data that an order needs for its next step; the worker obtains it and answers with an event."""
+    """The data or action that an order requires next; the worker provides it and answers with an event."""
 
     HOSTS = "hosts for all instances without one, by the current flavor: answered by Chosen"
     CLAIMS = "claims of the picked hosts: answered by ClaimAnswers or ClaimImpossible"
@@ -89,9 +89,10 @@ class Need(Enum):
 
 
 class Fence(msgspec.Struct, frozen=True, gc=False):
-    """A consumer to retire: later claims fail, and allocations of this generation are released.
+    """A consumer to retire, so that its later claims fail; its allocations are released.
 
-    With generation None, a consumer that has allocations is not retired.
+    Allocations of another generation than the given one are not released. With generation None, a consumer
+    that has allocations is not retired.
     """
 
     instance: Id
@@ -132,7 +133,7 @@ class PublishMove(msgspec.Struct, frozen=True, gc=False):
 
 
 class BegunBefore(msgspec.Struct, frozen=True, gc=False):
-    """The effect to publish a move's result again because an earlier delivery claimed its host."""
+    """The effect to publish again the result of a move whose destination an earlier delivery has claimed."""
 
 
 class ComeAgain(msgspec.Struct, frozen=True, gc=False):

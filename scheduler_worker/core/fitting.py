@@ -26,7 +26,7 @@ Refusal = tuple[Rule, str]
 
 
 def masks_of(rules: Sequence[Rule], view: View, alternative: Alternative) -> Iterator[Mask]:
-    """Yield, for each array filter that rejects at least one host, the mask of the hosts that it accepts."""
+    """Yield each array filter that rejects a host, with a mask that is True for the hosts that it accepts."""
     for rule in rules:
         if rule.admits is not None:
             mask = rule.admits(view, alternative)
@@ -42,7 +42,7 @@ def fitting(
     policy: ChoicePolicy,
     enough: int,
 ) -> HostsFound:
-    """Return enough accepted hosts for `enough` instances. `served` marks the hosts with an agent."""
+    """Return the hosts with an agent (`served`) that all filters accept; stop if `enough` instances fit."""
     positions = search.positions
     served_here = served[positions]
     admitted, lasting = served_here.copy(), served_here.copy()
@@ -73,7 +73,7 @@ def fitting(
 def admitted_for_good(
     alternative: Alternative, search: CandidateSearch, position: int, now: HostsNow, policy: ChoicePolicy
 ) -> bool:
-    """Return whether all filters accept a host; a rejection that passes within seconds is ignored."""
+    """Return whether all filters accept a host, or reject it only for a reason that passes within seconds."""
     facts, rules = now.facts(search, position), policy.rules_for(alternative)
     return all(rule.passes or rule.refuses(facts, alternative) is None for rule in rules)
 
@@ -155,7 +155,7 @@ def unfit_image(
 
 
 def with_more(facts: HostFacts, asked: Mapping[str, int], several: int) -> HostFacts:
-    """Return the data that a host would have after `several` further builds were placed on it."""
+    """Return a host's data for filters as if `several` further instances were already placed on it."""
     free = {name: amount - several * asked.get(name, 0) for name, amount in facts.free.items()}
     return structs.replace(facts, free=free, building=facts.building + several)
 
@@ -200,7 +200,7 @@ class FoundHosts:
         return self.search.host(self.positions.item(index))
 
     def facts(self, index: int) -> HostFacts:
-        """Return the data of a host, cached until `read_again` is called."""
+        """Return the data of a host that filters and weighers read, cached until `read_again` is called."""
         facts = self._facts.get(index)
         return self.read_again(index) if facts is None else facts
 
@@ -232,7 +232,7 @@ class FoundHosts:
         return True
 
     def parts(self, index: int) -> bool:
-        """Return whether a host fits some, but not all, of the instances that must share one host."""
+        """Return whether a host fits one member of an affinity group, but not all that must share it."""
         affinity_rule, together = self.keeps_together, self.alternative.together
         if affinity_rule is None or together is None or not self.ways(index, 1):
             return False
@@ -250,7 +250,7 @@ class FoundHosts:
         return capacity <= more
 
     def _room(self, index: int, more: int) -> int:
-        """Return how many more instances fit on a host; with several providers, reserve them on trial."""
+        """Return how many of `more` further instances fit on a host; -1 if not even the first one fits."""
         found = self.find_ways(index, 1)
         if not found:
             return -1
@@ -280,7 +280,7 @@ class FoundHosts:
         self._tree_ways.clear()
 
     def way(self, index: int, avoid: Collection[str] = ()) -> Candidate | None:
-        """Return the best allocation candidate of a host, or None if it has none or a filter rejects it."""
+        """Return the best allocation candidate of a host; None if it has none or any filter rejects it."""
         if index not in self.admitted and not self.admits(index):
             return None
         ways = self.lone_ways.get(index)

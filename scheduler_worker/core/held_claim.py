@@ -17,7 +17,7 @@ Mappings = dict[str, tuple[str, ...]]
 
 @dataclass(frozen=True, slots=True)
 class ClaimPlace:
-    """The host and the agent of an existing claim."""
+    """The host on which an existing claim has its allocations, and the agent of this host."""
 
     root: str
     host: str
@@ -56,7 +56,7 @@ def without_roots(held: Held, place: ClaimPlace, excluding: Collection[str]) -> 
 
 
 def alternative_of(held: Held, alternatives: Sequence[Alternative]) -> int:
-    """Return the index of the first alternative that requests the same amounts as the claim holds."""
+    """Return the index of the first flavor that requests exactly the amounts allocated; 0 if none does."""
     holds: dict[str, int] = {}
     for resources in held.allocations.values():
         for name, amount in resources.items():
@@ -67,7 +67,11 @@ def alternative_of(held: Held, alternatives: Sequence[Alternative]) -> int:
 def mappings_of(
     allocations: Allocations, question: FindCandidates, providers: Mapping[str, Provider], root: str
 ) -> Mappings:
-    """Return the providers of each group; empty if the root serves all groups or groups are ambiguous."""
+    """Return which provider serves each request group of a claim, as derived from its allocations.
+
+    The result is empty if the root provider serves all groups, or if no assignment of groups to providers is
+    found. Of several possible assignments the first is returned.
+    """
     several = [group for group in question.groups if group.suffix and group.resources]
     if not several:
         return {}

@@ -152,7 +152,7 @@ def _instances(alternative: Alternative, way: Candidate) -> int:
 
 
 def _something(less: Lessened) -> Alternative:
-    """Return the alternative without the resource class, or with amount 1 if it requests no other class."""
+    """Return the request without this resource class; with amount 1 of it if it requests no other class."""
     asks = any(group.resources for group in less.alternative.question.groups)
     return less.alternative if asks else less.with_amount(1)
 
@@ -186,7 +186,7 @@ def paired(alternative: Alternative, choosing: Choosing, tally: Tally) -> Iterat
 
 
 def _changes(alternative: Alternative, choosing: Choosing) -> Iterator[tuple[Relaxed, Choosing]]:
-    """Yield alternatives that each lack one requirement, then the alternative without each filter."""
+    """Yield the request with one requirement removed, for each requirement; then with one filter disabled."""
     for easier in relaxed(alternative):
         yield easier, choosing
     for rule in choosing.policy.rules:

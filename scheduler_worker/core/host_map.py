@@ -41,7 +41,7 @@ class HostMap:
         self.has_agent = Rule(NO_AGENT, lambda host, alternative: self.why_no_agent(host) or None)
 
     def level(self) -> None:
-        """Update the arrays after hosts were added or removed; to be called before each synchronous use."""
+        """Update the arrays if hosts were added or removed; to be called again after every await."""
         if self._named is not None and (ours := self._named.union(self._source.cells)) != self._ours:
             self._ours, self._layout = ours, None
             self._known = [("", "", "")] * len(self._known)
@@ -266,7 +266,7 @@ class HostsNow:
 
 
 class AllHosts:
-    """The data of all found hosts: an array, or one number if all hosts have the same value."""
+    """The data of all found hosts: each value is an array, or one number if it is equal for all hosts."""
 
     def __init__(self, search: CandidateSearch, now: HostsNow) -> None:
         self._search = search

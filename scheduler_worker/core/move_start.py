@@ -92,7 +92,7 @@ class MoveStart(msgspec.Struct, frozen=True, gc=False):
         )
 
     def claim(self, ways: Sequence[Candidate]) -> ConsumerClaim:
-        """Return the claim of the destination for the build, and of the source for its holder consumer."""
+        """Return a move's claim: the destination for the build, the source for its holder consumer."""
         return ConsumerClaim(
             consumer=self.asked.build,
             generation=self.generation,
@@ -118,7 +118,7 @@ class MoveStart(msgspec.Struct, frozen=True, gc=False):
         decision: Decision | None = None,
         cell: str = "",
     ) -> MovePlaced:
-        """Return the message for the cell of the destination; `cell` is empty if the cell does not change."""
+        """Return the order to the destination's cell to begin the move; set `cell` if the cell changes."""
         asked = self.asked
         return MovePlaced(
             move=asked.move,
@@ -143,7 +143,7 @@ class MoveStart(msgspec.Struct, frozen=True, gc=False):
         return on_source or self._shared(alternate) == self._shared(chosen)
 
     def _shared(self, destination: Selection | None) -> Allocations:
-        """Return the source's amounts at providers that the destination uses too: pools, or the same host."""
+        """Return the source's allocations on providers that the destination also uses: shared pools."""
         if destination is None or self.source is None or not self.seeks:
             return {}
         had, gets = self.source.choice.allocations, destination.choice.allocations
@@ -266,7 +266,7 @@ def refused(asked: MoveRequested, reason: str, code: str, decision: Decision | N
 
 
 def taken_back(move: Id) -> Id:
-    """Derive the consumer id whose retirement ensures that a move's claim is undone only once."""
+    """Derive a consumer id from a move's id; only the process that retires it may undo the move's claim."""
     return str(uuid5(UUID(move), "taken back"))
 
 

@@ -42,12 +42,12 @@ MoveEnd = MoveMessages | ComeAgain | DeadLetterRequest
 
 @dataclass(frozen=True, slots=True)
 class SeenThrough:
-    """The event that the cell has already begun or completed this move."""
+    """The event that the requested move is not new: its cell has already begun or completed it."""
 
 
 @dataclass(frozen=True, slots=True)
 class NotYet:
-    """The event that the state of the build is unknown now; `barred` is the refusal if it stays unknown."""
+    """The event that no cell could report the build now: the move is retried, later refused with `barred`."""
 
     barred: Barred
     start: MoveStart | None = None
@@ -142,7 +142,7 @@ def handover(start: MoveStart, placed: moves.MovePlaced, booted: BuildPlaced) ->
 
 
 def judged(order: Handover, report: moves.HandoverReported) -> Handover | Action | None:
-    """Return a move's state after a cell's report, or an action to do first; None if it is not permitted."""
+    """Apply a cell's report. Return the move's new state, an action to do first, or None: not permitted."""
     leaving = report.half == "leaving"
     if report.cell != (order.placed.out_of if leaving else order.placed.cell):
         return None
@@ -182,7 +182,7 @@ def messages_of(order: Handover, report: moves.HandoverReported | None = None) -
 
 
 def begins(order: Handover) -> tuple[moves.HandoverProgress, ...]:
-    """Return again the first messages of a move whose request was repeated: they may have been lost."""
+    """Return again the order to the source cell to begin a move, unless the build has left that cell."""
     return (_progress(order),) if order.state == "leaving" else ()
 
 
@@ -208,7 +208,7 @@ def _progress(order: Handover) -> moves.HandoverProgress:
 
 
 def holding_nothing(order: Handover, *, deleted: bool) -> ReleaseRequested:
-    """Return the release of a build that returns to the shelved state or is deleted."""
+    """Return the release of all allocations of a build whose move ended as deleted or shelved again."""
     return ReleaseRequested(
         consumer=order.placed.build,
         generation=None,
@@ -219,7 +219,7 @@ def holding_nothing(order: Handover, *, deleted: bool) -> ReleaseRequested:
 
 
 def no_consumer(order: Handover) -> moves.HandoverReported:
-    """Return a report of failure in place of a cell that has no conductor for moves between cells."""
+    """Return a report that the move failed, because a cell has no conductor for moves between cells."""
     placed = order.placed
     leaves = order.state == "leaving"
     cell = placed.out_of if leaves else placed.cell

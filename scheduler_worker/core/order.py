@@ -50,7 +50,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Settled(msgspec.Struct, frozen=True, gc=False):
-    """An instance whose host is claimed; its result is published when its alternates are chosen."""
+    """An instance whose host is claimed, but whose result waits until its alternates are chosen."""
 
     instance: Id
     cell: str
@@ -63,7 +63,7 @@ class Settled(msgspec.Struct, frozen=True, gc=False):
 
 
 class Order(msgspec.Struct, frozen=True, gc=False):
-    """The state of a request while it is placed. Immutable: each step makes a new one."""
+    """The state of a request during placement. Immutable: each step makes a new one."""
 
     request: BuildRequested
     alternatives: tuple[Alternative, ...]
@@ -109,7 +109,7 @@ class Order(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def needed(self) -> int:
-        """Return how many more hosts must be found in one evaluation, else no instance is placed."""
+        """Return how many more instances must get a host together; if fewer fit, none of them is placed."""
         if not self.request.at_least:
             return len(self.instances)
         return min(max(self.request.at_least - len(self.settled), 1), len(self.instances))
@@ -134,7 +134,7 @@ class Order(msgspec.Struct, frozen=True, gc=False):
         return reason
 
     def claims(self) -> tuple[ConsumerClaim, ...]:
-        """Return one claim for each picked instance; placement takes the first of its hosts that fits."""
+        """Return one claim for each instance with chosen hosts; placement takes the first host that fits."""
         request, holdings = self.request, dict(self.holdings)
         if self.move is not None:
             return tuple([self.move.claim(pick.choices) for pick in self.picks])
@@ -161,7 +161,7 @@ class Order(msgspec.Struct, frozen=True, gc=False):
         return frozenset(self.alternatives[0].question.not_roots) if self.alternatives else frozenset()
 
     def fences(self) -> tuple[Fence, ...]:
-        """Return the consumers to retire: consumers that became empty, or all instances without a host."""
+        """Return the consumers to retire: those without allocations, or else all instances without a host."""
         if self.emptied:
             return tuple([Fence(instance, number, given_back(instance)) for instance, number in self.emptied])
         return tuple([Fence(instance, None, self.reason) for instance in self.instances])
@@ -253,7 +253,7 @@ def spec_of(request: BuildRequested, alternative_index: int = 0) -> BuildSpec:
 
 
 def refusals_of(pick: Pick, refusals: Sequence[Refusal]) -> tuple[list[str], set[str]]:
-    """Return placement's refusals as texts, and the providers to avoid, which lack capacity or a trait."""
+    """Return why placement refused the claimed hosts, and the providers that later choices should avoid."""
     texts, avoid = [], set()
     for way, refusal in zip(pick.choices, refusals, strict=False):
         texts.append(f"{way.host}: {refusal}")
@@ -283,7 +283,7 @@ def size_of(request: BuildRequested) -> int:
 
 
 def without_placed(order: Order, results: Sequence[ClaimResult]) -> Order:
-    """Drop instances from a redelivered order that already hold a host or have ended."""
+    """Remove from a redelivered order the instances that already have allocations or have ended."""
     left: list[Id] = []
     obstacle = "its other instances were placed or ended before"
     order = structs.replace(order, obstacle=obstacle, alternative_index=0, shorts=())
@@ -296,7 +296,7 @@ def without_placed(order: Order, results: Sequence[ClaimResult]) -> Order:
 
 
 def placed_before(order: Order, instance: Id, result: Held | Retired) -> Order:
-    """Apply placement's record of an instance that was handled by an earlier delivery of the request."""
+    """Apply placement's record of one instance, which an earlier delivery of the request placed or ended."""
     if order.is_external and isinstance(result, Held) and order.excluded_roots.issuperset(result.roots):
         return structs.replace(
             order, holdings=(*order.holdings, (instance, result)), instances=(*order.instances, instance)
@@ -329,7 +329,7 @@ def ended(order: Order, instance: Id, reason: str) -> Order:
 def spares_of(
     pick: Pick, way: Candidate, excluding: frozenset[str], avoid: set[str], several: int
 ) -> tuple[Candidate, ...]:
-    """Return alternates in the claimed host's cell from the chosen hosts, without refused hosts."""
+    """Return at most `several` alternates in the claimed host's cell, none of which placement refused."""
     found: dict[str, Candidate] = {}
     for spare in (*pick.spares, *pick.choices):
         if spare.cell != way.cell or spare.root in excluding or spare.root in found:

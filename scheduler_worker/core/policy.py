@@ -209,7 +209,7 @@ class ChoicePolicy:
 
     @cached_property
     def packs(self) -> bool:
-        """Return whether weighers prefer full hosts, so that all requests compete for the same hosts."""
+        """Return whether weighers prefer full hosts; then equal requests compete for the same few hosts."""
         return any(each.name in ("ram", "cpu", "disk") and each.multiplier < 0 for each in self.weighers)
 
     def rules_for(self, alternative: Alternative) -> list[Rule]:
@@ -225,7 +225,7 @@ class ChoicePolicy:
         return tuple(f"hints.{hint}: no rule uses it: the filter {name} is off" for hint, name in off)
 
     def kind(self, alternative: Alternative) -> Hashable:
-        """Return the equivalence class of a request, as a key for comparison."""
+        """Return the equivalence class of a flavor of a request: a key that is equal for equal requests."""
         values = tuple([read(alternative) for read in self._reads])
         question = msgspec.structs.replace(alternative.question, seed="")
         forced = bool(alternative.request.forced_host)
@@ -234,7 +234,7 @@ class ChoicePolicy:
 
     @cached_property
     def of_candidates(self) -> WeightedCandidates:
-        """Return the multipliers and functions that sort the allocation candidates of one host."""
+        """Return the enabled weighers that compare a host's allocation candidates, with their multipliers."""
         return [
             (weigher.multiplier, weigher.of_candidate)
             for weigher in self.weighers

@@ -1,4 +1,4 @@
-"""Evaluates all hosts once for equal requests, and chooses the best hosts one after another.
+"""Sorts all hosts once for equal requests, and chooses the best hosts one after another.
 
 A chosen host is reserved immediately, and sorted again by its remaining capacity.
 """
@@ -23,7 +23,7 @@ WAYS_OF_THE_NEXT = 4  # allocation candidates of each host after the best one
 
 
 class Ranking:
-    """One evaluation of all hosts for equal requests; its user must not await anything meanwhile."""
+    """All hosts for equal requests, sorted by score; the caller must not await anything between choices."""
 
     def __init__(self, found: FoundHosts, promises: HasReservations, seed: str) -> None:
         self.alternative = alternative = found.alternative
@@ -128,7 +128,7 @@ class Ranking:
         return spares.take(several, excluding, avoid)
 
     def admitted(self, beyond: int = -1) -> Sequence[int]:
-        """Return the array indices of the hosts after `beyond` that all array filters accept."""
+        """Return the indices of hosts that all array filters accept, from the first after index `beyond`."""
         first = np.searchsorted(self.found.positions[self._order.admitted], beyond, side="right")
         indices: list[int] = self._order.admitted[first:].tolist()
         return indices
@@ -148,7 +148,7 @@ class Ranking:
         return None
 
     def _changed(self, index: int, its_tie: int, way: Candidate) -> None:
-        """Weigh a host again after its capacity was reserved or released, and sort it in by its new score."""
+        """Compute a host's score again after its capacity was reserved or released, and sort it in again."""
         self.turns += 1
         found, order, recorder = self.found, self._order, self._recorder
         found.forget(index)
@@ -231,7 +231,7 @@ class AlternatesOfCell:
         return has >= self._enough
 
     def _next_emptiest(self, taken: Collection[str], avoid: Collection[str]) -> Candidate | None:
-        """Return the next of the emptiest hosts in turn, so that builds name different alternates."""
+        """Return one of the emptiest hosts, a different one at each call, so that alternates differ."""
         if self._roomy is None:
             assert self._enough is not None  # computed before any alternate is replaced
             self._roomy = deque(self._capacities.emptiest(self._cell, self._enough))
@@ -246,7 +246,7 @@ class AlternatesOfCell:
         return None
 
     def moved(self, index: int) -> None:
-        """Read the capacity of a host again, because it was chosen or released."""
+        """Sort a possible alternate in again, because a build was placed on this host or released from it."""
         now = self._order.moved[index]
         named = self._named.get(index)
         if named:
@@ -273,7 +273,7 @@ class AlternatesOfCell:
                 return entry
 
     def _name(self, entry: Entry, way: Candidate) -> None:
-        """Count a host as fuller because it was named as an alternate, so that it is not named too often."""
+        """Lower a host's score, because it was named as an alternate: too many builds must not name it."""
         outside, worth, chosen, its_tie, index = entry
         self._named[index] = named = self._named.get(index, 0) + 1
         free = way.free

@@ -61,7 +61,7 @@ def ties(seed: str, mixed_roots: Uints) -> Uints:
 
 
 def drawn(seed: str, build: str, among: int) -> int:
-    """Return which of `among` equally good hosts a build gets, derived from the seed and the build."""
+    """Return a number below `among`, derived from seed and build: which of the best hosts the build gets."""
     return mixed(f"{seed} {build}") % among if among > 1 else 0
 
 
@@ -87,7 +87,7 @@ def _weights(hashes: Hashes, name: str) -> Hashes:
 
 
 def best_value(worths: Floats, count: int) -> float:
-    """Return the score of the last of the `count` best hosts."""
+    """Return the lowest score among the `count` hosts with the highest scores."""
     return float(np.partition(worths, worths.size - count)[worths.size - count])
 
 
@@ -183,7 +183,7 @@ class HostOrder:
                 return entry
 
     def pop_left(self, several: int) -> list[Entry]:
-        """Return hosts that earlier choices evaluated but did not use, if enough are still the best."""
+        """Return `several` hosts that `leave` put back, or none if a changed host is at least as good."""
         left, heap = self._left, self._heap
         if not left or (heap and heap[0] <= left[-several:][0]):
             return []
@@ -192,7 +192,7 @@ class HostOrder:
         return best
 
     def leave(self, entries: Sequence[Entry]) -> None:
-        """Put unused hosts back; their filter results stay valid until `evaluate_again` is called."""
+        """Put back hosts that no instance took; the filters judge them again after `evaluate_again` only."""
         self._left += entries
         self._left.sort(reverse=True)
 
@@ -210,7 +210,7 @@ class HostOrder:
         heappush(self._heap, entry)
 
     def of_cell(self, cell: str, beyond: int) -> list[Entry]:
-        """Return a cell's hosts as the first evaluation sorted them; more than `beyond` hosts if possible."""
+        """Return a cell's hosts sorted by their first scores: more than `beyond` hosts if it has them."""
         number = self._hosts.number(cell)
         while len(self._of_cell.get(number, ())) <= beyond and self._turn_page():
             pass
@@ -237,7 +237,7 @@ class HostOrder:
 
 
 def tiers_of(positions: Ints, ours: Bools | None, unknown: Bools | None) -> Ints | None:
-    """Return each host's tier (this scheduler's, other, or unknown hosts), or None if all are equal."""
+    """Return each host's tier: hosts of this scheduler's share come first, hosts of unknown health last."""
     tiers: Ints | None = None
     if ours is not None:
         tiers = np.where(ours[positions], OUR_HOSTS, THEIR_HOSTS)

@@ -35,7 +35,7 @@ CLOSED = frozenset({"disabled", "down", "tenant", NO_AGENT})  # codes of hosts t
 
 @dataclass(frozen=True, slots=True)
 class Shortage:
-    """The reason why no host fits, shared by all equal requests of one evaluation."""
+    """The reason why no host fits: the hosts that each filter rejected, and the hosts that came closest."""
 
     considered: int = 0
     removals: tuple[Removal, ...] = ()  # placement's constraints, then ours
@@ -102,7 +102,7 @@ def _removed(removal: Removal) -> str:
 
 
 class Verdicts:
-    """Collects the hosts rejected by placement's search, by array filters, and by filters on single hosts."""
+    """Counts the hosts that one evaluation rejected: by the search's constraints, then by each filter."""
 
     def __init__(self, found: FoundHosts, notes: tuple[str, ...]) -> None:
         affinity_rule = found.keeps_together
@@ -258,7 +258,7 @@ class Verdicts:
 
 
 def _named_reserved(alternative: Alternative, removal: Removal) -> Removal:
-    """Change the reason of excluded hosts to "reserved", if hosts are reserved for other requests."""
+    """Return the count of excluded hosts with the reason "reserved" if other requests reserved such hosts."""
     if not alternative.reserved or removal.code != "forbidden_host":
         return removal
     prefix = f"{EXCLUDED} or " if alternative.request.ignore_hosts else ""
@@ -266,7 +266,7 @@ def _named_reserved(alternative: Alternative, removal: Removal) -> Removal:
 
 
 def _lacking_reserved(alternative: Alternative, miss: NearMiss, roots: Sequence[str]) -> NearMiss:
-    """Add the reason of the reservation to the record of a rejected host, if the host is reserved."""
+    """Explain in a rejected host's record for which request it is reserved; unreserved hosts: no change."""
     root = next((root for root in roots if root in alternative.reserved), "")
     if not root:
         return miss

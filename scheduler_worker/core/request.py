@@ -103,7 +103,7 @@ def destination(
 
 
 class _FlavorRead(NamedTuple):
-    """The search, preferences and warnings for one flavor, shared by equal requests."""
+    """One flavor and image, parsed: the search of candidates, preferred traits and amounts, and warnings."""
 
     question: FindCandidates
     preferred: dict[str, float]  # traits
@@ -263,7 +263,7 @@ class Prefilters:
     closed: tuple[str, ...] = ()  # disabled cells
 
     def narrow(self, alternative: Alternative) -> Alternative:
-        """Add the operators' constraints to a flavor alternative; they may exclude all hosts."""
+        """Add the operators' constraints to one flavor of a request; possibly no host is left."""
         question, notes = alternative.question, alternative.notes
         if self.of_tenant is not None:
             tenant_aggregates = self.of_tenant.get(alternative.request.project)
@@ -292,7 +292,7 @@ class Prefilters:
 def prefilters(
     aggregates: Iterable[Aggregate], options: RequestOptions, cells: Iterable[RegisteredCell] = ()
 ) -> Prefilters:
-    """Return the constraints on every request that follow from aggregates, cells and settings."""
+    """Return the constraints that apply to every request: from aggregates' metadata, cells and settings."""
     tenants: dict[str, list[str]] = {}
     demanding = []
     for aggregate in sorted(aggregates, key=lambda item: item.id):

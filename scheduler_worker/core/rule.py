@@ -39,7 +39,7 @@ def as_anybodys(request: BuildRequested) -> BuildRequested:
 
 @dataclass(frozen=True, slots=True)
 class Together:
-    """The instances of a request that must share one host, before that host is chosen."""
+    """The number and total amounts of an affinity group's new instances, which need a host that fits all."""
 
     several: int
     asked: Mapping[str, int]  # amounts that all instances take from the host's provider tree
@@ -238,7 +238,7 @@ class OneHost(msgspec.Struct, frozen=True, gc=False):
         return float(self.host.state is not None and image in self.host.state.images)
 
     def known(self, value: Number) -> Number:
-        """Return whether the value is known."""
+        """Return whether a reported value is known, for each host; a value not reported is UNKNOWN."""
         return not isnan(value)
 
     def each(self, value: Callable[[HostFacts], float]) -> Number:

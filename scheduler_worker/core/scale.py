@@ -40,7 +40,7 @@ class Scale:
 
 
 def _scales_of(found: FoundHosts) -> tuple[Scale, ...]:
-    """Return the weighers with different values for different hosts, and their lowest and highest values."""
+    """Return each weigher that gives hosts different values, with its lowest and its highest value."""
     scales = []
     view = found.view
     for weigher in found.policy.weighers if found.positions.size else ():
@@ -64,7 +64,7 @@ def _scales_of(found: FoundHosts) -> tuple[Scale, ...]:
 
 
 def _worths(scales: Sequence[Scale], found: FoundHosts) -> Floats:
-    """Return the score of each host, divided by `near` and rounded if the setting `near` is set."""
+    """Return the score of each host. With the setting `near`, nearly equal scores are rounded to equal."""
     count, near = found.positions.size, found.policy.near
     score, counts = np.zeros(count), np.empty(count)
     for scale in scales:
@@ -114,7 +114,7 @@ def _finite(values: Floats, unknown: float) -> Floats:
 
 
 class Weights:
-    """Computes the scores of all hosts of an evaluation. Hosts with equal values share one result."""
+    """Computes the scores of all hosts of an evaluation; caches the score for each set of values."""
 
     def __init__(self, found: FoundHosts) -> None:
         self.found = found
@@ -129,7 +129,7 @@ class Weights:
         self._scores_of: dict[Values, dict[str, float]] = {}
 
     def at_first(self, index: int) -> Values:
-        """Return the weighers' values of a host from the beginning of the evaluation."""
+        """Return each weigher's value for a host before any host of this evaluation was chosen."""
         return tuple([scale.values.item(index) for scale in self._scales])
 
     def read(self, facts: HostFacts) -> Values:
@@ -149,7 +149,7 @@ class Weights:
         return known
 
     def one_more(self, index: int) -> float:
-        """Return by how much one more instance lowers a score, computed for one host and used for all."""
+        """Return how much a host's score drops per added instance, which counts as equal for all hosts."""
         if self._one_more is None:
             now = self.found.facts(index)
             then = with_more(now, self.found.alternative.asked, 1)
@@ -161,7 +161,7 @@ class Weights:
         return [view.override(scale.weigher.key, scale.weigher.multiplier) for scale in self._scales]
 
     def overrides(self, index: int) -> dict[str, float]:
-        """Return the weighers' multipliers that the host's aggregates override."""
+        """Return the multipliers that the host's aggregates set instead of the settings' multipliers."""
         if not self._overriding:
             return {}
         found = zip(self.recorded, self._overridden(self.found.facts(index)), strict=True)
@@ -186,7 +186,7 @@ class Replayed:
 
 
 def replay(build: str, record: Record) -> Replayed:
-    """Choose the host of a build again from the recorded values of each host."""
+    """Choose a build's host again from its decision record, to verify or explain the recorded choice."""
 
     def place(host: RecordedHost) -> tuple[int, float, int, int]:  # as in HostOrder
         score = _score(record.scales, host.values, _multipliers(record.scales, host), record.near)
@@ -211,7 +211,7 @@ class ChoiceRecorder:
         self._passed_over: list[Entry] = []  # the best rejected hosts
 
     def pass_over(self, entry: Entry) -> None:
-        """Remember a host that was rejected although its score was better, for the record."""
+        """Record a rejected host that scored higher than the chosen host: the decision record lists it."""
         if entry[2] == 0 and len(self._passed_over) < RECORDED_REFUSED:
             self._passed_over.append(entry)
 

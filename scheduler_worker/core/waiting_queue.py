@@ -38,7 +38,7 @@ class Prospect:
 
 @dataclass(frozen=True, slots=True)
 class HostReservation:
-    """The reservation of a host for a waiting request."""
+    """A host reserved for the first waiting request of an equivalence class."""
 
     key: QueueKey
     kind: str
@@ -46,7 +46,7 @@ class HostReservation:
 
 @dataclass(frozen=True, slots=True)
 class CapacityNeeded:
-    """The amount of a class that a host must have free before a request may fit; empty if unknown."""
+    """An amount of one resource that a host must have free before a request can fit; empty if unknown."""
 
     resource_class: str = ""
     amount: int = 0
@@ -54,7 +54,7 @@ class CapacityNeeded:
 
 @dataclass(frozen=True, slots=True)
 class HostsFound:
-    """The hosts that a search found for one equivalence class of waiting requests."""
+    """The hosts that fit waiting requests of one equivalence class, and hosts that only a filter rejects."""
 
     fits: Mapping[Root, int]  # host → maximum number of instances that fit
     refused: Roots = ()  # hosts with capacity that a filter rejects
@@ -87,7 +87,7 @@ class ClassQueue:
 
     @property
     def further(self) -> bool:
-        """Return whether to search more hosts: the last search stopped early and its hosts are used up."""
+        """Return whether to search again: the last search stopped early, and no found host is left."""
         return self.more and not self.open and not self.trying
 
     @property
@@ -107,7 +107,7 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class NextRequest:
-    """The queues' decision to place a waiting request now, on any host that is not excluded."""
+    """A waiting request that the queues want to be placed now, and the hosts that it may not use."""
 
     request: Id
     excluded: frozenset[Root]
@@ -115,13 +115,13 @@ class NextRequest:
 
 
 class HostData(Protocol):
-    """The data about hosts that the waiting queues need, as an interface."""
+    """The interface by which the waiting queues ask for hosts' free amounts and for the hosts that fit."""
 
     def free(self, root: Root) -> Mapping[str, int]:
         """Return the free amounts of a host's provider tree, or an empty mapping if no such host exists."""
 
     def watches(self, kind: str) -> Sequence[CapacityNeeded]:
-        """Return one or more amounts; a host can fit the class only if it has at least one of them free."""
+        """Return an amount for each flavor: a host can fit the class only if one of them is free."""
 
     def search(self, kind: str, among: Roots | None, excluding: Roots, enough: int) -> HostsFound:
         """Return which of the hosts `among` fit (None: all hosts); stop when `enough` instances fit."""
@@ -131,7 +131,7 @@ class HostData(Protocol):
 
 
 class ChangedHosts:
-    """Collects the hosts that changed since the last evaluation of the queues, and earlier recent changes."""
+    """Collects changed hosts for the next evaluation of the queues, and remembers the latest changes."""
 
     def __init__(self) -> None:
         self.mark = 0  # number of changes
@@ -149,13 +149,13 @@ class ChangedHosts:
             self._forgotten, _ = self._recent.popleft()
 
     def since(self, mark: int) -> list[Root] | None:
-        """Return the hosts that changed after `mark` (a number of changes), or None if it is too old."""
+        """Return the hosts changed since the change counter was `mark`; None if older changes are lost."""
         if mark < self._forgotten:
             return None
         return [root for _, root in takewhile(lambda change: change[0] > mark, reversed(self._recent))]
 
     def forget_all(self) -> None:
-        """Record that all hosts may have changed."""
+        """Record that all hosts may have changed; single changes are no longer known."""
         self.mark += 1
         self._recent.clear()
         self._forgotten = self.mark
@@ -165,7 +165,7 @@ class ChangedHosts:
         return bool(self.capacity or self.reports or self.released)
 
     def take(self) -> tuple[dict[Root, None], dict[Root, None], dict[Root, None]]:
-        """Return and clear the hosts with changed capacity, changed reports or released reservations."""
+        """Return and clear the hosts to evaluate: with more capacity, a changed report, or released."""
         changed = self.capacity, self.reports, self.released
         self.capacity, self.reports, self.released = {}, {}, {}
         return changed

@@ -49,11 +49,11 @@ class WaitingQueues:
 
     @property
     def mark(self) -> int:
-        """Return a number for the present state of hosts, to be stored before an evaluation begins."""
+        """Return the count of host changes: a later `enter` finds the changes made during an evaluation."""
         return self._changes.mark
 
     def enter(self, key: QueueKey, kind: str, needs: int, mark: int | None = None) -> None:
-        """Add a request that found no host; `mark` was taken before its evaluation (None: not evaluated)."""
+        """Queue a request that found no host. Hosts changed after `mark` are evaluated; None: all hosts."""
         *_, request = key
         if request in self._waiting:
             return
@@ -109,7 +109,7 @@ class WaitingQueues:
         return request in self._trials
 
     def changed(self, roots: Roots) -> None:
-        """Mark hosts after their free capacity, traits, inventories or aggregates changed."""
+        """Let the queues evaluate hosts whose free capacity, traits, inventories or aggregates changed."""
         self._note(roots, self._changes.capacity)
 
     def reported(self, roots: Roots) -> None:
@@ -124,22 +124,22 @@ class WaitingQueues:
             changes.update(dict.fromkeys(roots))
 
     def on_agent_returned(self) -> None:
-        """Mark the hosts that filters rejected, because an agent sends heartbeats again."""
+        """Evaluate again the hosts that filters rejected, because an agent sends heartbeats again."""
         for queue in self._queues.values():
             queue.untested.update(dict.fromkeys(queue.refused))
 
     def release(self, roots: Roots) -> None:
-        """Mark hosts after their reservations were released."""
+        """Let the queues evaluate hosts where capacity reserved for a choice has been released."""
         if self._queues:
             self._recheck(roots)
 
     def on_related_hosts_changed(self, kind: str) -> None:
-        """Mark all hosts for a class, because hosts of its related instances changed."""
+        """Let a class evaluate all hosts again, because instances that its requests name have moved."""
         if kind in self._queues:
             self._queues[kind].all_hosts = True
 
     def everything(self) -> None:
-        """Mark all hosts for all waiting requests, because any host may have changed."""
+        """Let all queues evaluate all hosts again, because any host may have changed."""
         self._changes.forget_all()
         for queue in self._queues.values():
             queue.all_hosts = True
@@ -152,7 +152,7 @@ class WaitingQueues:
 
     @property
     def has_work(self) -> bool:
-        """Return whether a host must be evaluated or a request can be placed."""
+        """Return whether any changed host must be evaluated, or any waiting request can be placed."""
         changed = self._changes.any or self._shuffled
         return bool(self._queues) and (changed or any(queue.ready for queue in self._queues.values()))
 
@@ -187,7 +187,7 @@ class WaitingQueues:
         return found
 
     def requeue(self, request: Id, retry_at: float | None = None) -> None:
-        """Put a request without a host back into its queue; `retry_at` is the time of its next try."""
+        """Put a request that was tried without success back into its queue; it is retried at `retry_at`."""
         if request not in self._waiting:
             return
         queue, key = self._waiting[request]
@@ -236,7 +236,7 @@ class WaitingQueues:
                 queue.swept = queue.retry_at is None and not queue.open.keys() <= busy
 
     def _recheck(self, roots: Roots) -> None:
-        """Mark hosts that a request no longer occupies or reserves, so that they are evaluated again."""
+        """Let all queues evaluate hosts again, because a request no longer occupies or reserves them."""
         self._changes.remember(roots)
         self._changes.released.update(dict.fromkeys(roots))
 
@@ -299,7 +299,7 @@ class WaitingQueues:
         self._shuffled = True
 
     def _tried(self, request: Id, *, placed: bool) -> None:
-        """Record the result of placing a request; if no other is being placed, mark its hosts as changed."""
+        """Record if a request was placed; after the last one of a trial, its hosts are evaluated again."""
         trial = self._trials.pop(request, None)
         if trial is None:
             return

@@ -173,7 +173,7 @@ async def waiting(tx: Transaction, question: FindWaiting) -> list[WaitingRequest
 
 
 async def kinds(tx: Transaction, project: str, limit: int) -> list[WaitingKind]:
-    """Return how many requests wait in each equivalence class, the largest class first."""
+    """Return the equivalence classes of a project's waiting requests with their sizes, the largest first."""
     rows = await _KINDS(tx, project=project, most=limit)
     return [
         WaitingKind(row["kind"], row["flavor"], int(row["requests"]), int(row["instances"])) for row in rows

@@ -153,12 +153,12 @@ async def add(tx: Transaction, owner: str, parked: Iterable[ParkedRequest]) -> s
 
 
 async def one_of_each(tx: Transaction, moves: Mapping[Id, Id]) -> dict[Id, Id]:
-    """Return for each build its one waiting move: the given move, or a move that was stored earlier."""
+    """Return the only move that may wait for each build: the first that was stored, or the given move."""
     return {row["build"]: row["move"] for row in await _ONE_OF_EACH(tx, sorted(moves.items()))}
 
 
 async def evaluated(tx: Transaction, parked: Iterable[ParkedRequest]) -> None:
-    """Store which capacity waiting requests lack by the last evaluation, and the cells of waiting moves."""
+    """Update stored waiting requests: which capacity they lacked at the last evaluation, cells of moves."""
     values = []
     for request in sorted(parked, key=_by_request):
         row = _row(request)
@@ -189,7 +189,7 @@ async def owned(tx: Transaction, owner: str) -> set[Id]:
 
 
 async def adopt(tx: Transaction, owner: str, before: str, limit: int) -> tuple[list[ParkedRequest], bool]:
-    """Take over waiting requests of the scheduler `before`; return them, and whether it owns more."""
+    """Take over waiting requests of the scheduler `before`; return some, and whether more are left."""
     rows = await _ADOPT(tx, owner=owner, before=before, most=limit)
     return [request for row in rows if (request := _parked(row)) is not None], len(rows) == limit
 

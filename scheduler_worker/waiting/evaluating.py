@@ -159,7 +159,7 @@ class WaitingBuilds:
 
 
 def given_up(order: Order, entry: ParkedRequest, last: events.Park) -> Order:
-    """Return the order for an expired waiting request, with the reason from its last evaluation."""
+    """Return the order that ends an expired waiting request; its reason names the missing capacity."""
     lacks = last.why if last.shorts else entry.lacks
     decision = decision_of(last) if last.shorts else entry.decision
     decision = structs.replace(decision, code="waited")
@@ -259,7 +259,7 @@ class WaitingMoves:
         return [self._result(course) for course in courses]
 
     async def recheck(self, waiting: Sequence[ParkedRequest]) -> Sequence[tuple[ParkedRequest, Evaluated]]:
-        """Look up the instances of some waiting moves again; repeated calls go through all moves."""
+        """Read the builds of some waiting moves from their cells again; later calls take the next moves."""
         new = [entry for entry in waiting if entry.request not in self._looked_at]
         if len(new) <= LOOKED_AT:
             self._looked_at.difference_update(entry.request for entry in waiting)

@@ -44,7 +44,7 @@ class Sight:
         return kind
 
     def wakes(self, kind: str) -> str:
-        """Describe as text the free capacity that wakes the requests of a class."""
+        """Describe for operators which free capacity on one host would wake the requests of a class."""
         questions = [alternative.question for alternative in self.alternatives(self._kinds[kind])]
         zone, cell = (questions[0].zone, questions[0].cell) if questions else ("", "")
         place = (f" in zone {zone}" if zone else "") + (f" of cell {cell}" if cell else "")
@@ -63,7 +63,7 @@ class Sight:
         return self.source.free(root)
 
     def watches(self, kind: str) -> Sequence[CapacityNeeded]:
-        """Return for each flavor of a class the amount that the fewest hosts have free."""
+        """Return, for each flavor of a class, the requested amount that the fewest hosts have free."""
         shared = set[str]().union(*self.source.sharing.values())
         watches = []
         for alternative in self.alternatives(self._kinds[kind]):
@@ -163,6 +163,6 @@ def without_roots(order: Order, roots: Roots, why: Callable[[str], str]) -> Orde
 
 
 def needs_of(request: BuildRequested) -> int:
-    """Return how many instances of a request must be placed together or not at all."""
+    """Return how many instances of a request must get hosts together: `at_least`, or all if it is not set."""
     several = len(dict.fromkeys(request.instances))
     return min(request.at_least, several) if request.at_least else several

@@ -187,7 +187,7 @@ Deletes = Sequence[BuildDeleteRequested]
 
 
 class _Fenced(msgspec.Struct):
-    """Placement's answers after it was asked to retire the builds to cancel, by the state of each build."""
+    """Placement's answers about builds to cancel: retired now, with a host, shelved or ended before."""
 
     ended: list[Id] = msgspec.field(default_factory=list)  # builds that are retired now
     held: dict[Id, Held] = msgspec.field(default_factory=dict)
@@ -265,7 +265,7 @@ class Cancelling:
         return end
 
     async def _pass_on(self, asked: BuildCancelRequested, fenced: _Fenced, waited: bool, why: str) -> Deletes:
-        """Forward a cancellation to the builds' cells, even if no conductor has a record of them yet."""
+        """Order cells to delete cancelled builds, even if no conductor has a record of them yet."""
         providers = await self._ending.look_up(list(fenced.held.values()))
         places = {build: place_of(held, providers) for build, held in fenced.held.items()}
         cells = {build: place.cell for build, place in places.items() if place is not None} | fenced.shelved
@@ -298,7 +298,7 @@ class Cancelling:
         return fenced
 
     async def _remove_request(self, found: FoundParked, removed: set[Id]) -> None:
-        """Delete a waiting request or some builds of it; its owner reads the change from the database."""
+        """Delete a waiting request or some of its builds from the database, where its owner notices this."""
         store, entry, left = self._store, found.parked, None
         ours = found.owner in (store.name, "")
         async with store.database.write() as tx:

@@ -39,7 +39,7 @@ LONGEST_PAUSE = 10.0  # between two evaluations of a request that fails repeated
 
 @dataclass(frozen=True, slots=True)
 class Woken:
-    """The task of an evaluator: a waiting request, and the hosts that it may not use."""
+    """A waiting request to evaluate now, and the hosts that it may not use."""
 
     parked: ParkedRequest
     excluding: frozenset[str]
@@ -114,7 +114,7 @@ class WaitingQueue:
                 await self._sleep()
 
     def recheck(self) -> None:
-        """Look up again the related instances of waiting requests and the instances of waiting moves."""
+        """Look up again the instances that waiting requests name, and the builds of waiting moves."""
         self.store.related.stirred = True
         for entry in self.store.requests.values():
             if entry.start is not None:

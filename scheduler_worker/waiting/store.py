@@ -58,7 +58,7 @@ class WaitingStore:
         self.add = retrying(self._clock)(self._add_once)
 
     def enter(self, entry: ParkedRequest, mark: int | None = None) -> None:
-        """Hold a request and queue it; `mark` was taken before its evaluation (None: not evaluated)."""
+        """Queue a request in memory. Hosts changed since `mark` are evaluated for it; None: all hosts."""
         self.queues.enter(entry.key, entry.kind, needs_of(entry.message), mark)
         self.requests[entry.request] = entry
         if names_other_instances(entry.message):
@@ -82,7 +82,7 @@ class WaitingStore:
             self._moved()
 
     def due(self) -> list[ParkedRequest]:
-        """Return the expired requests that are not being placed now."""
+        """Return the waiting requests whose time limit has passed, except requests being placed now."""
         now = self._clock.now()
         expired = [entry for entry in self.requests.values() if entry.until <= now]
         return [entry for entry in expired if not self.queues.is_tried(entry.request)]
@@ -131,7 +131,7 @@ class WaitingStore:
         return bool(len(self.queues)) and self.queues.ahead(self.kind(order), order.request.priority, now)
 
     def behind(self, order: Order, now: float, seen: int, context: StoredContext) -> ParkedRequest:
-        """Make a waiting request without a search: the first waiting request of its class fits no host."""
+        """Queue a request without a search: requests of its equivalence class wait, so no host fits it."""
         known = self.requests.get(self.queues.first(self.kind(order)) or "")
         why = "equal requests came before it"
         if known is None:
@@ -248,7 +248,7 @@ class WaitingStore:
 
 
 class HostChanges:
-    """Marks changed hosts in the waiting queues; calls `recheck` for hosts with related instances."""
+    """Marks changed hosts in the waiting queues; `recheck` is called if related instances run there."""
 
     def __init__(self, scheduler: Scheduler, store: WaitingStore, recheck: Callable[[], None]) -> None:
         self.scheduler = scheduler

@@ -39,7 +39,7 @@ class MetalNode(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def seen(self) -> list[SeenAttempt]:
-        """Return the attempts recorded on the node, the newest last; ignore records that are invalid."""
+        """Return the ended attempts recorded on the node, the newest last; none if the record is invalid."""
         try:
             return msgspec.convert(self.extra.get(SEEN, []), list[SeenAttempt])
         except msgspec.ValidationError:
@@ -50,7 +50,7 @@ class MetalNode(msgspec.Struct, frozen=True, kw_only=True):
         return next(found, SeenAttempt(build=build, attempt=0))
 
     def attempt_of(self, build: str) -> int | None:
-        """Return the attempt of this build that has the node: 0 if unknown, None if another has the node."""
+        """Return the attempt of this build that reserved the node: 0 if unknown, None if none did."""
         if self.instance_uuid != build:
             return None
         attempt = self.instance_info.get(ATTEMPT)
@@ -106,7 +106,7 @@ def release_node() -> list[Json]:
 
 
 def close(node: MetalNode, order: BuildOrdered | DestroyOrdered, cause: str) -> list[Json]:
-    """Return the patch that records on a node that a build's attempt has ended there."""
+    """Return the JSON patch that records in the node's `extra` that a build's attempt ended on this node."""
     other_attempts = [attempt for attempt in node.seen if attempt.build != order.build]
     this = SeenAttempt(build=order.build, attempt=order.attempt, cause=cause[:LONGEST_CAUSE])
     return [

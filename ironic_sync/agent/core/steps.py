@@ -31,7 +31,7 @@ UNDONE = "what was begun on the node has been undone"
 
 
 class Action(Enum):
-    """A step that needs no further data; three values are verbs of Ironic's API."""
+    """A step on an Ironic node: to reserve, deploy, tear down, abort or release it."""
 
     CLAIM = "claim"  # reserve the node for a build
     DEPLOY = "active"  # start the deployment on the reserved node
@@ -42,7 +42,7 @@ class Action(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Close:
-    """The step that records on the node that an attempt has ended, before it is undone."""
+    """The step that records on the node that an attempt has ended; only then the attempt is undone."""
 
     cause: str
 
@@ -124,7 +124,7 @@ def _describe(node: MetalNode) -> str:
 
 
 def _not_torn_down(node: MetalNode, order: Order) -> bool:
-    """Return whether Ironic failed to tear down a node that is no longer reserved."""
+    """Return whether a node's teardown failed: it is unreserved but in state `error` or `deleting`."""
     last_here = bool(node.seen) and node.seen[-1].build == order.build and node.instance_uuid is None
     return last_here and node.provision_state in ("error", "deleting")
 

@@ -106,7 +106,7 @@ def aggregate_instance_extra_specs() -> Rule:
 
 
 def demands(extra_specs: Mapping[str, str], scope: str) -> Iterator[tuple[str, str, bool]]:
-    """Yield key, requirement and whether it had the scope, for extra specs with this scope or with none."""
+    """Yield key, value and whether the key had this scope, for extra specs with this scope or without any."""
     for key, demand in extra_specs.items():
         if key.startswith(scope):
             yield key.removeprefix(scope), demand, True
