@@ -115,7 +115,7 @@ class NovaInspection:
         return found
 
     async def read_again(self, uuids: Sequence[str]) -> dict[str, InstanceFacts]:
-        """Return those of the instances that exist now."""
+        """Read these instances from Nova's databases again, and return those that still exist."""
         found = dict[str, InstanceFacts]()
 
         async def read_instances(connection: AsyncConnection) -> None:

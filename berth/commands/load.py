@@ -261,7 +261,7 @@ async def _berth_to_load(
 
 
 def refuse_strangers(settings: Settings) -> None:
-    """Raise OperationRefused if the settings name another machine: load tests use only loopback."""
+    """Raise OperationRefused if a broker or database in the settings is not on this machine (loopback)."""
     places = [("amqp_url", settings.bus.amqp_url), ("database_url", settings.database.url)]
     for cell in settings.every_cell:
         places += [("cell_amqp_urls", cell.broker), ("cell_ferry_urls", cell.ferry)]

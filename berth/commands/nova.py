@@ -1,4 +1,4 @@
-"""`berth nova`: a running Nova."""
+"""`berth nova`: commands for a cloud with a running Nova."""
 
 from berth.commands.nova_check import checks
 from berth.commands.options import Commands

@@ -168,7 +168,7 @@ def _cli(as_json: bool, state_dir: str | None = None) -> Cli:
 
 
 def _keyword(name: str, type_: Any, default: Any, about: Any = None) -> inspect.Parameter:
-    """Return an option as a keyword parameter, described by `about`, by its default or by its type."""
+    """Return a keyword parameter for an option; `about` is typer's description, by default the field's."""
     about = about or getattr(default, "metadata", {}).get(_ABOUT)
     plain = _plain(default)
     if plain == ():

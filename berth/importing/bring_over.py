@@ -113,7 +113,7 @@ class Import:
         await each(in_the_way, rename, "names freed", self.progress)
 
     async def _load(self, providers: list[ImportedProvider], *, last: bool = False) -> list[ImportedProvider]:
-        """Write providers to berth and return the refused providers; with `last`, record the reasons."""
+        """Write providers to the target; return refused ones. With `last`, record the reasons of refusal."""
         refused: list[ImportedProvider] = []
         done = 0
         for portion in portions(providers):
@@ -168,7 +168,7 @@ class Import:
     async def _claims(
         self, consumers: list[ImportedConsumer], *, last: bool = False
     ) -> list[ImportedConsumer]:
-        """Claim allocations and return the refused consumers; with `last`, record the reasons."""
+        """Claim allocations for the consumers; return refused ones. With `last`, record the reasons."""
         refused: list[ImportedConsumer] = []
 
         async def claim(consumer: ImportedConsumer) -> None:

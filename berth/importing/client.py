@@ -41,7 +41,7 @@ class _Away(Exception):
 
 
 class PlacementClient:
-    """A client of the Placement API, in the newest version of both sides; it retries while unreachable."""
+    """Calls a Placement API at the newest common microversion; retries while the server is unreachable."""
 
     def __init__(
         self, url: str, token: str, cacert: str = "", *, transport: httpx.AsyncBaseTransport | None = None

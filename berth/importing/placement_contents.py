@@ -95,8 +95,8 @@ def differences(theirs: PlacementContents, ours: PlacementContents) -> list[Cont
 def unimportable(theirs: PlacementContents, ours: PlacementContents, prune: bool) -> dict[str, str]:
     """Return the providers and consumers that cannot be imported, each with the reason.
 
-    Without `prune`, a provider that only berth has keeps its name. An imported tree that has the same name in
-    it is refused as a whole, as are consumers with allocations on the refused providers.
+    Without `prune`, providers that only `ours` has keep their names. An imported tree that needs such a name
+    is refused as a whole, as are consumers with allocations from refused providers that `ours` lacks.
     """
     if prune:
         return {}

@@ -98,7 +98,7 @@ class HostStandings:
 
     @classmethod
     async def ask(cls, bus: Bus, roots: Sequence[str] = (), described: Sequence[str] = ()) -> "HostStandings":
-        """Query a scheduler for the health of `roots`, and the capabilities of hosts in `described`."""
+        """Query a scheduler for the health of hosts `roots`, and hypervisor and agent of `described`."""
         ask = bus.asker(topics.HOST_HEALTH, timeout=HEALTH_SECONDS)
         capabilities: list[HostCapabilities] = []
         try:

@@ -38,7 +38,7 @@ class BridgeFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TakeoverFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that the findings are derived from."""
+    """The observed state of Nova, Placement and berth from which the findings are derived."""
 
     step: Step | None = None  # None: all steps
     is_done: bool = False  # the step has been taken
@@ -50,7 +50,7 @@ class TakeoverFacts(msgspec.Struct, frozen=True, kw_only=True):
     queue: TopicQueue | None = None  # None: the setting nova_amqp_url is empty
 
     def is_before(self, *steps: Step) -> bool:
-        """Return whether the findings of these steps are wanted."""
+        """Return whether the operator checks one of these steps of the take-over, or all steps."""
         return self.step is None or self.step in steps
 
 
@@ -61,7 +61,7 @@ def exit_code(findings: Iterable[TakeoverFinding]) -> int:
 
 
 def named(names: Sequence[str]) -> str:
-    """Return the first names, and the number of the others."""
+    """Return the first names as text, followed by the number of further names."""
     shown = ", ".join(names[:SHOWN])
     return f"{shown} and {len(names) - SHOWN:,} more" if len(names) > SHOWN else shown
 
