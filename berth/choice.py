@@ -92,7 +92,7 @@ _READ_UNSCOPED = {
 
 
 def request_options(settings: Settings) -> RequestOptions:
-    """Return how schedulers decode build requests, such as PCI aliases; the settings were checked before."""
+    """Return the settings for decoding build requests, such as PCI aliases; they were checked before."""
     requests, rules = settings.requests, settings.scheduler.filters
     return RequestOptions(
         pci_aliases=pci_aliases(requests.pci_aliases),

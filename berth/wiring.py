@@ -150,7 +150,7 @@ async def serve(
 
 
 def _asks_as(role: worker_roles.Role, settings: Settings) -> str:
-    """Return the prefix of reply queues that a cell worker's user may create; "" for central workers."""
+    """Return the prefix that a cell worker's RabbitMQ permissions require of its reply queues; "" if none."""
     if role.worker == "conductor":
         return asks_as(str(role))
     if role.worker not in ("compute", "metal"):

@@ -84,7 +84,7 @@ class EventStream:
 
     @contextmanager
     def endable(self, working: asyncio.Timeout) -> Iterator[None]:
-        """Run a block that a call of `end` can interrupt while the block waits."""
+        """Run a block that `end`, which closes the stream, can interrupt while the block waits."""
         self.working = working
         try:
             yield

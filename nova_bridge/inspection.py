@@ -80,7 +80,7 @@ _WRITES = {
 
 
 class NovaInspection:
-    """Reads a Nova once. A database that cannot be read is a fact, not an error."""
+    """Reads Nova's databases once. An unreadable database is recorded in the facts and raises no error."""
 
     def __init__(
         self, api_url: str, cell_urls: Mapping[str, str], clock: Clock, *, down_seconds: float = 60.0

@@ -289,7 +289,7 @@ def print_what_if(cli: Cli, moves: Sequence[MoveRequested], answers: Sequence[Wh
 
 
 def print_not_moved(stay: Sequence[tuple[str, WhatIfAnswered]], cli: Cli) -> None:
-    """Print the instances that cannot move, by reason, each with the decision about one of them."""
+    """Print the instances that cannot move, grouped by reason, each group with one instance's decision."""
     alike: dict[tuple[str, object], list[tuple[str, WhatIfAnswered]]] = {}
     for build, answer in stay:
         alike.setdefault((printable(why_not(answer)), answer.decision.removals), []).append((build, answer))

@@ -55,7 +55,7 @@ Room = Annotated[
 
 
 def cells_named(given: str | None) -> tuple[str, ...] | None:
-    """Return the names of the cells in --cells (names or a number), or None without the option."""
+    """Return the cell names in --cells (names, or a number of cells c1, c2, ...); None without the option."""
     if given is None:
         return None
     if given.isdigit():

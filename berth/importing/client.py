@@ -41,7 +41,7 @@ class _Away(Exception):
 
 
 class PlacementClient:
-    """Calls a Placement API at the newest common microversion; retries while the server is unreachable."""
+    """Calls a Placement API at the newest microversion that both sides know; retries while unreachable."""
 
     def __init__(
         self, url: str, token: str, cacert: str = "", *, transport: httpx.AsyncBaseTransport | None = None

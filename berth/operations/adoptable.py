@@ -181,7 +181,7 @@ def judge(
 
 
 def flavor_of(held: Allocations, server: OldServer) -> Flavor:
-    """Return a flavor for exactly these allocations; several providers of one class become groups."""
+    """Return a flavor with exactly these allocations; a class of several providers becomes several groups."""
     where: dict[str, dict[str, int]] = defaultdict(dict)
     for provider, resources in sorted(held.items()):
         for name, amount in resources.items():

@@ -200,7 +200,7 @@ def _unchanged(place: PlaceByCell, before: BuildsByCell, after: BuildsByCell) ->
 
 
 def _moving(places: Mapping[str, PlaceByCell], holders: Iterable[StoredHolder]) -> set[str]:
-    """Return builds with a holder consumer for the recorded attempt: a move not yet recorded by the cell."""
+    """Return builds with a holder consumer for their present attempt: a move that cells may not know yet."""
     return {
         holder.build
         for holder in holders
@@ -240,7 +240,7 @@ def _unheld(
 def _judge_ownerless(
     found: Audit, held: Mapping[str, TreesOfConsumer], settings: Settings, unread: set[str], old: float
 ) -> None:
-    """Add a note or a violation for each consumer without a build, except those in `found.leaks`."""
+    """Add a note or violation for each consumer without a build, except holder consumers in `found.leaks`."""
     leaking = {leak.consumer for leak in found.leaks}
     for consumer, holding in held.items():
         if consumer in leaking:

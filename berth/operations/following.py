@@ -143,7 +143,8 @@ class FollowedMoves:
         await self._ask_again({*moves} - {stands.move for stands in found})
 
     async def _ask_again(self, unknown: Collection[str]) -> None:
-        """Repeat requests of moves that are neither recorded nor waiting, in case a refusal was lost."""
+        """Repeat the request of each move that no cell has recorded and no scheduler lists as waiting: the
+        message with its refusal may be lost."""
         now = self.bus.clock.monotonic()
         waiting = await self._that_wait(unknown)
         for move in sorted(unknown):

@@ -116,7 +116,8 @@ class Mending:
         return known
 
     async def _holders(self, found: Sequence[Misheld]) -> dict[str, dict[str, Provider]]:
-        """Return, by build, the hosts with its allocations that its cell has not recorded; without pools."""
+        """Return, by build, the hosts from which it has allocations although its cell has recorded another
+        host. Pools of shared resources are left out."""
         elsewhere = [misheld for misheld in found if misheld.wrong == "elsewhere"]
         ids = (id_ for misheld in elsewhere for id_ in misheld.held)
         providers = await providers_by_id(self._bus, ids, self._seconds)

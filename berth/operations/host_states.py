@@ -98,7 +98,7 @@ class HostStandings:
 
     @classmethod
     async def ask(cls, bus: Bus, roots: Sequence[str] = (), described: Sequence[str] = ()) -> "HostStandings":
-        """Query a scheduler for the health of hosts `roots`, and hypervisor and agent of `described`."""
+        """Query a scheduler for the health of hosts `roots`, and the hypervisors of hosts `described`."""
         ask = bus.asker(topics.HOST_HEALTH, timeout=HEALTH_SECONDS)
         capabilities: list[HostCapabilities] = []
         try:
