@@ -119,7 +119,7 @@ class Emptying:
         return bool(open_)
 
     async def _work(self, moves: FollowedMoves, movable: list[Instance]) -> None:
-        """Take instances from the list and move them one after the other; such tasks run in parallel."""
+        """Move instances from the list `movable`, one after the other; several such tasks share the list."""
         while movable:
             one = movable.pop(0)
             if one.root in self._opened:

@@ -18,7 +18,7 @@ SHOWN = 5  # names in one finding
 
 
 class TakeoverFinding(msgspec.Struct, frozen=True):
-    """A fact that matters for a step: what it is, what it means, and the command that repairs it."""
+    """A finding about a step of the take-over: the fact, its consequence, and the command that repairs it."""
 
     level: Level
     about: str
@@ -28,7 +28,7 @@ class TakeoverFinding(msgspec.Struct, frozen=True):
 
 
 class BridgeFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """The settings of berth that matter for Nova."""
+    """The settings of berth that `berth nova check` judges."""
 
     has_database: bool = True
     has_amqp: bool = True
