@@ -151,7 +151,7 @@ BrokerUsers = Management | Rabbitmqctl
 
 
 async def broker_users(amqp_url: str, management: str, rabbitmqctl: str) -> BrokerUsers:
-    """Return the named tool for RabbitMQ's users; by default the management API, or else rabbitmqctl."""
+    """Return the named tool; without a name the management API if it answers, or else a local rabbitmqctl."""
     if rabbitmqctl:
         return Rabbitmqctl(rabbitmqctl, amqp_url)
     if management:

@@ -79,7 +79,7 @@ def vhost_of(amqp_url: str) -> str:
 
 
 def password_of(url: str, user: str) -> str:
-    """Return the password in a URL, or an empty text if the URL names another user."""
+    """Return the password in a URL, or an empty text if the user in the URL is not `user`."""
     parts = urlsplit(url)
     return unquote(parts.password or "") if unquote(parts.username or "") == user else ""
 

@@ -276,7 +276,7 @@ def is_loopback(host: str) -> bool:
 
 
 def _check_names(settings: Settings, refuse: Refuse) -> None:
-    """Check filters, weighers and the simulator unless they are the defaults: the parsers load slowly."""
+    """Check filters, weighers, requests and simulator; skip default values, as their parsers load slowly."""
     parsed = attrgetter("build_time", "move_time", "drivers", "machines", "provider_config")
     if parsed(settings.compute) != parsed(SimulatorSettings()):
         _check_simulation(settings.compute, refuse)

@@ -1,4 +1,4 @@
-"""Converts settings to the scheduler's configuration: filters, weighers, and options for reading requests."""
+"""Converts settings to the scheduler's configuration: filters, weighers, and options for build requests."""
 
 import importlib
 import re
@@ -52,7 +52,7 @@ def chosen(settings: Settings, refuse: Refuse) -> ChoicePolicy:
 
 
 def rule_options(settings: Settings) -> dict[str, dict[str, Any]]:
-    """Return the options of filters and weighers; `pci` weighs the devices of `pci_aliases` by default."""
+    """Return options of filters and weighers; by default the weigher `pci` counts devices of PCI aliases."""
     options_of = {name: dict(options) for name, options in settings.scheduler.rules.items()}
     aliases = [
         aliases_text.split()[0]
@@ -92,7 +92,7 @@ _READ_UNSCOPED = {
 
 
 def request_options(settings: Settings) -> RequestOptions:
-    """Return the options with which a scheduler reads requests, from settings that were checked before."""
+    """Return the settings for decoding build requests, such as PCI aliases; they were checked before."""
     requests, rules = settings.requests, settings.scheduler.filters
     return RequestOptions(
         pci_aliases=pci_aliases(requests.pci_aliases),

@@ -39,7 +39,7 @@ def read(
     file: Path | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> Effective:
-    """Read settings from the environment, a file, `sets` and `flags`; the last source with a value wins."""
+    """Read settings from environment, file, --set (`sets`) and options (`flags`); later sources override."""
     environment = os.environ if environment is None else environment
     if environment.get(EFFECTIVE_ENV):
         return _inherited(environment[EFFECTIVE_ENV])
@@ -182,7 +182,7 @@ def _converted(name: str, value: Any, origin: str) -> Any:
 
 
 def _tables(text: str, bad: BadSetting) -> Any:
-    """Parse tables in the form `io_ops.max_io_ops_per_host=4, ...`, or in JSON if a value is a list."""
+    """Parse options of filters and weighers: `io_ops.max_io_ops_per_host=4, ...`, or a JSON object."""
     if text.lstrip().startswith("{"):
         try:
             return msgspec.json.decode(text)

@@ -1,4 +1,4 @@
-"""The operations on the control room's pages, which do the same as the commands."""
+"""Executes the control room's operations with the functions that the commands also use."""
 
 import asyncio
 import logging
@@ -94,7 +94,7 @@ def operations_refused() -> Iterator[None]:
 
 
 async def what_if_request(bus: Bus, form: WhatIfRequest) -> tuple[BuildRequested, tuple[str, ...]]:
-    """Convert a form to a what-if request; return the request, and the fields that have no effect."""
+    """Convert a form to a what-if request; return also notes about fields that schedulers ignore."""
     with operations_refused():
         options = BootOptions(**vars(form))
         request = boot_request(options)

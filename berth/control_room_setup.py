@@ -1,6 +1,6 @@
 """Assembles the control room from the settings: its queries, queues, access rules and address.
 
-The HTTP server and pages are imported when the control room starts: its table of messages does not need them.
+HTTP server and pages are imported when the control room starts, not when only its topics are listed.
 """
 
 import asyncio
@@ -72,7 +72,7 @@ def _queues(
 
 
 def operators_page(settings: Settings, bus: Bus, queues_of: QueuesOf, agent_queues: AgentQueues) -> Worker:
-    """Return the control room as a worker; its other arguments return the queues of all workers."""
+    """Return the control room as a worker; `queues_of` and `agent_queues` list queues that a page shows."""
     events = Events(bus.clock)
 
     async def serve() -> None:
@@ -128,7 +128,7 @@ async def opened_pages(
 def operations(
     bus: Bus, settings: Settings, drains: Drains, queues_of: QueuesOf, agent_queues: AgentQueues
 ) -> Operations:
-    """Return the functions by which the pages do the same as the commands."""
+    """Return the functions that the pages call for operations on hosts, moves, drains, nodes and queues."""
     from berth.control_room_metal import metal
     from berth.control_room_operations import ControlRoomActions, what_if_request
     from berth.operations.boot_options import recorded_request

@@ -121,7 +121,7 @@ def _cells(nodes: IronicNodeSettings) -> dict[str, Any]:
 
 
 def followed(settings: Settings, clock: Clock) -> FollowedIronic:
-    """Return what the ironic worker needs: the selection of nodes, notifications, and a client of the API."""
+    """Return the ironic worker's configuration: selected nodes, notifications, and a client of Ironic."""
     ironic = settings.ironic
     return FollowedIronic(
         selection=selection(settings),

@@ -79,7 +79,7 @@ def inspection(settings: Settings, clock: Clock) -> NovaInspection:
 
 
 def scheduler_address(settings: Settings) -> RpcAddress:
-    """Return where Nova calls its scheduler."""
+    """Return the RabbitMQ URL, exchange and topic at which Nova calls its scheduler by RPC."""
     return _address(settings, settings.nova.amqp_url)
 
 

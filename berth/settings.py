@@ -81,7 +81,7 @@ class CellAccountLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
 
 
 class SchedulerSettings(SettingsGroup, frozen=True, kw_only=True):
-    """The choice of hosts (docs/scheduler.md)."""
+    """The choice of hosts by schedulers: filters, weighers and their options (docs/scheduler.md)."""
 
     # names of the filters in their order; a custom filter is module:function; empty: the default filters
     filters: tuple[str, ...] = field(default=(), name="scheduler_filters")
@@ -96,7 +96,7 @@ class SchedulerSettings(SettingsGroup, frozen=True, kw_only=True):
 
 
 class RequestSettings(SettingsGroup, frozen=True, kw_only=True):
-    """The reading of build requests by schedulers (docs/requests.md)."""
+    """The interpretation of build requests: PCI aliases, traits, tenants (docs/requests.md)."""
 
     # PCI aliases of flavors by name: resource class, traits, and numa=legacy, preferred, required or socket
     pci_aliases: dict[str, str] = {}
@@ -358,7 +358,8 @@ class Settings(SettingsGroup, frozen=True, kw_only=True):
 
     @property
     def metal_cell(self) -> str:
-        """Return the cell of Ironic's nodes that the mapping does not name; empty: none."""
+        """Return the cell of Ironic nodes that the mapping does not assign: its entry "*", or "" without that
+        entry. Without a mapping, all nodes are in the first cell."""
         nodes = self.ironic.nodes
         return nodes.cells.get("*", "") if nodes.cells else self.cell_names[0]
 

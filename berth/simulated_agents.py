@@ -54,7 +54,7 @@ def agents(settings: Settings) -> list[SimAgent]:
 
 
 def at_work(role: Role, settings: Settings, bus: Bus, disks: ExitStack | None) -> list[Worker]:
-    """Return a cell's simulated agents, or the named one, as workers; `disks` later closes their files."""
+    """Return a cell's simulated agents, or the named one, as workers; the `disks` stack closes files."""
     compute = settings.compute
     options = SimOptions(
         faults=_faults(compute),
@@ -85,7 +85,7 @@ def at_work(role: Role, settings: Settings, bus: Bus, disks: ExitStack | None) -
 
 
 def guest_file(settings: Settings, agent: str) -> Path:
-    """Return the path of the file in which a simulated agent stores its guests; it differs for each cloud."""
+    """Return the path of a simulated agent's file of guests; its name differs by broker and database."""
     cloud = f"{settings.bus.amqp_url} {settings.bus.exchange} {settings.database.url}"
     mark = "" if settings.embedded else f"-{blake2b(cloud.encode(), digest_size=4).hexdigest()}"
     return Path(settings.database.state_dir) / f"{agent}{mark}.guests"

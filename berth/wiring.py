@@ -50,7 +50,7 @@ def transport(settings: Settings, name: str, cell: str = "") -> Transport:
 
 
 def way_of(together: Sequence[worker_roles.Role], settings: Settings) -> Transport:
-    """Return the broker connection for a process that runs `together`, roles on the same broker."""
+    """Return a broker connection for a process that runs the roles `together`, which use the same broker."""
     first = together[0]
     return transport(settings, worker_roles.name_of(together), "" if first.worker == "ferry" else first.cell)
 
@@ -151,7 +151,7 @@ async def serve(
 
 
 def _asks_as(role: worker_roles.Role, settings: Settings) -> str:
-    """Return the prefix that a cell process's permissions allow for its reply queues; "" outside of cells."""
+    """Return the prefix that a cell worker's RabbitMQ permissions require of its reply queues; "" if none."""
     if role.worker == "conductor":
         return asks_as(str(role))
     if role.worker not in ("compute", "metal"):
@@ -216,7 +216,7 @@ def all_workers_without_a_bus(cell: str = "c1") -> list[Worker]:
 
 
 def _tables(settings: Settings) -> dict[worker_roles.Role, list[Worker]]:
-    """Return the workers by role, to read which topics they use; a ferry has none, it forwards messages."""
+    """Return workers by role, only to read their topics; ferries are left out, as they have no handlers."""
     from bus.sql.database import Database
 
     bus, nowhere = Bus(alone()), Database("sqlite+aiosqlite://")

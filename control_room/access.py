@@ -48,7 +48,7 @@ class Project(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, kw_only=True)
 class SingleSignOn:
-    """Sign-in at an identity provider, which Keystone asks. Keystone's page posts the token to ours."""
+    """Single sign-on by an identity provider through Keystone, whose page posts a token to this server."""
 
     origin: str  # of Keystone's page
     address: Callable[[str], str]  # of Keystone's page, by the address of ours that accepts the token
@@ -84,7 +84,7 @@ class EventStream:
 
     @contextmanager
     def endable(self, working: asyncio.Timeout) -> Iterator[None]:
-        """Make `end` interrupt the block while it waits."""
+        """Run a block that `end`, which closes the stream, can interrupt while the block waits."""
         self.working = working
         try:
             yield
@@ -133,7 +133,7 @@ class Sessions:
         return WebSession(secrets.token_urlsafe(24))
 
     def sign_in(self, visitor: Visitor, credential: Credential, now: float) -> WebSession:
-        """Create a session with a new id and return it; an id known before the sign-in stays useless."""
+        """Create a session with a new id, so that an id planted before the sign-in gives no access."""
         session = WebSession(self.new().id, visitor)
         of_user = [id_ for id_, known in self._signed_in.items() if known.session.visitor == visitor]
         for id_ in (*of_user[: max(0, len(of_user) + 1 - OF_A_USER)], *list(self._signed_in)[: 1 - IN_ALL]):

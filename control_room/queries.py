@@ -35,7 +35,7 @@ NO_ANSWER = (Unavailable, Unroutable, AnswerRefused, Undecodable)  # what a quer
 
 
 class Queries:
-    """The queries that pages send, each with a time limit; failures raise an error of NO_ANSWER."""
+    """The queries that pages send, each with a time limit; a failed query raises an error in `NO_ANSWER`."""
 
     def __init__(self, bus: Bus) -> None:
         self.cells = bus.asker(topics.CELLS, SECONDS)

@@ -1,4 +1,4 @@
-"""Shares data between all readers of pages; data are read again when they are old or have changed."""
+"""Caches data that several open pages show; data are read again when they are old or have changed."""
 
 import asyncio
 import logging
@@ -134,7 +134,8 @@ class _Read(Generic[V]):
 
 
 class SharedData(Generic[K, V]):
-    """Stores values by key. All readers of a key share one read, which is cancelled soon after all have left.
+    """A cache of values by key. Concurrent readers of a key share one read, which is cancelled soon after all
+    have left.
 
     A reader causes a new read if the value has expired, or `changes` has counted a change since the last
     read. A value expires after `seconds`, or after `times` the duration of its read if that is longer. Reads
@@ -163,7 +164,8 @@ class SharedData(Generic[K, V]):
         self.interval = UpdateInterval()
 
     async def get(self, key: K, max_age: float = float("inf")) -> V:
-        """Return the value for a page that is being loaded; the newest changes may be missing."""
+        """Return a key's cached value if it is fresh, or if its read began less than `spacing` seconds ago.
+        Otherwise read the value again, or join the read in progress."""
         known = self._known.get(key)
         if known is not None:
             age = self._clock.monotonic() - known.began
@@ -172,7 +174,7 @@ class SharedData(Generic[K, V]):
         return await self._joined(key)
 
     async def latest(self, key: K) -> V:
-        """Return the value for an open page with all changes; expensive reads follow at longer intervals."""
+        """Return a key's value, read again if it changed or expired; slow reads are at longer intervals."""
         if (known := self._known.get(key)) is not None and self._is_fresh(known):
             return known.value
         async with self._turn:
@@ -184,12 +186,12 @@ class SharedData(Generic[K, V]):
             return await self._joined(key)
 
     def known(self, key: K) -> V | None:
-        """Return the value that was read last, without reading it again, or None."""
+        """Return the cached value of a key, even an expired one, or None if nothing is cached."""
         known = self._known.get(key)
         return known.value if known is not None else None
 
     def refresh(self, key: K) -> asyncio.Task[V | Exception | None] | None:
-        """Read an expired value again in the background; return the task, or None if no read is needed."""
+        """Begin to read a value unless it is current or being read; return the background task, or None."""
         known = self._known.get(key)
         if key in self._reads or (known is not None and self._is_fresh(known)):
             return None
@@ -231,7 +233,7 @@ class SharedData(Generic[K, V]):
         return read
 
     async def _run(self, key: K, read: _Read[V]) -> V | Exception:
-        """Read and store a value. Return an error instead of raising it: it concerns only the readers."""
+        """Read and cache a value; return an error instead of raising it: only the readers handle it."""
         began = self._clock.monotonic()
         try:
             with self.interval.querying():

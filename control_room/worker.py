@@ -36,7 +36,7 @@ class NodeChanges(Changes):
         self.of_all = Changes()  # messages without the names of nodes
 
     def add(self, nodes: Collection[str]) -> None:
-        """Record messages about these bare-metal nodes; without names, any node may have changed."""
+        """Record that these bare-metal nodes have changed; an empty argument: any node may have changed."""
         if self.is_watched:
             self.nodes.update(dict.fromkeys(nodes))
             if not nodes:

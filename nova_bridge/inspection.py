@@ -80,7 +80,7 @@ _WRITES = {
 
 
 class NovaInspection:
-    """Reads a Nova once. A database that cannot be read is a fact, not an error."""
+    """Reads Nova's databases once. An unreadable database is recorded in the facts and raises no error."""
 
     def __init__(
         self, api_url: str, cell_urls: Mapping[str, str], clock: Clock, *, down_seconds: float = 60.0
@@ -115,7 +115,7 @@ class NovaInspection:
         return found
 
     async def read_again(self, uuids: Sequence[str]) -> dict[str, InstanceFacts]:
-        """Return those of the instances that exist now."""
+        """Read these instances from Nova's databases again, and return those that still exist."""
         found = dict[str, InstanceFacts]()
 
         async def read_instances(connection: AsyncConnection) -> None:

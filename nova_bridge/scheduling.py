@@ -162,7 +162,8 @@ class NovaScheduling:
             self._groups.add(group.group)
 
     async def _placed(self, question: HostsAsked) -> HostsAnswered:
-        """Query the scheduler; repeat temporary refusals, and others while the call may wait for capacity."""
+        """Query the scheduler; repeat the query after temporary refusals and missing answers. If no host
+        fits, repeat the query only while the permitted waiting time lasts."""
         began, pause = self._clock.monotonic(), 0.25
         while True:
             waited = self._clock.monotonic() - began

@@ -121,7 +121,7 @@ async def boot_command(
 
 
 def print_notes(request: BuildRequested) -> None:
-    """Print which parts of the request have no effect."""
+    """Print which parts of the request berth ignores, because they have no meaning for it."""
     from berth.operations.request_sense import sense_of  # loads the scheduler's parser, which takes long
 
     for text in sense_of(checked(request)):
@@ -147,7 +147,7 @@ async def boot(cli: Cli, request: BuildRequested, wait: bool, timeout: float, na
 
 
 class _BootPrinter:
-    """Prints the progress of a build request: each note once, and its state of waiting when that changes."""
+    """Prints a build request's progress: each note about an ignored part, each new cause of waiting."""
 
     def __init__(self, bus: Bus, requested: int, notes: tuple[str, ...], cli: Cli) -> None:
         self._bus = bus

@@ -109,7 +109,7 @@ async def queues_of(admin: BrokerUsers, pattern: str) -> list[str]:
 
 
 async def _drop_queues(settings: Settings, name: str, admin: BrokerUsers) -> list[str]:
-    """Delete the queues that the cell reads; then those that it fills, once no worker reads them."""
+    """Delete the queues that the cell reads, then those that only it fills, if they have no consumer."""
     from bus.rabbit.inspection import delete_queues
 
     ferried = ferry_permissions(settings, name, at_cell_broker=False)

@@ -158,7 +158,8 @@ async def delete_file(file: Path) -> None:
 async def broker_password(
     user: str, known: CellFile | None, admin: BrokerUsers, file: Path, rotate: bool
 ) -> str:
-    """Return a RabbitMQ user's password: the one in its file, or a new one if it has none or on `rotate`."""
+    """Return the user's password in the cell's settings file; a new one if `rotate` is set or the user is
+    new. Raise OperationRefused, without `rotate`, if the user exists and the file has no password."""
     password = password_of(known.broker, user) if known else ""
     if not rotate and not password and user in await admin.users():
         raise OperationRefused(_unknown_password(file, f"RabbitMQ user {user}"))

@@ -134,7 +134,7 @@ def database_of(settings: Settings) -> str:
 
 
 def login_of(settings: Settings, cell: str) -> str:
-    """Return the name of a conductor's PostgreSQL login, which is also its database's, or "" for SQLite."""
+    """Return the common name of a conductor's PostgreSQL login and database, or "" for SQLite."""
     ours = database_of(settings)
     return f"{ours}_{cell}" if ours else ""
 
@@ -191,7 +191,7 @@ def ferry_permissions(settings: Settings, cell: str, *, at_cell_broker: bool) ->
 def definitions_of(
     settings: Settings, cell: str, user: str, known: BrokerUser, *, vhost: str = "", bounded: bool = True
 ) -> dict[str, Any]:
-    """Return a user in RabbitMQ's format of definitions; `bounded` limits the queues that its cell fills."""
+    """Return a user as RabbitMQ definitions; `bounded` adds policies that limit the queues its cell fills."""
     where = vhost or vhost_of(settings.bus.amqp_url)
     cells = (cell,) if bounded else ()
     return definitions({user: known}, cells, settings.bus.exchange, where, settings.cell_limits.queue_bytes)

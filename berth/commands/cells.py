@@ -153,7 +153,7 @@ async def mark(cli: Cli, name: str, enabled: bool, note: str | None) -> int:
 
 
 async def _wait(bus: Bus, name: str, left: int, timeout: float | None) -> int:
-    """Wait until a cell has no allocations or the time is over; return how many consumers still have some."""
+    """Wait until a cell has no allocations, or for the timeout; return the number of remaining consumers."""
     until = None if timeout is None else monotonic() + timeout
     most = left
     with progress_bar() as bar:

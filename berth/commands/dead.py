@@ -124,7 +124,7 @@ def _check(ids: Sequence[str]) -> None:
 
 
 async def _chosen(transport: Transport, ids: Sequence[str], console: Console) -> Collection[str] | None:
-    """Return the dead letters with an id that begins with a given text; None without a text: all."""
+    """Return the ids of all dead letters that begin with one of the given texts; None for the text `all`."""
     if list(ids) == ["all"]:
         return None
     chosen: set[str] = set()

@@ -123,7 +123,7 @@ async def _hosts(bus: Bus, settings: Settings, options: DrainOptions) -> list[Pr
 
 
 class EmptyingPrinter(MovePrinter, EmptyingListener):
-    """Prints the progress of a drain: every move, or in a terminal a progress bar and the failed moves."""
+    """Prints the progress of a drain: each move; in a terminal only failed moves and a progress bar."""
 
     def __init__(self, cli: Cli) -> None:
         super().__init__(cli)

@@ -84,7 +84,7 @@ class Listed:
 
     @property
     def says(self) -> str:
-        """Return the description of the group, or the first paragraph of the command's docstring."""
+        """Return the help text: a group's description, or the first paragraph of a command's docstring."""
         if self.name in _GROUPS:
             return _GROUPS[self.name]
         text = (Path(__file__).parent / f"{self.file}.py").read_text(encoding="utf-8")

@@ -184,7 +184,7 @@ def _print_outcome(result: LoadOutcome, metal: str, found: Audit, console: Conso
 
 
 async def _metal_summary(bus: Bus, settings: Settings) -> str:
-    """Free two bare-metal nodes and boot on one of them; return the result as a line of text."""
+    """Publish two bare-metal nodes as free, and boot on one of them; return the result as a line of text."""
     cell = settings.cell_names[0]
     nodes = [node_event(settings, name, cell) for name in ("demo-node-1", "demo-node-2")]
     request = boot_request(BootOptions(vcpus=0, memory_mb=0, disk_gb=0, flavor="metal"))
@@ -261,7 +261,7 @@ async def _berth_to_load(
 
 
 def refuse_strangers(settings: Settings) -> None:
-    """Raise OperationRefused if the settings name another machine: load tests use only loopback."""
+    """Raise OperationRefused if a broker or database in the settings is not on this machine (loopback)."""
     places = [("amqp_url", settings.bus.amqp_url), ("database_url", settings.database.url)]
     for cell in settings.every_cell:
         places += [("cell_amqp_urls", cell.broker), ("cell_ferry_urls", cell.ferry)]

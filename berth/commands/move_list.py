@@ -197,7 +197,7 @@ async def _wait_ended(bus: Bus, waits: WaitingRequest, printer: MovePrinter) -> 
 async def _steer(
     bus: Bus, stands: MoveStands, to: Steering, options: SteeringOptions, printer: MovePrinter
 ) -> bool:
-    """Send a control message for a move; return whether it succeeded or, without --wait, was not refused."""
+    """Confirm, revert, abort or force a move. Return False if it is refused or, with --wait, if it fails."""
     try:
         async with steering(bus, stands, to, printer) as (outcome, answer):
             if answer.done() and (refusal := answer.result()).refused:

@@ -23,7 +23,7 @@ _BLOCKS = " ▏▎▍▌▋▊▉█"
 
 
 def funnel(decision: Decision, width: int, chosen: str = "") -> Iterator[Text]:
-    """Yield lines that print a decision: considered, rejected, best hosts. `chosen`: root of the choice."""
+    """Yield lines that print a scheduler's decision; `chosen`: root provider of the host to highlight."""
     if decision.considered:
         yield from _narrowing(decision, width)
     if decision.record is not None:
@@ -188,7 +188,7 @@ class MovePrinter(MoveListener):
             self.cli.line(f"{progress.build} {text}", "dim")
 
     def waits(self, waiting: WaitingRequest) -> None:
-        """Print that a move waits for capacity, once, and again when it lacks something different."""
+        """Print that a move waits for capacity, and print it again when the lacking resources change."""
         lacks = wait_sentence(waiting)
         if self._waits.get(waiting.request) != lacks:
             self._waits[waiting.request] = lacks
@@ -289,7 +289,7 @@ def print_what_if(cli: Cli, moves: Sequence[MoveRequested], answers: Sequence[Wh
 
 
 def print_not_moved(stay: Sequence[tuple[str, WhatIfAnswered]], cli: Cli) -> None:
-    """Print the instances that cannot move, by reason, and the decision about the first of each reason."""
+    """Print the instances that cannot move, grouped by reason, each group with one instance's decision."""
     alike: dict[tuple[str, object], list[tuple[str, WhatIfAnswered]]] = {}
     for build, answer in stay:
         alike.setdefault((printable(why_not(answer)), answer.decision.removals), []).append((build, answer))

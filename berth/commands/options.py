@@ -55,7 +55,7 @@ Room = Annotated[
 
 
 def cells_named(given: str | None) -> tuple[str, ...] | None:
-    """Return the names of the cells in --cells (names or a number), or None without the option."""
+    """Return the cell names in --cells (names, or a number of cells c1, c2, ...); None without the option."""
     if given is None:
         return None
     if given.isdigit():
@@ -168,7 +168,7 @@ def _cli(as_json: bool, state_dir: str | None = None) -> Cli:
 
 
 def _keyword(name: str, type_: Any, default: Any, about: Any = None) -> inspect.Parameter:
-    """Return an option as a keyword parameter, described by `about`, by its default or by its type."""
+    """Return a keyword parameter for an option; `about` is typer's description, by default the field's."""
     about = about or getattr(default, "metadata", {}).get(_ABOUT)
     plain = _plain(default)
     if plain == ():

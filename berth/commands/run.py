@@ -204,7 +204,7 @@ async def ready(bus: Bus, settings: Settings) -> int:
 
 
 async def scheduling(bus: Bus, settings: Settings, share: float = 1.0) -> int:
-    """Wait for a scheduler and for `share` of the simulated hosts; return the number of known hosts."""
+    """Wait until a scheduler answers and placement has this share of the hosts; return their number."""
     hosts = await hosts_known(bus, settings, share)
     what_if = bus.asker(topics.WHAT_IF, timeout=2.0)
     question = WhatIf(request=boot_request(BootOptions(vcpus=1, memory_mb=0, disk_gb=0)), best=1)
@@ -213,7 +213,7 @@ async def scheduling(bus: Bus, settings: Settings, share: float = 1.0) -> int:
 
 
 async def hosts_known(bus: Bus, settings: Settings, share: float = 1.0) -> int:
-    """Wait until placement has `share` of the simulated hosts; return the number of hosts in placement."""
+    """Wait until placement has this share (0 to 1) of the simulated hosts; return its number of hosts."""
     find = bus.asker(topics.FIND_CANDIDATES, timeout=2.0)
     question = FindCandidates(groups=(ResourceGroup(resources={"VCPU": 1}),), limit=1)
     found = await _answered(
@@ -231,7 +231,7 @@ async def _answered(
     enough: Callable[[R], bool] = lambda _: True,
     more: float = 0.0,
 ) -> R:
-    """Repeat a query until `enough` accepts the answer, and return it; raise an error after a time."""
+    """Repeat a query until `enough` accepts the answer, and return it; raise Unavailable after a timeout."""
     patience = _READY_SECONDS + more
     deadline = monotonic() + patience
     while monotonic() < deadline:

@@ -30,7 +30,7 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 class BrokerSeen(msgspec.Struct, frozen=True):
-    """The observed state of a RabbitMQ, as one of its users sees it."""
+    """The state of a RabbitMQ broker, as observed with the permissions of one user."""
 
     place: str
     version: str = ""

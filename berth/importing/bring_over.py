@@ -113,7 +113,8 @@ class Import:
         await each(in_the_way, rename, "names freed", self.progress)
 
     async def _load(self, providers: list[ImportedProvider], *, last: bool = False) -> list[ImportedProvider]:
-        """Write providers to berth and return the refused providers; with `last`, record the reasons."""
+        """Write providers to the target, and return those that it refused. On the last try (`last`), also
+        record the reasons in the outcome."""
         refused: list[ImportedProvider] = []
         done = 0
         for portion in portions(providers):
@@ -168,7 +169,8 @@ class Import:
     async def _claims(
         self, consumers: list[ImportedConsumer], *, last: bool = False
     ) -> list[ImportedConsumer]:
-        """Claim allocations and return the refused consumers; with `last`, record the reasons."""
+        """Claim allocations, and return the consumers with refused claims. On the last try (`last`), also
+        record the reasons in the outcome."""
         refused: list[ImportedConsumer] = []
 
         async def claim(consumer: ImportedConsumer) -> None:

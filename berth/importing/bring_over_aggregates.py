@@ -96,7 +96,7 @@ HOSTS_AT_ONCE = 500  # hosts added in one edit
 
 @dataclass(frozen=True)
 class Brought:
-    """The result of importing one aggregate: what was done, notes, and failures."""
+    """The result of importing one aggregate of Nova: changes made, notes for the operator, and failures."""
 
     name: str
     uuid: str

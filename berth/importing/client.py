@@ -41,7 +41,7 @@ class _Away(Exception):
 
 
 class PlacementClient:
-    """A client of the Placement API, in the newest version of both sides; it retries while unreachable."""
+    """Calls a Placement API at the newest microversion that both sides know; retries while unreachable."""
 
     def __init__(
         self, url: str, token: str, cacert: str = "", *, transport: httpx.AsyncBaseTransport | None = None
@@ -160,7 +160,7 @@ class PlacementClient:
         return None if found is None else (found, int(entry["generation"]))
 
     async def _provider(self, entry: Any) -> ImportedProvider | None:
-        """Return a listed provider, or None if it was deleted in the meantime."""
+        """Read the contents of a listed provider; return None if it was deleted after it was listed."""
         parts = {}
         for part in ("inventories", "traits", "aggregates"):
             if (found := await self._find(f"/resource_providers/{entry['uuid']}/{part}")) is None:

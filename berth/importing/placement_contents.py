@@ -37,7 +37,7 @@ class PlacementContents:
     traits: set[str] = field(default_factory=set)  # custom traits
 
     def untyped(self) -> "PlacementContents":
-        """Return these contents for a Placement that has no consumer types."""
+        """Return a copy without consumer types, for a Placement that does not support them."""
         consumers = {id_: replace(consumer, type=None) for id_, consumer in self.consumers.items()}
         return replace(self, consumers=consumers)
 
@@ -95,8 +95,8 @@ def differences(theirs: PlacementContents, ours: PlacementContents) -> list[Cont
 def unimportable(theirs: PlacementContents, ours: PlacementContents, prune: bool) -> dict[str, str]:
     """Return the providers and consumers that cannot be imported, each with the reason.
 
-    Without `prune`, a provider that only berth has keeps its name. An imported tree that has the same name in
-    it is refused as a whole, as are consumers with allocations on the refused providers.
+    Without `prune`, providers that only `ours` has keep their names. An imported tree that needs such a name
+    is refused as a whole, as are consumers with allocations from refused providers that `ours` lacks.
     """
     if prune:
         return {}

@@ -98,7 +98,7 @@ class StepwiseWriter:
         return Written(provider, "refused", str(refusal))
 
     async def _make_equal(self, wanted: ImportedProvider) -> Done:
-        """Make a provider of the target equal; raise Rejected if another client changed it meanwhile."""
+        """Make the target's provider equal to `wanted`; raise Rejected if another client has changed it."""
         at = f"/resource_providers/{wanted.id}"
         did: Done = "same"
         found = await self._target.provider(wanted.id)
@@ -160,7 +160,7 @@ def _load(provider: ImportedProvider) -> Mapping[str, Any]:
 
 
 def _unreported(label: str, done: int, total: int) -> None:
-    """Ignore the progress inside a portion: the import reports portions."""
+    """Ignore the number of written providers: the import itself reports progress, after each portion."""
 
 
 def portions(providers: list[ImportedProvider]) -> Iterator[list[ImportedProvider]]:

@@ -181,7 +181,7 @@ def judge(
 
 
 def flavor_of(held: Allocations, server: OldServer) -> Flavor:
-    """Return a flavor for exactly these allocations; several providers of one class become groups."""
+    """Return a flavor with exactly these allocations; a class of several providers becomes several groups."""
     where: dict[str, dict[str, int]] = defaultdict(dict)
     for provider, resources in sorted(held.items()):
         for name, amount in resources.items():
@@ -216,7 +216,8 @@ def _no_instance(consumer: Consumer, *, named: bool) -> str:
 
 
 def _home(consumer: Consumer, providers: Mapping[str, Provider]) -> Provider | str:
-    """Return a provider of the one host from which a consumer has allocations, or why there is none."""
+    """Return a provider in the tree of the only host from which a consumer has allocations. Return a sentence
+    with the reason if there is not exactly one such host, or no cell and agent for it."""
     trees: dict[str, Provider] = {}
     pools = set()
     for id_ in consumer.allocations:

@@ -73,7 +73,7 @@ async def adopt_instances(
 
 
 async def _consumers(bus: Bus, ids: Iterable[str], *, on_providers: bool = False) -> dict[str, Consumer]:
-    """Return the consumers with these ids or, with `on_providers`, with allocations on these providers."""
+    """Return consumers by their ids or, with `on_providers`, by the ids of providers of their allocations."""
     ask = bus.asker(topics.ALLOCATIONS, timeout=_SECONDS)
     found: dict[str, Consumer] = {}
     for some in portions(ids, PAGE):

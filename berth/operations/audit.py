@@ -59,7 +59,7 @@ class Audit:
 async def audit(
     settings: Settings, *, settled: bool = False, placement_only: bool = False, clock: Clock | None = None
 ) -> Audit:
-    """Compare placement's database with the cells'. `settled`: no build is in progress, so all must match."""
+    """Compare placement's database with those of the cells. `settled`: unfinished builds are violations."""
     from placement_worker.store import audit as stored  # databases take long to load
 
     clock = clock or Clock()
@@ -200,7 +200,7 @@ def _unchanged(place: PlaceByCell, before: BuildsByCell, after: BuildsByCell) ->
 
 
 def _moving(places: Mapping[str, PlaceByCell], holders: Iterable[StoredHolder]) -> set[str]:
-    """Return the builds with a holder consumer of a new move, of which their cell may have no record."""
+    """Return builds with a holder consumer for their present attempt: a move that cells may not know yet."""
     return {
         holder.build
         for holder in holders
@@ -212,7 +212,7 @@ def _moving(places: Mapping[str, PlaceByCell], holders: Iterable[StoredHolder]) 
 async def _held_by_cells(
     settings: Settings, cells: Sequence[str], builds: Collection[str]
 ) -> dict[str, HeldByCell]:
-    """Return, from the cells' records, which resources the builds with holder consumers should hold."""
+    """Return, by build, the resources that its holder consumers should hold according to its cell."""
     from cell_conductor import held_by_cell
 
     found: dict[str, HeldByCell] = {}
@@ -240,7 +240,7 @@ def _unheld(
 def _judge_ownerless(
     found: Audit, held: Mapping[str, TreesOfConsumer], settings: Settings, unread: set[str], old: float
 ) -> None:
-    """Add a note or a violation for each consumer without a build, except leaks that are added already."""
+    """Add a note or violation for each consumer without a build, except holder consumers in `found.leaks`."""
     leaking = {leak.consumer for leak in found.leaks}
     for consumer, holding in held.items():
         if consumer in leaking:
@@ -275,7 +275,7 @@ def _not_ours(held: TreesOfConsumer, settings: Settings, unread: set[str]) -> st
 
 
 def _wrong_ends(after: BuildsByCell, held: Collection[str], settled: bool) -> Iterator[str]:
-    """Yield a sentence for each ended build with allocations and, if `settled`, for each unfinished build."""
+    """Yield a violation for each ended build with allocations; with `settled`, also for unfinished builds."""
     for id_, known in after.builds.items():
         if id_ in held and known.status in ("error", "deleted", "shelved"):
             yield f"{id_}: ended as {known.status} in cell {known.cell}, and holds resources"

@@ -78,7 +78,7 @@ def names_of(options: BootOptions) -> ByName:
 
 
 def boot_request(options: BootOptions) -> BuildRequested:
-    """Return the build request for the options, still without group and aggregates; or raise BadSetting."""
+    """Convert options to a build request without group and aggregates; raise BadSetting for wrong options."""
     image, hints = image_named(options.image, options.image_property), hints_given(options.hint)
     if hints.group and options.group:
         raise BadSetting("--group and --hint group= both say it")
@@ -220,7 +220,7 @@ def _instance(hint: str, given: str) -> str:
 
 
 def recorded_request(build: BuildStands) -> BuildRequested:
-    """Return a request for this build made from its record, with the flavor that was built."""
+    """Reconstruct a build's request from the cell's record, with the flavor that was built."""
     placed, record = build.placed, build.placed.decision.record
     asked = (record.asked if record is not None else None) or AlsoAsked()
     fields = {name: getattr(asked, name) for name in AlsoAsked.__struct_fields__}
@@ -293,7 +293,7 @@ async def _report_waits(bus: Bus, request: BuildRequested, listener: BootListene
 
 
 async def notes_of(bus: Bus, ended: BuildEnded) -> list[str]:
-    """Query a build's cell for the notes in its decision: which parts of the request had no effect."""
+    """Query an ended build's cell for the notes in its decision about ignored parts of the request."""
     find = bus.asker(topics.FIND_BUILDS, timeout=SECONDS)
     found = await find(FindBuilds(cell=ended.cell, builds=(ended.build,)))
     return [note for build in found.builds for note in build.placed.decision.notes]

@@ -25,7 +25,7 @@ _POLL_SECONDS = 0.2
 
 @dataclass(frozen=True, kw_only=True)
 class Deleted:
-    """The result of deleting a build; `why` has the reason of a build that never had a host."""
+    """The result of deleting a build; if it never had a host, `why` has the reason."""
 
     build: str
     cell: str = ""

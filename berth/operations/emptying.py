@@ -94,7 +94,7 @@ class Emptying:
         return self.so_far
 
     async def _round(self, moves: FollowedMoves) -> bool:
-        """Move the instances that are on the hosts now; return whether another round may find more."""
+        """Move the instances that are on the hosts now; return False if none of them had to be moved."""
         far = self.so_far
         there = {instance.build: instance for instance in await instances_on(self.bus, self.hosts)}
         far.seen |= there.keys()
@@ -119,7 +119,7 @@ class Emptying:
         return bool(open_)
 
     async def _work(self, moves: FollowedMoves, movable: list[Instance]) -> None:
-        """Take instances from the list and move them one after the other; such tasks run in parallel."""
+        """Move instances from the list `movable`, one after the other; several such tasks share the list."""
         while movable:
             one = movable.pop(0)
             if one.root in self._opened:
@@ -145,7 +145,7 @@ class Emptying:
                     }
 
     async def _join(self, moves: FollowedMoves, instance: Instance) -> None:
-        """Follow a move that another client requested; the next round finds where the instance is then."""
+        """Follow a move that another client requested; the next round reads where the instance is then."""
         question = FindMoves(cell=instance.cell, builds=(instance.build,), under_way=True)
         found = await moves_of(self.bus, question)
         if not found:
@@ -210,7 +210,7 @@ async def remaining_consumers(bus: Bus, host: Provider, excluding: Collection[st
 
 
 def requests_for(asked: MoveRequested, instances: Iterable[Instance]) -> list[MoveRequested]:
-    """Return a move request for each instance, with the options of `asked`."""
+    """Return a move request for each instance: a copy of `asked` with a new id, the build and its cell."""
     clock = Clock()
     return [
         checked(structs.replace(asked, move=clock.uuid(), build=instance.build, cell=instance.cell))

@@ -76,7 +76,7 @@ class FollowedMoves:
     def join(
         self, move: str, cell: str, *, past_verifying: bool = False, asked: MoveRequested | None = None
     ) -> asyncio.Future[MoveOutcome]:
-        """Begin to follow a move, and return a future of its result."""
+        """Begin to follow a requested move, and return a future that later has its result."""
         outcome = asyncio.get_running_loop().create_future()
         since = self.bus.clock.monotonic()
         self._open[move] = _Open(cell, asked, since, outcome, past_verifying)
@@ -143,7 +143,8 @@ class FollowedMoves:
         await self._ask_again({*moves} - {stands.move for stands in found})
 
     async def _ask_again(self, unknown: Collection[str]) -> None:
-        """Repeat the requests of moves that no cell knows and that do not wait: a refusal may be lost."""
+        """Repeat the request of each move that no cell has recorded and no scheduler lists as waiting: the
+        message with its refusal may be lost."""
         now = self.bus.clock.monotonic()
         waiting = await self._that_wait(unknown)
         for move in sorted(unknown):
@@ -171,7 +172,7 @@ class FollowedMoves:
 
 
 def _outcome(message: MoveRefused | MoveEnded | MoveStands, **changed: str) -> MoveOutcome:
-    """Return the result of a move, from a message or a cell's record, with the fields `changed` replaced."""
+    """Convert a message about a move, or a cell's record of it, to a result; `changed` replaces fields."""
     fields = {
         name: getattr(message, name) for name in MoveOutcome.__dataclass_fields__ if hasattr(message, name)
     }

@@ -59,7 +59,7 @@ def differences(
 ) -> list[str]:
     """Return sentences about missing guests, unknown guests, and guests on another host than their build.
 
-    `builds`: in a cell's records. `stood`: active and unchanged. `held_builds`: with holder consumers.
+    `builds`: all recorded builds. `stood`: active, unchanged builds. `held_builds`: with holder consumers.
     """
     found = []
     recorded = {agent: {(g.build, g.attempt, g.root) for g in guests} for agent, guests in books.items()}

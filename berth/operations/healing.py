@@ -116,7 +116,8 @@ class Mending:
         return known
 
     async def _holders(self, found: Sequence[Misheld]) -> dict[str, dict[str, Provider]]:
-        """Return, by build, the wrong hosts from which placement has its allocations, except pools."""
+        """Return, by build, the hosts from which it has allocations although its cell has recorded another
+        host. Pools of shared resources are left out."""
         elsewhere = [misheld for misheld in found if misheld.wrong == "elsewhere"]
         ids = (id_ for misheld in elsewhere for id_ in misheld.held)
         providers = await providers_by_id(self._bus, ids, self._seconds)
@@ -240,7 +241,7 @@ class Healed:
 
 
 async def repaired(settings: Settings, found: Audit, yes: bool) -> tuple[list[Healed], dict[str, str]]:
-    """Repair proven violations if `yes`; return them with the results, and doubtful findings with reasons."""
+    """Return the findings with a proven repair, which is made if `yes`, and other findings with reasons."""
     leaks = [leak for leak in found.leaks if leak.proven]
     shown = [Healed(str(leak), GIVEN_BACK) for leak in leaks]
     if not found.misheld and not (yes and leaks):

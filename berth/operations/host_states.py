@@ -55,7 +55,7 @@ async def every_provider(bus: Bus, query: FindProviders, timeout: float = 10.0) 
 
 
 async def providers_by_id(bus: Bus, ids: Iterable[str], timeout: float = 30.0) -> dict[str, Provider]:
-    """Return the providers of these ids, with owners and traits."""
+    """Return the providers with these ids, by id, with their cells, agents and traits."""
     ask = bus.asker(topics.PROVIDERS, timeout=timeout)
     found: dict[str, Provider] = {}
     for some in portions(sorted({*ids}), A_PAGE):
@@ -98,7 +98,7 @@ class HostStandings:
 
     @classmethod
     async def ask(cls, bus: Bus, roots: Sequence[str] = (), described: Sequence[str] = ()) -> "HostStandings":
-        """Query a scheduler for the health of `roots`, and the capabilities of hosts in `described`."""
+        """Query a scheduler for the health of hosts `roots`, and the hypervisors of hosts `described`."""
         ask = bus.asker(topics.HOST_HEALTH, timeout=HEALTH_SECONDS)
         capabilities: list[HostCapabilities] = []
         try:

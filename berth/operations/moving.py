@@ -100,7 +100,7 @@ async def follow_moves(
 async def supposed(
     bus: Bus, moves: Sequence[MoveRequested], closed: Sequence[Provider] = ()
 ) -> list[WhatIfAnswered]:
-    """Return what each move would do if it were requested now; the `closed` hosts are no destinations."""
+    """Query what each move would do if it were requested now; hosts in `closed` are no destinations."""
     ask, roots = bus.asker(topics.WHAT_IF_MOVES, timeout=SECONDS), tuple(host.id for host in closed)
     answers: list[WhatIfAnswered] = []
     for some in portions(moves, AT_ONCE):
@@ -117,7 +117,7 @@ def why_not(answer: WhatIfAnswered) -> str:
 def flavor_changed(
     flavor: Flavor, name: str, sizes: Mapping[str, int | None], specs: Mapping[str, str]
 ) -> Flavor:
-    """Return a flavor with changed sizes and extra specs, and a name given or made from the changes."""
+    """Return a flavor with changed sizes and extra specs; if `name` is empty, its name lists the changes."""
     given = {key: value for key, value in sizes.items() if value is not None}
     for key, value in specs.items():
         if not value and key not in flavor.extra_specs:

@@ -24,7 +24,7 @@ async def observed(
     is_done: bool = False,
     clock: Clock | None = None,
 ) -> TakeoverFacts:
-    """Read everything that the findings for a step need."""
+    """Read what `berth nova check` judges: Nova's databases, Placement's contents, the scheduler's queue."""
     nova_settings, clock = settings.nova, clock or Clock()
     queue = None
     if nova_settings.amqp_url and step in (None, "scheduler"):
@@ -62,7 +62,7 @@ async def observed(
 async def _confirm(
     nova: NovaFacts, reader: NovaInspection, contents: PlacementContents, placement: PlacementClient
 ) -> None:
-    """Read suspicious instances and consumers again: Nova may have changed them between both reads."""
+    """Re-read suspicious instances and consumers: Nova may have changed them between the reads."""
     suspects = [*orphans(nova, contents), *unallocated(nova, contents), *doubled(nova, contents)]
     if not 0 < len(suspects) <= CONFIRMED:
         return
@@ -80,4 +80,4 @@ async def _confirm(
 
 
 def _unreported(label: str, done: int, total: int) -> None:
-    """Ignore progress: a check prints only findings."""
+    """Ignore the progress of reading: `berth nova check` prints only findings."""

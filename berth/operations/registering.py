@@ -15,7 +15,7 @@ TIMEOUT = 30.0
 
 @dataclass(frozen=True)
 class CatalogueEntry:
-    """A wanted and a found entry of the catalogue: the service, or its endpoint for one interface."""
+    """The wanted and the present value of a catalogue entry: the service's name, or an endpoint's URL."""
 
     interface: str  # public, internal or admin; empty: the service itself
     wanted: str  # URL, or name of the service

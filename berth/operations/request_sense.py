@@ -27,7 +27,7 @@ _EVERYWHERE = RequestOptions(pci_aliases=_AnyAlias(), max_wait=math.inf, unscope
 
 
 def sense_of(request: BuildRequested) -> tuple[str, ...]:
-    """Raise an error if no cloud could satisfy the request; return notes about parts without effect.
+    """Raise BadSetting if no cloud could satisfy the request; return notes about parts that berth ignores.
 
     Hosts, PCI aliases and the longest permitted wait are not checked: only the scheduler knows them.
     """

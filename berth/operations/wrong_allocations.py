@@ -104,7 +104,7 @@ def doubt(
 
 
 def _sums(held: Allocations) -> Counter[str]:
-    """Return the total allocated amount of each resource class, whichever provider it is from."""
+    """Return the total allocated amount of each resource class over all providers."""
     sums: Counter[str] = Counter()
     for resources in held.values():
         sums.update(resources)
@@ -170,7 +170,7 @@ def leaks(
 
 
 def _attempt_of(consumer: str, build: str, highest: int) -> int:
-    """Return the attempt for which a holder consumer was created, found by its id, or 0."""
+    """Return the attempt from which a holder consumer's id was computed, or 0 if none matches."""
     for attempt in range(1, highest + _BEYOND):
         if holder_consumer(build, attempt) == consumer:
             return attempt

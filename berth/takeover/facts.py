@@ -18,7 +18,7 @@ SHOWN = 5  # names in one finding
 
 
 class TakeoverFinding(msgspec.Struct, frozen=True):
-    """A fact that matters for a step: what it is, what it means, and the command that repairs it."""
+    """A finding about a step of the take-over: the fact, its consequence, and the command that repairs it."""
 
     level: Level
     about: str
@@ -28,7 +28,7 @@ class TakeoverFinding(msgspec.Struct, frozen=True):
 
 
 class BridgeFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """The settings of berth that matter for Nova."""
+    """The settings of berth that `berth nova check` judges."""
 
     has_database: bool = True
     has_amqp: bool = True
@@ -38,7 +38,7 @@ class BridgeFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TakeoverFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that the findings are derived from."""
+    """The observed state of Nova, Placement and berth from which the findings are derived."""
 
     step: Step | None = None  # None: all steps
     is_done: bool = False  # the step has been taken
@@ -50,7 +50,7 @@ class TakeoverFacts(msgspec.Struct, frozen=True, kw_only=True):
     queue: TopicQueue | None = None  # None: the setting nova_amqp_url is empty
 
     def is_before(self, *steps: Step) -> bool:
-        """Return whether the findings of these steps are wanted."""
+        """Return whether the operator checks one of these steps of the take-over, or all steps."""
         return self.step is None or self.step in steps
 
 
@@ -61,7 +61,7 @@ def exit_code(findings: Iterable[TakeoverFinding]) -> int:
 
 
 def named(names: Sequence[str]) -> str:
-    """Return the first names, and the number of the others."""
+    """Return the first names as text, followed by the number of further names."""
     shown = ", ".join(names[:SHOWN])
     return f"{shown} and {len(names) - SHOWN:,} more" if len(names) > SHOWN else shown
 

@@ -1,4 +1,4 @@
-"""Judges what was observed of a Nova, berth's settings and the scheduler's queue. Pure."""
+"""Judges the observed state of a Nova, berth's settings and the scheduler's queue, without I/O."""
 
 from collections import Counter
 from collections.abc import Iterator

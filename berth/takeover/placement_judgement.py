@@ -1,4 +1,4 @@
-"""Compares the contents of a Placement with a Nova: providers, traits, allocations and aggregates. Pure."""
+"""Compares a Placement's providers, traits, allocations and aggregates with a Nova's, without I/O."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,7 +16,7 @@ _PCI_PROVIDER = re.compile(r"_[0-9a-fA-F]{4}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7
 
 
 def judged_placement(facts: TakeoverFacts) -> Iterator[TakeoverFinding]:
-    """Yield the findings about Placement; before the import it is the former one, later berth."""
+    """Yield the findings about the checked Placement: before the import the old service, afterwards berth."""
     about = f"Placement at {facts.place}"
     if facts.placement_problem:
         do = "Check --url and the token: openstack resource provider list"
@@ -70,7 +70,7 @@ def unallocated(nova: NovaFacts, placement: PlacementContents) -> dict[str, str]
 
 
 def doubled(nova: NovaFacts, placement: PlacementContents) -> dict[str, str]:
-    """Return the instances that hold allocations on several compute nodes, each with the other nodes."""
+    """Return the instances with allocations on several compute nodes, with a text that names these nodes."""
     names = {node.uuid: node.name for node in nova.nodes}
     found = {}
     for id_, consumer in placement.consumers.items():

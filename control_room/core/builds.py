@@ -29,7 +29,7 @@ class RankedRow:
 
 @dataclass(frozen=True)
 class DecisionShown:
-    """A decision prepared for a page: with the names of its weighers, and its hosts, the best first."""
+    """A scheduler's decision as a page shows it: with its weighers' names, and its hosts, the best first."""
 
     decision: Decision
     weighers: tuple[str, ...] = ()
@@ -194,7 +194,7 @@ class DrainShown:
 
 
 def left_host(host: str, moves: Sequence[MoveStands], now: float) -> int:
-    """Return how many moves left the host within a day, since a guest last arrived there."""
+    """Return how many moves left the host in the last 24 hours and after the last arrival of a guest."""
     count = 0
     for move in moves:
         if not move.ended or move.phase != "done":
@@ -330,7 +330,7 @@ def bucket(seconds: float) -> int:
 
 
 def percentiles(counts: Mapping[int, int], shares: Iterable[float]) -> list[float | None]:
-    """Return, for each share such as 0.95, the time within which that share of builds ended, or None."""
+    """Return, for each share such as 0.95, the time in which that share of builds ended; None: no builds."""
     numbers = sorted(counts)
     passed = list(accumulate(counts[number] for number in numbers))
     if not passed:

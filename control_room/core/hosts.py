@@ -166,7 +166,7 @@ class StockColumns:
         return pieces
 
     def take(self, free: Counts, amount: int, pieces: Counts, pieces_taken: Counts) -> None:
-        """Subtract an amount from the free capacity `pieces_taken` times per host, inventory by inventory."""
+        """Subtract `amount` from `free` for each instance in `pieces_taken`, in the order of inventories."""
         before = np.concatenate((np.zeros(1, dtype=np.int64), np.cumsum(pieces)))
         on_host = before[:-1] - before[self._begins][self.host]
         free -= np.clip(pieces_taken[self.host] - on_host, 0, pieces) * amount

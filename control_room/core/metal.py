@@ -161,7 +161,7 @@ class BoardColumn:
 def board(
     nodes: MetalNodes, now: float, wanted: str = "", column: str = "", most: int = 40
 ) -> list[BoardColumn]:
-    """Return the columns of the board of bare-metal nodes, only with nodes that match `wanted`.
+    """Return the columns of the board of bare-metal nodes, with nodes that match the search text `wanted`.
 
     Nodes with different states in Ironic and placement come first.
     """

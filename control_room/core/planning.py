@@ -22,7 +22,8 @@ FreeByClass = dict[str, Counts]  # resource class → free amount of each invent
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassCapacity:
-    """A resource class after packing as many instances of one flavor as fit: what is still free, and why."""
+    """The free amounts of a resource class after building as many instances of one flavor as fit. They are
+    divided by the reason why no further instance can use them."""
 
     resource_class: str
     amount: int  # amount that one instance takes

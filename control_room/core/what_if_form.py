@@ -183,7 +183,7 @@ class InvalidPlan(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedFlavor:
-    """A flavor in a capacity plan: amounts and traits; a mix (set of flavors) has `parts` of it."""
+    """A flavor in a capacity plan: amounts and traits; a mix (set of flavors) has `parts` instances of it."""
 
     name: str
     amounts: Mapping[str, int]

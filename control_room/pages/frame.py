@@ -98,7 +98,7 @@ class Renderer:
         return HTMLResponse(self.part(template, **common, **values), status_code=status)
 
     def of_visitor(self, request: Request) -> dict[str, Any]:
-        """Return the template variables about the signed-in user, which parts of pages with forms need."""
+        """Return the template variables of forms: the user, the permission to act, and the form token."""
         session = session_of(request)
         return {
             "visitor": session.visitor,
@@ -107,7 +107,7 @@ class Renderer:
         }
 
     async def form(self, request: Request) -> dict[str, str]:
-        """Return the fields of a submitted form; raise PageRefused unless the user may change things."""
+        """Return a form's fields; raise PageRefused if its token is wrong or the user may only read."""
         fields = await self.open_form(request)
         if not self._access.may_act(session_of(request).visitor):
             text = "To change something, sign in with a token of the operator or admin role."
@@ -115,7 +115,7 @@ class Renderer:
         return fields
 
     async def open_form(self, request: Request) -> dict[str, str]:
-        """Return the fields of a submitted form of this session, whether its visitor may act or not."""
+        """Return a form's fields, also from a read-only user; raise PageRefused if its token is wrong."""
         fields = await self.foreign_form(request)
         if not self._sessions.is_form_token(session_of(request), fields.pop("form_token", "")):
             text = "This form is not of your session, or too old: load the page again and repeat it."
@@ -123,7 +123,7 @@ class Renderer:
         return fields
 
     async def foreign_form(self, request: Request) -> dict[str, str]:
-        """Return the fields of a submitted form that need not be of this session."""
+        """Return a form's fields without a check of its token, which forms of other sites lack."""
         body = (await request.body()).decode("utf-8", "replace")
         try:
             return dict(parse_qsl(body, keep_blank_values=True, max_num_fields=MOST_FIELDS))

@@ -291,14 +291,14 @@ class SignInPages(PageGroup):
             raise PageRefused(429, "Too many attempts", text, retry_after=pause)
 
     async def refuse(self, request: Request, problem: str) -> Response:
-        """Count a failed sign-in; return the page to sign in with the problem."""
+        """Count a failed sign-in; return the sign-in page with status 401, on which `problem` is shown."""
         address = address_of(request.scope)
         failures = self._failures.failed(address, self._context.clock.monotonic())
         log.warning("sign-in refused: unknown user or token, from %s, failure %d", address, failures)
         return await self.page(request, problem, 401)
 
     def admit(self, request: Request, visitor: Visitor, credential: Credential, answer: Response) -> Response:
-        """Open the session of a visitor; return the answer with its cookie."""
+        """Replace the browser's session by one of the signed-in user; return the response with its cookie."""
         context = self._context
         context.sessions.end(session_of(request).id)
         session = context.sessions.sign_in(visitor, credential, context.clock.now())

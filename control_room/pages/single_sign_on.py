@@ -31,7 +31,7 @@ _NO_PROJECT = "Your user has a role on no project of Keystone."
 
 
 class BeginningSignIns:
-    """Values of the cookie which proves that a browser began to sign in: signed times, stored nowhere."""
+    """Signed expiry times in a cookie that proves that a browser began to sign in; none are stored here."""
 
     def __init__(self, clock: Clock) -> None:
         self._key = secrets.token_bytes(32)
@@ -125,7 +125,7 @@ class SingleSignOnPages(PageGroup):
         return answer
 
     def _offered(self, request: Request) -> SingleSignOn:
-        """Return the single sign-on, or raise PageRefused if it is off or the request is without TLS."""
+        """Return the single sign-on; raise PageRefused if it is not configured or the request lacks TLS."""
         found = self._context.access.single_sign_on
         if found is None:
             raise PageRefused(404, "There is no such page", "Single sign-on is off (control_room_sso).")

@@ -59,7 +59,7 @@ class FlavorFacts:
 
 @dataclass(kw_only=True)
 class NovaFacts:
-    """A Nova at one moment. Objects of a cell whose database cannot be read are missing."""
+    """The observed state of a Nova. Objects of a cell whose database cannot be read are missing."""
 
     databases: list[DatabaseFacts] = field(default_factory=list)
     services: list[ServiceFacts] = field(default_factory=list)

@@ -21,7 +21,8 @@ _POLICIES: tuple[GroupPolicy, ...] = ("affinity", "anti-affinity", "soft-affinit
 
 
 class CannotJudge(Exception):
-    """Error: placement's data cannot decide this request; nova-scheduler must, or the request is refused."""
+    """Error: berth cannot decide a request from placement's data. A configured nova-scheduler decides it;
+    without one, the request is refused."""
 
 
 class NoSuchDestination(ValueError):
@@ -182,7 +183,7 @@ def _first(spec: RequestSpec, hint: str) -> str:
 
 
 def _groups(spec: RequestSpec) -> Iterable[ResourceGroup]:
-    """Yield the resource groups of ports and accelerators; the suffix of each is the id of its requester."""
+    """Yield a resource group for each port and accelerator, with the id of that as the group's suffix."""
     for number, group in enumerate(spec.requested_resources or (), 1):
         resources = {name: amount for name, amount in group.resources.items() if amount}
         yield ResourceGroup(

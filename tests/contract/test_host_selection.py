@@ -29,8 +29,12 @@ SMALL = Flavor(name="small", vcpus=2)
 
 
 @pytest.fixture
-async def decisions(tmp_path: Path) -> AsyncIterator[Database]:
-    database = Database(f"sqlite+aiosqlite:///{tmp_path}/scheduler.db")
+async def decisions(url: str, tmp_path: Path) -> AsyncIterator[Database]:
+    """The scheduler's database, of the same type as placement's."""
+    if url.startswith("sqlite"):
+        database = Database(f"sqlite+aiosqlite:///{tmp_path}/scheduler.db")
+    else:
+        database = Database(url, namespace="scheduler")
     await migrate(database, "scheduler_worker")
     yield database
     await database.close()

@@ -98,8 +98,11 @@ async def test_every_boot_ends_when_a_worker_is_killed(scheduled: ScheduledRegio
     await asyncio.gather(kill(), *(boot() for _ in range(BOOTS)))
     found = await all_ended(region, servers)
     assert found["ACTIVE"] + found["ERROR"] == BOOTS
-    if killed != "placement":  # nova-compute itself asks Placement
-        assert found["ERROR"] == 0, region.problems()[-5:]
+    if killed == "placement":  # nova-compute asks Placement, too: then a build may fail
+        held = {consumer for host in (await region.allocations()).values() for consumer in host}
+        assert held <= set(servers)
+        return
+    assert found["ERROR"] == 0, region.problems()[-5:]
     await check_allocations(region)
 
 
