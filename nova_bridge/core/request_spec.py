@@ -52,7 +52,8 @@ class NovaGroup(NovaObject, frozen=True, kw_only=True):
     project_id: str | None = None
     policy: str | None = None
     policies: list[str] | None = None  # before version 1.11
-    rules: dict[str, Any] | None = field(default=None, name="_rules")
+    rules: dict[str, Any] | None = None  # in notifications
+    rpc_rules: dict[str, Any] | None = field(default=None, name="_rules")  # the same in RPC
     members: list[str] | None = None
     hosts: list[str] | None = None
 
@@ -62,7 +63,7 @@ class NovaGroup(NovaObject, frozen=True, kw_only=True):
 
     @property
     def max_per_host(self) -> int:
-        return int((self.rules or {}).get("max_server_per_host", 1))
+        return int((self.rules or self.rpc_rules or {}).get("max_server_per_host", 1))
 
 
 class RequestedGroup(NovaObject, frozen=True, kw_only=True):
