@@ -98,7 +98,7 @@ class NovaDatabases:
         return NovaCloud(known, hosts, aggregates)
 
     async def still_waits(self, instances: Sequence[str]) -> bool:
-        """Return whether Nova still waits for hosts for these instances, to boot or to move them."""
+        """Return whether Nova still waits for hosts of the instances, to boot or to move them."""
         try:
             async with self._api.connect() as connection:
                 for instance in instances:

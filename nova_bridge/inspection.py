@@ -115,7 +115,7 @@ class NovaInspection:
         return found
 
     async def read_again(self, uuids: Sequence[str]) -> dict[str, InstanceFacts]:
-        """Read these instances from Nova's databases again, and return those that still exist."""
+        """Read the given instances from Nova's databases again; return the ids of existing instances."""
         found = dict[str, InstanceFacts]()
 
         async def read_instances(connection: AsyncConnection) -> None:

@@ -44,7 +44,7 @@ class CallState(Protocol):
     """Reads from Nova's databases whether Nova still waits for the answer to an RPC call."""
 
     async def still_waits(self, instances: Sequence[str]) -> bool:
-        """Return whether Nova still waits for hosts for these instances."""
+        """Return whether Nova still waits for hosts of the instances."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -96,7 +96,7 @@ def _storable(row: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 async def known_ids(tx: Transaction, ids: Collection[str]) -> set[str]:
-    """Return which of these requests are stored."""
+    """Return the ids of the given requests that are stored."""
     return {row["id"] for row in await _KNOWN(tx, [(id_,) for id_ in ids])} if ids else set()
 
 

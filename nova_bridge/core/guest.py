@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from bus.requests import Flavor, Image
 from nova_bridge.core.request_spec import RequestSpec
 
-# Extra specs whose resources arrive as groups of the request.
+# Extra specs that Nova itself translates into resource groups.
 _IN_GROUPS = ("accel:device_profile", "pci_passthrough:alias")
 # Properties for which Nova demands nothing of a host, or only if the image has them.
 _NO_DEMANDS = ("hw:viommu_model", "hw:firmware_stateless")

@@ -56,7 +56,7 @@ def translated(
     user: str = "",
     wants_alternates: bool = False,
 ) -> Translated:
-    """Return the query for a RequestSpec; raise CannotJudge or NoSuchDestination if there is none."""
+    """Translate a RequestSpec into a query to the scheduler; raise CannotJudge or NoSuchDestination."""
     if why := unjudged(spec, options):
         raise CannotJudge(why)
     place = _destination(spec, cloud)
