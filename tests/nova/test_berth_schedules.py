@@ -111,15 +111,19 @@ async def _has(condition: bool) -> bool:
 
 
 async def test_the_last_decision_about_a_server_is_explained(scheduled: ScheduledRegion) -> None:
-    nova = scheduled.region.nova
+    nova, foundation = scheduled.region.nova, scheduled.region.foundation
     server = await nova.boot()
     [found] = await nova.active(server, seconds=SECONDS)
     host = found["OS-EXT-SRV-ATTR:host"]
+    where = {
+        "BERTH_AMQP_URL": bus_url(foundation),
+        "BERTH_DATABASE_URL": foundation.database_url.replace("+asyncpg", ""),
+    }
 
     async def is_explained() -> bool:
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "berth", "why", server, "--json", stdout=asyncio.subprocess.PIPE,
-            env=os.environ | {"BERTH_AMQP_URL": bus_url(scheduled.region.foundation)},
+            env=os.environ | where,
         )  # fmt: skip
         output, _ = await process.communicate()
         decided = [json.loads(line) for line in output.splitlines()]
