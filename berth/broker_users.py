@@ -34,7 +34,7 @@ class Management:
     """Administers RabbitMQ's users through the management API. Each operation may be repeated."""
 
     def __init__(self, url: str, amqp_url: str) -> None:
-        """Take user and password from the AMQP URL if the management URL has none."""
+        """Store the management API's URL; its user and password default to those of the AMQP URL."""
         parts, known = urlsplit(url), urlsplit(amqp_url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise BadSetting(f"--management {masked(url)}: must look like http://user:password@host:15672")
@@ -62,7 +62,7 @@ class Management:
         await self._call("POST", "definitions", definitions)
 
     async def drop(self, user: str, *policies: str) -> None:
-        """Delete a user, which closes its connections, and delete the named policies."""
+        """Delete a RabbitMQ user, which closes the user's connections, and the named policies for queues."""
         await self._call("DELETE", f"users/{quote(user, safe='')}")
         for policy in policies:
             await self._call("DELETE", f"policies/{quote(self._vhost, safe='')}/{quote(policy, safe='')}")
@@ -151,7 +151,8 @@ BrokerUsers = Management | Rabbitmqctl
 
 
 async def broker_users(amqp_url: str, management: str, rabbitmqctl: str) -> BrokerUsers:
-    """Return the named tool; without a name the management API if it answers, or else a local rabbitmqctl."""
+    """Return the tool to administer RabbitMQ's users that the options name; if they name none, the management
+    API if it answers, or else a local rabbitmqctl."""
     if rabbitmqctl:
         return Rabbitmqctl(rabbitmqctl, amqp_url)
     if management:

@@ -19,14 +19,15 @@ _HEAD = """\
 
 @dataclass(frozen=True)
 class CellFile:
-    """The secrets in a cell's settings file."""
+    """The secrets in a cell's settings file: the URLs of its broker and its database, with passwords."""
 
     broker: str  # the URL by which its workers reach RabbitMQ
     database: str = ""  # its conductor's; empty: a file in its state_dir
 
 
 def read_cell_file(path: Path, cell: str) -> CellFile | None:
-    """Return the secrets in a cell's settings file; None without a file; or raise BadSetting."""
+    """Return the secrets in a cell's settings file, or None if no file exists; raise BadSetting if the file
+    is not TOML or not of this cell alone."""
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -39,7 +40,7 @@ def read_cell_file(path: Path, cell: str) -> CellFile | None:
 
 
 def write_cell_file(path: Path, cell: str, settings: Settings, has: CellFile) -> bool:
-    """Write the secrets into a cell's settings file, keep its other lines; return whether it changed."""
+    """Write secrets into a cell's settings file, keep its other lines, and return whether it changed."""
     secrets = {"amqp_url": has.broker} | ({"database_url": has.database} if has.database else {})
     try:
         after = before = path.read_text(encoding="utf-8")
@@ -56,7 +57,7 @@ def write_cell_file(path: Path, cell: str, settings: Settings, has: CellFile) ->
 
 
 def write_secret(path: Path, text: str) -> None:
-    """Write a file with mode 0600 atomically: other users can never read it."""
+    """Write a text file atomically and with mode 0600, so that other users can never read it."""
     made = path.with_name(f".{path.name}.new")
     made.unlink(missing_ok=True)
     with open(os.open(made, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
@@ -67,7 +68,7 @@ def write_secret(path: Path, text: str) -> None:
 
 
 def as_user(url: str, user: str, password: str, path: str | None = None) -> str:
-    """Return a URL with its user and password replaced, and its path too if one is given."""
+    """Return the URL with the given user and password, and with the given path unless that is None."""
     parts = urlsplit(url)
     at = parts.netloc.rpartition("@")[2]
     known = f"{quote(user, safe='')}:{quote(password, safe='')}@{at}"
@@ -85,7 +86,8 @@ def password_of(url: str, user: str) -> str:
 
 
 def _with(text: str, name: str, value: Any) -> str:
-    """Return the text of a settings file with a setting changed, or added as the first line."""
+    """Return the text of a settings file in which one setting has the given value; if the setting is missing,
+    it is added as the first line."""
     assignment = re.compile(rf"^{name}\s*=.*$", re.MULTILINE)
     if assignment.search(text):
         return assignment.sub(lambda _: _line(name, value).rstrip(), text, count=1)

@@ -1,4 +1,4 @@
-"""Checks each setting's range, choices, address or names, and combinations of settings."""
+"""Checks the values of settings (ranges, choices, addresses, names of filters) and their combinations."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ _CHOICES = {
 
 
 def check(settings: Settings, given: Mapping[str, Any], origins: Mapping[str, str]) -> None:
-    """Raise `BadSetting` for the first setting that cannot be used; `given` are settings that a user set."""
+    """Raise `BadSetting` for the first setting with an unusable value; `given`: values that the user set."""
     values = {**by_name(settings), **given}
 
     def refuse(name: str, why: str) -> None:
@@ -161,7 +161,7 @@ def _check_addresses(values: Mapping[str, Any], refuse: Refuse) -> None:
 
 
 def _check_files(url: str, named: tuple[str, ...], name: str, refuse: Refuse) -> None:
-    """Refuse a certificate file that cannot be read: it would later look like an unreachable server."""
+    """Call `refuse` for each certificate file in a URL's options that does not exist or cannot be read."""
     for option, path in parse_qsl(urlsplit(url).query):
         if option in named and not os.access(path, os.R_OK):
             refuse(name, f"{option}={path}: there is no such file, or it cannot be read")
@@ -247,7 +247,7 @@ def _check_single_sign_on(settings: Settings, refuse: Refuse) -> None:
 
 
 def _is_safe_url(url: str) -> bool:
-    """Return whether a URL is of HTTPS, or of plain HTTP on this machine."""
+    """Return whether a URL uses HTTPS, or uses plain HTTP to a server on this machine."""
     try:
         parts = urlsplit(url)
         host, _ = parts.hostname, parts.port  # reading an invalid port raises
@@ -276,7 +276,8 @@ def is_loopback(host: str) -> bool:
 
 
 def _check_names(settings: Settings, refuse: Refuse) -> None:
-    """Check filters, weighers, requests and simulator; skip default values, as their parsers load slowly."""
+    """Check the settings of filters, weighers, build requests and the simulator by parsing them; skip default
+    values, because the parsers load slowly."""
     parsed = attrgetter("build_time", "move_time", "drivers", "machines", "provider_config")
     if parsed(settings.compute) != parsed(SimulatorSettings()):
         _check_simulation(settings.compute, refuse)

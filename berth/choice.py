@@ -52,7 +52,8 @@ def chosen(settings: Settings, refuse: Refuse) -> ChoicePolicy:
 
 
 def rule_options(settings: Settings) -> dict[str, dict[str, Any]]:
-    """Return options of filters and weighers; by default the weigher `pci` counts devices of PCI aliases."""
+    """Return the options of each filter and weigher from the settings; the weigher `pci` by default counts
+    the devices of all configured PCI aliases, too."""
     options_of = {name: dict(options) for name, options in settings.scheduler.rules.items()}
     aliases = [
         aliases_text.split()[0]
@@ -66,7 +67,7 @@ def rule_options(settings: Settings) -> dict[str, dict[str, Any]]:
 
 
 def extension_functions(names: Iterable[str]) -> dict[str, Callable[..., Any]]:
-    """Import an operator's filters and weighers from names of the form `module:function`."""
+    """Return an operator's own filters and weighers, imported from names of the form `module:function`."""
     return {name: _function(name) for name in names if ":" in name}
 
 
@@ -92,7 +93,7 @@ _READ_UNSCOPED = {
 
 
 def request_options(settings: Settings) -> RequestOptions:
-    """Return the settings for decoding build requests, such as PCI aliases; they were checked before."""
+    """Return the options for decoding build requests, such as PCI aliases, from settings already checked."""
     requests, rules = settings.requests, settings.scheduler.filters
     return RequestOptions(
         pci_aliases=pci_aliases(requests.pci_aliases),
@@ -108,7 +109,8 @@ def request_options(settings: Settings) -> RequestOptions:
 
 
 def pci_aliases(texts: Mapping[str, str]) -> dict[str, PciAlias]:
-    """Parse PCI aliases like `gpu = "CUSTOM_GPU CUSTOM_HBM numa=required"`: class, traits, NUMA affinity."""
+    """Return PCI aliases by name, parsed from settings like `gpu = "CUSTOM_GPU CUSTOM_HBM numa=required"`:
+    resource class, traits, NUMA affinity."""
     return {name: _alias(name, value) for name, value in texts.items()}
 
 

@@ -25,7 +25,7 @@ _OF_A_CELL = {"broker": "cell_amqp_urls", "database": "cell_database_urls", "fer
 
 @dataclass(frozen=True)
 class Effective:
-    """The settings in force, and the source of each."""
+    """The settings in force, the source of each (a file, an option), and unknown BERTH_ variables."""
 
     settings: Settings
     origins: dict[str, str] = field(default_factory=dict)
@@ -119,7 +119,8 @@ def _from_file(named: Path | None) -> dict[str, Any]:
 
 
 def _flatten_simulator(values: dict[str, Any], path: str) -> None:
-    """Move the settings in the table [simulator] to the top level; raise BadSetting for unknown names."""
+    """Move the settings in the TOML table [simulator] to the top level of `values`; raise BadSetting for
+    unknown names."""
     if misplaced := sorted(SIMULATOR & values.keys()):
         raise BadSetting(f"{path}: {misplaced[0]} is a setting of the simulator: put it below [simulator]")
     table = values.pop("simulator", {})
@@ -132,7 +133,8 @@ def _flatten_simulator(values: dict[str, Any], path: str) -> None:
 
 
 def _spread_tables_of_cells(values: dict[str, Any], path: str) -> set[str]:
-    """Convert the tables [cells.NAME] in `values` to settings by cell; return the names of these cells."""
+    """Convert the TOML tables [cells.NAME] in `values` to settings with a value for each cell; return the
+    names of these cells."""
     tables = values.get("cells")
     if not isinstance(tables, dict):
         return set()
@@ -182,7 +184,7 @@ def _converted(name: str, value: Any, origin: str) -> Any:
 
 
 def _tables(text: str, bad: BadSetting) -> Any:
-    """Parse options of filters and weighers: `io_ops.max_io_ops_per_host=4, ...`, or a JSON object."""
+    """Return filter and weigher options, parsed from `io_ops.max_io_ops_per_host=4, ...` or a JSON object."""
     if text.lstrip().startswith("{"):
         try:
             return msgspec.json.decode(text)

@@ -73,7 +73,7 @@ async def opened_access(
 
 
 class KeystoneSession:
-    """The credential of a Keystone user, valid until the token expires or is revoked."""
+    """A Keystone user's sign-in to the control room, valid until the user's token expires or is revoked."""
 
     def __init__(self, token: str, identity: Identity | None, clock: Clock) -> None:
         self.token = token
@@ -108,7 +108,8 @@ class KeystoneSignIn:
         return None if found is None else [Project(p.id, p.name, p.domain_id or "") for p in found]
 
     def single_sign_on(self, settings: ControlRoomSettings) -> SingleSignOn | None:
-        """Return the sign-in by Keystone's WebSSO, or None if the settings name no protocol."""
+        """Return how users sign in to the control room by Keystone's WebSSO; None if the settings name no
+        federation protocol."""
         if not settings.sso:
             return None
         keystone = httpx.URL(settings.sso_url or self._tokens.url)
@@ -139,7 +140,8 @@ class KeystoneSignIn:
 
 
 def _visitor(found: Identity | None) -> Visitor | None:
-    """Return the user of a token; None if the name, which is logged, has control characters."""
+    """Return the user that Keystone has reported for a token; None if there is none, or if the user's name,
+    which is logged, has control characters."""
     if found is None or not (name := found.name or found.user).isprintable():
         return None
     return Visitor(name, found.project, found.roles)

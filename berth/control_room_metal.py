@@ -47,7 +47,8 @@ class _Remembering:
 
 
 async def metal(settings: Settings, bus: Bus, nodes: Sequence[str] | None = None) -> MetalNodes:
-    """Return all bare-metal nodes, or the nodes with these ids; the result names a source that failed."""
+    """Return the bare-metal nodes, all or those with the given ids; if Ironic or placement fails, the result
+    contains the reason."""
     now = bus.clock.now()
     read = _both_sides if settings.ironic.is_read else _placed_alone
     try:
@@ -132,7 +133,7 @@ def _is_node(provider: Provider) -> bool:
 
 
 async def _holders(bus: Bus, placed: Mapping[str, Provider]) -> dict[str, str]:
-    """Return, by node, the id of the consumer that has allocations on it."""
+    """Return the id of the consumer that has allocations on a bare-metal node, for each node in use."""
     used = [uuid for uuid, provider in placed.items() if any(provider.used.values())]
     found: dict[str, str] = {}
     for asked in portions(used, _A_QUESTION):

@@ -61,7 +61,8 @@ class ControlRoomActions:
             return state
 
     async def steer(self, stands: MoveStands, to: str) -> str:
-        """Send a control message for a move and return its phase; raise OperationRefused if it is refused."""
+        """Ask a move's cell to confirm, revert, abort or force it; return the move's phase, or that the cell
+        has not answered yet; raise OperationRefused if the cell refuses."""
         with operations_refused():
             async with steering(self._bus, stands, cast(Steering, to), MoveListener()) as (_, answer):
                 steered = answer.result() if answer.done() else None
@@ -81,7 +82,7 @@ class ControlRoomActions:
 
 @contextmanager
 def operations_refused() -> Iterator[None]:
-    """Convert refusals, wrong options and missing answers in the block to OperationRefused."""
+    """Raise OperationRefused in place of refusals, wrong options and missing answers in the `with` block."""
     try:
         yield
     except _TROUBLE as problem:
@@ -94,7 +95,7 @@ def operations_refused() -> Iterator[None]:
 
 
 async def what_if_request(bus: Bus, form: WhatIfRequest) -> tuple[BuildRequested, tuple[str, ...]]:
-    """Convert a form to a what-if request; return also notes about fields that schedulers ignore."""
+    """Return the what-if request that a web form describes, and notes about fields that schedulers ignore."""
     with operations_refused():
         options = BootOptions(**vars(form))
         request = boot_request(options)
@@ -111,7 +112,8 @@ class _RunningDrain:
 
 @asynccontextmanager
 async def drains_here(bus: Bus) -> AsyncIterator["ControlRoomDrains"]:
-    """Yield the object that runs the control room's drains; the end of the block stops them."""
+    """Yield the object that runs the drains which the control room starts; stop them at the end of the `with`
+    block."""
     async with asyncio.TaskGroup() as group:
         drains = ControlRoomDrains(bus, group)
         try:
@@ -121,7 +123,8 @@ async def drains_here(bus: Bus) -> AsyncIterator["ControlRoomDrains"]:
 
 
 class ControlRoomDrains:
-    """Runs drains in this process, one for each host; after a restart a repeated request resumes a drain."""
+    """Runs the drains that the control room's users start, one for each host; after a restart of the process,
+    a repeated request resumes a drain."""
 
     def __init__(self, bus: Bus, group: asyncio.TaskGroup) -> None:
         self._bus = bus
@@ -153,7 +156,8 @@ class ControlRoomDrains:
         return state
 
     async def stop(self, root: str, and_open: bool) -> str:
-        """Stop a drain by removing its cause from the disabled host; moves in progress complete."""
+        """Stop a drain by removing its cause from the disabled host, and return the host's new state; moves
+        in progress complete."""
         with operations_refused():
             host = await host_named(self._bus, root)
             if DRAIN not in causes_of(host):

@@ -1,4 +1,4 @@
-"""Makes the workers and clients of Ironic from the settings; imported only if needed, as it loads slowly."""
+"""Creates berth's workers for Ironic and a client of Ironic's API; imported only if needed (loads slowly)."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -99,7 +99,7 @@ def selection(settings: Settings) -> NodeSelection:
 
 
 def _selected(selection: Iterable[str]) -> dict[str, Any]:
-    """Parse texts such as `owner=p1` to the permitted values of each field of a node."""
+    """Return, by field of an Ironic node, the values that berth accepts, from texts such as `owner=p1`."""
     found: dict[str, tuple[str, ...]] = {}
     for text in selection:
         field, _, value = text.partition("=")
@@ -121,7 +121,8 @@ def _cells(nodes: IronicNodeSettings) -> dict[str, Any]:
 
 
 def followed(settings: Settings, clock: Clock) -> FollowedIronic:
-    """Return the ironic worker's configuration: selected nodes, notifications, and a client of Ironic."""
+    """Return what the ironic worker needs: the rules that select nodes, the connection to Ironic's
+    notifications, and a client of Ironic's API."""
     ironic = settings.ironic
     return FollowedIronic(
         selection=selection(settings),
@@ -151,7 +152,8 @@ def _notifications(
 
 
 def sync(settings: Settings, bus: Bus) -> Worker:
-    """Return the ironic worker; without an Ironic it only receives node events that tools publish."""
+    """Return the worker that follows Ironic; if the settings name no Ironic, it only handles messages about
+    nodes that tools publish on berth's bus."""
     if not (settings.ironic.is_heard or settings.ironic.is_read):
         return ironic_sync(skip_reserve_in_use=settings.ironic.sweeps.skip_reserve_in_use)
     ironic = followed(settings, bus.clock)
@@ -159,12 +161,12 @@ def sync(settings: Settings, bus: Bus) -> Worker:
 
 
 def agent_of(cell: str) -> str:
-    """Return the name under which berth's own agents of a cell deploy on Ironic's nodes."""
+    """Return the common name of berth's own agents in a cell that deploy instances on Ironic's nodes."""
     return AGENT.format(cell=cell)
 
 
 def metal(settings: Settings, role: Role, bus: Bus) -> Worker:
-    """Return the agent that deploys on the bare-metal nodes of a cell through Ironic."""
+    """Return the worker (an agent) that deploys instances on a cell's bare-metal nodes by Ironic's API."""
     cell, pool, clock, notifications = role.cell, agent_of(role.cell), bus.clock, None
     agent = role.agent or pool
     if settings.ironic.is_heard:  # every process receives all notifications, on a queue that expires after it

@@ -1,4 +1,4 @@
-"""Runs concurrent boots, for `berth demo` and `berth load`, and draws their latencies as SVG."""
+"""Runs a load test of concurrent boots for `berth demo` and `berth load`; draws their latencies as SVG."""
 
 import asyncio
 import random
@@ -123,7 +123,7 @@ def percentile(values: Sequence[float], share: float) -> float:
 
 
 class Load:
-    """Runs a load test; other code may read `boots` while it runs."""
+    """Runs a load test; its attribute `boots` has the state of each boot, and may be read during the test."""
 
     def __init__(self, bus: Bus, plan: LoadPlan) -> None:
         self.bus = bus
@@ -224,7 +224,7 @@ class Load:
             self._ended.set()
 
     async def _watch(self, progress: Callable[["Load"], None]) -> None:
-        """Report the progress of the load, and stop the load if no boot ends for too long."""
+        """Call `progress` every 0.2 seconds; end the load test if no boot ends for the plan's `patience`."""
         while True:
             progress(self)
             await asyncio.sleep(0.2)

@@ -1,6 +1,6 @@
-"""Logs each event as one line of text or JSON, with the ids of the message that is handled.
+"""Writes log lines as text or JSON, each with the ids in the message that the worker handles at that time.
 
-The ids are read from that message, so `grep BUILD` in the logs of all workers shows the events of a build.
+The ids are of requests, builds and moves: `grep ID` in the logs of all workers finds all lines about one.
 """
 
 import logging
@@ -81,7 +81,7 @@ def _passwords(url: str) -> Iterator[str]:
 
 
 def ids_of(envelopes: Iterable[Envelope]) -> dict[str, list[str]]:
-    """Return the ids of requests, builds and moves in messages, by type."""
+    """Return the ids that the messages contain, as lists by the keys `request`, `build` and `move`."""
     found: dict[str, dict[str, None]] = {kind: {} for kind in _KINDS}
     for envelope in envelopes:
         try:
@@ -106,7 +106,7 @@ class _Lines(logging.Formatter):
         self._secrets = secrets
 
     def masked(self, text: str) -> str:
-        """Return a log line in which secrets are replaced."""
+        """Return a log line in which asterisks replace passwords and other secrets."""
         for secret in self._secrets:
             text = text.replace(secret, "****")
         return masked_text(text)
@@ -133,7 +133,7 @@ class TextLines(_Lines):
 
 
 class JsonLines(_Lines):
-    """Formats log lines as JSON for programs; each event is one line."""
+    """Formats each log record as one line of JSON for programs, a traceback included."""
 
     def format(self, record: logging.LogRecord) -> str:
         envelopes = self.envelopes(record)

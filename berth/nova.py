@@ -1,4 +1,4 @@
-"""Makes the bridge to Nova from the settings. Imported only if Nova is configured."""
+"""Creates the workers and database readers that connect berth to Nova; imported only if Nova is in use."""
 
 from collections.abc import Callable
 
@@ -71,7 +71,7 @@ def databases(settings: Settings, clock: Clock) -> NovaDatabases:
 
 
 def inspection(settings: Settings, clock: Clock) -> NovaInspection:
-    """Return the reader for a check of Nova's databases."""
+    """Return the object that reads Nova's databases for `berth nova check`."""
     nova = settings.nova
     return NovaInspection(
         nova.database_url, nova.cell_database_urls, clock, down_seconds=nova.service_down_time
@@ -84,7 +84,7 @@ def scheduler_address(settings: Settings) -> RpcAddress:
 
 
 def bridge(settings: Settings, bus: Bus) -> Worker:
-    """Return the worker that answers Nova's scheduler RPC; raise BadSetting without nova_amqp_url."""
+    """Return the worker that answers Nova's scheduler RPC calls; raise BadSetting without nova_amqp_url."""
     nova = settings.nova
     if not nova.amqp_url:
         raise BadSetting("nova_amqp_url is not set: it names the RabbitMQ on which Nova calls its scheduler")
@@ -102,7 +102,7 @@ def bridge(settings: Settings, bus: Bus) -> Worker:
 
 
 def shadow(settings: Settings, bus: Bus, store: Database) -> Worker:
-    """Return the worker that compares the decisions of Nova's own scheduler with berth's."""
+    """Return the worker that compares the hosts that Nova's own scheduler chose with berth's choices."""
     nova = settings.nova
     if not nova.notification_amqp_url:
         raise BadSetting(

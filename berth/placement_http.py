@@ -16,7 +16,7 @@ from placement_worker.http import KeystoneTokens, Options, access, format_refusa
 
 
 def placement_http(placement: Placement, settings: Settings) -> Callable[[], Coroutine[Any, Any, None]]:
-    """Return a coroutine function that serves the Placement API until cancelled."""
+    """Return a coroutine function that runs the HTTP server of the Placement API until it is cancelled."""
     tokens = tokens_of(settings, placement.clock)
     options = Options(policy=policy_of(settings), origins=settings.placement.cors_origins)
     if tokens is not None:
@@ -46,7 +46,8 @@ Tokens = access.TokenFile | KeystoneTokens | None  # None: noauth2
 
 
 def tokens_of(settings: Settings, clock: Clock) -> Tokens:
-    """Return how the API checks tokens, with a file or with Keystone; raise BadSetting for wrong settings."""
+    """Return the object with which the Placement API checks tokens, by a file or at Keystone, or None if it
+    checks none; raise BadSetting for wrong settings."""
     api = settings.placement
     try:
         if api.auth == "tokens":
@@ -61,7 +62,7 @@ def opened(tokens: Tokens) -> AbstractAsyncContextManager[Any]:
 
 
 def policy_of(settings: Settings) -> access.AccessPolicy:
-    """Return the policy of the Placement API; raise BadSetting for a wrong policy file."""
+    """Return the Placement API's policy (who may send which requests); raise BadSetting for a wrong file."""
     api = settings.placement
     try:
         rules = access.load_policy(Path(api.policy)) if api.policy else {}

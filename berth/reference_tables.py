@@ -33,7 +33,7 @@ def markdown_table(titles: Sequence[str], rows: Iterable[Sequence[object]]) -> s
 
 
 def addresses() -> list[dict[str, Any]]:
-    """Return the URLs and methods of the Placement API with their versions and policy rules."""
+    """Return the URLs and HTTP methods of the Placement API, each with its microversions and access rule."""
     return [
         {
             "address": pattern,
@@ -197,7 +197,7 @@ def options(choosable: Choosable) -> list[str]:
 
 
 def tables_of_rules(settings: Settings) -> Iterator[tuple[tuple[str, str, str], list[tuple[Choosable, str]]]]:
-    """Yield two tables, each as titles and rows: the filters with `yes` if enabled, and the weighers."""
+    """Yield two tables (titles, rows): filters, with `yes` if enabled, and weighers, with the multiplier."""
     admit = [(rule, "yes" if rule.on else "") for rule in filters(settings)]
     yield ("filter", "on", "what it does"), admit
     weigh = [(rule, f"{rule.multiplier:g}" if rule.multiplier else "") for rule in weighers(settings)]

@@ -17,7 +17,7 @@ CELL_SECONDS = 5.0  # a scheduler waits for a cell's answer; moves of other cell
 
 
 class SharedMemory:
-    """Gives other workers of this process placement's index; they may start before placement does."""
+    """Gives other workers of this process access to placement's index; they may start before placement."""
 
     def __init__(self) -> None:
         self._memory: Memory | None = None

@@ -36,7 +36,7 @@ _SETTLED = 30.0  # seconds of running after which a worker's restart delay is re
 
 
 def stop_on_signals(stopping: asyncio.Event) -> None:
-    """Set `stopping` at SIGTERM, at SIGINT, and when the supervisor that started this process ends."""
+    """Set the event `stopping` on SIGTERM, on SIGINT, and when the supervisor of this process ends."""
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
@@ -60,7 +60,7 @@ async def run_worker(together: Sequence["worker_roles.Role"], settings: Settings
 
 @asynccontextmanager
 async def serving_metrics(port: int, host: str = "127.0.0.1") -> AsyncIterator[None]:
-    """Serve metrics over HTTP at this port while the block runs; port 0 disables this."""
+    """Serve this process's metrics over HTTP at the port until the `with` block ends; port 0: serve none."""
     if not port:
         yield
         return
@@ -78,7 +78,8 @@ async def serving_metrics(port: int, host: str = "127.0.0.1") -> AsyncIterator[N
 
 
 def settle_in() -> None:
-    """Exclude loaded code from garbage collection, which would cost a busy worker a sixth of its time."""
+    """Exclude existing objects, such as loaded code, from garbage collection: to examine them again and again
+    takes a sixth of a busy worker's time."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 50)
@@ -102,7 +103,7 @@ def metrics_url(port: int, host: str = "127.0.0.1") -> str:
 
 
 def metrics_ports(settings: Settings) -> dict[tuple["worker_roles.Role", ...], int]:
-    """Return the metrics port of each process: the configured port and the ports after it."""
+    """Return each process's metrics port: the first has the configured port, the others the next ports."""
     processes, first = worker_roles.processes(settings), settings.process.metrics_port
     if first + len(processes) - 1 > _LAST_PORT:
         raise BadSetting(
@@ -185,7 +186,7 @@ class Supervisor:
         return command
 
     async def _end(self) -> None:
-        """Stop workers after the messages that they handle now; kill workers that take too long."""
+        """Stop the workers, each after the messages that it handles now; kill those that take too long."""
         try:
             async with asyncio.timeout(self.settings.process.drain + 5):
                 for stage in worker_roles.ending(self.settings):
@@ -212,7 +213,7 @@ class EmbeddedBerth:
 
 @asynccontextmanager
 async def embedded(settings: Settings, *, open_socket: bool = False) -> AsyncIterator[EmbeddedBerth]:
-    """Run a berth in this process until the block ends. `open_socket` lets other processes connect."""
+    """Run a berth in this process until the `with` block ends; `open_socket` lets other processes connect."""
     from berth.searching import SharedMemory  # imports placement's index, which few commands need
 
     directory = Path(settings.database.state_dir)
@@ -248,7 +249,7 @@ async def embedded(settings: Settings, *, open_socket: bool = False) -> AsyncIte
 
 @contextmanager
 def _alone(directory: Path) -> Iterator[None]:
-    """Lock the state directory while the block runs, so that only one berth at a time uses it."""
+    """Lock the state directory while the `with` block runs, so that only one berth at a time uses it."""
     opened = os.open(directory, os.O_RDONLY)
     try:
         try:

@@ -352,14 +352,14 @@ class Settings(SettingsGroup, frozen=True, kw_only=True):
 
     @property
     def metal_cells(self) -> tuple[str, ...]:
-        """Return the cells that may have Ironic's nodes, in the order of `cells`."""
+        """Return the names of the cells that may have Ironic's nodes, in the order of the setting `cells`."""
         cells = {*self.ironic.nodes.cells.values(), self.metal_cell}
         return tuple(name for name in self.cell_names if name in cells)
 
     @property
     def metal_cell(self) -> str:
-        """Return the cell of Ironic nodes that the mapping does not assign: its entry "*", or "" without that
-        entry. Without a mapping, all nodes are in the first cell."""
+        """Return the name of the cell of Ironic nodes that the setting `ironic_cells` does not assign: its
+        entry "*", or "" without that entry. If the setting is empty, all nodes are in the first cell."""
         nodes = self.ironic.nodes
         return nodes.cells.get("*", "") if nodes.cells else self.cell_names[0]
 

@@ -20,7 +20,7 @@ _HOW = "pip install 'berth[traces]'"
 
 
 def exporter_named(environment: Mapping[str, str]) -> str:
-    """Return the name of the trace exporter in the environment; empty: tracing is disabled."""
+    """Return the OpenTelemetry trace exporter that the environment names; empty: tracing is disabled."""
     if environment.get("OTEL_SDK_DISABLED", "").lower() == "true":
         return ""
     named = environment.get("OTEL_TRACES_EXPORTER", "")

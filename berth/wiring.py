@@ -1,6 +1,6 @@
 """Creates the workers that the settings name. No other module imports all workers.
 
-A worker's code is imported only where it is used: this halves the start of a command that runs no worker.
+A worker's code is imported only where it is used: this halves the start time of commands without workers.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def database(settings: Settings, role: worker_roles.Role) -> Database:
 
 
 async def ever_made(settings: Settings, role: worker_roles.Role) -> bool:
-    """Return whether a worker's database was ever migrated, without creating an SQLite file."""
+    """Return True if the tables of a worker's database were ever created; create no missing SQLite file."""
     from bus.sql.migrations import current
 
     url = settings.database_for(store_of(role))
@@ -104,7 +104,8 @@ def stores(settings: Settings) -> dict[worker_roles.Role, str]:
 async def workers(
     role: worker_roles.Role, settings: Settings, bus: Bus, shared: SharedMemory | None = None
 ) -> AsyncIterator[Sequence[Worker]]:
-    """Migrate a role's database and yield its workers; `shared` holds placement's index in this process."""
+    """Update the tables of the role's database, if it has one, and yield the role's workers; `shared` gives
+    other workers of this process access to placement's index."""
     if role.worker == "ferry":
         from bus.ferry.passage import ferry
         from bus.rabbit import RabbitTransport
@@ -190,12 +191,12 @@ def tables_of_agent(cell: str, agent: str, *, metal: bool = False) -> list[Worke
 
 
 def queues(settings: Settings) -> dict[worker_roles.Role, list[QueueSpec]]:
-    """Return the durable queues that the workers in the settings read."""
+    """Return, by role, the durable queues whose messages the workers in the settings receive."""
     return {role: specs for role, made in _tables(settings).items() if (specs := _durable(made))}
 
 
 def agent_queues(cell: str, agent: str) -> list[QueueSpec]:
-    """Return the queues that an agent reads."""
+    """Return the durable queues whose messages an agent receives."""
     return _durable(tables_of_agent(cell, agent))
 
 

@@ -82,7 +82,7 @@ def _check_metal(cell: str, settings: Settings) -> None:
 
 
 def _metal_cells(settings: Settings) -> list[str]:
-    """Return the cells in which berth's own agents deploy on Ironic's nodes."""
+    """Return the cells in which berth's own agents deploy instances on Ironic's nodes."""
     if not settings.ironic.is_read:
         return []
     return [cell for cell in settings.metal_cells if cell not in settings.ironic.nodes.agents]
@@ -158,7 +158,8 @@ def agents_of(cell: str, settings: Settings) -> list[str]:
 
 
 def metal_agent(settings: Settings, cell: str) -> str:
-    """Return the name of the agent for bare-metal nodes of a cell: on Ironic's API, or simulated."""
+    """Return the name of the agent for a cell's bare-metal nodes: the agent that uses Ironic if the settings
+    name Ironic's API, else a simulated agent."""
     if settings.ironic.is_read:
         return settings.ironic.nodes.agents.get(cell) or f"{cell}-metal"
     return f"{cell}-agent1"

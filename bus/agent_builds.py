@@ -1,5 +1,6 @@
-"""An agent's record of its orders, and the fields that an order omits because the agent can derive them.
-A duplicate order, a late order, or an order after a destroy order has no effect.
+"""An agent's record of the orders that it received, so that a duplicate order, or one that arrives after a
+later order or a destroy order, has no effect; and the fields that an order omits because the agent can derive
+them.
 """
 
 from collections import OrderedDict
@@ -19,7 +20,7 @@ REMEMBERED = 100_000
 
 
 class _Memory(OrderedDict[str, V]):
-    """A dictionary of limited size by build id; a new entry replaces the least recently changed entry."""
+    """A dictionary by build id of limited size; when full, it drops the entry that was changed earliest."""
 
     def __init__(self, size: int) -> None:
         super().__init__()
@@ -41,7 +42,7 @@ class AgentBuilds:
         self._void: _Memory[tuple[Span, ...]] = _Memory(remembered)  # disjoint, lowest first
 
     def ordered(self, order: BuildOrdered) -> AgentReported | Literal["start", "running"]:
-        """Record a new attempt and return "start"; for a known one return "running" or its final report."""
+        """Record a new build attempt and return "start"; for a known one return "running" or its report."""
         if self.is_void(order.build, order.attempt):
             return report(order, "destroyed")
         key = order.build, order.attempt
@@ -78,7 +79,7 @@ class AgentBuilds:
         self._finished[outcome.build] = (*self._finished.get(outcome.build, ()), outcome)
 
     def destroyed(self, order: DestroyOrdered) -> AgentReported:
-        """Mark the attempts that a destroy order covers as destroyed: they may not run or report any more."""
+        """Mark the attempts that a destroy order covers as destroyed; return the agent's report of that."""
         self.running.difference_update(self.running_upto(order))
         self.void(order.build, order.attempt, order.above)
         return report(order, "destroyed")
@@ -93,12 +94,12 @@ class AgentBuilds:
             self._finished[build] = tuple(o for o in outcomes if not above < o.attempt <= attempt)
 
     def known(self) -> tuple[list[AgentReported], dict[str, tuple[Span, ...]]]:
-        """Return all recorded outcomes, and each build's destroyed attempts, for the agent to store."""
+        """Return all recorded outcomes, and each build's destroyed attempts, for the agent's storage."""
         finished = [outcome for outcomes in self._finished.values() for outcome in outcomes]
         return finished, dict(self._void)
 
     def running_upto(self, order: DestroyOrdered) -> list[Key]:
-        """Return the running attempts that a destroy order covers: all up to the attempt in the order."""
+        """Return the running attempts that a destroy order covers: above its `above`, up to its `attempt`."""
         build, above, last = order.build, order.above, order.attempt
         if last - above < len(self.running):
             return [
@@ -125,7 +126,7 @@ def report(
     leftover: bool = False,
     cause: str = "",
 ) -> AgentReported:
-    """Return the message in which an agent reports this outcome of a build or destroy order."""
+    """Return the message in which an agent reports this outcome of a build order or destroy order."""
     return AgentReported(
         build=order.build,
         attempt=order.attempt,
@@ -142,7 +143,7 @@ def report(
 
 
 def sent_allocations(root: str, spec: BuildSpec, given: Allocations) -> Allocations:
-    """Return the allocations to send in an order, or {} if the agent can derive them from the flavor."""
+    """Return the allocations that an order must contain: {} if the agent can derive them from the flavor."""
     return {} if given == {root: _figures(spec.flavor)} else given
 
 

@@ -48,7 +48,7 @@ Hosts = Annotated[tuple[HostName, ...], Meta(max_length=2000)]
 
 
 class MakeAggregate(Tagged, frozen=True, kw_only=True):
-    """An edit that creates an aggregate. If a Placement API client created it, without a name, names it."""
+    """An edit that creates an aggregate, or names one that a Placement API client created without a name."""
 
     aggregate: Id
     name: AggregateName
@@ -58,7 +58,7 @@ class MakeAggregate(Tagged, frozen=True, kw_only=True):
 
 
 class ChangeAggregate(Tagged, frozen=True, kw_only=True):
-    """An edit that changes an aggregate completely or not at all; a change already in effect is no error."""
+    """An edit that makes all the given changes of an aggregate or none; changes already made are no error."""
 
     aggregate: Id
     name: AggregateName | None = None
@@ -147,7 +147,7 @@ def refusal_reason(refusal: AggregateRefusal) -> str:
 
 
 class FindAggregates(Message, frozen=True, kw_only=True):
-    """A query for the aggregates that meet all given conditions, by id; without conditions, for all."""
+    """A query for the aggregates that meet all given conditions (none: all aggregates), sorted by id."""
 
     ids: LongList[Id] = ()
     name: Text = ""

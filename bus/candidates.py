@@ -1,6 +1,7 @@
 """The interface through which schedulers search placement's index, or a replica of it in another process.
 
-Each array has one element per host, so that filters and weighers evaluate all hosts together.
+Properties of hosts are arrays with one element per host, so that filters and weighers evaluate all hosts
+together.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -49,19 +50,20 @@ class PlacedHost(Protocol):
 
 
 class HostAmounts(Protocol):
-    """Hosts and their amounts by position."""
+    """Gives the host, and its amounts of resources, that has a given position (array index) in the index."""
 
     def host(self, position: int) -> PlacedHost: ...
 
     def amounts(self, position: int) -> tuple[Mapping[str, int], Mapping[str, int]]:
-        """Return free amounts and capacities of a host's whole provider tree, each by resource class."""
+        """Return a host's free amounts and capacities, summed over its provider tree, by resource class."""
 
 
 class CandidateSearch(HostAmounts, Protocol):
-    """The hosts that fit one query for candidates, with their data in arrays; valid until the next await.
+    """The hosts that fit one query for candidates, with their properties in arrays; valid until the next
+    await.
 
-    Array elements follow the sequence of `positions`. Reservations count as used: arrays include those made
-    before the search, `amounts` and `ways` all of them.
+    Array elements are in the same order as `positions`. Reservations count as used capacity: in the arrays
+    only those made before the search, in `amounts` and `ways` also later ones.
     """
 
     @property
@@ -69,10 +71,10 @@ class CandidateSearch(HostAmounts, Protocol):
 
     @property
     def positions(self) -> Ints:
-        """Return the indices of hosts that may fit; for nested providers `ways` may find no candidate."""
+        """Return the positions of hosts that may fit; with nested providers, `ways` shows if one does."""
 
     def any_of(self, resource_class: str) -> bool:
-        """Return whether any provider has an inventory of the class; if not, `free` and `capacity` are 0."""
+        """Return whether any provider has an inventory of this class; if not, `free` and `capacity` are 0."""
 
     def free(self, resource_class: str) -> Floats: ...
 
@@ -83,10 +85,10 @@ class CandidateSearch(HostAmounts, Protocol):
     def within(self, aggregate: str) -> Bools: ...
 
     def ways(self, position: int, most: int) -> Sequence[Candidate]:
-        """Return at most this many candidates (complete allocations) for the request on one host now."""
+        """Return at most `most` candidates (complete allocations for the query) on one host, as of now."""
 
     def removals(self) -> Sequence[Removal]:
-        """Return, for each constraint of the query, how many hosts the constraint removed."""
+        """Return, for each condition of the query, how many hosts it excluded from the result."""
 
     def nearest(self, roots: Collection[str] = (), most: int = 5) -> Sequence[NearMiss]:
         """Return what the given hosts (if none, the hosts that nearly fit) lack to satisfy the query."""
@@ -108,7 +110,7 @@ class CandidateSource(Protocol):
 
     @property
     def size(self) -> int:
-        """Return the length of the arrays of hosts; some elements may have no host."""
+        """Return the length of the arrays that have one element per host; some elements have no host."""
 
     @property
     def aggregates(self) -> Mapping[str, Aggregate]: ...
@@ -131,22 +133,24 @@ class CandidateSource(Protocol):
         """
 
     def free(self, root: str) -> Mapping[str, int]:
-        """Return a host's free amounts by resource class, ignoring reservations; {} if it is unknown."""
+        """Return a host's free amounts by resource class, ignoring reservations; {} for an unknown host."""
 
     def having(self, resource_class: str, amount: int) -> int:
-        """Return how many providers have at least this free amount of a resource class."""
+        """Return how many providers have at least `amount` of a resource class free."""
 
     @property
     def sharing(self) -> Mapping[str, Collection[str]]:
         """Return the root of each sharing provider, with the resource classes of its inventories."""
 
     def reserve(self, allocations: Allocations) -> None:
-        """Count these allocations as used in this scheduler's searches until `withdraw` is called."""
+        """Count the given allocations as used in this scheduler's searches until `withdraw` is called."""
 
     def withdraw(self, allocations: Allocations) -> None: ...
 
     def watch(self, on_change: OnChange) -> None:
-        """Register a callback for every change of placement: changed roots, changed aggregates and cells."""
+        """Register a callback that gets the changed roots, aggregates and cells after each change."""
 
     def watch_for_more(self, on_change: OnChange) -> None:
-        """Register a callback for more capacity, traits or inventories, so that a waiting request may fit."""
+        """Register a callback that gets roots, aggregates and cells with changes that may help waiting
+        requests, such as more capacity.
+        """

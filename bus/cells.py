@@ -46,7 +46,7 @@ class RegisterCell(Tagged, frozen=True, kw_only=True):
 
 
 class DropCell(Tagged, frozen=True, kw_only=True):
-    """An edit that deletes a cell with its hosts; `force` permits hosts with allocations, which are kept."""
+    """An edit that deletes a cell with its hosts; `force`: also if they have allocations, which remain."""
 
     cell: Word
     force: bool = False
@@ -83,7 +83,7 @@ CellResult = CellEdited | CellInUse | Missing | Contended
 
 
 class FindCells(Message, frozen=True, kw_only=True):
-    """A query for all registered cells, and for all other cells with reported hosts."""
+    """A query for the registered cells, and for unregistered cells of which agents have reported hosts."""
 
     counted: bool = True  # with the numbers of hosts and instances; False: registered cells only
 

@@ -36,18 +36,19 @@ def holder_consumer(build: str, attempt: int) -> str:
 
 
 class Choice(Compact, frozen=True):
-    """Allocations to claim (empty: release all), and the shape that each provider had when it was chosen."""
+    """Allocations to claim ({}: release all), and the shape of each provider when a scheduler chose them."""
 
     allocations: Allocations
     shapes: Shapes = field(default_factory=dict)
 
 
 class ConsumerClaim(Value, frozen=True, kw_only=True):
-    """Replace the allocations of a consumer with the first of the choices that fits.
+    """A claim that replaces a consumer's allocations with the first one that fits of several sets
+    (`choices`).
 
     The claim is refused if `generation` is not the consumer's; None: the consumer has no allocations. If
     `fenced` is False, generations are not compared (Placement API before 1.28). With `keep`, the former
-    allocations are given to the consumer with that id and type CLEANUP: the guest may still exist.
+    allocations go to a consumer with the id `keep` and type CLEANUP, because the guest may still exist.
     """
 
     consumer: Id
@@ -73,10 +74,10 @@ class ConsumerClaim(Value, frozen=True, kw_only=True):
 
 
 class Full(Tagged, frozen=True, kw_only=True):
-    """The reason of a refused claim: the provider has too little free capacity, or `limit` names the violated
-    rule: min_unit, max_unit or step_size.
+    """The reason of a refused claim: the provider has too little free capacity of a resource class, or
+    `limit` names the violated rule: min_unit, max_unit or step_size.
 
-    `limit` is `inventory` if the provider has no inventory of this class.
+    `limit` is `inventory` if the provider has no inventory of the resource class.
     """
 
     provider: Text
@@ -94,7 +95,7 @@ class Full(Tagged, frozen=True, kw_only=True):
 
 
 class Moved(Tagged, frozen=True, kw_only=True):
-    """The reason of a refused claim: the provider's shape has changed since it was chosen. Search again."""
+    """The reason of a refused claim: the provider's shape has changed since the search. Search again."""
 
     provider: Text
 
@@ -123,7 +124,7 @@ class GroupPolicyViolated(Tagged, frozen=True, kw_only=True):
 
 
 class NoGroup(Tagged, frozen=True, kw_only=True):
-    """The reason of a refused claim: the project has no such server group. A retry cannot succeed."""
+    """The reason of a refused claim: the project has no server group with this id. A retry cannot succeed."""
 
     group: Text
 
@@ -132,7 +133,7 @@ class NoGroup(Tagged, frozen=True, kw_only=True):
 
 
 class NothingHeld(Tagged, frozen=True, kw_only=True):
-    """The final reason of a refused claim: it takes over the allocations of a consumer that has none."""
+    """The reason of a refused claim: the consumer has no allocations to take over. Do not retry."""
 
     consumer: Text
 
@@ -162,7 +163,7 @@ class Claimed(Tagged, frozen=True, kw_only=True):
 
 
 class Held(Tagged, frozen=True, kw_only=True):
-    """The result of a claim or release with an outdated generation: the consumer's present allocations."""
+    """The result of a claim or release refused for its generation: the consumer's present allocations."""
 
     generation: Whole
     allocations: Allocations
@@ -178,7 +179,7 @@ class Retired(Tagged, frozen=True, kw_only=True):
 
 
 class Refused(Tagged, frozen=True, kw_only=True):
-    """The result of a claim if no choice could be claimed, with the reason for each choice."""
+    """The result of a claim if none of its sets of allocations was possible, with the reason for each set."""
 
     refusals: LongList[Refusal]  # one for each choice; empty if another claim of the request failed
 

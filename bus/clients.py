@@ -1,7 +1,8 @@
 """Clients: programs outside berth that act for certain projects.
 
-A client publishes to `client.NAME` and asks at `ask.scheduler.client.NAME`. The broker's topic permissions
-let no other client use the keys, so the key identifies the sender, also in retries and dead letters.
+A client publishes with the routing key `client.NAME` and sends queries with `ask.scheduler.client.NAME`. The
+broker's topic permissions let no other client use these keys, so a message's key identifies its sender, also
+in retries and dead letters.
 """
 
 from typing import Annotated
@@ -32,7 +33,7 @@ ClientName = Annotated[
 
 
 class RegisteredClient(Value, frozen=True, kw_only=True):
-    """A client and the projects that it acts for."""
+    """A client (a program outside berth) and the projects that it acts for."""
 
     name: ClientName
     projects: Annotated[tuple[KeystoneId, ...], Meta(min_length=1, max_length=1000)]
@@ -50,7 +51,7 @@ class ClientEditAnswered(Message, frozen=True, kw_only=True):
 
 
 class FindClients(Message, frozen=True, kw_only=True):
-    """A query for all registered clients, or for the named clients."""
+    """A query for all registered clients (programs outside berth), or for those with the given names."""
 
     names: ShortList[ClientName] = ()
 
@@ -60,9 +61,10 @@ class ClientsFound(Message, frozen=True, kw_only=True):
 
 
 class ClientRequested(Message, frozen=True, kw_only=True):
-    """A client's request for one action, in exactly one of the fields boot, delete, move, steer (a move).
+    """A client's request for one action: exactly one of the fields boot, delete, move and steer is set.
 
-    A boot without a project is for the client's project, if the client has only one.
+    `steer` directs a move that has begun. If `boot` names no project, the instance is created for the
+    client's project, if the client has only one.
     """
 
     client: ClientName
@@ -88,7 +90,7 @@ class ClientAsked(Message, frozen=True, kw_only=True):
 
 
 class ClientAnswered(Message, frozen=True, kw_only=True):
-    """The answer to a client's query in the field of the query's name, or in `refused` why it is refused."""
+    """The answer to a client's query: in the field with the query's name, or in `refused` the reason."""
 
     refused: Cause = ""
     builds: BuildsFound | None = None

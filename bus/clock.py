@@ -77,7 +77,7 @@ class RateLimitedPublisher:
 
 
 class ReportSequence:
-    """Generates increasing sequence numbers for reports, close to the time in microseconds."""
+    """Generates increasing sequence numbers for reports: the time in microseconds, or the last number + 1."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock

@@ -15,7 +15,7 @@ from bus.protocol import Envelope, encode
 from bus.topics import TOPIC_OF
 from bus.vocabulary import Message
 
-# Only the messages begin a trace; otherwise most traces would be heartbeats.
+# Only the messages begin a trace; else most traces would be heartbeats.
 BEGINNINGS = frozenset(
     {
         "BuildRequested", "BuildDeleteRequested", "BuildCancelRequested", "BuildAdoptRequested",
@@ -29,7 +29,7 @@ class Span(Protocol):
 
 
 class Tracer(Protocol):
-    """The interface of a tracer: creates spans and exports them."""
+    """The interface of a tracer, which creates the spans of traces and exports them."""
 
     def handling(self, worker: str, row: str, envelope: Envelope) -> Span | None:
         """Return a tracing span for the handling of a message: the parent of what the handler publishes."""
@@ -72,7 +72,7 @@ NO_CONTEXT = StoredContext()
 
 @contextmanager
 def handling(envelopes: Iterable[tuple[Envelope, Message]]) -> Iterator[None]:
-    """Mark messages that are published within the block as caused by the messages that are handled."""
+    """Mark messages published within the `with` block as caused by these messages, which are handled now."""
     arrived = {id(message): envelope for envelope, message in envelopes}
     alone = next(iter(arrived.values())) if len(arrived) == 1 else None
     tokens = current.set(alone), _arrived.set(arrived)
@@ -84,7 +84,7 @@ def handling(envelopes: Iterable[tuple[Envelope, Message]]) -> Iterator[None]:
 
 
 def envelopes_handled() -> Sequence[Envelope]:
-    """Return the envelopes that the current task handles or resumes; they cause what the task publishes."""
+    """Return the envelopes of the messages for which the current task works: causes of what it publishes."""
     alone = current.get()
     return (alone,) if alone is not None else tuple(_arrived.get({}).values())
 
@@ -99,7 +99,7 @@ def stored_context(message: Message) -> StoredContext:
 
 @contextmanager
 def resumed(context: StoredContext) -> Iterator[None]:
-    """Mark messages published within the block as caused by the message whose context was stored."""
+    """Mark messages published within the `with` block as caused by the message that `context` describes."""
     if context == NO_CONTEXT:
         yield
         return
@@ -121,7 +121,7 @@ def resumed(context: StoredContext) -> Iterator[None]:
 def follow(
     message: Message, key: str, clock: Clock, *, framed: bool = True, cause: Envelope | None = None
 ) -> Envelope:
-    """Return an envelope for a message, caused by `cause` or by the message that is being handled now."""
+    """Return the envelope to publish a message; its cause is `cause`, or the message being handled now."""
     cause = cause or current.get()
     if cause is None:
         correlation, causation = "", ""

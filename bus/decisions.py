@@ -11,7 +11,7 @@ from bus.vocabulary import Cause, Compact, Id, LargeMap, LongList, Number, Text,
 
 
 class Removal(Value, frozen=True, kw_only=True):
-    """The number of hosts that one constraint of a request removed, and the number of hosts left."""
+    """How many hosts one constraint of a request excluded from the search, and how many hosts were left."""
 
     constraint: Cause
     removed: Whole
@@ -30,7 +30,7 @@ class NearMiss(Value, frozen=True, kw_only=True):
 
 
 class RecordedScale(Compact, frozen=True):
-    """The scale of one weigher in a decision: lowest and highest value of the hosts, and multiplier."""
+    """How a decision scaled one weigher's values: the lowest and highest of all hosts, and the multiplier."""
 
     weigher: Text
     multiplier: Number
@@ -40,7 +40,7 @@ class RecordedScale(Compact, frozen=True):
 
 
 class RecordedHost(Compact, frozen=True):
-    """A host in a decision, with one value per weigher, in the same sequence as the decision's scales."""
+    """A host in a decision, with one value per weigher, in the same order as `scales` of the decision."""
 
     root: Text
     host: Text

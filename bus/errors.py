@@ -1,5 +1,5 @@
-"""Exceptions of the bus, raised or returned by handlers; `bus.delivery.verdicts` decides what happens to the
-message then.
+"""Exceptions of the bus. If a handler raises or returns one, `bus.delivery.verdicts` decides whether its
+message is handled again.
 """
 
 import msgspec
@@ -8,7 +8,7 @@ NOT_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)  # raised f
 
 
 class Retry(Exception):
-    """Deliver the handled message again after the given seconds."""
+    """Raised by a handler to receive its message again after the given seconds."""
 
     def __init__(self, after: float, why: str = "") -> None:
         super().__init__(why or f"retry in {after} s")
@@ -16,11 +16,11 @@ class Retry(Exception):
 
 
 class Poison(Exception):
-    """Move the handled message to the dead letters, with this reason: it can never be handled."""
+    """Raised by a handler to move its message to the dead letters, with this reason: a retry cannot help."""
 
 
 class Unavailable(Exception):
-    """A service is unreachable. The message is retried without a limit, and not counted as a fault."""
+    """A service is unreachable; a message that needs it is retried without a limit, with no fault counted."""
 
 
 class NoAnswer(Unavailable):
@@ -28,15 +28,15 @@ class NoAnswer(Unavailable):
 
 
 class Unroutable(Exception):
-    """No queue is bound to this routing key."""
+    """A message cannot be delivered, because no queue is bound to its routing key."""
 
 
 class BrokerRefused(Exception):
-    """The broker refused an operation; the text says how to fix that."""
+    """The broker refused an operation; the text explains how to fix that."""
 
 
 class AnswerRefused(Exception):
-    """The worker that received a query could not answer it; the text says why."""
+    """The worker that received a query could not answer it; the text is the reason."""
 
 
 class OperationRefused(Exception):
@@ -48,12 +48,12 @@ class NoSuchLetter(Exception):
 
 
 class TooBig(ValueError):
-    """The message is larger than the bus permits."""
+    """A message is larger than the bus permits."""
 
 
 class Undecodable(ValueError):
-    """The bytes are not a valid message; the text names the wrong field."""
+    """Received bytes are not a valid message, or not one for this topic; the text gives the reason."""
 
 
 class MigrationsBroken(Exception):
-    """The migrations are no single sequence, or the database has an unknown revision; the text says which."""
+    """The database migrations are not one sequence, or the database has a revision that no migration made."""

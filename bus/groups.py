@@ -28,7 +28,7 @@ GroupPolicy = Literal["affinity", "anti-affinity", "soft-affinity", "soft-anti-a
 
 
 class ServerGroup(Value, frozen=True, kw_only=True):
-    """A server group: instances to place on the same host or on different hosts; every claim is checked."""
+    """Instances that a policy places on the same host or on different hosts, checked in each claim."""
 
     id: Id
     name: Name
@@ -52,7 +52,7 @@ class MakeGroup(Tagged, frozen=True, kw_only=True):
 
 
 class DropGroup(Tagged, frozen=True, kw_only=True):
-    """An edit that deletes a server group; `force` permits members, which stay on their hosts."""
+    """An edit that deletes a server group; `force`: also one with members, which stay on their hosts."""
 
     group: Id
     force: bool = False
@@ -70,7 +70,7 @@ GroupResult = GroupEdited | Taken | InUse | Contended
 
 
 class FindGroups(Message, frozen=True, kw_only=True):
-    """A query for server groups, with members and hosts; without conditions, for all server groups."""
+    """A query for the server groups that meet the given conditions (none: all), with members and hosts."""
 
     ids: LongList[Id] = ()
     project: Text = ""

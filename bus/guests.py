@@ -11,7 +11,8 @@ from bus.vocabulary import Allocations, Cause, Compact, Id, LongList, Message, O
 
 class BuildAdoptRequested(Message, frozen=True, kw_only=True):
     """Make a cell responsible for an instance that already runs and has allocations in placement. The cell
-    compares the allocations with placement's. If the cell has this build already, it updates the allocations.
+    compares these allocations with placement's. If the cell has this build already, it updates the
+    allocations.
     """
 
     build: Id  # also the consumer
@@ -40,7 +41,7 @@ class ReportedGuest(Compact, frozen=True):
 
 
 class GuestsAsked(Message, frozen=True, kw_only=True):
-    """A query to an agent for the guests of the given builds, or for a page of builds that have guests."""
+    """A query to an agent for its guests of the given builds; if none are given, for a page of all guests."""
 
     cell: Word
     agent: Word
@@ -50,7 +51,7 @@ class GuestsAsked(Message, frozen=True, kw_only=True):
 
 
 class GuestsReported(Message, frozen=True, kw_only=True):
-    """The answer to GuestsAsked: guests of the given builds, or a page of ids of builds that have guests."""
+    """The answer to GuestsAsked: the agent's guests of the given builds, or one page of all its guests."""
 
     cell: Word
     agent: Word

@@ -29,7 +29,7 @@ from bus.vocabulary import (
 DISABLED = "COMPUTE_STATUS_DISABLED"  # Nova also sets this trait on a disabled host
 FORCED_DOWN = "CUSTOM_BERTH_FORCED_DOWN"  # forced down by an operator, whatever its heartbeats
 HELD = "CUSTOM_BERTH_HELD_"  # prefix of a trait for each cause of being disabled
-UNNAMED = "operator"  # the cause if the operator named none
+UNNAMED = "operator"  # the cause if the operator gave no reason
 DRAIN = f"{HELD}DRAIN"  # the cause while a host is drained
 
 
@@ -199,7 +199,7 @@ def unanswered(root: Provider) -> HostHealth:
 async def every_health(
     ask: Ask[FindHostHealth, HostHealthFound], roots: Sequence[Id] = ()
 ) -> AsyncIterator[HostHealth]:
-    """Yield the health of the given hosts, or of all hosts that are not up, queried page by page."""
+    """Query a scheduler page by page; yield the health of these hosts, or of all hosts that are not up."""
     after, more = "", True
     while more:
         answer = await ask(FindHostHealth(roots=tuple(roots), after=after))

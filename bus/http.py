@@ -1,5 +1,5 @@
-"""The HTTP server of every worker, with metrics and health. Adds limits that uvicorn lacks: for idle
-connections, slow requests, unread responses, and the number of connections.
+"""The HTTP server that all workers use, at least for metrics and health checks. Adds limits that uvicorn
+lacks: for idle connections, slow requests, unread responses, and the number of connections.
 """
 
 import asyncio
@@ -43,7 +43,7 @@ class HttpLimits:
 
 
 def listen(address: str) -> socket.socket:
-    """Return a socket that listens at HOST:PORT (port 0: any free port) and queues early connections."""
+    """Return a socket that listens at HOST:PORT (port 0: any free port); early connections wait."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal() or int(port) > 65535:
         raise ValueError(f"{address!r} is not an address: HOST:PORT, such as 127.0.0.1:8778")
@@ -61,7 +61,7 @@ def url_of(listener: socket.socket, tls: TlsFiles | None = None) -> str:
 
 
 def announce(server: str, listener: socket.socket, path: str = "", tls: TlsFiles | None = None) -> None:
-    """Print at which address a server listens, such as `placement is served at http://127.0.0.1:8778`."""
+    """Print the address at which a server listens, as `placement is served at http://127.0.0.1:8778`."""
     sys.stdout.write(f"{server} at {url_of(listener, tls)}{path}\n")
     sys.stdout.flush()
 
@@ -83,7 +83,7 @@ async def serve(
 ) -> None:
     """Serve HTTP, or HTTPS with `tls`, until cancelled; then complete requests within `drain` seconds.
 
-    At the cancellation `closing` is called first, to end long-lived responses.
+    When cancelled, it first calls `closing`, which ends long-lived responses.
     """
     limits = _within_open_files(limits or HttpLimits())
     config = _Config(
@@ -162,7 +162,7 @@ class _Connection(HttpToolsProtocol):
             self._refuse(503, "There are too many connections; try again later.")
 
     def _close_idle_connection(self) -> bool:
-        """Close the connection idle longest, or else the slowest sender; return False if there is none."""
+        """Close the longest idle other connection, or else the slowest sender; False if none exists."""
         others = [
             connection
             for connection in self.connections
@@ -207,7 +207,7 @@ class _Connection(HttpToolsProtocol):
                 self._refuse(431, f"The headers of a request may have {HEAD_BYTES} bytes.")
 
     def _check_sender(self) -> None:
-        """Refuse a request that is incomplete at its deadline; each received byte extends the deadline."""
+        """Refuse a request that is not complete at its deadline, which each received byte extends."""
         now = self.loop.time()
         if self.flow.read_paused or self._is_responding():
             self._since, self._received = now, 0
@@ -291,7 +291,7 @@ class _Connection(HttpToolsProtocol):
         self._forget_answers()
 
     def _forget_answers(self) -> None:
-        """Mark all pipelined responses as disconnected: uvicorn marks only the last of them."""
+        """Mark all unfinished responses as disconnected: uvicorn marks only the connection's last one."""
         for cycle in (self._answering, self.cycle, *(queued for queued, _ in self.pipeline)):
             if cycle is not None and not cycle.response_complete:
                 cycle.disconnected = True
@@ -299,7 +299,7 @@ class _Connection(HttpToolsProtocol):
         self.pipeline.clear()
 
     def _close(self) -> None:
-        """Close the connection after the client read the response, or read nothing for `slow` seconds."""
+        """Close the connection when the client has read the response, or read nothing for `slow` seconds."""
         self.transport.close()
         self._watch_reader()
 
@@ -324,7 +324,7 @@ class _Connection(HttpToolsProtocol):
 
 
 def metrics_app() -> Starlette:
-    """Return the web app with /metrics for Prometheus (also at /) and /healthz, always successful."""
+    """Return the web app that serves metrics for Prometheus at /metrics and /, and "alive" at /healthz."""
     return Starlette(routes=[Route("/metrics", _metrics), Route("/", _metrics), Route("/healthz", _alive)])
 
 

@@ -8,14 +8,14 @@ from bus.vocabulary import Cause, Compact, Count, Id, LongList, Message, Ordinal
 
 
 class NodeLent(Compact, frozen=True):
-    """A node on which the asking agent may act from now on, or may no longer act."""
+    """A bare-metal node on which the asking agent may act from now on, or may no longer act."""
 
     root: Id
     epoch: Ordinal  # lease epoch for orders and reports; 0: the agent may not act on the node any more
 
 
 class LeaseAsked(Message, frozen=True, kw_only=True):
-    """A query in which an agent renews its lease and asks for the nodes on which it may act."""
+    """A query in which a bare-metal agent renews its lease and asks for the nodes on which it may act."""
 
     cell: Word
     agent: Word
@@ -29,10 +29,10 @@ class LeaseAsked(Message, frozen=True, kw_only=True):
 
 
 class LeaseAnswered(Message, frozen=True, kw_only=True):
-    """The answer to LeaseAsked: the lease of the agent, and the nodes whose assignment changed."""
+    """The answer to LeaseAsked: the agent's lease, and the bare-metal nodes that it gains or loses."""
 
     refused: Cause = ""  # why there is no lease
-    epoch: Ordinal = 0  # a changed epoch voids all nodes of the previous one except those in `nodes`
+    epoch: Ordinal = 0  # a changed epoch voids all nodes of the previous one except the nodes in `nodes`
     seconds: Seconds = 0.0  # duration of the lease, from the moment of the request
     version: Ordinal = 0  # to send as `seen` after applying this answer
     nodes: LongList[NodeLent] = ()  # nodes whose assignment changed
@@ -41,7 +41,7 @@ class LeaseAnswered(Message, frozen=True, kw_only=True):
 
 
 class NodesReported(Message, frozen=True, kw_only=True):
-    """A report of all existing nodes with ids above `after` up to `upto`; missing nodes were deleted."""
+    """A report of all bare-metal nodes with ids above `after` up to `upto`; missing nodes were deleted."""
 
     cell: Word
     agent: Word
@@ -81,9 +81,10 @@ class AgentsFound(Message, frozen=True, kw_only=True):
 
 
 class AgentEditRequested(Message, frozen=True, kw_only=True):
-    """An operator's request about a bare-metal agent. After `disable` it gets no free nodes, and its free
-    nodes go to other agents; `enable` undoes that. `rehome` moves all its nodes, or the given nodes, with
-    instances to other agents, as soon as this agent certainly does not act on them any more.
+    """An operator's request about a bare-metal agent. After `disable` the agent gets no free nodes (without
+    an instance), and other agents get the free nodes that it has; `enable` undoes that. `rehome` assigns all
+    its nodes, or the given ones, with their instances to other agents, once this agent certainly does not act
+    on them any more.
     """
 
     cell: Word

@@ -16,7 +16,7 @@ _SECRET_NAME = re.compile(r"pass(?!file)|pwd|secret|token", re.IGNORECASE)
 
 
 def masked(value: Any) -> Any:
-    """Return a setting or URL with stars in place of passwords, and of parameters that may be passwords."""
+    """Return a setting with stars in place of passwords in URLs, and of URL parameters that may be secret."""
     if isinstance(value, str):
         return _without_secret_parameters(_without_password(value))
     if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""The messages that are published, grouped by flow. New fields get defaults; fields are never renamed."""
+"""The messages that workers and clients publish, by purpose. New fields get defaults; none is renamed."""
 
 from typing import Annotated, Literal
 
@@ -51,7 +51,7 @@ _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 def seconds_of(wait: Wait) -> float:
-    """Return the seconds of a duration such as `30m`; an empty text is 0."""
+    """Return the number of seconds of a duration such as `30m`; an empty text is 0."""
     return float(int(wait[:-1]) * _UNITS[wait[-1]]) if wait else 0.0
 
 
@@ -88,12 +88,12 @@ class BuildRequested(Message, frozen=True, kw_only=True):
     wait: Wait = ""  # how long to wait for capacity, such as 30m; empty: not at all
     priority: Annotated[int, Meta(ge=0, le=9)] = 0
     name: InstanceName = ""  # display name of the instances
-    # resources in addition to the flavor's, such as those of ports and accelerators
+    # resources in addition to the flavor's, such as for ports and accelerators
     groups: Annotated[tuple[ResourceGroup, ...], Meta(max_length=MAX_GROUPS)] = ()
     same_subtree: ShortList[ShortList[Text]] = ()  # suffixes of groups below one of their providers
     root_required: ShortList[TraitName] = ()  # of the host, in addition to those of flavor and image
     root_forbidden: ShortList[TraitName] = ()
-    not_cells: ShortList[Word] = ()  # cells whose hosts are not considered
+    not_cells: ShortList[Word] = ()  # hosts of the cells are not considered
 
 
 class Selection(Value, frozen=True, kw_only=True, omit_defaults=True):
@@ -108,7 +108,7 @@ class Selection(Value, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class BuildPlaced(Message, frozen=True, kw_only=True):
-    """A host is claimed for this build, whose instance its cell must create; alternates are not claimed."""
+    """The host claimed for a build, whose instance the cell must create; the alternates are not claimed."""
 
     build: Id
     request: Id
@@ -134,7 +134,7 @@ class BuildUnplaceable(Message, frozen=True, kw_only=True):
 class HostsAsked(Message, frozen=True, kw_only=True):
     """A query to choose and claim hosts for instances that another system, such as Nova, creates.
 
-    No cell creates these instances and no id is retired, so hosts for the same instances may be requested
+    No cell creates the given instances and no id is retired, so hosts for the same instances may be requested
     again. An instance with allocations keeps them if the request excludes all of their hosts (an evacuation);
     if not, they count as the result of an earlier query and are returned.
     """
@@ -240,7 +240,7 @@ class BuildOrdered(Message, frozen=True, kw_only=True, omit_defaults=True):
     """An order to create a guest of this build on a host. Fields may be omitted: see `bus.agent_builds`."""
 
     build: Id
-    attempt: Amount  # the agent ignores orders of attempts that it has deleted, and lower ones
+    attempt: Amount  # the agent ignores orders of attempts that it has deleted, and lower numbers
     cell: Word
     agent: Word
     root: Id
@@ -282,7 +282,7 @@ class AgentReported(Message, frozen=True, kw_only=True):
 
 
 class InventoryReported(Message, frozen=True, kw_only=True):
-    """An agent's report of a whole provider tree. Of two reports of a root, the higher sequence is valid."""
+    """An agent's report of a provider tree. Of two for one root, the one with higher sequence is valid."""
 
     root: Id
     host: Name
@@ -301,7 +301,7 @@ class HostReported(Message, frozen=True, kw_only=True):
     cell: Word
     agent: Word
     sequence: Ordinal  # the highest of one run of the agent is valid
-    # identifies a run of the agent; each run counts its own sequence
+    # identifies a run of the agent; each run counts from 1
     run: Annotated[str, Meta(max_length=64)] = ""
     period: Seconds = 10.0  # seconds until the next heartbeat
     # True: the agent reports some hosts only, such as those that build, and all others are up while it is.
@@ -334,13 +334,13 @@ MOST_REPORTED = 1000
 
 
 class IronicSpoke(Message, frozen=True, kw_only=True):
-    """A hint that Ironic nodes changed, so that open pages refresh; it may arrive twice or not at all."""
+    """A hint that Ironic nodes changed, so that open web pages refresh; it may arrive twice or not at all."""
 
     nodes: Annotated[tuple[Id, ...], Meta(max_length=MOST_REPORTED)] = ()  # empty: too many to list
 
 
 class NodeChanged(Message, frozen=True, kw_only=True):
-    """A state change of an Ironic node, published by a tool or the simulator. The newest `at` is valid."""
+    """A state change of an Ironic node, published by a tool or the simulator. The latest `at` is valid."""
 
     event: Word
     node: Id

@@ -1,7 +1,8 @@
 """Messages about moves of existing instances: requests, placements, orders for each phase, and reports.
 
-A scheduler begins a move with one claim: the build's consumer gets the destination, and its former
-allocations go to a holder consumer (`bus.claims.holder_consumer`). The cell's conductor does the rest.
+A scheduler begins a move with one claim: the build's consumer gets the allocations at the destination, and
+its former allocations go to a holder consumer (`bus.claims.holder_consumer`). The cell's conductor does the
+rest.
 """
 
 from typing import Annotated, Literal
@@ -65,7 +66,7 @@ class MoveRequested(Message, frozen=True, kw_only=True):
 
 
 class MovePlaced(Message, frozen=True, kw_only=True):
-    """The destination of a move is claimed. The alternates are in the same cell, and not claimed."""
+    """The destination that was claimed for a move. The alternates are in the same cell, and not claimed."""
 
     move: Id
     build: Id
@@ -90,7 +91,7 @@ class MovePlaced(Message, frozen=True, kw_only=True):
 
 
 class MoveRefused(Message, frozen=True, kw_only=True):
-    """A move is refused, and nothing was changed: no host was found, or the state does not permit it."""
+    """A move is refused, and nothing changed: no host was found, or the instance's state forbids it."""
 
     move: Id
     build: Id
@@ -102,7 +103,7 @@ class MoveRefused(Message, frozen=True, kw_only=True):
 
 
 class PhaseOver(Compact, frozen=True):
-    """The end of one phase of a move on one host."""
+    """How one phase of a move ended on one host, and when."""
 
     phase: Text
     host: Text
@@ -119,7 +120,7 @@ class MoveProgress(Message, frozen=True, kw_only=True):
     build: Id
     cell: Word
     phase: Text  # current phase, or verify, confirm, revert, abort
-    host: Text = ""  # destination, or the source while the move is undone; empty: none (shelve)
+    host: Text = ""  # destination, or the source while the move is undone; empty: no host (shelve)
     percent: Annotated[int, Meta(ge=0, le=100)] = 0
     refused: Cause = ""  # the refused request, and the reason
     reply_to: ReplyTo = ""
@@ -156,7 +157,7 @@ class MoveSteered(Message, frozen=True, kw_only=True):
 
 
 class HandoverProgress(Message, frozen=True, kw_only=True):
-    """Requests a move's source cell to hand over the instance to another cell, or reports the move's end."""
+    """Asks the source cell to hand over an instance to another cell, or tells it how that move ended."""
 
     move: Id
     build: Id
@@ -203,7 +204,7 @@ class HandoverReported(Message, frozen=True, kw_only=True):
 
 
 class MoveOrdered(Message, frozen=True, kw_only=True, omit_defaults=True):
-    """An order to carry out this phase of a move on this host, with the guest of this attempt.
+    """An order to an agent to carry out this phase of a move on this host, for the guest of this attempt.
 
     `step` grows with every order of a build, over all its moves. An agent ignores orders with a lower step
     than its last order of the build on that host.
@@ -274,7 +275,7 @@ class MoveStands(Value, frozen=True, kw_only=True):
 
 
 class FindMoves(Message, frozen=True, kw_only=True):
-    """A query for the moves of a cell, by id, or page by page with the newest first."""
+    """A query for the moves that one cell has recorded: those with given ids, or a page, newest first."""
 
     cell: Word
     moves: Annotated[tuple[Id, ...], Meta(max_length=1000)] = ()

@@ -8,7 +8,7 @@ NameKind = Literal["resource class", "trait"]
 
 
 class Named(Value, frozen=True, kw_only=True):
-    """A resource class or trait with its database number."""
+    """A resource class or trait, with the time of its last change."""
 
     name: Text
     updated: Number = 0.0
@@ -45,7 +45,7 @@ NameResult = NameEdited | Missing | Taken | InUse | Standard | Contended
 
 
 class FindNames(Message, frozen=True, kw_only=True):
-    """A query for resource classes or traits, by name or prefix, sorted by their database numbers."""
+    """A query for resource classes or traits with given names or a prefix, sorted by their database ids."""
 
     kind: NameKind
     names: LongList[Text] | None = None

@@ -29,7 +29,7 @@ class KeystoneUnavailable(Unavailable):
 
 
 class KeystoneRefused(Exception):
-    """Keystone refuses our credentials or a request; the text says why."""
+    """Keystone refuses our credentials or a request; the text is the reason."""
 
     def __init__(self, status: int, text: str) -> None:
         super().__init__(f"Keystone refused ({status}): {text}")
@@ -39,7 +39,7 @@ class KeystoneRefused(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Access:
-    """Where a service's API is, and the credentials and certificates to use it."""
+    """Where the API of an OpenStack service is, and the credentials and certificates to use it."""
 
     url: str = ""  # empty: from Keystone's catalogue
     auth_type: str = "none"  # or http_basic, or an identity plugin of keystoneauth1, such as password
@@ -79,7 +79,7 @@ class Access:
     def keystone_client(
         self, *, timeout: float, connections: int = 1, transport: httpx.AsyncBaseTransport | None = None
     ) -> httpx.AsyncClient:
-        """Return an HTTP client for Keystone's API with these credentials; tests pass `transport`."""
+        """Return an HTTP client for Keystone's API with the given credentials; tests pass `transport`."""
         return httpx.AsyncClient(
             auth=self.http_auth(),
             verify=False if self.keystone_url.startswith("http://") else self.trust(),
@@ -91,7 +91,7 @@ class Access:
         )
 
     def identity(self) -> "BaseIdentityPlugin":
-        """Return the keystoneauth1 plugin that fetches Keystone tokens with these credentials."""
+        """Return the keystoneauth1 plugin that fetches Keystone tokens with the given credentials."""
         from keystoneauth1 import exceptions
         from keystoneauth1.identity import BaseIdentityPlugin
         from keystoneauth1.loading import get_plugin_loader  # slow to import, and rarely needed
@@ -113,13 +113,13 @@ class Access:
         return plugin
 
     def http_auth(self) -> "httpx.BasicAuth | Keystone | None":
-        """Return the httpx authentication for requests to the service."""
+        """Return the object that adds the given credentials to httpx requests; None without credentials."""
         if self.auth_type == "http_basic":
             return httpx.BasicAuth(self.auth["username"], self.auth.get("password", ""))
         return Keystone(self) if self.has_tokens else None
 
     def trust(self) -> ssl.SSLContext:
-        """Return the TLS context for connections to the service, made from the certificate files."""
+        """Return the TLS context for connections to the service, made from its certificate files."""
         context = ssl.create_default_context(cafile=self.ca_file or None)
         if self.insecure:
             context.check_hostname = False
@@ -147,7 +147,7 @@ class Keystone(httpx.Auth):
             yield request
 
     async def endpoint(self, service_type: str) -> str:
-        """Return the address of a service from Keystone's catalogue."""
+        """Return the API URL of this type of service from Keystone's catalogue."""
         await self._token()
         assert self._held is not None
         access = self._access
@@ -217,8 +217,8 @@ _NO_AUTH = {
 
 
 def cloud_access(name: str, url: str = "", environment: Mapping[str, str] = os.environ) -> Access:
-    """Return the access to the cloud with this name in clouds.yaml. A given `url` replaces the service's URL
-    from the file or from Keystone's catalogue.
+    """Return the address and credentials of the cloud with this name in clouds.yaml. A given `url` replaces
+    the service's URL from the file or from Keystone's catalogue.
 
     Raise ValueError, with the file and the key, if the cloud is unknown or cannot be used.
     """
@@ -238,7 +238,7 @@ def cloud_access(name: str, url: str = "", environment: Mapping[str, str] = os.e
 
 
 def secrets_of_cloud(name: str) -> set[str]:
-    """Return the passwords and tokens of the cloud, which must not be logged; none if it cannot be read."""
+    """Return the cloud's passwords and tokens, which no log may contain; none if clouds.yaml is unusable."""
     try:
         auth = cloud_access(name).auth
     except ValueError:

@@ -49,7 +49,7 @@ class Envelope(msgspec.Struct, kw_only=True, omit_defaults=True):
     strikes: int = 0  # number of processes that ended while they handled only this message
 
     def __post_init__(self) -> None:
-        """Limit numbers from other programs to ranges that every broker can store."""
+        """Replace numbers from other programs that are out of range by values that every broker can store."""
         if not 1 <= self.attempt <= MAX_COUNT:
             self.attempt = min(max(self.attempt, 1), MAX_COUNT)
         if not 0 <= self.faults <= MAX_COUNT:
@@ -69,8 +69,9 @@ class QueueSpec:
     """A queue with the routing keys that are bound to it. If it is not `durable`, it is deleted when the
     connection of its reader closes.
 
-    With `notes_readers`, the in-process broker stores in its journal which messages it has delivered. After
-    a crash of its process, `Delivery.crashes` grows only for these, not for messages still in the queue.
+    With `notes_readers`, the in-process broker stores in its file which messages it has delivered. After a
+    crash of the broker's process, `Delivery.crashes` grows only for these, not for messages still in the
+    queue.
     """
 
     name: str
@@ -87,10 +88,10 @@ class Delivery(Protocol):
     crashes: int  # deliveries that ended unsettled; some brokers count requeues, too, or at most 1
 
     def done(self) -> None:
-        """Acknowledge the message: it was handled, and all its consequences are stored."""
+        """Acknowledge the message to the broker: it was handled, and all its results are stored."""
 
     def requeue(self) -> None:
-        """Return the message to its queue, to be delivered again to any reader."""
+        """Return the message to its queue, from which it is delivered again to any reader."""
 
 
 class Inbox(Protocol):
@@ -130,7 +131,7 @@ class QueueDepth:
 
 @dataclass(frozen=True, slots=True)
 class BusDepths:
-    """The depth of each queue, and the numbers of dead letters and of delayed messages."""
+    """The number of messages in each queue, the number of dead letters, and of delayed messages."""
 
     queues: dict[str, QueueDepth]
     dead: int  # dead letters
@@ -138,7 +139,7 @@ class BusDepths:
 
 
 async def page_of(letters: AsyncGenerator[DeadLetter, None], limit: int) -> list[DeadLetter]:
-    """Return the first dead letters: at most `limit`, and at most MAX_PAGE_BYTES in total."""
+    """Return the first dead letters of a generator: at most `limit`, and about MAX_PAGE_BYTES in total."""
     page: list[DeadLetter] = []
     size = 0
     async with aclosing(letters):
@@ -161,7 +162,7 @@ class Transport(Protocol):
         """Create the queues with their bindings, now and after every reconnect."""
 
     async def publish(self, envelopes: Sequence[Envelope], *, expected: Sequence[bool]) -> None:
-        """Publish envelopes by their routing keys. Raise Unroutable if an expected one has no queue."""
+        """Publish envelopes by their routing keys. Raise Unroutable if one marked `expected` has no queue."""
 
     async def send(self, queue: str, envelope: Envelope, *, expected: bool = False) -> None:
         """Send an envelope to the queue of this name. If the queue does not exist, raise Unroutable if
@@ -169,7 +170,7 @@ class Transport(Protocol):
         """
 
     async def delay(self, queue: str, envelope: Envelope, seconds: float) -> None:
-        """Send an envelope to a queue after this many seconds, or slightly later, with its key unchanged."""
+        """Send an envelope to a queue after at least this many seconds, with its routing key unchanged."""
 
     async def store_dead_letter(self, letter: DeadLetter) -> None:
         pass
@@ -180,23 +181,25 @@ class Transport(Protocol):
         """Return how many AMQP messages of a queue are undelivered; each holds one or more envelopes."""
 
     async def depths(self, queues: Sequence[str]) -> BusDepths:
-        """Return the depths of those queues that exist, without changing anything on the broker."""
+        """Return message counts: of these queues (if they exist), of dead letters, of delayed messages."""
 
     async def dead_letters(self, limit: int = 1000, after: str = "", beginning: str = "") -> list[DeadLetter]:
-        """Return a page of dead letters, oldest first, without removing them; an empty page is the last.
+        """Return the next dead letters, oldest first, without removing them; an empty list at the end.
 
-        A page has at most `limit` letters and MAX_PAGE_BYTES. It begins after the letter with the id `after`
-        (if that does not exist, NoSuchLetter), and has only ids that start with `beginning`.
+        At most `limit` letters are returned, and at most MAX_PAGE_BYTES in total: those after the letter with
+        the id `after` (if there is none, NoSuchLetter is raised) whose ids start with `beginning`.
         """
 
     def each_dead_letter(self, *, after: str = "", beginning: str = "") -> AsyncGenerator[DeadLetter, None]:
-        """Yield the dead letters that `dead_letters` returns in pages. Close the generator to stop early."""
+        """Yield the dead letters after the id `after` whose ids start with `beginning`, oldest first, without
+        removing them. To stop early, close the generator.
+        """
 
     async def remove_dead_letters(
         self, ids: Collection[str] | None, rescue: Callable[[DeadLetter], Awaitable[bool]] | None = None
     ) -> int:
-        """Remove the given dead letters, or all, and return how many. `rescue` is called before each removal,
-        and the letter is removed only if it returns True.
+        """Remove the dead letters with the given ids (None: all), and return the number of removed letters.
+        `rescue` is called with each letter first, and the letter is removed only if `rescue` returns True.
         """
 
 

@@ -1,5 +1,5 @@
-"""Queries about candidates, decisions, waiting requests, builds and instances. All other queries are in the
-modules of their subjects.
+"""Queries and answers about candidates, decisions, waiting requests, builds and instances. Queries about
+other subjects are in other modules, such as `bus.resources`.
 """
 
 from typing import Annotated, Literal
@@ -61,10 +61,10 @@ class Candidate(Compact, frozen=True):
 
 
 class OrderBy(Value, frozen=True, kw_only=True):
-    """The weight of a resource class for sorting candidates: its free or total amount, scaled from the lowest
-    to the highest amount of all hosts that fit.
+    """A criterion for sorting candidates: the free or total amount of one resource class, with a multiplier.
 
-    A score is the sum of multiplier × (amount − lowest) / (highest − lowest).
+    A host's score is the sum of multiplier × (amount − lowest) / (highest − lowest) over all criteria;
+    without `lowest` and `highest`, these are the lowest and highest amount of all hosts that fit.
     """
 
     resource_class: ClassName
@@ -75,11 +75,12 @@ class OrderBy(Value, frozen=True, kw_only=True):
 
 
 class FindCandidates(Message, frozen=True, kw_only=True):
-    """A query for candidates: hosts with complete allocations that would fit now. `after` continues after the
-    previous page.
+    """A query for a page of candidates: hosts with complete allocations that would fit now. `after` continues
+    after the previous page.
 
-    Each host is on one page only if all pages use the same query, with `order` as in the first answer, which
-    has the scale. A host whose free capacity changes between two pages may appear twice or not at all.
+    To get each host on exactly one page, send the same query for every page, but with the `order` from the
+    first answer, which contains its scale. A host whose free capacity changes between two pages may appear
+    twice or not at all.
     """
 
     groups: Annotated[tuple[ResourceGroup, ...], Meta(min_length=1, max_length=MAX_GROUPS)]
@@ -106,7 +107,7 @@ class FindCandidates(Message, frozen=True, kw_only=True):
 
 
 class CandidatesFound(Message, frozen=True, kw_only=True):
-    """A page of candidates, and how many hosts each constraint removed."""
+    """A page of candidates that answers FindCandidates, and how many hosts each constraint excluded."""
 
     seen: Ordinal  # number of the last change included
     candidates: LongList[Candidate]
@@ -240,7 +241,7 @@ class WhatIfAnswered(Message, frozen=True, kw_only=True):
 
 
 class WhatIfMoves(Message, frozen=True, kw_only=True):
-    """A what-if question about several moves, each evaluated after the previous ones; nothing is claimed."""
+    """A what-if question about several moves, each evaluated as if all previous ones were done."""
 
     moves: Annotated[tuple[MoveRequested, ...], Meta(min_length=1, max_length=100)]
     closed: Annotated[tuple[Id, ...], Meta(max_length=10_000)] = ()  # hosts to exclude as destinations
@@ -257,7 +258,7 @@ class WhatIfMovesAnswered(Message, frozen=True, kw_only=True):
 
 
 class FindBuilds(Message, frozen=True, kw_only=True):
-    """A query for the states of the given builds in this cell."""
+    """A query to a cell for the states of the given builds."""
 
     cell: Word
     builds: Annotated[tuple[Id, ...], Meta(min_length=1, max_length=100)]

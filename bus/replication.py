@@ -28,7 +28,7 @@ class KnownInventory(Compact, frozen=True):
 
 
 class KnownProvider(Compact, frozen=True):
-    """A provider in `KnownTrees`; `stock`, `traits` and `aggregates` are indices into its tables."""
+    """A provider in `KnownTrees`; `stock`, `traits` and `aggregates` are positions in lists of KnownTrees."""
 
     id: Text
     name: Text
@@ -78,7 +78,7 @@ class ProviderChange(Compact, frozen=True):
 
 
 class PlacementChanged(Message, frozen=True, kw_only=True):
-    """One commit of placement. Change numbers have no gaps: a replica queries a number that it misses."""
+    """One commit of placement. Change numbers have no gaps, so replicas notice and query missed changes."""
 
     number: Ordinal
     changes: LongList[ProviderChange]
@@ -95,16 +95,16 @@ class FindChanges(Message, frozen=True, kw_only=True):
 
 
 class ChangesFound(Message, frozen=True, kw_only=True):
-    """Placement's changes in commit order. A replica that needs one before `oldest` reloads all trees."""
+    """Placement's changes in commit order. A replica that needs changes before `oldest` reloads all trees."""
 
     changes: LongList[PlacementChanged]
-    oldest: Ordinal  # number of the oldest stored change; 0: none is stored
+    oldest: Ordinal  # number of the oldest stored change; 0: no change is stored
     last: Ordinal  # number of the last committed change
 
 
 class FindTrees(Message, frozen=True, kw_only=True):
-    """A query for the provider trees of the given roots, or without roots, for a page of all trees after the
-    mark `after`.
+    """A query for the provider trees of the given roots, or without roots, for a page of all trees: `after`
+    is the `more` of the previous page.
 
     To limit its size, an answer leaves out whole trees, or the last providers of a large tree. Query missing
     trees again by root, and missing providers by root with the number of received ones as `skip`.

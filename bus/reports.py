@@ -54,7 +54,7 @@ def capacity_of(total: int, reserved: int, allocation_ratio: float) -> int:
 
 
 class ProviderReport(Value, frozen=True, kw_only=True):
-    """One provider of a reported provider tree."""
+    """One provider of a provider tree that an agent reports."""
 
     id: Id
     name: Name
@@ -75,7 +75,7 @@ class InventoryMove(Value, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class GuestPlace(Compact, frozen=True):
-    """In a reshape: the allocations of a guest as its agent reports them, which replace the consumer's."""
+    """In a reshape: a guest's allocations as its agent reports them, which replace its consumer's."""
 
     build: Id
     attempt: Amount  # the clean-up of this attempt, if the build is on another host now
@@ -90,7 +90,7 @@ class Reshaping(Value, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class HostState(Value, frozen=True, kw_only=True):
-    """The state of a host that only its agent knows; placement does not store it."""
+    """Facts about a host that only its agent knows, such as its load; placement does not store it."""
 
     root: Id
     host: Name

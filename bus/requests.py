@@ -25,7 +25,7 @@ class Hints(Value, frozen=True, kw_only=True):
 
     group: Id | None = None  # a server group it joins
     same_host: ShortList[Id] = ()  # on the host of at least one of the instances
-    different_host: ShortList[Id] = ()  # on the host of none of the instances
+    different_host: ShortList[Id] = ()  # on no host of the instances
     build_near_host_ip: Text = ""
     cidr: Text = "/24"
     query: Annotated[str, Meta(max_length=4000)] = ""  # JSON: [">=", "$free_ram_mb", 1024]
@@ -63,7 +63,7 @@ class ResourceGroup(Value, frozen=True, kw_only=True):
     """A request group: resources that must come from one provider. Only in the group without a suffix may
     resources come from several providers of a tree.
 
-    A group without resources requires that a provider exists; `same_subtree` relates it to other groups.
+    A group without resources requires a provider with its traits; `same_subtree` relates it to other groups.
     """
 
     suffix: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{0,64}" + END)] = ""

@@ -106,7 +106,7 @@ class SetInventories(Tagged, frozen=True, kw_only=True):
 
 
 class AddInventory(Tagged, frozen=True, kw_only=True):
-    """An edit that adds the inventory of one class; refused as Taken if the provider has this class."""
+    """An edit that adds an inventory of one resource class; refused as Taken if the provider has one."""
 
     provider: Id
     resource_class: ClassName
@@ -114,7 +114,7 @@ class AddInventory(Tagged, frozen=True, kw_only=True):
 
 
 class SetInventory(Tagged, frozen=True, kw_only=True):
-    """An edit that changes the inventory of one class; the provider must already have this class."""
+    """An edit that changes the inventory of one resource class; the provider must already have one."""
 
     provider: Id
     resource_class: ClassName
@@ -136,7 +136,9 @@ class SetTraits(Tagged, frozen=True, kw_only=True):
 
 
 class SetAggregates(Tagged, frozen=True, kw_only=True):
-    """An edit that replaces a provider's aggregates; with `generation`, that is checked and increased."""
+    """An edit that replaces a provider's aggregates. With `generation`, the edit is refused unless this is
+    the provider's generation, which the edit then increases.
+    """
 
     provider: Id
     aggregates: ShortList[Id]
@@ -172,7 +174,7 @@ class Edited(Tagged, frozen=True, kw_only=True):
 
 
 class Stale(Tagged, frozen=True, kw_only=True):
-    """The refusal of an edit because the provider's generation has changed."""
+    """The refusal of an edit because the provider's generation is not the one that the edit states."""
 
     provider: Text
     actual: Whole
@@ -201,7 +203,9 @@ EditResult = Edited | Missing | Stale | Taken | InUse | HasChildren | Tangled | 
 
 
 class OwnerGiven(Tagged, frozen=True, kw_only=True):
-    """The result of assigning a root provider to a cell: the previous cell, agent and report sequence."""
+    """The result of assigning a root provider to a cell: its previous cell and agent, and the sequence number
+    of its last report.
+    """
 
     cell: Text
     agent: Text

@@ -13,7 +13,7 @@ Verdict = Literal[
 
 
 class FindNovaReport(Message, frozen=True, kw_only=True):
-    """A query for the comparison of the requests since a time; or for the requests of one instance."""
+    """A query to compare Nova's scheduler with berth's: for the requests since a time, or of one instance."""
 
     since: Seconds = 0.0  # seconds since the epoch
     listed: Annotated[int, Meta(ge=0, le=1000)] = 100  # requests of each kind that are listed, newest first
@@ -21,7 +21,7 @@ class FindNovaReport(Message, frozen=True, kw_only=True):
 
 
 class ObservedRequest(Value, frozen=True, kw_only=True):
-    """A request to Nova's scheduler, with the results of both schedulers."""
+    """A request to Nova's scheduler, with the results of Nova's scheduler and of berth's."""
 
     id: Text
     instance: Text
@@ -42,17 +42,17 @@ class ObservedRequest(Value, frozen=True, kw_only=True):
 
 
 class SchedulerFigures(Value, frozen=True, kw_only=True):
-    """Figures of one scheduler."""
+    """Statistics of one scheduler, Nova's or berth's: instances, hosts used, imbalance and latency."""
 
     instances: Count = 0  # on hosts, of the requests for which both schedulers found hosts
-    hosts: Count = 0  # that got at least one of these instances
-    imbalance: Number | None = None  # coefficient of variation of these instances over all hosts
+    hosts: Count = 0  # that got at least one of the instances
+    imbalance: Number | None = None  # coefficient of variation of the instances over all hosts
     p50: Seconds | None = None  # latency
     p99: Seconds | None = None
 
 
 class HostShare(Value, frozen=True, kw_only=True):
-    """The number of instances that each scheduler placed on a host."""
+    """The numbers of instances for which Nova's and berth's schedulers chose a host."""
 
     host: Text
     nova: Count = 0
@@ -65,7 +65,7 @@ class ReasonCount(Value, frozen=True, kw_only=True):
 
 
 class NovaReportFound(Message, frozen=True, kw_only=True):
-    """The comparison of both schedulers.
+    """The comparison of Nova's scheduler with berth's.
 
     Only requests that berth decided in time, and whose result at Nova is known, are compared.
     """

@@ -19,7 +19,7 @@ class TlsFiles:
     key: str
 
     async def renew(self, context: ssl.SSLContext) -> None:
-        """Reload certificate and key whenever a file changes; only new connections use them."""
+        """Reload the TLS certificate and key whenever a file changes; only new connections use them."""
         loaded = self._stamp()
         while True:
             await asyncio.sleep(RENEWAL_SECONDS)

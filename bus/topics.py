@@ -37,8 +37,9 @@ _FIELD = re.compile(r"\{(\w+)\}")
 class Topic(Generic[M]):
     """A topic for one type of message. The `{fields}` of its pattern are filled from the message.
 
-    `expected`: a message without a consumer is an error. `outsiders`: AMQP clients outside berth subscribe
-    too, so each message is a separate AMQP message; not so with `reply_to`, which extends the routing key.
+    `expected`: it is an error if no worker consumes a message. `outsiders`: AMQP clients outside berth
+    subscribe too, so each message is a separate AMQP message, unless it has a `reply_to`, which is appended
+    to the routing key.
     """
 
     pattern: str
@@ -148,7 +149,7 @@ TopicMessage = TypeVar("TopicMessage", bound=Message)
 
 
 def _outcome(pattern: str, message: type[TopicMessage], meaning: str, source: str) -> Topic[TopicMessage]:
-    """Return a topic for results, to which clients may subscribe; it is no error if no client does."""
+    """Return a topic for the results of requests; a message that no client subscribes to is no error."""
     return Topic(pattern, message, meaning, source, "the client", expected=False, outsiders=True)
 
 

@@ -44,7 +44,7 @@ Whole = Annotated[int, Meta(ge=-MAX_ORDINAL, le=MAX_ORDINAL)]
 Number = Annotated[float, Meta(ge=-1e30, le=1e30)]
 Weight = Annotated[float, Meta(ge=-1e9, le=1e9)]
 Seconds = Annotated[float, Meta(ge=0, le=1e12)]
-Ratio = Annotated[float, Meta(ge=-MAX_RATIO, le=MAX_RATIO)]  # the Placement API accepts negative ones
+Ratio = Annotated[float, Meta(ge=-MAX_RATIO, le=MAX_RATIO)]  # the Placement API accepts negative numbers
 
 # Every list and mapping of a message is bounded: short and small in what clients ask for, long and large in
 # reports and answers.
@@ -73,7 +73,7 @@ class Compact(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Tagged(Value, frozen=True, kw_only=True, tag_field="is", tag=True):
-    """The base class of values encoded with the name of their type, because a field permits several."""
+    """The base class of values encoded with their type's name, because a field may hold several types."""
 
 
 class Message(Value, frozen=True, kw_only=True):
@@ -96,7 +96,7 @@ class Taken(Tagged, frozen=True, kw_only=True):
 
 
 class InUse(Tagged, frozen=True, kw_only=True):
-    """The refusal of an edit in placement because the object has allocations, or the group has members."""
+    """The refusal of an edit in placement because the object has allocations, or the server group members."""
 
     what: Text  # the provider, class, trait or server group
     classes: LongList[Text] = ()
@@ -104,4 +104,4 @@ class InUse(Tagged, frozen=True, kw_only=True):
 
 
 class Contended(Tagged, frozen=True, kw_only=True):
-    """The refusal of an edit in placement that lost too many races: nothing was changed; retry."""
+    """The refusal of an edit in placement because concurrent changes won every race; retry the edit."""

@@ -22,7 +22,7 @@ Outcome = Message | Sequence[Message] | Retry | Poison | None  # for one message
 
 
 class Undeclared(TypeError):
-    """A handler returned a message that its row of the worker's table does not declare."""
+    """Raised if a handler returns a message that its row of the worker's table does not declare."""
 
 
 @dataclass(frozen=True)
@@ -193,8 +193,9 @@ def on_many(
     """Return a table row that consumes a topic and calls the handler with lists of messages. The handler
     returns one outcome for each message.
 
-    Returned messages without a consumer are retried, and finally the handled message is dead-lettered. With
-    `unheard`, that handler is called instead after `undeliverable_after` tries, to undo the work.
+    If no worker consumes a returned message, publishing is retried, and finally the handled message is
+    dead-lettered. With `unheard`, that handler is called instead after `undeliverable_after` tries, to undo
+    the work.
 
     `linger` is for handlers with a cost per list (a transaction): under load, a list waits this long for
     further messages; the first message after a pause never waits.
@@ -211,7 +212,9 @@ def on_many(
 def answers(
     query: Query[A, R], handler: Callable[[A], Awaitable[R]], *, concurrency: int = 64, **of: str
 ) -> Answers:
-    """Return a table row that calls the handler with single questions; `of` may limit them to one cell."""
+    """Return a table row that answers a query, calling the handler with one question at a time; `of` may
+    limit the questions to one cell.
+    """
     return Answers(query, handler, None, concurrency, key=query.at(**of), cell=of.get("cell", ""))
 
 
@@ -223,7 +226,9 @@ def answers_many(
     concurrency: int = 2,
     **of: str,
 ) -> Answers:
-    """Return a table row that answers a query's questions in lists, with one answer for each question."""
+    """Return a table row that answers a query, calling the handler with lists of questions; it returns one
+    answer for each question.
+    """
     return Answers(query, handler, batch, concurrency, key=query.at(**of), cell=of.get("cell", ""))
 
 

@@ -1,4 +1,6 @@
-"""Applies events to builds, and stores the result before any message is published; caches recent builds."""
+"""Applies events (messages, answers of placement, silence of agents) to builds, and stores the changed builds
+before it returns the messages to publish; keeps recent builds in memory.
+"""
 
 import logging
 from collections.abc import Iterable, Mapping
@@ -30,7 +32,9 @@ MOVE_LATER = 5.0  # seconds, while the build is in another move
 
 
 class EventApplier:
-    """Applies events to the builds of one cell and stores them; caches builds that wait for an event."""
+    """Applies events (messages, answers of placement, silence of agents) to the builds of a cell and stores
+    the results; keeps unfinished builds in memory.
+    """
 
     def __init__(self, database: Database, limits: AttemptLimits, clock: Clock) -> None:
         self.database = database
@@ -46,7 +50,7 @@ class EventApplier:
         return applied | await self._read(rest) if rest else applied
 
     def cache(self, builds: Iterable[Build]) -> None:
-        """Cache builds that wait for an agent's report or placement's answer, and drop all others."""
+        """Keep those of these builds in memory that wait for an agent or placement; forget the others."""
         for build in builds:
             self.cached.pop(build.id, None)
             if build.status in UNSETTLED_STATUSES:
@@ -138,7 +142,9 @@ def _as_stored(changed: Build) -> Build:
 def _moves_of(
     before: Build | None, after: Build | None, effects: Effects, placed: MovePlaced | None, now: float
 ) -> list[tuple[BuildMove, MovePlaced]]:
-    """Return the move to store with its message: the build's changed move, or a move that ended unbegun."""
+    """Return the move to store, with the scheduler's message that ordered it: the move that an event changed,
+    or a move that was refused before it began; empty if there is none.
+    """
     move = after.move if after is not None else None
     if move is not None and (before is None or before.move is not move):
         return [(move, placed if placed is not None and placed.move == move.id else move.placed)]
@@ -163,7 +169,9 @@ def _log_abandoned_leftovers(before: Build, after: Build) -> None:
 
 
 def _log_contradiction(build: Build, event: Event) -> None:
-    """Log that an agent reported a failure of an active build, for example after a wrong adoption."""
+    """Log a warning if an agent reports that the guest of an active build failed, for example because the
+    instance was adopted wrongly.
+    """
     if isinstance(event, AgentReported) and event.outcome == "failed" and build.status == "active":
         log.warning(
             "build %s is active, but agent %s reports its attempt %d on %s as failed: %s",

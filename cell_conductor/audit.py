@@ -49,7 +49,7 @@ async def census(database: Database) -> dict[str, Standing]:
 
 
 class HeldByCell(Compact, frozen=True):
-    """The cell's record of a build, from which `berth audit` derives the resources it should hold."""
+    """The cell's record of a build; `berth audit` derives from it which resources the build should hold."""
 
     status: str
     attempt: int  # of its guest; during a move, of the destination
@@ -63,7 +63,7 @@ class HeldByCell(Compact, frozen=True):
         return self.moves or self.status in ("moving", "verifying")
 
     def merged_with(self, other: "HeldByCell") -> "HeldByCell":
-        """Merge the records of two cells about a build that moved between them."""
+        """Return one record of a build that moved between two cells, made from the records of both cells."""
         current, left = (other, self) if self.status == "moved" else (self, other)
         return HeldByCell(
             current.status,
@@ -107,7 +107,7 @@ class PlaceByCell(Compact, frozen=True):
 
 
 async def places(database: Database) -> dict[str, PlaceByCell]:
-    """Return the host and allocations of every active build of this cell, except unreadable builds."""
+    """Return the host and allocations of each active build of this cell whose stored data can be decoded."""
     async with database.read() as tx:
         rows = await _ACTIVE(tx)
     return {

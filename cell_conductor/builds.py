@@ -51,7 +51,7 @@ KEEP = 7 * 86400.0
 
 
 class Builds:
-    """The builds of one cell: applies events to them and stores them in the cell's database."""
+    """The builds of one cell: applies messages and placement's answers to them, and stores them."""
 
     def __init__(
         self,
@@ -76,7 +76,9 @@ class Builds:
         self._silent = retrying(self.clock, otherwise=lambda *_: [])(self._probed_agents)
 
     async def start_many(self, placed: Sequence[BuildPlaced]) -> Sequence[Outcome]:
-        """Store new builds and return their orders; for a known build return its last messages again."""
+        """Store the builds that the scheduler placed, and return for each new one its build order to an
+        agent; for a build that is stored already return its last messages again.
+        """
         now = self.clock.now()
         first = {message.build: position for position, message in reversed(list(enumerate(placed)))}
         made: dict[int, tuple[Build, Effects]] = {}
@@ -91,7 +93,9 @@ class Builds:
         return await self.addressed([new[at] if at in new else next(fates) for at in range(len(placed))])
 
     async def report_many(self, reports: Sequence[AgentReported]) -> Sequence[Outcome]:
-        """Apply agents' reports. For a node with a new agent, ignore the old one and repeat the orders."""
+        """Apply agents' reports to their builds; ignore the report of an agent that no longer owns its
+        bare-metal node, and return the build's orders again for the node's new agent.
+        """
         outdated = await self.ring.outdated(reports)
         for report in (reports[position] for position in sorted(outdated)):
             log.warning(
@@ -111,7 +115,7 @@ class Builds:
         return await self.apply([(message.build, message) for message in messages])
 
     async def apply(self, events: Sequence[tuple[str, Event]]) -> Sequence[Outcome]:
-        """Apply events to builds, and address each order to the agent that owns the node now."""
+        """Apply events to builds; return messages, with each order addressed to the node's present agent."""
         return await self.addressed(await self.handle(events))
 
     async def addressed(self, outcomes: Sequence[Outcome]) -> Sequence[Outcome]:
@@ -124,7 +128,9 @@ class Builds:
         ]
 
     async def reshape_many(self, reshapes: Sequence[BuildReshaped]) -> Sequence[Outcome]:
-        """Record allocations that a reshape moved; a recent reshape of an unknown build is retried."""
+        """Record the new allocations of builds after a reshape; return a retry for a recent reshape of a
+        build or host that the cell does not know yet.
+        """
         async with self.database.read() as tx:
             known = await store.load(tx, {reshaped.build for reshaped in reshapes})
         young = self.clock.now() - AWAITED_SECONDS
@@ -152,13 +158,15 @@ class Builds:
             return await instances_page(tx, question)
 
     async def time_out(self) -> Sequence[AgentReported | MoveReported]:
-        """Return an event for each build or move whose agent or guest left behind exceeded its time limit."""
+        """Return a report `overdue` for each build or move in which an agent exceeded a time limit."""
         async with self.database.read() as tx:
             late = await store.overdue(tx, self.clock.now(), PAGE)
         return [overdue(build) if build.moving is None else reminder(build) for build in late]
 
     async def resume(self) -> Sequence[_Reminder]:
-        """Return unanswered orders again: of all builds after the start, later of silent builds only."""
+        """Return the unanswered orders again, to repeat them: at the first call those of all unfinished
+        builds, later only those of builds without news for some time.
+        """
         now = self.clock.now()
         since = now - self.limits.stalled_after if self._resumed else now
         builds: list[Build] = []
@@ -174,12 +182,14 @@ class Builds:
         return await self._reminders(builds)
 
     async def move(self) -> Sequence[_Reminder]:
-        """Repeat the unanswered orders for nodes that have a new agent."""
+        """Return the unanswered orders of builds whose bare-metal node got a new agent, for this agent."""
         roots = frozenset(self.ring.moved)
         return await self._reminders(await self.ring.builds_moved(), roots)
 
     async def _reminders(self, builds: Iterable[Build], roots: Collection[str] = ()) -> list[_Reminder]:
-        """Return again the orders that builds wait for, and destroy orders for guests left on `roots`."""
+        """Return again the orders whose answers the given builds wait for, and orders to destroy their guests
+        left behind on the hosts `roots`.
+        """
         now = self.clock.now()
         effects: list[Message] = []
         for build in builds:
@@ -198,7 +208,9 @@ class Builds:
                     pruned = len(await prune(tx, before=before, most=PRUNE_PAGE))
 
     async def handle(self, events: Sequence[tuple[str, Event]]) -> list[Outcome]:
-        """Apply events, one after another per build; return the messages to publish, or a retry, for each."""
+        """Apply events to builds, those of one build one after another; return for each event the messages to
+        publish, or a request to deliver it again later.
+        """
         outcomes: list[Outcome] = [None] * len(events)
         waiting = list(enumerate(events))
         while waiting:
@@ -254,7 +266,7 @@ class Builds:
         }
 
     async def claim_each(self, questions: Sequence[ClaimRequested]) -> list[ClaimResult | str]:
-        """Return for each claim placement's answer, or as text why placement could not process the claim."""
+        """Send claims to placement; return for each the answer, or a text why it could not be processed."""
         if not questions:
             return []
         try:
@@ -285,13 +297,15 @@ class Builds:
         return added
 
     async def _probed_agents(self, silent: Statement, since: float, now: float, after: str) -> list[Build]:
-        """Return a page of builds silent since `since`, after id `after`; count them as active at `now`."""
+        """Return some unfinished builds without news since `since`, with ids above `after`, and store `now`
+        as the time of their last news.
+        """
         async with self.database.write() as tx:
             return store.readable(await silent(tx, since=since, now=now, after=after, most=PAGE))
 
 
 def _to_be_placed(known: Build | None, reshape: BuildReshaped) -> bool:
-    """Return whether a reshape names a claim of this build that the cell has not received yet."""
+    """Return True if a reshape concerns a build, or a claim of the build, still unknown to this cell."""
     if known is None:
         return True
     later = known.generation is not None and reshape.generation > known.generation

@@ -32,7 +32,7 @@ class CellMoves:
         self.database = builds.database
 
     async def place_many(self, placed: Sequence[MovePlaced]) -> Sequence[Outcome]:
-        """Begin each placed move; for a move that has ended, return its final messages again."""
+        """Begin each move that the scheduler placed; return for an ended move its last messages again."""
         async with self.database.read() as tx:
             known = await store.load(tx, {move.build for move in placed})
             ever = {build.id for build in known.values() if build.placed is not None}

@@ -63,7 +63,7 @@ class Ring:
         self.settle = retrying(self.clock, otherwise=lambda pool: None)(self._settle_once)
 
     async def _lend_once(self, asked: LeaseAsked) -> LeaseAnswered:
-        """Grant an agent's lease, or extend it; return it with the nodes that it gained or lost since."""
+        """Grant or extend an agent's lease; return it with the nodes gained or lost since it last asked."""
         agent, pool = asked.agent, asked.pool
         self._sightings.renewed(self.clock.monotonic())
         async with self.database.write() as tx:
@@ -185,7 +185,7 @@ class Ring:
             await store.FORGET(tx, before=self.clock.now() - FORGOTTEN_AFTER)
 
     async def addressed(self, messages: Sequence[Message]) -> list[Message]:
-        """Return the messages with each order addressed to the agent that owns the node now."""
+        """Return the messages, with each order about a node addressed to the agent that owns the node now."""
         orders = [message for message in messages if isinstance(message, BuildOrdered | DestroyOrdered)]
         pools = await self._known_pools() if orders else None
         if not pools:
@@ -215,7 +215,7 @@ class Ring:
         return self._pools
 
     async def outdated(self, reports: Sequence[AgentReported]) -> set[int]:
-        """Return the positions of reports whose sender no longer owns the node: their epoch is too old."""
+        """Return the positions of reports with an old epoch: their agent no longer owns its node."""
         fenced = {report.root for report in reports if report.epoch}
         if not fenced:
             return set()
@@ -235,7 +235,7 @@ class Ring:
             return await store.owners(tx, sorted(roots))
 
     async def builds_moved(self) -> list[Build]:
-        """Return the builds on nodes that have got a new agent since the last call."""
+        """Return the builds on bare-metal nodes that got a new agent since the last call."""
         roots, self.moved = self.moved, set()
         if not roots:
             return []

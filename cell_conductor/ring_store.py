@@ -1,4 +1,4 @@
-"""SQL for leases and bare-metal nodes. Functions take and return values, not rows."""
+"""SQL for agents' leases and bare-metal nodes. Functions take and return Python values, not database rows."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
@@ -106,12 +106,14 @@ async def join(
 
 
 async def members(tx: Transaction, pool: str = "") -> list[RingMember]:
-    """Return the agents of a pool, or of all pools."""
+    """Return the records of the agents that share the nodes of a pool, or of all pools."""
     return [convert(row, RingMember) for row in await _MEMBERS(tx, pool=pool)]
 
 
 async def lock(tx: Transaction, pool: str) -> int:
-    """Lock the nodes of a pool until the transaction ends, and return the version of the pool."""
+    """Lock the bare-metal nodes of a pool in the database until the transaction ends; return the pool's
+    version, a counter of changes of its nodes.
+    """
     version: int = (await _LOCK(tx, pool=pool))[0]["version"]
     return version
 
@@ -126,7 +128,7 @@ async def nodes(tx: Transaction, pool: str) -> list[RingNode]:
 
 
 async def changed(tx: Transaction, pool: str, agent: str, seen: int, most: int) -> tuple[list[NodeLent], int]:
-    """Return an agent's nodes that changed after version `seen` of the pool, and the last version read."""
+    """Return the nodes that an agent gained or lost after version `seen` of a pool, and the version read."""
     rows = await _CHANGED(tx, pool=pool, agent=agent, seen=seen, most=most)
     lent = [
         NodeLent(row["root"], row["epoch"] if row["owner"] == agent and not row["leaving"] else 0)

@@ -1,4 +1,4 @@
-"""SQL for builds and moves. Functions take and return values, not rows; each batch is one statement."""
+"""SQL for builds and moves. Functions take and return values, not database rows; a batch is one statement."""
 
 import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -84,7 +84,7 @@ PRUNE = sql(f"""
 
 
 class _MovedBuild(Compact, frozen=True):
-    """The stored fields of a build that only moves change; a build that never moved has none."""
+    """The stored fields of a build that only moves change; not stored for a build that has never moved."""
 
     hosts: tuple[Selection, ...] = ()
     became: BuildSpec | None = None
@@ -92,7 +92,7 @@ class _MovedBuild(Compact, frozen=True):
 
 
 class _StoredContext(Compact, frozen=True):
-    """The stored fields of a build that no query filters by: only the state machine reads them."""
+    """The stored fields of a build that no database query filters by; they are stored together as JSON."""
 
     cell: str
     at: int
@@ -128,14 +128,14 @@ def saving(changed: Iterable[Build], now: float) -> BoundStatement:
 
 
 async def save(tx: Transaction, changed: Collection[Build], now: float) -> None:
-    """Update builds. Raise Conflict if another writer changed one since it was loaded."""
+    """Update stored builds. Raise Conflict if another conductor changed one of them since it was loaded."""
     updated = len(await saving(changed, now)(tx))
     if updated != len(changed):
         raise Conflict(f"{len(changed) - updated} of {len(changed)} builds were changed meanwhile")
 
 
 async def overdue(tx: Transaction, now: float, limit: int) -> list[Build]:
-    """Return the builds and moves with an overdue agent, and builds with overdue guests left behind."""
+    """Return the builds that exceeded the time limit of their agent, of a move or of a guest left behind."""
     return [build for late in _OVERDUE for build in readable(await late(tx, now=now, most=limit))]
 
 
@@ -239,7 +239,7 @@ PRUNE_MOVES = sql(f"""
 
 
 async def save_moves(tx: Transaction, moves: Iterable[tuple[BuildMove, MovePlaced]]) -> None:
-    """Store the moves of builds; the message that placed a move is stored only once."""
+    """Store the moves of builds, each with the scheduler's message that ordered it."""
     values = [
         (
             move.id,

@@ -85,7 +85,7 @@ def _timers(builds: Builds) -> list[Every]:
 
 
 def _as_this(cell: str, ask_many: AskMany[A, R]) -> AskMany[A, R]:
-    """Name this cell in every message to placement, which rejects a name unlike the routing key."""
+    """Return the function `ask_many` with this cell's name set in each question, as placement requires."""
 
     async def ask(questions: Sequence[A]) -> Sequence[R]:
         return await ask_many([msgspec.structs.replace(question, cell=cell) for question in questions])

@@ -34,7 +34,7 @@ O = TypeVar("O", BuildOrdered, MoveOrdered)  # noqa: E741
 
 
 class SimulatedAgent:
-    """One simulated agent with its orders and guests, and one power supply for all its hosts."""
+    """One simulated agent with its orders and guests; all its hosts share one simulated power supply."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class SimulatedAgent:
 
     @property
     def ready(self) -> bool:
-        """Return whether the agent has power and knows which guests it must run."""
+        """Return True if the agent has power and placement has confirmed which guests it must run."""
         self._check_clock()
         return self._home.is_set()
 
@@ -137,7 +137,7 @@ class SimulatedAgent:
         return job
 
     def may_be_reshaped(self, order: BuildOrdered | MoveOrdered) -> bool:
-        """Return whether a host lacks resources that an order names; a reshape may have moved them."""
+        """Return True if a host lacks resources that an order names, for example because of a reshape."""
         return self.allocations is not None and self.disk.devices.misplaced(allocations_of(order))
 
     async def with_current_allocations(self, order: O) -> O | None:
@@ -169,7 +169,7 @@ class SimulatedAgent:
         return outcome
 
     async def report_guests(self, asked: GuestsAsked) -> GuestsReported:
-        """Return the guests of the requested builds; if none are named, one page of all guests."""
+        """Return the guests of the requested builds; if the request names none, a page of all guests."""
         await self.power.there()
         by_build = self.disk.hosted.there
         builds, more = asked.builds, False
@@ -192,7 +192,7 @@ class SimulatedAgent:
         )
 
     def drop(self, guest: GuestRecord) -> AgentReported:
-        """Destroy a guest of the given attempt, and leave the guests of other attempts."""
+        """Destroy this guest, but none of another attempt; return the report that it is destroyed."""
         return self._destroy(DestroyOrdered(**guest.address, above=guest.attempt - 1))
 
     def _destroy(self, order: DestroyOrdered) -> AgentReported:

@@ -43,7 +43,7 @@ class AgentDisk:
 
     @property
     def guests(self) -> dict[str, dict[int, str]]:
-        """Return the host of each guest, by build and attempt."""
+        """Return the host (its root) of each guest of the agent, by build and attempt."""
         there = self.hosted.there
         return {build: {attempt: g.root for attempt, g in guests.items()} for build, guests in there.items()}
 
@@ -52,7 +52,7 @@ class AgentDisk:
         return [guest for attempts in self.hosted.there.values() for guest in attempts.values()]
 
     def running(self) -> list[GuestRecord]:
-        """Return the running guests. Over all agents, a build has at most one running guest."""
+        """Return the agent's guests that run now. Over all agents, a build has at most one running guest."""
         awake = (guest for guest in self.all_guests if (guest.build, guest.attempt) not in self.asleep)
         return [guest for guest in awake if guest.state == "running"]
 
@@ -67,7 +67,7 @@ class AgentDisk:
         self.asleep.discard((guest.build, guest.attempt))
 
     def begin(self, order: BuildOrdered | MoveOrdered) -> None:
-        """Record before an order is executed that its guest exists, although it may be incomplete."""
+        """Record before an order is executed that its guest exists on the host, perhaps incompletely."""
         self._enter(guest_of(order))
 
     def become(self, guest: GuestRecord, state: GuestState) -> GuestRecord:
@@ -79,7 +79,7 @@ class AgentDisk:
         return now
 
     def rename(self, guest: GuestRecord, attempt: int, spec: BuildSpec | None = None) -> GuestRecord:
-        """Change the attempt number of a guest, and with `spec` its image, as after a rebuild."""
+        """Change a guest's recorded attempt number, and with `spec` its image; return the new record."""
         image, properties = image_of(spec) if spec is not None else (guest.image, guest.properties)
         now = replace(guest, attempt=attempt, image=image, properties=properties)
         self._rename(now, guest.attempt)
@@ -87,7 +87,7 @@ class AgentDisk:
         return now
 
     def lose(self, guest: GuestRecord) -> None:
-        """Remove the record of a guest that failed and was cleaned up."""
+        """Remove the record of a guest that no longer exists because a phase of its move failed."""
         self.remove(guest.build, range(guest.attempt, guest.attempt + 1))
         self._store(lines.GuestGone(guest.build, guest.attempt))
 
@@ -101,7 +101,7 @@ class AgentDisk:
             self.wake(guest)
 
     def move(self, guest: GuestRecord, allocations: Allocations) -> None:
-        """Replace the allocations of a guest after a reshape of its host."""
+        """Replace the recorded allocations of a guest after a reshape of its host."""
         mappings = reshaped_mappings(guest.mappings, guest.allocations, allocations)
         now = replace(guest, allocations=allocations, mappings=mappings)
         self._change(now)
@@ -124,7 +124,7 @@ class AgentDisk:
         return outcome
 
     async def settled(self) -> None:
-        """Wait until all changes are durably stored."""
+        """Wait until all changes of the agent's state are stored in its file."""
         if self.file is not None:
             await self.file.settled()
 

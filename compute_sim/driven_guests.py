@@ -20,7 +20,7 @@ Order = BuildOrdered | MoveOrdered | DestroyOrdered
 
 
 class DrivenGuests:
-    """Calls the drivers of an agent's hosts; simulated hosts have no driver."""
+    """Calls operators' drivers to create, start, stop, move and destroy the guests of an agent."""
 
     def __init__(self, drivers: Mapping[str, GuestDriver] | None = None) -> None:
         self._of_root = dict(drivers or {})
@@ -68,7 +68,7 @@ class DrivenGuests:
         return Fate("failed", 0.0, fate.cause)
 
     def unsupported(self, order: MoveOrdered) -> str:
-        """Return why the host's driver does not support this move; empty if it does."""
+        """Return why the host's driver does not support this type of move; empty if it does."""
         driver = self._of_root.get(order.root)
         if driver is None or order.phase in ("start", "resume") or order.kind in driver.moves:
             return ""

@@ -62,7 +62,7 @@ def driver_class(name: str) -> type[Any]:
 
 
 def converted(value: Any, type_: Any, option: str = "", *, strict: bool = True) -> Any:
-    """Convert an option's value, or all options, to the given type. Raise BadDriver if this is impossible."""
+    """Convert a driver's option, or all its options, to a type. Raise BadDriver if that is impossible."""
     try:
         return msgspec.convert(value, type_, strict=strict)
     except msgspec.ValidationError as problem:

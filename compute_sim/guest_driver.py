@@ -18,7 +18,7 @@ from compute_sim.guests import GuestRecord
 
 
 class DriverError(Exception):
-    """The error that a call failed. If `retry` is false, the build is not tried on another host."""
+    """The error that a driver's call failed. If `retry` is false, the build is not tried on another host."""
 
     def __init__(self, cause: str, *, retry: bool = True) -> None:
         super().__init__(cause)
@@ -84,5 +84,5 @@ class GuestDriver(ABC):
         """Delete a guest and all its parts; do nothing if it does not exist."""
 
     async def move(self, order: MoveOrdered, guest: GuestRecord) -> None:
-        """Execute one phase of a move: `prepare`, `send`, `start`, `resume` or `rebuild`."""
+        """Execute one phase of a guest's move: `prepare`, `send`, `start`, `resume` or `rebuild`."""
         raise DriverError(f"{type(self).__name__} moves no guests", retry=False)

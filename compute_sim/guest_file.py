@@ -132,7 +132,7 @@ class GuestFile:
         self._added += len(lines)
 
     async def settled(self) -> None:
-        """Wait until all lines that were added so far are on disk."""
+        """Wait until all lines added to the file so far are on disk."""
         until = self._added
         while self._kept < until:
             if self._writing is None:

@@ -1,4 +1,4 @@
-"""Holds a simulated agent's guests and image caches by host, and the jobs that build or move guests."""
+"""Holds a simulated agent's guests and cached images by host, and its running builds and move phases."""
 
 import asyncio
 from collections import Counter, OrderedDict, defaultdict
@@ -24,7 +24,7 @@ MAX_PROPERTIES = 32  # of one image that a host reports
 
 
 class GuestRecord(Compact, frozen=True):
-    """An existing guest with its host, allocations and image."""
+    """A guest that exists on an agent's host, with its allocations, image and state."""
 
     build: str
     attempt: int
@@ -45,12 +45,12 @@ class GuestRecord(Compact, frozen=True):
 
     @property
     def address(self) -> dict[str, Any]:
-        """Return the fields that all orders and reports about a guest contain."""
+        """Return the fields that name a guest in orders and reports, for example its attempt and host."""
         return {name: getattr(self, name) for name in ("build", "attempt", "cell", "agent", "root", "host")}
 
 
 def guest_of(order: BuildOrdered | MoveOrdered) -> GuestRecord:
-    """Return the record of the guest that an order creates or that a move receives, in state `arriving`."""
+    """Return a record, in state `arriving`, of the guest that an order creates or brings to the host."""
     return GuestRecord(
         *(order.build, order.attempt, order.cell, order.agent, order.root, order.host),
         *(allocations_of(order), order.mappings),
@@ -60,7 +60,7 @@ def guest_of(order: BuildOrdered | MoveOrdered) -> GuestRecord:
 
 
 def image_of(spec: BuildSpec) -> tuple[str, tuple[str, ...]]:
-    """Return the name and the properties of a guest's image."""
+    """Return the name and the properties of the image that a guest is built from."""
     if spec.image is None:
         return "", ()
     some = list(spec.image.properties.items())[:MAX_PROPERTIES]
@@ -87,7 +87,7 @@ class Guests:
         self.on: defaultdict[str, HostGuests] = defaultdict(HostGuests)
 
     def add(self, guest: GuestRecord) -> bool:
-        """Add a guest; return False if it exists already."""
+        """Add a guest to the agent's records; return False if it is recorded already."""
         attempts = self.there.setdefault(guest.build, {})
         if guest.attempt in attempts:
             return False
@@ -105,21 +105,21 @@ class Guests:
         return True
 
     def of(self, root: str) -> list[GuestRecord]:
-        """Return the guests of a host, sorted by build."""
+        """Return the records of the guests on a host, sorted by build."""
         guests = self.on[root].there if root in self.on else {}
         return [guests[key] for key in sorted(guests)]
 
     def is_there(self, guest: GuestRecord) -> bool:
-        """Return whether this object is the current record of its guest."""
+        """Return True if this object is the agent's current record of its guest."""
         return self.there.get(guest.build, {}).get(guest.attempt) is guest
 
     def change(self, guest: GuestRecord) -> None:
-        """Replace the record of a guest after its allocations or its state changed."""
+        """Replace the agent's record of a guest by one with other allocations or another state."""
         key = guest.build, guest.attempt
         self.there[guest.build][guest.attempt] = self.on[guest.root].there[key] = guest
 
     def remove(self, build: str, attempts: range) -> list[GuestRecord]:
-        """Remove the guests with attempts in the given range, and return them."""
+        """Remove the records of a build's guests with attempt numbers in this range, and return them."""
         guests = self.there.get(build, {})
         removed = [guests.pop(attempt) for attempt in list(guests) if attempt in attempts]
         for guest in removed:
@@ -144,7 +144,9 @@ LONGEST_ROUND = 0.1  # maximum pause between rounds: each costs a write and wake
 
 @dataclass(eq=False, slots=True)
 class AgentJob:
-    """A running build or phase of a move; of all deliveries of its order only the last awaits its end."""
+    """The agent's running work for an order: a build attempt or a phase of a move. If the order is delivered
+    again, only the last delivery waits for its end.
+    """
 
     build: str
     attempt: int  # of the guest
@@ -160,7 +162,7 @@ class AgentJob:
 
     @property
     def reported(self) -> bool:
-        """Return whether the end of the job was reported, or no delivery of its order awaits it."""
+        """Return True if no delivery of an order waits for the end of this build or phase of a move."""
         return self.waiter is None or self.waiter.done()
 
     def finish(self, how: How) -> None:
@@ -176,7 +178,7 @@ class AgentJob:
 
 
 class DueJobs:
-    """Ends jobs when their time has come, with one timer for all jobs.
+    """Ends the builds and move phases of an agent when their planned time has passed, with one timer for all.
 
     After ending jobs it waits `ROUND` seconds for each, so that a busy agent sends many reports together.
     """
@@ -216,7 +218,7 @@ class DueJobs:
 
 
 class AgentJobs:
-    """The running jobs of an agent, found by build, with a count of jobs for each host."""
+    """The builds and move phases that an agent executes now, by build, with their number per host."""
 
     def __init__(self) -> None:
         self.on: Counter[str] = Counter()  # by root
@@ -235,7 +237,9 @@ class AgentJobs:
         return self._of.get(build, {}).get(key)
 
     def end(self, job: AgentJob) -> asyncio.Future[How]:
-        """Return a future for the job's end; an earlier delivery that awaits it gets `handed over`."""
+        """Return a future for how a job (running build or phase of a move) ends; an earlier future for it
+        gets the result `handed over`.
+        """
         job.finish("handed over")
         job.waiter = asyncio.get_running_loop().create_future()
         if job.lost:
@@ -247,7 +251,7 @@ class AgentJobs:
         return job.waiter
 
     def finish(self, job: AgentJob) -> bool:
-        """Remove a job that has ended; return False if the job was destroyed or replaced before."""
+        """Remove an ended build or move phase from running jobs; return False if it is not among them."""
         if self.get(job.build, job.key) is not job:
             return False
         jobs = self._of[job.build]
@@ -286,7 +290,7 @@ class PowerSupply:
                 self.fail()
 
     def fail(self) -> None:
-        """Fail the power supply, which ends all running jobs."""
+        """Let the power supply fail now: all running builds and phases of moves are lost."""
         self.on = False
         self._back.clear()
         for job in self._jobs:

@@ -24,7 +24,7 @@ _COMPARED = (  # the fields of a provider that decide whether its host is report
 
 
 class HostTrees:
-    """The provider trees of the hosts that an agent reports, without Ironic's nodes."""
+    """The provider trees of all hosts of an agent, without the bare-metal nodes of Ironic."""
 
     def __init__(self, agent: SimAgent, disk: AgentDisk) -> None:
         self.cell, self.agent = agent.cell, agent.agent
@@ -52,7 +52,7 @@ class HostTrees:
         return tuple(self._hosts)
 
     def report(self, root: str, sequence: int) -> tuple[tuple[ProviderReport, ...], Reshaping | None]:
-        """Return a host's provider tree as a report, and the reshape that the report requires."""
+        """Return a host's provider tree as a report, and the reshape that goes with it (None: no reshape)."""
         self._reported[root] = sequence
         self._changed.pop(root, None)
         return self._trees[root].report(), self._reshaping(root)
@@ -63,7 +63,7 @@ class HostTrees:
         return reshaping(self._stored.get(root, ()), self._trees[root], guests)
 
     def use_changed(self, root: str) -> None:
-        """Record that guests were created or removed: drivers may now return another provider tree."""
+        """Record that a host's guests changed, so that its drivers may now add another provider tree."""
         if root in self._hosts:
             self._to_fit[root] = None
         if root not in self._follow_use:
@@ -74,7 +74,7 @@ class HostTrees:
             self._changed[root] = None
 
     def take_changed(self) -> list[str]:
-        """Return each host with a changed provider tree once, and clear the record of changes."""
+        """Return the hosts whose provider trees changed since the last call."""
         changed = list(self._changed)
         self._changed.clear()
         return changed
@@ -82,7 +82,7 @@ class HostTrees:
     def compare(
         self, providers: Iterable[Provider], owners: Mapping[str, Provider]
     ) -> Iterator[tuple[str, bool]]:
-        """Yield each host, and whether its tree must be reported; the caller can pause between hosts."""
+        """Compare trees with placement's answer; yield each host, and whether its tree must be reported."""
         answers: dict[str, list[Provider]] = {}
         for provider in providers:
             answers.setdefault(provider.root, []).append(provider)
@@ -128,7 +128,7 @@ class HostTrees:
         return {root for root in later if not self._was_applied(root, owners.get(root))}
 
     def misplaced(self) -> list[GuestRecord]:
-        """Return guests whose allocations do not fit their host's provider tree in placement."""
+        """Return guests whose recorded allocations are not in the provider tree of their host."""
         found = []
         for root in [root for root in self._to_fit if root in self._stored]:
             tree, guests = self._trees[root], self._disk.hosted.of(root)

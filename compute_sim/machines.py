@@ -59,7 +59,7 @@ class Machine:
 
     @property
     def guest_driver(self) -> GuestDriver | None:
-        """Return the driver that runs the guests, or None if this type's guests are simulated."""
+        """Return the driver that runs the guests of this machine type; None if guests are simulated."""
         return next((driver for driver in self.drivers if isinstance(driver, GuestDriver)), None)
 
 
@@ -184,7 +184,7 @@ X86 = "x86_64"
 
 @dataclass(frozen=True, slots=True)
 class SimHost:
-    """One simulated host: a root provider and its hardware."""
+    """One simulated host: the id of its root provider, its inventory, drivers, zone and aggregates."""
 
     root: str
     host: str
@@ -232,7 +232,7 @@ class Hardware:
 
     @property
     def inventory(self) -> dict[str, Inventory]:
-        """Return the inventory of a host without NUMA cells: all amounts are on the root provider."""
+        """Return the inventory of the root provider of a host without NUMA cells."""
         return {
             "VCPU": Inventory(total=self.vcpus, max_unit=self.vcpus, allocation_ratio=self.vcpu_ratio),
             "MEMORY_MB": Inventory(total=self.memory_mb, reserved=512, max_unit=self.memory_mb),

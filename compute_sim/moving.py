@@ -26,7 +26,7 @@ _CAUSES: dict[PhaseEnd, str] = {"lost": "the agent lost power meanwhile", "hung"
 
 
 class SimulatedMoves:
-    """Executes move orders of a simulated agent on the agent's guests."""
+    """Executes the move orders that a simulated agent receives, and changes its guests accordingly."""
 
     def __init__(self, agent: SimulatedAgent) -> None:
         self._agent = agent
@@ -91,7 +91,7 @@ class SimulatedMoves:
         return await self._store_outcome(self._outcome(order, fate, lost=False))
 
     async def progress(self) -> Sequence[MoveReported]:
-        """Return progress in percent of the running phases, except phases that are planned never to end."""
+        """Return a report of progress in percent for each running phase of a move that is planned to end."""
         if not self._agent.ready:
             return []
         now = asyncio.get_running_loop().time()

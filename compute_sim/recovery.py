@@ -48,7 +48,9 @@ class GuestRecovery:
     _waits_since: float | None = field(default=None, init=False)  # time of the first unanswered question
 
     async def check(self) -> Sequence[AgentReported]:
-        """Ask placement which guests the agent must run; destroy all others and return reports about them."""
+        """Ask placement which guests the agent must run: start these, stop guests that may run elsewhere,
+        destroy all others; return reports of the destroyed guests.
+        """
         agent, now = self.agent, self.clock.monotonic()
         if agent.ready and not agent.disk.asleep:
             self._pause, self._next = SHORTEST_PAUSE, 0.0

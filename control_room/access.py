@@ -26,7 +26,7 @@ _ID = re.compile(r"[\w-]{32}", re.ASCII)
 
 
 class Visitor(msgspec.Struct, frozen=True):
-    """The user who has signed in to the control room, with the roles in the user's token."""
+    """The user that has signed in to the control room, with the roles in the user's token."""
 
     user: str
     project: str
@@ -70,7 +70,7 @@ class AccessRules:
 
 @dataclass(eq=False)
 class EventStream:
-    """An open stream of server-sent events to one browser."""
+    """An open connection on which the server sends events (server-sent events) to one browser."""
 
     ended: asyncio.Event = field(default_factory=asyncio.Event)
     wake: asyncio.Event = field(default_factory=asyncio.Event)  # set by a change, and when the stream ends
@@ -84,7 +84,7 @@ class EventStream:
 
     @contextmanager
     def endable(self, working: asyncio.Timeout) -> Iterator[None]:
-        """Run a block that `end`, which closes the stream, can interrupt while the block waits."""
+        """While the block runs, let `end`, which closes this stream, interrupt it at an `await`."""
         self.working = working
         try:
             yield
@@ -94,7 +94,7 @@ class EventStream:
 
 @dataclass(frozen=True)
 class WebSession:
-    """The session of a browser. Before the user signs in it has only an id, and the server stores nothing."""
+    """A browser's session. Before sign-in it is only an id, which the control room does not store."""
 
     id: str
     visitor: Visitor | None = None
@@ -111,7 +111,7 @@ class _SignedIn:
 
 
 class Sessions:
-    """All sessions, by the id in their cookie. They are in memory only, so a restart ends all of them."""
+    """All browsers' sessions in the control room, by the id in their cookie; a restart ends all of them."""
 
     def __init__(self) -> None:
         self._key = secrets.token_bytes(32)
@@ -120,7 +120,7 @@ class Sessions:
         self._closed = False
 
     def find(self, cookie: str, now: float) -> WebSession | None:
-        """Return the session with this id; None if the id is malformed or the session has expired."""
+        """Return the browser's session with this id; None if the id is malformed or the session expired."""
         if not _ID.fullmatch(cookie):
             return None
         known = self._signed_in.get(cookie)
@@ -133,7 +133,7 @@ class Sessions:
         return WebSession(secrets.token_urlsafe(24))
 
     def sign_in(self, visitor: Visitor, credential: Credential, now: float) -> WebSession:
-        """Create a session with a new id, so that an id planted before the sign-in gives no access."""
+        """Return a new session, with a new id, for a signed-in user; an id set by an attacker is useless."""
         session = WebSession(self.new().id, visitor)
         of_user = [id_ for id_, known in self._signed_in.items() if known.session.visitor == visitor]
         for id_ in (*of_user[: max(0, len(of_user) + 1 - OF_A_USER)], *list(self._signed_in)[: 1 - IN_ALL]):
@@ -142,13 +142,13 @@ class Sessions:
         return session
 
     def end(self, id_: str) -> None:
-        """End a session, and the event streams that it has open."""
+        """End a signed-in user's session, and close the event streams that it has open."""
         if self._signed_in.pop(id_, None) is not None:
             for stream in self._streams.get(id_, ()):
                 stream.end()
 
     def end_invalid(self, now: float) -> None:
-        """End sessions that have expired, and sessions whose token was removed or changed."""
+        """End sessions that have expired, and sessions with a removed or changed sign-in token."""
         for id_ in [id_ for id_, known in self._signed_in.items() if not known.is_valid(now)]:
             self.end(id_)
 
@@ -192,7 +192,7 @@ class Sessions:
 
 
 async def sweep(sessions: Sessions, clock: Clock) -> None:
-    """End invalid sessions periodically: an open event stream sends no request that could be refused."""
+    """Every second, end sessions that expired or have an invalid token, with their open event streams."""
     while True:
         sessions.end_invalid(clock.now())
         await asyncio.sleep(SWEEP)
@@ -228,7 +228,7 @@ def theme_cookie(scope: Scope) -> str:
 
 
 def set_session(answer: Response, scope: Scope, session: WebSession) -> None:
-    """Make this the session of a request, and add its cookie to the response."""
+    """Set the session of a request, and add the session's cookie to the response."""
     scope["session"], scope["session.new"] = session, False
     _set(answer, scope, session_cookie(scope), session.id, int(SECONDS))
 

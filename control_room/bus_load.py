@@ -73,12 +73,12 @@ class BusLoad:
 
     @property
     def unread(self) -> list[QueueLoad]:
-        """Return the queues without a consumer."""
+        """Return the existing queues from which no worker consumes messages."""
         return [queue for queue in self.queues if queue.unread]
 
     @property
     def fullest(self) -> list[QueueLoad]:
-        """Return the queues that have messages, the fullest first."""
+        """Return the queues that contain messages, the queue with the most messages first."""
         return [queue for queue in self.queues if queue.messages]
 
 
@@ -96,7 +96,7 @@ def all_routes() -> tuple[Route, ...]:
 
 @cache
 def route_of(queue: str) -> Route | None:
-    """Return the topic or query of a queue, from its name: `reader:key`, or `ask:key` for a query."""
+    """Return a queue's topic or query, found in its name: `reader:key` for a topic, `ask:key` for a query."""
     reader, _, key = queue.partition(":")
     parts = key.split(".")
     for route in all_routes():

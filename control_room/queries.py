@@ -86,7 +86,7 @@ class CloudStatus:
 
 class StatusReader:
     def __init__(self, queries: Queries, tasks: BackgroundTasks, configured: Sequence[str]) -> None:
-        """`configured`: names of the cells in the settings, queried even if placement does not answer."""
+        """Set up the reader; `configured`: cells of the settings, queried even without placement's answer."""
         self._queries = queries
         self._configured = tuple(configured)
         self._counts: CellsFound | None = None
@@ -191,7 +191,7 @@ class FleetReader:
         self._layouts = int(clock.now())
 
     async def read(self, _: None = None) -> Fleet:
-        """Return all hosts for the heat map; after the first call only changes are read."""
+        """Return all hosts for the heat map; after the first call read only changes from placement."""
         if self._clock.monotonic() - self._read > LONGEST_UNREAD:
             self._fleet = None
         fleet = self._fleet = await (self._followed(self._fleet) if self._fleet else self._all())
@@ -200,7 +200,7 @@ class FleetReader:
         return fleet
 
     async def _all(self) -> Fleet:
-        """Read all hosts page by page. A host that changes meanwhile is read again with the later changes."""
+        """Read all hosts from placement, in pages; a host that changes meanwhile is read again next time."""
         last = await self._questions.changes(FindChanges(after=MAX_ORDINAL, limit=1))
         self._layouts += 1_000_000  # a number that no browser has received
         zones = await zones_by_aggregate(self._questions.aggregates)
@@ -257,7 +257,7 @@ class Drains(Protocol):
     async def start(self, root: str, live: bool, most: int) -> str: ...
 
     async def stop(self, root: str, and_open: bool) -> str:
-        """Stop a drain, also one of another process: a drain runs only while its cause disables the host."""
+        """Stop a host's drain, in whatever process; with `and_open`, enable the host. Return its state."""
 
 
 @dataclass(frozen=True, kw_only=True)

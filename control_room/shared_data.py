@@ -23,7 +23,7 @@ class BackgroundTasks:
         self._group = group
 
     def start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T | None]:
-        """Start a task that runs until it ends, is cancelled, or the pages close; its error is logged."""
+        """Start and return a background task, cancelled when the pages close; an error in it is logged."""
 
         async def logged() -> T | None:
             try:
@@ -63,7 +63,7 @@ _MOST = 64  # stored values at most
 
 
 class Changes:
-    """Counts changes, and wakes the tasks that wait for the next change."""
+    """Counts changes of some data, and wakes the tasks that wait for the next change."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -76,7 +76,7 @@ class Changes:
 
     @contextmanager
     def wake(self, event: asyncio.Event) -> Iterator[None]:
-        """Set the event at each change while the block runs."""
+        """While the block runs, set the given `asyncio.Event` whenever a change is counted."""
         self._waiting.add(event)
         try:
             yield
@@ -98,14 +98,14 @@ class UpdateInterval:
 
     @contextmanager
     def rendering(self) -> Iterator[None]:
-        """Measure the processor time of a block, which must not contain `await`."""
+        """Measure the processor time of a block, which must not contain `await`, for the update interval."""
         began = thread_time()
         yield
         self.add(thread_time() - began)
 
     @contextmanager
     def querying(self) -> Iterator[None]:
-        """Measure the time of a block that waits for the answers of other processes."""
+        """Measure how long a block waits for answers of other processes, for the update interval."""
         began = monotonic()
         yield
         self.add((monotonic() - began) * _QUERY_WEIGHT)
@@ -174,7 +174,7 @@ class SharedData(Generic[K, V]):
         return await self._joined(key)
 
     async def latest(self, key: K) -> V:
-        """Return a key's value, read again if it changed or expired; slow reads are at longer intervals."""
+        """Return a key's value for an open page; read it again if outdated, but slow reads less often."""
         if (known := self._known.get(key)) is not None and self._is_fresh(known):
             return known.value
         async with self._turn:
@@ -186,12 +186,12 @@ class SharedData(Generic[K, V]):
             return await self._joined(key)
 
     def known(self, key: K) -> V | None:
-        """Return the cached value of a key, even an expired one, or None if nothing is cached."""
+        """Return the value cached for a key, even if it has expired; None if no value is cached."""
         known = self._known.get(key)
         return known.value if known is not None else None
 
     def refresh(self, key: K) -> asyncio.Task[V | Exception | None] | None:
-        """Begin to read a value unless it is current or being read; return the background task, or None."""
+        """Begin to read a key's value unless it is current or being read; return the task, or None."""
         known = self._known.get(key)
         if key in self._reads or (known is not None and self._is_fresh(known)):
             return None
@@ -200,7 +200,7 @@ class SharedData(Generic[K, V]):
         return read.task
 
     def forget(self) -> None:
-        """Discard all values after an operation has changed the data, so that they are read again."""
+        """Discard all cached values, so that they are read again, after an operation has changed the data."""
         self._known.clear()
         self._reads.clear()
 
@@ -233,7 +233,7 @@ class SharedData(Generic[K, V]):
         return read
 
     async def _run(self, key: K, read: _Read[V]) -> V | Exception:
-        """Read and cache a value; return an error instead of raising it: only the readers handle it."""
+        """Read a key's value and cache it; return it, or the error, which `get` and `latest` then raise."""
         began = self._clock.monotonic()
         try:
             with self.interval.querying():

@@ -28,7 +28,7 @@ from control_room.shared_data import Changes
 
 
 class NodeChanges(Changes):
-    """Stores the ids of bare-metal nodes with messages since their last read, while a page is open."""
+    """Stores, while a page is open, the ids of bare-metal nodes with new messages since the last read."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -36,7 +36,7 @@ class NodeChanges(Changes):
         self.of_all = Changes()  # messages without the names of nodes
 
     def add(self, nodes: Collection[str]) -> None:
-        """Record that these bare-metal nodes have changed; an empty argument: any node may have changed."""
+        """Record that messages about the given bare-metal nodes came; no ids: any node may have changed."""
         if self.is_watched:
             self.nodes.update(dict.fromkeys(nodes))
             if not nodes:

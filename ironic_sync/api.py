@@ -156,7 +156,7 @@ class IronicApi:
             behind = [*behind[-1:], *(node["uuid"] for node in page[-MARKERS:])]
 
     async def _page(self, fields: Sequence[str] | None, params: Mapping[str, str], behind: list[str]) -> Json:
-        """Return the page after the last node of `behind` that still exists, or else the first page."""
+        """Return the page of nodes after the last id of `behind` that still exists, or the first page."""
         path = "/v1/nodes"
         if WITH_ALL.intersection(fields or ()):
             path, fields = "/v1/nodes/detail", None
@@ -174,7 +174,7 @@ class IronicApi:
         return await self._do("PATCH", f"/v1/nodes/{quote(uuid, safe='')}", list(operations))
 
     async def set_provision_state(self, uuid: str, target: str, **more: Any) -> None:
-        """Start a transition of a node. `target` is a verb: manage, provide, active, deleted."""
+        """Start a change of a node's provision state. `target`: a verb such as manage, provide, active."""
         await self._do("PUT", f"/v1/nodes/{quote(uuid, safe='')}/states/provision", {"target": target} | more)
 
     async def set_power_state(self, uuid: str, target: str) -> None:
@@ -185,7 +185,7 @@ class IronicApi:
         await (self._do("PUT", path, {"reason": reason}) if on else self._do("DELETE", path))
 
     async def set_traits(self, uuid: str, traits: Sequence[str]) -> None:
-        """Replace all traits of the node."""
+        """Replace all traits of the Ironic node by these."""
         await self._do("PUT", f"/v1/nodes/{quote(uuid, safe='')}/traits", {"traits": list(traits)})
 
     async def create_node(self, **node: Any) -> Json:

@@ -31,7 +31,7 @@ class Comparison(NamedTuple):
     differences: tuple[NodeDifference, ...]
 
     def lines(self, share_gone: float) -> list[str]:
-        """Return one line of text for each difference, and a summary."""
+        """Return one line of text for each difference between Ironic and placement, and a summary."""
         lines = [str(difference) for difference in self.differences]
         nodes = len({difference.node for difference in self.differences})
         differ = f"{nodes} differ" if nodes else "nothing differs"
@@ -51,12 +51,14 @@ class NodesRemoved(NamedTuple):
 
 
 def survey_of(ironic: FollowedIronic, api: NodeReads, find: Find, clock: Clock) -> Survey:
-    """Return a survey, which compares Ironic with placement once."""
+    """Return the survey that compares this Ironic's nodes with placement, without changing them."""
     return Survey(api, find, ironic.selection, _rules(ironic), lambda: Moment(clock.now(), 0))
 
 
 async def diff(survey: Survey, holders: FindHolders | None = None) -> Comparison:
-    """Return the differences between Ironic and placement; with `holders`, also differences of instances."""
+    """Return all differences between Ironic's nodes and placement.
+
+    With the query `holders`, also nodes that have different instances in Ironic and in placement."""
     read: dict[str, str | None] = {}
     placed = await survey.placed()
     found = [node async for page in survey.everything(placed, read) for node in page]
@@ -71,7 +73,7 @@ async def diff(survey: Survey, holders: FindHolders | None = None) -> Comparison
 async def remove_missing(
     ironic: FollowedIronic, survey: Survey, publish: Publish, clock: Clock, *, allow: bool
 ) -> NodesRemoved:
-    """Remove deleted nodes from placement, and leave all other differences to the worker."""
+    """Remove from placement the nodes that are deleted in Ironic; no other difference is repaired."""
     rules = _rules(ironic)
     removed: list[str] = []
 
@@ -89,7 +91,7 @@ async def remove_missing(
 async def _of_instances(
     survey: Survey, holders: FindHolders, placed: Mapping[str, Provider], read: Mapping[str, str | None]
 ) -> list[NodeDifference]:
-    """Return nodes that in placement and in Ironic have different instances.
+    """Return a difference for each node whose instance in Ironic is not the consumer of its allocations.
 
     Each node is checked twice, because a build that was placed just before is not deployed yet.
     """

@@ -1,4 +1,4 @@
-"""Applies notifications and reads to the known states of nodes, and reports changes to placement."""
+"""Updates the known states of Ironic nodes from notifications and reads, and reports changes to placement."""
 
 import asyncio
 import logging
@@ -52,7 +52,7 @@ class Following:
         self._opened: dict[str, float] = {}  # reported as open, and not yet seen in placement
 
     def moment(self) -> Moment:
-        """Return the current time and number of notifications, to be stored before nodes are read."""
+        """Return the current time and the number of notifications so far, to mark the start of a read."""
         return self.beliefs.moment(self.clock.now())
 
     async def handle(self, bodies: Sequence[bytes]) -> None:
@@ -94,17 +94,17 @@ class Following:
         await self.report([report for report in reports if report is not None])
 
     def closed(self, uuid: str) -> bool:
-        """Return whether the last report of a node says that it is not free."""
+        """Return whether this process's last report of an Ironic node says that the node is not free."""
         report = self.beliefs.of(uuid).reported
         return report is not None and not is_open(report)
 
     def placed(self, providers: Mapping[str, Provider]) -> None:
-        """Record the sequence numbers of the last reports that placement has applied."""
+        """Record for each node the number (`sequence`) of the last report that placement has applied."""
         for uuid, provider in providers.items():
             self.beliefs.placement_has(uuid, provider.sequence)
 
     async def report(self, reports: Sequence[InventoryReported]) -> None:
-        """Publish reports to placement, and retry until the broker has confirmed them."""
+        """Publish the nodes' reports to placement, and retry until the message broker has confirmed them."""
         pause = FIRST_PAUSE
         while reports:
             try:
@@ -124,7 +124,7 @@ class Following:
             pause = min(2 * pause, LONGEST_PAUSE)
 
     async def _publish_once(self, reports: Sequence[InventoryReported]) -> None:
-        """Publish each report in the OpenTelemetry trace of its notification; a retry may repeat reports."""
+        """Publish each report in the OpenTelemetry trace of its node's notification; raise if one failed."""
 
         async def publish_reports(context: StoredContext, some: Sequence[InventoryReported]) -> None:
             with resumed(context):
@@ -141,7 +141,7 @@ class Following:
             self._contexts.end(report.root)
 
     async def changed(self, changes: Sequence[PlacementChanged]) -> Sequence[None]:
-        """Record which reports placement has applied, of this process and of other processes."""
+        """Record which reports of nodes placement has applied, of this process and of other processes."""
         now = self.clock.now()
         for change in (change for message in changes for change in message.changes):
             if not change.reshaped:
@@ -157,7 +157,7 @@ class Following:
         return [None] * len(changes)
 
     def _hears(self) -> bool:
-        """Return whether notifications arrive: the last one came less than RECENT_SECONDS ago."""
+        """Return whether this process gets notifications: the last is less than RECENT_SECONDS old."""
         return self.clock.monotonic() < self._received_at + RECENT_SECONDS
 
     def _apply_notification(self, notification: ReceivedNotification) -> Step | None:
@@ -214,7 +214,7 @@ class Following:
         return step.report
 
     def _watch(self, uuid: str, report: InventoryReported | None) -> None:
-        """Begin to measure how long it takes until a node that became free is free in placement."""
+        """Begin to measure the time from a node's notification until the node is free in placement."""
         if report is None:
             return
         at = self._opening.pop(uuid, None)
@@ -231,7 +231,7 @@ class NotificationTraces:
 
     @contextmanager
     def span(self, notification: ReceivedNotification) -> Iterator[None]:
-        """Handle a notification as the first span of a new OpenTelemetry trace, if tracing is enabled."""
+        """Run the block that handles a notification in the first span of a new OpenTelemetry trace."""
         if (tracer := current_tracer()) is None:
             yield
             return
@@ -251,7 +251,7 @@ class NotificationTraces:
         span.end()
 
     def end(self, uuid: str) -> None:
-        """Forget the OpenTelemetry trace of a node's notification: no more messages will belong to it."""
+        """Forget the OpenTelemetry trace of a node's notification: no further message is published in it."""
         self._contexts.pop(uuid, None)
 
     def by_trace(
@@ -267,7 +267,7 @@ class NotificationTraces:
 
 
 class NotifiedNodes:
-    """Publishes at intervals which nodes had notifications, so that open web pages refresh."""
+    """Publishes at intervals which nodes Ironic's notifications named, so that open web pages refresh."""
 
     def __init__(self, publish: Publish) -> None:
         self._publish = publish
@@ -276,7 +276,7 @@ class NotifiedNodes:
         self.run = self._notifier.run
 
     def of(self, nodes: Collection[str]) -> None:
-        """Publish soon that notifications named these nodes; their reports are published already."""
+        """Publish soon the ids of these nodes, which Ironic's notifications named and which were reported."""
         self._nodes.update(nodes)
         self._notifier.due()
 

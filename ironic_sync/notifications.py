@@ -73,7 +73,7 @@ class Notifications(ForeignListener):
         )
 
     async def run(self, handle: HandleBodies, gap: Gap) -> None:
-        """Pass Ironic's messages to `handle` in sequence; call `gap` if messages may be lost."""
+        """Pass batches of Ironic's notifications to `handle`; call `gap` if notifications may be lost."""
 
         def counted() -> None:
             GAPS.inc()

@@ -1,4 +1,4 @@
-"""Reads nodes to confirm their states, with retries while Ironic is unreachable.
+"""Reads single nodes from Ironic to confirm their states, with retries while Ironic is unreachable.
 
 If very many nodes must be read, because very many have become available, they are read in pages.
 """
@@ -32,7 +32,7 @@ NODES_IN_A_ROW = 50  # then other tasks may run
 
 
 class NodeReads(Protocol):
-    """The methods of Ironic's API that the reader and the survey use."""
+    """The two read methods of a client of Ironic's API: for one node, and for a list of nodes."""
 
     def node(self, uuid: str, fields: Sequence[str] | None = None) -> Awaitable[Mapping[str, Any] | None]: ...
 
@@ -100,7 +100,7 @@ class Reader:
         UNRESOLVED.set(self.unresolved)
 
     async def run(self, moment: Callable[[], Moment], take: Take) -> None:
-        """Read requested nodes until the task is cancelled, and await `take` with each result."""
+        """Read requested nodes from Ironic until the task is cancelled; call `take` with each result."""
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._read_pages(moment, take))
@@ -170,7 +170,7 @@ class Reader:
                 self._many.set()
 
     async def _read_round(self, moment: Callable[[], Moment], take: Take) -> int:
-        """Read pages while they contain requested nodes; return how many requested nodes were read."""
+        """Read pages of available nodes while they contain requested ones; return the number handled."""
         pages = self.api.nodes(fields=self.fields, limit=PAGE, **self._listing)
 
         async def following() -> tuple[int, Moment, Sequence[Mapping[str, Any]] | None]:
@@ -197,9 +197,9 @@ class Reader:
     async def _take_page(
         self, page: Sequence[Mapping[str, Any]], requested: int, began: Moment, take: Take
     ) -> int:
-        """Handle the nodes of a page that were requested before the page was read; others are read again.
+        """Pass to `take` the nodes that were requested before their page was read; return the number.
 
-        Available nodes that were last reported as reserved are handled too, which saves their separate reads.
+        Nodes requested later stay requested. Available nodes last reported as reserved are handled too.
         """
         found: list[NodeRead] = []
         for position, raw in enumerate(page):

@@ -35,7 +35,7 @@ Horizon = Mapping[str, float]  # for each of `CHANGED`, the newest time seen
 
 
 class ReadAll(Exception):
-    """The error that recent changes cannot be listed, or that reading all nodes is cheaper."""
+    """Error: Ironic cannot list recently changed nodes, or so many changed that reading all is cheaper."""
 
 
 class SurveyedNode(NamedTuple):
@@ -69,7 +69,7 @@ class SurveyedNode(NamedTuple):
 
 @dataclass(eq=False, repr=False)
 class Survey:
-    """Compares Ironic's nodes with their providers in placement, and changes neither."""
+    """Compares Ironic's nodes with their providers in placement; changes nothing in either."""
 
     api: NodeReads
     find: Ask[FindProviders, ProvidersFound]
@@ -114,7 +114,9 @@ class Survey:
     async def everything(
         self, placed: Mapping[str, Provider], read: dict[str, str | None]
     ) -> AsyncIterator[list[SurveyedNode]]:
-        """Yield pages of nodes that differ from placement; store all listed nodes in `read`."""
+        """List all selected nodes of Ironic; yield, for each page, those that differ from placement.
+
+        The ids of all listed nodes are stored in `read`, each with the id of its instance."""
         pages = self.api.nodes(fields=self._fields, limit=self.page, **self._filters)
         while True:
             began = self.moment()
@@ -125,11 +127,11 @@ class Survey:
             yield await self.judged([(raw, began) for raw in page], placed)
 
     def unread(self, placed: Mapping[str, Provider], read: Collection[str]) -> list[str]:
-        """Return nodes in placement that a listing left out, except nodes that placement marks as deleted."""
+        """Return nodes of placement that Ironic did not list, except those that placement marks deleted."""
         return [uuid for uuid, provider in placed.items() if uuid not in read and not provider.gone]
 
     async def instances(self, uuids: Iterable[str]) -> dict[str, str | None]:
-        """Read the current instance of each given node; a deleted node has no instance."""
+        """Return the current instance's id of each node in Ironic; None: no instance, or node deleted."""
         found: dict[str, str | None] = {}
         for some in portions(uuids, READS_AT_ONCE):
             reads = await asyncio.gather(*(self.api.node(uuid, self._fields) for uuid in some))
@@ -140,7 +142,9 @@ class Survey:
     async def each(
         self, uuids: Iterable[str], placed: Mapping[str, Provider], most_gone: int | None = None
     ) -> list[SurveyedNode]:
-        """Read the given nodes; return those that differ or are deleted; stop after too many deletions."""
+        """Read these nodes from Ironic; return those that differ from placement or are deleted in Ironic.
+
+        Stop early after more than `most_gone` deleted nodes."""
         found: list[SurveyedNode] = []
         for some in portions(uuids, READS_AT_ONCE):
             began = self.moment()
@@ -155,7 +159,7 @@ class Survey:
         return found
 
     async def horizon(self) -> Horizon | None:
-        """Return the newest times at which any node changed; None if Ironic cannot sort nodes by them."""
+        """Return the newest update and creation times of Ironic's nodes; None if it cannot sort by them."""
         found = dict.fromkeys(CHANGED, 0.0)
         try:
             for key in CHANGED:
@@ -167,9 +171,9 @@ class Survey:
         return found
 
     async def read_changed(self, horizon: Horizon) -> tuple[list[tuple[Raw, Moment]], Horizon]:
-        """Return the nodes changed since `horizon`, and the new horizon. Raise ReadAll if all must be read.
+        """Return Ironic's nodes changed since the times `horizon`, with the new times. May raise ReadAll.
 
-        Every relevant change, also of traits, sets `updated_at`; only a deletion cannot be found by a time.
+        Every relevant change of a node, also of its traits, sets `updated_at`; only deletions are not found.
         """
         found: dict[str, tuple[Raw, Moment]] = {}
         reached = dict(horizon)
@@ -186,7 +190,9 @@ class Survey:
         return list(found.values()), reached
 
     async def _newest_first(self, key: str) -> AsyncIterator[tuple[Moment, list[tuple[Raw, float]]]]:
-        """Yield pages of nodes sorted by a time, newest first. Raise ReadAll if nodes lack this time."""
+        """Yield pages of Ironic's nodes sorted by the time field `key`, newest first.
+
+        Raise ReadAll if Ironic's database cannot sort nodes that way."""
         pages = self._by_time(key, "desc", CHANGES_A_PAGE)
         while True:
             began = self.moment()
@@ -212,7 +218,7 @@ class Survey:
     async def judged(
         self, reads: Sequence[tuple[Raw, Moment]], placed: Mapping[str, Provider]
     ) -> list[SurveyedNode]:
-        """Return which of the nodes that were read differ from placement."""
+        """Return those of the nodes read from Ironic that differ from their providers in placement."""
         found = []
         for position, (raw, began) in enumerate(reads):
             if position % NODES_IN_A_ROW == 0:
@@ -230,7 +236,9 @@ class Survey:
     def still_different(
         self, found: Iterable[SurveyedNode], now: Mapping[str, Provider]
     ) -> list[SurveyedNode]:
-        """Return the nodes that still differ from placement in a way that a sweep can repair."""
+        """Return the nodes that still differ from their providers as placement just returned them (`now`),
+        if a report to placement can remove the difference.
+        """
         again = []
         for node in found:
             provider = now.get(node.uuid)
@@ -258,7 +266,7 @@ class Survey:
 
 
 def _is_node(provider: Provider) -> bool:
-    """Return whether ironic_sync created a provider: a sweep must not remove hosts of other agents."""
+    """Return whether a provider looks like an Ironic node: a sweep must not remove hosts of other agents."""
     ours = provider.inventories.keys() - provider.kept_classes
     return (
         provider.id == provider.root == provider.name

@@ -1,8 +1,8 @@
 """Compares Ironic and placement in rounds, and repairs differences that notifications did not.
 
-A round reads recent changes. Periodically, at the start and after errors it reads all nodes; only then it
-finds deleted nodes. A page that is older than a notification never reverts it: if placement has a newer
-report of a node, the node is read again.
+A round reads the recently changed nodes. Periodically, at the start and after errors it reads all nodes; only
+then it finds deleted nodes. If placement has a newer report of a node than the read, the read is not used and
+the node is read again.
 """
 
 import asyncio
@@ -55,18 +55,18 @@ class Sweep:
     _known: dict[str, int] = field(default_factory=dict, init=False)
 
     async def round(self, *, deaf: bool = False) -> None:
-        """Compare recent changes or, if due, all nodes. If this raises, the next round compares all nodes.
+        """Compare Ironic's recently changed nodes with placement or, if due or after an error, all nodes.
 
-        With `deaf` (no notifications are received) all nodes are compared if recent changes cannot be listed.
+        With `deaf` (no notifications are received) all are compared if Ironic cannot list recent changes.
         """
         await self._compare(full=self._rounds_to_full == 0 or (deaf and self._horizon is None))
 
     async def everything(self) -> None:
-        """Read and compare all nodes now."""
+        """Read all nodes from Ironic now, and compare them with placement."""
         await self._compare(full=True)
 
     async def read_changed(self) -> None:
-        """Compare the nodes changed since the last round, if Ironic can list them. Raises like `round`."""
+        """Compare with placement the nodes that changed since the last round, if Ironic can list them."""
         await self._compare(full=False, all_if_must=False)
 
     async def _compare(self, *, full: bool, all_if_must: bool = True) -> None:
@@ -119,7 +119,9 @@ class Sweep:
         return True
 
     async def _unlisted(self, placed: Mapping[str, Provider], read: Collection[str]) -> list[SurveyedNode]:
-        """Return placement's nodes that Ironic did not list; omit deleted nodes if suspiciously many are."""
+        """Read the nodes of placement that Ironic did not list; return those that differ or are deleted.
+
+        If suspiciously many are deleted, deleted nodes are omitted and an error is logged."""
         present = sum(not provider.gone for provider in placed.values())
         most = allowance(present, self.share)
         unread = self.survey.unread(placed, read)
@@ -134,7 +136,7 @@ class Sweep:
         return [node for node in found if node.node is not None or not self.held_back]
 
     async def _repair(self, found: Sequence[SurveyedNode]) -> Counter[str]:
-        """Report nodes with repairable differences; count the differences that only operators can resolve."""
+        """Report repairable differences to placement; return counts of those that only operators can fix."""
         counts = Counter(difference.what for node in found for difference in node.differences)
         for aspect, number in counts.items():
             DIFFERENCES.labels(aspect).inc(number)
@@ -160,7 +162,7 @@ class Sweep:
         return now.sequence < sequence_at(seen.began.at) or now.sequence == self._known.get(seen.uuid)
 
     async def _pause(self, spent: float) -> None:
-        """Wait between pages, to limit the load on Ironic and the delay of notifications."""
+        """Wait before the next page is read, to limit Ironic's load and the delay of notifications."""
         await asyncio.sleep(max(0.0, self.clock.chance.uniform(0.8, 1.2) / self.pages_per_second - spent))
 
 
@@ -170,7 +172,7 @@ SETTLING_SECONDS = 2.0  # until a hinted change has taken effect
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class SweepSchedule:
-    """The schedule of a sweep's rounds. The first round reads all nodes."""
+    """Decides when a sweep's rounds begin, and which of them read all nodes; the first one does."""
 
     sweep: Sweep
     seconds: float
@@ -182,12 +184,12 @@ class SweepSchedule:
     _everything_at: float = field(default=0.0, init=False)  # the earliest time of the next full sweep
 
     def missed(self) -> None:
-        """Schedule a round soon that reads all nodes, because notifications may be lost."""
+        """Let a round begin soon that reads all nodes of Ironic, because notifications may be lost."""
         self._gap = True
         self._stirred.set()
 
     def hinted(self) -> None:
-        """Schedule a round soon, because a notification without a node shows that some node changed."""
+        """Let a round begin soon, because a notification that names no node shows that some node changed."""
         self._settled_at = asyncio.get_running_loop().time() + SETTLING_SECONDS
         self._stirred.set()
 

@@ -131,7 +131,7 @@ def _following(ironic: FollowedIronic, publish: Publish, find: Find | None, cloc
 
 
 def _by_tools(skip_reserve_in_use: bool, following: Following | None) -> Any:
-    """Declare the handler of events from tools, which contain the node's new state themselves."""
+    """Return the handler of NodeChanged messages, in which tools send a node's full new state."""
 
     def report_of(node: NodeChanged) -> InventoryReported | Poison | None:
         try:

@@ -73,7 +73,7 @@ class NovaDatabases:
         self._complaints: dict[str, str] = {}
 
     async def read(self) -> NovaCloud:
-        """Return the present cloud. An unreachable cell keeps the hosts that were read last; raise
+        """Return Nova's cells, hosts and aggregates. An unreachable cell keeps the hosts read last; raise
         Unavailable if the API database is unreachable.
         """
         try:
@@ -98,7 +98,7 @@ class NovaDatabases:
         return NovaCloud(known, hosts, aggregates)
 
     async def still_waits(self, instances: Sequence[str]) -> bool:
-        """Return whether Nova still waits for hosts of the instances, to boot or to move them."""
+        """Return whether Nova still waits for a host of each instance: it is not built yet, or has a task."""
         try:
             async with self._api.connect() as connection:
                 for instance in instances:
@@ -178,7 +178,7 @@ class NovaDatabases:
         )
 
     def _why_not(self, service: Row) -> str:
-        """Return why a nova-compute service cannot be used, or an empty text if it can."""
+        """Return why a nova-compute service (a database row) is unusable; an empty text if it is usable."""
         if service["disabled"]:
             return f"its nova-compute is disabled: {service['disabled_reason'] or 'no reason given'}"
         if service["forced_down"]:
@@ -223,7 +223,7 @@ def host_state(node: Row, *, enabled: bool, why_disabled: str) -> HostState:
 
 
 def _flat(prefix: str, values: Any) -> dict[str, str]:
-    """Flatten nested values; a key is a path, as in the extra spec `capabilities:cpu_info:topology:cores`."""
+    """Return nested values as a flat dictionary whose keys are paths such as `cpu_info:topology:cores`."""
     if not isinstance(values, dict):
         return {prefix: ",".join(map(str, values)) if isinstance(values, list) else str(values)}
     found: dict[str, str] = {}

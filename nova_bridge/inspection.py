@@ -115,7 +115,7 @@ class NovaInspection:
         return found
 
     async def read_again(self, uuids: Sequence[str]) -> dict[str, InstanceFacts]:
-        """Read the given instances from Nova's databases again; return the ids of existing instances."""
+        """Read the given instances from Nova's databases again; return, by id, those that still exist."""
         found = dict[str, InstanceFacts]()
 
         async def read_instances(connection: AsyncConnection) -> None:
@@ -159,7 +159,7 @@ class NovaInspection:
     async def _database(
         self, name: str, url: str, read: Callable[[AsyncConnection], Awaitable[None]]
     ) -> DatabaseFacts:
-        """Read a database and return the facts about it."""
+        """Call `read` with a connection to a Nova database; return facts, such as the problem with it."""
         try:
             engine = engine_of(url)
         except (ValueError, ImportError) as why:
@@ -192,7 +192,7 @@ def _name(row: Mapping[str, Any]) -> str:
 
 
 async def _pages(connection: AsyncConnection, statement: TextClause) -> AsyncIterator[Mapping[str, Any]]:
-    """Yield all rows of a statement with :after and :page, in the order of their ids."""
+    """Yield all rows of an SQL query with the parameters :after (an id) and :page (row limit), by id."""
     after = 0
     while True:
         rows = await fetch_all(connection, statement, after=after, page=PAGE)

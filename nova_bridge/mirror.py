@@ -76,7 +76,7 @@ class Mirror:
         self._complaint = ""
 
     async def run(self) -> None:
-        """Call `refresh` every second until cancelled, and publish heartbeats of all hosts."""
+        """Call `refresh` every second until cancelled, and publish heartbeats of all hosts of Nova."""
         beat = -HEARTBEAT_SECONDS
         while True:
             try:
@@ -92,7 +92,7 @@ class Mirror:
             await asyncio.sleep(REFRESH_SECONDS)
 
     async def refresh(self) -> None:
-        """Read Nova's databases, edit berth's records that differ, and publish the changed hosts."""
+        """Read Nova's databases, edit berth's cells, hosts and aggregates, and publish changed hosts."""
         async with self._refreshing:
             before, now = self.cloud, await self._databases.read()
             self.cloud = replace(now, other_cells=before.other_cells)
@@ -164,7 +164,7 @@ class Mirror:
 
 
 def _placement_differs(before: NovaCloud, now: NovaCloud) -> bool:
-    """Return whether Nova's cells, hosts or aggregates changed in a field that placement stores."""
+    """Return whether Nova's cells, hosts or aggregates changed between two reads in what placement stores."""
 
     def stored(cloud: NovaCloud) -> object:
         hosts = {root: (host.host, host.cell) for root, host in cloud.hosts.items()}

@@ -37,7 +37,7 @@ class Fallback(Protocol):
     """Forwards calls to a real nova-scheduler, for requests that placement's data cannot decide."""
 
     async def forward(self, call: RpcCall) -> object:
-        """Forward the call to nova-scheduler and return its answer."""
+        """Forward an RPC call to a real nova-scheduler, and return its answer."""
 
 
 class CallState(Protocol):
@@ -128,13 +128,13 @@ class NovaScheduling:
         return RpcResult(value, None if moves else partial(self._undo, answer.placed))
 
     async def _undo(self, placed: Sequence[BuildPlaced]) -> None:
-        """Release the claims of a call that Nova has abandoned; a claim that changed since then stays."""
+        """Release the claims of an RPC call that Nova has abandoned; a claim changed since then stays."""
         for build in placed:
             log.warning("nova gave up on %s: its claim is released", build.build)
             await self._queries.release(ReleaseRequested(consumer=build.build, generation=build.generation))
 
     async def _question(self, call: RpcCall, spec: RequestSpec, instances: Sequence[str]) -> HostsAsked:
-        """Translate a call to a query; if it names an unknown host, read Nova's databases again first."""
+        """Translate an RPC call to a query; if it names an unknown host, read Nova's databases and retry."""
 
         def translate() -> Translated:
             return translated(
@@ -162,7 +162,7 @@ class NovaScheduling:
             self._groups.add(group.group)
 
     async def _placed(self, question: HostsAsked) -> HostsAnswered:
-        """Query the scheduler; repeat the query after temporary refusals and missing answers. If no host
+        """Return the scheduler's answer; repeat the query after temporary refusals and failures. If no host
         fits, repeat the query only while the permitted waiting time lasts."""
         began, pause = self._clock.monotonic(), 0.25
         while True:
@@ -209,7 +209,7 @@ def _spec_of(call: RpcCall) -> RequestSpec:
 
 
 def _instances(call: RpcCall, spec: RequestSpec) -> tuple[str, ...]:
-    """Return the ids of a call's instances; a call before version 4.4 has only the one in its RequestSpec."""
+    """Return the ids of an RPC call's instances; before version 4.4 a call names only the one in its spec."""
     named = call.args.get("instance_uuids") or ([spec.instance_uuid] if spec.instance_uuid else [])
     if not named:
         raise MalformedSpec("the call names no instance")
@@ -217,7 +217,7 @@ def _instances(call: RpcCall, spec: RequestSpec) -> tuple[str, ...]:
 
 
 def _request_id(call: RpcCall, clock: Clock) -> str:
-    """Return the call's message id as a UUID, so that a redelivered call counts as the same request."""
+    """Return the RPC call's message id as a UUID, so that a redelivered call counts as the same request."""
     try:
         return str(UUID(call.message_id))
     except ValueError:

@@ -72,7 +72,7 @@ class ShadowedNova:
 
 
 class Shadow:
-    """Decides observed requests, and stores them with Nova's results."""
+    """Lets berth decide requests to Nova's scheduler, without claims, and stores them with Nova's results."""
 
     def __init__(
         self,
@@ -95,7 +95,7 @@ class Shadow:
         self._slots = asyncio.Semaphore(AT_ONCE)
 
     async def handle(self, bodies: Sequence[bytes]) -> None:
-        """Store notifications with decisions; return after the commit, or raise Unavailable."""
+        """Store Nova's notifications with berth's decisions on their requests, or raise Unavailable."""
         read = [found for body in bodies if (found := _readable(body)) is not None]
         decisions = await self._decide_all(read)
         outcomes = {each.id: self._outcome(each) for each in read if each.event != "asked"}
@@ -105,7 +105,7 @@ class Shadow:
                 await shadow_store.add_outcomes(tx, outcomes)
 
     async def answer(self, question: FindNovaReport) -> NovaReportFound:
-        """Return the comparison since a time, or the requests of one instance."""
+        """Return the comparison of Nova's and berth's decisions since a time, or one instance's requests."""
         now = self._clock.now()
         if question.instance:
             return await self._of_instance(question, now)
@@ -119,7 +119,7 @@ class Shadow:
         )
 
     async def prune(self) -> None:
-        """Delete requests and results that are older than the retention time."""
+        """Delete stored requests to Nova's scheduler, and Nova's results, that are older than `days`."""
         before = self._clock.now() - self._days * DAY
         while True:
             async with self._database.write() as tx:
@@ -189,7 +189,7 @@ class Shadow:
         return replace(found, lag=max(0.0, self._clock.now() - found.at)), decision
 
     async def _spec(self, notification: NovaNotification) -> RequestSpec:
-        """Return the request of a notification, completed from Nova's database."""
+        """Return the RequestSpec of a notification, with what it lacks added from Nova's database."""
         is_asked = notification.event == "asked"
         try:
             stored = await self._databases.request_spec(notification.instance)
@@ -244,7 +244,7 @@ class Shadow:
 
 
 def reason_of(decision: Decision) -> str:
-    """Return the constraint that removed the last host, or what the decision's code means."""
+    """Return, as text, which constraint removed the last host, or else the meaning of the decision's code."""
     for removal in decision.removals:
         if not removal.left:
             return f"{removal.constraint} removed the last {removal.removed} of {decision.considered} hosts"
@@ -271,7 +271,7 @@ def _uuid(text: str) -> str:
 
 
 def nova_shadow(nova: ShadowedNova, database: Database, bus: Bus, clock: Clock) -> Worker:
-    """Return the worker that observes a running Nova."""
+    """Return the worker that lets berth decide a running Nova's requests as well, and compares decisions."""
     mirror = mirror_of(nova.databases, bus, clock)
     shadow = Shadow(
         database,

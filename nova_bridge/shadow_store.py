@@ -80,7 +80,7 @@ async def add_requests(tx: Transaction, requests: Iterable[tuple[DecidedRequest,
 
 
 async def add_outcomes(tx: Transaction, outcomes: Mapping[str, NovaOutcome]) -> None:
-    """Store results by the ids of their notifications; a repetition changes nothing."""
+    """Store Nova's results by their notifications' ids; a result that is stored already is not changed."""
     rows = [
         (id_, each.request, each.instance, each.at, each.event, each.operation, each.host, each.cause,
          each.reason[:LONGEST_REASON])
@@ -91,19 +91,19 @@ async def add_outcomes(tx: Transaction, outcomes: Mapping[str, NovaOutcome]) -> 
 
 
 def _storable(row: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return the row without the character U+0000, which PostgreSQL does not store."""
+    """Return a row's values without the character U+0000 in texts, which PostgreSQL cannot store."""
     return tuple([value.replace("\0", "") if isinstance(value, str) else value for value in row])
 
 
 async def known_ids(tx: Transaction, ids: Collection[str]) -> set[str]:
-    """Return the ids of the given requests that are stored."""
+    """Return which of the given requests to Nova's scheduler are stored, by their ids."""
     return {row["id"] for row in await _KNOWN(tx, [(id_,) for id_ in ids])} if ids else set()
 
 
 async def observed_keys(tx: Transaction, keys: Collection[tuple[str, str]]) -> set[tuple[str, str]]:
-    """Return the stored requests with the API request ids of these keys; without an id, with the instances.
+    """Return pairs (API request id, instance) of the stored requests that match one of the given keys.
 
-    A key is the id of the request to Nova's API and an instance.
+    A key is such a pair; its instance is ignored unless its id is empty.
     """
     return {(row["request"], row["instance"]) for row in await _ASKED(tx, list(keys))} if keys else set()
 
@@ -121,7 +121,7 @@ async def outcomes_since(database: Database, since: float) -> AsyncIterator[Nova
 async def of_instance(
     tx: Transaction, instance: str, most: int
 ) -> tuple[list[tuple[DecidedRequest, Decision]], list[NovaOutcome]]:
-    """Return the requests of an instance, multi-creates included, with decisions and results."""
+    """Return the requests for an instance, with berth's decisions, and Nova's results for these requests."""
     rows = await _OF_INSTANCE(tx, instance=instance, most=most)
     found = [(_request(row), _decision(row["decision"])) for row in rows]
     keys = {(each.request, "" if each.request and each.instances > 1 else each.instance) for each, _ in found}
@@ -130,7 +130,7 @@ async def of_instance(
 
 
 async def prune(tx: Transaction, before: float, limit: int) -> int:
-    """Delete the oldest rows before this time, at most `limit` of each table; return the larger number."""
+    """Delete requests and results before a time, at most `limit` of each; return the larger number."""
     requests = await _PRUNE_REQUESTS(tx, before=before, most=limit)
     return max(len(requests), len(await _PRUNE_OUTCOMES(tx, before=before, most=limit)))
 

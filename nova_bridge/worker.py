@@ -48,7 +48,7 @@ class _Forwarding:
 
 
 def nova_bridge(nova: FollowedNova, bus: Bus, clock: Clock) -> Worker:
-    """Return the worker that answers Nova's scheduler RPC and mirrors Nova's hosts."""
+    """Return the worker that answers Nova's scheduler RPC and copies Nova's cells, hosts and aggregates."""
     mirror = mirror_of(nova.databases, bus, clock)
     client = None if nova.fallback is None else RpcClient(nova.fallback, name="berth nova", clock=clock)
     scheduling = NovaScheduling(

@@ -216,10 +216,10 @@ class ChangeLog:
         writes: Sequence[BoundStatement] = (),
         edition: int | None = None,
     ) -> int:
-        """Execute `writes`, the last statements of a transaction, and log its changes. Return the change
-        number, or 0 if no provider was altered.
-
-        `shaped` are created or reshaped trees; `edition` is the new version of the names, if one changed.
+        """Execute `writes`, the last statements of a transaction, and log its changes of providers. Return
+        the change number, or 0 if no provider was altered.
+        `shaped` are the created or reshaped trees; `edition` is the new version of the class and trait names,
+        if the transaction changed one.
         """
         if not altered:
             for write in writes:
@@ -241,9 +241,9 @@ class ChangeLog:
         further: Sequence[BoundStatement] = (),
         last: Sequence[BoundStatement] = (),
     ) -> int:
-        """Store changed provider trees (pairs: as read, as changed), log the change, and return its number.
-
-        `further` are statements that need the new inventories, `last` statements independent of all others.
+        """Store changed provider trees (`pairs`: a tree as it was read, and as it is now), log the change,
+        and return its number. `further` are statements that need the new inventories, `last` are statements
+        independent of all others.
         """
         first, writes = tree_writes.writes_between(self._book, pairs, now, numbers)
         for write in (*first, *further):
@@ -255,7 +255,9 @@ class ChangeLog:
     async def write_facts(
         self, tx: Transaction, aggregates: Sequence[Aggregate] = (), cells: Sequence[RegisteredCell] = ()
     ) -> int:
-        """Log changed names and metadata of aggregates, and states of cells. Return the change number."""
+        """Log aggregates with a changed name or metadata, and cells that were registered, changed or deleted.
+        Return the change number.
+        """
         message = await changes.announce_facts(tx, aggregates, cells)
         tx.after_commit(lambda: self._learn([message], {}))
         return message.number

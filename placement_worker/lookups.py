@@ -1,4 +1,4 @@
-"""Answers queries from placement's database; each answer is one snapshot."""
+"""Answers queries from placement's database; each answer shows one consistent state of the database."""
 
 from bus.replication import ChangesFound, FindChanges, FindTrees, TreesFound
 from bus.requests import ResourceGroup
@@ -23,7 +23,7 @@ UNKNOWN = "unknown"  # the reported type of consumers without one
 
 class Lookups(PlacementOperations):
     async def providers(self, query: FindProviders, *, cell: str = "") -> ProvidersFound:
-        """Return the providers that a query selects; for a cell's query, only providers of its hosts."""
+        """Return the providers that a query selects; if a cell asks, only the providers of its own hosts."""
         if query.like is not None:
             await self._learn_names(query.like)
         simple = query.like is None and (query.in_tree is None or not (query.ids or query.name))
@@ -92,7 +92,7 @@ class Lookups(PlacementOperations):
         await book.aggregates.look_up(database, aggregates)
 
     async def trees(self, query: FindTrees) -> TreesFound:
-        """Return whole provider trees, as many as fit into one message."""
+        """Return whole provider trees, of given roots or the next page, as many as fit into one message."""
         packing = Packing(ROOM)
         page = [(0, root) for root in query.roots]
         async with self.database.read() as tx:
@@ -112,7 +112,7 @@ class Lookups(PlacementOperations):
             return await changes.since(tx, query.after, query.limit)
 
     async def allocations(self, query: FindAllocations, *, cell: str = "") -> AllocationsFound:
-        """Return the allocations that a query selects; for a cell's query, only of consumers on its hosts."""
+        """Return allocations of given consumers or providers; if a cell asks, of consumers on its hosts."""
         if not query.consumers and not query.providers:
             return AllocationsFound(consumers=(), generations={})
         if cell:

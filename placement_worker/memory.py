@@ -1,4 +1,4 @@
-"""Keeps the index up to date: applies commits of all placement processes, and reads missed changes."""
+"""Keeps placement's index up to date: applies commits of all placement processes, reads missed changes."""
 
 import asyncio
 import logging
@@ -35,16 +35,16 @@ class MemoryReader(Protocol):
     """The interface for reading placement's state into an index, from the database or over the bus."""
 
     async def changes(self, after: int, most: int) -> ChangesFound:
-        """Return the changes after this change number, at most `most`, and the newest change number."""
+        """Return at most `most` commits of placement after this change number, and the newest number."""
 
     async def trees(self, roots: Collection[str]) -> Mapping[str, Tree]:
         """Return the provider trees of the given roots; an unknown root has a tree without providers."""
 
     async def facts(self) -> Iterable[Aggregate | RegisteredCell]:
-        """Return the aggregates with names or metadata, and the registered cells."""
+        """Return all aggregates that have a name or metadata, and all registered cells."""
 
     async def each(self, take: Take) -> None:
-        """Call `take` with all provider trees, page by page."""
+        """Call the function `take` with all provider trees, one page of trees per call."""
 
 
 class StoreReader:
@@ -87,7 +87,7 @@ POLL_SECONDS = 1.0  # interval of checks for changes of processes whose messages
 
 
 class Memory:
-    """The index of placement in one process, kept up to date from changes."""
+    """Placement's index in one process, kept up to date from the changes of all placement processes."""
 
     def __init__(self, reader: MemoryReader) -> None:
         self.index = Index()
@@ -100,11 +100,11 @@ class Memory:
         self._watchers: list[OnChange] = []
 
     def watch(self, on_change: OnChange) -> None:
-        """Register a callback with the changed roots, and the changed aggregates and cells, as arguments."""
+        """Register a callback for index changes: it gets changed roots, aggregates and cells."""
         self._watchers.append(on_change)
 
     def learn(self, messages: Sequence[PlacementChanged], shaped: Mapping[str, Tree]) -> None:
-        """Apply a commit of this process to the index; `shaped` are the trees that it created or changed."""
+        """Apply commits of this process to the index; `shaped` are trees that they created or reshaped."""
         touched: dict[str, None] = {}
         described: dict[str, None] = {}
         for message in messages:
@@ -127,7 +127,7 @@ class Memory:
                 on_change(tuple(touched), tuple(described))
 
     async def handle_many(self, messages: Sequence[PlacementChanged]) -> Sequence[None]:
-        """Apply commits of any process to the index; missing trees of all the commits are read together."""
+        """Apply commits of any process to the index; the trees that the messages lack are read together."""
         unknown = [message for message in messages if not self.index.knows(message.number)]
         if self.loads:
             unknown = await self._committed(self.index, unknown)
@@ -139,7 +139,7 @@ class Memory:
         return [None] * len(messages)
 
     async def _committed(self, index: Index, messages: list[PlacementChanged]) -> list[PlacementChanged]:
-        """Return the change messages, except those whose number is far above the last in the database."""
+        """Return the change messages, except those with numbers far above the last existing change."""
         if all(message.number <= index.seen + FAR_AHEAD for message in messages):
             return messages
         last = (await self._reader.changes(0, 1)).last
@@ -165,7 +165,7 @@ class Memory:
                 await self._take_in(unknown)
 
     async def _changes(self, after: int) -> tuple[Sequence[PlacementChanged], bool]:
-        """Return the next changes, and whether more follow; raise Forgotten if they are no longer stored."""
+        """Return the changes after a number, and whether more follow; raise Forgotten if no longer stored."""
         found = await self._reader.changes(after, CHANGES_A_PAGE)
         if found.last < after:
             why = (
@@ -179,9 +179,8 @@ class Memory:
         return found.changes, bool(found.changes) and found.changes[-1].number < found.last
 
     async def feed(self, after: int, until: asyncio.Event | None = None) -> AsyncIterator[PlacementChanged]:
-        """Yield every change after this change number, as soon as it is committed.
-
-        The feed ends within POLL_SECONDS after `until` is set. Raise Forgotten if a change is no longer
+        """Yield every commit of placement after this change number, soon after it is committed. The generator
+        ends within POLL_SECONDS after the event `until` is set. Raise Forgotten if a change is no longer
         stored.
         """
         page, _ = await self._changes(after)

@@ -22,7 +22,9 @@ EDITS_A_TRANSACTION = 200
 
 class ProviderOperations(PlacementOperations):
     async def edit_many(self, orders: Sequence[resources.EditRequested]) -> Sequence[resources.EditAnswered]:
-        """Apply edits in sequence, many in one transaction; a refused edit changes nothing."""
+        """Apply edits of providers in sequence, many in one transaction, and return the result of each; a
+        refused edit changes nothing.
+        """
         results: list[resources.EditResult] = []
         for part in _apart([order.edit for order in orders]):
             if isinstance(part, resources.Reshape):
@@ -115,7 +117,7 @@ class ProviderOperations(PlacementOperations):
 
 
 def _apart(orders: Sequence[resources.Edit]) -> Iterator[Sequence[EditOfOne] | resources.Reshape]:
-    """Divide edits into transactions: in each no provider occurs twice; each reshape has a separate one."""
+    """Divide edits by transaction: in each no provider occurs twice; each reshape has a separate one."""
     part: dict[str, EditOfOne] = {}
     for order in orders:
         if part and (

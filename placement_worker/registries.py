@@ -189,7 +189,9 @@ class CellOperations(PlacementOperations):
     reports: ReportOperations
 
     async def find(self, query: FindCells) -> CellsFound:
-        """Return all registered cells, and all other cells with reported hosts."""
+        """Return all registered cells; with `counted`, also other cells with reported hosts, and the numbers
+        of hosts and instances.
+        """
         async with self.database.read() as tx:
             seen = await changes.last_number(tx)
             found = {cell.name: cell for cell in await hosts.registered(tx)}
@@ -223,7 +225,9 @@ class CellOperations(PlacementOperations):
             return CellEdited(cell=cell, number=await self.log.write_facts(tx, cells=(cell,)))
 
     async def _drop(self, edit: DropCell) -> CellResult:
-        """Delete a cell with its hosts, but first disable it, so that nothing is placed there meanwhile."""
+        """Delete a cell with its hosts; first disable it, so that nothing is placed on them meanwhile. Refuse
+        if it has instances, unless forced.
+        """
         async with self.database.read() as tx:
             names = {cell.name for cell in await hosts.registered(tx)} | dict(await hosts.HOSTS(tx)).keys()
         if edit.cell not in names:

@@ -33,7 +33,7 @@ SHORTEST_WAIT, LONGEST_WAIT = 0.1, 2.0
 
 @dataclass
 class BusReader:
-    """Reads placement's state over the bus; retries while placement does not answer, and logs that once."""
+    """Reads placement's state over the bus; while placement does not answer, retries, and logs this once."""
 
     ask_trees: Ask[FindTrees, TreesFound]
     ask_changes: Ask[FindChanges, ChangesFound]
@@ -67,7 +67,7 @@ class BusReader:
         return [*described, *(await self._answer(self.ask_cells, FindCells(counted=False))).cells]
 
     async def each(self, take: Take) -> None:
-        """Call `take` with each page of provider trees, while the next page is being fetched."""
+        """Call the function `take` with each page of provider trees, while the next one is being fetched."""
         async with asyncio.TaskGroup() as group:
             more: int | None = 0
             coming = group.create_task(self._answer(self.ask_trees, FindTrees(limit=TREES_A_QUESTION)))
@@ -80,7 +80,7 @@ class BusReader:
                 await take([await self._whole(part, left_out) for part, left_out in unpacked(answer)])
 
     async def _whole(self, tree: Tree, left_out: int) -> Tree:
-        """Return a tree completed with the providers that did not fit into the message."""
+        """Return a tree from a message, completed with the providers that did not fit into the message."""
         while left_out:
             question = FindTrees(roots=(tree.root,), skip=len(tree.providers))
             ((part, left_out),) = unpacked(await self._answer(self.ask_trees, question))
@@ -106,9 +106,8 @@ class BusReader:
 
 
 class Replica:
-    """A copy of placement's index in another process, updated by `placement.changed` messages.
-
-    A lost change is detected by the next number, or by a query after POLL_SECONDS without a message.
+    """A copy of placement's index in another process, updated by `placement.changed` messages. A lost message
+    is detected by the gap in the change numbers, or by a query after POLL_SECONDS without a message.
     """
 
     def __init__(self, reader: BusReader, clock: Clock) -> None:
@@ -119,7 +118,7 @@ class Replica:
 
     @property
     def index(self) -> Index:
-        """Return the index, or raise Unavailable until it is loaded: before, it would seem empty."""
+        """Return the index; raise Unavailable until it is loaded, because it would seem to have no hosts."""
         if not self._memory.loads:
             raise Unavailable("what there is has not been read from placement yet")
         return self._memory.index

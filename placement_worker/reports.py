@@ -41,9 +41,9 @@ class ReportOperations(PlacementOperations):
     async def report_many(
         self, reports: Sequence[InventoryReported], *, cell: str = ""
     ) -> Sequence[Poison | None]:
-        """Apply reports of whole provider trees; of one root only the report with the highest sequence.
-
-        `cell` is the cell in the routing key, which may report only its hosts.
+        """Apply agents' reports of whole provider trees, of one root only the report with the highest
+        sequence number; return why reports are refused.
+        `cell` is the cell in the routing key of the messages, which may report only its own hosts.
         """
         complaints = [
             f"cell: cell {cell} cannot report for cell {report.cell}"
@@ -173,7 +173,7 @@ class ReportOperations(PlacementOperations):
 
     @again(lambda *_: OwnerEditAnswered(result=Contended()))
     async def give(self, order: OwnerEditRequested) -> OwnerEditAnswered:
-        """Assign a root provider to a cell for an operator; its next report is valid at any sequence."""
+        """Assign a root provider to a cell for an operator; the next report may have any sequence number."""
         now = self.clock.now()
         async with changing(self.database, self.book) as tx:
             owned = (await hosts.enter(tx, [order.root], now))[order.root]
@@ -188,14 +188,18 @@ class ReportOperations(PlacementOperations):
         return OwnerEditAnswered(result=owner)
 
     async def sweep(self) -> None:
-        """Delete trees that were reported as deleted, when unused; release amounts withheld for reshapes."""
+        """Delete trees that were reported as deleted and have no allocations; end the withholding of capacity
+        after reshapes where allocations were released.
+        """
         async with self.database.read() as tx:
             roots = sorted({root for (root,) in (*await hosts.LEFTOVERS(tx), *await tree_reads.MAY_OPEN(tx))})
         for part in portions(roots, TREES_SWEPT_AT_ONCE):
             await self._change(part, lambda tree: swept(tree) if tree.gone else settled(tree))
 
     async def end(self, cell: str, roots: Sequence[str], *, in_use_too: bool) -> None:
-        """Delete a cell's hosts for an operator; hosts with allocations stay, without free capacity."""
+        """Delete a cell's hosts, as an operator requests; hosts with allocations stay unchanged or, with
+        `in_use_too`, without free capacity.
+        """
 
         def ended(tree: Tree) -> Tree:
             is_ending = tree.cell == cell and (in_use_too or not tree.in_use)
@@ -238,7 +242,7 @@ class ReportOperations(PlacementOperations):
             tx.after_commit(self.reshaped_builds.wake)
 
     async def prune(self, before: float) -> None:
-        """Delete the stored owners of provider trees that were deleted before this time."""
+        """Delete the stored owners of trees that were deleted before this time (seconds since 1970)."""
         async with self.database.write() as tx:
             await hosts.PRUNE(tx, before=before)
 
@@ -260,7 +264,7 @@ def _reshaped_messages(tree: Tree, moved: Sequence[MovedHolder], now: float) -> 
 
 
 def _free_name(report: ProviderReport, names: Sequence[str], taken: Mapping[str, tuple[str, str]]) -> str:
-    """Return the first unused alternative name for a provider, or the last one, which will be refused."""
+    """Return a provider's first unused alternative name, or the last one, which will be refused."""
     return next((name for name in names if taken.get(name, (report.id,))[0] == report.id), names[-1])
 
 

@@ -21,7 +21,7 @@ from placement_worker.core.ways import BREATH
 
 
 class HasIndex(Protocol):
-    """The interface of an object that holds an index, which a newly loaded index may replace."""
+    """The interface of an object with placement's index, which a reload replaces by a new index."""
 
     @property
     def index(self) -> Index: ...
@@ -32,7 +32,7 @@ class HasIndex(Protocol):
 
 
 class IndexedSource:
-    """Implements CandidateSource with an index and one scheduler's reservations."""
+    """Finds candidates in an index, less one scheduler's reservations; implements `CandidateSource`."""
 
     def __init__(self, memory: HasIndex) -> None:
         self._memory = memory
@@ -150,7 +150,7 @@ class AsIfEmpty(Snapshot):
 
 
 class HostSearch:
-    """Implements CandidateSearch: one query for candidates, evaluated for all hosts of an index."""
+    """One query for candidates, evaluated for all hosts of an index; implements `CandidateSearch`."""
 
     def __init__(
         self, index: Index, reserved_amounts: ReservedAmounts, question: FindCandidates, *, empty: bool
@@ -257,8 +257,8 @@ class HostSearch:
         return found, spent <= patience
 
     def removals(self) -> Sequence[Removal]:
-        """Return how many hosts each constraint removed. Constraints on combinations of providers are counted
-        only for hosts for which `ways` was called.
+        """Return how many hosts each constraint of a query removed. Constraints on combinations of providers
+        are counted only for hosts for which the method `ways` was called.
         """
         made = self._as_it_is()
         fitting = self._fitting(made)

@@ -1,4 +1,4 @@
-"""Transactions of placement: retried after lost races, shared by concurrent requests; claims and releases."""
+"""Transactions of placement: retried after conflicts, shared by concurrent requests; claims and releases."""
 
 import asyncio
 from collections import deque
@@ -113,7 +113,7 @@ def _unavailable(*_: Any, **__: Any) -> Any:
 
 
 def again(otherwise: Callable[..., Any] = _unavailable) -> Callable[[W], W]:
-    """Return a decorator that retries a method after lost races; after the last try it calls `otherwise`."""
+    """Return a decorator that retries a method after write conflicts, at last calls `otherwise`."""
 
     def decorate(work: W) -> W:
         @wraps(work)
@@ -126,18 +126,18 @@ def again(otherwise: Callable[..., Any] = _unavailable) -> Callable[[W], W]:
 
 
 def contended(*_: Any) -> Contended:
-    """Return the answer to an edit that lost too many races with other writers."""
+    """Return the answer to an edit for which every try conflicted with other writers of the database."""
     return Contended()
 
 
 def contended_each(_: object, orders: Sequence[Any], *__: Any) -> list[Contended]:
-    """Return the answers to requests that lost too many races with other writers."""
+    """Return the answers to requests for which every try conflicted with other writers of the database."""
     return [Contended()] * len(orders)
 
 
 @asynccontextmanager
 async def changing(database: Database, book: Book) -> AsyncIterator[Transaction]:
-    """Yield a transaction; raise Conflict, for a retry, if a name that it uses was changed meanwhile."""
+    """Yield a write transaction; raise Conflict, for a retry, if a class or trait name changed meanwhile."""
     reading = book.reading
     try:
         async with database.write() as tx:
@@ -153,7 +153,7 @@ CLAIMS_A_TRANSACTION = 500
 
 
 class ClaimOperations(PlacementOperations):
-    """Claims and releases, decided by the database, never by the index, and retried after lost races."""
+    """Claims and releases, decided by the database, never by the index, and retried after conflicts."""
 
     async def claim_many(
         self, orders: Sequence[ClaimRequested], *, cell: str = ""

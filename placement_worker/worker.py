@@ -96,7 +96,7 @@ class Placement:
 
     @again()
     async def start(self) -> None:
-        """Create the standard names and load the index. Migrations must have run before."""
+        """Create the standard class and trait names, and load the index. Migrations must have run before."""
         await self.book.open(self.database, self.clock.now())
         await self.memory.reload()
 
@@ -118,7 +118,7 @@ AGAIN_SECONDS = 5.0  # after the broker would not let us read a cell's queues
 
 
 def reported_in(placement: Placement, cell: str) -> On:
-    """Return the table row that consumes inventory reports of one cell's agents."""
+    """Return the row of the worker's table that consumes the inventory reports of one cell's agents."""
 
     async def report_many(reports: Sequence[InventoryReported]) -> Sequence[Poison | None]:
         return await placement.reports.report_many(reports, cell=cell)
@@ -138,7 +138,7 @@ def asked_in(placement: Placement, cell: str) -> Sequence[Answers]:
 
 
 async def serve_registered(placement: Placement, besides: Collection[str], widen: Widen) -> None:
-    """Consume the queues of each cell while it is registered; the cells in `besides` are consumed already."""
+    """Consume the message queues of each registered cell, except the cells in `besides`."""
     served: dict[str, Narrow] = {}
     registered = asyncio.Event()
     placement.memory.watch(lambda _, described: registered.set() if described else None)

@@ -35,7 +35,7 @@ class Listening:
         self._last = now
 
     def received(self, now: float) -> None:
-        """Record the arrival of any message: a report, a request or an answer."""
+        """Add the seconds since the previous message, at most `due`, to the time spent listening."""
         self.seconds += min(max(now - self._last, 0.0), self.due)
         self._last = now
 
@@ -90,7 +90,7 @@ class Agents:
         self._table = _empty_table(64)
 
     def handle(self, report: HostReported, now: float) -> ReportedAgent:
-        """Return the agent that sent a report; unless outdated, the report renews its last heartbeat."""
+        """Return the agent that sent this report on its hosts; if new, the report is its last heartbeat."""
         name, listened = (report.cell, report.agent), self._listening.seconds
         agent = self._known.get(name)
         if agent is None:
@@ -130,11 +130,11 @@ class Agents:
 
     @property
     def early(self) -> bool:
-        """Return whether this process listens for so short a time that silent agents may still report."""
+        """Return True shortly after the start, while a live agent may not have sent a heartbeat yet."""
         return self._listening.seconds - self.opened < self.grace
 
     def level(self, agent_at: Ints) -> Numbers:
-        """Return four numbers for each agent: last report, permitted silence, first report, omits hosts."""
+        """Return per agent: last report, permitted silence, first report (seconds), 1 if it omits hosts."""
         return self._table.take(agent_at, axis=1)
 
     def number(self, name: AgentKey) -> int:
@@ -169,7 +169,7 @@ class Agents:
             self._forget(next(key for key in self._known if key[0] == most_of))
 
     def tidy(self) -> None:
-        """Delete agents that were silent for too long, and compute when any agent's next heartbeat is due."""
+        """Delete agents that were silent for too long; compute the shortest heartbeat period of live ones."""
         listened = self._listening.seconds
         while self._known:
             name, agent = next(iter(self._known.items()))
@@ -223,7 +223,7 @@ class BuildCounts:
         self._columns.recent[slot] += 1
 
     def unchose(self, cell: str, root: str, at: float) -> None:
-        """Subtract a released choice, made at time `at`, from a host's build count, unless it has expired."""
+        """Subtract a choice made at time `at` from a host's count of recent builds, unless it is too old."""
         if at + RECENT <= self._counted_until:
             return
         key = cell, root
@@ -324,7 +324,7 @@ class Roster:
 
 
 class WaitingSignal:
-    """Sends a heartbeat early if stored waiting requests changed, so that other schedulers read them."""
+    """Sends this scheduler's heartbeat early if its waiting requests changed, so that others read them."""
 
     def __init__(self, roster: Roster, publish: Callable[[SchedulerAlive], Awaitable[None]]) -> None:
         self._roster = roster
@@ -333,7 +333,7 @@ class WaitingSignal:
         self.run = self._heartbeat.run
 
     def changed(self) -> None:
-        """Send a heartbeat early: waiting requests or the capacity that they lack changed in the database."""
+        """Send this scheduler's heartbeat early, because its waiting requests in the database changed."""
         self._roster.waits = (self._roster.waits + 1) % 2**31  # the range of the message field
         self._heartbeat.due()
 

@@ -76,7 +76,7 @@ class ClientDoor:
             return ClientsFound(clients=tuple(await registered(tx, question.names)))
 
     async def request_many(self, asked: Sequence[ClientRequested]) -> Sequence[Published | Poison]:
-        """Check clients' requests. Return each permitted one as if from an operator, others as refusals."""
+        """Return for each client request the same request as from an operator, or a refusal to the client."""
         clients = await self._registered({client.client for client in asked})
         boots = [request.boot for request in asked if request.boot is not None]
         new = {id_ for boot in boots for id_ in (boot.request, *boot.instances)}
@@ -194,7 +194,7 @@ class ClientDoor:
             return {client.name: client for client in await registered(tx, names)}
 
     async def _known(self, new: Collection[Id], existing: Collection[Id]) -> Projects:
-        """Return the project of each id, as stored here, in placement or, if `existing`, in a cell."""
+        """Return the project of each build or request by its id; only `existing` ids are asked of cells."""
         ids = sorted({*new, *existing})
         if not ids:
             return {}

@@ -81,7 +81,7 @@ async def together(asks: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
 async def claim_each(
     placement: PlacementQueries, questions: list[claims.ClaimRequested]
 ) -> Sequence[claims.ClaimAnswered | AnswerRefused]:
-    """Return an answer for each claim. If placement refuses the batch, each claim is sent alone."""
+    """Send claims to placement, and return its answer to each; send each alone if the batch is refused."""
     try:
         return await placement.claim_many(questions)
     except AnswerRefused as problem:
@@ -158,7 +158,7 @@ class Ending:
     async def retire(
         self, consumer: Id, why: str, generation: int | None = None, *, unplaceable: bool = True
     ) -> claims.ReleaseResult:
-        """Release a consumer and reject its later claims. If `why` is empty, only return its state."""
+        """Release a consumer's allocations and bar it from claims; if `why` is empty, only read its state."""
         question = claims.ReleaseRequested(
             consumer=consumer, generation=generation, retire=why[:MAX_CAUSE], unplaceable=unplaceable
         )
@@ -176,7 +176,7 @@ class Ending:
     async def locate(
         self, of_each: Sequence[Sequence[tuple[Id, claims.Held]]], excluding: Sequence[Collection[str]] = ()
     ) -> list[Located]:
-        """Find, for each order, the hosts of its instances' allocations, without the roots to exclude."""
+        """Return for each order the hosts of its instances' allocations, ignoring roots in `excluding`."""
         providers = await self.look_up([held for of_one in of_each for _, held in of_one])
         ignored = excluding or [()] * len(of_each)
         return [
@@ -190,7 +190,7 @@ class Ending:
         return await providers_of(self._placement, ids, ("traits", "owner"))
 
     async def undo_placed(self, placed: BuildPlaced) -> BuildUnplaceable | None:
-        """Retry a placed build while its cell has no conductor; after a time limit release its claim."""
+        """Raise `Retry` for a placed build if its cell has no conductor; after a time limit end the build."""
         self.wait_for_consumer(placed.request, placed.cell)
         host = placed.chosen.host
         why = f"cell {placed.cell!r}: no conductor takes builds there; the claim on {host} was given back"

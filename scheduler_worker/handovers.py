@@ -100,7 +100,7 @@ class Handovers:
         return messages_of(after, report)
 
     async def _restore_source(self, order: Handover, by: HandoverReported) -> tuple[int | None, str]:
-        """Claim the allocations at a failed move's source again; return the generation or an error."""
+        """Claim the source host again for the build of a failed move; return its generation or an error."""
         build, generation = order.placed.build, order.placed.generation if by.half == "leaving" else None
         for _ in range(TRIES):
             if not order.placed.attempt:  # the instance had no allocations before
@@ -130,7 +130,7 @@ class Handovers:
         raise Retry(after=SOON, why=f"the claim of {build} is contended")
 
     async def unheard(self, message: Message) -> Sequence[Outgoing]:
-        """Retry an order to a cell without a conductor; after the time limit, fail the move there."""
+        """Raise `Retry` for an order to a cell without a conductor; after a time limit, fail the move."""
         if not isinstance(message, MovePlaced | HandoverProgress):
             return ()
         self._ending.wait_for_consumer(message.move, message.cell)
@@ -205,7 +205,7 @@ async def change(tx: Transaction, before: Handover, after: Handover, now: float)
 
 
 async def unpublished(tx: Transaction, before: float, now: float, limit: int) -> list[Handover]:
-    """Return moves whose source cells have not reported since `before`; count them as repeated at `now`."""
+    """Return moves without a report of their source cells since `before`; store `now` as their new time."""
     return [_decode(row["story"]) for row in await _UNPUBLISHED(tx, before=before, now=now, most=limit)]
 
 

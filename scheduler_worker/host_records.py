@@ -34,7 +34,7 @@ class HostRecords:
         self._stored: dict[HostKey, HostHealth] = {}
 
     async def load(self) -> None:
-        """Read the stored health of hosts before the first request is handled."""
+        """Read the health of hosts that schedulers stored; to be called before the first request."""
         after, more = ("", ""), True
         while more:
             async with self._database.read() as tx:

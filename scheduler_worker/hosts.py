@@ -82,7 +82,9 @@ class HostBook(BuildCounts):
             self._columns.put(record.cell, msgspec.convert(record, HostState, from_attributes=True))
 
     def listened(self, now: float) -> None:
-        """Record that a message of any type arrived: this process can receive messages."""
+        """Record that a message arrived: this scheduler receives messages, so an agent without a heartbeat
+        until this time may be down.
+        """
         self._listening.received(now)
         if now - self._tidied > TIDY_SECONDS:
             self._tidied = now

@@ -71,7 +71,7 @@ class MoveCourses:
     async def place_new(
         self, courses: Sequence[MoveCourse], aside: Aside | None = None, park: Parks | None = None
     ) -> list[MoveVerdict]:
-        """Begin each new move, refuse it, or store it to wait for capacity; return which of them per move."""
+        """Begin each new move, refuse it, or let it wait for capacity; return the result of each move."""
         new = [course for course in courses if course.state.end is None]
         for course, found in zip(new, await self.look_up(new), strict=True):
             if found is None:
@@ -87,7 +87,7 @@ class MoveCourses:
         return [self._settled(course) for course in courses]
 
     async def look_up(self, courses: Sequence[MoveCourse]) -> list[move_state.NotYet | None]:
-        """Read the builds to move from their cells; per move return None, or why no cell has answered."""
+        """Read the builds to move from their cells; return for each move None, or why no cell answered."""
         crossing = [course for course in courses if course.asked.to_cell]
         known = await self._handovers.known([course.asked.move for course in crossing]) if crossing else {}
         for course in crossing:  # existing handovers continue, whatever the cells report now
@@ -267,7 +267,7 @@ class MoveCourses:
         await self.place(telling)
 
     async def undo_placed(self, placed: MovePlaced | HandoverProgress) -> MoveRefused | None:
-        """Retry a begun move while its cell has no conductor; after a time limit, undo and refuse it."""
+        """Raise `Retry` for a begun move if its cell has no conductor; after a time limit, undo the move."""
         move, why, reply_to = placed.move, unheard(placed.cell), placed.reply_to
         asked = MoveRequested(move=move, build=placed.build, kind=placed.kind, reply_to=reply_to)
         refusal = refused(asked, why, "no_conductor", placed.decision)
@@ -296,7 +296,7 @@ class MoveCourses:
         return result
 
     async def park_again(self, build: Id, cell: str) -> None:
-        """Mark an instance as shelved in placement after its unshelve was refused; a newer move prevails."""
+        """Mark an instance as shelved in placement after a refused unshelve, unless a newer move claimed."""
         question = claims.ReleaseRequested(consumer=build, generation=None, retire=SHELVED, cell=cell)
         if isinstance((await self.scheduler.placement.release(question)).result, Contended):
             raise Retry(after=LONGEST_PAUSE, why=f"the claim of {build} is contended")

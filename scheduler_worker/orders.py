@@ -59,7 +59,7 @@ class Orders:
             self._prefilters = None
 
     def begin(self, request: BuildRequested, waited: float, move: MoveStart | None = None) -> Begins:
-        """Return the order for a request; for a move, the request describes the destination."""
+        """Return the order to place a request, and its first event; `move` is set if it is part of a move."""
         size = size_of(request)
         instances = tuple(dict.fromkeys(request.instances))
         together = size * len(instances)
@@ -144,7 +144,7 @@ class Orders:
 
 
 def put_off(orders: Sequence[Order], clock: Clock) -> list[Retry | None]:
-    """Return per order a retry if the messages of the batch would exceed a memory limit, else None."""
+    """Return for each order None, or a retry if it would make the batch's messages exceed a memory limit."""
     bytes_left, later = BATCH_BYTES, list[Retry | None]()
     for order in orders:
         if order.bytes > bytes_left and bytes_left < BATCH_BYTES:
@@ -158,7 +158,7 @@ def put_off(orders: Sequence[Order], clock: Clock) -> list[Retry | None]:
 
 @dataclass(frozen=True)
 class Resolving:
-    """Looks up the server groups and instances that a batch names; halves a batch that placement refuses."""
+    """Looks up the server groups and instances that requests name; splits a query that placement refuses."""
 
     placement: PlacementQueries
     ending: Ending
@@ -232,14 +232,14 @@ class RelatedHosts:
 
     @property
     def settled(self) -> bool:
-        """Return whether the hosts of related instances were looked up since the last change."""
+        """Return whether the known hosts of instances that waiting requests name are up to date."""
         return not self.stirred and not self._asking
 
     def around(self, roots: Collection[str]) -> bool:
         return bool(self._around) and not self._around.isdisjoint(roots)
 
     async def moved(self, naming: Mapping[str, BuildRequested]) -> tuple[list[str], dict[str, str]]:
-        """Return the classes whose related instances moved, and why other classes can never fit now."""
+        """Return request classes whose named instances moved, and for others why they can no longer fit."""
         self.stirred, self._asking = False, True
         kinds = list(naming)
         changed: list[str] = []

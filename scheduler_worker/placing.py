@@ -128,7 +128,7 @@ class Scheduler:
         return self.begin([parked.message])[0]
 
     async def place(self, begun: Sequence[Begins]) -> list[events.End]:
-        """Place orders; return the end of each. Before an order fails, the index is read again."""
+        """Place orders, and return the result of each; the index is updated before an order fails."""
         batch = self._joined.begin()
         try:
             return await self._place(begun)
@@ -195,7 +195,7 @@ class Scheduler:
                     course.end = effect
 
     async def _choose(self, courses: Sequence[_Course], level: bool) -> bool:
-        """Choose hosts; if some orders get none, update the index and retry. Return: is it updated?"""
+        """Choose hosts for orders; if some get none, update the index and retry. Return if it was updated."""
         if not courses:
             return level
         short = self._find_hosts(courses)
@@ -253,7 +253,7 @@ class Scheduler:
         return lambda: self.clock.monotonic() > until
 
     def choosing(self, supposed: HasReservations | None = None) -> Choosing:
-        """Return a `Choosing` for the present hosts; with `supposed` its choices are hypothetical."""
+        """Return an object that chooses among the present hosts; with `supposed`, only hypothetically."""
         joined = self._joined if supposed is None else self._joined.copy()
         reservations = supposed or self.pending
         now, _ = self.hosts_now()
@@ -268,7 +268,7 @@ class Scheduler:
         return await self.resolve(begun)
 
     async def resolve(self, begun: Sequence[Begins]) -> Sequence[Begins]:
-        """Return orders with the present hosts of the instances that they name."""
+        """Return orders with the present hosts of the instances and server groups that they name."""
         return await self._resolving.resolve(begun)
 
     async def _claim(self, courses: Sequence[_Course]) -> None:

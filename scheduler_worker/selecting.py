@@ -52,7 +52,7 @@ class HostSelection:
                 self._made.popleft()
 
     def begin(self, question: HostsAsked) -> Begins:
-        """Return the order of a question before its search."""
+        """Return the order that answers a query for hosts, before hosts are searched, and its first event."""
         request = structs.replace(question.request, wait="")
         [(order, event)] = self._scheduler.begin([request])
         order = structs.replace(

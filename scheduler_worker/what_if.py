@@ -107,7 +107,7 @@ class WhatIfs:
     async def chosen(
         self, order: Order, best: int, supposing: Supposing
     ) -> tuple[WhatIfAnswered, Alternative]:
-        """Answer by the first flavor of which enough instances would fit, or why no flavor fits."""
+        """Return the answer for the first flavor of which enough instances would fit, or why none fits."""
         [order] = self._scheduler.narrow([order])
         shorts: list[Shortage] = []
         before = supposing.several
@@ -239,7 +239,7 @@ class WhatIfs:
 
     @contextmanager
     def _choosing_with(self, supposing: Supposing) -> Iterator[Choosing]:
-        """Count hypothetical instances as placed within this block, which must not await anything."""
+        """Count hypothetical instances as placed in a `with` block, which must not await anything."""
         choosing = self._scheduler.choosing(supposing)
         supposing.resume()
         try:

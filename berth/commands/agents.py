@@ -104,7 +104,7 @@ async def check_command(
     image: str = option("", "Image of each guest."),
     timeout: float = option(60.0, "Time for each rule.", min=0.1, metavar="SECONDS"),
 ) -> int:
-    """Test a driver with all operations that an agent uses, and show which of the driver rules it follows.
+    """Test a hypervisor driver with all operations of an agent, and show which driver rules it follows.
 
     The driver creates and destroys guests on its hypervisor. The check needs neither a broker nor a database.
     The rules are described in docs/howto/driver.md.

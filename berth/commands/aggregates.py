@@ -224,7 +224,7 @@ def _facts(aggregate: Aggregate) -> dict[str, Any]:
 
 
 async def change(cli: Cli, name: str, edit: ChangeAggregate | DropAggregate) -> int:
-    """Edit the aggregate with this name or uuid, and print the result."""
+    """Ask placement to change or delete the aggregate with the given name or uuid, and print the answer."""
     checked(AggregateEditRequested(edit=edit))  # errors in the file are reported before any query
     async with cli.bus("aggregate") as bus:
         found = await aggregate_named(bus, name)

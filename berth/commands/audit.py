@@ -1,4 +1,6 @@
-"""`berth audit` checks guarantees, `berth heal` repairs proven violations, `berth doctor` checks services."""
+"""Defines three commands: `berth audit` compares allocations with builds and capacities, `berth heal`
+corrects wrong allocations if records prove what is right, `berth doctor` checks that all services work.
+"""
 
 import json
 import sys

@@ -121,7 +121,7 @@ async def boot_command(
 
 
 def print_notes(request: BuildRequested) -> None:
-    """Print which parts of the request berth ignores, because they have no meaning for it."""
+    """Print which parts of a build request berth ignores, because they have no meaning for berth."""
     from berth.operations.request_sense import sense_of  # loads the scheduler's parser, which takes long
 
     for text in sense_of(checked(request)):

@@ -104,12 +104,13 @@ async def _unregister(bus: Bus, name: str, force: bool) -> str:
 
 
 async def queues_of(admin: BrokerUsers, pattern: str) -> list[str]:
-    """Return the queues with names that match a regular expression."""
+    """Return the names of the broker's queues that match a regular expression."""
     return [queue for queue in await admin.queues() if re.match(pattern, queue)]
 
 
 async def _drop_queues(settings: Settings, name: str, admin: BrokerUsers) -> list[str]:
-    """Delete the queues that the cell reads, then those that only it fills, if they have no consumer."""
+    """Delete a removed cell's queues that have no consumer: those that the cell reads, then those that only
+    the cell fills. Return sentences that report the result."""
     from bus.rabbit.inspection import delete_queues
 
     ferried = ferry_permissions(settings, name, at_cell_broker=False)

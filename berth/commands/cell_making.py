@@ -138,7 +138,8 @@ Undo = Callable[[str, Callable[[], Awaitable[object]]], None]
 
 @asynccontextmanager
 async def undone_on_failure() -> AsyncIterator[Undo]:
-    """Yield a function that registers how to undo a step; if the block fails, all steps are undone."""
+    """Yield a function that registers how to undo a completed step; if the `with` block raises, undo all
+    registered steps, the last one first."""
     steps: list[tuple[str, Callable[[], Awaitable[object]]]] = []
     try:
         yield lambda label, step: steps.append((label, step))
@@ -158,8 +159,9 @@ async def delete_file(file: Path) -> None:
 async def broker_password(
     user: str, known: CellFile | None, admin: BrokerUsers, file: Path, rotate: bool
 ) -> str:
-    """Return the user's password in the cell's settings file; a new one if `rotate` is set or the user is
-    new. Raise OperationRefused, without `rotate`, if the user exists and the file has no password."""
+    """Return a RabbitMQ user's password from the cell's settings file; a new one if `rotate` is set or the
+    user does not exist. Raise OperationRefused, without `rotate`, if the user exists and the file has no
+    password."""
     password = password_of(known.broker, user) if known else ""
     if not rotate and not password and user in await admin.users():
         raise OperationRefused(_unknown_password(file, f"RabbitMQ user {user}"))
@@ -186,7 +188,8 @@ def _unknown_password(file: Path, login: str) -> str:
 
 @dataclass(frozen=True)
 class DatabaseAccess:
-    """Lists which PostgreSQL logins and databases `berth cell add` found or changed, for its report."""
+    """Lists the other databases that the new cell's PostgreSQL login may use, and the logins that can no
+    longer connect to placement's database."""
 
     enters: Sequence[str] = ()  # other databases that the cell's login may still enter
     shut_out: Sequence[str] = ()  # logins that entered placement's database by PUBLIC's right only

@@ -117,7 +117,7 @@ def user_of(settings: Settings, cell: str) -> str:
 
 
 def ferry_user_of(settings: Settings, cell: str) -> str:
-    """Return the name of a ferry's RabbitMQ user; its dot distinguishes it from the users of all cells."""
+    """Return the name of a ferry's RabbitMQ user, which contains a dot, unlike the names of cells' users."""
     return f"{user_of(settings, cell)}.ferry"
 
 
@@ -134,7 +134,7 @@ def database_of(settings: Settings) -> str:
 
 
 def login_of(settings: Settings, cell: str) -> str:
-    """Return the common name of a conductor's PostgreSQL login and database, or "" for SQLite."""
+    """Return the name of a cell's PostgreSQL login, which is also its database's name; "" for SQLite."""
     ours = database_of(settings)
     return f"{ours}_{cell}" if ours else ""
 
@@ -170,7 +170,8 @@ def limits_of(settings: Settings) -> UserLimits:
 
 
 def limits_of_agent(settings: Settings) -> UserLimits:
-    """Return the limits of an agent's RabbitMQ user: enough for one process that reconnects."""
+    """Return the limits of an agent's RabbitMQ user: connections and channels, enough for one process that
+    reconnects, and bytes in each queue."""
     return UserLimits(connections=10, channels=200, queue_bytes=settings.cell_limits.queue_bytes)
 
 
@@ -191,7 +192,8 @@ def ferry_permissions(settings: Settings, cell: str, *, at_cell_broker: bool) ->
 def definitions_of(
     settings: Settings, cell: str, user: str, known: BrokerUser, *, vhost: str = "", bounded: bool = True
 ) -> dict[str, Any]:
-    """Return a user as RabbitMQ definitions; `bounded` adds policies that limit the queues its cell fills."""
+    """Return RabbitMQ definitions that create a user; `bounded` adds policies that limit the size of the
+    queues that the user's cell fills."""
     where = vhost or vhost_of(settings.bus.amqp_url)
     cells = (cell,) if bounded else ()
     return definitions({user: known}, cells, settings.bus.exchange, where, settings.cell_limits.queue_bytes)
@@ -235,7 +237,7 @@ def _sentences(known: BrokerUser, user: str, vhost: str) -> list[str]:
 
 
 def _alternatives(pattern: str) -> list[str]:
-    """Split a regular expression such as ^(a|b|(c|d))$ into its alternatives, to print each on a line."""
+    """Return the alternatives of a regular expression such as ^(a|b|(c|d))$, to print each on a line."""
     if pattern == "^$":
         return ["nothing"]
     found, depth, begin = [], 0, 2

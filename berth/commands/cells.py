@@ -130,7 +130,7 @@ async def drain(
 
 
 def _host_count(hosts: int, states: Mapping[str, int] | None) -> str:
-    """Return the number of hosts and the numbers of hosts that are not up: `5 (1 down, 1 disabled)`."""
+    """Return as text how many hosts a cell has and how many of these are not up: `5 (1 down, 1 disabled)`."""
     if states is None:
         return f"{hosts} (no scheduler answers)" if hosts else "0"
     closed = not_up(states)
@@ -153,7 +153,8 @@ async def mark(cli: Cli, name: str, enabled: bool, note: str | None) -> int:
 
 
 async def _wait(bus: Bus, name: str, left: int, timeout: float | None) -> int:
-    """Wait until a cell has no allocations, or for the timeout; return the number of remaining consumers."""
+    """Wait until placement has no allocations on a cell's hosts, or until the timeout; return the number of
+    consumers that still have some."""
     until = None if timeout is None else monotonic() + timeout
     most = left
     with progress_bar() as bar:

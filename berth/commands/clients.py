@@ -46,7 +46,7 @@ class ClientOptions:
 
 
 def user_of(settings: Settings, client: str) -> str:
-    """Return the name of a client's RabbitMQ user; its prefix differs from that of cells' users."""
+    """Return the name of an API client's RabbitMQ user; its prefix differs from that of cells' users."""
     return f"{settings.bus.exchange}.client.{client}"
 
 
@@ -104,13 +104,13 @@ async def add(cli: Cli, name: NameOfClient, options: ClientOptions, *, tool: Bro
 
 @commands.command("list")
 async def list_command(cli: Cli) -> int:
-    """List clients by name, with their projects."""
+    """List the registered API clients, sorted by name, each with the projects that it may act for."""
     return await _show(cli, "")
 
 
 @commands.command("show")
 async def show_command(cli: Cli, name: NameOfClient) -> int:
-    """Show a client's projects, RabbitMQ user and permissions."""
+    """Show the projects that an API client may act for, its RabbitMQ user and the user's permissions."""
     return await _show(cli, name)
 
 
@@ -134,7 +134,7 @@ async def _show(cli: Cli, name: str) -> int:
 
 @commands.command("remove")
 async def remove(cli: Cli, name: NameOfClient, *, tool: BrokerTool) -> int:
-    """Remove a client: its requests are refused immediately, its connections closed, its queues deleted.
+    """Remove an API client: its requests are refused immediately, its connections closed, its queues deleted.
 
     The builds of its projects are not changed.
     """

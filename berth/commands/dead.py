@@ -110,7 +110,7 @@ async def drop(cli: Cli, ids: Ids, cell: OfCell = "") -> int:
 
 
 def _way(settings: Settings, cell: str) -> Transport:
-    """Return a connection to the broker with the dead letters: the central broker, or a cell's own."""
+    """Return a connection to the broker that stores the dead letters: the central or the cell's own."""
     if cell and not settings.cell(cell).ferry:
         raise BadSetting(f"cell {cell!r} has no RabbitMQ of its own: its dead letters are with all others")
     return wiring.transport(settings, "dead", cell)
@@ -139,7 +139,7 @@ async def _chosen(transport: Transport, ids: Sequence[str], console: Console) ->
 async def _letters(
     transport: Transport, *, after: str = "", beginning: str = ""
 ) -> AsyncGenerator[DeadLetter, None]:
-    """Yield the dead letters with an id that begins with the text, as stored or as `list` prints ids."""
+    """Yield the dead letters with an id, as stored or as printed by `list`, that begins with `beginning`."""
     as_printed = "\\" in beginning
     asked = transport.each_dead_letter(after=after, beginning="" if as_printed else beginning)
     async with aclosing(asked) as letters:
@@ -159,7 +159,7 @@ def _facts(letter: DeadLetter) -> dict[str, str | int]:
 
 
 def _when(seconds: float) -> str:
-    """Return the time in a dead letter as text, or "unknown": a client may have sent an impossible number."""
+    """Return seconds since 1970 as date and time in UTC, or "unknown" for 0 or an impossible number."""
     try:
         moment = datetime.fromtimestamp(seconds, UTC) if seconds > 0 else None
     except (OverflowError, ValueError, OSError):

@@ -23,7 +23,7 @@ Markdown = Annotated[bool, described("As the Markdown tables of the documents.",
 
 
 def _show(as_json: bool, text: str | None, facts: Any, *tables: Table) -> None:
-    """Print the tables of a command: as JSON, as Markdown text, or formatted for a terminal."""
+    """Print a description of berth: `facts` as JSON, `text` as Markdown, or `tables` for a terminal."""
     if as_json:
         sys.stdout.write(json.dumps(facts, indent=2) + "\n")
     elif text is not None:

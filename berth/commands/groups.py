@@ -119,7 +119,8 @@ async def delete(
 
 
 async def _edited(bus: Bus, order: GroupEditRequested, name: str = "") -> GroupEdited:
-    """Request an edit of a server group; if placement refuses it, raise OperationRefused with the reason."""
+    """Ask placement to create or delete a server group, and return its answer; if placement refuses, raise
+    OperationRefused with the reason."""
     match (await bus.asker(topics.EDIT_GROUP)(order)).result:
         case GroupEdited() as edited:
             return edited
@@ -143,7 +144,7 @@ def _made(name: str, policy: str, max_per_host: int, project: str) -> MakeGroup:
 
 
 async def _all(bus: Bus, project: str) -> Sequence[ServerGroup]:
-    """Return all server groups, read page by page, sorted by name."""
+    """Return the server groups of a project, or of all projects if `project` is empty, sorted by name."""
     found: list[ServerGroup] = []
     ask, after = bus.asker(topics.GROUPS), ""
     while True:
@@ -155,7 +156,8 @@ async def _all(bus: Bus, project: str) -> Sequence[ServerGroup]:
 
 
 async def _hosts(bus: Bus, group: ServerGroup) -> dict[str, str]:
-    """Return the names of the hosts with members of a server group, by root provider."""
+    """Return the names of the hosts that have members, or guests left behind, of a server group, by the id of
+    the host's root provider."""
     places = (*group.members.values(), *group.left.values())
     roots = tuple(sorted({root for listed in places for root in listed}))
     if not roots:

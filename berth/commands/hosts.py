@@ -131,7 +131,7 @@ def _capabilities(standings: HostStandings, host: Provider) -> dict[str, object]
 
 
 def picture(tree: Sequence[Provider], about: str) -> Picture:
-    """Return a drawing of a provider tree, with each provider below its parent."""
+    """Return a drawing of a host's provider tree, with the inventories, usage and traits of each provider."""
     found: dict[str | None, Picture] = {}
     waiting = sorted(tree, key=lambda each_provider: each_provider.name)
     while waiting:

@@ -34,7 +34,7 @@ commands.add_typer(imports)
 
 @imports.callback()
 def import_() -> None:
-    """Import the data of another service."""
+    """Import the data of another service, such as a running Placement."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class ImportOptions:
 
 @imports.command("placement")
 async def placement_command(options: ImportOptions) -> int:
-    """Copy a running Placement into a running berth; repeat it until the switch.
+    """Copy a running Placement's data into a running berth; repeat it until OpenStack's services use berth.
 
     With the two URLs exchanged, the same command carries the contents of a berth back to another Placement.
     """
@@ -139,7 +139,7 @@ async def _import(
 
 
 def _shown(bars: Progress, side: str) -> Callable[[str, int, int], None]:
-    """Return a function that updates a progress bar for each type of imported object."""
+    """Return a function that shows how many objects are done, in one progress bar for each type of object."""
     tasks: dict[str, Any] = {}
 
     def show(counted: str, done: int, total: int) -> None:

@@ -84,7 +84,7 @@ class Listed:
 
     @property
     def says(self) -> str:
-        """Return the help text: a group's description, or the first paragraph of a command's docstring."""
+        """Return a group's description, or the first paragraph of a command's docstring, for --help."""
         if self.name in _GROUPS:
             return _GROUPS[self.name]
         text = (Path(__file__).parent / f"{self.file}.py").read_text(encoding="utf-8")
@@ -98,14 +98,14 @@ COMMANDS = tuple(
 
 
 class Later(TyperCommand):
-    """A placeholder for a command or group, which loads the module when the command is called."""
+    """A placeholder for a command or group of commands; when called, loads the module that defines it."""
 
     def __init__(self, listed: Listed) -> None:
         super().__init__(listed.name, help=listed.says, rich_help_panel=listed.panel)
         self._listed = listed
 
     def loaded(self) -> Any:
-        """Load the module, and return the command or group that it defines."""
+        """Load this entry's module, and return the command or group that the module defines."""
         around = typer.Typer()
         around.add_typer(import_module(f"berth.commands.{self._listed.file}").commands)
         command = typer.main.get_group(around).commands[self._listed.name]

@@ -101,7 +101,8 @@ async def _instances_of(
 
 
 async def unfinished_instances(bus: Bus, cell: str, most: int) -> tuple[Sequence[Instance], bool]:
-    """Return at most `most` unfinished instances of a cell, and whether the cell failed to answer."""
+    """Return at most `most` instances of a cell that are being built, active, in a move or being deleted, and
+    whether the cell failed to answer."""
     question = FindInstances(cell=cell, statuses=UNFINISHED)
     found, _, silent = await _instances_of(bus, [cell], question, most)
     return found, bool(silent)
@@ -125,7 +126,7 @@ async def waiting_command(
     project: str = option("", "Only requests of this project."),
     limit: int = option(50, "The number of requests, the first in the queue.", min=1),
 ) -> int:
-    """List the requests that wait for capacity, with queue position, what they lack, what would wake them.
+    """List the requests that wait for capacity: queue position, what they lack, what causes a new attempt.
 
     They are listed by priority, then by age, the oldest first. Requests of one equivalence class share a
     queue. `berth boot --wait 30m --priority 5` adds a build, `berth delete BUILD` cancels it; `berth move
@@ -170,7 +171,7 @@ def _waiting_table(waiting: Sequence[WaitingRequest], now: float) -> Table:
 
 
 def duration(seconds: float) -> str:
-    """Return a duration as text, such as 3m 20s."""
+    """Return a number of seconds as text in one unit, rounded down, such as 90s, 3m or 5h."""
     left = max(int(seconds), 0)
     for unit, size in (("d", 86400), ("h", 3600), ("m", 60)):
         if left >= 2 * size:

@@ -83,7 +83,7 @@ OnlyJson = Annotated[Cli, "Say it as JSON.", "without --state-dir"]
 
 @ironic.command("diff")
 async def diff_command(cli: OnlyJson) -> int:
-    """Show, for each node, how Ironic and placement differ; exit 1 if they differ."""
+    """Show, for each bare-metal node, how Ironic and placement differ; exit 1 if they differ."""
     return await show_diff(cli, sides_of(cli.settings))
 
 
@@ -92,7 +92,7 @@ async def sweep_command(
     cli: OnlyJson,
     allow_removals: bool = option(False, "Remove any number of nodes: they were really deleted."),
 ) -> int:
-    """Remove nodes from placement that no longer exist in Ironic.
+    """Remove bare-metal nodes from placement that no longer exist in Ironic.
 
     The ironic worker repairs all other differences.
     """
@@ -131,7 +131,8 @@ async def sim(options: SimulatedIronicOptions) -> int:
 
 
 def _simulation(options: SimulatedIronicOptions, broker: str) -> tuple["Simulation", str]:
-    """Return the simulated Ironic that the options describe, and the exchange for its notifications."""
+    """Return a simulated Ironic with the given options, and the address of the AMQP exchange for its
+    notifications ("" without a broker)."""
     from bus.http import listen
     from compute_sim.ironic import IronicExchange, SimPlan, Simulation, enrolled
     from compute_sim.ironic.notify import TOPICS
@@ -202,7 +203,8 @@ async def sweep_missing(cli: Cli, sides: Sides, allow_removals: bool) -> int:
 
 @asynccontextmanager
 async def _surveyed(sides: Sides) -> AsyncIterator[tuple[Bus, "Survey"]]:
-    """Yield a bus and a comparison of Ironic with placement; errors of Ironic become OperationRefused."""
+    """Yield a bus and an object that compares Ironic's nodes with placement; raise OperationRefused if Ironic
+    refuses a request in the `with` block."""
     from ironic_sync.api import IronicRefused
     from ironic_sync.comparison import survey_of
 

@@ -55,7 +55,7 @@ async def list_nodes(
     *,
     at: AnyIronic,
 ) -> None:
-    """List nodes, one line each."""
+    """List the nodes of an Ironic, one line each."""
     given = {"provision_state": state, "resource_class": resource_class, "conductor_group": conductor_group}
     filters: dict[str, Any] = {name: value for name, value in given.items() if value}
     if maintenance is not None:
@@ -83,7 +83,7 @@ def _table(nodes: Sequence[Json]) -> Table:
 
 @commands.command("show")
 async def show(node: Node, *, at: AnyIronic) -> None:
-    """Show all fields of a node."""
+    """Show all fields of an Ironic node."""
     async with at.api() as api:
         found = await _known(api, node)
     if at.as_json:
@@ -106,7 +106,7 @@ class NewNodes:
 
 @commands.command("create")
 async def create(options: NewNodes, *, at: AnyIronic) -> None:
-    """Create nodes in the state enroll; `manage` and `provide` then make them available."""
+    """Create Ironic nodes in the state enroll; the commands `manage` and `provide` make them available."""
     properties = dict(_pair(text) for text in options.prop or ())
     async with at.api() as api:
         for name in options.names:
@@ -142,7 +142,7 @@ async def deploy(
     *,
     at: AnyIronic,
 ) -> int:
-    """Deploy nodes by hand in the same way as berth's agent: set the instance and the image, and deploy."""
+    """Deploy Ironic nodes by hand like berth's agent: set the instance and the image, and deploy."""
     info = {"image_source": image, "image_checksum": "0" * 32, "root_gb": 10}
     async with at.api() as api:
         for node in nodes:
@@ -181,7 +181,7 @@ async def maintenance(
     *,
     at: AnyIronic,
 ) -> int:
-    """Set or clear maintenance mode of a node."""
+    """Set or clear the maintenance mode of an Ironic node."""
     if switch not in ("on", "off"):
         raise BadSetting(f"maintenance is on or off, not {switch!r}")
     return await _change(at, node, lambda api: api.set_maintenance(node, switch == "on", reason))
@@ -194,7 +194,7 @@ async def power(
     *,
     at: AnyIronic,
 ) -> int:
-    """Switch the power of a node."""
+    """Switch an Ironic node on or off, or restart it."""
     if switch not in _POWER:
         raise BadSetting(f"power is one of {', '.join(_POWER)}, not {switch!r}")
     return await _change(at, node, lambda api: api.set_power_state(node, _POWER[switch]))
@@ -207,7 +207,7 @@ async def traits(
     *,
     at: AnyIronic,
 ) -> int:
-    """Replace all traits of a node by the given traits."""
+    """Replace all traits of an Ironic node by the given traits."""
     return await _change(at, node, lambda api: api.set_traits(node, names or ()))
 
 
@@ -218,7 +218,7 @@ async def set_fields(
     *,
     at: AnyIronic,
 ) -> int:
-    """Set fields of a node; a value that is no valid JSON is taken as text."""
+    """Set fields of an Ironic node; a value that is no valid JSON is taken as text."""
     operations = [{"op": "add", "path": f"/{field}", "value": value} for field, value in map(_pair, values)]
     return await _change(at, node, lambda api: api.patch_node(node, operations))
 
@@ -234,7 +234,8 @@ async def _known(api: "IronicApi", node: str, fields: Sequence[str] | None = Non
 
 
 async def _report(at: AnyIronic, api: "IronicApi", nodes: Sequence[str], wait: bool = False) -> int:
-    """Print a line for each node; with `wait`, wait for its operation, and return 1 if one has failed."""
+    """Print the state of each Ironic node; with `wait`, only after the node's operation has ended, and return
+    1 if an operation has failed, else 0."""
     has_failed = False
     for name in nodes:
         node = await _known(api, name, _FIELDS)

@@ -39,7 +39,8 @@ class AnyIronic:
 
     @asynccontextmanager
     async def api(self) -> AsyncIterator["IronicApi"]:
-        """Yield a client of the selected Ironic; errors of Ironic become OperationRefused."""
+        """Yield a client of the selected Ironic's API; raise OperationRefused if Ironic refuses a request in
+        the `with` block."""
         from ironic_sync.api import IronicApi, IronicRefused
 
         try:
@@ -57,7 +58,7 @@ async def fail(
     *,
     at: AnyIronic,
 ) -> None:
-    """Simulated Ironic only: make the next operation of this type on a node fail."""
+    """Simulated Ironic only: make the next operation of the given type on a node fail."""
     fault = None if how == "never" else how
     sentence = f"{node}: its next {work} {'behaves normally' if fault is None else f'fails ({how})'}"
     await _request(at, f"nodes/{node}/fault", {"work": work, "fault": fault}, sentence)
@@ -120,7 +121,7 @@ def _sentence(text: str) -> str:
 
 
 def access_of(settings: Settings, url: str) -> "Access":
-    """Return URL and credentials of an Ironic: from the URL, or without one from the settings."""
+    """Return the URL and credentials of an Ironic's API, from `url` or, if it is empty, the settings."""
     from berth.ironic import access
     from ironic_sync import Access
 

@@ -1,4 +1,4 @@
-"""`berth demo` and `berth load`: run a load of boots, show its progress, and audit the result."""
+"""`berth demo` and `berth load`: boot many instances, show the progress, and audit the databases."""
 
 import asyncio
 import json
@@ -135,7 +135,8 @@ async def load_command(
 
 
 def load_flavors(options: LoadOptions) -> tuple[Flavor, ...]:
-    """Return the one flavor that the options describe or, without a description, a mix of flavors."""
+    """Return the flavors that a load test boots: the one flavor that the options describe, or without a
+    description a mix of flavors."""
     amounts = {name: getattr(options, name) for name in ("vcpus", "memory_mb", "disk_gb")}
     described = {name: amount for name, amount in amounts.items() if amount is not None}
     mix = options.mix
@@ -148,7 +149,8 @@ def load_flavors(options: LoadOptions) -> tuple[Flavor, ...]:
 
 
 async def demo(settings: Settings, plan: LoadPlan, stay: bool, console: Console) -> int:
-    """Run the demonstration; the last printed line has the address of the control room."""
+    """Run `berth demo`: boot instances, audit the databases, and print the result; the last line has the
+    address of the control room. Return the exit code."""
     with tempfile.TemporaryDirectory(prefix="berth-demo-") as directory:
         settings = settings.having(state_dir=directory)
         console.print(
@@ -184,7 +186,7 @@ def _print_outcome(result: LoadOutcome, metal: str, found: Audit, console: Conso
 
 
 async def _metal_summary(bus: Bus, settings: Settings) -> str:
-    """Publish two bare-metal nodes as free, and boot on one of them; return the result as a line of text."""
+    """Publish two bare-metal nodes as free, boot on one of them, and return a sentence about the result."""
     cell = settings.cell_names[0]
     nodes = [node_event(settings, name, cell) for name in ("demo-node-1", "demo-node-2")]
     request = boot_request(BootOptions(vcpus=0, memory_mb=0, disk_gb=0, flavor="metal"))

@@ -175,7 +175,8 @@ async def steer(cli: Cli, options: SteeringOptions, to: Steering) -> int:
 
 
 async def _found(bus: Bus, cells: Sequence[str], id_: str, to: Steering) -> MoveStands | WaitingRequest:
-    """Return the move in progress with this id or of this build; for `abort` also a waiting move."""
+    """Return the move in progress with the given id or of the given build; if the command is `abort`, also a
+    move that waits for capacity."""
     try:
         return await move_in_progress(bus, cells, id_)
     except OperationRefused:
@@ -186,7 +187,8 @@ async def _found(bus: Bus, cells: Sequence[str], id_: str, to: Steering) -> Move
 
 
 async def _wait_ended(bus: Bus, waits: WaitingRequest, printer: MovePrinter) -> bool:
-    """Cancel a move that waits for capacity. Return False if it has just begun and no longer waits."""
+    """Cancel a move that waits for capacity, and print this; return False if the move has just begun and no
+    longer waits."""
     waited = await end_wait(bus, waits.request)
     if waited.waited:
         build = next(iter(waits.builds), "")

@@ -23,7 +23,8 @@ _BLOCKS = " ▏▎▍▌▋▊▉█"
 
 
 def funnel(decision: Decision, width: int, chosen: str = "") -> Iterator[Text]:
-    """Yield lines that print a scheduler's decision; `chosen`: root provider of the host to highlight."""
+    """Yield the lines of text that describe a scheduler's decision, for a terminal of the given width;
+    `chosen`: root provider of the host to highlight."""
     if decision.considered:
         yield from _narrowing(decision, width)
     if decision.record is not None:
@@ -44,7 +45,8 @@ def funnel(decision: Decision, width: int, chosen: str = "") -> Iterator[Text]:
 
 
 def _narrowing(decision: Decision, width: int) -> Iterator[Text]:
-    """Yield a line for each constraint of a decision, with a bar for the number of hosts that it left."""
+    """Yield a line of text for each constraint of a decision, with a bar for the number of hosts that
+    remained after it."""
     most, bar = decision.considered, max(8, min(40, width - NAME - 2 * NUMBER - 26))
     yield _bar("considered", most, most, bar, "")
     for removal in decision.removals:
@@ -67,7 +69,8 @@ def _bar(name: str, left: int, most: int, width: int, removed: str) -> Text:
 
 
 def _best(record: Record, width: int, chosen: str) -> Iterator[Text]:
-    """Yield a line for each host that a decision recorded, the best first, with its weights."""
+    """Yield a line of text for each host that a decision recorded, the best first, with the host's weights or
+    why it was refused."""
     from scheduler_worker import replay
 
     again = replay("", record).order
@@ -161,7 +164,7 @@ _BEGINS = {  # descriptions of phases
 
 
 def wait_sentence(waiting: WaitingRequest) -> str:
-    """Return a sentence about a waiting request: queue position, what it lacks, what would wake it."""
+    """Return a sentence about a waiting request: queue position, what it lacks, what causes a new attempt."""
     wakes = f"; would be woken by {waiting.wakes}" if waiting.wakes else ""
     return printable(f"place {waiting.position} in its line: {waiting.lacks}{wakes}")
 
@@ -228,7 +231,7 @@ def sentence(outcome: MoveOutcome) -> str:
 
 
 def attempts_of(attempts: Sequence[Attempt]) -> list[str]:
-    """Return a line of text for each attempt of a build or move."""
+    """Return a line of text for each attempt of a build or move, with its number, host and result."""
     return [
         f"  attempt {number}  {printable(attempt.host)}: {attempt.outcome}{_cause(attempt.cause)}"
         for number, attempt in enumerate(attempts, 1)
@@ -276,7 +279,8 @@ def phases_table(move: MoveStands) -> Table:
 
 
 def print_what_if(cli: Cli, moves: Sequence[MoveRequested], answers: Sequence[WhatIfAnswered]) -> int:
-    """Print what each move would do if it were requested; return 1 if one would fail, else 0."""
+    """Print where each move would go if it were requested, or why it is impossible; return 1 if one is
+    impossible, else 0."""
     for request, answer in zip(moves, answers, strict=True):
         if answer.fits:
             where = "".join(f" to {printable(placed.host)} in cell {placed.cell}" for placed in answer.placed)
@@ -289,7 +293,8 @@ def print_what_if(cli: Cli, moves: Sequence[MoveRequested], answers: Sequence[Wh
 
 
 def print_not_moved(stay: Sequence[tuple[str, WhatIfAnswered]], cli: Cli) -> None:
-    """Print the instances that cannot move, grouped by reason, each group with one instance's decision."""
+    """Print the instances that cannot move, grouped by reason, each group with the scheduler's decision about
+    its first instance."""
     alike: dict[tuple[str, object], list[tuple[str, WhatIfAnswered]]] = {}
     for build, answer in stay:
         alike.setdefault((printable(why_not(answer)), answer.decision.removals), []).append((build, answer))

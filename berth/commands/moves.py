@@ -59,7 +59,8 @@ class Destination:
     to_cell: str = option("", "To a host of this cell; stopped if another.", metavar="CELL", panel=_WHERE)
 
     def of(self, request: MoveRequested) -> MoveRequested:
-        """Return the move request with these options; raise BadSetting if they contradict each other."""
+        """Return a copy of the move request with the destination that these options select; raise BadSetting
+        if they contradict each other."""
         excluded = tuple(self.not_ or ())
         if self.to and self.force_to:
             raise BadSetting("--to and --force-to both name the destination: use one of them")

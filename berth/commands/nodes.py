@@ -1,4 +1,4 @@
-"""`berth node`: publishes a node's state as Ironic would, for tests without Ironic."""
+"""`berth node`: publishes the state of a bare-metal node in Ironic's place, for tests without Ironic."""
 
 import uuid
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ commands = Commands(name="node", no_args_is_help=True)
 
 @commands.callback()
 def _group() -> None:
-    """Keep `set` a subcommand of `berth node`, although it is the only one."""
+    """Keep typer from merging `set`, the only subcommand, with its group `berth node`."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ async def set_command(
     name: Annotated[str, positional("A name; its uuid is derived from it unless it is one.")],
     options: NodeOptions,
 ) -> int:
-    """Publish a node event in Ironic's format, with the routing key ironic.node.CELL.EVENT."""
+    """Publish a bare-metal node's state in Ironic's format, with the routing key ironic.node.CELL.EVENT."""
     state = vars(options) | {"traits": tuple(options.trait or ())}
     del state["trait"]
     event = checked(node_event(cli.settings, name, **state))
@@ -51,7 +51,7 @@ async def set_command(
 
 
 def node_event(settings: Settings, name: str, cell: str, **state: Any) -> NodeChanged:
-    """Return an event about a node of a cell; the default state is that of a free node."""
+    """Return a message that reports the state of a bare-metal node of a cell; by default the node is free."""
     try:
         node = str(uuid.UUID(name))
     except ValueError:

@@ -74,7 +74,8 @@ def _figures(figures: SchedulerFigures) -> tuple[object, ...]:
 
 
 def _row(request: ObservedRequest) -> tuple[str, ...]:
-    """Return the cells of a request: each scheduler's hosts, or its reason without one."""
+    """Return the table cells for a request that Nova received: instance, operation, flavor, and for Nova and
+    berth the chosen hosts or why there are none."""
     nova = listed(request.nova_hosts) or request.nova_reason or "–"
     berth = listed(request.berth_hosts) or request.berth_reason or "–"
     cells = request.instance, request.operation, request.flavor, nova, berth

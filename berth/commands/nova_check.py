@@ -37,7 +37,7 @@ class CheckOptions:
 
 @checks.command("check")
 async def check_command(cli: Cli, options: CheckOptions) -> int:
-    """Print what would go wrong in a step of the take-over, with the command that repairs it.
+    """Print what would go wrong in a step of taking over a Nova, with the command that repairs it.
 
     Compares Nova's databases with a Placement and with berth's settings, and reads the scheduler's queue.
     Nothing is changed. Exit code 0 without problems, 1 with warnings, 2 with errors.

@@ -55,7 +55,7 @@ Room = Annotated[
 
 
 def cells_named(given: str | None) -> tuple[str, ...] | None:
-    """Return the cell names in --cells (names, or a number of cells c1, c2, ...); None without the option."""
+    """Return the cell names listed in --cells, or c1, c2, ... if it is a number; None without the option."""
     if given is None:
         return None
     if given.isdigit():
@@ -71,14 +71,16 @@ _SETTINGS = {  # option → its setting, if it has another name
 
 
 def settings_given(options: Any) -> dict[str, Any]:
-    """Return a command's options that are settings, by the setting's name; an option not given is None."""
+    """Return the values of the command options that are also settings, by the setting's name; None for an
+    option that the user did not give."""
     given = {_SETTINGS.get(name, name): value for name, value in vars(options).items()}
     given["cells"] = cells_named(given.get("cells"))
     return {name: value for name, value in given.items() if name in KINDS}
 
 
 class WaitingCommand(TyperCommand):
-    """A command with `--wait` to follow a request to its result; `--wait 30m` waits for capacity, too."""
+    """A command whose option `--wait` follows a request to its result; `--wait 30m` also lets the request
+    wait up to 30 minutes for capacity."""
 
     def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
         from berth.operations.boot_options import is_time  # loads the bus, which `berth --help` does not need
@@ -168,7 +170,8 @@ def _cli(as_json: bool, state_dir: str | None = None) -> Cli:
 
 
 def _keyword(name: str, type_: Any, default: Any, about: Any = None) -> inspect.Parameter:
-    """Return a keyword parameter for an option; `about` is typer's description, by default the field's."""
+    """Return an option as a keyword parameter of a command's function; `about` is typer's description of the
+    option, by default that of its field."""
     about = about or getattr(default, "metadata", {}).get(_ABOUT)
     plain = _plain(default)
     if plain == ():

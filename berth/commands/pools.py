@@ -139,7 +139,7 @@ def id_of(name: str) -> str:
 
 
 async def _shared_by(bus: Bus, pool: str, name: str, hosts: tuple[str, ...]) -> str:
-    """Create the aggregate of a pool's hosts, or add hosts to it; return the aggregate's uuid."""
+    """Create the aggregate of a pool's hosts, or add hosts to the existing one; return its uuid."""
     made = await _edit(bus, MakeAggregate(aggregate=pool, name=f"pool {name}", hosts=hosts))
     if made is not None and not made.made:
         await _edit(bus, ChangeAggregate(aggregate=pool, add=hosts))
@@ -147,7 +147,7 @@ async def _shared_by(bus: Bus, pool: str, name: str, hosts: tuple[str, ...]) -> 
 
 
 async def _edit(bus: Bus, edit: AggregateEdit) -> AggregateEdited | None:
-    """Edit the aggregate of a pool and return the result, or None if the aggregate does not exist."""
+    """Ask placement to edit a pool's aggregate; return its answer, or None if there is no such aggregate."""
     order = checked(AggregateEditRequested(edit=edit))
     result = (await bus.asker(topics.EDIT_AGGREGATE, TIMEOUT)(order)).result
     if isinstance(result, AggregateEdited):

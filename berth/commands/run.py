@@ -78,7 +78,7 @@ class UpOptions:
 
 @commands.command("up")
 async def up_command(options: UpOptions) -> int:
-    """Run all workers until Ctrl-C: in this process or, with URLs of services, each worker as a process.
+    """Run all workers until Ctrl-C: in this process or, with a broker and a database, each as a process.
 
     Without BERTH_AMQP_URL all workers run in this process, with their state in --state-dir. With
     BERTH_AMQP_URL and BERTH_DATABASE_URL each worker is a process, which is restarted if it ends.
@@ -194,7 +194,7 @@ async def run_one(settings: Settings, worker: str, cell: str, alone: bool, agent
 
 
 async def ready(bus: Bus, settings: Settings) -> int:
-    """Wait until all workers that a build needs answer; return the number of hosts in placement."""
+    """Wait until all workers that carry out builds answer queries; return how many hosts placement knows."""
     hosts = await scheduling(bus, settings)
     find = bus.asker(topics.FIND_BUILDS, timeout=2.0)
     for cell in settings.cell_names:  # a conductor that is still starting receives no build
@@ -204,7 +204,8 @@ async def ready(bus: Bus, settings: Settings) -> int:
 
 
 async def scheduling(bus: Bus, settings: Settings, share: float = 1.0) -> int:
-    """Wait until a scheduler answers and placement has this share of the hosts; return their number."""
+    """Wait until a scheduler answers and placement knows the given share (0 to 1) of the simulated hosts;
+    return how many hosts it knows."""
     hosts = await hosts_known(bus, settings, share)
     what_if = bus.asker(topics.WHAT_IF, timeout=2.0)
     question = WhatIf(request=boot_request(BootOptions(vcpus=1, memory_mb=0, disk_gb=0)), best=1)
@@ -213,7 +214,7 @@ async def scheduling(bus: Bus, settings: Settings, share: float = 1.0) -> int:
 
 
 async def hosts_known(bus: Bus, settings: Settings, share: float = 1.0) -> int:
-    """Wait until placement has this share (0 to 1) of the simulated hosts; return its number of hosts."""
+    """Wait until placement knows this share (0 to 1) of the simulated hosts; return how many it knows."""
     find = bus.asker(topics.FIND_CANDIDATES, timeout=2.0)
     question = FindCandidates(groups=(ResourceGroup(resources={"VCPU": 1}),), limit=1)
     found = await _answered(
@@ -231,7 +232,8 @@ async def _answered(
     enough: Callable[[R], bool] = lambda _: True,
     more: float = 0.0,
 ) -> R:
-    """Repeat a query until `enough` accepts the answer, and return it; raise Unavailable after a timeout."""
+    """Repeat a query until the function `enough` accepts its answer, and return this answer; raise
+    Unavailable after a timeout."""
     patience = _READY_SECONDS + more
     deadline = monotonic() + patience
     while monotonic() < deadline:

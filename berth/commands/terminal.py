@@ -76,7 +76,7 @@ def given(config: Path | None, sets: Mapping[str, str]) -> None:
 
 
 def effective(**flags: Any) -> Effective:
-    """Return the settings in force, with this command's options, and configure logging by them."""
+    """Return the settings in force, which include this command's options, and configure logging by them."""
     found = read(flags, sets=_Given.sets, file=_Given.config)
     logs.begin(found.settings)
     return found
@@ -111,29 +111,29 @@ class Cli:
     say: Console = say
 
     def bus(self, name: str) -> "Bus":
-        """Return a bus whose connection to the broker has this name."""
+        """Return a message bus that connects to the broker under the given connection name."""
         from berth import wiring
         from bus.delivery.runner import Bus
 
         return Bus(wiring.transport(self.settings, name))
 
     def tell(self, sentence: str, **facts: Any) -> None:
-        """Print that an action was completed: as a sentence, or as a JSON object with `facts`."""
+        """Print that an action was completed: `sentence`, or with --json an object with `facts`."""
         self.value(facts, sentence)
 
     def value(self, record: Any, sentence: str, style: str | None = None) -> None:
-        """Print the record as a line of JSON with --json, and without it the sentence about the record."""
+        """With --json print `record` as a line of JSON, otherwise `sentence`, which describes it."""
         if self.as_json:
             write_json(record)
         else:
             self.line(sentence, style)
 
     def line(self, text: str, style: str | None = None) -> None:
-        """Print a line of text without interpreting markup in it."""
+        """Print a line of text as it is: text such as [red] does not change colours."""
         self.say.print(text, style=style, markup=False)
 
     def rows(self, found: Iterable[Any], table: RenderableType) -> None:
-        """Print each record as a line of JSON with --json, and without it the table."""
+        """With --json print each record of `found` as a line of JSON, otherwise print `table`."""
         if self.as_json:
             for record in found:
                 write_json(record)

@@ -57,7 +57,7 @@ async def why_command(
 
 @dataclass(frozen=True)
 class Known:
-    """The records of a build or move: from its cell, from schedulers and from placement."""
+    """The records of cells and of a scheduler about a build or move, and the workers that did not answer."""
 
     stands: tuple[BuildStands, ...]  # the build, or the builds of the request
     moves: tuple[MoveStands, ...]  # the move, if it has begun
@@ -93,7 +93,7 @@ async def why(cli: Cli, id_: str, again: bool, now: bool) -> int:
 
 
 async def _known(settings: Settings, bus: Bus, id_: str) -> Known:
-    """Query all cells and a scheduler in parallel for the records of a build, request or move."""
+    """Return the records about a build, request or move, queried from all cells and a scheduler at once."""
     find = bus.asker(topics.FIND_BUILDS, timeout=SECONDS)
     find_moves = bus.asker(topics.FIND_MOVES, timeout=SECONDS)
     decision = bus.asker(topics.DECISION, timeout=SECONDS)

@@ -43,7 +43,7 @@ class BrokerSeen(msgspec.Struct, frozen=True):
 
 
 class QueueSeen(msgspec.Struct, frozen=True):
-    """The observed state of a worker's durable queue, from two observations."""
+    """The messages and consumers of a worker's durable queue, as counted at two moments."""
 
     name: str
     worker: str

@@ -160,7 +160,8 @@ async def _brokers(
 
 
 async def _management(url: str, amqp_url: str, clock: Clock) -> tuple[tuple[str, ...], float | None]:
-    """Return the alarms and the clocks of RabbitMQ's nodes, from its management API if that answers."""
+    """Return RabbitMQ's memory and disk alarms, and how many seconds its clock is ahead of this machine's; no
+    alarms and None if its management API does not answer."""
     parts, known = urlsplit(url), urlsplit(amqp_url)
     at = urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2])).rstrip("/")
     credentials = (parts.username or known.username or "guest", parts.password or known.password or "guest")

@@ -39,7 +39,8 @@ class Outcome:
 
 
 class Import:
-    """A repeatable import of a Placement: makes `ours`, as read from the target, equal to `theirs`."""
+    """A repeatable import of one Placement's contents (`theirs`) into another Placement (`target`), whose
+    contents so far are `ours`."""
 
     def __init__(
         self,
@@ -57,7 +58,8 @@ class Import:
         self.outcome = Outcome()
 
     async def run(self, prune: bool) -> Outcome:
-        """Write all differences to berth. With `prune`, also remove objects that only berth has."""
+        """Write what differs between source and target to the target, and return what was done; with `prune`,
+        also remove objects that only the target has."""
         found = differences(self.theirs, self.ours)
         refused = unimportable(self.theirs, self.ours, prune)
         self.outcome.failed |= {unlike.id: refused[unlike.id] for unlike in found if unlike.id in refused}
@@ -84,7 +86,8 @@ class Import:
         await each(sorted(names), make, "names made", self.progress)
 
     async def _write(self, counter: str, id_: str, method: str, path: str) -> None:
-        """Send a request to berth and count it in the outcome; if it is refused, record the reason there."""
+        """Send a request to the target, and increase the named counter of the outcome; if the target refuses,
+        record the reason in the outcome."""
         try:
             await self.target.request(method, path)
             setattr(self.outcome, counter, getattr(self.outcome, counter) + 1)
@@ -93,7 +96,7 @@ class Import:
                 self.outcome.failed[id_] = str(why)
 
     async def _free_names(self, prune: bool) -> None:
-        """Rename providers of berth if imported providers need their names: a rebuilt host has another id.
+        """Rename the target's providers whose names are needed by imported providers with other ids.
 
         The import later writes their final names, or deletes them with `--prune`.
         """
@@ -157,7 +160,8 @@ class Import:
     def _widened(
         self, provider: ImportedProvider, consumers: Collection[ImportedConsumer]
     ) -> ImportedProvider:
-        """Return a provider with inventories that are large enough for imported and present allocations."""
+        """Return a copy of an imported provider with inventories that are large enough for imported and
+        present allocations."""
         wanted = {class_ for consumer in consumers for class_ in consumer.allocations.get(provider.id, ())}
         held = {
             class_: self.theirs.used(provider.id, class_) + self.ours.used(provider.id, class_)
@@ -169,8 +173,8 @@ class Import:
     async def _claims(
         self, consumers: list[ImportedConsumer], *, last: bool = False
     ) -> list[ImportedConsumer]:
-        """Claim allocations, and return the consumers with refused claims. On the last try (`last`), also
-        record the reasons in the outcome."""
+        """Claim the consumers' allocations in the target, and return the consumers whose claims it refused.
+        On the last try (`last`), also record the reasons in the outcome."""
         refused: list[ImportedConsumer] = []
 
         async def claim(consumer: ImportedConsumer) -> None:

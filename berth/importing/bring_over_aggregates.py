@@ -32,7 +32,7 @@ HOW = "write it with `openstack aggregate list --long -f json`"
 
 
 class NoAggregates(ValueError):
-    """Error: a file is not in a format of Nova's aggregates; the text says why."""
+    """Error: a file does not contain Nova's host aggregates in a known format; the text has the reason."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class NovaAggregate:
 
 
 def read(text: bytes) -> list[NovaAggregate]:
-    """Parse Nova's aggregates: a list, one aggregate (`aggregate show`), or a response of Nova's API."""
+    """Parse Nova's host aggregates from JSON of `openstack aggregate list`, of `show`, or of Nova's API."""
     try:
         value = msgspec.json.decode(text)
     except NOT_JSON as problem:
@@ -124,7 +124,8 @@ class BringOver:
             yield await self._bring(aggregate, match)
 
     def _match(self, aggregate: NovaAggregate, nameless: Mapping[str, set[str]]) -> str | None:
-        """Return berth's aggregate with the same uuid or name, or the only unnamed one with these hosts."""
+        """Return the id of berth's aggregate with the same uuid or name as Nova's, or of the only unnamed one
+        with the same hosts; None if there is none."""
         if aggregate.uuid:
             return aggregate.uuid if aggregate.uuid in self._there else None
         if named := [id_ for id_, ours in self._there.items() if ours.name == aggregate.name]:
@@ -158,7 +159,7 @@ class BringOver:
         return Brought(name, id_, f"{did}{put_in}", notes, tuple(trouble))
 
     async def _put_in(self, id_: str, hosts: Sequence[str], trouble: list[str]) -> int:
-        """Add hosts to an aggregate, also if some of them cannot be added."""
+        """Add hosts to an aggregate; return how many were added, append to `trouble` why others were not."""
         result = await self._edit(ChangeAggregate(aggregate=id_, add=tuple(hosts), force=self._force))
         if isinstance(result, Missing) and result.what == "host":
             trouble.append(refusal_reason(result))

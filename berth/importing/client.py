@@ -28,7 +28,7 @@ _NOBODY = "00000000-0000-0000-0000-000000000000"  # Placement's value for an unk
 
 
 class Rejected(Exception):
-    """The Placement server refused a request, with its status, reason and error code."""
+    """Error: the Placement server refused a request; has HTTP status, reason and Placement's error code."""
 
     def __init__(self, status: int, why: str, code: str = "") -> None:
         super().__init__(f"{why} ({status})")
@@ -41,7 +41,8 @@ class _Away(Exception):
 
 
 class PlacementClient:
-    """Calls a Placement API at the newest microversion that both sides know; retries while unreachable."""
+    """A client of a Placement API, at the newest microversion that client and server know; repeats a request
+    up to five times if the server cannot be reached."""
 
     def __init__(
         self, url: str, token: str, cacert: str = "", *, transport: httpx.AsyncBaseTransport | None = None
@@ -95,7 +96,8 @@ class PlacementClient:
         return answer
 
     async def request(self, method: str, path: str, body: Any = None, *, minor: int | None = None) -> Any:
-        """Send a request and return the response's body, None if it has none; raise `Rejected` if refused."""
+        """Send a request to the Placement API and return the response's JSON body, decoded (None if empty);
+        raise `Rejected` if the server refuses the request."""
         try:
             answer = await self._send(method, path, body, self.minor if minor is None else minor)
         except _Away as away:
@@ -112,14 +114,14 @@ class PlacementClient:
         raise Rejected(answer.status_code, _reason(answer), _code(answer))
 
     async def _get(self, path: str) -> Any:
-        """Return the body of a URL that every Placement server has; raise Unavailable for status 404."""
+        """GET a URL that every Placement server has and return the body; raise Unavailable for status 404."""
         found = await self._find(path)
         if found is None:
             raise Unavailable(f"{self.place} does not answer as a Placement: there is nothing at {path}")
         return found
 
     async def _find(self, path: str) -> Any:
-        """Return the body of a URL, or None for status 404."""
+        """GET a URL of the Placement API, and return the response's body, or None for status 404."""
         try:
             return await self.request("GET", path)
         except Rejected as why:
@@ -160,7 +162,7 @@ class PlacementClient:
         return None if found is None else (found, int(entry["generation"]))
 
     async def _provider(self, entry: Any) -> ImportedProvider | None:
-        """Read the contents of a listed provider; return None if it was deleted after it was listed."""
+        """Read a provider's inventories, traits and aggregates; return None if it no longer exists."""
         parts = {}
         for part in ("inventories", "traits", "aggregates"):
             if (found := await self._find(f"/resource_providers/{entry['uuid']}/{part}")) is None:
@@ -216,7 +218,7 @@ def _error(answer: httpx.Response) -> dict[str, Any]:
 async def each(
     items: Iterable[T], work: Callable[[T], Awaitable[None]], label: str, progress: Progress
 ) -> None:
-    """Run a coroutine for each item, with a limited number at the same time, and report the progress."""
+    """Call a coroutine function with each item, at most 16 at the same time, and report how many are done."""
     waiting = list(items)
     ahead, done = iter(waiting), count(1)  # shared by the workers
 

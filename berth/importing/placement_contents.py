@@ -19,7 +19,7 @@ class ImportedProvider:
 
 @dataclass(frozen=True)
 class ImportedConsumer:
-    """A consumer with its allocations; its type is None if it was written before Placement had types."""
+    """A consumer with its allocations; its type is None if Placement has not recorded one."""
 
     id: str
     project: str
@@ -37,7 +37,7 @@ class PlacementContents:
     traits: set[str] = field(default_factory=set)  # custom traits
 
     def untyped(self) -> "PlacementContents":
-        """Return a copy without consumer types, for a Placement that does not support them."""
+        """Return a copy whose consumers have no type, to compare with a Placement without consumer types."""
         consumers = {id_: replace(consumer, type=None) for id_, consumer in self.consumers.items()}
         return replace(self, consumers=consumers)
 
@@ -85,7 +85,8 @@ class ContentsDifference:
 
 
 def differences(theirs: PlacementContents, ours: PlacementContents) -> list[ContentsDifference]:
-    """Return how `ours` must change to equal `theirs`; classes and traits only in `ours` do not count."""
+    """Return the differences between the contents of two Placements, `theirs` and `ours`; resource classes
+    and traits that only `ours` has are not listed."""
     names = [("class", name) for name in sorted(theirs.classes - ours.classes)]
     names += [("trait", name) for name in sorted(theirs.traits - ours.traits)]
     missing = [ContentsDifference(kind, name, "missing here") for kind, name in names]
@@ -93,7 +94,7 @@ def differences(theirs: PlacementContents, ours: PlacementContents) -> list[Cont
 
 
 def unimportable(theirs: PlacementContents, ours: PlacementContents, prune: bool) -> dict[str, str]:
-    """Return the providers and consumers that cannot be imported, each with the reason.
+    """Return the providers and consumers of Placement `theirs` that `ours` cannot import, with the reasons.
 
     Without `prune`, providers that only `ours` has keep their names. An imported tree that needs such a name
     is refused as a whole, as are consumers with allocations from refused providers that `ours` lacks.

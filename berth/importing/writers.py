@@ -20,7 +20,7 @@ Done = Literal["made", "changed", "same", "refused"]
 
 @dataclass(frozen=True)
 class Written:
-    """The result of writing one provider."""
+    """The result of writing one provider into a Placement: made, changed, same, or refused with a reason."""
 
     provider: ImportedProvider
     did: Done
@@ -34,7 +34,8 @@ class ProviderWriter(Protocol):
 
 
 async def writer_for(target: PlacementClient) -> ProviderWriter:
-    """Return the writer for a target. Raise Unavailable if it supports no consumer generations."""
+    """Return the object that writes providers into the target Placement: many in one request if it is a
+    berth, else one by one. Raise Unavailable if it supports no consumer generations."""
     try:
         await target.request("GET", "/berth/providers")
     except Rejected as why:
@@ -65,7 +66,7 @@ class BulkWriter:
 
 
 class StepwiseWriter:
-    """Writes providers with the requests that every Placement answers; trees in parallel."""
+    """Writes providers one by one into any Placement, by its ordinary requests; several trees in parallel."""
 
     def __init__(self, target: PlacementClient) -> None:
         self._target = target
@@ -98,7 +99,8 @@ class StepwiseWriter:
         return Written(provider, "refused", str(refusal))
 
     async def _make_equal(self, wanted: ImportedProvider) -> Done:
-        """Make the target's provider equal to `wanted`; raise Rejected if another client has changed it."""
+        """Make a provider of the target Placement equal to `wanted`, and return what was done; raise Rejected
+        if the target refuses, as after a change by another client."""
         at = f"/resource_providers/{wanted.id}"
         did: Done = "same"
         found = await self._target.provider(wanted.id)
@@ -160,11 +162,11 @@ def _load(provider: ImportedProvider) -> Mapping[str, Any]:
 
 
 def _unreported(label: str, done: int, total: int) -> None:
-    """Ignore the number of written providers: the import itself reports progress, after each portion."""
+    """Do nothing: a progress callback for writers, whose callers report the number of providers instead."""
 
 
 def portions(providers: list[ImportedProvider]) -> Iterator[list[ImportedProvider]]:
-    """Yield providers in portions of about this size; no tree is divided."""
+    """Yield the providers in lists of about 500, the number in one request; a tree is never divided."""
     portion: dict[str, ImportedProvider] = {}
     for provider in providers:
         if len(portion) >= _PORTION and provider.parent not in portion:

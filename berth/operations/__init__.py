@@ -1,1 +1,1 @@
-"""Operations on a berth, as functions that take a bus; the command line and the control room share them."""
+"""Functions that query or change a running berth over its bus, for the command line and the control room."""

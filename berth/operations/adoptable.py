@@ -1,4 +1,4 @@
-"""Reads the servers that another system lists, and judges which consumers berth can adopt as builds."""
+"""Reads another system's list of instances (servers); decides which consumers berth can adopt as builds."""
 
 import csv
 import io
@@ -32,7 +32,7 @@ _LISTED_AMOUNTS = {"vcpus": ("vcpus",), "memory_mb": ("memory_mb", "ram")}
 
 @dataclass(frozen=True)
 class OldServer:
-    """A server in the other system's list; fields that the list lacks are empty."""
+    """An instance in the list that another system has exported; fields that the list lacks are empty."""
 
     name: str = ""
     host: str = ""
@@ -44,7 +44,8 @@ class OldServer:
 
 
 def old_servers(path: Path) -> dict[str, OldServer]:
-    """Read servers by uuid from JSON (a list, or an object per line), YAML, or CSV with a header line."""
+    """Read another system's list of instances and return them by uuid; the file is JSON (a list, or one
+    object per line), YAML, or CSV with a header line."""
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as problem:
@@ -181,7 +182,8 @@ def judge(
 
 
 def flavor_of(held: Allocations, server: OldServer) -> Flavor:
-    """Return a flavor with exactly these allocations; a class of several providers becomes several groups."""
+    """Return a flavor that asks for exactly these allocations; a resource class allocated from several
+    providers becomes one request group for each of them."""
     where: dict[str, dict[str, int]] = defaultdict(dict)
     for provider, resources in sorted(held.items()):
         for name, amount in resources.items():
@@ -244,7 +246,8 @@ def _home(consumer: Consumer, providers: Mapping[str, Provider]) -> Provider | s
 
 
 def _contradiction(consumer: Consumer, home: Provider, server: OldServer | None) -> str:
-    """Return how the file of servers contradicts placement about a consumer, or an empty text."""
+    """Return how a consumer's host, project or amounts in the other system's list differ from those in
+    placement, as a sentence; empty if they agree."""
     if server is None:
         return ""
     if server.host and server.host not in (home.host, home.root):

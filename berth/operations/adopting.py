@@ -26,7 +26,7 @@ _SECONDS = 30.0  # until an answer
 
 @dataclass(frozen=True)
 class AdoptionOutcome:
-    """The result of an adoption: instances that were adopted, refused, or known before."""
+    """The result of an adoption: instances that were adopted, refused, or builds of a cell before."""
 
     adopted: dict[str, BuildAdoptRequested]  # adopted, or would be without --yes
     refused: dict[str, str]  # instance → reason
@@ -73,7 +73,8 @@ async def adopt_instances(
 
 
 async def _consumers(bus: Bus, ids: Iterable[str], *, on_providers: bool = False) -> dict[str, Consumer]:
-    """Return consumers by their ids or, with `on_providers`, by the ids of providers of their allocations."""
+    """Query placement for the consumers with these ids or, with `on_providers`, for the consumers with
+    allocations from the providers with these ids."""
     ask = bus.asker(topics.ALLOCATIONS, timeout=_SECONDS)
     found: dict[str, Consumer] = {}
     for some in portions(ids, PAGE):
@@ -83,7 +84,8 @@ async def _consumers(bus: Bus, ids: Iterable[str], *, on_providers: bool = False
 
 
 async def _on_hosts(bus: Bus, hosts: Sequence[str]) -> dict[str, Consumer]:
-    """Return the imported consumers with allocations on `hosts`; if that is empty, on any provider."""
+    """Return the consumers that a client of the Placement API wrote and that have allocations on `hosts`; if
+    `hosts` is empty, on any provider."""
     ids: list[str] = []
     ask = bus.asker(topics.PROVIDERS, timeout=_SECONDS)
     for host in hosts:
@@ -98,7 +100,7 @@ async def _on_hosts(bus: Bus, hosts: Sequence[str]) -> dict[str, Consumer]:
 async def _known(
     bus: Bus, settings: Settings, found: Iterable[str], note: Callable[[str], None]
 ) -> dict[str, str]:
-    """Return which ids are builds of a cell already, each with the state of the build."""
+    """Return which of these ids are already builds of a cell, each with a text about the build's state."""
     cells, silent = await known_cells(bus, settings), set[str]()
     find = bus.asker(topics.FIND_BUILDS, timeout=5.0)
     known: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""Audits the databases: nothing may be over-allocated, allocated twice, or without an owner."""
+"""Audits the databases: no capacity may be over-allocated, allocated twice or held by an unknown consumer."""
 
 from __future__ import annotations
 
@@ -59,7 +59,8 @@ class Audit:
 async def audit(
     settings: Settings, *, settled: bool = False, placement_only: bool = False, clock: Clock | None = None
 ) -> Audit:
-    """Compare placement's database with those of the cells. `settled`: unfinished builds are violations."""
+    """Compare placement's database with those of the cells, and return the violations found. `settled`: an
+    unfinished build is a violation, too."""
     from placement_worker.store import audit as stored  # databases take long to load
 
     clock = clock or Clock()
@@ -115,7 +116,7 @@ async def audit(
 
 
 async def has_no_cell(settings: Settings) -> bool:
-    """Return whether no cell has a database, so that only placement can be audited."""
+    """Return True if no cell has a database, so that only placement's database can be audited."""
     if names_a_file(settings.database.url):
         return True
     for cell in settings.cell_names:
@@ -200,7 +201,7 @@ def _unchanged(place: PlaceByCell, before: BuildsByCell, after: BuildsByCell) ->
 
 
 def _moving(places: Mapping[str, PlaceByCell], holders: Iterable[StoredHolder]) -> set[str]:
-    """Return builds with a holder consumer for their present attempt: a move that cells may not know yet."""
+    """Return the builds whose present attempt has a holder consumer: a move that cells may not know yet."""
     return {
         holder.build
         for holder in holders
@@ -212,7 +213,7 @@ def _moving(places: Mapping[str, PlaceByCell], holders: Iterable[StoredHolder]) 
 async def _held_by_cells(
     settings: Settings, cells: Sequence[str], builds: Collection[str]
 ) -> dict[str, HeldByCell]:
-    """Return, by build, the resources that its holder consumers should hold according to its cell."""
+    """Return, by build, its state in its cell's records, which shows what its holder consumers may hold."""
     from cell_conductor import held_by_cell
 
     found: dict[str, HeldByCell] = {}
@@ -240,7 +241,7 @@ def _unheld(
 def _judge_ownerless(
     found: Audit, held: Mapping[str, TreesOfConsumer], settings: Settings, unread: set[str], old: float
 ) -> None:
-    """Add a note or violation for each consumer without a build, except holder consumers in `found.leaks`."""
+    """Add to `found` a note or violation for each consumer without a build, except those in `found.leaks`."""
     leaking = {leak.consumer for leak in found.leaks}
     for consumer, holding in held.items():
         if consumer in leaking:
@@ -253,7 +254,7 @@ def _judge_ownerless(
 
 
 def _not_ours(held: TreesOfConsumer, settings: Settings, unread: set[str]) -> str | None:
-    """Return why a consumer without a build may have allocations, or None if that is a violation."""
+    """Return why a consumer that is no build of a cell may have allocations, or None if it may not."""
     if held.type == CLEANUP:
         return "holds resources of a guest that may still exist"
     if held.type == MIGRATION and held.keeps_for:  # without this field a client's, such as Nova's

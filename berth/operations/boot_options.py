@@ -1,4 +1,4 @@
-"""Converts options to build requests, explains wrong options, and follows requests to their results."""
+"""Converts boot options to build requests, explains wrong options, and follows requests to their results."""
 
 import asyncio
 import difflib
@@ -69,7 +69,7 @@ class BootOptions:
 
 
 def names_of(options: BootOptions) -> ByName:
-    """Return the server group and the aggregates in the options, by name or by uuid."""
+    """Return the server group and the aggregates that the boot options name, each by name or by uuid."""
     return ByName(
         options.group,
         tuple(names_listed("--aggregate", given) for given in options.aggregate),
@@ -78,7 +78,8 @@ def names_of(options: BootOptions) -> ByName:
 
 
 def boot_request(options: BootOptions) -> BuildRequested:
-    """Convert options to a build request without group and aggregates; raise BadSetting for wrong options."""
+    """Convert boot options to a build request, without the server group and aggregates, whose uuids must be
+    queried; raise BadSetting for wrong options."""
     image, hints = image_named(options.image, options.image_property), hints_given(options.hint)
     if hints.group and options.group:
         raise BadSetting("--group and --hint group= both say it")
@@ -129,7 +130,7 @@ def is_time(text: str) -> bool:
 
 
 def waiting_time(wait: str | None) -> str:
-    """Return how long a request may wait for capacity, in seconds, from the option --wait."""
+    """Return the longest wait for capacity from the option --wait, as text such as 30m; empty without it."""
     if wait and not is_time(wait):
         raise BadSetting(f"--wait {wait}: takes a time (90s, 30m, 12h, 7d), or nothing to follow it only")
     return wait or ""
@@ -167,7 +168,8 @@ def hints_given(given: Sequence[str]) -> Hints:
 
 
 def flavor_instead(flavor: Flavor, given: str) -> Flavor:
-    """Return an alternative flavor: from a JSON file, or from changes like `vcpus=2,hw:numa_nodes=`."""
+    """Return an alternative flavor of a request: read from a JSON file, or the given flavor with changes such
+    as `vcpus=2,hw:numa_nodes=` (an empty value removes an extra spec)."""
     if "=" not in given:
         try:
             return msgspec.json.decode(Path(given).read_bytes(), type=Flavor)
@@ -239,7 +241,7 @@ _POLL_SECONDS = 1.0  # between two checks of a waiting request
 
 
 class BootListener(Protocol):
-    """The interface for a receiver of a build request's progress."""
+    """The interface of an object that receives a build request's progress: waiting, unplaceable, ended."""
 
     async def ended(self, build_ended: BuildEnded) -> None: ...
 
@@ -249,7 +251,8 @@ class BootListener(Protocol):
 
 
 async def follow_boot(bus: Bus, request: BuildRequested, timeout: float, listener: BootListener) -> int:
-    """Publish and follow a request; return how many instances became active, or raise OperationRefused."""
+    """Publish a build request and wait until all its builds end; return how many instances became active, or
+    raise OperationRefused after `timeout` seconds."""
     ends = await bus.listen(topics.BUILD_ENDED.at(reply_to=request.reply_to))
     unplaceable = await bus.listen(topics.BUILD_UNPLACEABLE.at(reply_to=request.reply_to))
     received: asyncio.Queue[BuildEnded | BuildUnplaceable] = asyncio.Queue()

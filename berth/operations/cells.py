@@ -39,7 +39,7 @@ async def known_cells(bus: Bus, settings: Settings) -> tuple[str, ...]:
 async def chosen_cells(
     bus: Bus, settings: Settings, only: Sequence[str], option: str = "--cell"
 ) -> Sequence[str]:
-    """Return the cells that an option names, or all cells without one; raise BadSetting if one is unknown."""
+    """Return the cells that a command's option names, or all if none; raise BadSetting for an unknown one."""
     cells = await known_cells(bus, settings)
     for cell in only:
         if cell not in cells:
@@ -80,7 +80,7 @@ def named(cells: Sequence[str]) -> str:
 
 
 def uuid_of(given: str, what: str = "a build") -> str:
-    """Return a uuid in canonical form, or raise OperationRefused."""
+    """Return a uuid in lower case with dashes; raise BadSetting if the given text is no uuid."""
     try:
         return str(uuid.UUID(given))
     except ValueError:
@@ -90,7 +90,8 @@ def uuid_of(given: str, what: str = "a build") -> str:
 async def builds_by_uuid(
     bus: Bus, settings: Settings, builds: Sequence[str], cell: str = ""
 ) -> dict[str, BuildStands]:
-    """Return the builds with these uuids, in the same sequence; raise OperationRefused if one is unknown."""
+    """Query the cells for builds by their uuids, and return the builds in the given order; raise
+    OperationRefused if no cell knows one of them."""
     cells = (cell,) if cell else await known_cells(bus, settings)
     find, wanted = bus.asker(topics.FIND_BUILDS, timeout=BUILD_SECONDS), tuple(dict.fromkeys(builds))
     answers, silent = await ask_cells(cells, lambda each: find(FindBuilds(cell=each, builds=wanted)))
@@ -112,7 +113,7 @@ UNFINISHED: tuple[InstanceStatus, ...] = (
 async def instance_pages(
     bus: Bus, question: FindInstances, most: int | None = None
 ) -> AsyncIterator[InstancesFound]:
-    """Yield at most `most` instances of a cell, page by page; only the first page has the total number."""
+    """Yield at most `most` instances of a cell in pages; only the first has the number of all instances."""
     ask = bus.asker(topics.FIND_INSTANCES, timeout=INSTANCE_SECONDS)
     taken, more = 0, True
     while more and (most is None or taken < most):
@@ -193,7 +194,8 @@ async def find_agents(bus: Bus, cells: Sequence[str]) -> tuple[dict[str, AgentsF
 async def edit_agent(
     bus: Bus, settings: Settings, request: AgentEditRequested, cell: str
 ) -> tuple[str, AgentEditAnswered]:
-    """Edit a bare-metal agent in the given cell, or in the only cell that has it; return cell and answer."""
+    """Send a change of a bare-metal agent to the given cell, or to the only cell that has this agent; return
+    the cell's name and its answer."""
     checked(request)
     cell = await _cell_of(bus, request.agent, await chosen_cells(bus, settings, [cell] if cell else ()))
     answer = await bus.asker(topics.EDIT_AGENT, timeout=AGENT_SECONDS)(structs.replace(request, cell=cell))
@@ -215,7 +217,8 @@ async def _cell_of(bus: Bus, name: str, cells: Sequence[str]) -> str:
 
 
 async def leave_nodes(bus: Bus, cell: str, name: str, seconds: float) -> int:
-    """Wait until an agent has left the nodes that it must leave; return how many it has not left in time."""
+    """Wait at most `seconds` until a bare-metal agent has left the nodes that other agents take over; return
+    how many nodes it has not left."""
     until, left = monotonic() + seconds, 0
     while monotonic() < until:
         found, _ = await find_agents(bus, [cell])

@@ -25,7 +25,7 @@ _POLL_SECONDS = 0.2
 
 @dataclass(frozen=True, kw_only=True)
 class Deleted:
-    """The result of deleting a build; if it never had a host, `why` has the reason."""
+    """The result of deleting a build; if the build never had a host, `why` is the scheduler's explanation."""
 
     build: str
     cell: str = ""
@@ -104,7 +104,8 @@ class _Deletion:
         return [Deleted(build=self.id, why=said.why)]
 
     async def _passed_on(self, said: BuildCancelled) -> list[Deleted]:
-        """Wait until builds have no allocations, after the scheduler forwarded their deletion to cells."""
+        """Return the builds whose deletion the scheduler forwarded to their cells; if the options say so,
+        first wait until the builds have no allocations."""
         for build in said.passed_on if self.options.wait else ():
             await self._within(self._until_nothing_is_held(build), build)
         return [Deleted(build=build, cell=cell, by_scheduler=True) for build, cell in said.passed_on.items()]

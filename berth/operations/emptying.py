@@ -58,7 +58,7 @@ class Emptied:
 
 
 class EmptyingListener(MoveListener):
-    """Base class for a receiver of a drain's progress; its methods do nothing."""
+    """Base class of objects that receive the progress of a drain; its methods do nothing."""
 
     def so_far(self, far: Emptied) -> None: ...
 
@@ -145,7 +145,7 @@ class Emptying:
                     }
 
     async def _join(self, moves: FollowedMoves, instance: Instance) -> None:
-        """Follow a move that another client requested; the next round reads where the instance is then."""
+        """Wait until a move requested by another client ends; the next round checks where the instance is."""
         question = FindMoves(cell=instance.cell, builds=(instance.build,), under_way=True)
         found = await moves_of(self.bus, question)
         if not found:

@@ -1,4 +1,4 @@
-"""Follows moves as a client: requests them, and reports each result even if messages are lost."""
+"""Requests moves as a client, and returns the result of each move even if messages are lost."""
 
 import asyncio
 from collections.abc import AsyncIterator, Collection
@@ -49,7 +49,7 @@ class _Open:
 
 
 class MoveListener:
-    """Base class for a receiver of moves' progress; its methods do nothing."""
+    """Base class of objects that receive the progress of moves; its methods do nothing."""
 
     def progress(self, progress: MoveProgress) -> None: ...
 
@@ -59,7 +59,7 @@ class MoveListener:
 
 
 class FollowedMoves:
-    """Follows several moves at the same time, each until it has a result."""
+    """Watches several moves at the same time, each until it has a result; tells a listener their progress."""
 
     def __init__(self, bus: Bus, name: str, listener: MoveListener) -> None:
         self.bus = bus
@@ -180,7 +180,7 @@ def _outcome(message: MoveRefused | MoveEnded | MoveStands, **changed: str) -> M
 
 
 async def moves_of(bus: Bus, question: FindMoves) -> tuple[MoveStands, ...] | None:
-    """Return a page of a cell's moves, or None if the cell does not answer."""
+    """Query a cell for one page of its moves; return None if the cell does not answer."""
     try:
         return (await bus.asker(topics.FIND_MOVES)(question)).moves
     except (Unavailable, Unroutable, AnswerRefused):
@@ -198,7 +198,7 @@ async def waiting_moves(bus: Bus, ids: Collection[str]) -> tuple[WaitingRequest,
 
 @asynccontextmanager
 async def following(bus: Bus, name: str, listener: MoveListener) -> AsyncIterator[FollowedMoves]:
-    """Yield an object that follows moves until the block ends; cells send results to the address `name`."""
+    """Yield an object that watches moves until the `with` block ends; cells send it results at `name`."""
     moves = FollowedMoves(bus, name, listener)
     refusals = await bus.listen(topics.MOVE_REFUSED.at(reply_to=name))
     ends = await bus.listen(topics.MOVE_ENDED.at(reply_to=name))

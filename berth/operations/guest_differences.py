@@ -31,7 +31,8 @@ Agent = tuple[str, str]  # cell and name
 
 
 async def compare_guests(settings: Settings) -> tuple[list[str], list[str]]:
-    """Return two lists of sentences: about differences, and about agents that did not answer."""
+    """Compare agents' guests with the cells' records; return two lists of sentences: about differences, and
+    about agents that did not answer."""
     from placement_worker.store.audit import agents, stored_holders
 
     placement = wiring.database(settings, worker_roles.Role("placement"))

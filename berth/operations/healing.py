@@ -1,6 +1,5 @@
-"""Repairs findings of an audit with a proven repair: releases leaked allocations, and restores allocations of
-active builds with ordinary claims, which fail if the consumer changes concurrently.
-"""
+"""Repairs wrong allocations that an audit found, if records prove what is right: releases leaked ones, and
+restores those of active builds with ordinary claims, which fail if the consumer changes concurrently."""
 
 import asyncio
 from collections import defaultdict
@@ -46,7 +45,7 @@ _Words = Mapping[Agent, Mapping[str, Sequence[ReportedGuest]]]  # agent that ans
 
 @dataclass(frozen=True)
 class Mend:
-    """A build with wrong allocations, and how to repair it or why the operator must do so."""
+    """An active build with wrong allocations, and its cell's record or the reason why it is not repaired."""
 
     one: Misheld
     stands: BuildStands | None = None
@@ -62,7 +61,8 @@ class Mending:
         self._reply_to = f"heal-{Clock().uuid()[:8]}"
 
     async def judged(self, found: Sequence[Misheld]) -> list[Mend]:
-        """Query cells and agents about each wrong allocation, and decide whether its repair is proven."""
+        """Query cells and agents about each build with wrong allocations, and decide whether their answers
+        prove which allocations are right."""
         stands = await self._stands(found)
         holders = await self._holders(found)
         wanted: dict[Agent, set[str]] = defaultdict(set)
@@ -131,7 +131,8 @@ class Mending:
         return hosts
 
     async def _words(self, wanted: Mapping[Agent, set[str]]) -> _Words:
-        """Query agents for these builds, and return the guests by agent; silent agents are left out."""
+        """Ask agents which guests of these builds they have; return the guests by agent and build, without
+        the agents that did not answer."""
         reported: dict[Agent, dict[str, list[ReportedGuest]]] = {}
         open_: dict[Agent, set[str]] = {agent: set(builds) for agent, builds in wanted.items()}
         if not open_:
@@ -159,7 +160,7 @@ class Mending:
         return reported
 
     async def _adopt(self, adoption: BuildAdoptRequested) -> str:
-        """Send a cell its build's restored allocations; return an empty text, or why that failed."""
+        """Send a cell its build's restored allocations; return an empty text, or why it rejected them."""
         listener = await self._bus.listen(topics.BUILD_ADOPTED.at(reply_to=self._reply_to))
         try:
             await publish(self._bus, adoption)
@@ -232,7 +233,7 @@ _MENDED: dict[Wrong, str] = {
 
 @dataclass(frozen=True)
 class Healed:
-    """A violation with a proven repair, and the result of the repair if it was made."""
+    """A violation that berth can repair without doubt, and the result of the repair if it was made."""
 
     sentence: str
     would: str  # the repair that is possible
@@ -241,7 +242,8 @@ class Healed:
 
 
 async def repaired(settings: Settings, found: Audit, yes: bool) -> tuple[list[Healed], dict[str, str]]:
-    """Return the findings with a proven repair, which is made if `yes`, and other findings with reasons."""
+    """Return the violations of an audit that berth can repair, and the other wrong allocations with the
+    reasons against a repair; make the repairs if `yes`."""
     leaks = [leak for leak in found.leaks if leak.proven]
     shown = [Healed(str(leak), GIVEN_BACK) for leak in leaks]
     if not found.misheld and not (yes and leaks):

@@ -65,7 +65,7 @@ async def providers_by_id(bus: Bus, ids: Iterable[str], timeout: float = 30.0) -
 
 
 async def reported_hosts(bus: Bus, agent: str = "") -> AsyncIterator[Provider]:
-    """Yield the root providers of the hosts that an agent reports, read page by page."""
+    """Yield the root providers of the hosts that this agent, or any agent if none is given, reports."""
     query = FindProviders(parts=("traits", "owner"), agents=(agent,) if agent else ())
     async for provider in every_provider(bus, query):
         if provider.parent is None and provider.agent:
@@ -119,7 +119,7 @@ class HostStandings:
 
 
 def state_of(root: Provider) -> str:
-    """Return the host's state according to the traits of its root provider."""
+    """Return a text such as `disabled` with the host's state according to the traits of its root provider."""
     if root.gone:
         return "gone"
     states = []
@@ -133,7 +133,7 @@ def state_of(root: Provider) -> str:
 
 
 def causes_of(root: Provider) -> list[str]:
-    """Return the causes for which an operator disabled a host."""
+    """Return the names of the causes for which operators have disabled a host."""
     return causes_in(root.traits)
 
 
@@ -145,7 +145,7 @@ def checked_cause(given: str) -> str:
 
 
 def disabling(cause: str) -> Marking:
-    """Return a function that disables a host for this cause; the empty text is the unnamed cause."""
+    """Return a function that disables a host for the named cause; an empty text: for an unnamed cause."""
 
     async def disable(bus: Bus, root: Provider) -> str:
         def disabled(now: Provider) -> set[str]:
@@ -164,7 +164,7 @@ def disabling(cause: str) -> Marking:
 
 
 def enabling(cause: str) -> Marking:
-    """Return a function that removes this cause from a host, which is enabled if it was the last cause."""
+    """Return a function that removes this cause from a disabled host, and enables it if no cause remains."""
 
     async def enable(bus: Bus, root: Provider) -> str:
         def enabled(now: Provider) -> set[str]:
@@ -279,7 +279,8 @@ class ByName:
 
 
 async def resolved(bus: Bus, request: BuildRequested, by_name: ByName) -> BuildRequested:
-    """Return the request with group and aggregates by uuid; raise OperationRefused for an unknown name."""
+    """Return the build request with the uuids of its server group and aggregates, which are given by name;
+    raise OperationRefused for an unknown name."""
     if by_name.group:
         joined = (await group_named(bus, by_name.group, request.project)).id
         request = structs.replace(request, hints=structs.replace(request.hints, group=joined))

@@ -45,7 +45,7 @@ def spec_of(stands: BuildStands) -> BuildSpec:
 async def prepare_moves(
     bus: Bus, settings: Settings, builds: Sequence[str], cell: str, making: Making, reply_to: str
 ) -> list[MoveRequested]:
-    """Return the move requests for builds; raise BadSetting for an unknown destination cell."""
+    """Return a move request for each build in its present state; raise BadSetting for an unknown to_cell."""
     found, clock = await builds_by_uuid(bus, settings, builds, cell), Clock()
     made = [(stands, making(stands)) for stands in found.values()]
     across = await _cell_of_host(bus, made[0][1]) if made else ""
@@ -74,7 +74,7 @@ async def _cell_of_host(bus: Bus, asked: MoveRequested) -> str:
 async def follow_moves(
     bus: Bus, name: str, requests: Sequence[MoveRequested], timeout: float, listener: MoveListener
 ) -> bool:
-    """Publish move requests and follow them; return whether each move is done or waits for confirmation."""
+    """Publish move requests, await results; return True if each move is done or waits for confirmation."""
     open_ = {request.move for request in requests}
     good = 0
 
@@ -100,7 +100,7 @@ async def follow_moves(
 async def supposed(
     bus: Bus, moves: Sequence[MoveRequested], closed: Sequence[Provider] = ()
 ) -> list[WhatIfAnswered]:
-    """Query what each move would do if it were requested now; hosts in `closed` are no destinations."""
+    """Ask a scheduler what each move would do if requested now; hosts in `closed` are no destinations."""
     ask, roots = bus.asker(topics.WHAT_IF_MOVES, timeout=SECONDS), tuple(host.id for host in closed)
     answers: list[WhatIfAnswered] = []
     for some in portions(moves, AT_ONCE):
@@ -188,7 +188,8 @@ async def move_in_progress(bus: Bus, cells: Sequence[str], id_: str) -> MoveStan
 async def steering(
     bus: Bus, stands: MoveStands, to: Steering, listener: MoveListener
 ) -> AsyncIterator[tuple[asyncio.Future[MoveOutcome], asyncio.Future[MoveProgress]]]:
-    """Publish a control message for a move; yield futures of the move's result and of the cell's answer."""
+    """Send a control message (confirm, revert, abort or force) to a move's cell; yield a future of the move's
+    result and one of the cell's answer."""
     name = f"steer-{Clock().uuid()[:8]}"
     order = MoveSteered(move=stands.move, build=stands.build, cell=stands.cell, to=to, reply_to=name)
     answer: asyncio.Future[MoveProgress] = asyncio.get_running_loop().create_future()
@@ -200,7 +201,7 @@ async def steering(
 
 
 class _FirstAnswer(MoveListener):
-    """Sets a future to the first progress message about a move, and forwards all messages to a listener."""
+    """Sets a future to the first progress message about a move; tells a listener progress, not refusals."""
 
     def __init__(self, answer: "asyncio.Future[MoveProgress]", listener: MoveListener) -> None:
         self._answer = answer

@@ -1,4 +1,4 @@
-"""Observes a Nova, a Placement and the scheduler's queue for `berth nova check`. Nothing is changed."""
+"""Reads the state of Nova, Placement and the scheduler's queue for `berth nova check`; changes nothing."""
 
 from berth.importing.client import PlacementClient, Rejected, each
 from berth.importing.placement_contents import PlacementContents
@@ -24,7 +24,7 @@ async def observed(
     is_done: bool = False,
     clock: Clock | None = None,
 ) -> TakeoverFacts:
-    """Read what `berth nova check` judges: Nova's databases, Placement's contents, the scheduler's queue."""
+    """Read the data for `berth nova check`: Nova's databases, Placement's contents, the scheduler's queue."""
     nova_settings, clock = settings.nova, clock or Clock()
     queue = None
     if nova_settings.amqp_url and step in (None, "scheduler"):
@@ -62,7 +62,7 @@ async def observed(
 async def _confirm(
     nova: NovaFacts, reader: NovaInspection, contents: PlacementContents, placement: PlacementClient
 ) -> None:
-    """Re-read suspicious instances and consumers: Nova may have changed them between the reads."""
+    """Read suspicious instances and consumers again: they may have changed between the first two reads."""
     suspects = [*orphans(nova, contents), *unallocated(nova, contents), *doubled(nova, contents)]
     if not 0 < len(suspects) <= CONFIRMED:
         return
@@ -80,4 +80,4 @@ async def _confirm(
 
 
 def _unreported(label: str, done: int, total: int) -> None:
-    """Ignore the progress of reading: `berth nova check` prints only findings."""
+    """Do nothing: a progress callback for `berth nova check`, which prints only findings."""

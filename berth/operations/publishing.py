@@ -1,4 +1,4 @@
-"""Checks a client's messages and publishes them, and waits while a consumer is still starting."""
+"""Checks and publishes the messages of a client; waits if the worker that receives them is still starting."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ T = TypeVar("T")
 
 
 def checked(message: M) -> M:
-    """Return a message after decoding it as its consumers do; raise BadSetting for an invalid field."""
+    """Return a message, encoded and decoded as for its receiver; raise BadSetting for an invalid field."""
     try:
         return protocol.decode(type(message), protocol.encode(message))
     except (Undecodable, TooBig) as problem:
@@ -65,7 +65,7 @@ async def within(seconds: float, work: Awaitable[T], otherwise: str) -> T:
 
 
 async def each_message(listener: Listener[M], handle: Callable[[M], None]) -> None:
-    """Call `handle` with each message of a subscription until cancelled."""
+    """Call `handle` with each message that a subscription receives, until this task is cancelled."""
     while True:
         handle(await listener.get())
 

@@ -48,7 +48,7 @@ class Catalogue:
         await self._client.aclose()
 
     async def compare(self, name: str, region: str, urls: Mapping[str, str]) -> list[CatalogueEntry]:
-        """Return the entries to compare: the service, and its endpoints in a region by interface."""
+        """Return the present and wanted entries of Placement's service and endpoints in a Keystone region."""
         regions = [each["id"] for each in await self._list("regions")]
         if region not in regions:
             known = ", ".join(sorted(regions)) or "none"
@@ -70,7 +70,7 @@ class Catalogue:
         return entries
 
     async def apply(self, entries: list[CatalogueEntry], region: str) -> None:
-        """Create or change the entries that differ; the first entry must be the service."""
+        """Create or change the catalogue entries that differ from wanted; the first must be the service."""
         service, *endpoints = entries
         id_ = service.id
         if service.differs:

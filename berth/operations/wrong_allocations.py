@@ -74,7 +74,7 @@ def doubt(
     on_host: Sequence[ReportedGuest] | None,
     elsewhere: Mapping[str, Sequence[ReportedGuest] | None],
 ) -> str:
-    """Return why the allocations must not be changed to the cell's record, or an empty text.
+    """Return why a build's allocations must not be changed to those in its cell's record; empty if they may.
 
     `on_host`: guests that the agent of the build's host reports; `elsewhere`: guests that agents of other
     hosts report; None: no answer. If placement has allocations, the cell's record alone is no proof: the

@@ -1,1 +1,1 @@
-"""`berth nova check`: what would go wrong in a step of taking over a region (docs/howto/nova.md)."""
+"""Finds what would go wrong when berth takes over a Nova region: `berth nova check` (docs/howto/nova.md)."""

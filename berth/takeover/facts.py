@@ -18,7 +18,8 @@ SHOWN = 5  # names in one finding
 
 
 class TakeoverFinding(msgspec.Struct, frozen=True):
-    """A finding about a step of the take-over: the fact, its consequence, and the command that repairs it."""
+    """A problem or note about a step in which berth replaces Placement or Nova's scheduler: the fact, its
+    consequence, and the command that repairs it."""
 
     level: Level
     about: str
@@ -50,18 +51,18 @@ class TakeoverFacts(msgspec.Struct, frozen=True, kw_only=True):
     queue: TopicQueue | None = None  # None: the setting nova_amqp_url is empty
 
     def is_before(self, *steps: Step) -> bool:
-        """Return whether the operator checks one of these steps of the take-over, or all steps."""
+        """Return True if one of these steps (import, placement, scheduler) is checked, or all steps are."""
         return self.step is None or self.step in steps
 
 
 def exit_code(findings: Iterable[TakeoverFinding]) -> int:
-    """Return 0 without errors and warnings, 1 with warnings, 2 with errors."""
+    """Return `berth nova check`'s exit code: 0 without errors or warnings, 1 with warnings, 2 with errors."""
     levels = {finding.level for finding in findings}
     return 2 if "error" in levels else 1 if "warning" in levels else 0
 
 
 def named(names: Sequence[str]) -> str:
-    """Return the first names as text, followed by the number of further names."""
+    """Return the first five names as text, followed by the number of the other names."""
     shown = ", ".join(names[:SHOWN])
     return f"{shown} and {len(names) - SHOWN:,} more" if len(names) > SHOWN else shown
 

@@ -1,4 +1,4 @@
-"""Judges the observed state of a Nova, berth's settings and the scheduler's queue, without I/O."""
+"""Finds problems in the state of a Nova, berth's settings and the scheduler's queue, without I/O."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ _NO_NUMA = "its NUMA topology: Nova keeps NUMA cells in its compute nodes, not i
 
 
 def judged(facts: TakeoverFacts) -> list[TakeoverFinding]:
-    """Return the findings for the wanted step, errors first."""
+    """Return the findings of `berth nova check` for the step that the operator asks for, errors first."""
     found = [*_databases(facts), *_settings(facts), *judged_placement(facts)]
     if facts.is_before("scheduler"):
         found += [*_mappings(facts), *_versions(facts), *_flavors(facts), *_schedulers(facts), *_queue(facts)]

@@ -16,7 +16,7 @@ _PCI_PROVIDER = re.compile(r"_[0-9a-fA-F]{4}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7
 
 
 def judged_placement(facts: TakeoverFacts) -> Iterator[TakeoverFinding]:
-    """Yield the findings about the checked Placement: before the import the old service, afterwards berth."""
+    """Yield findings about the Placement that is checked: before the import the old service, later berth."""
     about = f"Placement at {facts.place}"
     if facts.placement_problem:
         do = "Check --url and the token: openstack resource provider list"
@@ -34,7 +34,7 @@ def judged_placement(facts: TakeoverFacts) -> Iterator[TakeoverFinding]:
 
 
 def has_pci_in_placement(placement: PlacementContents) -> bool:
-    """Return whether Nova reports PCI devices: their providers are named `<node>_<address>`."""
+    """Return True if Nova reports PCI devices to this Placement, as providers named `<node>_<address>`."""
     return any(
         provider.parent is not None and _PCI_PROVIDER.search(provider.name)
         for provider in placement.providers.values()
@@ -42,7 +42,7 @@ def has_pci_in_placement(placement: PlacementContents) -> bool:
 
 
 def orphans(nova: NovaFacts, placement: PlacementContents) -> list[str]:
-    """Return the consumers on compute nodes that are neither instances nor migrations of Nova."""
+    """Return consumers with allocations from compute nodes that are no instances or migrations of Nova."""
     known = nova.instances.keys() | nova.building | nova.migrations
     roots = {node.uuid for node in nova.nodes} & placement.providers.keys()
     return sorted(
@@ -53,7 +53,7 @@ def orphans(nova: NovaFacts, placement: PlacementContents) -> list[str]:
 
 
 def unallocated(nova: NovaFacts, placement: PlacementContents) -> dict[str, str]:
-    """Return the instances that have no allocations on their host, each with the reason."""
+    """Return Nova's instances without allocations from their compute nodes, each with a text about this."""
     nodes = {(node.host, node.name): node.uuid for node in nova.nodes}
     found = {}
     for id_, instance in nova.instances.items():

@@ -43,7 +43,7 @@ class PendingQuestions:
     _declaring: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def ask(self, query: Query[A, R], questions: Sequence[A], timeout: float) -> Sequence[R]:
-        """Send these questions of one query; return the answers in the same sequence, or raise NoAnswer."""
+        """Send questions of one query type; return their answers in order, or raise NoAnswer at timeout."""
         tracer = current_tracer()
         asking = tracer.asking(query.name, envelopes_handled()) if tracer is not None else None
         if asking is None:
@@ -138,9 +138,9 @@ class Bus:
         asks_as: str = "",
         turns: asyncio.Lock | None = None,
     ) -> None:
-        """Create a bus. Names of reply queues contain `asks_as`, so that broker permissions can identify the
-        process. All buses of a process share the lock `turns`: the worker that has it may handle suspects
-        (redelivered messages).
+        """Create the connection. The names of its reply queues contain `asks_as`, so that broker permissions
+        can identify the process. All Bus objects of a process share the lock `turns`: the worker that holds
+        it may handle suspects (redelivered messages).
         """
         self.transport = transport
         self.clock = clock or Clock()
@@ -165,13 +165,13 @@ class Bus:
             await self.transport.close()
 
     async def publish(self, *messages: Message) -> None:
-        """Publish messages and return after the broker's confirms."""
+        """Publish messages, and return when the broker has confirmed that it has stored them."""
         envelopes = [envelope_of(message, self.clock) for message in messages]
         expected = [_EXPECTED.get(envelope.type, True) for envelope in envelopes]
         await self.transport.publish(envelopes, expected=expected)
 
     def asker(self, query: Query[A, R], timeout: float = 10.0) -> Ask[A, R]:
-        """Return a function that sends one question of this query and returns the answer."""
+        """Return a function that sends one question of this query type and returns its answer."""
 
         async def ask(question: A) -> R:
             return (await self._questions.ask(query, [question], timeout))[0]
@@ -181,7 +181,7 @@ class Bus:
     def asker_of_many(
         self, query: Query[A, R], timeout: float = 10.0
     ) -> Callable[[Sequence[A]], Awaitable[Sequence[R]]]:
-        """Return a function that sends several questions of this query together and returns all answers."""
+        """Return a function that sends several questions of this query type and returns their answers."""
 
         async def ask(questions: Sequence[A]) -> Sequence[R]:
             return await self._questions.ask(query, questions, timeout)
@@ -189,14 +189,14 @@ class Bus:
         return ask
 
     async def listen(self, address: Address[M], prefetch: int = 1000) -> "Listener[M]":
-        """Subscribe a client to a topic while this bus is open."""
+        """Subscribe to a topic and return a `Listener`, which gives its messages until this bus is closed."""
         name = f"listen:{address.key}:{self.replica}:{self.clock.uuid()[:8]}"
         queue = QueueSpec(name, (address.key,), durable=False)
         await self.transport.declare(queue)
         return Listener(address, await self.transport.consume(queue, prefetch))
 
     async def serve(self, worker: Worker, stopping: asyncio.Event, *, drain: float = 10.0) -> None:
-        """Run a worker until `stopping` is set, then complete its messages in progress in `drain` seconds."""
+        """Run a worker until `stopping` is set, then complete messages in progress within `drain` seconds."""
         process = Process(
             transport=self.transport,
             clock=self.clock,
@@ -212,7 +212,7 @@ class Bus:
 
 
 class Listener(Generic[M]):
-    """A client's subscription to one topic; returns the messages in the sequence of their arrival."""
+    """A subscription to one topic, which returns its messages in the order of their arrival."""
 
     def __init__(self, address: Address[M], inbox: Inbox) -> None:
         self._topic = address.topic

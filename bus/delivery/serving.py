@@ -43,14 +43,14 @@ class QueueReader:
         self._loop = group.create_task(self._read())
 
     async def stop(self) -> None:
-        """Stop consuming; messages in progress are completed."""
+        """Stop reading the queue; messages being handled are still completed."""
         self._loop.cancel()
         with suppress(asyncio.CancelledError):
             await self._loop
         await self._inbox.stop()
 
     async def drained(self, seconds: float) -> None:
-        """Wait at most this long for the messages in progress, then requeue all that are not settled."""
+        """Wait at most `seconds` until running handlers end; cancel the rest and requeue their messages."""
         if self._busy:
             _, late = await asyncio.wait(self._busy, timeout=seconds)
             for task in [busy for busy in self._busy if busy in late]:
@@ -112,7 +112,7 @@ class Timer:
     _emitter: Emitter
 
     async def run(self) -> None:
-        """Call a timer's handler periodically until cancelled, also after the handler raised an exception."""
+        """Periodically call a timer's handler and publish its messages until cancelled; log exceptions."""
         if not self._row.at_once:
             await asyncio.sleep(self._row.seconds)
         while True:
@@ -158,7 +158,7 @@ log = logging.getLogger(__name__)
 
 
 async def serve(worker: Worker, process: Process) -> None:
-    """Run the worker until the process stops, and complete its messages in progress."""
+    """Run a worker until its process has to stop, and then complete the messages in progress."""
     serving = _Serving(worker, process)
     if not await _run_unless_stopped(process.stopping, serving.declare()):
         log.info("%s: stopped before it had started", worker.name)
@@ -197,7 +197,7 @@ class _Serving:
             await start()
 
     async def run(self, group: asyncio.TaskGroup) -> None:
-        """Read queues and run timers until the process stops, then complete the messages in progress."""
+        """Read the worker's queues and run its timers until it must stop; complete messages in progress."""
         self._group = group
         name, stopping = self._worker.name, self._process.stopping
         background = [group.create_task(run()) for run in self._worker.runs]
@@ -247,7 +247,7 @@ class _Serving:
 
 
 async def _run_unless_stopped(stopping: asyncio.Event, work: Coroutine[Any, Any, object]) -> bool:
-    """Run a coroutine to its end, or return False if `stopping` is set first: a broker may never reply."""
+    """Run a coroutine and return True; if `stopping` is set first, cancel it and return False."""
 
     async def outcome() -> Exception | None:
         try:

@@ -1,6 +1,6 @@
-"""Handles the messages of one row of a worker's table, which consumes a topic or answers a query. Messages of
-the handler are published and confirmed before the handled message is acknowledged, so messages can be
-duplicated, but not lost.
+"""Handles the messages of one row of a worker's table, which consumes a topic or answers a query. Messages
+that the handler returns are published and confirmed before the handled message is acknowledged, so messages
+can be duplicated, but not lost.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ Made = Sequence[tuple[Envelope, Message]]
 
 
 class ServedRow(ABC):
-    """Reads messages for one row of a worker's table. Subclasses publish the results and send refusals."""
+    """Handles the messages of one row of a worker's table. Subclasses publish the handler's results."""
 
     def __init__(self, row: On | Answers, worker: Worker, process: Process, suspects: Suspects) -> None:
         self.row = row
@@ -63,10 +63,12 @@ class ServedRow(ABC):
 
     @abstractmethod
     async def _refuse(self, envelope: Envelope, why: str, *, again: bool = False) -> bool:
-        """Send a refusal if the message is a query with a reply address; return whether it was sent."""
+        """Send a refusal if the message is a query with a reply address; return whether one was sent."""
 
     async def handle(self, deliveries: Sequence[Delivery]) -> None:
-        """Handle and settle messages. If this raises, the messages not yet settled remain unacknowledged."""
+        """Handle messages and acknowledge them, or move each to its retry, the suspects or the dead letters.
+        If this raises, the messages not yet moved or acknowledged stay in their queue.
+        """
         readable = []
         suspects = []
         for delivery in deliveries:
@@ -82,12 +84,12 @@ class ServedRow(ABC):
             await self._settle(readable)
 
     async def handle_alone(self, delivery: Delivery) -> None:
-        """Handle and settle one message, even if it was redelivered."""
+        """Handle one message without others, also if it was redelivered, and remove it from its queue."""
         if (message := await self._readable(delivery)) is not None:
             await self._settle([(delivery, message)])
 
     async def store_dead_letter(self, delivery: Delivery, reason: str) -> None:
-        """Move a message to the dead letters."""
+        """Move a message from its queue to the dead letters, with this reason."""
         await self._bury(delivery, Dead(reason))
 
     async def _readable(self, delivery: Delivery) -> Message | None:
@@ -103,7 +105,7 @@ class ServedRow(ABC):
         return message
 
     def _check(self, envelope: Envelope, message: Message) -> None:
-        """Raise Undecodable if contents contradict the routing key: broker permissions verify only keys."""
+        """Raise Undecodable if fields contradict the routing key, as broker permissions verify only keys."""
         key = envelope.key
         expected = self._key_of(message)
         if key == self._by_name:
@@ -128,8 +130,8 @@ class ServedRow(ABC):
                     span.end(problem)
 
     async def _handle_together(self, readable: Readable) -> Exception | None:
-        """Call the handler with all messages, or if that fails, with each alone. Return the exception if no
-        message was handled: a service is unavailable, or there is only one message.
+        """Call the handler with all messages; if that fails, with each message alone. If a service is
+        unavailable, or there is only one message, return the exception instead.
         """
         alone = len(readable) == 1
         try:
@@ -216,7 +218,7 @@ def _about(delivery: Delivery) -> Mapping[str, Sequence[Envelope]]:
 def _sorted(
     readable: Readable, outcomes: Sequence[Any]
 ) -> tuple[list[tuple[Envelope, Message]], list[tuple[Delivery, Exception | None]]]:
-    """Return the messages that the handler wants to publish, and its exception (or None) per delivery."""
+    """Return the messages to publish, with their causes; and each delivery with its exception or None."""
     made: list[tuple[Envelope, Message]] = []
     fates: list[tuple[Delivery, Exception | None]] = []
     for (delivery, _), outcome in zip(readable, outcomes, strict=True):
@@ -273,7 +275,7 @@ class ConsumedRow(ServedRow):
                 await self._publish_or_undo(cause, message)
 
     async def _publish_or_undo(self, cause: Envelope, message: Message) -> None:
-        """Publish a message; if it has no consumer, publish what the row's handler `unheard` returns."""
+        """Publish a message; if it has no consumer, publish the messages that the row's `unheard` returns."""
         assert self.row.unheard is not None
         try:
             await self._emitter.emit([(cause, message)], self.row.emits)
@@ -302,7 +304,7 @@ class AnsweredRow(ServedRow):
             raise Undecodable(f"answers to this question go to {replies}…, not to {envelope.reply_to}")
 
     def _may_answer(self, envelope: Envelope) -> bool:
-        """Return whether the query may have this reply address, which broker permissions do not verify."""
+        """Return whether the query's reply address belongs to its cell or client; no broker checks this."""
         return not envelope.reply_to or envelope.reply_to.startswith(self._replies_to(envelope))
 
     def _replies_to(self, envelope: Envelope) -> str:

@@ -1,10 +1,13 @@
-"""Handles redelivered messages one at a time, to find a message that ends its process and set it aside.
+"""Handles redelivered messages one at a time, to find a message that ends its process, and make it a dead
+letter.
 
-When a reader ends, a broker redelivers all its messages. Each (a suspect) moves to the suspects' queue of
-its worker, which is read with a prefetch of 1 and by one reader of a process at a time. If that reader ends
-too, its only message gets a strike. A message with MAX_STRIKES becomes a dead letter.
+When a process ends, a broker redelivers all messages that it was handling. Each (a suspect) moves to the
+suspects' queue of its worker, which is read with a prefetch of 1; a process reads one such queue at a time.
+If the process that reads it ends too, its only message gets a strike (a count). A message with MAX_STRIKES
+becomes a dead letter.
 
-A handler may take long, so after ALONE_SECONDS it is cancelled, and the message returns to its queue.
+A handler may take long, so after ALONE_SECONDS it is cancelled, and the message returns to its original
+queue.
 """
 
 import asyncio
@@ -33,7 +36,7 @@ _FAILED_PAUSE = 1.0  # seconds before the next try, after the broker has failed
 
 @dataclass(frozen=True, kw_only=True)
 class Process:
-    """The transport, the clock and the stop event that all workers of a process share."""
+    """Objects that all workers of a process share, such as the broker connection and the stop event."""
 
     transport: Transport
     clock: Clock
@@ -47,10 +50,10 @@ class SuspectRow(Protocol):
     """The interface through which suspects of one row's queue are handled or stored as dead letters."""
 
     async def handle_alone(self, delivery: Delivery) -> None:
-        """Handle and settle one message."""
+        """Handle one message alone, and remove it from its queue."""
 
     async def store_dead_letter(self, delivery: Delivery, reason: str) -> None:
-        """Move a message to the dead letters."""
+        """Move a message from its queue to the dead letters, with this reason."""
 
 
 class Suspects:
@@ -71,7 +74,7 @@ class Suspects:
         self._task = group.create_task(self._run())
 
     async def stop(self, seconds: float) -> None:
-        """Complete the message in progress, or requeue it if that takes longer than the given seconds."""
+        """Stop; complete the message in progress first, or requeue it if that takes longer than `seconds`."""
         self._stopping = True
         self._arrived.set()
         await self._stop_reading()  # first: a message delivered behind the one in hand would get a strike
@@ -153,7 +156,7 @@ class Suspects:
             await self._put_back(self._move(delivery, self.queue.name))
 
     async def _put_back(self, moving: Awaitable[None]) -> None:
-        """Wait some seconds until a message is requeued; if it is not, the broker redelivers it later."""
+        """Wait some seconds until a message is back in its queue; if not, the broker redelivers it later."""
         with suppress(TimeoutError):
             async with asyncio.timeout(_PUT_BACK_SECONDS):
                 await moving

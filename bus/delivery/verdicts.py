@@ -1,5 +1,6 @@
-"""Decides what happens to a message whose handler raised an exception. Missing services are awaited without a
-limit, missing consumers for some minutes; other exceptions are defects, retried a few times.
+"""Decides whether a message whose handler raised an exception is handled again or becomes a dead letter. It
+is retried without a limit while a service is unreachable, for some minutes while a message to publish has no
+consumer, and a few times after an unexpected exception (a bug).
 """
 
 import traceback

@@ -1,7 +1,8 @@
 """Derives from the workers' tables which messages a ferry forwards between the central broker and a cell's.
 
-A topic is forwarded if one side publishes it and the other side consumes it, a query likewise with its
-answers. No message is forwarded in both directions, and each of their routing keys contains the cell.
+A topic is forwarded if one side publishes it and the other side consumes it; a query, with its answers, if
+one side sends it and the other side answers it. No message is forwarded in both directions, and every routing
+key contains the cell's name.
 """
 
 import re
@@ -43,7 +44,7 @@ class Crossing:
 
     @cached_property
     def queue(self) -> QueueSpec:
-        """Return the queue that the ferry reads, on the broker where these messages are published."""
+        """Return the queue that the ferry reads, on the broker where the given messages are published."""
         return QueueSpec(f"ferry.{self.cell}:{self.name}", self.keys)
 
     @property
@@ -52,12 +53,12 @@ class Crossing:
 
     @property
     def replies(self) -> str:
-        """Return the prefix of the reply addresses of a forwarded query; empty if no query is forwarded."""
+        """Return the prefix of the reply addresses of the forwarded query; empty for a topic or answers."""
         return reply_prefix(self.of, self.cell) if isinstance(self.of, Query) else ""
 
     @property
     def expected(self) -> bool:
-        """Return whether it is an error if a forwarded message has no consumer at the other broker."""
+        """Return whether it is an error if a forwarded message has no consumer at the receiving broker."""
         return self.of.expected if isinstance(self.of, Topic) else self.asked
 
     def key_of(self, envelope: Envelope) -> str:
@@ -74,7 +75,7 @@ class Crossing:
         return key
 
     def framed(self, key: str) -> bool:
-        """Return whether messages of this key may share one AMQP message with other messages."""
+        """Return whether a message with this routing key may share one AMQP message with other messages."""
         return not (isinstance(self.of, Topic) and self.of.outsiders) or key != self.keys[0]
 
     def _key_of_message(self, envelope: Envelope) -> str:

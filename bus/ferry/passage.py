@@ -28,8 +28,8 @@ LAG = Gauge("berth_ferry_lag_seconds", "age of the oldest waiting message; 0: no
 
 log = logging.getLogger(__name__)
 
-PREFETCH = 1024  # unconfirmed envelopes; further ones wait in the queue if a broker is away
-TOGETHER = 512  # published together: confirmed before the next ones
+PREFETCH = 1024  # unconfirmed envelopes; further envelopes wait in the queue if a broker is away
+TOGETHER = 512  # published together: confirmed before the next batch
 UNDELIVERABLE_SECONDS = 300.0  # for this time a consumer may be missing; then the message is a dead letter
 
 Loaded = Sequence[tuple[Delivery, Envelope]]
@@ -49,7 +49,7 @@ class Passage:
     _unheard: tuple[str, float] = ("", 0.0)  # the key without a consumer, and since when
 
     async def run(self) -> None:
-        """Forward messages until cancelled; then messages without a confirm stay in their queue."""
+        """Forward messages until cancelled; those not confirmed by the other broker stay in their queue."""
         inbox = await self.here.consume(self.crossing.queue, PREFETCH)
         while True:
             deliveries = [await inbox.get(), *islice(iter(inbox.get_nowait, None), TOGETHER - 1)]
@@ -127,7 +127,9 @@ class Passage:
         return now - self._unheard[1] >= self._undeliverable_seconds
 
     async def _refuse_unroutable(self, question: Envelope, why: str) -> bool:
-        """Refuse a query that has no consumer, so that its sender retries. Return False if it is no query."""
+        """If the message is a query that no worker receives, send its sender a refusal, so that it retries;
+        return False if the message is not a query.
+        """
         if not self.crossing.asked:
             return False
         if question.reply_to.startswith(self.crossing.replies):

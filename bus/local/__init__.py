@@ -1,4 +1,4 @@
-"""The bus without RabbitMQ: an in-process broker, its journal, and a socket for other local processes."""
+"""The bus without RabbitMQ: an in-process broker, its file of messages, and a socket for local processes."""
 
 from bus.local.broker import Chaos, LocalBroker
 from bus.local.transport import LocalTransport

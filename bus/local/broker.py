@@ -32,7 +32,7 @@ class ItemReader(Protocol):
     """The interface of a consumer of an in-process queue."""
 
     def accept(self) -> bool:
-        """Take one message from the queue; return False if the consumer's prefetch limit is reached."""
+        """Take one message from the queue; return False if this consumer's prefetch limit is reached."""
 
 
 @dataclass(eq=False, slots=True)
@@ -107,12 +107,12 @@ class LocalBroker:
         self._arrive(queue, item, seconds)
 
     async def declared(self) -> None:
-        """Wait until every durable queue declared so far is stored in the journal."""
+        """Wait until every durable queue declared so far is stored in the broker's file (if it has one)."""
         if self._journal is not None:
             await self._journal.flushed()
 
     async def safe(self) -> None:
-        """Wait until every message published so far is stored in the journal."""
+        """Wait until every message published so far is stored in the broker's file (if it has one)."""
         if self._journal is not None:
             await self._journal.flushed()
         else:
@@ -135,7 +135,9 @@ class LocalBroker:
             self._journal.remove(item.row)
 
     def delivered(self, queue: LocalQueue, item: QueuedItem, *, back: bool = False) -> None:
-        """Store how often a message was delivered, if its queue counts this; `back`: it is being requeued."""
+        """Store how often a message was delivered without being settled, if its queue counts that; with
+        `back` the last delivery does not count, because the message is requeued.
+        """
         if self._journal is not None and queue.spec.notes_readers and item.row:
             self._journal.note(item.row, item.crashes + (not back))
 
@@ -155,7 +157,7 @@ class LocalBroker:
             self._journal.remove_dead_letters(letter.id)
 
     def dead_behind(self, after: str, beginning: str) -> Iterator[DeadLetter]:
-        """Yield the dead letters stored after the letter with the id `after`, without later arrivals."""
+        """Yield the dead letters stored after the one with the id `after`; ids start with `beginning`."""
         if after and after not in self.dead:
             raise NoSuchLetter(f"there is no dead letter {after} any more; begin again with the oldest")
         behind = iter(tuple(self.dead.values()))

@@ -68,7 +68,7 @@ class Journal:
         self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="journal")
 
     def restore(self, now: float) -> tuple[list[StoredEnvelope], list[DeadLetter]]:
-        """Return stored messages, oldest first, and dead letters; unreadable messages become dead letters."""
+        """Return the stored messages, oldest first, and the dead letters, undecodable messages included."""
         letters = [
             _letter(str(id_), data)
             for id_, data in self._file.execute("SELECT id, letter FROM dead ORDER BY rowid")
@@ -92,7 +92,7 @@ class Journal:
         return items, letters
 
     def queues(self) -> list[QueueSpec]:
-        """Return the durable queues declared so far; a queue with an unreadable entry is left out."""
+        """Return the durable queues stored in the file, except queues with an undecodable entry."""
         specs = []
         for name, data in self._file.execute("SELECT name, spec FROM queues ORDER BY rowid"):
             try:
@@ -106,7 +106,7 @@ class Journal:
         self._pending.append(("INSERT OR REPLACE INTO queues VALUES (?, ?)", (spec.name, data)))
 
     def add(self, queue: str, envelope: Envelope, due: float, delivered: int | None = None) -> int:
-        """Store a message. `delivered` is its number of deliveries, or None if they are not counted."""
+        """Store a message; return its number. `delivered`: number of its deliveries, None if not counted."""
         row = next(self._rows)
         data = msgspec.json.encode(envelope)
         self._pending.append(("INSERT INTO kept VALUES (?, ?, ?, ?, ?)", (row, queue, data, due, delivered)))
@@ -141,7 +141,7 @@ class Journal:
         self._file.close()
 
     def _write(self) -> None:
-        """Commit the pending entries; entries that arrive during a commit wait for the next one."""
+        """Commit pending entries to the file; entries that arrive during a commit wait for the next one."""
         if self._writing or not self._waiting:
             return
         self._writing = True

@@ -20,7 +20,7 @@ LINE_LIMIT = 64 * 1024 * 1024
 
 
 class SocketCall(msgspec.Struct, omit_defaults=True):
-    """A client's call over the socket, with its number (0: the client expects no reply)."""
+    """A call that a process sends over the socket to the broker's process; `id` 0: it expects no reply."""
 
     do: str
     id: int = 0
@@ -36,7 +36,7 @@ class SocketCall(msgspec.Struct, omit_defaults=True):
 
 
 class SocketReply(msgspec.Struct, omit_defaults=True):
-    """The server's reply to a call, or a message that it delivers."""
+    """The reply of the broker's process to a call, or a message of a queue that it delivers to a process."""
 
     id: int = 0
     error: str = ""

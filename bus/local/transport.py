@@ -64,7 +64,7 @@ class _LocalInbox:
         return True
 
     def settle(self, delivery: _LocalDelivery) -> bool:
-        """Settle the message; return False if it was requeued before, because the connection closed."""
+        """Mark a delivered message as settled; return False if it was settled or requeued before."""
         known = delivery in self._unsettled
         if known:
             self._forget(delivery)
@@ -96,7 +96,7 @@ class _LocalInbox:
         self._end(tuple(self._unsettled))
 
     def _end(self, deliveries: Sequence[_LocalDelivery]) -> None:
-        """Stop consuming the queue, and put unsettled messages back at its front, in their sequence."""
+        """Stop consuming the queue, and put these unsettled messages back at its front, in their order."""
         if self in self.queue.readers:
             self.queue.readers.remove(self)
         for delivery in reversed(deliveries):

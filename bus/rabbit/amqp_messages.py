@@ -1,5 +1,5 @@
-"""Converts envelopes and dead letters to AMQP messages, and back. No content of a foreign message raises an
-exception.
+"""Converts envelopes and dead letters to AMQP messages, and back. A message that another program has
+published never raises an exception here, whatever it contains.
 """
 
 import math
@@ -31,7 +31,9 @@ _STRANGERS = uuid.UUID("6b8a3c52-51c5-5d0e-9f0b-5f6f2c0f5d3e")
 
 
 def properties_of(envelope: Envelope, key: str, user: str | None = None) -> Any:
-    """Return the AMQP properties of an envelope that is published alone, with this key, by this user."""
+    """Return the AMQP properties of an envelope that has an AMQP message of its own. `key` is the routing key
+    that the consumer will see, `user` the RabbitMQ user that publishes the message.
+    """
     # Numbers of seconds are texts: AMQP's float has half the precision.
     facts: dict[str, Any] = {
         "key": _short(envelope.key) if envelope.key != key else "",
@@ -70,10 +72,10 @@ def properties_of_frame(id_: str, user: str | None = None) -> Any:
 def open_message(
     message: Arrived, key: str, *, names_key: bool = True, problem: str = ""
 ) -> tuple[list[Envelope], str]:
-    """Return the envelopes in an AMQP message, and a description of the problem if it is unreadable.
+    """Return the envelopes in an AMQP message, and why it cannot be processed (empty if it can).
 
-    `key` is the AMQP message's routing key; its envelopes may state another key only with `names_key`. A
-    message with a `problem` is not split into envelopes, so that it is requeued as a whole.
+    `key` is the AMQP message's routing key; its envelopes may state another key only with `names_key`. If the
+    caller passes a `problem`, the message is not split into envelopes, so that it is requeued as a whole.
     """
     if problem:
         return [_alone(message, key, names_key)], problem
@@ -155,9 +157,10 @@ def properties_of_letter(letter: DeadLetter, user: str | None = None) -> Any:
 
 
 def letter_in(message: Arrived, names: BrokerNames) -> DeadLetter:
-    """Return the dead letter in an AMQP message, also if the broker dead-lettered it (key <ms>.<queue>).
+    """Return the dead letter in an AMQP message, also if the broker made it one (its routing key is
+    <ms>.<queue>).
 
-    Its cell is taken from the routing key only, which the broker's permissions verify.
+    The dead letter's cell is taken from the routing key only, which the broker's permissions verify.
     """
     by, _, rest = message.key.partition(".")
     queue = "" if by == LETTER else names.plain(rest)

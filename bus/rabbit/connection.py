@@ -1,4 +1,4 @@
-"""Opens AMQP connections and channels, and translates their errors."""
+"""Opens AMQP connections and channels, and converts errors of the AMQP library to berth's."""
 
 import asyncio
 import logging
@@ -29,7 +29,9 @@ logging.getLogger("aiormq.connection").setLevel(logging.CRITICAL)
 HEARTBEAT = 15  # seconds; a peer that is silent for three of them counts as disconnected
 _DIAL_SECONDS = 10.0
 ANSWER_SECONDS = 60.0  # limit for a reply on a live connection whose broker has lost a request or a confirm
-_OPENING_SECONDS = 30.0  # a broker short of memory blocks connections; one that ends meanwhile never replies
+_OPENING_SECONDS = (
+    30.0  # a broker short of memory blocks connections; a broker that ends meanwhile never replies
+)
 
 # The channel or the connection broke. A future may also end as cancelled then: see `cancelled_by_us`.
 BROKEN = (AMQPError, OSError, RuntimeError, asyncio.CancelledError)
@@ -42,7 +44,7 @@ class BadCredentials(Unavailable):
 
 
 class RequestRefused(Exception):
-    """The broker refused a request and closed the channel. `code` is AMQP's name of the error."""
+    """The broker refused a request and closed the channel. `code` is AMQP's error name, e.g. NOT_FOUND."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
@@ -51,7 +53,7 @@ class RequestRefused(Exception):
 
 @contextmanager
 def raising_refusals() -> Iterator[None]:
-    """Within the block, convert errors of requests that the broker refused to RequestRefused."""
+    """In the `with` block, raise RequestRefused if the broker refuses an AMQP request."""
     try:
         yield
     except ChannelClosed as closed:
@@ -60,7 +62,7 @@ def raising_refusals() -> Iterator[None]:
 
 @asynccontextmanager
 async def answered() -> AsyncIterator[None]:
-    """Within the block, limit the wait for the broker's reply: raise TimeoutError if none arrives."""
+    """In the `with` block, raise TimeoutError if the broker's reply is late, RequestRefused if it refuses."""
     with raising_refusals():
         async with asyncio.timeout(ANSWER_SECONDS):
             yield
@@ -68,7 +70,7 @@ async def answered() -> AsyncIterator[None]:
 
 @contextmanager
 def plainly(url: str, meanwhile: str = "") -> Iterator[None]:
-    """Within the block, convert AMQP errors to BrokerRefused or Unavailable."""
+    """In the `with` block, convert RequestRefused to BrokerRefused, and connection errors to Unavailable."""
     try:
         yield
     except RequestRefused as refused:
@@ -80,13 +82,15 @@ def plainly(url: str, meanwhile: str = "") -> Iterator[None]:
 
 
 def refusal(closed: ChannelClosed) -> Exception:
-    """Convert ChannelClosed to RequestRefused if the broker refused a request; return other errors as is."""
+    """Return RequestRefused if this error says that the broker refused a request, else the error itself."""
     text = reason(closed)
     return RequestRefused(text) if text.startswith(_REFUSALS) else closed
 
 
 def broker_url(url: str, name: str) -> str:
-    """Check a RabbitMQ URL, and return it with a connection name and heartbeat. Errors do not quote it."""
+    """Return this RabbitMQ URL with a connection name and heartbeat; raise ValueError if it is invalid,
+    without the URL in the text, because it contains a password.
+    """
     try:
         parts = urlsplit(url)
         good = parts.scheme in ("amqp", "amqps") and bool(parts.hostname) and parts.port != 0
@@ -108,7 +112,7 @@ def place(url: str) -> str:
 
 
 def user_of(url: str) -> str | None:
-    """Return the user name in a broker's URL, or None."""
+    """Return the user name in a broker's URL, or None without a user name."""
     named = urlsplit(url).username
     return unquote(named) if named else None
 
@@ -151,7 +155,9 @@ async def open_channel(connection: AbstractConnection, *, confirms: bool) -> Abs
 
 
 def cancelled_by_us(problem: BaseException) -> bool:
-    """Return whether this task is being cancelled: the AMQP library also raises CancelledError by itself."""
+    """Return True if this error is a cancellation of the current task; False for another error, such as a
+    CancelledError that the AMQP library raised by itself.
+    """
     task = asyncio.current_task()
     return isinstance(problem, asyncio.CancelledError) and task is not None and task.cancelling() > 0
 
@@ -179,6 +185,6 @@ class _Streams:
 
 
 def streams_of(connection: AbstractConnection) -> tuple[Wire, asyncio.StreamWriter]:
-    """Return the reader and the writer of a connection that `dial` opened."""
+    """Return the stream reader and the stream writer of an AMQP connection that `dial` opened."""
     streams: _Streams = cast(Connection, connection).kwargs["transport_factory"]
     return streams.wire, streams.writer

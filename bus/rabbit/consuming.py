@@ -1,4 +1,4 @@
-"""Reads a queue, and continues after each reconnect; adjusts the prefetch count, and requeues messages."""
+"""Consumes a RabbitMQ queue, also after reconnects; adjusts the prefetch count, and requeues messages."""
 
 import asyncio
 import logging
@@ -26,7 +26,7 @@ _BEGINNING = 60.0  # seconds; a queue without a leader does not answer, and is a
 
 
 class RabbitInbox:
-    """Reads messages from a queue, and continues after each reconnect."""
+    """Consumes messages from one RabbitMQ queue, and continues after each reconnect."""
 
     def __init__(self, link: Link, spec: QueueSpec, prefetch: int, put_back: PutBack) -> None:
         self.more = asyncio.Event()
@@ -96,7 +96,7 @@ class RabbitInbox:
             await self._reading.close()
 
     def send_back(self, parcel: Parcel, envelopes: Sequence[Envelope]) -> None:
-        """Publish some envelopes of an AMQP message to its queue again, then acknowledge the AMQP message."""
+        """Publish the given envelopes of an AMQP message to its queue again, then count them as settled."""
 
         async def send() -> None:
             backoff = Backoff(self._link.clock)
@@ -126,7 +126,7 @@ class RabbitInbox:
                 reading.next_delivery().requeue()
 
     async def _all_back(self) -> None:
-        """Wait until requeued messages are in their queue; if the connection breaks, they are redelivered."""
+        """Wait a few seconds until the requeued envelopes are published; the broker redelivers the others."""
         if self._going_back:
             await asyncio.wait(self._going_back, timeout=5.0)
 
@@ -173,7 +173,7 @@ class RabbitInbox:
                 return None  # we close
 
     async def _attend(self, reading: Reading) -> None:
-        """Send acknowledgements until the channel closes or, after `stop`, until every message is settled."""
+        """Send acknowledgements to the broker until the channel closes or, after `stop`, none is missing."""
         try:
             while not reading.closed and not (self._stopping and not reading.unsettled):
                 await reading.wake.wait()
@@ -222,7 +222,7 @@ class RabbitInbox:
         return False
 
     async def _tune(self, reading: Reading) -> None:
-        """Adjust the channel's prefetch count, because each AMQP message holds one envelope or hundreds."""
+        """Adapt the prefetch count to the recent number and size of envelopes in an AMQP message."""
         async with self._steering:
             if not self._stopping and not reading.closed and not self._fits(reading.in_advance):
                 await self._consume(reading, self._wanted())
@@ -232,5 +232,5 @@ class RabbitInbox:
         return min(wanted, _AT_MOST, max(int(MAX_IN_HAND_BYTES / self._bytes), 1))
 
     def _fits(self, in_advance: int) -> bool:
-        """Return whether this prefetch count is within a factor of four of the count that is now optimal."""
+        """Return True if this prefetch count is between a quarter and four times the optimal count."""
         return in_advance / 4 <= self._wanted() <= in_advance * 4

@@ -1,5 +1,5 @@
-"""The dead-letter queue: stores, pages through and removes dead letters. Also handles delayed messages whose
-queue could not be reached after the delay.
+"""Stores, lists and removes the dead letters in the dead-letter queue. Also sends delayed messages again
+whose queue was missing after the delay.
 """
 
 import asyncio
@@ -46,7 +46,9 @@ class DeadLetterQueue:
         await self._link.insist_on_queue(self._link.declare_dead, partial(self._link.post, post))
 
     async def each(self, after: str, beginning: str) -> AsyncGenerator[DeadLetter, None]:
-        """Yield the dead letters after the id `after`, without removing them; continue after a reconnect."""
+        """Yield the dead letters after the id `after` (empty: from the oldest) whose ids start with
+        `beginning`, without removing them; continue after a reconnect.
+        """
         await self._link.declare_dead()
         met: set[str] = set()  # a letter stored twice counts once, at its first place
         reached = not after
@@ -107,7 +109,9 @@ class DeadLetterQueue:
 
 @dataclass(eq=False)
 class _Walk:
-    """Reads the dead-letter queue once, oldest first. Letters that are not removed keep their position."""
+    """Fetches each message of the dead-letter queue once, oldest first. Messages that are not removed keep
+    their position in the queue.
+    """
 
     _session: Session
     _name: str
@@ -148,7 +152,7 @@ class _Walk:
         del self._held[message.tag]
 
     async def _fetch(self, count: int) -> list[Arrived]:
-        """Return the next dead letters, unacknowledged until they are removed or the channel closes."""
+        """Return up to `count` next dead letters, unacknowledged until removed or the channel closes."""
         fetched: list[Arrived] = []
         enough = asyncio.Event()
 
@@ -183,8 +187,9 @@ _PREFETCH = 32
 
 @dataclass(eq=False)
 class UnroutedMessages:
-    """Reads <exchange>.dead.0, the queue of delayed messages whose queue was missing, and sends them again.
-    Runs in the process that declares the shared queues.
+    """Consumes <exchange>.dead.0, the queue of delayed messages whose own queue was missing after the delay.
+    Sends each message to its own queue again; if that is still missing, makes the message a dead letter. Runs
+    in the process that declares the queues that all workers share.
     """
 
     _link: Link
@@ -203,7 +208,9 @@ class UnroutedMessages:
             await backoff.pause()
 
     async def _read(self, session: Session) -> None:
-        """Handle messages until the channel closes, then raise ConnectionError."""
+        """Send the messages in <exchange>.dead.0 to their own queues again until the channel closes, then
+        raise ConnectionError.
+        """
         await session.topology.unrouted()
         channel = await session.channel()
         arrived: asyncio.Queue[Arrived | None] = asyncio.Queue()

@@ -48,7 +48,7 @@ class Reading:
         return self.in_hand < prefetch and self.bytes_in_hand < MAX_IN_HAND_BYTES
 
     def next_delivery(self) -> "RabbitDelivery":
-        """Return the next envelope, as a delivery to settle."""
+        """Return the next envelope of the received AMQP messages; the caller must settle it."""
         delivery = self.opened.popleft()
         self.in_hand += 1
         self.bytes_in_hand += len(delivery.envelope.body)
@@ -77,7 +77,7 @@ class Reading:
         self.wake.set()
 
     async def settle(self) -> None:
-        """Send the acknowledgements collected since the last call."""
+        """Send the broker the acknowledgements and rejections of messages collected since the last call."""
         async with self._telling:
             if self._waits is not None:
                 self._waits.cancel()
@@ -129,7 +129,9 @@ class Parcel:
 
 
 class RabbitDelivery:
-    """An envelope delivered to a reader. If the connection breaks before it is settled, it is redelivered."""
+    """An envelope delivered to a consumer, which settles it. If the connection breaks before, the broker
+    redelivers the envelope.
+    """
 
     __slots__ = ("_alone", "_open", "_parcel", "crashes", "envelope", "problem")
 

@@ -51,11 +51,11 @@ Gap = Callable[[], None]
 class ForeignListener:
     """Consumes messages from another system's exchange, through a durable queue of berth.
 
-    The exchange is never declared, because its owner could not use one with other arguments; until it exists,
-    it is checked repeatedly. A transient exchange disappears with its broker, and the binding with it: so the
-    binding is renewed periodically, and possible gaps are reported. All replicas share the queue, and
-    RabbitMQ delivers to one at a time, in order. Messages are acknowledged in batches after they are handled;
-    all others are redelivered.
+    berth never declares the exchange, because its owner could not use an exchange that has other arguments,
+    but checks repeatedly whether it exists. A transient exchange disappears with its broker, and the binding
+    with it: so the binding is renewed periodically, and the caller is informed if messages may be lost.
+    All replicas share the queue, and RabbitMQ delivers to one replica at a time, in order. Messages are
+    acknowledged in batches after they are handled; all others are redelivered.
     """
 
     url: str
@@ -139,7 +139,7 @@ class ForeignListener:
         return subscription
 
     async def _bind(self, connection: AbstractConnection) -> bool:
-        """Bind the queue to the exchange by its routing keys. Return whether the exchange exists."""
+        """Bind berth's queue to the exchange by all routing keys; return False if the exchange is missing."""
         if self._binding is None or self._binding.is_closed:
             self._binding = await open_channel(connection, confirms=False)
         try:
@@ -174,7 +174,7 @@ class _Subscription:
         self._messages: deque[Arrived] = deque()
         self._wake = asyncio.Event()
         self._now = asyncio.get_running_loop().time
-        self._safe = self._acknowledged = 0  # tags: of handled messages, and of acknowledged ones
+        self._safe = self._acknowledged = 0  # tags: of handled messages, and of acknowledged messages
         self._acknowledge_at = math.inf
         channel.when_closed(self._end)
         channel.when_cancelled(self._end)
@@ -184,7 +184,9 @@ class _Subscription:
         self._wake.set()
 
     async def next(self, until: float) -> tuple[list[bytes], int]:
-        """Return the oldest messages and the last one's delivery tag; empty if no message arrives in time."""
+        """Return the bodies of the oldest messages that were not returned before, and the delivery tag of the
+        last one; an empty list and 0 if no message arrives in time.
+        """
         if not self._messages and not self._is_closed:
             self._wake.clear()
             with suppress(TimeoutError):

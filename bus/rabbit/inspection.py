@@ -1,4 +1,4 @@
-"""Inspects a RabbitMQ broker, and deletes the queues of removed cells and clients."""
+"""Reads the state of a RabbitMQ broker for `berth doctor`; deletes queues of removed cells and clients."""
 
 import asyncio
 from collections.abc import Iterable, Sequence
@@ -40,7 +40,7 @@ class BrokerState:
 async def inspect(
     url: str, exchange: str, queues: Sequence[QueueSpec], *, quorum: bool, pause: float, publishes: bool
 ) -> tuple[BrokerState, dict[str, int]]:
-    """Return a RabbitMQ broker's state for `berth doctor`, and how deep its queues are a pause later."""
+    """Return the state of a RabbitMQ broker, and the number of messages in each queue after a pause."""
     connection = await dial(broker_url(url, "berth doctor"))
     found = BrokerState()
     names = BrokerNames(exchange)
@@ -101,8 +101,9 @@ _AGAIN_SECONDS = 0.2
 
 
 async def delete_queues(url: str, names: Iterable[str], *, unread_within: float = 0.0) -> list[str]:
-    """Delete queues; with `unread_within`, only queues whose consumers leave in so many seconds. Return
-    the queues that were not deleted.
+    """Delete the queues with the given names, and return the names of those that were not deleted. With
+    `unread_within`, wait at most so many seconds until the queues have no consumers, and keep those that
+    still have.
     """
     stay: list[str] = []
     connection = await dial(broker_url(url, "berth cell"))

@@ -35,12 +35,12 @@ from bus.rabbit.wire import PERSISTENT, Arrived, NoQueueBound, Post, Properties
 log = logging.getLogger(__name__)
 
 PREFETCH = 200  # calls that one server executes at a time
-STOP_SECONDS = 10.0  # for calls in progress when the server is stopped; others are redelivered
+STOP_SECONDS = 10.0  # for calls in progress when the server is stopped; the rest is redelivered
 _UNPACKED = ("method", "version", "namespace", "args", "_msg_id", "_reply_q", "_unique_id", "_timeout")
 
 
 class RpcFailure(Exception):
-    """The exception to raise at the caller: its class as `module.name`, and its arguments by name."""
+    """Makes the caller of an RPC method raise an exception: `module.name` with these keyword arguments."""
 
     def __init__(self, class_name: str, message: str, **kwargs: Any) -> None:
         super().__init__(message)
@@ -61,7 +61,7 @@ class RpcFailure(Exception):
 
 @dataclass(frozen=True)
 class RpcCall:
-    """A call of a method, or a cast (a call without a reply, and so without a reply address)."""
+    """An RPC call of a method, or a cast (a call whose caller expects no reply; it has no reply address)."""
 
     method: str
     version: str
@@ -76,7 +76,7 @@ class RpcCall:
 
 @dataclass(frozen=True)
 class RpcResult:
-    """The result of a call, as JSON values; `undo` is called if the caller has left before the reply."""
+    """The result of an RPC call, as JSON values; `undo` is called if the caller's reply queue is missing."""
 
     value: object = None
     undo: Callable[[], Awaitable[None]] | None = None
@@ -138,7 +138,9 @@ class RpcAddress:
 
 
 class RpcServer:
-    """Executes the calls of a topic, shared with the topic's other servers, and casts sent to all servers."""
+    """Executes RPC calls to an oslo.messaging topic, each sent to one of the topic's servers, and casts sent
+    to all of its servers.
+    """
 
     def __init__(
         self, address: RpcAddress, handler: RpcHandler, *, name: str, clock: Clock | None = None
@@ -150,7 +152,7 @@ class RpcServer:
         self.listens = asyncio.Event()
 
     async def run(self) -> None:
-        """Execute calls until cancelled; reconnect whenever the connection breaks."""
+        """Execute RPC calls until cancelled; reconnect whenever the connection to the broker breaks."""
         backoff, complaint = Backoff(self._clock), ""
         while True:
             try:
@@ -189,12 +191,14 @@ class RpcServer:
             except asyncio.CancelledError:
                 await _finish(channel, consumers, running)
                 raise
-            for task in running:  # the broker delivers these calls again
+            for task in running:  # the broker delivers the calls again
                 task.cancel()
         raise ConnectionError(why)
 
     async def _declare(self, connection: AbstractConnection) -> str:
-        """Declare missing exchanges and queues; return the name of the queue for casts to all servers."""
+        """Declare missing exchanges and queues; return the name of the queue for RPC messages without a reply
+        (casts) that are sent to every RPC server of the topic.
+        """
         topic, durable = self._address.topic, self._address.durable or self._address.quorum
         await self._exchange(connection, self._address.exchange, ExchangeType.TOPIC, durable=durable)
         await self._exchange(connection, f"{topic}_fanout", ExchangeType.FANOUT, auto_delete=True)
@@ -231,7 +235,7 @@ class RpcServer:
             await channel.close()
 
     async def _execute(self, channel: BulkChannel, message: Arrived) -> None:
-        """Execute one call, publish its reply, then acknowledge the call."""
+        """Execute the RPC call in an AMQP message, reply to the caller, then acknowledge the message."""
         try:
             try:
                 call = call_of(message)
@@ -267,7 +271,7 @@ class RpcServer:
                 await result.undo()
 
     async def _heartbeats(self, channel: BulkChannel, call: RpcCall) -> None:
-        """Send the caller heartbeats while its call is executed, at twice the rate that it expects."""
+        """Send the caller of an RPC method heartbeats until the method ends, twice as often as required."""
         while call.reply_queue and call.monitored:
             await asyncio.sleep(call.monitored / 2)
             try:
@@ -298,7 +302,9 @@ class RpcServer:
 
 
 async def _finish(channel: BulkChannel, consumers: Sequence[str], running: Set[asyncio.Task[None]]) -> None:
-    """Consume no more calls, and wait for calls in progress: repeated elsewhere, they could claim twice."""
+    """Stop consuming RPC calls, and wait for those in progress: if another server repeated them, they could
+    claim capacity twice.
+    """
     with suppress(*BROKEN, RequestRefused):
         for consumer in consumers:
             await channel.cancel(consumer)
@@ -307,7 +313,7 @@ async def _finish(channel: BulkChannel, consumers: Sequence[str], running: Set[a
 
 
 async def _exists(connection: AbstractConnection, kind: str, name: str) -> bool:
-    """Return whether an exchange or a queue exists."""
+    """Return whether the broker has an exchange or a queue (`kind`) of this name."""
     channel = await open_channel(connection, confirms=False)
     try:
         async with answered():

@@ -31,7 +31,9 @@ class RpcClient:
         self._opening = asyncio.Lock()
 
     async def forward(self, call: RpcCall, timeout: float) -> object:
-        """Return the result of a forwarded call, raise RpcFailure if its server did, or raise Unavailable."""
+        """Send this RPC call to the other service and return its result; raise RpcFailure if the method
+        failed, or Unavailable if no service answers.
+        """
         channel = await self._opened()
         id_ = self._clock.uuid().replace("-", "")
         answer: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()

@@ -13,17 +13,17 @@ from bus.rabbit.underlay import hang_up
 
 @dataclass(frozen=True)
 class TopicQueue:
-    """The state of a topic's queue: depth, consumers, and which properties contradict berth's settings."""
+    """The state of a topic's queue: messages, consumers, and which properties contradict berth's settings."""
 
     exists: bool = False
     messages: int = 0
     consumers: int = 0
-    mismatch: str = ""  # why RabbitMQ would refuse to declare it as the settings say
+    mismatch: str = ""  # why RabbitMQ would refuse to declare it with the settings
     problem: str = ""  # why the broker could not be asked
 
 
 async def observe(address: RpcAddress, *, name: str) -> TopicQueue:
-    """Return the state of the topic's queue. A queue that does not exist is not created."""
+    """Return the state of the queue of an oslo.messaging topic, without creating a missing queue."""
     try:
         connection = await dial(broker_url(address.url, name))
         try:

@@ -18,7 +18,7 @@ from bus.worker import Worker, asks_as, reply_prefix, suspects_queue
 
 _WORD = r"[A-Za-z0-9_-]+"
 _RANDOM = "[0-9a-f]{8}"
-_NONE = "^$"  # matches no name and no key: none is empty
+_NONE = "^$"  # matches no name and no key, as they are never empty
 _FIELD = re.compile(r"\{(\w+)\}")
 
 
@@ -52,7 +52,7 @@ class UserLimits:
 
     @property
     def of_user(self) -> dict[str, int]:
-        """Return the limits in the format of RabbitMQ's definitions of users."""
+        """Return the limits of connections and channels in the format of RabbitMQ's `import_definitions`."""
         return {"max-connections": self.connections, "max-channels": self.channels}
 
 
@@ -117,7 +117,9 @@ def definitions(users: Mapping[str, BrokerUser], cells: Sequence[str] = (), exch
 def _policies(
     users: Mapping[str, BrokerUser], cells: Sequence[str], exchange: str, vhost: str, flood_bytes: int
 ) -> list[dict[str, Any]]:
-    """Return RabbitMQ policies that limit the bytes in users' queues, and in queues that one cell fills."""
+    """Return RabbitMQ policies that limit the bytes in the queues of each user, and in queues that only one
+    cell publishes to.
+    """
     limited: list[tuple[str, str, int, str]] = [
         (flood_policy(cell, exchange), filled_by(cell, exchange), flood_bytes, "reject-publish")
         for cell in cells
@@ -150,13 +152,13 @@ def flood_policy(cell: str, exchange: str = "berth") -> str:
 
 
 def filled_by(cell: str, exchange: str) -> str:
-    """Return a pattern of the names of queues that only this cell publishes to, and other workers consume."""
+    """Return a regular expression of the queues that only this cell publishes to, and others consume."""
     names, of = BrokerNames(exchange), re.escape(cell)
     return _any_of(_named(names, [rf"placement:inventory\.reported\.{of}", rf"ask:placement\..+\.{of}"]))
 
 
 def of_cell(cell: str, workers: Sequence[Worker], exchange: str = "berth") -> Permissions:
-    """Return the permissions of the user of a cell's workers: conductor, one agent, or all of them.
+    """Return the RabbitMQ permissions of a user for a cell's workers: conductor, one agent, or all of them.
 
     Names of durable queues are listed exactly, because RabbitMQ cannot limit how many queues a user declares.
     """
@@ -203,10 +205,10 @@ def queues_within(cell: str, exchange: str = "berth") -> str:
 def of_ferry(
     crossings: Sequence[Crossing], *, at_cell_broker: bool = False, exchange: str = "berth"
 ) -> Permissions:
-    """Return the permissions of a ferry.
+    """Return a ferry's RabbitMQ permissions.
 
-    At the central broker it may consume messages into the cell, and publish messages out of the cell; at the
-    cell's broker the reverse, and there it also declares the exchanges.
+    At the central broker the ferry may consume messages into the cell, and publish messages out of the cell;
+    at the cell's broker the reverse, and there it also declares the exchanges.
     """
     names = BrokerNames(exchange)
     (cell,) = {crossing.cell for crossing in crossings}
@@ -232,7 +234,7 @@ def of_ferry(
 
 
 def of_client(name: str, exchange: str = "berth") -> Permissions:
-    """Return a client's permissions: to publish requests and queries, and to read results in its queues."""
+    """Return an API client's broker permissions: to publish requests and queries, and consume results."""
     names = BrokerNames(exchange)
     below = rf"client\.{re.escape(name)}\.[A-Za-z0-9._-]+"
     queues = _named(names, [rf"client\.{re.escape(name)}\.[0-9]{{1,2}}"])
@@ -264,7 +266,7 @@ def _carried_by(crossing: Crossing) -> str:
 
 
 def _published_by(topic: Topic[Any], cell: str) -> str:
-    """Return a pattern of a topic's routing keys, for one cell or (without a cell) for all cells."""
+    """Return a regular expression of a topic's routing keys, for one cell or (if `cell` is empty) for all."""
     keys = _filled(topic.pattern, cell)
     return rf"{keys}(\.{_WORD})?" if topic.outsiders else keys
 
@@ -274,7 +276,7 @@ def _asked_by(query: Query[Any, Any], cell: str) -> str:
 
 
 def _replies_to(cell: str, askers: Sequence[str] = ()) -> str:
-    """Return a pattern of a cell's reply addresses, for the given workers or for all workers of the cell."""
+    """Return a regular expression of a cell's reply addresses, for the given workers or for all of them."""
     if askers:
         return rf"reply\.{re.escape(cell)}\.({'|'.join(map(re.escape, askers))})-{_RANDOM}\.{_RANDOM}"
     return rf"reply\.{re.escape(cell)}\.{_WORD}\.{_WORD}"

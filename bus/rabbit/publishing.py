@@ -74,7 +74,9 @@ class Publisher:
         self._sender = link.clock.uuid()
 
     async def send(self, exchange: str, envelopes: Iterable[tuple[str, Envelope, bool]]) -> None:
-        """Publish envelopes to this exchange, each with its routing key and whether a queue must get it."""
+        """Publish envelopes to this exchange, and wait for the broker's confirms. Each has its routing key,
+        and whether at least one queue must receive it.
+        """
         self._link.check()
         items = list(envelopes)
         receipt = Receipt(len(items))
@@ -99,7 +101,7 @@ class Publisher:
         self._queues.clear()
 
     def _schedule_send(self, queue: _Queue) -> None:
-        """Publish waiting envelopes at the end of the event loop's iteration, so that more can join them."""
+        """Publish waiting envelopes after the event loop's iteration, so that more share a message."""
         if not self._stirred:
             asyncio.get_running_loop().call_soon(self._dispatch)
         self._stirred[queue] = None

@@ -38,7 +38,9 @@ _NACKS = 8  # a broker that refuses a message so often, with growing pauses, is 
 
 
 class Link:
-    """A process's connection to the broker. After each reconnect, all its declarations are repeated."""
+    """A process's connection to the broker, reopened whenever it breaks; then all that the process declared
+    (exchanges, queues, bindings) is declared again.
+    """
 
     def __init__(
         self,
@@ -66,7 +68,9 @@ class Link:
         self._life: asyncio.Task[None] | None = None
 
     async def open(self, patience: float) -> None:
-        """Connect to the broker within this many seconds, and from then on reconnect whenever it breaks."""
+        """Connect to the broker, or raise an error if that fails for `patience` seconds. From then on,
+        reconnect whenever the connection breaks.
+        """
         session = await self._first(patience)
         self.closed = False
         started = asyncio.Event()
@@ -104,7 +108,7 @@ class Link:
         return self._group.create_task(work)
 
     async def session(self) -> Session:
-        """Return the current connection with its channels; wait while the broker is unreachable."""
+        """Return the Session of the current connection; wait while the broker is unreachable."""
         while True:
             self.check()
             if self._session is not None:
@@ -113,7 +117,9 @@ class Link:
             await self._changed.wait()
 
     async def insist(self, action: Callable[[Session], Awaitable[T]]) -> T:
-        """Run an action on the connection, and again after each reconnect, until it succeeds."""
+        """Call an action with the connection, again after each reconnect until it succeeds; return the
+        result.
+        """
         backoff = Backoff(self.clock)
         while True:
             session = await self.session()
@@ -132,7 +138,9 @@ class Link:
             await backoff.pause()
 
     async def undisturbed(self, work: Callable[[], Awaitable[T]]) -> T:
-        """Run a coroutine that its caller cannot cancel: a request cancelled halfway closes its channel."""
+        """Run a coroutine to its end even if the caller is cancelled, because a cancelled request to the
+        broker closes the AMQP channel. Return the result.
+        """
         self.check()
         outcome: asyncio.Future[T] = asyncio.get_running_loop().create_future()
 
@@ -154,7 +162,7 @@ class Link:
     async def insist_on_queue(
         self, declare: Callable[[], Awaitable[None]], publish: Callable[[], Awaitable[None]]
     ) -> None:
-        """Declare a queue and publish to it; if the queue was deleted meanwhile, do both again."""
+        """Declare a queue and publish to it; if the queue was deleted in between, do both again."""
         await declare()
         try:
             await publish()

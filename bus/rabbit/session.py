@@ -39,7 +39,7 @@ class Session:
         self._oldest_since = 0.0
 
     async def channel(self) -> BulkChannel:
-        """Return a new channel for consuming."""
+        """Open and return a new AMQP channel for consuming."""
         return await BulkChannel().open(self.connection, confirms=False)
 
     async def publish(self, post: Post, *, apart: bool) -> None:
@@ -72,7 +72,7 @@ class Session:
             return self._publisher
 
     async def _mind_the_unconfirmed(self) -> None:
-        """If messages stay unconfirmed for long, publish them again: the broker may have lost a confirm."""
+        """If confirms are overdue, make the senders publish their messages again: a confirm may be lost."""
         channel, now = self._publisher, asyncio.get_running_loop().time()
         oldest = (channel, channel.oldest) if channel is not None and channel.oldest else None
         if channel is None or oldest is None or oldest != self._oldest:
@@ -108,7 +108,9 @@ class Session:
                 log.info("the private queue %s still belongs to our last connection: %s", spec.name, refused)
 
     async def settle_in(self) -> None:
-        """Declare all objects on a new connection; if some exchanges are missing, wait as `watch` does.
+        """Declare all exchanges, queues and bindings of this process on a new connection. If only some
+        exchanges exist, wait before that until they are complete (at most two checks of `watch`), and two
+        checks after it.
 
         If another process is declaring them for the first time, they appear soon. If an exchange was deleted,
         all other processes notice it within one check, and bind their queues again two checks later.
@@ -125,7 +127,9 @@ class Session:
             await asyncio.sleep(2 * self._poll_seconds)
 
     def missed(self, mended: int) -> None:
-        """Stop publishing as an exchange is missing, unless it was redeclared since `mended` was read."""
+        """Make this process stop publishing because an exchange is missing, unless the exchanges were
+        declared again after the caller read `mended`.
+        """
         if mended == self.mended:
             self.whole.clear()
             self._missed.set()

@@ -44,7 +44,9 @@ _NEVER = 1_000_000_000  # redeliveries: the runner bounds them, and RabbitMQ 4 w
 
 @dataclass(frozen=True, slots=True)
 class BrokerNames:
-    """Names of objects on a broker, all derived from the exchange's: systems can share a virtual host."""
+    """The names of berth's objects on a broker, all derived from the exchange's name, so that several
+    installations can share a virtual host.
+    """
 
     exchange: str
 
@@ -54,7 +56,9 @@ class BrokerNames:
         return name if self.exchange == "berth" else f"{self.exchange}:{name}"
 
     def key_for_reader(self, exchange: str, key: str) -> str:
-        """Return the routing key that a reader sees: the published key, or the queue's name if sent to it."""
+        """Return the routing key that a consumer sees: the published key, or for a message that was sent to
+        one queue, that queue's name.
+        """
         if exchange not in (self.queues, self.delay):
             return key
         return self.plain(key.partition(".")[2])
@@ -80,7 +84,7 @@ class BrokerNames:
         return queue if self.exchange == "berth" else queue.removeprefix(f"{self.exchange}:")
 
     def address(self, queue: str, milliseconds: int = 0) -> str:
-        """Return the routing key that sends a message to the queue of this name after this delay."""
+        """Return the routing key that sends a message to this queue after this delay in milliseconds."""
         return f"{milliseconds}.{self.queue(queue)}"
 
 
@@ -89,7 +93,9 @@ def letter_key(cell: str) -> str:
 
 
 def delay_for(seconds: float) -> int:
-    """Return the shortest delay of a delay queue, in milliseconds, that is long enough; at most a day."""
+    """Return the delay, in milliseconds, of the delay queue to use for these seconds: the next longer delay
+    of a queue, at most a day.
+    """
     for delay in DELAYS:
         if seconds <= delay:
             return int(delay * 1000)
@@ -99,7 +105,7 @@ def delay_for(seconds: float) -> int:
 
 @dataclass(slots=True)
 class Declared:
-    """All that this process has declared, to be declared again after a reconnect."""
+    """The queues that this process has declared on the broker, to be declared again after a reconnect."""
 
     queues: dict[str, QueueSpec] = field(default_factory=dict)
     delays: set[int] = field(default_factory=set)  # milliseconds
@@ -108,7 +114,7 @@ class Declared:
 
 
 class ExchangeMissing(Exception):
-    """The error that an exchange, which existed before, was deleted."""
+    """Raised if an exchange that existed before was deleted from the broker."""
 
 
 @dataclass(eq=False)
@@ -124,7 +130,9 @@ class Topology:
     _dead_is_ours: bool = False
 
     async def missing(self, *, delays: bool) -> list[str]:
-        """Return the missing exchanges; with `delays`, check the exchange of delayed messages too."""
+        """Return the names of those exchanges of berth that do not exist; with `delays`, check the exchange
+        of delayed messages too.
+        """
         names = self.names
         wanted = [names.exchange, names.dead, names.queues, *([names.delay] if delays else [])]
         async with self._one_at_a_time:
@@ -150,7 +158,9 @@ class Topology:
 
     @asynccontextmanager
     async def paused(self) -> AsyncIterator[None]:
-        """Delay declarations during the block: the AMQP library warns if a connection closes during one."""
+        """While the `with` block runs, delay new declarations of queues and exchanges: if a connection closes
+        while a queue is being declared, the client library logs a warning.
+        """
         acquired = False
         with suppress(TimeoutError):
             async with asyncio.timeout(_PAUSE_SECONDS):
@@ -188,7 +198,7 @@ class Topology:
             await self._dead()
 
     async def delay(self, milliseconds: int) -> None:
-        """Declare the queue that holds messages for this delay and then forwards them."""
+        """Declare the queue that holds messages for this delay and then forwards them to their queues."""
         names = self.names
         name = f"{names.delay}.{milliseconds}"
         if name in self._made:
@@ -207,12 +217,12 @@ class Topology:
             self._made.add(name)
 
     async def unrouted(self) -> None:
-        """Declare the queue of delayed messages whose queue was missing."""
+        """Declare the queue of delayed messages that had no queue left after the delay."""
         async with self._one_at_a_time:
             await self._unrouted()
 
     def forget(self) -> None:
-        """Forget what is declared, because an object was deleted: each object is declared at its next use."""
+        """Forget which queues were declared, because one was deleted; each is declared at its next use."""
         self._made.clear()
 
     async def _unrouted(self) -> None:
@@ -222,7 +232,7 @@ class Topology:
             self._made.add(name)
 
     async def _dead(self) -> bool:
-        """Declare and bind the dead-letter queue; return False if our user may not."""
+        """Declare and bind the dead-letter queue; return False if berth's broker user may not do so."""
         name = self.names.dead
         if name not in self._made:
             self._dead_is_ours = await self._durable(name)
@@ -255,7 +265,7 @@ class Topology:
         return True
 
     async def _durable(self, name: str, arguments: dict[str, Any] | None = None) -> bool:
-        """Declare a durable queue. Return False if the queue exists and our user may not declare it."""
+        """Declare a durable queue. Return False if it exists and berth's RabbitMQ user may not declare it."""
         kind: dict[str, Any] = {"x-queue-type": "classic"}
         if self._quorum:
             kind = {"x-queue-type": "quorum", "x-delivery-limit": _NEVER}

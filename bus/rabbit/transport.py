@@ -17,7 +17,7 @@ from bus.rabbit.topology import DELAYS, BrokerNames, Declared, delay_for
 
 
 class RabbitTransport:
-    """A connection to RabbitMQ, reopened whenever it breaks; calls wait meanwhile."""
+    """The bus's connection to RabbitMQ, reopened whenever it breaks; calls wait until it is open again."""
 
     def __init__(
         self,
@@ -116,7 +116,9 @@ class RabbitTransport:
         return inbox
 
     async def depths(self, queues: Sequence[str]) -> BusDepths:
-        """Return the depths of these queues, queried one by one: AMQP has no request for several."""
+        """Return the numbers of messages and consumers of the given queues, of dead letters and of delayed
+        messages. The queues are queried one by one, because AMQP has no request for several.
+        """
         return await self._link.undisturbed(lambda: self._link.insist(partial(_depths, self._names, queues)))
 
     async def dead_letters(self, limit: int = 1000, after: str = "", beginning: str = "") -> list[DeadLetter]:

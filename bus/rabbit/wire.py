@@ -87,7 +87,7 @@ class NotTaken(Exception):
 
 
 class Wire(asyncio.StreamReader):
-    """Reads a connection's AMQP frames; frequent ones go directly to their channel, not to aio-pika."""
+    """Reads a connection's AMQP frames; frequent frames go directly to their channel, not to aio-pika."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(limit=1024 * 1024, loop=loop)
@@ -155,7 +155,7 @@ class FramesOfChannel:
 
     @property
     def oldest(self) -> int:
-        """Return the delivery tag of the oldest unconfirmed message; 0 if there is none."""
+        """Return the delivery tag of the oldest unconfirmed message; 0 if all are confirmed."""
         return next(iter(self._unconfirmed), 0)
 
     async def publish(self, post: Post) -> None:
@@ -300,7 +300,8 @@ def _properties(header: bytes) -> Any | None:
 
 
 def _readable(kind: int, frame: bytes) -> bytes:
-    """Return a content header frame, with unreadable properties replaced by none, in the same length.
+    """Return an AMQP frame; if it is a content header with unreadable properties, mark the properties as
+    absent.
 
     A foreign message's invalid timestamp would close the connection, again at every redelivery.
     """

@@ -56,10 +56,11 @@ def _check(address: URL, namespace: str, inline: bool, pause: Pause | None) -> N
 
 
 class Database:
-    """A database in PostgreSQL or SQLite. `read` and `write` yield a transaction, `read_single` and
-    `write_single` execute one statement.
+    """A database in PostgreSQL or SQLite. `read`, `read_single` and `write` yield a transaction,
+    `write_single` executes one statement.
 
-    A read is one snapshot of committed data. Writers of one SQLite database queue in order.
+    A read transaction sees one snapshot of committed data. Write transactions on one SQLite database wait for
+    each other, in order.
 
     `namespace` is a schema in PostgreSQL, and the file's name if an SQLite URL names a directory (ends with
     /). `inline` runs SQLite on the event loop's thread: a commit to a file then blocks the loop until it is
@@ -115,7 +116,7 @@ class Database:
         return self._transaction(self._begin_read, self._reading)
 
     def read_single(self) -> AbstractAsyncContextManager[Transaction]:
-        """Yield a transaction for exactly one reading statement, which takes one round trip."""
+        """Yield a transaction for exactly one reading statement, so that PostgreSQL needs one round trip."""
         return self._transaction("", self._reading)
 
     def write(self) -> AbstractAsyncContextManager[Transaction]:
@@ -151,7 +152,9 @@ class Database:
     async def _transaction(
         self, begin: str, lock: AbstractAsyncContextManager[None], *, commit: bool = False
     ) -> AsyncIterator[Transaction]:
-        """Yield a transaction under a lock; raise Unavailable if a newer berth has changed the schema."""
+        """Yield a transaction while holding a lock; raise Unavailable if a newer version of berth has changed
+        the database's schema.
+        """
         try:
             async with lock:
                 tx = await self._connected()

@@ -18,7 +18,7 @@ from bus.masking import distrusted
 
 
 class Conflict(Exception):
-    """The error that a concurrent transaction won a race; run this transaction again."""
+    """Raised because a concurrent transaction won a race; run this transaction again."""
 
 
 class Meaning(Enum):
@@ -102,7 +102,9 @@ def meaning(error: BaseException) -> Meaning:
 
 
 def misses_something(error: BaseException) -> bool:
-    """Return whether a database error says that a table or column is missing, as after a newer migration."""
+    """Return True if a database error may come from a schema that a newer migration has changed, such as a
+    missing table or column.
+    """
     if sqlstate(error) in ("42P01", "42703", "42883", "42P10", "23502"):
         return True
     text = str(getattr(error, "orig", None) or error)
@@ -111,8 +113,8 @@ def misses_something(error: BaseException) -> bool:
 
 
 def explained(error: Exception, database: str) -> Exception:
-    """Return Conflict for a lost race, Unavailable for an outage, IntegrityError for a violated constraint,
-    and the unchanged error for a defect.
+    """Return the exception to raise for a database error: Conflict for a lost race, Unavailable for an
+    outage, IntegrityError for a violated constraint, and the error itself for a defect.
     """
     match meaning(error):
         case Meaning.RACE:
@@ -172,7 +174,7 @@ def retrying(
 def retrying(
     clock: Clock | None = None, *, attempts: int = ATTEMPTS, otherwise: Callable[P, T] | None = None
 ) -> Callable[[Callable[P, Awaitable[T]]], Callable[P, Awaitable[T]]]:
-    """Retry a function after a Conflict (a lost race), with random pauses that grow.
+    """Return a decorator that retries a function after a Conflict (a lost race), with growing random pauses.
 
     After the last attempt the Conflict is raised, or `otherwise` is called with the same arguments and its
     result returned. The clock's random source decides the pauses. Decorate the function that opens the

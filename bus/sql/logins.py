@@ -42,7 +42,9 @@ class LoginLimits:
 
 
 class Logins:
-    """Manages the logins of a server as a superuser or database creator. A database has its login's name."""
+    """Manages the logins of a PostgreSQL server as a superuser or database creator. Each login has one
+    database, which has the same name.
+    """
 
     def __init__(self, connection: AsyncConnection) -> None:
         self._connection = connection
@@ -76,8 +78,9 @@ class Logins:
         await self._do(f"GRANT CONNECT, CREATE, TEMPORARY ON DATABASE {quoted} TO {quoted}")
 
     async def close_to_public(self, database: str) -> list[str]:
-        """Revoke all rights of PUBLIC on this database; return the logins that could connect only because of
-        them. The caller keeps its rights. A caller that does not own the database changes nothing.
+        """Revoke all rights of the role PUBLIC on this database; return the logins that could connect only
+        because of these rights. The caller keeps its rights. A caller that does not own the database changes
+        nothing.
         """
         open_to_all = (
             "SELECT 1 FROM pg_database, aclexplode(coalesce(datacl, acldefault('d', datdba))) AS acl"

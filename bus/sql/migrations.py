@@ -46,7 +46,9 @@ _turns: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDict
 
 
 async def migrate(database: Database, package: str) -> list[str]:
-    """Apply the missing migrations, all or none; return their names. Concurrent processes take turns."""
+    """Apply a package's missing migrations to a database, all or none; return their names. Concurrent
+    processes wait for each other.
+    """
     with as_file(files(package) / "migrations") as folder:
         names = _names(folder)
         database.revision = await current(database, package)
@@ -75,7 +77,7 @@ async def migrate(database: Database, package: str) -> list[str]:
 
 
 async def current(database: Database, package: str) -> str | None:
-    """Return the name of the last migration applied to this database, or None."""
+    """Return the name of the last migration applied to this database, or None if it is empty."""
     async with database.read() as tx:
         return await _version(tx)
 
@@ -104,7 +106,7 @@ async def _version(tx: Transaction) -> str | None:
 
 
 async def _make_version_table(database: Database) -> None:
-    """Create the schema and alembic's table in an earlier transaction, so that the migrations can lock it."""
+    """Create the schema and alembic's table in a separate transaction, before migrations lock the table."""
     namespace = database.namespace
     try:
         async with database.write() as tx:
@@ -118,7 +120,7 @@ async def _make_version_table(database: Database) -> None:
 
 
 def _upgrade(connection: Connection, folder: Path, names: list[str]) -> str:
-    """Run these migrations. Return the oldest one that code must include to work with the new schema."""
+    """Run the given migrations. Return the oldest migration that code needs to work with the new schema."""
     # Imported here because importing alembic is slow, and usually no migration is missing.
     from alembic.operations import Operations
     from alembic.runtime.migration import MigrationContext

@@ -52,7 +52,7 @@ def _context(mode: str, root: str | None, certificate: str | None, key: str | No
 
 CONNECT_SECONDS = 10.0
 
-# Errors of the driver for a failed statement, or one that could not be sent.
+# Errors of the driver for a failed statement, or a statement that could not be sent.
 FAILURES = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError)
 # SQLSTATEs that end a connection, or make it worthless: the next one may lead to another server.
 _CUT_OFF = ("08", "57P", "25P03", "25P04", "26", READ_ONLY)
@@ -77,7 +77,8 @@ async def roll_back(driver: asyncpg.Connection) -> None:
 class PostgresPool:
     """A pool of connections to one database. When one connection breaks, all older ones are discarded.
 
-    So after a restart of the server no stale connection is used, and a silent failure costs one time-out.
+    So after a restart of the server no stale connection is used, and after a silent network failure only one
+    statement waits for the time-out.
     """
 
     def __init__(
@@ -123,7 +124,7 @@ class PostgresPool:
         return AsyncConnection(self.engine, Connection(self.engine.sync_engine, pooled))
 
     def broken(self, driver: asyncpg.Connection, error: Exception) -> bool:
-        """Return whether this error broke its connection, and if so, discard older connections too."""
+        """Return whether this error broke its connection; if so, the pool discards older connections too."""
         state = sqlstate(error)
         if isinstance(error, _LAST_WORDS) or state.startswith(_CUT_OFF):
             self._broke_at = monotonic()
@@ -141,7 +142,7 @@ class PostgresPool:
             raise exc.DisconnectionError
 
     def _notice(self, context: ExceptionContext) -> None:
-        """Record an error raised inside SQLAlchemy, which later reports a time-out as a cancellation."""
+        """If an error broke SQLAlchemy's connection, inform SQLAlchemy, and discard older connections."""
         driver = getattr(context.connection and context.connection.connection, "driver_connection", None)
         original = context.original_exception
         driver_error = isinstance(original.__cause__, FAILURES)

@@ -1,4 +1,6 @@
-"""SQLite for SQLAlchemy's aiosqlite dialect: one thread switch per statement, or (inline) no thread."""
+"""Connections to SQLite that replace aiosqlite in SQLAlchemy's dialect: each statement runs in a thread, with
+one thread switch, or (`inline`) on the event loop's thread.
+"""
 
 import asyncio
 import sqlite3
@@ -68,7 +70,7 @@ class SqliteFile:
             raise
 
     def close(self) -> None:
-        """Close the file; this deletes a database in memory."""
+        """Close and so delete a database in memory; for a database in a file, do nothing."""
         if self._thread is not None:
             self._thread.shutdown()
         if self.memory is not None:
@@ -112,7 +114,7 @@ class Connection:
         await self.call(self.raw.commit)
 
     async def rollback(self) -> None:
-        # Queued behind a statement whose waiter was cancelled, never in the middle of it.
+        # Queued behind a statement that is not awaited any more, never in the middle of it.
         await self.call(self.raw.rollback)
 
     async def close(self) -> None:
@@ -131,7 +133,7 @@ class Connection:
             self._end_thread()
 
     def _take_end(self) -> Callable[[], None] | None:
-        """Return the function that closes the connection, or None if it was closed before."""
+        """Return the function that ends this connection, or None if it was returned before."""
         raw, self._connection = self._connection, None
         if raw is None:
             return None

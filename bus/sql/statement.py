@@ -137,7 +137,7 @@ class Statement:
         """Execute the other statements and then this one; return the rows of this one. On PostgreSQL this
         takes one round trip.
 
-        There no statement may depend on the effect of another, nor change the same rows.
+        On PostgreSQL no statement may depend on the effect of another, nor change the same rows.
         """
         if tx.dialect == "sqlite":
             for call in calls:
@@ -180,7 +180,9 @@ _TYPES = {"int": int, "float": float, "str": str, "bool": bool, "Json": Json}
 
 
 def sql(text: str) -> Statement:
-    """Return a Statement; in its text `{n: id int}` declares the rows to pass, `:NOW` the current time."""
+    """Return a Statement; its SQL may declare rows that the caller passes, `{n: id int}`, and use `:NOW`, the
+    current time.
+    """
     columns = [column.split() for declared in _DECLARED.findall(text) for column in declared.split(",")]
     text = _DECLARED.sub("{n}", text).replace(":NOW", "CAST(:now AS double precision)")
     return Statement(text, **{name: _TYPES[type_] for name, type_ in columns})

@@ -22,7 +22,7 @@ Params = Mapping[str, Any] | Sequence[Mapping[str, Any]]
 
 
 class Transaction(ABC):
-    """A transaction: all of its changes are committed, or none."""
+    """A transaction: all of its changes are committed, or no change."""
 
     def __init__(self, dialect: Dialect, name: str) -> None:
         self.dialect: Final = dialect
@@ -36,7 +36,7 @@ class Transaction(ABC):
 
     async def execute(self, statement: Executable, params: Params | None = None) -> CursorResult[Any]:
         try:
-            # Core statements that are not ORM ones always return a CursorResult.
+            # Core statements that are not of the ORM always return a CursorResult.
             return cast(CursorResult[Any], await self.connection.execute(statement, params))
         except (exc.SQLAlchemyError, OSError) as error:
             raise self._explained(error) from error
@@ -45,7 +45,7 @@ class Transaction(ABC):
     async def fetch(self, sql: str, values: Sequence[Any]) -> Sequence[Any]:
         """Execute a statement in the driver's SQL syntax and return its rows; faster than `execute`.
 
-        Values are $1, $2 (PostgreSQL) or ?1, ?2 (SQLite). A row is read by name, or unpacked.
+        SQL refers to values as $1 (PostgreSQL) or ?1 (SQLite). A row is read by column name, or unpacked.
         """
 
     def after_commit(self, callback: Callable[[], None]) -> None:

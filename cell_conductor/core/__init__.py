@@ -1,1 +1,1 @@
-"""Pure decisions about builds, without I/O, clock or randomness."""
+"""Pure functions that decide how builds and moves continue, without I/O, clock or random numbers."""

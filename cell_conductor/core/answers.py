@@ -24,7 +24,9 @@ Refusals = tuple[claims.Refusal, ...]
 
 
 def swapped(build: Build, result: claims.ClaimResult | str, now: float, limits: AttemptLimits) -> Stepped:
-    """Start the next attempt if placement claimed a host for it; otherwise ask again or end the build."""
+    """Apply placement's answer to a build's claim of its next host: start the next attempt there if the claim
+    succeeded; otherwise repeat the claim or end the build.
+    """
     left_behind = builds.destroy(build)
     build, at, refused, why = swap_result(build, result, now)
     if refused:
@@ -72,7 +74,7 @@ def swap_result(
 
 
 def _refused(spares: tuple[Selection, ...], refusals: Refusals, now: float) -> tuple[Attempt, ...]:
-    """Return the refused alternates with placement's reasons, for the build's history of attempts."""
+    """Return history entries for the alternates that placement refused, each with placement's reason."""
     return tuple(
         builds.attempt_over(spare, "refused", str(refusal or "the reason was lost in a restart"), now, now)
         for spare, refusal in zip_longest(spares, refusals[: len(spares)])
@@ -80,7 +82,9 @@ def _refused(spares: tuple[Selection, ...], refusals: Refusals, now: float) -> t
 
 
 def release_answered(build: Build, result: claims.ReleaseResult) -> Stepped:
-    """Report a build's end if placement released its allocations; if they changed, release them again."""
+    """Apply placement's answer to the release of a build's allocations: report the build's end if they are
+    released; if they had changed, request their release again.
+    """
     match result:
         case claims.Held():  # release it, whichever claim changed it
             build, messages_out = _caught_up(build, result)
@@ -132,7 +136,7 @@ def doomed(build: Build, why: str) -> Stepped:
 
 
 def reshaped(build: Build, reshape: BuildReshaped) -> Build:
-    """Apply a reshape of the host, which moved the build's allocations; ignore an outdated reshape."""
+    """Record a build's allocations after a reshape of its host; ignore a reshape older than the last one."""
     if build.placed is None or build.generation is None or reshape.number <= build.reshaped:
         return build
     positions: tuple[int, ...] = ()
@@ -159,7 +163,7 @@ def position_of(build: Build, held: claims.Held) -> int | None:
 
 
 def holding(build: Build, position: int, allocations: Allocations) -> Build:
-    """Return the build with these allocations on its host of this index, as after a reshape."""
+    """Return the build with new allocations on its host of this index."""
     host = build.hosts[position]
     if host.choice.allocations == allocations:
         return build
@@ -173,10 +177,10 @@ def holding(build: Build, position: int, allocations: Allocations) -> Build:
 
 
 def stale_report(build: Build, report: AgentReported) -> Effects:
-    """Return the order to destroy the guest that an outdated report names.
+    """Return the messages that answer an agent's report about a guest of an earlier attempt of the build.
 
-    If the guest belongs to an ended move, the end of the move is reported again instead. While the build
-    waits for its agent, the build order is repeated too.
+    They order the agent to destroy that guest. If an ended move left the guest, the agent is sent the end of
+    the move again instead. While the build waits for its agent, its build order is sent again, too.
     """
     left = next((left for left in build.leftovers if left.attempt == report.attempt), None)
     if build.move is not None and build.move.goal and report.attempt >= build.move.first:
@@ -196,7 +200,9 @@ AS_IT_WAS = "it was there before berth, and was adopted"
 
 
 def claim_of(asked: BuildAdoptRequested, held: Held | None = None) -> ClaimRequested:
-    """Return a claim to adopt an instance's allocations; without `held` it only reads the allocations."""
+    """Return a claim that adopts an instance with the allocations `held`; without `held` a claim that cannot
+    succeed, so that placement's answer only tells the allocations.
+    """
     # While the generation is unknown, the claim cannot succeed and only reads the allocations.
     generation = MAX_ORDINAL if held is None else held.generation
     choice = Choice(allocations=(held or asked.chosen.choice).allocations)
@@ -206,7 +212,7 @@ def claim_of(asked: BuildAdoptRequested, held: Held | None = None) -> ClaimReque
 def checked_allocations(
     known: Build | None, asked: BuildAdoptRequested, answer: ClaimResult | str
 ) -> Held | str:
-    """Return an instance's allocations in placement, or as text why they cannot be adopted."""
+    """Return the allocations of an instance that is to be adopted, or a text why it cannot be adopted."""
     match answer:
         case Held() if not answer.allocations:
             return "it does not hold any resources now"
@@ -227,7 +233,9 @@ def checked_allocations(
 
 
 def refusal_reason(build: Build | None, asked: BuildAdoptRequested) -> str:
-    """Return why this cell refuses an adoption, whatever placement answers; empty if it accepts."""
+    """Return why this cell refuses to adopt an instance because of its own record of the build (for example:
+    it is in a move); empty if it accepts.
+    """
     if build is None or build.placed is None:
         return ""
     if build.moving is not None:

@@ -129,7 +129,7 @@ def stands(build: Build) -> BuildStands:
 
 
 def overdue(build: Build) -> messages.AgentReported:
-    """Return an overdue report about a build, which the conductor sends itself as if from the agent."""
+    """Return the report that a build exceeded its time limit; the conductor sends it to itself."""
     return messages.AgentReported(**attempt_fields(build), outcome="overdue")
 
 
@@ -138,7 +138,7 @@ def attempt_fields(
     attempt: int | None = None,
     guest_on: messages.Selection | messages.AgentReported | MoveReported | None = None,
 ) -> dict[str, Any]:
-    """Return the fields of a message that name attempt, agent and host; by default the current attempt."""
+    """Return a message's fields for build, attempt, agent and host; by default of the current attempt."""
     guest_on = guest_on or build.host
     return {
         "build": build.id,
@@ -151,7 +151,9 @@ def attempt_fields(
 
 
 def question(build: Build) -> ClaimRequested | ReleaseRequested:
-    """Return a build's message to placement: release all if it ends, else claim the next alternate."""
+    """Return the request that a build sends to placement: release all its allocations if it is deleted or
+    must end in error, otherwise claim its next alternate.
+    """
     holder = leftover_holder(build)
     if build.status == "deleting" or build.doom:
         retire = "deleted" if build.status == "deleting" else f"error: {build.doom}"[:MAX_CAUSE]
@@ -175,7 +177,7 @@ def claim_of(
 
 
 def leftover_holder(build: Build) -> str | None:
-    """Return the consumer that will hold the resources of the current attempt's guest left behind, if any."""
+    """Return the id of the holder consumer for the current attempt's guest left behind, or None."""
     leftovers = (left for left in build.leftovers if left.attempt == build.attempt and not left.gone)
     return next((_holder(build, left) for left in leftovers), None)
 
@@ -214,7 +216,7 @@ def host_failed(build: Build, cause: str, ours: bool = True) -> messages.HostFai
 
 
 def ended(build: Build) -> messages.BuildEnded:
-    """Return the message that a build has ended; repeated calls return the same message."""
+    """Return the message `BuildEnded` about a build; repeated calls return the same message."""
     assert build.end, f"{build.id} has not ended"
     active = build.end == "active"
     guest_on = _built_on(build)
@@ -282,7 +284,7 @@ def confirm_leftover(build: Build, attempt: int, now: float) -> Build:
 
 
 def release_due_leftover(build: Build, now: float) -> Effects:
-    """Release the resources of a guest left behind after its time limit, and order its destruction."""
+    """After a guest left behind exceeded its time limit, order its destruction and release its resources."""
     for left in build.leftovers:
         # Until placement has answered, the resources of the last attempt may be on their way to the holder.
         undecided = left.attempt == build.attempt and build.status not in SETTLED
@@ -300,7 +302,7 @@ def undone(build: Build, attempt: int | None = None, roots: Collection[str] | No
 
 
 def leftover_released(build: Build, consumer: str, result: ReleaseResult) -> Build:
-    """Remove a guest left behind from the build after placement has released its holder consumer."""
+    """Return the build without the guest left behind whose holder consumer placement has released."""
     if isinstance(result, Contended | Held):
         return build
     remaining = tuple(left for left in build.leftovers if _holder(build, left) != consumer)
@@ -308,7 +310,9 @@ def leftover_released(build: Build, consumer: str, result: ReleaseResult) -> Bui
 
 
 def timed(build: Build) -> Build:
-    """Set the deadline of a build without other work to the first time limit of its guests left behind."""
+    """Return a build that waits for no agent, with its deadline set to the earliest time limit of its guests
+    left behind; return any other build unchanged.
+    """
     if build.status not in SETTLED or build.moving is not None:
         return build
     deadline = min((left.until for left in build.leftovers), default=0.0)

@@ -10,7 +10,7 @@ from cell_conductor.core.build import Status
 
 
 class SwapAnswered(Struct, frozen=True):
-    """The event that placement answered the claim of the next host after this attempt failed."""
+    """The event that placement answered the claim of a build's next host, made after an attempt failed."""
 
     attempt: int
     result: ClaimResult | str  # a text: why placement cannot judge the claim
@@ -18,7 +18,7 @@ class SwapAnswered(Struct, frozen=True):
 
 
 class ReleaseAnswer(Struct, frozen=True):
-    """The event that placement answered a release, with the build's status when the release was requested."""
+    """The event that placement answered a build's release request; `asked_in`: the build's status then."""
 
     asked_in: Status
     result: ReleaseResult
@@ -32,14 +32,14 @@ class CleanedUp(Struct, frozen=True):
 
 
 class MoveImpossible(Struct, frozen=True):
-    """The event that a claimed move is impossible in this cell, so its claim must be undone."""
+    """The event that this cell cannot carry out a claimed move, so that its claim must be undone."""
 
     placed: MovePlaced
     why: str
 
 
 class Adoption(Struct, frozen=True):
-    """The event that an instance is to be adopted with its allocations; `why` is set if it cannot be."""
+    """The event that an operator wants to adopt an instance; `why` is the reason if that is impossible."""
 
     asked: BuildAdoptRequested
     held: Held | None = None  # empty: the cell knows them already
@@ -47,7 +47,7 @@ class Adoption(Struct, frozen=True):
 
 
 class Stalled(Struct, frozen=True):
-    """The event that the conductor restarted or an agent was silent: unanswered messages are repeated."""
+    """The event that the conductor restarted or an agent is silent: unanswered messages are sent again."""
 
 
 Event = (
@@ -69,7 +69,7 @@ Event = (
 
 
 class AttemptLimits(Struct, frozen=True):
-    """The limits for all builds of a cell and the periods of the conductor; durations are in seconds."""
+    """The most attempts of a build, and the time limits of builds, agents and leases, in seconds."""
 
     max_attempts: int = 3
     build_timeout: float = 1800.0

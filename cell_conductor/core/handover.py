@@ -33,7 +33,7 @@ Goal = Literal["error", "aborted", "deleted"]
 
 
 def handover(build: Build, order: HandoverProgress, now: float, limits: AttemptLimits) -> Stepped:
-    """Apply an order to move to another cell to a build that is in no move."""
+    """Begin the move of a build to another cell as ordered, or refuse it; the build is in no other move."""
     if build.move is not None and build.move.id == order.move:
         deleted = build.replies if build.status == "deleted" else ()
         return build, (
@@ -54,7 +54,9 @@ def handover(build: Build, order: HandoverProgress, now: float, limits: AttemptL
 
 
 def handover_in_other_phase(build: Build, order: HandoverProgress) -> Effects:
-    """Answer an order to leave the cell during a move: refuse it, or for the same move repeat messages."""
+    """Answer an order to leave the cell that arrives during a move: if it names this move, return the
+    unanswered messages again; otherwise refuse it.
+    """
     move = phases.open_move(build).id
     if order.move == move:
         return phases.waited_for(build)
@@ -107,7 +109,7 @@ def step_of_leaving(build: Build, event: Event, now: float, limits: AttemptLimit
 
 
 def recalled(build: Build, goal: Goal, cause: str, now: float, limits: AttemptLimits) -> Stepped:
-    """Cancel a build's departure to another cell; the scheduler must restore its resources here."""
+    """Cancel a build's move to another cell, and ask the scheduler to restore its resources in this cell."""
     build = replace(build, move=replace(phases.open_move(build), goal=goal, cause=cause))
     return phases.enter(build, "recall", now, limits)
 
@@ -126,14 +128,18 @@ def _delete(build: Build, event: BuildDeleteRequested, now: float, limits: Attem
 
 
 def deleted_elsewhere(move: BuildMove, event: BuildDeleteRequested) -> HandoverReported:
-    """Return the report that a build in another cell must be deleted; the scheduler forwards it."""
+    """Return the report to the scheduler that this cell was asked to delete a build which is now in another
+    cell; the scheduler forwards it there.
+    """
     return half_of(move.placed, move.half or "leaving", "delete", reply_to=event.reply_to)
 
 
 def _left_cell(
     build: Build, now: float, limits: AttemptLimits, status: Literal["moved", "deleted"]
 ) -> Stepped:
-    """End a move after the build moved to another cell or was deleted there; destroy its guests left here."""
+    """End a move in the source cell after the build arrived in another cell or was deleted there; destroy its
+    guests in the source cell.
+    """
     move = phases.open_move(build)
     if move.kept:
         build = phases.source_left(build, now, limits)
@@ -146,7 +152,9 @@ def _left_cell(
 
 
 def _back(build: Build, progress: HandoverProgress, now: float, limits: AttemptLimits) -> Stepped:
-    """Continue a build here whose move to another cell failed, with its allocations if they were restored."""
+    """Continue a build in its source cell after its move to another cell failed, with its former allocations
+    if the scheduler claimed them again.
+    """
     move = phases.open_move(build)
     deleted = move.goal == "deleted"
     move = replace(

@@ -93,7 +93,9 @@ class BuildMove(Value, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def asks(self) -> str:
-        """Return a name for the claim or release that the move has requested, to match the answer."""
+        """Return a name for the claim or release that the move requested from placement; the answer has the
+        same name, so that a late answer is recognized.
+        """
         return f"{self.phase} afresh" if self.afresh else self.phase
 
     @property
@@ -115,7 +117,7 @@ class BuildMove(Value, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def shown(self) -> str:
-        """Return the text for lists: the phase of a move in progress, or the result of an ended move."""
+        """Return for lists of moves: the phase of a move in progress, or the result of an ended move."""
         if self.end:
             return self.end
         if self.phase == "undo":
@@ -170,7 +172,9 @@ def half_of(
 
 
 def half_report(move: BuildMove) -> moves.HandoverReported:
-    """Return the report about this cell's half of a move; repeated calls return the same message."""
+    """Return this cell's report to the scheduler about a move between cells: how it went in this cell;
+    repeated calls return the same message.
+    """
     outcome: HalfOutcome
     if move.half == "leaving":
         outcome = "ready" if move.phase == "away" else "deleted" if move.goal == "deleted" else "failed"

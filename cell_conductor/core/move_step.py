@@ -205,7 +205,7 @@ WHY_NOT = {
 
 
 def steered(build: Build, event: MoveSteered, now: float, limits: AttemptLimits) -> Stepped:
-    """Confirm, revert, abort or force a move as requested, or refuse the request with a reason."""
+    """Apply an operator's request to confirm, revert, abort or force a move, or refuse it with a reason."""
     move = phases.open_move(build)
     if event.move != move.id:
         return _refused(build, event, f"the instance is in another move, {move.id}")
@@ -242,7 +242,9 @@ def _refused(build: Build, event: MoveSteered, why: str) -> Stepped:
 
 
 def undoing(build: Build, now: float, limits: AttemptLimits) -> Stepped:
-    """Handle a silence while a move is undone: repeat destroy orders until a time limit, then go on."""
+    """Handle an agent's silence while a move is undone: repeat the orders to destroy guests at the
+    destinations until a time limit, then continue without an answer.
+    """
     move = phases.open_move(build)
     waits = phases.pending(build)
     if move.goal and move.may_run and any(now < left.until for left in waits):

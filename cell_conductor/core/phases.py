@@ -40,7 +40,7 @@ AWAY_SECONDS = 60.0  # after which the departure is reported again
 
 
 def enter(build: Build, phase: moves.Phase, now: float, limits: AttemptLimits, *before: Message) -> Stepped:
-    """Begin a phase of a move, and return its orders after the messages `before`."""
+    """Begin a phase of a move; return the build, and the messages `before` and those of the phase."""
     move = open_move(build)
     deadline = {
         "verify": now + seconds_of(move.placed.verify_for) if move.placed.verify_for else 0.0,
@@ -89,7 +89,7 @@ def close(build: Build, end: MoveEnd, reason: str, now: float, status: Status, *
 
 
 def arrived(build: Build, now: float, limits: AttemptLimits, end: MoveEnd = "done", why: str = "") -> Stepped:
-    """End a move at its destination, and destroy the guest left behind at the source."""
+    """End a move because the guest runs at its destination; order to destroy the guest at the source."""
     move = open_move(build)
     if move.kept:
         build = source_left(build, now, limits)
@@ -116,7 +116,7 @@ def source_left(build: Build, now: float, limits: AttemptLimits) -> Build:
 
 
 def trimmed(build: Build) -> Build:
-    """Return the build without those hosts of earlier moves that no guest uses any more."""
+    """Return the build without the destination hosts of earlier moves on which no guest is left."""
     first = len(build.hosts) - len(build.moved)
     used = {build.at, *(left.at for left in build.leftovers)}
     stay = [at for at in range(first, len(build.hosts)) if at in used]
@@ -164,7 +164,7 @@ def failed_there(
 def way_back(
     build: Build, goal: MoveEnd, why: str, now: float, limits: AttemptLimits, *before: Message
 ) -> Stepped:
-    """Begin to undo a move; the guest at the destination counts as a guest left behind."""
+    """Begin to return a build to its move's source; the guest at the destination is now left behind."""
     assert goal in ("error", "reverted", "aborted")
     move = open_move(build)
     chain = "; ".join(f"{attempt.host} {attempt.outcome}: {attempt.cause}" for attempt in move.attempts)
@@ -190,7 +190,7 @@ def phase_without_guest(build: Build) -> moves.Phase:
 
 
 def returned(build: Build, now: float, limits: AttemptLimits, problem: str = "") -> Stepped:
-    """Let a build run at its source again after its move failed; `problem`: its resources there are lost."""
+    """Let a build run on its source host after a failed move; `problem`: its resources there are lost."""
     move = open_move(build)
     if problem:
         cause = f"{move.cause}; its room at {move.left} could not be claimed again: {problem}"[:MAX_CAUSE]
@@ -204,7 +204,7 @@ def returned(build: Build, now: float, limits: AttemptLimits, problem: str = "")
 
 
 def resume(build: Build, now: float, limits: AttemptLimits, *before: Message) -> Stepped:
-    """Order the source to start the guest again under a new attempt number."""
+    """Order the agent of the source host to start the guest again, under a new attempt number."""
     move = open_move(build)
     number = move.highest + 1
     build = replace(build, attempt=number, move=replace(move, highest=number))
@@ -217,7 +217,7 @@ def open_move(build: Build) -> moves.BuildMove:
 
 
 def waited_for(build: Build) -> Effects:
-    """Return again the order, claim or report whose answer the move's current phase waits for, if any."""
+    """Return the messages whose answers a move's current phase waits for, to send them again."""
     move = open_move(build)
     match move.phase:
         case "prepare" | "send" | "start" | "resume" | "rebuild":
@@ -237,7 +237,7 @@ def waited_for(build: Build) -> Effects:
 
 
 def reminder(build: Build) -> MoveReported:
-    """Return a message from the conductor to itself that a move is overdue."""
+    """Return the report that a move exceeded its time limit; the conductor sends it to itself."""
     move = open_move(build)
     fields = builds.attempt_fields(build)
     return MoveReported(**fields, move=move.id, phase="prepare", step=max(move.step, 1), outcome="overdue")
@@ -259,13 +259,13 @@ def move_progress(build: Build, refused: str = "", reply_to: str | None = None) 
 
 
 def repeated_move_end(build: Build) -> Effects:
-    """Return again the message that the last move ended, and orders to destroy its guests left behind."""
+    """Return the end message of a build's last move, and the orders to destroy its guests left behind."""
     assert build.move is not None
     return (*builds.undone(build), *moves.end_messages(build.move))
 
 
 def ended_before(build: Build) -> Effects:
-    """Return the final messages of a move again because its order was redelivered."""
+    """Return the last messages of an ended move again, because its order was delivered again."""
     destroying = (builds.destroy(build),) if build.status == "deleting" else ()
     return (*destroying, *repeated_move_end(build))
 
@@ -278,7 +278,7 @@ def pending(build: Build) -> list[Leftover]:
 
 
 def question(build: Build) -> ClaimRequested | ReleaseRequested:
-    """Return a move's message to placement: claim the next host, claim the source back, or release all."""
+    """Return a move's request to placement: claim the next destination, claim the source, or release all."""
     move = open_move(build)
     if move.phase == "swap":
         return builds.question(build)

@@ -33,7 +33,7 @@ def postpone_reason(build: Build | None, placed: MovePlaced) -> str:
 
 
 def begun(build: Build, placed: MovePlaced, now: float, limits: AttemptLimits, why: str = "") -> Stepped:
-    """Begin the move of a build that is in no other move; `why` is not empty if the move must be undone."""
+    """Begin the move of a build that is in no other move; if `why` is not empty, undo it for this reason."""
     if build.move is not None and build.move.id == placed.move:
         return build, phases.ended_before(build)
     wants = "shelved" if placed.kind == "unshelve" else "active"
@@ -139,7 +139,9 @@ def undone_unknown(placed: MovePlaced) -> claims.ClaimRequested | claims.Release
 
 
 def late_move_report(build: Build, report: MoveReported) -> Stepped:
-    """Handle a late report about an ended move; if a rebuild failed, the guest with the old image runs on."""
+    """Handle an agent's report that arrives after its move ended; if it says that a rebuild failed, record
+    that the guest with the old image still runs.
+    """
     move, emitted = build.move, stale_move_report(build, report)
     last = (report.move, report.step, report.attempt)
     same = move is not None and (move.id, move.step, build.attempt) == last
@@ -150,7 +152,7 @@ def late_move_report(build: Build, report: MoveReported) -> Stepped:
 
 
 def stale_move_report(build: Build, report: MoveReported) -> Effects:
-    """Answer an outdated report: repeat that its move ended, and destroy a guest whose build has ended."""
+    """Answer an agent's outdated report: repeat that its move ended; destroy a guest of an ended build."""
     again: Effects = ()
     if build.moving is None and build.move is not None and report.move == build.move.id:
         if report.outcome == "progress":
@@ -164,7 +166,9 @@ def stale_move_report(build: Build, report: MoveReported) -> Effects:
 
 
 def answered(build: Build, result: claims.ClaimResult | str, now: float, limits: AttemptLimits) -> Stepped:
-    """Apply placement's answer to a move's claim of its destination or source; a text is an error."""
+    """Apply placement's answer to a move's claim of its next destination or of its source; an answer of type
+    `str` tells why placement could not process the claim.
+    """
     move = phases.open_move(build)
     if move.phase != "swap":
         return _taken_over(build, result, now, limits)
@@ -215,7 +219,9 @@ def _held(build: Build, held: claims.Held, now: float, limits: AttemptLimits) ->
 
 
 def released(build: Build, result: claims.ReleaseResult, now: float, limits: AttemptLimits) -> Stepped:
-    """End a shelve, or an unshelve that failed, once placement has released the build's allocations."""
+    """End a shelve, or an unshelve that failed, after placement released the build's allocations; if it did
+    not, request the release again.
+    """
     move = phases.open_move(build)
     problem = ""
     match result:

@@ -30,7 +30,7 @@ Preference = Callable[[str], tuple[str, ...]]
 
 
 def preference(agents: Collection[str]) -> Preference:
-    """Return a function that sorts agents by consistent hashing, separately for each node."""
+    """Return a function that sorts the agents by consistent hashing for a node, preferred ones first."""
     return _preference(tuple(sorted(agents)))
 
 
@@ -48,7 +48,7 @@ def _preference(agents: tuple[str, ...]) -> Preference:
 
 
 def dealt(owners: Mapping[str, str], agents: Collection[str], order: Preference) -> dict[str, str]:
-    """Distribute nodes evenly over agents; `owners` has the current agent of each node, or ""."""
+    """Distribute bare-metal nodes evenly over agents; `owners` has each node's present agent, or ""."""
     if not agents:
         return dict(owners)
     even = len(owners) / len(agents)
@@ -213,7 +213,9 @@ class Sightings:
         self._news = float("-inf")  # time of the last beat of any agent
 
     def note(self, marks: Mapping[str, Mark], now: float) -> None:
-        """Record stored heartbeats. If all agents were silent before, all their leases start again."""
+        """Record the heartbeats of agents that were read from the database; if no heartbeat came for long
+        before, let all leases start again.
+        """
         known = {agent: seen[0] for agent, seen in self._seen.items()}
         same = {agent for agent, mark in marks.items() if known.get(agent) == mark}
         if len(same) < len(marks):
@@ -223,7 +225,9 @@ class Sightings:
         self._seen = {name: self._seen[name] if name in same else (mark, now) for name, mark in marks.items()}
 
     def renewed(self, now: float) -> None:
-        """Record that an agent asked for a lease, which shows that agents can reach the conductor."""
+        """Record that some agent asked for its lease, which proves that agents can reach this conductor; if
+        none could for long, let all leases start again.
+        """
         if now - self._news > self._silent_after:
             self._seen = {agent: (mark, now) for agent, (mark, _) in self._seen.items()}
         self._news = now

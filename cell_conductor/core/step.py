@@ -37,7 +37,7 @@ DELETED_WHILE_BUILDING = "deleted while building"
 def step(
     build: Build | None, event: Event, now: float, limits: AttemptLimits
 ) -> tuple[Build | None, Effects]:
-    """Return the build after an event, and messages: at most one of them is a claim or release."""
+    """Return the build after an event, and messages: at most one is a claim or release for placement."""
     if isinstance(event, events.Adoption):
         return adopted(build, event, now)
     if build is None:

@@ -1,1 +1,1 @@
-"""The pure decisions of agents: outcomes of builds, provider trees, devices in use."""
+"""The pure decisions of simulated agents: outcomes of builds, provider trees, devices in use."""

@@ -50,7 +50,7 @@ class DeviceBook:
         return self._used.get(provider, _NOTHING)
 
     def misplaced(self, wanted: Allocations) -> bool:
-        """Return whether allocations name a provider or resource class that the host does not have."""
+        """Return True if allocations name a removed provider, or a resource class that a provider lacks."""
 
         def lacks(provider: str, amounts: Mapping[str, int]) -> bool:
             if provider not in self._has:
@@ -88,7 +88,7 @@ class DeviceBook:
             self._count(allocations, 1)
 
     def move(self, guest: GuestKey, allocations: Allocations) -> None:
-        """Replace the allocations of a guest."""
+        """Replace the recorded allocations of a guest."""
         self.release(guest)
         self.hold(guest, allocations)
 

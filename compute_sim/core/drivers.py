@@ -37,7 +37,7 @@ class DriverOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 def unused(provider: str) -> Mapping[str, int]:
-    """Return an empty usage, for provider trees that are built before the guests are known."""
+    """Return that nothing of a provider is in use, for trees that are built before the guests are known."""
     return {}
 
 

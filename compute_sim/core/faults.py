@@ -77,7 +77,7 @@ class Fate:
 
 @dataclass(frozen=True, slots=True)
 class MoveFaults:
-    """The fraction of failures for each phase of moves, and the fraction of phases that never end."""
+    """The fraction of failures for each phase of moves; `hang` is the fraction of phases that never end."""
 
     prepare: float = 0.0
     send: float = 0.0
@@ -93,13 +93,15 @@ class MoveFaults:
 
     @staticmethod
     def of_each(share: float, hang: float = 0.0) -> "MoveFaults":
-        """Return the same fraction of failures for all phases except `resume`, for which it is 0."""
+        """Return equal fractions of failures for all phases of moves, except `resume`, which never fails."""
         return MoveFaults(prepare=share, send=share, start=share, rebuild=share, hang=hang)
 
 
 @dataclass(frozen=True, slots=True)
 class FaultPlan:
-    """The fractions of build attempts that fail with or without a retry or never end, and their durations."""
+    """The fractions of simulated build attempts that fail with a retry on another host, fail without one, or
+    never end; and the durations of builds.
+    """
 
     seed: int = 0
     reschedule: float = 0.0
@@ -145,7 +147,7 @@ class FaultPlan:
 
 @dataclass(frozen=True, slots=True)
 class CrashPlan:
-    """Planned power failures of an agent: each after about `orders` orders, and for `away` seconds."""
+    """Planned power failures of an agent: one after about every `orders` orders, each for `away` seconds."""
 
     seed: int = 0
     orders: int = 0  # 0: never

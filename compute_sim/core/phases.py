@@ -21,7 +21,7 @@ REMEMBERED = 100_000  # builds
 
 
 def refusal(order: MoveOrdered, states: Mapping[int, GuestState]) -> str:
-    """Return why a phase of a move cannot begin with the build's guests (by attempt); empty if it can."""
+    """Return why a phase of a move cannot begin with the build's guests on this host; empty if it can."""
     match order.phase:
         case "prepare":
             return ""
@@ -39,7 +39,7 @@ def refusal(order: MoveOrdered, states: Mapping[int, GuestState]) -> str:
 
 
 def meanwhile(order: MoveOrdered, state: GuestState) -> GuestState:
-    """Return the guest's state while a phase runs: in `send` it is stopped, unless the move is live."""
+    """Return a guest's state during a phase of its move: in `send` stopped, unless the migration is live."""
     return "stopped" if order.phase == "send" and order.kind != "live" else state
 
 
@@ -59,14 +59,14 @@ def afterwards(order: MoveOrdered, state: GuestState, end: PhaseEnd) -> GuestSta
 
 
 class MoveSteps:
-    """Remembers the last move order of each build on each host, with its outcome."""
+    """Remembers the last move order of each build on each host, with the report of its outcome."""
 
     def __init__(self, remembered: int = REMEMBERED) -> None:
         self._remembered = remembered
         self._known: OrderedDict[str, dict[str, tuple[int, MoveReported | None]]] = OrderedDict()
 
     def ordered(self, order: MoveOrdered) -> MoveReported | Literal["go on", "void"]:
-        """Return the outcome of an order that was already executed, `void` if outdated, else `go on`."""
+        """Return the report of an order executed before; `void` if a later order is known, else `go on`."""
         step, outcome = self._known.get(order.build, {}).get(order.root, (0, None))
         if order.step < step:
             return "void"
@@ -76,13 +76,13 @@ class MoveSteps:
         self._put(order.build, order.root, order.step, None)
 
     def finished(self, outcome: MoveReported) -> None:
-        """Record the outcome of a move order, unless a later order of the build on this host is known."""
+        """Record the report about a move order, unless a later order of the build on this host is known."""
         step, _ = self._known.get(outcome.build, {}).get(outcome.root, (0, None))
         if outcome.step >= step:
             self._put(outcome.build, outcome.root, outcome.step, outcome)
 
     def last(self, build: str, root: str) -> MoveReported | None:
-        """Return the outcome of a build's last move order on a host, or None if its phase has not ended."""
+        """Return the report about a build's last move order on a host; None if its phase has not ended."""
         return self._known.get(build, {}).get(root, (0, None))[1]
 
     def known(self) -> Iterable[MoveReported]:

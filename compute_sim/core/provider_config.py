@@ -131,7 +131,7 @@ def _wrong(provider: ConfiguredProvider) -> str:
 
 @dataclass(frozen=True)
 class ProviderConfigDriver:
-    """Adds the content of provider.yaml to the tree; runs after all other drivers of a host."""
+    """Adds a provider.yaml's content to the provider tree; runs after all other drivers of a host."""
 
     providers: tuple[ConfiguredProvider, ...]
     follows_use: bool = False

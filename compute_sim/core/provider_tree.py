@@ -27,7 +27,7 @@ class TreeMistake(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class ForeignContents:
-    """The content that operators added to a provider; the agent knows but never reports it."""
+    """The classes, traits and aggregates that operators added to a provider; agents never report them."""
 
     classes: frozenset[str] = frozenset()
     traits: frozenset[str] = frozenset()
@@ -72,7 +72,9 @@ class ProviderTree:
 
     @property
     def foreign(self) -> tuple[TreeProvider, ...]:
-        """Return the providers that no driver added: created by operators, or of removed hardware."""
+        """Return the providers that placement has but the agent's last report did not contain: created by
+        operators, or of removed hardware.
+        """
         return tuple(provider for provider in self._known.values() if not provider.reported)
 
     def __contains__(self, name: str) -> bool:
@@ -132,7 +134,7 @@ class ProviderTree:
         self._known[provider.id] = replace(provider, aggregates=provider.aggregates.union(aggregates))
 
     def report(self) -> tuple[ProviderReport, ...]:
-        """Return the drivers' content as a report for placement."""
+        """Return the drivers' providers, inventories, traits and aggregates as a report for placement."""
         return tuple(
             ProviderReport(
                 id=provider.id,
@@ -152,7 +154,7 @@ def child_id(root: str, name: str) -> str:
 
 
 def answered(providers: Iterable[Provider]) -> dict[str, tuple[TreeProvider, ...]]:
-    """Convert placement's answer about providers to one tree for each root."""
+    """Convert the providers in placement's answer to one provider tree for each root."""
     trees: dict[str, list[TreeProvider]] = {}
     for provider in providers:
         not_reported = (provider.kept_classes, provider.kept_traits, provider.kept_aggregates)

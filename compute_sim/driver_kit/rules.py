@@ -117,7 +117,9 @@ async def _destroy_repeats(stand: DriverStand) -> None:
 
 
 async def _guests_are_separate(stand: DriverStand) -> None:
-    """A call for one guest does not change guests of other builds, attempts or hosts."""
+    """Check that a driver's method called for one guest does not change guests of other builds, attempts or
+    hosts.
+    """
     build = stand.new_build()
     guests = [stand.guest(build, 1), stand.guest(build, 2), stand.guest(build, 1, 1)]
     for guest in guests:

@@ -22,12 +22,12 @@ _HOSTS = UUID("2d0f7f2e-4f3b-4d0e-8a53-6a5b8f1c9e10")  # namespace of the roots 
 
 
 class RuleBroken(Exception):
-    """The error that a driver breaks a rule; the text says which result was expected and which was found."""
+    """The error that a driver violates a rule; the text tells the expected and the actual result."""
 
 
 @dataclass(frozen=True)
 class RuleResult:
-    """The result of testing one rule."""
+    """The result of testing a driver with one rule."""
 
     part: str  # inventory, guests, agent or moves
     rule: str
@@ -183,7 +183,7 @@ Rules = Mapping[str, Sequence[Rule]]  # part → its rules
 
 
 async def check_driver(stand: DriverStand, rules: Rules | None = None) -> Sequence[RuleResult]:
-    """Test a driver with the rules, and return the result of each rule."""
+    """Test a driver with the rules of the driver kit, and return the result of each rule."""
     from compute_sim.driver_kit.rules import RULES, move_rules
 
     results = []
@@ -204,7 +204,7 @@ def _named(rules: Rules) -> Iterator[tuple[str, str, Rule]]:
 
 
 async def _broken(stand: DriverStand, rule: Rule) -> str:
-    """Return how the driver breaks a rule, or "" if it follows the rule."""
+    """Return how the driver violates a rule of the driver kit, or "" if it follows the rule."""
     why = ""
     try:
         async with asyncio.timeout(stand.timeout) as limit:

@@ -110,7 +110,7 @@ class Api:
     async def change_traits(
         self, ident: str, request: str, traits: object = None, *, add: str = "", missing: str | None = None
     ) -> None:
-        """Replace a node's traits, add the trait `add`, or remove the trait `missing`."""
+        """Replace an Ironic node's traits, add the trait `add`, or remove the trait `missing`."""
         node = self._conductor.find(ident)
         if add:
             traits = [*node.traits, *_traits([add])]
@@ -160,7 +160,7 @@ class Api:
 
     @contextmanager
     def _asked(self, action: Action, wanted: SimNode, node: SimNode, request: str) -> Iterator[None]:
-        """Send a notification of a request before the block, and another if the block refuses the request."""
+        """Notify of a request before the `with` block, and of an error if the block refuses the request."""
         self._conductor.notify(action, "start", node, request, shown=wanted, sort="asked")
         try:
             yield

@@ -55,7 +55,7 @@ class SimPlan:
             raise ValueError(f"fail is a share of all works, not {self.fail}")
 
     def seconds(self, node: str, number: int) -> float:
-        """Return the planned duration of the `number`-th piece of work on a node."""
+        """Return the planned seconds that the `number`-th operation on an Ironic node takes."""
         if self.step_time.name == "constant":
             return self.step_time.values[0]
         return self.step_time.at(
@@ -63,7 +63,7 @@ class SimPlan:
         )
 
     def fault(self, node: str, number: int) -> Fault | None:
-        """Return the planned failure of the `number`-th piece of work on a node, or None."""
+        """Return how the `number`-th operation on an Ironic node is planned to fail, or None."""
         return "step" if self.fail and draw(self.seed, "fate", node, number) < self.fail else None
 
 
@@ -93,7 +93,7 @@ class Conductor:
         self.forget: Callable[[SimNode], object] = lambda node: None
 
     def find(self, ident: str) -> SimNode:
-        """Return the node with this uuid or name."""
+        """Return the simulated Ironic node with this uuid or name."""
         node = self.nodes.get(ident) or self.nodes.get(self._names.get(ident, ""))
         if node is None:
             raise not_found(ident)
@@ -106,7 +106,7 @@ class Conductor:
             self._index(node)
 
     def check_unique(self, node: SimNode) -> None:
-        """Raise ApiRefusal if another node has the same name or instance."""
+        """Raise ApiRefusal if another Ironic node has the same name or the same instance."""
         if node.name and self._names.get(node.name, node.uuid) != node.uuid:
             raise ApiRefusal(409, f"A node with name {node.name} already exists.")
         if node.instance_uuid and self._instances.get(node.instance_uuid, node.uuid) != node.uuid:
@@ -114,7 +114,7 @@ class Conductor:
             raise ApiRefusal(409, f"{text}, it cannot be associated with this other node {node.uuid}")
 
     def change(self, node: SimNode, **changes: Any) -> None:
-        """Set these fields of a simulated node."""
+        """Set the given fields of a simulated Ironic node, and the time of its last change."""
         self._names.pop(node.name or "", None)
         self._instances.pop(node.instance_uuid or "", None)
         for field, value in changes.items():
@@ -137,7 +137,7 @@ class Conductor:
             self._instances[node.instance_uuid] = node.uuid
 
     async def free(self, uuid: str) -> SimNode:
-        """Wait until a node is unlocked and return it. Raise ApiRefusal if that takes too long."""
+        """Wait until an Ironic node is unlocked and return it. Raise ApiRefusal if that takes too long."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self.plan.patience
         while True:
@@ -195,14 +195,14 @@ class Conductor:
         self.emit(SentNotification(action, phase, node, request, shown, asked, silent, more))
 
     def plan_fault(self, node: SimNode, kind: Kind, fault: Fault | None) -> None:
-        """Plan a failure of the node's next work of this type; None removes the planned failure."""
+        """Plan how an Ironic node's next operation of this type fails; None removes the planned failure."""
         if fault is None:
             self._planned.pop((node.uuid, kind), None)
         else:
             self._planned[node.uuid, kind] = fault
 
     def fate(self, node: SimNode, kind: Kind) -> tuple[float, Fault | None]:
-        """Return how long a node's next operation takes, and how it is planned to fail; None: it succeeds."""
+        """Return the planned seconds and failure (or None) of the next operation on an Ironic node."""
         number = self._works[node.uuid] = self._works.get(node.uuid, 0) + 1
         planned = self._planned.pop((node.uuid, kind), None)
         return self.plan.seconds(node.uuid, number), planned or self.plan.fault(node.uuid, number)

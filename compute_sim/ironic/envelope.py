@@ -53,7 +53,7 @@ _CONTEXT: Json = {
 
 @dataclass(frozen=True, slots=True)
 class SentNotification:
-    """A notification about a node: about a change, a request or a refused request."""
+    """A notification of the simulated Ironic about a node: about a change, a request or a refused request."""
 
     action: Action
     phase: Phase
@@ -81,7 +81,7 @@ def event_type(notification: SentNotification | AllocationNotification) -> str:
 
 
 def payload(notification: SentNotification | AllocationNotification) -> Json:
-    """Return the versioned object that a notification contains."""
+    """Return the object that a notification contains, in Ironic's format: name, version and fields."""
     if isinstance(notification, AllocationNotification):
         return _versioned("AllocationCRUDPayload", "1.1", notification.data)
     name, version, further = _PAYLOADS[notification.action]
@@ -116,7 +116,7 @@ class Envelopes:
         self._last = 0  # microseconds
 
     def of(self, notification: SentNotification | AllocationNotification) -> list[tuple[str, bytes]]:
-        """Return routing key and body of the notification for each topic; all have the same message id."""
+        """Return a routing key and a body for each topic of a notification; all have one message id."""
         self._last = max(self._last + 1, int(self._clock.now() * 1_000_000))
         seconds, micros = divmod(self._last, 1_000_000)
         level = "error" if notification.phase == "error" else "info"

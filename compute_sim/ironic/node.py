@@ -108,7 +108,7 @@ def iso(seconds: int, zone: str) -> str:
 
 
 def fields_of_node(node: SimNode, fields: Sequence[str], zone: str) -> Json:
-    """Return the given fields of a node as JSON values."""
+    """Return the given fields of a simulated Ironic node as JSON values."""
     values: Json = {field: getattr(node, field) for field in fields}
     for field in TIMES & values.keys():
         if values[field] is not None:
@@ -117,7 +117,7 @@ def fields_of_node(node: SimNode, fields: Sequence[str], zone: str) -> Json:
 
 
 def masked(info: Json) -> Json:
-    """Return fields of a node in which passwords are hidden."""
+    """Return the fields with each password replaced by asterisks."""
     if any("password" in key for key in info):
         return {key: "******" if "password" in key else value for key, value in info.items()}
     return info
@@ -133,7 +133,7 @@ def enrolled(
     conductor_groups: Sequence[str] = ("",),
     prefix: str = "metal",
 ) -> list[SimNode]:
-    """Return nodes with reproducible names and uuids, spread over resource classes and conductor groups."""
+    """Return new Ironic nodes with reproducible names, spread over resource classes and conductor groups."""
     properties = {"cpus": 32, "memory_mb": 262_144, "local_gb": 2000, "cpu_arch": "x86_64"}
     places = [{**properties, "rack": f"R{rack + 1}"} for rack in range(10)]
     return [
@@ -258,7 +258,7 @@ class Move(NamedTuple):
 
 
 def event_of(target: str, state: str) -> str | None:
-    """Return the event that leads a node from this state to a target, or None if that is impossible."""
+    """Return the Ironic event that leads from this provision state to the target; None if impossible."""
     event = VERBS.get(target)
     return event if event in PATHS[state] else None
 

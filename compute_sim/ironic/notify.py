@@ -28,7 +28,7 @@ _SAME = ("resource_class", "provision_state", "power_state", "maintenance", "ins
 
 
 class NotificationSink(Protocol):
-    """The interface of a destination for notifications."""
+    """The interface of an object that sends the notifications of the simulated Ironic to a destination."""
 
     def __call__(self, notification: Notification, /) -> None: ...
 
@@ -40,7 +40,7 @@ class NotificationSink(Protocol):
 
 
 class Backlog(Generic[T]):
-    """A queue of notifications that have not been sent yet."""
+    """The notifications of the simulated Ironic that have not been sent yet, in sequence."""
 
     def __init__(self, most: int = ROOM) -> None:
         self._waiting: deque[T] = deque()
@@ -149,7 +149,7 @@ class IronicExchange:
 
 @dataclass(eq=False, repr=False)
 class BusNotifier:
-    """Publishes the real state of nodes on berth's bus, as tools do; it publishes no requests."""
+    """Publishes each change of simulated Ironic nodes on berth's bus, but no requests."""
 
     publish: Callable[..., Awaitable[None]]
     whose: Callable[[SimNode], tuple[str, str, str]]  # the cell, agent and zone of a node

@@ -14,7 +14,7 @@ from compute_sim.ironic.node import Json, SimNode
 
 
 class SimRequest:
-    """A request to the simulated Ironic, with its API version, request id and body."""
+    """An HTTP request to the simulated Ironic, with its API version, request id and body."""
 
     __slots__ = ("id", "minor", "request", "url")
 
@@ -49,7 +49,7 @@ class SimRequest:
 
 
 def text_of(body: Json, name: str) -> str:
-    """Return a mandatory parameter of a request; raise ApiRefusal if it is missing or no text."""
+    """Return a mandatory text field of a request's body; raise ApiRefusal if it is missing or no text."""
     value = body.get(name)
     if not isinstance(value, str):
         raise ApiRefusal(400, f"Missing mandatory parameter: {name}")
@@ -61,7 +61,7 @@ def json_response(body: Any, status: int = 200) -> Response:
 
 
 class ApiRefusal(Exception):
-    """The error that the simulated Ironic refuses a request."""
+    """The error that the simulated Ironic refuses a request, with an HTTP status and a text."""
 
     def __init__(self, status: int, text: str) -> None:
         super().__init__(text)
@@ -132,7 +132,7 @@ def good_trait(name: object, standard: frozenset[str]) -> bool:
 
 
 def new_node(given: Mapping[str, Any]) -> Json:
-    """Return the fields of a new node that a request describes."""
+    """Return the checked fields of the Ironic node that a client requests to create."""
     if unknown := ", ".join(sorted(given.keys() - set(CREATABLE))):
         text = f"Schema error for node: Additional properties are not allowed ({unknown} unexpected)"
         raise ApiRefusal(400, text)
@@ -144,7 +144,7 @@ def new_node(given: Mapping[str, Any]) -> Json:
 
 
 def patched(node: SimNode, operations: object) -> Json:
-    """Return the changed fields of a node and their new values after a JSON patch."""
+    """Return those fields of an Ironic node that a JSON patch changes, with their new values."""
     whole: Json = {field: getattr(node, field) for field in PATCHABLE}
     for operation, path, value in _operations(operations):
         whole = _applied(whole, operation, path, value)
@@ -153,7 +153,7 @@ def patched(node: SimNode, operations: object) -> Json:
 
 
 def names_in(operations: object) -> list[Any]:
-    """Return the names of the fields that a JSON patch sets. Raise ApiRefusal if the patch is invalid."""
+    """Return the new node names in a JSON patch. Raise ApiRefusal if the patch is invalid."""
     found = _operations(operations)
     return [value for operation, path, value in found if path == ["name"] and operation != "remove"]
 
@@ -193,7 +193,7 @@ def _operations(operations: object) -> Iterator[tuple[str, list[str], Any]]:
 
 
 def _applied(whole: Json, operation: str, path: Sequence[str], value: Any) -> Json:
-    """Return a copy of a document to which one operation of a JSON patch was applied."""
+    """Return a copy of a JSON document to which one operation of a JSON patch was applied."""
     key, *rest = path
     if rest:
         inner = whole.get(key)

@@ -48,7 +48,7 @@ class Power:
         self._faulty: set[str] = set()  # in maintenance because of a power failure
 
     def start(self) -> None:
-        """Start to synchronize the power states periodically."""
+        """Start to compare recorded power states with those of the nodes' BMCs, periodically."""
         self._conductor.later(self._conductor.plan.sync_every, self._check_power)
 
     def tamper(self, node: SimNode, bmc: Bmc | None) -> None:

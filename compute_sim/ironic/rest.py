@@ -36,13 +36,13 @@ Handler = Callable[[SimRequest], Awaitable[Any]]
 def rest_app(
     conductor: Conductor, works: Works, power: Power, login: tuple[str, str] = ("", "")
 ) -> Starlette:
-    """Return the REST API as a web app; if `login` has a user, requests need this user and password."""
+    """Return Ironic's REST API as a web app; if `login` has a user, requests need its name and password."""
     nodes = _Handlers(conductor, works, power)
     api, allocations = nodes.api, nodes.allocations
     token = base64.b64encode(":".join(login).encode()).decode() if login[0] else ""
 
     def route(path: str, status: int = 204, **handlers: Handler) -> Route:
-        """Return a route; PUT and DELETE requests return `status`."""
+        """Return a route of the REST API; PUT and DELETE requests are answered with the status `status`."""
 
         async def answer(request: Request) -> Response:
             return await _answer(request, handlers, conductor, token, status)
@@ -257,7 +257,7 @@ def _version(url: str) -> Json:
 
 
 def storm(conductor: Conductor, works: Works, target: str, count: int, request: str) -> int:
-    """Start the transition to `target` on up to `count` nodes that are not busy; return how many began."""
+    """Start a change to provision state `target` on up to `count` idle nodes; return their number."""
     asked = 0
     for node in conductor.nodes.values():
         event = event_of(target, node.provision_state)

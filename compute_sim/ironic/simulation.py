@@ -50,7 +50,7 @@ class Simulation:
 
     @property
     def url(self) -> str:
-        """Return the address at which the REST API listens, or an empty string."""
+        """Return the address of the simulated Ironic's REST API, or "" if it has none."""
         return "" if self._listener is None else url_of(self._listener)
 
     async def run(self) -> None:
@@ -68,7 +68,7 @@ class Simulation:
                 group.create_task(serve(self.app, self._listener))
 
     def worker(self, name: str = "ironic_sim") -> Worker:
-        """Return a berth worker that runs the simulation and publishes nodes on berth's bus."""
+        """Return a berth worker that runs the simulated Ironic and publishes its nodes on berth's bus."""
         return Worker(name, runs=[self.run], announces=frozenset({NodeChanged}))
 
     def _handle(self, notification: Notification) -> None:
@@ -86,7 +86,7 @@ _REQUEST = "req-churn"
 
 @dataclass(eq=False, repr=False)
 class Churn:
-    """Background traffic: deploys and repairs nodes and switches their power; `sent` returns a count."""
+    """Background traffic: deploys and repairs nodes and switches their power; `sent` counts notifications."""
 
     conductor: Conductor
     api: Api
@@ -109,7 +109,7 @@ class Churn:
             await asyncio.sleep(_PERIOD)
 
     async def _something(self) -> bool:
-        """Start a random change of a random node; return False if no node permits a change."""
+        """Change a random Ironic node in a random way; return False if no node permits a change."""
         if not (pool := self.conductor.nodes):
             return False
         most = max(1, int(_MOST * len(pool)))

@@ -41,7 +41,7 @@ _ABORTED = {
 
 @dataclass(eq=False, slots=True)
 class Job:
-    """Work in progress on a node; newer work replaces it."""
+    """An operation on a simulated Ironic node, such as a deployment; a newer operation replaces it."""
 
     node: SimNode
     kind: Kind
@@ -59,7 +59,7 @@ class Works:
         self._jobs: dict[str, Job] = {}
 
     def begin(self, node: SimNode, event: str, request: str, *, hold: bool = False) -> None:
-        """Start the work that an event requires; the node is unlocked and its state permits the event."""
+        """Start the operation that an Ironic event requires; the node is unlocked and permits the event."""
         if event == "abort":
             self._abort(node, request)
         elif event == "unhold":

@@ -53,7 +53,7 @@ Matches = Callable[[SimNode], bool]
 
 
 class Asked(NamedTuple):
-    """A checked request for a list of nodes."""
+    """The checked parameters of a request for a list of Ironic nodes, such as filters and sort key."""
 
     matches: Sequence[Matches]
     fields: tuple[str, ...] | None
@@ -65,7 +65,7 @@ class Asked(NamedTuple):
 
 
 def whole(node: SimNode, minor: int, url: str) -> Json:
-    """Return all fields of a node that the given version of Ironic's API has."""
+    """Return all fields of an Ironic node that the given version of Ironic's API has, as a REST answer."""
     body = visible_fields(node, FIELDS, minor)
     place = f"nodes/{node.uuid}"
     body["links"] = _links(url, place)
@@ -75,7 +75,7 @@ def whole(node: SimNode, minor: int, url: str) -> Json:
 
 
 def visible_fields(node: SimNode, fields: Iterable[str], minor: int) -> Json:
-    """Return the values of the given fields, leaving out fields that are newer than the API version."""
+    """Return the values of an Ironic node's fields, except fields that are newer than the API version."""
     visible = fields_of_node(node, [field for field in fields if _SINCE.get(field, 0) <= minor], "+00:00")
     if minor < 2 and visible.get("provision_state") == "available":
         visible["provision_state"] = None
@@ -113,7 +113,7 @@ def check_verb(target: str, minor: int) -> None:
 
 
 def asked(query: Mapping[str, str], minor: int) -> Asked:
-    """Check a request for a list of nodes, and return it."""
+    """Check the query parameters of a request for a list of Ironic nodes, and return them as an object."""
     matches: list[Matches] = []
     for name, value in query.items():
         since = _FILTER_SINCE.get(name, 0)
@@ -145,7 +145,7 @@ def asked(query: Mapping[str, str], minor: int) -> Asked:
 
 
 def page(nodes: Mapping[str, SimNode], wanted: Asked) -> list[SimNode]:
-    """Return the nodes that match the request, starting after the marker, up to the limit."""
+    """Return the Ironic nodes that match a request, from the one after the marker, up to the limit."""
     ordered: Iterable[SimNode] = nodes.values()
     if wanted.sort_key != "id":
         values = ((getattr(node, wanted.sort_key), node) for node in ordered)
@@ -165,7 +165,7 @@ def page(nodes: Mapping[str, SimNode], wanted: Asked) -> list[SimNode]:
 
 
 def next_link(found: Sequence[SimNode], wanted: Asked, url: str, path: str) -> str | None:
-    """Return the link to the next page, or None if this page is not full."""
+    """Return the link to the next page of a list of nodes, or None if this page is not full."""
     if len(found) < wanted.limit:
         return None
     query = urlencode({**wanted.kept, "limit": wanted.limit, "marker": found[-1].uuid}, safe=",")

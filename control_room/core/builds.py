@@ -73,7 +73,7 @@ class AttemptShown:
 
 
 def timeline(attempts: Sequence[Attempt]) -> list[AttemptShown]:
-    """Return a row for each attempt of a build, with a bar if the times of the attempt are known."""
+    """Return a table row for each attempt of a build, with a time bar if the attempt's times are known."""
     began = min((attempt.started for attempt in attempts if attempt.started), default=0.0)
     ended = max((attempt.ended for attempt in attempts if attempt.ended), default=began)
     scale = 100 / max(ended - began, 1e-6)
@@ -187,14 +187,14 @@ class DrainShown:
 
     @property
     def share(self) -> float:
-        """Return the share of a host's guests that have left it, from 0 to 1."""
+        """Return which share of the guests to drain has left the host, from 0 to 1; 0 if unknown."""
         if self.left is None:
             return 0.0
         return self.moved / (self.moved + self.left) if self.left else 1.0
 
 
 def left_host(host: str, moves: Sequence[MoveStands], now: float) -> int:
-    """Return how many moves left the host in the last 24 hours and after the last arrival of a guest."""
+    """Return how many guests left the host by moves in the last 24 hours, after the last one arrived."""
     count = 0
     for move in moves:
         if not move.ended or move.phase != "done":
@@ -232,7 +232,7 @@ class EndedBuild:
 
 @dataclass(slots=True)
 class Tick:
-    """Counts the builds that ended within one period of a few seconds."""
+    """The counts of builds, by result, that ended within one period of five seconds, and of moves."""
 
     number: int
     ends: Counter[str] = field(default_factory=Counter)  # by status
@@ -243,7 +243,7 @@ class Tick:
 
 
 class BuildHistory:
-    """Counts the builds that ended in the last ten minutes, by period, and stores the last ended builds."""
+    """Counts the builds that ended in the last ten minutes, by 5-second periods, and stores the last ones."""
 
     def __init__(self) -> None:
         self._ticks: deque[Tick] = deque()
@@ -268,18 +268,18 @@ class BuildHistory:
         self._at(at).moves[end] += 1
 
     def ticks(self, now: float) -> list[Tick]:
-        """Return the counts of the last ten minutes' complete periods, the oldest first."""
+        """Return the counts of ended builds of the last ten minutes' complete periods, the oldest first."""
         last, known = int(now // TICK), {tick.number: tick for tick in self._ticks}
         quiet = Tick(last - 1)  # shared by all periods without ends
         return [known.get(number) or quiet for number in range(last - TICKS, last)]
 
     def current(self, now: float) -> Tick:
-        """Return the counts of the present period, which is not complete."""
+        """Return the counts of ended builds of the present period of five seconds, which is not complete."""
         number = int(now // TICK)
         return next((tick for tick in reversed(self._ticks) if tick.number == number), None) or Tick(number)
 
     def rate(self, now: float) -> float:
-        """Return how many builds became active per second in the last two complete periods."""
+        """Return how many builds per second became active in the last two complete periods (ten seconds)."""
         return sum(tick.ends["active"] for tick in self.ticks(now)[-2:]) / (2 * TICK)
 
     def _at(self, at: float) -> Tick:
@@ -302,7 +302,7 @@ def without_details(cause: str) -> str:
 
 
 def summed(ticks: Sequence[Tick]) -> Tick:
-    """Return the sum of the counts of several periods."""
+    """Return the sum of the counts of ended builds of several five-second periods."""
     whole = Tick(ticks[-1].number if ticks else 0)
     for tick in ticks:
         if not tick.ends and not tick.moves and not tick.host_failures:
@@ -316,7 +316,7 @@ def summed(ticks: Sequence[Tick]) -> Tick:
 
 
 def latest(recent: Sequence[EndedBuild], failed_only: bool, limit: int) -> Iterator[EndedBuild]:
-    """Return the last ended builds, the newest first."""
+    """Yield the last ended builds, newest first; `failed_only`: only builds with a failed attempt."""
     for end in reversed(recent):
         if limit <= 0:
             return
@@ -330,7 +330,7 @@ def bucket(seconds: float) -> int:
 
 
 def percentiles(counts: Mapping[int, int], shares: Iterable[float]) -> list[float | None]:
-    """Return, for each share such as 0.95, the time in which that share of builds ended; None: no builds."""
+    """Return, for each share such as 0.95, the seconds in which so many builds ended; None without builds."""
     numbers = sorted(counts)
     passed = list(accumulate(counts[number] for number in numbers))
     if not passed:

@@ -42,7 +42,7 @@ class KnownHost:
 
     @property
     def layout(self) -> object:
-        """Return the properties of a host that determine how the heat map draws its frame and where."""
+        """Return what determines where and how the heat map draws a host: name, cell, zone, capacities."""
         amounts = [(stock.resource_class, stock.capacity, stock.max_unit) for stock in self.stocks]
         return self.name, self.cell, self.zone, amounts
 
@@ -52,7 +52,7 @@ class KnownHost:
         return sum(stock.capacity for stock in found), sum(stock.capacity - stock.free for stock in found)
 
     def fits(self, flavor: Mapping[str, int]) -> int:
-        """Return how many instances of a flavor fit on the host, if each class comes from one provider."""
+        """Return how many instances of a flavor fit, if each resource class comes from only one provider."""
         if self.closed or not flavor:
             return 0
         fitting = dict.fromkeys(flavor, 0)
@@ -66,7 +66,7 @@ class KnownHost:
 def host_of_tree(
     page: TreesFound, tree: KnownTree, zones: Mapping[str, str], rest: Sequence[TreesFound] = ()
 ) -> KnownHost | None:
-    """Return the host of a provider tree, or None if it was deleted or no agent reports it.
+    """Return a host from placement's record of its provider tree; None if it is deleted or has no agent.
 
     `zones`: availability zones by aggregate. `rest`: pages with further providers of the tree.
     """
@@ -106,7 +106,7 @@ MOST_DEPTH = 6  # depth to which the page indents providers
 
 
 def rows(tree: Sequence[Provider]) -> list[tuple[int, Provider]]:
-    """Return a tree's providers with their depths: parents before children, siblings by name."""
+    """Return a provider tree as pairs of depth and provider: parents before children, siblings by name."""
     below: dict[str | None, list[Provider]] = {}
     known = {provider.id for provider in tree}
     for provider in sorted(tree, key=lambda provider: provider.name, reverse=True):
@@ -148,13 +148,13 @@ class StockColumns:
         self._ends = np.searchsorted(self.host, numbers, side="right")
 
     def by_host(self, values: Counts) -> Counts:
-        """Sum values, one for each inventory, by host."""
+        """Return the sum for each host of `values`, which has one value for each inventory of the class."""
         sums = np.concatenate((np.zeros(1, dtype=np.int64), np.cumsum(values)))
         found: Counts = sums[self._ends] - sums[self._begins]
         return found
 
     def gives(self, amount: int) -> NDArray[np.bool_]:
-        """Return a mask of the inventories from which one consumer may take this amount."""
+        """Return for each inventory whether one consumer may take this amount, by unit sizes and step."""
         gives: NDArray[np.bool_] = (
             (amount <= self._most) & (amount >= self._least) & (amount % self._step == 0)
         )
@@ -166,7 +166,7 @@ class StockColumns:
         return pieces
 
     def take(self, free: Counts, amount: int, pieces: Counts, pieces_taken: Counts) -> None:
-        """Subtract `amount` from `free` for each instance in `pieces_taken`, in the order of inventories."""
+        """Subtract `amount` from a host's inventories in `free` for each of its `pieces_taken` instances."""
         before = np.concatenate((np.zeros(1, dtype=np.int64), np.cumsum(pieces)))
         on_host = before[:-1] - before[self._begins][self.host]
         free -= np.clip(pieces_taken[self.host] - on_host, 0, pieces) * amount
@@ -199,7 +199,7 @@ class Fleet:
                 self.moved.pop(tree.root or "", None)
 
     def set_down(self, down: frozenset[str]) -> None:
-        """Set which hosts are down. If this changes, browsers draw all hosts again."""
+        """Set which hosts are down. If that is a change, open browsers draw the whole heat map again."""
         self.layout += down != self.down
         self.down = down
 
@@ -233,7 +233,7 @@ def classes_of(hosts: Sequence[KnownHost]) -> list[str]:
 
 
 def columns(fleet: Fleet, flavor: Mapping[str, int]) -> dict[str, Any]:
-    """Return the heat map's data as columns; their values are in the sequence of `Fleet.in_order`."""
+    """Return the heat map's data as one list per field; each list has the hosts in the order of the map."""
     hosts = fleet.in_order()
     classes = fleet.classes
     groups = list(dict.fromkeys((host.cell, host.zone) for host in hosts))
@@ -255,7 +255,7 @@ def columns(fleet: Fleet, flavor: Mapping[str, int]) -> dict[str, Any]:
 
 
 def changed_columns(fleet: Fleet, since: int, flavor: Mapping[str, int]) -> dict[str, Any]:
-    """Return the columns of the hosts that changed after change number `since`, for an open heat map."""
+    """Return the heat map's data, as lists, of the hosts that changed after change number `since`."""
     if since >= fleet.number:  # the usual case: there are no changes
         return {"number": fleet.number, "layout": fleet.layout, "at": []}
     hosts = fleet.in_order()
@@ -272,14 +272,14 @@ def changed_columns(fleet: Fleet, since: int, flavor: Mapping[str, int]) -> dict
 
 
 def natural(name: str) -> tuple[str, int, str]:
-    """Return a sort key by which h2 comes before h10."""
+    """Return the key that sorts host names with numbers in order: h2 before h10."""
     prefix = name.rstrip("0123456789")
     digits = name[len(prefix) :]
     return prefix, int(digits or 0), name
 
 
 def parse_flavor(text: str) -> dict[str, int]:
-    """Parse amounts such as `VCPU:2,MEMORY_MB:4096`; raise ValueError that names the mistake."""
+    """Return the amount by resource class in a text such as `VCPU:2,MEMORY_MB:4096`; may raise ValueError."""
     flavor = {}
     for part in filter(None, (part.strip() for part in text.split(","))):
         name, colon, amount = (piece.strip() for piece in part.partition(":"))

@@ -30,7 +30,7 @@ class VerdictShown:
 
 @dataclass(frozen=True, slots=True)
 class ShareShown:
-    """The instances of a host, with bars relative to the largest number."""
+    """Numbers of instances that Nova and berth placed on a host, with bars relative to the largest."""
 
     share: HostShare
     nova: float  # of 100
@@ -71,7 +71,7 @@ def report_shown(found: NovaReportFound) -> ReportShown:
 
 
 def agreement(found: NovaReportFound) -> float | None:
-    """Return the percentage of requests with the same hosts, among those for which both have hosts."""
+    """Return for which percentage of requests Nova and berth chose the same hosts, if both chose any."""
     compared = found.same + found.different
     return 100 * found.same / compared if compared else None
 

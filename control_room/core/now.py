@@ -31,7 +31,7 @@ class Chart:
 
 
 def chart(series: Sequence[tuple[str, Sequence[float | None]]], least: float = 0.0) -> Chart:
-    """Return the lines of a chart with a common scale from 0 to a round number; None makes a gap."""
+    """Return a chart of one line per series, scaled from 0 to a round number; None interrupts a line."""
     known = [value for _, values in series for value in values if value is not None]
     top = rounded_up(max([*known, least]))
     lines = tuple(DrawnLine(name, _path(values, top)) for name, values in series)
@@ -39,7 +39,7 @@ def chart(series: Sequence[tuple[str, Sequence[float | None]]], least: float = 0
 
 
 def rounded_up(value: float) -> float:
-    """Return the next larger number of the series 1, 2, 5, 10, 20, ..., which continues below 1."""
+    """Return the smallest of 1, 2, 5, 10, 20, ... (and of 0.5, 0.2, ...) that is not below the value."""
     if value <= 0:
         return 1.0
     unit = 10.0 ** math.floor(math.log10(value))
@@ -102,19 +102,19 @@ class Heartbeats:
         _keep_latest(self._agents, (report.cell, report.agent), heartbeat)
 
     def add_scheduler(self, name: str, now: float, waits: int = 0) -> bool:
-        """Store a scheduler's heartbeat. Return whether its number of waiting requests has changed."""
+        """Store a scheduler's heartbeat; return True if its number of waiting requests has changed."""
         before = self._schedulers.get(name)
         _keep_latest(self._schedulers, name, (now, waits))
         return before is None or before[1] != waits
 
     def agents(self, now: float) -> Sequence[AgentHeartbeat]:
-        """Return the agents by cell and name. An agent without a heartbeat for an hour is removed."""
+        """Return the agents' last heartbeats by cell and name; heartbeats older than an hour are removed."""
         while self._agents and now - next(iter(self._agents.values())).at > EXPIRY:
             self._agents.popitem(last=False)
         return [self._agents[key] for key in sorted(self._agents)]
 
     def schedulers(self, now: float) -> dict[str, float]:
-        """Return each scheduler with the seconds since its last heartbeat."""
+        """Return, by name of each scheduler, the seconds since its last heartbeat."""
         while self._schedulers and now - next(iter(self._schedulers.values()))[0] > EXPIRY:
             self._schedulers.popitem(last=False)
         return {name: max(0.0, now - at) for name, (at, _) in sorted(self._schedulers.items())}
@@ -204,7 +204,7 @@ class WorkerNow:
 
 @dataclass(frozen=True)
 class TenMinutes:
-    """The figures and charts of the last ten minutes, computed again at the end of each period."""
+    """The counts and charts of builds in the last ten minutes, computed again every five seconds."""
 
     number: int
     whole: Tick

@@ -202,7 +202,7 @@ class _Packing:
         }
 
     def fits(self, flavor: PlannedFlavor, free: FreeByClass) -> Counts:
-        """Return, for each host, how many instances of a flavor fit."""
+        """Return, for each host, how many instances of a flavor fit into the given free amounts."""
         if self._stopped():
             raise PlanStopped
         found = np.where(self._admits[id(flavor)], MAX_CAPACITY, 0).astype(np.int64)
@@ -248,7 +248,7 @@ class _Packing:
         )
 
     def mixes(self) -> tuple[int, FreeByClass]:
-        """Return the largest number of mixes (sets of flavors) that was packed, and what is then free."""
+        """Return how many mixes (sets of flavors) can be packed at most, and the free amounts left then."""
         most = min(int(self.fits(flavor, self.free).sum()) // flavor.parts for flavor in self.mix)
         most = min(most, self.mixes_in_sum())
         best, left = 0, self.free
@@ -270,8 +270,8 @@ class _Packing:
         return low, left
 
     def _packed(self, mixes: int, together: bool) -> FreeByClass | None:
-        """Pack this number of mixes (sets of flavors), the largest flavor first; with `together`, first pack
-        whole mixes on single hosts.
+        """Return the free amounts after packing this number of mixes (sets of flavors), or None if they do
+        not fit. The largest flavor is packed first; with `together`, whole mixes on single hosts before it.
         """
         free = {name: amounts.copy() for name, amounts in self.free.items()}
         done = self._pack_whole(mixes, free) if together else 0

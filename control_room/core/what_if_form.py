@@ -69,7 +69,7 @@ class WhatIfRequest:
 
 
 def form_texts(params: Mapping[str, str]) -> dict[str, str]:
-    """Return the text of each filled-in field of a form."""
+    """Return the text of each field of the what-if form, by the field's name; "" for an empty field."""
     return {name: params.get(name, "").strip() for name in NAMES}
 
 
@@ -113,7 +113,7 @@ def words(text: str) -> list[str]:
 
 
 def address_of(request: BuildRequested) -> str:
-    """Return the address of the what-if page for this request, with all fields of the form."""
+    """Return the URL of the what-if page whose form is filled in with the values of this request."""
     flavor = request.flavor
     texts = {
         "vcpus": str(flavor.vcpus),

@@ -30,7 +30,7 @@ def several(number: int, noun: str) -> str:
 
 
 def listed(names: Sequence[str], most: int = 5) -> str:
-    """Return the first names as text, followed by the number of further names."""
+    """Return a text such as "a, b and 3 more": the first names, and the number of further names."""
     shown = list(names[:most])
     if len(names) > most:
         return f"{', '.join(shown)} and {len(names) - most:,} more"

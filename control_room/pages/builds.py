@@ -154,7 +154,7 @@ _DEEPEST = 1_000_000
 
 @dataclass(frozen=True)
 class WaitingQuery:
-    """Query parameters of the page of waiting requests: project (empty: all), and how many to skip."""
+    """The parameters in the URL of the page of waiting requests: project (empty: all), how many to skip."""
 
     project: str
     after: int

@@ -37,7 +37,7 @@ class LetterDetails:
 
 
 def letter_row(letter: DeadLetter) -> DeadLetter:
-    """Return a dead letter for a page: with escaped texts, a short reason, and 0 for invalid times."""
+    """Return a dead letter as a page shows it: escaped texts, a short reason, and 0 for an invalid time."""
     reason = " ".join(letter.reason.split())
     return replace(
         letter,
@@ -79,7 +79,7 @@ def _about(body: bytes) -> tuple[tuple[str, str], ...]:
 
 
 def _moment(seconds: float) -> float:
-    """Return the time in a dead letter, or 0 if it is invalid, because other programs may have set it."""
+    """Return when a message became a dead letter (seconds since 1970, from its header); 0: invalid time."""
     return seconds if 0 < seconds < 2.0**32 else 0.0
 
 
@@ -168,7 +168,7 @@ class DeadLetterPages(PageGroup):
         )
 
     async def _listed(self, queue: str, after: str) -> tuple[list[DeadLetter], bool]:
-        """Return one page of the dead letters of a queue (empty: all), and whether there are more."""
+        """Return up to 100 dead letters of a queue (empty: of all), and whether there are more."""
         found: list[DeadLetter] = []
         with _available():
             transport = self._context.operations.bus.transport
@@ -196,7 +196,7 @@ class DeadLetterPages(PageGroup):
 
 @contextmanager
 def _available() -> Iterator[None]:
-    """Show an error page if the broker does not answer within the block."""
+    """Run a block that uses the message broker; if the broker fails, show the user an error page (503)."""
     try:
         yield
     except (Unavailable, BrokerRefused) as problem:

@@ -65,7 +65,7 @@ class PageContext:
 
 
 class Renderer:
-    """Renders templates to pages and to parts of pages."""
+    """Renders HTML templates to whole pages and to parts of pages."""
 
     def __init__(self, context: PageContext) -> None:
         self._access, self._sessions = context.access, context.sessions
@@ -107,7 +107,7 @@ class Renderer:
         }
 
     async def form(self, request: Request) -> dict[str, str]:
-        """Return a form's fields; raise PageRefused if its token is wrong or the user may only read."""
+        """Return a posted form's fields; raise PageRefused if its token is wrong or the user is read-only."""
         fields = await self.open_form(request)
         if not self._access.may_act(session_of(request).visitor):
             text = "To change something, sign in with a token of the operator or admin role."
@@ -115,7 +115,7 @@ class Renderer:
         return fields
 
     async def open_form(self, request: Request) -> dict[str, str]:
-        """Return a form's fields, also from a read-only user; raise PageRefused if its token is wrong."""
+        """Return a posted form's fields, for read-only users too; raise PageRefused if its token is wrong."""
         fields = await self.foreign_form(request)
         if not self._sessions.is_form_token(session_of(request), fields.pop("form_token", "")):
             text = "This form is not of your session, or too old: load the page again and repeat it."
@@ -123,7 +123,7 @@ class Renderer:
         return fields
 
     async def foreign_form(self, request: Request) -> dict[str, str]:
-        """Return a form's fields without a check of its token, which forms of other sites lack."""
+        """Return the fields of a posted form without checking its token, which forms of other sites lack."""
         body = (await request.body()).decode("utf-8", "replace")
         try:
             return dict(parse_qsl(body, keep_blank_values=True, max_num_fields=MOST_FIELDS))
@@ -132,7 +132,7 @@ class Renderer:
 
 
 class PageGroup:
-    """Base class of the groups of pages; each group is about one subject."""
+    """Base class of groups of web pages; the pages of one group are about one subject, such as hosts."""
 
     def __init__(self, context: PageContext, renderer: Renderer) -> None:
         self._context = context
@@ -157,13 +157,13 @@ def session_of(request: Request) -> WebSession:
 
 
 def address_of(scope: Scope) -> str:
-    """Return the IP address of the client, or an empty text if the server does not know it."""
+    """Return the IP address of the browser that sent a request, or an empty text if it is unknown."""
     client = scope.get("client")
     return str(client[0]) if client else ""
 
 
 def user_of(request: Request) -> str:
-    """Return the name of the user who sent a request, for the log."""
+    """Return the name of the user that sent a request, for the log."""
     visitor = session_of(request).visitor
     return visitor.user if visitor else "?"
 
@@ -174,7 +174,7 @@ def theme_of(request: Request) -> str:
 
 
 def redirect_to(path: str) -> Response:
-    """Return a redirection to this path of the site, or to the first page if it leads to another site."""
+    """Return a redirect to a path of this site; to the first page, if the path would lead to another site."""
     safe = path if path.startswith("/") and not path.startswith(("//", "/\\")) else "/"
     return RedirectResponse(safe, status_code=303)
 
@@ -198,7 +198,7 @@ V = TypeVar("V")
 
 
 class PageUpdates:
-    """Sends a part of an open page to the browser: immediately, every `seconds`, and after changes."""
+    """Sends a part of an open page to the browser again: at once, every `seconds`, and after changes."""
 
     def __init__(
         self, seconds: float, changes: Changes | None = None, interval: UpdateInterval | None = None
@@ -213,7 +213,7 @@ class PageUpdates:
         part: Callable[[], Awaitable[str]],
         while_open: AbstractAsyncContextManager[None] | None = None,
     ) -> EventSourceResponse:
-        """Send the part of a page repeatedly until the browser disconnects or the session ends."""
+        """Return an event stream that sends a page's part until the browser leaves or the session ends."""
         return EventSourceResponse(
             self._events(request, part, while_open or nullcontext()),
             ping=KEEPALIVE_SECONDS,
@@ -268,7 +268,7 @@ async def _passed(event: asyncio.Event, seconds: float) -> None:
 
 
 async def soon(request: Request, data: Awaitable[V]) -> V | None:
-    """Return a page's data if they are ready in time, or None: the event stream sends them later.
+    """Return a page's data if they arrive within 0.4 s, else None: the page's event stream sends them later.
 
     With `wait=1` in the URL, wait until the data are ready or the browser has disconnected.
     """

@@ -41,7 +41,7 @@ _RETRY_SECONDS = 1.0  # until placement's changes are received again after the b
 
 
 class MetalReader:
-    """Reads bare-metal nodes for all pages: all periodically, and nodes with new messages immediately."""
+    """Reads bare-metal nodes for all pages: all periodically, and a single node after a message about it."""
 
     def __init__(self, operations: Operations, tasks: BackgroundTasks, changes: NodeChanges) -> None:
         self._operations = operations
@@ -64,7 +64,7 @@ class MetalReader:
         return self._nodes
 
     async def latest(self) -> MetalNodes:
-        """Return the bare-metal nodes for an open page; nodes with new messages are read again first."""
+        """Return the bare-metal nodes for an open page; nodes with a new message are read again first."""
         if not self._nodes.at:
             return await self.nodes()
         if (reading := self._all.refresh(None)) is not None:
@@ -74,7 +74,7 @@ class MetalReader:
 
     @asynccontextmanager
     async def following(self) -> AsyncIterator[None]:
-        """Receive placement's changes of bare-metal nodes while the block runs and a page is open."""
+        """While the block runs (a page of bare-metal nodes is open), receive placement's changes of nodes."""
         self._open += 1
         if self._following is None:
             self._following = self._tasks.start(self._follow())
@@ -204,7 +204,7 @@ class HeatPages(PageGroup):
         return self._renderer.page(request, "hosts.html", flavor=flavor)
 
     async def events(self, request: Request) -> Response:
-        """Send an event when hosts have changed; the browser then requests the changed hosts."""
+        """Return an event stream that informs an open page of changed hosts; the page then requests them."""
 
         async def count() -> str:
             return str(self._changes.count)
@@ -212,7 +212,7 @@ class HeatPages(PageGroup):
         return self._updates.stream(request, count)
 
     async def data(self, request: Request) -> Response:
-        """Return all hosts for the heat map, or only the changes since the browser's last request."""
+        """Return, in JSON, all hosts for the heat map, or only those that changed since the last request."""
         clock, parameters = self._context.clock, request.query_params
         began = clock.monotonic()
         try:

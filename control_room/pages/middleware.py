@@ -47,14 +47,14 @@ _ADDRESSES = 10_000
 
 
 class RunningRequests:
-    """Counts the requests that are being answered, by session, user and address."""
+    """Counts and limits the requests that are being answered, by session, user and IP address."""
 
     def __init__(self) -> None:
         self._counts: Counter[Hashable] = Counter()
 
     @contextmanager
     def count(self, session: str, user: Hashable, address: str) -> Iterator[None]:
-        """Count a request while the block runs; raise PageRefused if there are too many."""
+        """Count a request as running while the block runs; raise PageRefused if too many are running."""
         limits: Mapping[Hashable, tuple[int, str]] = {
             ("session", session): (OF_A_SESSION, "this session"),
             ("user", user): (OF_A_USER if user else IN_ALL, "this user"),
@@ -87,7 +87,7 @@ class SignInFailures:
         )  # number, time of the last failure
 
     def pause(self, address: str, now: float) -> float:
-        """Return the seconds until this address may try to sign in again."""
+        """Return after how many seconds this IP address may try to sign in again; 0: now."""
         count, last = self._failures.get(network_of(address), (0, 0.0))
         if count < FREE_FAILURES:
             return 0.0
@@ -95,7 +95,7 @@ class SignInFailures:
         return max(0.0, last + pause - now)
 
     def failed(self, address: str, now: float) -> int:
-        """Count a failed sign-in; return how many failures this address has."""
+        """Count a failed sign-in of an IP address; return how many failures it has had so far."""
         key = network_of(address)
         count, last = self._failures.pop(key, (0, now))
         count = count + 1 if now - last < EXPIRY else 1
@@ -284,21 +284,21 @@ class SignInPages(PageGroup):
         return self.admit(request, visitor, credential, redirect_to("/"))
 
     def check_pause(self, request: Request) -> None:
-        """Raise PageRefused if the address must pause after failed sign-ins."""
+        """Raise PageRefused if the sender's IP address must wait after failed sign-ins."""
         pause = self._failures.pause(address_of(request.scope), self._context.clock.monotonic())
         if pause > 0:
             text = f"Too many sign-ins of this address have failed. Try again in {pause:.0f} s."
             raise PageRefused(429, "Too many attempts", text, retry_after=pause)
 
     async def refuse(self, request: Request, problem: str) -> Response:
-        """Count a failed sign-in; return the sign-in page with status 401, on which `problem` is shown."""
+        """Count a failed sign-in; return the sign-in page (status 401) that shows the text `problem`."""
         address = address_of(request.scope)
         failures = self._failures.failed(address, self._context.clock.monotonic())
         log.warning("sign-in refused: unknown user or token, from %s, failure %d", address, failures)
         return await self.page(request, problem, 401)
 
     def admit(self, request: Request, visitor: Visitor, credential: Credential, answer: Response) -> Response:
-        """Replace the browser's session by one of the signed-in user; return the response with its cookie."""
+        """Begin a new session for the user that signed in; return the response `answer` with its cookie."""
         context = self._context
         context.sessions.end(session_of(request).id)
         session = context.sessions.sign_in(visitor, credential, context.clock.now())

@@ -31,7 +31,7 @@ _NO_PROJECT = "Your user has a role on no project of Keystone."
 
 
 class BeginningSignIns:
-    """Signed expiry times in a cookie that proves that a browser began to sign in; none are stored here."""
+    """Makes and checks the cookie that proves that a browser began to sign in: a signed expiry time."""
 
     def __init__(self, clock: Clock) -> None:
         self._key = secrets.token_bytes(32)
@@ -53,7 +53,7 @@ class BeginningSignIns:
 
 @dataclass(frozen=True)
 class _Unscoped:
-    """The token of a user who has yet to pick a project."""
+    """The token of a signed-in user that still has to choose one of several Keystone projects."""
 
     token: str
     projects: Sequence[Project]
@@ -68,7 +68,7 @@ class SingleSignOnPages(PageGroup):
         self._unscoped: OrderedDict[str, _Unscoped] = OrderedDict()  # by the id of the session
 
     async def start(self, request: Request) -> Response:
-        """Redirect to Keystone, and mark the browser with a cookie."""
+        """Begin a sign-on: redirect to Keystone, with a cookie to prove later that this browser began it."""
         single_sign_on = self._offered(request)
         if not from_our_page(request.headers):
             raise PageRefused(403, "Not done", "The link is on another site. Sign in from the page here.")
@@ -81,7 +81,7 @@ class SingleSignOnPages(PageGroup):
         return answer
 
     async def accept(self, request: Request) -> Response:
-        """Sign in with the token in the form of Keystone's page, whose origin was checked before."""
+        """Sign the user in with the token that Keystone's page posted, or let the user choose a project."""
         single_sign_on = self._offered(request)
         if not self._beginning.is_valid(request.cookies.get(_cookie(request), "")):
             request.scope["session.new"] = False  # an existing session of this browser continues
@@ -107,7 +107,7 @@ class SingleSignOnPages(PageGroup):
         return answer
 
     async def choose(self, request: Request) -> Response:
-        """Sign in for the project that the user picked."""
+        """Sign the user in for the project that the user chose in the form."""
         self._offered(request)
         chosen = (await self._renderer.open_form(request)).get("project", "")
         self._sign_in.check_pause(request)
@@ -125,7 +125,7 @@ class SingleSignOnPages(PageGroup):
         return answer
 
     def _offered(self, request: Request) -> SingleSignOn:
-        """Return the single sign-on; raise PageRefused if it is not configured or the request lacks TLS."""
+        """Return the configured single sign-on; raise PageRefused without it, or without TLS."""
         found = self._context.access.single_sign_on
         if found is None:
             raise PageRefused(404, "There is no such page", "Single sign-on is off (control_room_sso).")

@@ -89,7 +89,7 @@ class PlanResult:
 
 @dataclass(frozen=True)
 class _PlanQuery:
-    """A capacity plan as a query string, and the client that requested it."""
+    """A capacity plan as text of a URL query, and the client that asked for it."""
 
     text: str
     reader: Hashable = field(compare=False)
@@ -125,7 +125,7 @@ class CapacityPages(PageGroup):
         )
 
     async def events(self, request: Request) -> Response:
-        """Send the result of a capacity plan to an open page as soon as it is computed."""
+        """Return an event stream that sends a capacity plan's result to an open page once it is computed."""
 
         async def part() -> str:
             return self._part(await self._plans.get(_query(request)), "")

@@ -1,4 +1,4 @@
-"""Renews the agent's lease on nodes continuously, and checks it before every write to Ironic."""
+"""Renews a bare-metal agent's lease on nodes continuously, and checks it before every write to Ironic."""
 
 import asyncio
 import logging
@@ -22,7 +22,7 @@ Standing = Literal["ours", "not yet", "over"]
 
 
 class LeasedNodes:
-    """The nodes leased to this agent by the conductor's last answer. Times are those of a monotonic clock."""
+    """The nodes that the cell conductor's last answer leased to this agent, and until when."""
 
     def __init__(self) -> None:
         self.epoch = 0
@@ -36,7 +36,7 @@ class LeasedNodes:
         return len(self._nodes)
 
     def answered(self, asked_at: float, answer: LeaseAnswered) -> Collection[str]:
-        """Apply the answer to a renewal; return the nodes that were lost or leased under a new epoch."""
+        """Store the conductor's answer to a lease renewal; return nodes lost or leased under a new epoch."""
         if answer.refused or answer.epoch < self.epoch:
             return ()
         lost: set[str] = set()
@@ -57,14 +57,14 @@ class LeasedNodes:
         return lost
 
     def good(self, now: float) -> bool:
-        """Return whether the lease is valid at this time."""
+        """Return whether the agent's lease on nodes is still valid at the monotonic time `now`."""
         return now < self.until
 
     def standing(self, root: str, epoch: int, since: float, now: float) -> Standing:
-        """Return whether an order may be executed, judged by its epoch and the time of its arrival.
+        """Return "ours" if this agent may execute an order for a node, "over" if never, else "not yet".
 
-        With epoch 0 the sender knew of no lease. A node is leased before an order for it is sent, so an
-        answer to a renewal that was sent after the order arrived includes the lease.
+        `epoch`: the order's epoch, 0 if its sender knew of no lease; `since`: when it arrived. A node is
+        leased before an order for it is sent: the answer to a renewal sent after `since` has the lease.
         """
         if not self.good(now):
             return "not yet"
@@ -88,7 +88,7 @@ ListNodes = Callable[[], Awaitable[Sequence[str]]]  # lists the nodes of our poo
 
 
 class NotLeased(Unavailable):
-    """The error that the agent has no lease on a node, so that it must not write to the node."""
+    """Error: the agent has no lease on a bare-metal node, so it must not change the node in Ironic."""
 
 
 class NodeAccess(Protocol):
@@ -97,13 +97,13 @@ class NodeAccess(Protocol):
     def standing(self, root: str, epoch: int, since: float) -> Standing: ...
 
     def writing(self, root: str, epoch: int) -> AbstractAsyncContextManager[None]:
-        """Guard a write to Ironic: raise NotLeased if the lease is missing or ends during the write."""
+        """Run a block that changes a node in Ironic; raise NotLeased if the lease is lacking or ends."""
 
     def good(self) -> bool: ...
 
 
 class UnsharedNodes:
-    """Permits writes to all nodes of a cell, for an agent that shares them with no other agent."""
+    """Permits an agent that shares its cell's bare-metal nodes with no other agent to change all of them."""
 
     def standing(self, root: str, epoch: int, since: float) -> Standing:
         return "ours"
@@ -117,7 +117,7 @@ class UnsharedNodes:
 
 @dataclass(eq=False, repr=False)
 class NodeLease:
-    """Permits writes to leased nodes, for an agent in a pool of agents that share nodes."""
+    """Renews the lease of an agent in a pool, and permits it to change only nodes that are leased to it."""
 
     agent: str
     pool: str
@@ -162,14 +162,14 @@ class NodeLease:
                 self._stopping.discard(root)
 
     async def run(self) -> None:
-        """Renew the lease until the task is cancelled."""
+        """Renew the agent's lease on bare-metal nodes until the task is cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._renew_repeatedly())
             if self.report_nodes is not None and self.list_nodes is not None:
                 group.create_task(self._report_periodically(self.report_nodes, self.list_nodes))
 
     async def leave(self) -> None:
-        """Release the lease, so that other agents can act on the nodes immediately."""
+        """Give up the agent's lease on nodes, so that other agents can act on them immediately."""
         question = LeaseAsked(**self._address, run=self._run, leaves=True)
         self._lent = LeasedNodes()
         with suppress(Unavailable, AnswerRefused):

@@ -1,7 +1,8 @@
-"""Executes orders on nodes through Ironic's API, one step after another.
+"""Executes orders to build and destroy on Ironic's nodes through Ironic's API, one step after another.
 
 An order stays unacknowledged while it is executed: after a crash of the agent it is redelivered and continues
-from the node's state in Ironic. Notifications only trigger a check; without them the agent polls.
+from the node's state in Ironic. Ironic's notifications only cause a new read of the node; without
+them the agent reads it periodically.
 """
 
 import asyncio
@@ -36,7 +37,7 @@ Key = tuple[type[Order], str, int, str]  # the order's type, build, attempt and 
 
 @dataclass(eq=False, repr=False)
 class OrderProgress:
-    """The progress of one order; a redelivery of the order continues it."""
+    """The progress of one order on an Ironic node; if the order is delivered again, it is continued."""
 
     order: Order
     came: float
@@ -55,14 +56,14 @@ class OrderProgress:
         self.changed = self.came  # when the node's state last changed
 
     def saw(self, node: MetalNode | None, now: float, maintenance_patience: float) -> None:
-        """Record the state in which the order's node was read at the monotonic time `now`."""
+        """Record the state of the order's Ironic node, as it was read at the monotonic time `now`."""
         self._check_maintenance(node, now, maintenance_patience)
         state = "gone" if node is None else f"{node.provision_state} {node.instance_uuid}"
         if state != self.state:
             self.state, self.changed, self.pause = state, now, SHORTEST_PAUSE
 
     def _check_maintenance(self, node: MetalNode | None, now: float, patience: float) -> None:
-        """Fail a build whose node stays in maintenance for `patience` seconds; Ironic would wait forever."""
+        """Fail a build whose node is in maintenance for `patience` seconds: Ironic would never end it."""
         ours = node is not None and node.attempt_of(self.order.build) == self.order.attempt
         if node is None or not ours or not node.maintenance or node.provision_state not in DEPLOYING:
             self.maintained = None
@@ -73,7 +74,7 @@ class OrderProgress:
             self.given_up = f"the node has been in maintenance for {now - self.maintained:.0f} s: {reason}"
 
     def rest(self) -> float:
-        """Return the minimum seconds until the node is checked again: more after many transitions begun."""
+        """Return the minimum seconds until the node is read again: more after many started transitions."""
         return 0.0 if self.begun < MOST_BEGUN else min(2.0 ** (self.begun - MOST_BEGUN), LONGEST_PAUSE)
 
 
@@ -114,18 +115,18 @@ class RunningOrders:
         return await self._carry_out(order)
 
     def check_node(self, uuid: str) -> None:
-        """Check the orders of a node now, because a notification named the node."""
+        """Continue the orders for this Ironic node now, because a notification of Ironic named the node."""
         for job in self._on.get(uuid, ()):
             job.woken.set()
 
     def check_all(self) -> None:
-        """Check all orders now, because the lease has changed."""
+        """Continue all orders of this agent now, because its lease on nodes has changed."""
         for job in self._jobs.values():
             job.pause = SHORTEST_PAUSE
             job.woken.set()
 
     async def _carry_out(self, order: Order) -> AgentReported | None:
-        """Execute an order and return its report; return None if another agent must execute the order.
+        """Execute an order and return its report, or None if another agent must execute the order.
 
         Without a lease the agent does nothing; the node's new owner receives an order for the remaining work.
         """
@@ -158,7 +159,7 @@ class RunningOrders:
         raise Retry(1.0, f"{order.host} takes longer than {HOLD_SECONDS:.0f} s")
 
     async def _advance(self, job: OrderProgress) -> steps.Say | None:
-        """Read the node of an order and take all possible steps; return None if the order is unfinished."""
+        """Read the order's node and do all steps possible now; return the result, or None if unfinished."""
         order = job.order
         step: Step = steps.Wait("it was not read yet")
         try:
@@ -187,7 +188,7 @@ class RunningOrders:
             return await self._turned_down(job, step, problem)
 
     async def _do(self, step: Step, node: MetalNode, order: Order) -> MetalNode | None:
-        """Take a step and return the node; return None if Ironic has only begun the transition."""
+        """Do a step through Ironic's API; return the changed node, or None if Ironic still works on it."""
         match step:
             case steps.Action.CLAIM if isinstance(order, BuildOrdered):
                 patch = metal_node.claim(node, order)
@@ -205,9 +206,9 @@ class RunningOrders:
             return node_of(await self.api.patch_node(node.uuid, patch))
 
     async def _turned_down(self, job: OrderProgress, step: Step, problem: IronicRefused) -> steps.Say | None:
-        """Handle a step that Ironic refused, before the node is read again. A conflict (409) is temporary.
+        """Return an order's result after a step was refused; None: retry. A conflict (409) is temporary.
 
-        After a second refusal for another reason the order fails, but a reserved node must be released.
+        After a second refusal for another reason the order fails; a reserved node is released first.
         """
         busy = problem.status == 409
         again, job.refused = job.refused == step, step
@@ -224,7 +225,7 @@ class RunningOrders:
         return None
 
     async def _elsewhere(self, order: Order) -> steps.Say | None:
-        """Return `destroyed` for an outdated order: a later attempt of the build has another node."""
+        """Return `destroyed` if a later attempt of the order's build has another node, else None."""
         try:
             async for page in self.api.nodes(fields=FIELDS, instance_uuid=order.build):
                 for other in map(node_of, page):

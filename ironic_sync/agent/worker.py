@@ -36,7 +36,7 @@ NotificationSource = Callable[[OnNode], Coroutine[Any, Any, None]]
 
 
 def notification_source(notifications: Notifications) -> NotificationSource:
-    """Return a function that calls `on_node` for each node that Ironic's notifications name."""
+    """Return a function that passes each node in Ironic's notifications to its argument, until cancelled."""
 
     async def follow(on_node: OnNode) -> None:
         async def handle(bodies: Sequence[bytes]) -> None:
@@ -63,9 +63,9 @@ class _Heartbeats:
         self._reported: dict[str, str] = {}  # nodes that the last heartbeat reported as building
 
     async def beat(self) -> Sequence[HostReported]:
-        """Return the heartbeat for the nodes on which the agent builds, in the name of its pool.
+        """Return the heartbeat of a bare-metal agent, in its pool's name, with the nodes on which it builds.
 
-        Without Ironic or without a lease the agent sends no heartbeat, because it cannot build then.
+        If Ironic is unreachable or the lease is lacking, none is sent: the agent cannot build then.
         """
         if not await self._may_act():
             return []
@@ -95,7 +95,7 @@ class _Heartbeats:
         ]
 
     async def _may_act(self) -> bool:
-        """Return whether the agent has a valid lease; wait a few seconds for its first one."""
+        """Return whether the agent has a valid lease on nodes; wait a few seconds for one if not."""
         for _ in range(LEASE_LOOKS):
             if self.orders.right.good():
                 return True

@@ -63,7 +63,7 @@ class NodeDifference(msgspec.Struct, frozen=True):
 def compare(
     report: InventoryReported, provider: Provider | None, name: str = ""
 ) -> tuple[NodeDifference, ...]:
-    """Compare a node's provider in placement with the report that Ironic's current state requires."""
+    """Return the differences between a node's provider in placement and the report of Ironic's state."""
     if provider is None or provider.gone:
         return (NodeDifference(report.root, "missing", name=name),)
     between = _between(report, provider)
@@ -110,11 +110,13 @@ def _written(inventory: Inventory) -> str:
 
 
 def _unequal(theirs: Sequence[str], ours: Sequence[str], missing: Sequence[str]) -> tuple[str, str] | None:
-    """Return the values that only Ironic has, and those only placement has; ignore values of operators."""
+    """Return a pair of texts: values that only Ironic has, and values that only placement has; None if equal.
+
+    Values that operators added in placement (`missing`) are ignored."""
     ahead, behind = sorted({*theirs} - {*ours}), sorted({*ours} - {*theirs, *missing})
     return (", ".join(ahead), ", ".join(behind)) if ahead or behind else None
 
 
 def allowance(of: int, share: float) -> int:
-    """Return how many of `of` nodes may be deleted in one sweep before this counts as a mistake."""
+    """Return how many of `of` nodes a sweep may remove as deleted: more are taken for a mistake."""
     return max(FEW, int(share * of))

@@ -79,7 +79,7 @@ class KnownState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Step(NamedTuple):
-    """The new known state of a node, with a report to send or the need of a read, if any."""
+    """A node's new known state, and what to do: publish a report, read the node from Ironic, or nothing."""
 
     belief: KnownState
     outcome: Outcome
@@ -90,7 +90,9 @@ class Step(NamedTuple):
 def handle(
     belief: KnownState, notification: ReceivedNotification, rules: KnownStateRules, received: int
 ) -> Step:
-    """Apply a notification to a node's state; `received` is the count of notifications. Raises Invalid."""
+    """Return the state and report that follow from a node's known state and a notification.
+
+    `received`: how many notifications this process has received so far. Raises Invalid."""
     node = notification.node
     if notification.event in _ASKED_OF_THE_API and notification.phase in ("start", "error"):
         return Step(belief, "asked", read=rules.can_read and notification.phase == "error")
@@ -125,7 +127,7 @@ def read(
     again: bool = False,
     was: Place | None = None,
 ) -> Step:
-    """Apply the result of a read to the known state of a node; `node` is None if Ironic has no such node.
+    """Return the state and report that follow from a read of a node; `node`: None if Ironic has no such node.
 
     `known` is the sequence number of the last report in placement, and `was` the stored place. With `again`,
     placement lacks the last report, so it is sent again. After a notification during the read, no report is
@@ -192,7 +194,7 @@ def _seen(
 
 
 def _merged(belief: KnownState, event: str, new: IronicNode) -> IronicNode:
-    """Return the node that an API call's `.end` notification shows, without possibly outdated fields."""
+    """Return a node as the `.end` notification of an API call shows it, without possibly outdated fields."""
     old, age = belief.node, _age(belief, new)
     if old is None or age == "newer":
         return new
@@ -210,7 +212,7 @@ def _merged(belief: KnownState, event: str, new: IronicNode) -> IronicNode:
 
 
 def _age(belief: KnownState, node: IronicNode) -> Literal["older", "same", "newer"]:
-    """Return whether a notification is "older" or "newer" than the known state or the "same" (updated_at)."""
+    """Return whether a node in a notification is "older" or "newer" than its known state, or the "same"."""
     version = node.updated_at or 0.0
     if belief.version is None or version == belief.version:
         return "same"
@@ -242,7 +244,7 @@ def _deleted(
 def _not_found(
     belief: KnownState, uuid: str, began: Moment, sequence: int, overtaken: bool, has: Place | None
 ) -> Step:
-    """Handle that Ironic has no such node: report its deletion if `has`, its place in placement, is known."""
+    """Return the state after a read found no such node; report its deletion if its place `has` is known."""
     if overtaken:
         return Step(belief, "read", read=True)
     belief = _without(belief, began.at, 0.0)
@@ -269,7 +271,7 @@ def _contradicts(
 
 
 def _whole(new: IronicNode, old: IronicNode | None) -> IronicNode:
-    """Add to a notification's node the shard, which notifications lack, as the last read showed it."""
+    """Return the node `new` of a notification with the shard, which notifications lack, of the last read."""
     if new.whole or old is None or not old.whole:
         return new
     return replace(new, shard=old.shard, whole=True)
@@ -280,7 +282,7 @@ def _same(report: InventoryReported, before: InventoryReported | None) -> bool:
 
 
 def _last_place(belief: KnownState, rules: KnownStateRules) -> Place | None:
-    """Return the cell and agent of the node's last report, or None if placement should not have the node."""
+    """Return the cell and agent of a node's last report; None if placement should not have the node."""
     if belief.reported is not None:
         return None if belief.reported.gone else Place.of(belief.reported)
     return None if belief.node is None else rules.place(belief.node)

@@ -24,11 +24,13 @@ class KnownStates:
         return self._of.get(uuid, _UNKNOWN)
 
     def moment(self, now: float) -> Moment:
-        """Return the current time and count of notifications, to be stored before nodes are read."""
+        """Return `now` with the number of notifications received so far, to mark the start of a read."""
         return Moment(now, self.received)
 
     def handle(self, notification: ReceivedNotification, latest: float) -> Step:
-        """Apply a notification to its node; a date after `latest` counts as `latest`. Raises Invalid."""
+        """Apply an Ironic notification to its node's known state; return the new state and what to do.
+
+        A date after `latest` is treated as `latest`. Raises Invalid for impossible data of a node."""
         self.received += 1
         notification = notification if notification.at <= latest else replace(notification, at=latest)
         return self._store(
@@ -45,20 +47,20 @@ class KnownStates:
         again: bool = False,
         was: Place | None = None,
     ) -> Step:
-        """Apply a read to the known state of a node; if Invalid is raised, the state is unchanged."""
+        """Apply the result of a read from Ironic to a node's state; return the new state and what to do."""
         step = read(self.of(uuid), uuid, node, began, self.rules, known=known, again=again, was=was)
         return self._store(uuid, step)
 
     def reported_elsewhere(self, uuid: str, sequence: int) -> None:
-        """Forget the last report of a node, because another process has reported the node later."""
+        """Forget this process's last report of a node, because another process reported the node later."""
         if uuid in self._of:
             before = self._of[uuid]
             self._of[uuid] = replace(before, reported=None, sequence=max(before.sequence, sequence))
 
     def placement_has(self, uuid: str, sequence: int) -> bool:
-        """Record that placement applied a report; return True if it replaced this process's last report.
+        """Record that placement applied a node's report; return True if this process's last one is older.
 
-        The next report gets a higher sequence number, even if the clocks differ.
+        The node's next report gets a higher sequence number, even if the clocks of the processes differ.
         """
         before = self.of(uuid)
         overruled = before.reported is not None and sequence > before.reported.sequence
@@ -70,7 +72,7 @@ class KnownStates:
         return overruled
 
     def newer(self, uuid: str, sequence: int) -> InventoryReported | None:
-        """Return a report to send if a node's known state is newer than placement's report `sequence`."""
+        """Return a node's report for placement if its state is newer than the report `sequence`, or None."""
         belief = self.of(uuid)
         place = None if belief.node is None else self.rules.place(belief.node)
         if belief.node is None or place is None or belief.date * 1_000_000 <= sequence:
@@ -81,7 +83,7 @@ class KnownStates:
         return report
 
     def forget_reported(self) -> None:
-        """Forget the last reports of all nodes, because other processes may have sent newer reports."""
+        """Forget this process's last report of each node, as other processes may have sent newer ones."""
         self._of = {uuid: replace(belief, reported=None) for uuid, belief in self._of.items()}
 
     def _store(self, uuid: str, step: Step) -> Step:

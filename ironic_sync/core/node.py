@@ -58,7 +58,7 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
 
     @staticmethod
     def of(owned: InventoryReported | Provider) -> "Place":
-        """Return the cell, agent and zone under which a node was reported, for the report of its deletion."""
+        """Return a node's cell, agent and zone from its last report or provider, to report its deletion."""
         return Place(cell=owned.cell, agent=owned.agent, zone=owned.zone)
 
 
@@ -88,7 +88,7 @@ def is_uuid(text: str) -> bool:
 
 
 def from_rest(data: Mapping[str, Any], *, whole: bool = True) -> IronicNode:
-    """Decode a node from an answer of Ironic's API, or from a notification (not `whole`)."""
+    """Make a node from fields of an answer of Ironic's API, or of a notification (not `whole`)."""
     found: dict[str, Any] = {"whole": whole}
     for field in FIELDS:
         value = data.get(field)

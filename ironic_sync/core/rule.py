@@ -54,7 +54,7 @@ def sequence_at(at: float) -> int:
 def report(
     node: IronicNode, place: Place, sequence: int, *, skip_reserve_in_use: bool = False
 ) -> InventoryReported | None:
-    """Return the report of a node's provider, or None for a node without a resource class."""
+    """Return the report that gives placement a node's provider; None for a node without a resource class."""
     for trait in node.traits:
         if not _TRAIT_NAME.fullmatch(trait):
             raise Invalid(f"traits: {trait!r} is not the name of a trait")
@@ -74,7 +74,7 @@ def report(
 
 
 def deletion_report(uuid: str, place: Place, sequence: int) -> InventoryReported:
-    """Return the report that a node was deleted."""
+    """Return the report that tells placement that an Ironic node was deleted."""
     return _report(uuid, place, sequence, gone=True)
 
 
@@ -84,7 +84,7 @@ def _report(uuid: str, place: Place, sequence: int, **content: Any) -> Inventory
 
 
 def inventory_of(event: NodeChanged, *, skip_reserve_in_use: bool = False) -> InventoryReported | None:
-    """Return the report of a node from an event of a tool or the simulation, which contains all values."""
+    """Return the report for placement from a tool's message NodeChanged, which has a node's full state."""
     sequence = sequence_at(event.at)
     place = Place(cell=event.cell, agent=event.agent, zone=event.zone)
     if event.deleted:
@@ -94,5 +94,5 @@ def inventory_of(event: NodeChanged, *, skip_reserve_in_use: bool = False) -> In
 
 
 def is_open(report: InventoryReported) -> bool:
-    """Return whether the reported node is free for an instance."""
+    """Return whether a report says that its Ironic node is free for an instance."""
     return any(has.reserved == 0 for node in report.providers for has in node.inventories.values())

@@ -53,17 +53,17 @@ class NodeSelection:
 
     @property
     def only_reads_place(self) -> bool:
-        """Return whether settings use the shard, which only reads of a node show, not notifications."""
+        """Return whether the settings use the nodes' shard: only Ironic's API shows it, not notifications."""
         return bool(self.shards) or "shard" in self._keys()
 
     def fields(self) -> tuple[str, ...]:
-        """Return the fields to request in a listing; properties are large, so only if a key needs them."""
+        """Return the fields to request for a list of nodes; large ones (properties, extra) only if needed."""
         wanted = {key.partition(".")[0] for key in self._keys()}
         left_out = set(_PROPERTIES) - wanted
         return tuple(name for name in FIELDS if name not in left_out)
 
     def filters(self) -> dict[str, str | tuple[str, ...]]:
-        """Return the filters that Ironic can apply to a listing: one value of a field, or several shards."""
+        """Return the filters for Ironic's list of nodes: fields with one accepted value, and the shards."""
         asked: dict[str, str | tuple[str, ...]] = {}
         if len(self.conductor_groups) == 1:
             group = self.conductor_groups[0]
@@ -77,12 +77,12 @@ class NodeSelection:
         return asked
 
     def all_agents(self) -> tuple[str, ...]:
-        """Return all pairs of cell and agent that selected nodes may have."""
+        """Return the names of all agents that selected Ironic nodes may have."""
         cells = {*self.cells.values(), self.cell} - {""}
         return tuple(sorted({self._agent(cell) for cell in cells}))
 
     def reason_not_selected(self, node: IronicNode) -> str:
-        """Return why a node is not selected; empty if it is selected."""
+        """Return why the settings do not select an Ironic node, as text; empty if the node is selected."""
         for values, attribute, value in (
             (self.conductor_groups, "conductor group", node.conductor_group or DEFAULT_GROUP),
             (self.shards, "shard", node.shard),
@@ -96,7 +96,7 @@ class NodeSelection:
         return ""
 
     def place(self, node: IronicNode) -> Place | None:
-        """Return the cell, agent, zone and aggregates of a node, or None if it is not selected."""
+        """Return the cell, agent, zone and aggregates of an Ironic node; None if it is not selected."""
         if self.reason_not_selected(node):
             return None
         cell = self._cell(node)
@@ -122,7 +122,7 @@ class NodeSelection:
 
 @lru_cache(maxsize=10_000)
 def aggregate(key: str, value: str) -> str:
-    """Derive the id of the aggregate for all nodes that have this value of a key."""
+    """Return the uuid of the aggregate that contains all Ironic nodes whose field `key` has this value."""
     return str(uuid.uuid5(_NAMESPACE, f"{key}={value}"))
 
 

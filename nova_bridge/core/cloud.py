@@ -58,7 +58,7 @@ class NovaCloud:
 
     @cached_property
     def words(self) -> frozenset[str]:
-        """Return the names that Nova's cells have in berth."""
+        """Return the names that the cells of Nova have in berth."""
         return frozenset(cell.word for cell in self.cells.values())
 
     @cached_property
@@ -67,7 +67,7 @@ class NovaCloud:
 
     @cached_property
     def zone_of(self) -> Mapping[str, str]:
-        """Return the availability zone of each service host that is in an aggregate with a zone."""
+        """Return, by the name of Nova's service host, its availability zone, if an aggregate gives it one."""
         return {
             host: aggregate.zone
             for aggregate in self.aggregates.values()
@@ -84,7 +84,7 @@ class NovaCloud:
         return {key: tuple(hosts) for key, hosts in found.items()}
 
     def of_host(self, name: str) -> tuple[NovaHost, ...]:
-        """Return the compute nodes of the service host of this name, compared without case, as Nova does."""
+        """Return the compute nodes of Nova's service host with this name, ignoring upper and lower case."""
         return self._by_name.get(("host", name.lower()), ())
 
     def of_node(self, name: str) -> tuple[NovaHost, ...]:

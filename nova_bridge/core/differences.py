@@ -12,7 +12,7 @@ MIRRORED = "berth:mirrored_from"  # key of an aggregate's metadata; the value is
 
 
 def cell_edits(cloud: NovaCloud, registered: Iterable[RegisteredCell]) -> Iterator[RegisterCell]:
-    """Yield an edit for each of Nova's cells that berth lacks, or that is enabled on one side only."""
+    """Yield an edit for each of Nova's cells that berth lacks or that is enabled in only one of the two."""
     known = {cell.name: cell for cell in registered}
     for cell in cloud.cells.values():
         at_berth = known.get(cell.word)

@@ -47,7 +47,7 @@ class InstanceFacts:
 
     @property
     def has_allocations(self) -> bool:
-        """Return whether the instance must have allocations: it is on a host, and Nova is not changing it."""
+        """Return whether placement must have allocations of the instance: it has a host, and no task now."""
         return bool(self.host) and not self.task and self.state not in ("deleted", "shelved_offloaded")
 
 

@@ -57,7 +57,7 @@ def image_of(spec: RequestSpec) -> Image | None:
 
 
 def root_traits_of(spec: RequestSpec) -> Iterator[str]:
-    """Yield traits that Nova demands for extra specs and properties for which berth demands none."""
+    """Yield the traits that Nova requires of a host for this request, and that berth would not require."""
     if spec.flavor.extra_specs.get("accel:device_profile"):
         yield "COMPUTE_ACCELERATORS"
     if _property(spec, "hw:pci_numa_affinity_policy") == "socket":  # also without a device
@@ -65,7 +65,7 @@ def root_traits_of(spec: RequestSpec) -> Iterator[str]:
 
 
 def _ignored(properties: Mapping[str, str]) -> Iterator[str]:
-    """Yield the properties of an image for which Nova demands nothing of a host."""
+    """Yield the image properties that berth must ignore, because Nova demands nothing of a host for them."""
     yield "hw_viommu_model"
     if properties.get("hw_sound_model") != "virtio":
         yield "hw_sound_model"
@@ -76,7 +76,7 @@ def _ignored(properties: Mapping[str, str]) -> Iterator[str]:
 
 
 def _property(spec: RequestSpec, key: str) -> str:
-    """Return a property of the flavor (`hw:tpm_version`) or of the image (`hw_tpm_version`)."""
+    """Return a property: extra spec `hw:tpm_version` of the flavor, or else `hw_tpm_version` of the image."""
     of_image = (spec.image.properties or {}) if spec.image is not None else {}
     return spec.flavor.extra_specs.get(key) or _text(of_image.get(key.replace(":", "_", 1)) or "")
 

@@ -30,7 +30,7 @@ _TIME = re.compile(r"(\d{4})-(\d\d)-(\d\d)[T ](\d\d):(\d\d):(\d\d)(\.\d{1,9})?(?
 
 
 class NovaNotification(msgspec.Struct, frozen=True, kw_only=True):
-    """A notification about the scheduling of an instance."""
+    """A notification of Nova about the scheduling of an instance: a request, its host or its failure."""
 
     id: str  # equal in copies of one notification
     at: float  # seconds since the epoch
@@ -46,11 +46,11 @@ class NovaNotification(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UnreadableNotification(ValueError):
-    """The message is no notification of Nova, or lacks a field; the text names it."""
+    """Error: a message is no notification of Nova, or lacks a field; the text names the field."""
 
 
 def notification_of(body: bytes) -> NovaNotification | None:
-    """Return the notification in a message, or None if it is about another subject."""
+    """Return Nova's notification in a message, or None if it is not about the scheduling of an instance."""
     try:
         message = msgspec.json.decode(body)
         if isinstance(message, dict) and isinstance(message.get("oslo.message"), str):
@@ -103,7 +103,7 @@ def _read(
 
 
 def _place(publisher: str, payload: Mapping[str, Any]) -> dict[str, str]:
-    """Return the host that acted. After a failed build, the instance itself has no host any more."""
+    """Return host and node of a notification's sender: after a failed build, the instance has no host."""
     host = publisher.partition(":")[2] or str(payload.get("host") or "")
     if not host:
         raise UnreadableNotification("publisher_id: there is no host")

@@ -7,7 +7,7 @@ DATA, NAME = "nova_object.data", "nova_object.name"
 
 
 def plain(primitive: Any) -> Any:
-    """Return JSON with each versioned object of Nova replaced by its fields; unset fields are omitted."""
+    """Return decoded JSON in which a dictionary of fields replaces each versioned object of Nova."""
     match primitive:
         case {"nova_object.data": data}:
             return {key: plain(value) for key, value in data.items()}

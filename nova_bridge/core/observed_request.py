@@ -14,7 +14,7 @@ MOST_INSTANCES = 1000  # of a request of berth
 
 
 def observed(payload: Mapping[str, Any], stored: RequestSpec | None) -> RequestSpec:
-    """Return the RequestSpec of a notification's payload.
+    """Return the RequestSpec in the payload of a notification of Nova's scheduler.
 
     `stored` is the instance's RequestSpec in Nova's database. It has whether the instance boots from a
     volume, which the payload lacks; without it, an image without an id means a volume.
@@ -45,7 +45,7 @@ def refused_without_search(stored: RequestSpec | None) -> RequestSpec:
 
 
 def independent(spec: RequestSpec) -> RequestSpec:
-    """Return the request with its server group's policy as demands on hosts.
+    """Return a RequestSpec in which limits on hosts replace its server group; may raise CannotJudge.
 
     berth has no record of the group's members, but the notification names their hosts. Soft policies only
     change the order of hosts, and are left out.
@@ -75,7 +75,7 @@ def independent(spec: RequestSpec) -> RequestSpec:
 
 
 def check_decidable(spec: RequestSpec) -> None:
-    """Raise CannotJudge for a request whose demands are not in notifications."""
+    """Raise CannotJudge for a rebuild, and for a request with demands that Nova's notifications lack."""
     if spec.is_rebuild:
         raise CannotJudge("a rebuild: it stays on its host, and no host is chosen")
     if spec.flavor.extra_specs.get("accel:device_profile"):
@@ -83,25 +83,25 @@ def check_decidable(spec: RequestSpec) -> None:
 
 
 def operation_of(spec: RequestSpec) -> str:
-    """Return the kind of a request, as far as the request alone shows it."""
+    """Return whether a RequestSpec is for a "rebuild", a "move" (it excludes hosts) or a "boot"."""
     if spec.is_rebuild:
         return "rebuild"
     return "move" if spec.ignore_hosts else "boot"
 
 
 def instances_of(spec: RequestSpec, instance: str) -> tuple[str, ...]:
-    """Return ids for all instances of a request; Nova publishes only that of the first."""
+    """Return an id for each instance of a request: that of the first is given, the others are invented."""
     further = min(spec.num_instances, MOST_INSTANCES) - 1
     return (instance, *(str(uuid5(NAMESPACE_OID, f"{instance}/{number}")) for number in range(further)))
 
 
 def shown_host(cloud: NovaCloud, host: str, node: str) -> str:
-    """Return the name of a compute node in reports: of its service, or of the node if there are several."""
+    """Return the name to show for a compute node: its host's, or the node's own if the host has several."""
     return node if node and len(cloud.of_host(host)) > 1 else host
 
 
 def shown_roots(cloud: NovaCloud, placed: Sequence[tuple[str, str, int]]) -> tuple[str, ...]:
-    """Return the host of each instance, from roots with their host names and numbers of instances."""
+    """Return one shown host name for each instance, from triples: root, host name, number of instances."""
     names: list[str] = []
     for root, name, instances in placed:
         known = cloud.hosts.get(root)
@@ -110,5 +110,5 @@ def shown_roots(cloud: NovaCloud, placed: Sequence[tuple[str, str, int]]) -> tup
 
 
 def _listed(name: object) -> list[str] | None:
-    """Return a list of hosts; a payload has the first of them as a text."""
+    """Return a list with this one host, as a notification contains only the first; None without a host."""
     return [name] if isinstance(name, str) and name else None

@@ -119,7 +119,7 @@ class RequestSpec(NovaObject, frozen=True, kw_only=True):
     is_bfv: bool = False
 
     def hint(self, name: str) -> tuple[str, ...]:
-        """Return the values of a scheduler hint, also if an old client sent a single text."""
+        """Return the values of the scheduler hint `name`, also if an old client sent a text and no list."""
         value = (self.scheduler_hints or {}).get(name) or []
         return (value,) if isinstance(value, str) else tuple(value)
 
@@ -133,7 +133,7 @@ class MalformedSpec(ValueError):
 
 
 def decoded(primitive: Any) -> RequestSpec:
-    """Return the RequestSpec of an RPC's `spec_obj`, or of a notification's payload."""
+    """Decode a RequestSpec from the argument `spec_obj` of an RPC call, or from a notification's payload."""
     try:
         return msgspec.convert(plain(primitive), RequestSpec, strict=False)
     except msgspec.ValidationError as problem:
@@ -141,7 +141,7 @@ def decoded(primitive: Any) -> RequestSpec:
 
 
 def from_legacy(request_spec: Mapping[str, Any], filter_properties: Mapping[str, Any]) -> RequestSpec:
-    """Return a RequestSpec made from the two dictionaries that version 4.0 of the RPC sends."""
+    """Return a RequestSpec made of the two dictionaries that callers of version 4.0 of Nova's RPC send."""
     instance, found = plain(request_spec.get("instance_properties") or {}), plain(filter_properties)
     image = plain(request_spec.get("image") or {})
     group = None

@@ -16,9 +16,9 @@ _NO_LIMITS = {"numa_topology": None, "vcpu": None, "disk_gb": None, "memory_mb":
 def selections(
     placed: Sequence[BuildPlaced], suffixes: Sequence[str], cloud: NovaCloud, default_zone: str
 ) -> list[list[dict[str, Any]]]:
-    """Return a list of Selections for each instance: first the claimed host, then alternates in its cell.
+    """Return Nova's Selections for each instance: first its claimed host, then its alternates in that cell.
 
-    `suffixes`: names of the request's groups; Nova reads the providers of ports and accelerators by them.
+    `suffixes`: the suffixes of the request's groups, by which Nova finds the providers of ports and devices.
     """
     return [
         [
@@ -31,7 +31,7 @@ def selections(
 
 
 def plain_selections(placed: Sequence[BuildPlaced], cloud: NovaCloud) -> list[dict[str, Any]]:
-    """Return the chosen hosts in the format for callers before version 4.5 of the RPC."""
+    """Return each instance's claimed host as a dictionary, for callers before version 4.5 of Nova's RPC."""
     return [
         {
             "host": cloud.hosts[build.chosen.root].host,
@@ -43,7 +43,7 @@ def plain_selections(placed: Sequence[BuildPlaced], cloud: NovaCloud) -> list[di
 
 
 def present_host(root: str, cloud: NovaCloud, default_zone: str) -> dict[str, Any]:
-    """Return the Selection of the instance's present host, without a claim, for a rebuild."""
+    """Return Nova's Selection of the host on which an instance is already, without a claim, for a rebuild."""
     return _selection_of(root, None, cloud, default_zone)
 
 

@@ -37,7 +37,7 @@ class DecidedRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NovaOutcome:
-    """A result of Nova about an instance."""
+    """Nova's action for an instance after a request, from a notification: selected, used or refused."""
 
     request: str
     instance: str
@@ -51,7 +51,7 @@ class NovaOutcome:
 
 @dataclass(slots=True)
 class _Case:
-    """A request with everything that is known about its result at Nova."""
+    """A request to Nova's scheduler with berth's decision and with Nova's results for its instances."""
 
     decided: DecidedRequest
     selected_at: float | None = None
@@ -59,7 +59,7 @@ class _Case:
     refused: NovaOutcome | None = None
 
     def add(self, outcome: NovaOutcome) -> None:
-        """Add an outcome; outcomes are added in the order of their times."""
+        """Add a result at Nova to this request; results must be added in the order of their times."""
         if outcome.event == "selected":
             self.selected_at = outcome.at if self.selected_at is None else self.selected_at
         elif outcome.event == "used":
@@ -84,7 +84,7 @@ class _Case:
 
     @property
     def is_refused_by_nova(self) -> bool:
-        """Return whether the scheduler found no host; later failures, such as of a build, are no refusals."""
+        """Return whether Nova's scheduler found no host; a later failure, as of a build, does not count."""
         return (
             self.refused is not None
             and self.refused.cause == NO_VALID_HOST
@@ -142,7 +142,7 @@ def report(
     until: float = 0.0,
     listed: int = 100,
 ) -> NovaReportFound:
-    """Return the comparison; `hosts` are all compute hosts, also those that got no instance."""
+    """Return the comparison of Nova's and berth's decisions; `hosts`: all compute hosts, also empty ones."""
     cases = _joined(decided, outcomes)
     verdicts = Counter(case.verdict for case in cases)
     compared = [case for case in cases if case.verdict in ("same", "different")]
@@ -180,16 +180,16 @@ def report(
 def of_instance(
     decided: Iterable[DecidedRequest], outcomes: Iterable[NovaOutcome]
 ) -> tuple[ObservedRequest, ...]:
-    """Return all requests, the newest first."""
+    """Return the given requests to Nova's scheduler with their results, the newest first."""
     cases = sorted(_joined(decided, outcomes), key=lambda case: -case.decided.at)
     return tuple(case.shown() for case in cases)
 
 
 def _joined(decided: Iterable[DecidedRequest], outcomes: Iterable[NovaOutcome]) -> list[_Case]:
-    """Return the requests with their outcomes.
+    """Return each request to Nova's scheduler with its results at Nova.
 
-    A live migration may ask the scheduler several times under one id; an outcome belongs to the last request
-    before it. An outcome of a further instance of a multi-create belongs to the request with that id.
+    A live migration may call the scheduler several times under one id; a result belongs to the last request
+    before it. A result of a further instance of a multi-create belongs to the request with that id.
     """
     by_key: dict[tuple[str, str], list[_Case]] = {}
     for request in sorted(decided, key=lambda each: each.at):
@@ -231,7 +231,7 @@ def _figures(
 
 
 def imbalance(instances: Sequence[int]) -> float | None:
-    """Return the coefficient of variation (standard deviation by mean); None without instances."""
+    """Return the imbalance of instances on hosts: standard deviation divided by mean; None: no instances."""
     if not sum(instances):
         return None
     mean = sum(instances) / len(instances)
@@ -239,13 +239,13 @@ def imbalance(instances: Sequence[int]) -> float | None:
 
 
 def percentile(values: Sequence[float], percent: int) -> float | None:
-    """Return the smallest value that at least this share of the values does not exceed."""
+    """Return the smallest value that at least `percent` % of the values do not exceed; None: no values."""
     ordered = sorted(values)
     return ordered[ceil(len(ordered) * percent / 100) - 1] if ordered else None
 
 
 def _listed(cases: Iterable[_Case], most: int) -> Iterable[ObservedRequest]:
-    """Return the newest requests of each kind that differs."""
+    """Yield the newest requests, at most `most` of each kind of difference between Nova and berth."""
     ordered = sorted(cases, key=lambda case: -case.decided.at)
     left = dict.fromkeys(("nova refused", "berth refused", "different", "undecided"), most)
     for case in ordered:

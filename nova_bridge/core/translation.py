@@ -40,7 +40,7 @@ class BridgeOptions:
 
 @dataclass(frozen=True)
 class Translated:
-    """A query for hosts, and the server group that must be created before the query is sent."""
+    """A query for hosts to berth's scheduler, and a server group to create before it is sent, if any."""
 
     question: HostsAsked
     group: MakeGroup | None = None
@@ -133,7 +133,7 @@ def _destination(spec: RequestSpec, cloud: NovaCloud) -> _Place:
 
 
 def _named(host: str, node: str, cloud: NovaCloud) -> str:
-    """Return the root provider of a named host or node, or the host's name if the host has several nodes."""
+    """Return the root provider's id of a named host or node; for a host with several nodes, its name."""
     if not host and not node:
         return ""
     found: Iterable[NovaHost] = cloud.of_node(node) if node else cloud.of_host(host)
@@ -183,7 +183,7 @@ def _first(spec: RequestSpec, hint: str) -> str:
 
 
 def _groups(spec: RequestSpec) -> Iterable[ResourceGroup]:
-    """Yield a resource group for each port and accelerator, with the id of that as the group's suffix."""
+    """Yield a request group for each port or accelerator of a RequestSpec, with its id as the suffix."""
     for number, group in enumerate(spec.requested_resources or (), 1):
         resources = {name: amount for name, amount in group.resources.items() if amount}
         yield ResourceGroup(

@@ -26,7 +26,9 @@ Described = Mapping[str, Aggregate]
 
 @dataclass(frozen=True, slots=True)
 class Intent:
-    """An aggregate before and after an edit, and hosts to add and remove; zone rules are checked later."""
+    """An aggregate before and after an edit, with the hosts that the edit adds and removes. Rules about
+    availability zones are not checked yet.
+    """
 
     was: Aggregate
     now: Aggregate
@@ -46,7 +48,7 @@ class Intent:
 
 @dataclass(frozen=True, slots=True)
 class AggregateScene:
-    """The stored data on which the result of an aggregate's edit depends."""
+    """The stored data that decides an edit of an aggregate: aggregates, members, and hosts in the edit."""
 
     described: Described
     known: bool  # the aggregate existed at some time
@@ -55,7 +57,7 @@ class AggregateScene:
 
 
 def as_change(edit: AggregateEdit) -> ChangeAggregate:
-    """Convert an edit that creates, changes or deletes an aggregate to a ChangeAggregate."""
+    """Return an edit that creates, changes or deletes an aggregate as the message `ChangeAggregate`."""
     match edit:
         case MakeAggregate(aggregate=id_, name=name, metadata=metadata, hosts=hosts, force=force):
             return ChangeAggregate(aggregate=id_, name=name, set=metadata, add=hosts, force=force)
@@ -66,7 +68,9 @@ def as_change(edit: AggregateEdit) -> ChangeAggregate:
 
 
 def intent(edit: AggregateEdit, scene: AggregateScene) -> Intent | AggregateRefusal:
-    """Return an aggregate and its members after an edit, or a refusal. A repeated edit changes nothing."""
+    """Return an aggregate before and after an edit, with the hosts to add and remove; or a refusal. A
+    repeated edit changes nothing.
+    """
     was = scene.described.get(edit.aggregate) or Aggregate(id=edit.aggregate)
     exists = edit.aggregate in scene.described or bool(scene.members)
     deleted = Aggregate(id=was.id, name=was.name, gone=True)
@@ -115,7 +119,9 @@ def _changed(
 
 
 def move_in_and_out(wanted: Intent, working: WorkingTrees) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Add providers to an aggregate and remove providers; return the ids of the added and the removed."""
+    """Add the edit's hosts to an aggregate and remove others from it, in memory; return the uuids of the
+    added and the removed providers.
+    """
     id_ = wanted.now.id
     added = []
     for uuid in sorted(wanted.add):
@@ -141,7 +147,9 @@ def _with(state: ProviderState, working: WorkingTrees, aggregates: set[str]) -> 
 def zone_trouble(
     wanted: Intent, described: Described, pairs: Iterable[tuple[Tree, Tree]]
 ) -> TwoZones | ZoneInUse | None:
-    """Return a refusal if an edit puts a host into two zones, or a host with instances into another zone."""
+    """Return a refusal if an edit puts a host into two availability zones or, without `force`, changes the
+    zone of a host with instances.
+    """
     after = {**described, wanted.now.id: wanted.now}
     moving: list[tuple[str, str, str]] = []
     for was, then in pairs:
@@ -164,7 +172,7 @@ def zone_trouble(
 
 
 def zones(tree: Tree, described: Described) -> dict[str, str]:
-    """Return the availability zones of a host, each with its source: a report or an aggregate."""
+    """Return a host's availability zones, each with its source in words: a report, or an aggregate."""
     found = {tree.zone: "what its owner reports"} if tree.zone else {}
     for id_ in tree.providers[0].aggregates:
         aggregate = described.get(id_)
@@ -212,7 +220,7 @@ def _number(value: str) -> bool:
 
 
 def coming_back(wanted: Intent, trees: Mapping[str, Tree]) -> list[str]:
-    """Return warnings about hosts that an edit removes from an aggregate, but agents add again."""
+    """Return warnings about hosts that an edit removes, but that their agent's next report adds again."""
     return [
         f"{tree.host or provider.name}: its owner reports it in this aggregate, and will put it back"
         for tree in trees.values()

@@ -14,7 +14,7 @@ Item = tuple[int, ProviderLoad]  # with its index in the request, for error mess
 
 
 class _Whole(ProviderReport, frozen=True, kw_only=True):
-    """An item of a bulk load, with all fields: omitted fields have the values of the stored provider."""
+    """A provider in a bulk load; fields that the request omits have the values of the stored provider."""
 
     generation: int | None
 
@@ -23,7 +23,7 @@ _WholeItem = tuple[int, _Whole]
 
 
 def wrong(items: Iterable[Item], known: Callable[[str, str], bool]) -> dict[int, str]:
-    """Return the errors in items of a bulk load, by their index in the list; each names the wrong field."""
+    """Return the errors in providers of a bulk load, by position in it; each names the invalid field."""
     found: dict[int, str] = {}
     ids: set[str] = set()
     names: set[str] = set()
@@ -44,7 +44,7 @@ def wrong(items: Iterable[Item], known: Callable[[str, str], bool]) -> dict[int,
 
 
 def trees_of(items: Iterable[Item], homes: Mapping[str, str]) -> list[list[Item]]:
-    """Group the items of a bulk load by provider tree; `homes` maps stored providers to their roots."""
+    """Group the providers of a bulk load by tree; `homes` maps ids of stored providers to their roots."""
     above: dict[str, str] = {}
 
     def top(provider: str) -> str:
@@ -65,7 +65,7 @@ def trees_of(items: Iterable[Item], homes: Mapping[str, str]) -> list[list[Item]
 
 
 def load(items: Sequence[Item], working: WorkingTrees) -> list[LoadResult]:
-    """Load all items of one provider tree, or no item; return a result for each item."""
+    """Load all providers of a bulk load that are in one tree, or none; return a result for each."""
     whole = [(position, _filled(load, working.find(load.id))) for position, load in items]
     if why := _objection(whole, working):
         return refused(items, why)

@@ -31,7 +31,7 @@ _Before = dict[tuple[str, str], int]
 
 
 class Former(NamedTuple):
-    """A consumer before a claim or release: generation, allocations, and the usage of their providers."""
+    """A consumer before a claim or release: generation, allocations, and usage of the providers in them."""
 
     generation: int
     held: Allocations
@@ -39,9 +39,9 @@ class Former(NamedTuple):
 
 
 def claim(order: claims.ClaimRequested, world: ClaimWorld) -> tuple[claims.ClaimResult, ...] | None:
-    """Return a result for each claim in this message: either all are Claimed, or no claim is. Return None if
-    more data must be read. First all consumers release their allocations, so that two of them can exchange
-    places on full providers.
+    """Return a result for each claim of a request: all are `Claimed`, or none is. Return None if more data
+    must be read. First all consumers release their allocations, so that two of them can exchange places on
+    full providers.
     """
     steps: _Steps = []
     results: Sequence[claims.ClaimResult] | None = None
@@ -77,7 +77,7 @@ def claim(order: claims.ClaimRequested, world: ClaimWorld) -> tuple[claims.Claim
 
 
 def release(order: claims.ReleaseRequested, world: ClaimWorld) -> claims.ReleaseResult:
-    """Release the allocations of a consumer, and retire the consumer if requested."""
+    """Release a consumer's allocations, and retire it if requested; return what was done, or a refusal."""
     ended = world.retired.get(order.consumer)
     if ended is not None and (ended.why != SHELVED or order.unplaceable or order.retire in ("", SHELVED)):
         return ended  # a shelved instance may end, except for lack of a host
@@ -135,7 +135,9 @@ def _judge(order: claims.ClaimRequested, world: ClaimWorld, steps: _Steps) -> li
 def _take(
     claim: claims.ConsumerClaim, holder: Holder, former: Former, steps: _Steps, world: ClaimWorld
 ) -> claims.Claimed | claims.Refused:
-    """Claim the first choice that fits. Allocations taken over from a holder consumer are not checked."""
+    """Claim the first of the claim's alternative sets of allocations (`choices`) that fits; return its
+    position, or why none fits. Allocations taken over from a holder consumer are not checked.
+    """
     generation = former.generation
     held_for = world.holders[claim.take_over] if claim.take_over else None
     group = held_for.group if held_for is not None and holder.group is None else holder.group
@@ -250,7 +252,7 @@ def _leave_to(world: ClaimWorld, holder: Holder, holder_consumer: Holder, type_:
 
 
 def _give_up(world: ClaimWorld, holder: Holder, shared: Allocations) -> None:
-    """Release those allocations of a holder consumer at sharing providers that its instance has too."""
+    """Remove the amounts at sharing providers that its instance has from a holder consumer's allocations."""
     left = pools.without(holder.held, shared)
     if left != holder.held:
         _hold(world, holder, holder.generation if left else 0, left, None, holder.group)
@@ -290,7 +292,7 @@ def _touch(world: ClaimWorld, providers: Iterable[str]) -> None:
 
 
 def providers_of(orders: Sequence[claims.ClaimRequested], *, all_choices: bool) -> set[str]:
-    """Return the providers in the first choice of each claim; with `all_choices`, in each choice."""
+    """Return the providers in the first alternative of each claim; with `all_choices`, of all of them."""
     return {
         provider
         for order in orders

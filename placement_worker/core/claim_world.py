@@ -25,14 +25,14 @@ class CellLimits:
     sharing: Collection[str]  # providers of operators that share with other trees
 
     def bars_holder(self, consumer: str, places: Iterable[tuple[str, str]]) -> str:
-        """Return why a cell may not change a consumer allocated at `places` (provider, root), or ""."""
+        """Return why the cell may not change a consumer at `places` (provider, root); "" if it may."""
         cells = {self.cells.get(root, "") for _, root in places}
         if self.cell in cells and cells <= {self.cell, ""}:
             return ""
         return f"consumer {consumer}: it was not placed in cell {self.cell}"
 
     def bars_choice(self, places: Iterable[tuple[str, str]]) -> str:
-        """Return why a cell may not place a consumer at `places` (provider, root), or ""."""
+        """Return why the cell may not place a consumer at `places` (provider, root); "" if it may."""
         at_home = False
         for provider, root in places:
             cell = self.cells.get(root, "")
@@ -42,9 +42,8 @@ class CellLimits:
         return "" if at_home else f"nothing of it is in cell {self.cell}"
 
     def refuses_holder(self, consumer: str, holder: str) -> str:
-        """Return why a cell may not use this id for a holder consumer, or "".
-
-        Only ids derived from the build's are allowed, so that a cell cannot occupy another build's id.
+        """Return why the cell may not use `holder` as the id of a holder consumer; "" if it may. Only ids
+        derived from the build's id are allowed, so that a cell cannot occupy the id of another build.
         """
         if any(holder == claims.holder_consumer(consumer, number) for number in range(1, MOST_ATTEMPTS + 1)):
             return ""
@@ -52,7 +51,7 @@ class CellLimits:
 
 
 def ended(retired: claims.Retired, cell: str) -> claims.Retired:
-    """Return why a consumer is retired; the reason is hidden if another cell gave it."""
+    """Return why a consumer is retired, for an asking cell; a reason that another cell gave is hidden."""
     if not cell:
         return retired
     if retired.cell == cell:
@@ -79,7 +78,7 @@ def _count(on: _Headcount, whose: str, roots: Iterable[str], sign: int) -> None:
 
 @dataclass(slots=True)
 class GroupPlaces:
-    """A server group and its members' hosts. Holder consumers count for anti-affinity, not for affinity."""
+    """A server group and its members' hosts. For anti-affinity, holder consumers count as members, too."""
 
     id: int
     uuid: str
@@ -93,7 +92,7 @@ class GroupPlaces:
     _members: _Headcount = field(default_factory=dict)
 
     def put(self, consumer: str, roots: frozenset[str], keeps_for: str | None = None) -> None:
-        """Record the hosts (roots) of a member, or of the holder consumer of the member `keeps_for`."""
+        """Record the hosts of a group member, or of the holder consumer of the member `keeps_for`."""
         self.drop(consumer)
         self.places[consumer] = roots
         _count(self._all, keeps_for or consumer, roots, +1)
@@ -110,7 +109,7 @@ class GroupPlaces:
             _count(self._members, consumer, roots, -1)
 
     def refusal(self, roots: frozenset[str], consumer: str) -> claims.GroupPolicyViolated | None:
-        """Return the refusal if the server group's policy forbids the consumer on these root providers."""
+        """Return a refusal if the server group's policy forbids the consumer on these roots, else None."""
         if self.policy == "anti-affinity":
             for root in sorted(roots):
                 members = self._all.get(root, Counter())
@@ -121,7 +120,7 @@ class GroupPlaces:
         return None
 
     def breaches(self) -> Iterator[str]:
-        """Yield a sentence for each violation of the server group's policy, unless the policy is soft."""
+        """Yield a sentence for each violation of the server group's policy; none if the policy is soft."""
         if self.policy == "anti-affinity":
             for root, on_host in sorted(self._all.items()):
                 if len(on_host) > self.max_per_host:
@@ -231,14 +230,14 @@ class Unread(Exception):
 
 
 def as_held(holder: Holder, world: ClaimWorld) -> claims.Held:
-    """Return a consumer's present generation and allocations, for a claim with an outdated generation."""
+    """Answer a claim with an outdated generation: return the consumer's generation, allocations and roots."""
     held = [world.providers.get(uuid) for uuid in holder.held]
     roots = {provider.root for provider in held if provider is not None}
     return claims.Held(generation=holder.generation, allocations=holder.held, roots=tuple(sorted(roots)))
 
 
 def fence(claim: claims.ConsumerClaim, world: ClaimWorld) -> claims.ClaimResult | None:
-    """Return why a claim is refused independent of capacity (generation, retirement or cell), or None."""
+    """Return why a claim is refused because of its generation, retirement or cell, or None; not capacity."""
     for name in (claim.begins, claim.consumer, claim.keep):
         if name and name in world.retired and not (name == claim.consumer and wakes(claim, world)):
             return world.retired[name]
@@ -262,7 +261,7 @@ def fence(claim: claims.ConsumerClaim, world: ClaimWorld) -> claims.ClaimResult 
 
 
 def wakes(claim: claims.ConsumerClaim, world: ClaimWorld) -> bool:
-    """Return whether a claim begins a move of a shelved instance; no other claim may revive the instance."""
+    """Return whether a claim begins a move of a shelved instance; other claims for it are refused."""
     ended = world.retired.get(claim.consumer)
     return claim.begins is not None and ended is not None and ended.why == SHELVED
 
@@ -270,7 +269,7 @@ def wakes(claim: claims.ConsumerClaim, world: ClaimWorld) -> bool:
 def fenced_off(
     order: claims.ClaimRequested, world: ClaimWorld, fences: Sequence[claims.ClaimResult | None]
 ) -> list[claims.ClaimResult]:
-    """Return the results if at least one claim is refused for another reason than capacity: none succeeds."""
+    """Return the results of a request in which a claim is refused for another reason than capacity."""
     results: list[claims.ClaimResult] = []
     further = Counter(name for claim in order.claims for name in _further_consumers(claim))
     seen = {*further}
@@ -315,7 +314,7 @@ def _bars_claim(claim: claims.ConsumerClaim, world: ClaimWorld) -> str:
 
 
 def bars_release(order: claims.ReleaseRequested, holder: Holder | None, world: ClaimWorld) -> str:
-    """Return why the asking cell may not release or retire this consumer, or ""."""
+    """Return why the cell that sent the request may not release or retire this consumer; "" if it may."""
     if world.wall is None or (not order.retire and (holder is None or not holder.generation)):
         return ""
     return _bars_holder(holder, order.consumer, order.keep, world)

@@ -30,7 +30,9 @@ Refused = Missing | Stale | Taken | InUse | HasChildren | Tangled
 
 
 def apply(edit: EditOfOne, working: WorkingTrees, known: KnownNames) -> ProviderState | Refused | None:
-    """Return a provider after an edit (None: deleted), or a refusal, which leaves the trees unchanged."""
+    """Apply an edit to a provider in memory; return the provider after it (None: deleted), or a refusal,
+    which leaves the trees unchanged.
+    """
     if isinstance(edit, MakeProvider):
         return _make(edit, working)
     state = _found(edit, working)

@@ -26,7 +26,9 @@ Why = tuple[tuple[Removal, ...], tuple[NearMiss, ...]]
 
 
 def explain(snapshot: Snapshot, made: SearchPlan) -> Generator[None, None, Why]:
-    """Return which constraints removed all hosts, and the nearest hosts. The search can pause at a yield."""
+    """Return how many hosts each constraint of a query removed, and the hosts that nearly fit. This is a
+    generator: its caller may pause the search at each `yield`.
+    """
     if not made.count:
         return tuple(made.removals), nearest(snapshot, made)
     return (yield from _merged(snapshot, made))

@@ -19,11 +19,10 @@ ODD = 0x9E3779B1
 
 @dataclass(slots=True)
 class BestFirst:
-    """Visits hosts by score. Each host has a distinct number, the best host the lowest; a page ends with such
-    a number, after which the next page continues.
-
-    The upper half of the number is the score, the lower half the host's row, shuffled by the seed. So pages
-    are consistent while the scale stays the same: the caller repeats the scale of the previous answer. A host
+    """Visits hosts by score, the best first. Each host has a distinct number, the best host the lowest: its
+    upper half comes from the score, its lower half from the host's row in the index, shuffled by the seed.
+    A page of hosts ends with such a number, after which the next page continues. For this, the next query
+    must repeat the scale of the previous answer (the amounts with the lowest and the highest score). A host
     whose score changes in between may appear twice or not at all; all other hosts appear once.
     """
 
@@ -33,7 +32,7 @@ class BestFirst:
     numbers: npt.NDArray[np.int64]  # one for each of the positions
 
     def anchors(self) -> Iterator[Row | None]:
-        """Yield the hosts, the best first, and `None` where the search may pause."""
+        """Yield the hosts by score, the best first, and `None` at points where the search may pause."""
         for nth, position in enumerate(self.positions[np.argsort(self.numbers)].tolist()):
             if nth % IN_A_ROW == IN_A_ROW - 1:
                 yield None
@@ -42,12 +41,12 @@ class BestFirst:
                 yield row
 
     def place(self, row: Row) -> int:
-        """Return this host's number, which another search takes as `after` to begin at this host."""
+        """Return the number of a host, with which as `after` another search begins at this host."""
         return int(self.numbers[np.searchsorted(self.positions, row.position)])
 
 
 def in_order(snapshot: Snapshot, query: FindCandidates, left: Bools) -> BestFirst:
-    """Return a BestFirst over the hosts that satisfy a query, from the number `after` on."""
+    """Return an object that visits the hosts of a query by score, from the number `after` on."""
     positions = np.flatnonzero(left)
     order, scores = scored(snapshot, query.order, positions)
     numbers, most = _shuffled(positions, query.seed), sum(abs(by.multiplier) for by in order)
@@ -63,7 +62,9 @@ def in_order(snapshot: Snapshot, query: FindCandidates, left: Bools) -> BestFirs
 def scored(
     snapshot: Snapshot, order: Sequence[OrderBy], positions: Ints
 ) -> tuple[tuple[OrderBy, ...], npt.NDArray[np.float64]]:
-    """Return the score of each host, and the scale (lowest and highest amount) used for it."""
+    """Return the score of each host at these rows of the index, and the scale used for it (lowest and highest
+    amount of each class).
+    """
     scores = np.zeros(positions.size)
     used = []
     for by in order:
@@ -84,7 +85,7 @@ def scored(
 
 
 def _shuffled(positions: Ints, seed: str) -> npt.NDArray[np.int64]:
-    """Return a distinct number for each host, in a sequence shuffled by the seed; without a seed, by row."""
+    """Return a distinct number for each index row, shuffled by the seed; without a seed, its position."""
     if not seed:
         return positions.astype(np.int64)
     salt = crc32(seed.encode())
@@ -97,7 +98,7 @@ FIRST_BLOCK, LARGEST_BLOCK = 256, 16_384  # rows examined together for the next 
 
 @dataclass(slots=True)
 class Round:
-    """Visits all rows of the index once, beginning and ending at a start row."""
+    """Visits each row of the index once: from a start row to the last, then from the first to the start."""
 
     snapshot: Snapshot
     left: Bools
@@ -106,7 +107,9 @@ class Round:
     size: int
 
     def anchors(self) -> Iterator[Row | None]:
-        """Yield the hosts that satisfy the query, by row, and `None` where the search may pause."""
+        """Yield the hosts that satisfy the query, in the order of their rows in the index, and `None` at
+        points where the search may pause.
+        """
         at, preserved = self.snapshot.index.at, self.snapshot.kept_at
         for positions in _walk(self.left, self.start, self.after, self.size):
             for low in range(0, len(positions), IN_A_ROW):
@@ -121,14 +124,16 @@ class Round:
 
 
 def first_row(seed: str, high: int, size: int) -> int:
-    """Return the row at which a search with this seed begins; it stays the same while few hosts change."""
+    """Return the row of the index where a search with this seed begins; equal while few hosts change."""
     grain = size // 16
     span = high - high % grain if high > grain else high
     return (crc32(seed.encode()) * span) >> 32 if seed else 0
 
 
 def _walk(fitting: Bools, start: int, after: int, size: int) -> Iterator[list[int]]:
-    """Yield the fitting hosts in blocks, once round all rows, beginning `after` rows behind the start."""
+    """Yield the rows of fitting hosts in blocks: from `after` rows behind the start row to the last row of
+    the index, then from its first row to the start row.
+    """
     block = FIRST_BLOCK
     for low, end in ((start + after, size), (max(start + after - size, 0), start)):
         end = min(end, len(fitting))

@@ -44,7 +44,7 @@ class Index(RowTable):
 
     @property
     def whole(self) -> bool:
-        """Return whether the index is complete: no change before its newest one is missing."""
+        """Return whether the index is complete: no change before the newest received one is missing."""
         return not self._ahead
 
     def accept(
@@ -55,7 +55,9 @@ class Index(RowTable):
         aggregates: Iterable[Aggregate] = (),
         cells: Iterable[RegisteredCell] = (),
     ) -> Collection[str]:
-        """Apply one commit, with the provider trees that it reshaped. Return the changed roots."""
+        """Apply one commit of placement to the index, with the trees that it created or reshaped; return the
+        roots of the changed trees.
+        """
         touched: dict[str, None] = {}
         if self.knows(number):
             return touched.keys()
@@ -101,7 +103,7 @@ class Index(RowTable):
             facts[name] = fact
 
     def use(self, change: ProviderChange, number: int) -> bool:
-        """Set the used amounts of a provider; return whether more of any class is free than before."""
+        """Set the used amounts of a provider; return whether more of any class may be free than before."""
         row = self.rows.get(change.provider)
         if row is None:
             known = self._early.get(change.provider)
@@ -120,7 +122,7 @@ class Index(RowTable):
             self.gave[root] = self.gives
 
     def put(self, tree: Tree, number: int) -> None:
-        """Store a new state of a provider tree: create, change and delete its rows."""
+        """Store a new state of a provider tree in the index: create, change and delete its rows."""
         if number < self._put_at.get(tree.root, 0):
             return
         if number > self.seen:  # older changes can no longer arrive
@@ -189,9 +191,9 @@ Tops = Amounts | Sums
 
 
 class Snapshot:
-    """The provider trees as they were when a search began, but always with the newest free amounts.
-
-    While `held`, the index calls `keep` with each root before its tree changes for the first time.
+    """The provider trees as they were when a search began, but always with the newest free amounts. While the
+    `with` block of `held` runs, the index calls `keep` with each root before its tree changes for the first
+    time, to preserve the tree.
     """
 
     def __init__(self, index: Index) -> None:
@@ -203,7 +205,7 @@ class Snapshot:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Within the block, preserve the provider trees as they are now, while the search pauses."""
+        """While the `with` block runs, preserve the trees of this snapshot, so that a search can pause."""
         self.sharers = {uuid: set(positions) for uuid, positions in self.index.sharers.items()}
         self.index.snapshots.append(self.keep)
         try:
@@ -220,7 +222,7 @@ class Snapshot:
             self.kept_at.setdefault(row.position, row)
 
     def rows_of(self, root: str) -> list[Row]:
-        """Return the rows of a provider tree, the root first; [] if there is no such root."""
+        """Return the rows of the index for a provider tree, the root first; [] if there is no such root."""
         preserved, rows = self._rows, self.index.rows
         return [self.alter(preserved.get(uuid) or rows[uuid]) for uuid in self.members(root)]
 
@@ -229,22 +231,22 @@ class Snapshot:
         return self.index.trees.get(root, ()) if preserved is None else preserved
 
     def top(self, name: str) -> Tops:
-        """Return, for each row, the largest amount of this resource class that one claim could get."""
+        """Return for each row of the index the largest amount of this class that one claim could get."""
         return self.index.classes[name].top
 
     def gives(self, name: str, asked: int) -> Bools:
-        """Return, for each row, whether one claim could get this amount of the class, as a new array."""
+        """Return for each row of the index whether one claim could get this amount, as a new array."""
         met: Bools = self.top(name)[: self.index.high] >= asked
         return met
 
     def left(self, name: str) -> Sums:
-        """Return the free amount of a class for each row, negative if overcommitted. Do not write to it."""
+        """Return the free amount of a class in each row of the index (may be below 0). Do not write to it."""
         return self.index.classes[name].left
 
     def free_of_trees(self, name: str) -> Sums:
-        """Return the free amount of a class in each whole tree, at its root's row; valid until a change.
-
-        In a tree of several providers an overcommitted one counts as 0. Do not write to the array.
+        """Return an array with the free amount of a class in each whole tree, at the root's row of the index;
+        valid until the index changes. In a tree of several providers an overcommitted one counts as 0. Do not
+        write to the array.
         """
         index, high = self.index, self.index.high
         kind = index.classes.get(name)
@@ -269,7 +271,7 @@ class Snapshot:
         return None if row is None else self.alter(row)
 
     def alter(self, row: Row) -> Row:
-        """Return a row with the used amounts of this snapshot, in which reservations may count as used."""
+        """Return a row with the used amounts of this snapshot; subclasses may count reservations as used."""
         return row
 
 
@@ -305,7 +307,7 @@ class ReservedSnapshot(Snapshot):
 
     @property
     def current(self) -> bool:
-        """Return whether no reservation was added or removed since this snapshot was made."""
+        """Return whether the scheduler's reservations are still those with which this snapshot was made."""
         return self._reserved_amounts.changes == self._changes
 
     def top(self, name: str) -> Tops:

@@ -22,7 +22,7 @@ _CONTENT = attrgetter("inventories", "parent", "traits", "aggregates")
 
 
 def withheld(before: Tree, after: Tree) -> Tree:
-    """Return the tree `after` with new capacity withheld: as much as is still allocated of old capacity."""
+    """Return `after` with as much new inventory withheld as is still allocated of the old inventory."""
     beyond: Counter[str] = Counter()  # by how much the usage of a class exceeds its capacity, over the tree
     for provider, name, inventory in _inventories(after):
         beyond[name] += max(provider.used.get(name, 0) - inventory.capacity, 0)
@@ -68,7 +68,7 @@ def _inventories(tree: Tree) -> Iterator[tuple[ProviderState, str, Inventory]]:
 
 
 def reported(before: Tree, report: InventoryReported, number: int = 0, moves: Moves = NO_MOVES) -> Tree:
-    """Return the tree after a report; unchanged if outdated. `number` is the last change number."""
+    """Return a tree after an agent's report; unchanged if outdated. `number` is the last change number."""
     if report.sequence <= before.sequence:
         return before
     if report.gone:
@@ -84,7 +84,9 @@ def reported(before: Tree, report: InventoryReported, number: int = 0, moves: Mo
 
 
 def given(tree: Tree, order: OwnerEditRequested) -> Tree:
-    """Return the tree with this cell as its owner; its next report is valid whatever its sequence."""
+    """Return the tree with the owner that an operator requests (cell and agent); its next report is accepted
+    with any sequence number.
+    """
     same = tree if tree.cell == order.cell else replace(tree, host="", cell=order.cell, agent="", zone="")
     if order.agent:
         same = replace(same, host=order.host, agent=order.agent, zone=order.zone)
@@ -92,14 +94,14 @@ def given(tree: Tree, order: OwnerEditRequested) -> Tree:
 
 
 def swept(tree: Tree) -> Tree:
-    """Return the new state of a tree to delete: no providers, or with allocations, no free capacity."""
+    """Return a tree to delete in its new state: without providers or, if in use, without free capacity."""
     if not tree.in_use:
         return replace(tree, providers=())
     return _advanced(tree, replace(tree, providers=tuple(map(_closed_to_all, tree.providers))))
 
 
 def settled(tree: Tree) -> Tree:
-    """Return the tree with its withheld capacity reduced by the allocations that were released since."""
+    """Return the tree with less withheld capacity: without the allocations that were released since."""
     return _advanced(tree, withheld(tree, replace(tree, providers=tuple(map(opened, tree.providers)))))
 
 
@@ -159,7 +161,9 @@ def _left_out(left: dict[str, ProviderState], named: Collection[str], root: str)
 
 
 def _advanced(before: Tree, after: Tree, *, root_too: bool = False) -> Tree:
-    """Increase the generation of each changed provider, and its shape if not only its usage changed."""
+    """Return the tree `after`; each provider that differs from `before` has a new generation, and a new shape
+    if more than its usage differs.
+    """
     old = {provider.uuid: provider for provider in before.providers}
     providers = []
     for provider in after.providers:
@@ -216,7 +220,7 @@ def complaint(report: InventoryReported, known: Callable[[str, str], bool]) -> s
 
 
 def wrong_contents(provider: ProviderReport | ProviderLoad, known: Callable[[str, str], bool]) -> str:
-    """Return what is wrong with inventories, traits or aggregates, with the field's name, or ""."""
+    """Return what is wrong with inventories, traits or aggregates of a provider, with the field, or ""."""
     for name, inventory in provider.inventories.items():
         if not (known("resource class", name) or is_custom(name)):
             return f"inventories.{name}: no such resource class; those of your own begin with CUSTOM_"
@@ -289,7 +293,9 @@ DAY = 24 * 3600.0
 
 
 def bars_report(cell: str, owner: str, *, known: bool, sequence: int, now: float) -> str:
-    """Return why a cell may not report this root provider, which `owner` owns, or ""."""
+    """Return why a cell's report of this root provider is refused (another cell or an operator owns it, or
+    its sequence number is too high); "" if it is not.
+    """
     if owner and owner != cell:
         return f"root: it is of cell {owner}; reports of cell {cell} are not believed"
     if known and not owner:

@@ -51,11 +51,11 @@ class Moves:
     come: Mapping[_At, int] = field(default_factory=dict)
 
     def left(self, providers: Sequence[ProviderState]) -> list[ProviderState]:
-        """Return the providers, less the usage that the reshape moves away from them."""
+        """Return the providers with their usage reduced by what the reshape moves away from them."""
         return [_used_by(provider, self.leave, -1) for provider in providers]
 
     def arrived(self, providers: Sequence[ProviderState]) -> tuple[ProviderState, ...]:
-        """Return the providers, plus the usage that the reshape moves to them."""
+        """Return the providers with their usage increased by what the reshape moves to them."""
         return tuple(_used_by(provider, self.come, +1) for provider in providers)
 
 
@@ -63,7 +63,7 @@ NO_MOVES = Moves()
 
 
 def moves(before: Tree, report: InventoryReported, holders: Sequence[TreeHolder]) -> Moves:
-    """Return how a report's reshape moves allocations; raise Unmovable if they do not fit."""
+    """Return how the reshape in an agent's report moves allocations; raise Unmovable if they do not fit."""
     if report.reshape is None or report.sequence <= before.sequence:
         return NO_MOVES
     by_source = {(move.provider, move.resource_class): move for move in report.reshape.moves}
@@ -115,7 +115,7 @@ class _Destinations:
         }
 
     def lacks(self, at: _At, amount: int) -> str:
-        """Return why this amount cannot be allocated at this destination, or ""."""
+        """Return why this amount cannot be allocated at this destination of a reshape; "" if it can."""
         provider, name = at
         inventory = self.has[provider][name]
         if amount > self.free[at]:
@@ -129,7 +129,7 @@ class _Destinations:
             self.free[at] -= amount
 
     def share(self, held: _Amounts) -> float:
-        """Return the largest share of a destination's capacity that any class of the allocations needs."""
+        """Return the largest share of the destinations' capacity that a class of the allocations needs."""
         shares = [0.0]
         for at, amount in held.items():
             move = self._by_source[at]
@@ -146,7 +146,7 @@ class _Destinations:
         }
 
     def as_reported(self, position: int, guest: GuestPlace, held: _Amounts) -> _Amounts:
-        """Return a guest's new allocations as its agent reports them; raise Unmovable if not valid."""
+        """Return a guest's new allocations as its agent reports them; raise Unmovable if they are invalid."""
         at = f"reshape.guests[{position}].allocations"
         wanted: Counter[str] = Counter()
         reported: Counter[str] = Counter()
@@ -170,7 +170,9 @@ class _Destinations:
         return place
 
     def destination_amounts(self, holder: TreeHolder, held: _Amounts) -> _Amounts:
-        """Return new allocations of a consumer; classes with equal destinations go to the same one."""
+        """Return new allocations of a consumer; classes that move to the same providers go to one of them
+        together. Raise Unmovable if they fit nowhere.
+        """
         together: defaultdict[tuple[str, ...], Counter[str]] = defaultdict(Counter)
         for source, amount in held.items():
             move = self._by_source[source]

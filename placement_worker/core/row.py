@@ -115,7 +115,7 @@ FEW = 512  # share of the rows below which a Python set is smaller than an array
 
 
 class RowSet:
-    """A set of rows, such as all with a trait: a Python set while small, then a boolean array."""
+    """A set of rows of the index, such as all with a trait: a Python set if small, else a boolean array."""
 
     __slots__ = ("_few", "_many", "count")
 
@@ -154,7 +154,7 @@ class RowSet:
         return np.fromiter(self._few, np.intp, len(self._few))
 
     def mask(self, high: int) -> Bools:
-        """Return for each row below `high` whether it is in the set, as an array. Do not write to it."""
+        """Return whether each index row below `high` is in the set, as an array. Do not write to it."""
         if self._many is not None:
             return self._many[:high]
         mask = np.zeros(high, np.bool_)
@@ -168,8 +168,8 @@ Sums = npt.NDArray[np.float64]  # capacities and free amounts may be larger: flo
 
 
 class ClassArrays:
-    """The amounts of one resource class, as arrays with an element for each row. `picky` counts providers
-    with a min_unit or step_size other than 1, `capped` providers with a max_unit.
+    """The amounts of one resource class, as arrays with an element for each row of the index. `picky` counts
+    providers with a min_unit or step_size other than 1, `capped` providers with a max_unit.
     """
 
     __slots__ = ("capped", "least", "left", "picky", "providers", "step", "there", "top", "whole")
@@ -219,7 +219,7 @@ class ClassArrays:
 
 
 class ReservedAmounts:
-    """The amounts that one scheduler has reserved, by provider, and by class as arrays over rows."""
+    """The amounts that one scheduler has reserved: by provider, and by class as arrays over index rows."""
 
     def __init__(self) -> None:
         self.of: dict[str, dict[str, int]] = {}  # provider → reserved amounts, without zeros
@@ -249,7 +249,7 @@ class ReservedAmounts:
                 del of[uuid]
 
     def arrays(self, index: "RowTable") -> Mapping[str, Sums]:
-        """Return the reserved amounts of each resource class, as arrays with an element for each row."""
+        """Return the reserved amounts of each class, as arrays with an element for each row of the index."""
         if index is not self._index or index.layout != self._layout:
             self._index, self._layout = index, index.layout
             self._arrays = {}

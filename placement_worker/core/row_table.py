@@ -47,7 +47,7 @@ class RowTable:
         self.shaped = 0  # grows also when a provider changes in any other way
 
     def reach(self, position: int) -> Ints:
-        """Return the roots of other trees that may use the resources of this sharing provider."""
+        """Return the index rows of roots of other trees that may use this sharing provider's resources."""
         roots = self._reach.get(position)
         if roots is None:
             row = self.at[position]
@@ -59,7 +59,7 @@ class RowTable:
         return roots
 
     def capacity_of_trees(self, name: str) -> Sums:
-        """Return the total amount of a class in each whole tree, at its root's row."""
+        """Return the total amount of a class in each whole tree, in an array at the root's index row."""
         kind = self.classes.get(name)
         if kind is None:
             return np.zeros(self.high)

@@ -24,7 +24,7 @@ TOGETHER = "all of it together"
 
 @dataclass(slots=True)
 class SearchResult:
-    """The allocations that a search found, or if it found none, the reasons."""
+    """The result of a search for candidates: sets of allocations, or if there is none, the reasons."""
 
     snapshot: Snapshot  # the trees it was found in
     seen: int  # the last change the index knows of
@@ -46,7 +46,9 @@ def at_once(steps: Generator[None, None, T]) -> T:
 
 
 def search_steps(snapshot: Snapshot, query: FindCandidates) -> Generator[None, None, SearchResult]:
-    """Search up to `limit` sets of allocations for a query, several per host. It can pause at every yield."""
+    """Search up to `limit` sets of allocations that satisfy a query, several per host. This is a generator:
+    its caller may pause the search at each `yield`.
+    """
     seen, made = snapshot.index.seen, plan(snapshot, query)
     fits, cut, dead = yield from _rounds(snapshot, made)
     fitting = made.count - dead if fits or cut else 0
@@ -55,7 +57,9 @@ def search_steps(snapshot: Snapshot, query: FindCandidates) -> Generator[None, N
 
 
 def page_steps(snapshot: Snapshot, query: FindCandidates) -> Generator[None, None, CandidatesFound]:
-    """Search one page of hosts; each host is on one page only. The search can pause at every yield."""
+    """Search one page of hosts for candidates; each host is on one page only. This is a generator: its caller
+    may pause the search at each `yield`.
+    """
     seen, made = snapshot.index.seen, plan(snapshot, query)
     got = yield from _page(snapshot, made)
     fitting = made.count - got.dead if got.candidates or query.after or got.more is not None else 0
@@ -129,8 +133,8 @@ class _AnchorProgress:
     ways: Iterator[Fit | None] | None = None  # unset before the first step
 
     def go_on(self, finder: FitFinder, end: int, fits: list[Fit]) -> Generator[None, None, int]:
-        """Search until the host has `end` sets of allocations, or a time slice is over. Return the number of
-        steps without result.
+        """Continue the search on this host until it has `end` sets of allocations, or a time slice is over.
+        Return the number of search steps without result.
         """
         skip = 0
         if self.ways is None:
@@ -210,7 +214,9 @@ def _page(snapshot: Snapshot, made: SearchPlan) -> Generator[None, None, _Page]:
 
 
 def _some(finder: FitFinder, anchor: Row, most: int) -> Generator[None, None, tuple[list[Fit], int, bool]]:
-    """Return allocations on a host, the number of unsuccessful steps, and whether the search was complete."""
+    """Return up to `most` sets of allocations on a host, the number of search steps without result, and
+    whether the search was complete.
+    """
     fits: list[Fit] = []
     spent = 0
     for fit in finder.fits(anchor):

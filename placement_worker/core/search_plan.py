@@ -72,7 +72,9 @@ FIRST_ROWS = 1024  # the first rows mostly contain enough removed hosts
 
 @dataclass(slots=True)
 class SearchPlan:
-    """The plan of the search for a query. A query without resources has no slots; all hosts in `left` fit."""
+    """The plan of the search for a query: the hosts that may fit (`left`), and the slots to fill. A query
+    without resources has no slots; all hosts in `left` fit.
+    """
 
     query: FindCandidates
     slots: list[Slot]
@@ -87,7 +89,9 @@ class SearchPlan:
 
 
 def plan(trees: Snapshot, query: FindCandidates, *, named: bool = False) -> SearchPlan:
-    """Return the search plan of a query. If `named` or no host is left, removals list the removed hosts."""
+    """Return the plan of the search for a query. With `named`, or if no host is left, it names some of the
+    hosts that each requirement removed.
+    """
     check(query)
     index, planner = trees.index, SlotPlanner(trees, query)
     demands = list(planner.demands())
@@ -170,7 +174,7 @@ UNSIGNED = 2**64
 
 @dataclass(slots=True)
 class Fit:
-    """One complete set of allocations for a query. Other sets share its dicts, so never change them."""
+    """One complete set of allocations for a query. Never change its dicts: other sets share them."""
 
     anchor: Row
     allocations: dict[str, Resources]
@@ -179,7 +183,7 @@ class Fit:
 
 
 class FitFinder:
-    """Finds complete sets of allocations on one host after another."""
+    """Finds the complete sets of allocations that satisfy a query, on one host after another."""
 
     def __init__(self, snapshot: Snapshot, made: SearchPlan, start: int) -> None:
         index = snapshot.index
@@ -195,7 +199,7 @@ class FitFinder:
                 self.anchors = made.left & shared.not_alone()
 
     def alone(self, anchor: Row) -> bool:
-        """Return whether the host is one provider without sharing, with only one possible allocation."""
+        """Return whether only one set of allocations is possible: the host is one provider without pools."""
         plan = self._plan
         if not plan.slots:
             return True
@@ -211,11 +215,9 @@ class FitFinder:
         return Fit(anchor, {uuid: group.resources}, (anchor,), {group.suffix: (uuid,)})
 
     def fits(self, anchor: Row, *, looking_again: bool = False) -> Iterator[Fit | None]:
-        """Yield the complete sets of allocations on a host; `None` after each BREATH steps without one, where
-        the search can pause.
-
-        With `looking_again`, providers are checked again, because capacity may have been used since the plan
-        was made; used providers come first.
+        """Yield the complete sets of allocations on a host; and `None`, where the search can pause, after
+        every BREATH (a constant) search steps without one. With `looking_again`, providers are checked again,
+        because capacity may have been used since the plan was made; used providers come first.
         """
         snapshot, plan, shared = self._snapshot, self._plan, self._shared
         options = options_at(snapshot, plan, anchor)
@@ -231,11 +233,13 @@ class FitFinder:
                 yield self._fit(anchor, way) if way is not None else None
 
     def is_dead(self, anchor: Row) -> bool:
-        """Return whether nothing fits on a host without results; False if an earlier host had its results."""
+        """Return whether nothing fits on a host where the search found nothing; False if it has only sets of
+        allocations that were found for an earlier host.
+        """
         return self._shared is None or anchor.position not in self._shared.doubles
 
     def cost(self, anchor: Row) -> int:
-        """Return about how many steps a search needs to find out that nothing fits on this host."""
+        """Return the approximate number of search steps that show that nothing fits on this host."""
         return BREATH // 8 + len(self._snapshot.members(anchor.uuid))
 
     def _fit(self, anchor: Row, way: Choice) -> Fit:

@@ -1,7 +1,7 @@
-"""A move between hosts that use one pool (shared storage): both have the same share, which is counted once.
-
-While the move is in progress the instance holds the share, and the holder of the source holds only what the
-source had more. If the move is undone, the instance keeps its share of the pool.
+"""A move between two hosts that use the same pool (such as shared storage): the amount of the pool that both
+hosts need is counted once. While the move is in progress the instance holds this amount, and the holder
+consumer of the source host holds only what the source needs in addition. If the move is undone, the instance
+keeps the amount.
 """
 
 from collections.abc import Collection
@@ -10,16 +10,16 @@ from bus.vocabulary import Allocations
 
 
 def shared_by(source: Allocations, destination: Allocations, sharing: Collection[str]) -> Allocations:
-    """Return the amounts at sharing providers that source and destination of a move both need."""
+    """Return the amounts at sharing providers that source and destination of a move have in common."""
     return _least(source, destination, sharing)
 
 
 def kept_on_return(
     former: Allocations, taken_over: Allocations, source: Allocations, sharing: Collection[str]
 ) -> Allocations:
-    """Return the part of its `former` allocations at sharing providers that an instance keeps on a revert.
-
-    `source` are the amounts needed on the source; those that the holder consumer returns are `taken_over`.
+    """Return the part of its `former` allocations at sharing providers that an instance keeps when a move is
+    undone. `source` are the amounts needed on the source host; `taken_over` are those that the holder
+    consumer returns.
     """
     return _least(former, without(source, taken_over), sharing)
 

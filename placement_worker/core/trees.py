@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Reported:
-    """The contents of a provider that its agent's reports created; operators created all other contents."""
+    """The parts of a provider that its agent's reports created; operators created all other parts."""
 
     provider: bool = False
     classes: frozenset[str] = frozenset()
@@ -49,7 +49,7 @@ class ProviderState:
         return any(self.used.values())
 
     def withheld_with(self, inventories: Mapping[str, Inventory]) -> dict[str, int]:
-        """Return the withheld amounts after an operator's edit, without inventories that the edit changed."""
+        """Return the withheld amounts of those inventories that an operator's edit does not change."""
         return {
             name: amount
             for name, amount in self.withheld.items()
@@ -152,7 +152,7 @@ class WorkingTrees:
         return replace(state, generation=state.generation + 1, shape=shape, **contents)
 
     def below(self, provider: str) -> list[str]:
-        """Return a provider and all its descendants."""
+        """Return the uuids of a provider and all its descendants."""
         children: dict[str | None, list[str]] = {}
         for state in self.members[self.homes[provider]].values():
             children.setdefault(state.parent, []).append(state.uuid)
@@ -193,7 +193,7 @@ class WorkingTrees:
             self.put(replace(state, shape=self.next_shape(uuid), reported=put), root)
 
     def changed(self) -> list[tuple[Tree, Tree]]:
-        """Return the changed trees as pairs (as read, as changed)."""
+        """Return the changed trees, each as a pair: the tree as it was read, and as it is now."""
         pairs = []
         for root in self.touched:
             before = self.read.get(root) or Tree(root)
@@ -222,7 +222,9 @@ class Packing:
         self._inventories, self._stocks, self._traits, self._aggregates, self._owners = self._tables
 
     def add(self, tree: Tree, skip: int = 0) -> bool:
-        """Add a tree without its first `skip` providers; return False, without effect, if it does not fit."""
+        """Add a tree, without its first `skip` providers, to the list; return False, without effect, if the
+        message has no space for it.
+        """
         spent = 0
         providers: list[KnownProvider] = []
         for provider in tree.providers[skip:]:
@@ -278,7 +280,7 @@ class Packing:
 
 
 class _Table:
-    """A table of the compact form: distinct values, to which trees refer by index."""
+    """A table in the compact form of provider trees: distinct values, to which the trees refer by index."""
 
     def __init__(self) -> None:
         self._places: dict[Hashable, int] = {}
@@ -296,7 +298,7 @@ class _Table:
 
 
 def carried(trees: Collection[Tree]) -> KnownTrees | None:
-    """Return the trees in the compact form, or None if they are too large for a change message."""
+    """Return provider trees in the compact form, or None if they are too large for a change message."""
     if not trees or sum(len(tree.providers) for tree in trees) > CARRIED:
         return None
     packing = Packing(ROOM)
@@ -307,7 +309,7 @@ def carried(trees: Collection[Tree]) -> KnownTrees | None:
 
 
 def unpacked(found: KnownTrees) -> Iterator[tuple[Tree, int]]:
-    """Yield the trees of the compact form, each with the number of providers that were left out."""
+    """Yield the provider trees of a message, each with the number of its providers that are left out."""
     inventories = []
     for known in found.inventories:
         name, *figures = structs.astuple(known)

@@ -91,7 +91,7 @@ class AssignmentSearch:
                 self._later[depth][number] = self._later[depth + 1][number] | {row.position for row in rows}
 
     def __iter__(self) -> Iterator[Choice | None]:
-        """Yield each valid assignment once, and None after every BREATH steps without one."""
+        """Yield each valid assignment of providers to slots once; None after every BREATH steps without."""
         if not self._possible:
             return
         last, fruit = len(self._slots) - 1, 0
@@ -227,7 +227,7 @@ class AssignmentSearch:
 
     @cached_property
     def _exhausted(self) -> set[int]:
-        """Return the indices of providers that are ancestors of other providers in the search."""
+        """Return the index rows of all providers that are ancestors of other providers in this search."""
         everyone = {row.position: row for options in self._options for row in options}
         self.steps += len(everyone)
         return {top for position, row in everyone.items() for top in self._up(row) if top != position}

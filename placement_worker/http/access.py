@@ -41,7 +41,7 @@ Authenticate = Callable[[Headers], Awaitable[Identity | None]]  # None: unknown
 
 
 async def noauth2(headers: Headers) -> Identity | None:
-    """Return the identity that an unchecked token USER or USER:PROJECT names; only for development."""
+    """Return the identity in an unchecked token of the form USER or USER:PROJECT; only for development."""
     token = headers.get("x-auth-token")
     if not token:
         return None
@@ -87,7 +87,7 @@ class TokenFile:
     """
 
     def __init__(self, path: Path) -> None:
-        """Read the tokens; raise BadTokens if the file cannot be used."""
+        """Read the tokens of the token file; raise BadTokens if the file cannot be used."""
         self._path = path
         self._stamp = self._stat()
         self._tokens = _read_tokens(path)
@@ -96,7 +96,7 @@ class TokenFile:
         return self.holder(digest_of(headers.get("x-auth-token", ""), "latin-1"))
 
     def holder(self, digest: bytes) -> Identity | None:
-        """Return the identity for the SHA-256 of a token, or None if the file does not have the token."""
+        """Return the token file's identity for the SHA-256 of a token, or None if it has no such token."""
         if (stamp := self._stat()) != self._stamp:
             self._stamp = stamp
             try:
@@ -194,7 +194,7 @@ class BadPolicy(ValueError):
 
 class AccessPolicy:
     def __init__(self, rules: Mapping[str, str] | None = None, *, enforce_new_defaults: bool = False) -> None:
-        """Create a policy from the operator's rules; all other rules keep their defaults."""
+        """Create an access policy from an operator's rules; other operations keep the default rules."""
         rules = rules or {}
         texts = {**_OWN, **CONTROL_ROOM, **DEFAULTS}
         if not enforce_new_defaults:
@@ -213,7 +213,7 @@ class AccessPolicy:
         _refuse_unknown(rules, texts)
 
     def allows(self, rule: str, identity: Identity, target: Target) -> bool:
-        """Return whether a rule permits this operation to an identity; its token must be project-scoped."""
+        """Return whether a policy rule permits an operation to an identity; False without a project."""
         return identity.scope == "project" and self._rules[rule](identity, target)
 
 
@@ -311,7 +311,7 @@ def _used(text: str) -> list[str]:
 
 
 def _refuse_unknown(rules: Mapping[str, str], texts: Mapping[str, str]) -> None:
-    """Raise BadPolicy for a rule that is no operation and that no rule uses: it is probably misspelled."""
+    """Raise BadPolicy for a rule that is no operation and that no other rule uses: probably misspelled."""
     known = {*_OWN, *CONTROL_ROOM, *DEFAULTS}
     used = {name for text in texts.values() for name in _used(text)}
     for name in rules:

@@ -151,7 +151,9 @@ async def _take(call: api_call.ApiCall, claims: tuple[ConsumerClaim, ...], doing
 async def _denied(
     call: api_call.ApiCall, results: Sequence[ClaimResult], claims: Sequence[ConsumerClaim], doing: str
 ) -> errors.Problem:
-    """Return the API error for refused claims: generation conflict, else unknown name, else the refusal."""
+    """Return the API error for refused claims: for a generation conflict first, then for an unknown provider
+    or class, then for the refusal.
+    """
     problem = errors.denied(results, claims)
     named = {provider for claim in claims for choice in claim.choices for provider in choice.allocations}
     if problem.code == errors.CONCURRENT_UPDATE or not named:
@@ -219,7 +221,7 @@ async def list_all(call: api_call.ApiCall) -> api_call.ApiAnswer:
 
 
 async def explain(call: api_call.ApiCall) -> api_call.ApiAnswer:
-    """Answer how many hosts each requirement of a query removed, and which hosts nearly fit."""
+    """Answer with the number of hosts that each requirement of a query removed, and hosts that nearly fit."""
     minor = call.minor if call.minor >= SINCE else api_call.LATEST_MINOR
     _, found = await _found(call, minor)
     return api_call.json_answer(

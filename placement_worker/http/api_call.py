@@ -1,4 +1,4 @@
-"""A request to the Placement API as handlers see it, with its microversion (major version 1) and answer."""
+"""A Placement API request as its handler sees it, with its microversion (major version 1) and answer."""
 
 import asyncio
 import hashlib
@@ -30,7 +30,7 @@ _VERSION = re.compile(r"(\d{1,4})\.(\d{1,4})", re.ASCII)
 
 
 def negotiated(header: str) -> int:
-    """Return the minor version that a version header requests; the header may name several services."""
+    """Return the minor version in a microversion header, which may name several services; 0 if none."""
     asked = ""
     for part in header.split(","):
         service, _, version = part.strip().partition(" ")
@@ -82,7 +82,7 @@ def empty_answer(status: int = 204, **headers: str) -> ApiAnswer:
 
 
 def last_change(records: Iterable[Provider | Named | Consumer]) -> float:
-    """Return the newest time of change of the given objects; 0.0 without objects."""
+    """Return when the newest of these objects was changed, in seconds since 1970; 0.0 without objects."""
     return max((record.updated for record in records), default=0.0)
 
 
@@ -160,7 +160,7 @@ class ApiCall:
         return schema.read(await self.body())
 
     async def decoded(self, decoder: msgspec.json.Decoder[T]) -> T:
-        """Return the JSON body as a value of the decoder's type; answer 400 if it is not valid."""
+        """Return the request's JSON body as a value of the decoder's type; answer 400 if it is not valid."""
         body = await self.body()
         try:
             value = decoder.decode(body)
@@ -195,7 +195,7 @@ class ApiCall:
         await send({"type": "http.response.body", "body": body})
 
     async def refuse(self, problem: Problem, send: Send) -> None:
-        """Send the response for a refusal, unless another response has begun."""
+        """Send the HTTP response for a refused request, unless another response has begun."""
         if not self.status:
             kind, body = problem.rendered(self.accept, self.id, self.minor)
             await self.send(ApiAnswer(problem.status, body, headers=problem.headers, kind=kind), send)

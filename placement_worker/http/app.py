@@ -292,14 +292,16 @@ _ASKED_FOR = 3600  # seconds a browser may remember whether it may ask
 
 class _Pages(CORSMiddleware):
     def preflight_response(self, request_headers: Headers) -> Response:
-        """Answer a CORS preflight request; a forbidden origin gets an answer without permissions."""
+        """Answer a CORS preflight request; for a forbidden origin, without headers that permit requests."""
         if not self.is_allowed_origin(request_headers["origin"]):
             return Response()
         return super().preflight_response(request_headers)
 
 
 class _Entry:
-    """The outermost ASGI application: authenticates, finds the version and checks the length, then routes."""
+    """The outermost ASGI application: authenticates a request, reads its microversion, checks its length, and
+    passes it to its route.
+    """
 
     def __init__(self, app: ASGIApp, options: Options, served: Served) -> None:
         self._app = app

@@ -111,7 +111,7 @@ class Problem(Exception):
 
 
 def format_refusal(status: int, why: str, accept: str) -> tuple[Mapping[str, str], bytes]:
-    """Return headers and body for a malformed or oversized HTTP request, in the API's error format."""
+    """Return headers and body that refuse a malformed or oversized HTTP request, in the API's format."""
     if "Content-Length" in why:
         why = "content-length header must be an integer"
     id_ = f"req-{Clock().uuid()}"
@@ -143,7 +143,7 @@ def takes_json(accept: str) -> bool:
 
 
 def best(accept: str) -> str | None:
-    """Return the content type that the client prefers, JSON or HTML; None if it accepts neither."""
+    """Return the content type that an Accept header prefers, JSON or HTML; None if it accepts neither."""
     if accept in ("", "*/*", JSON):
         return JSON
     liked = max(_OFFERS, key=lambda offer: _quality(accept, offer))
@@ -201,7 +201,9 @@ def no_traits(names: Sequence[str]) -> str:
 def refused(
     result: EditResult | NameResult, doing: str = "", conflicts: str = "update conflict: "
 ) -> Problem:
-    """Return the API error for a refused edit. Its text begins with `doing`, or on a conflict `conflicts`."""
+    """Return the API error for a refused edit. Its text begins with `doing`, or for a conflict of generations
+    or names with `conflicts`.
+    """
     doing = f"{doing}: " if doing else ""
     match result:
         case Missing(what="provider", names=names):
@@ -298,7 +300,7 @@ def _insufficient_capacity(refusal: Refusal) -> Problem:
 
 
 async def unknown(placement: Placement, kind: NameKind, names: Collection[str]) -> list[str]:
-    """Return the names that are no existing resource classes or traits."""
+    """Return those of the given names that are no existing resource classes or traits (see `kind`)."""
     missing = [name for name in names if not placement.book.known(kind, name)]
     if missing:
         answer = await placement.classes_and_traits.find(FindNames(kind=kind, names=tuple(missing)))

@@ -208,7 +208,7 @@ async def delete_aggregate(call: ApiCall) -> ApiAnswer:
 
 
 async def change_host(field: str, call: ApiCall) -> ApiAnswer:
-    """Add the host in the URL to its aggregate (`field` is `add`), or remove it (`remove`)."""
+    """Add the host in the URL to the aggregate in the URL (`field` is `add`), or remove it (`remove`)."""
     hosts: dict[str, Any] = {field: (call.path["host"],)}
     edit = aggregates.ChangeAggregate(aggregate=(await _named(call)).id, force=_forced(call), **hosts)
     return json_answer(_edited(await _edit(call, edit, host=True)))

@@ -116,12 +116,12 @@ class KeystoneTokens:
             await self._client.aclose()
 
     async def sign_in(self, fields: Mapping[str, str]) -> str | None:
-        """Return a new token for a user's password or an application credential, or None if refused."""
+        """Return a new Keystone token for the credentials in a sign-in form, or None if Keystone refuses."""
         response = await self._of_user("POST", "/auth/tokens", json={"auth": _credentials(fields)})
         return str(response.headers["X-Subject-Token"]) if response else None
 
     async def projects(self, token: str) -> tuple[KeystoneProject, ...] | None:
-        """Return the projects of a token's user, or None if Keystone refuses the token."""
+        """Return the enabled projects of the user of a token, or None if Keystone refuses the token."""
         if not _may_be_token(token):
             return None
         response = await self._of_user("GET", "/auth/projects", headers={"X-Auth-Token": token})
@@ -134,14 +134,14 @@ class KeystoneTokens:
         return tuple(project for project in projects if project.enabled)
 
     async def rescope(self, token: str, project: str) -> str | None:
-        """Return a new token of the same user for a project, by its id, or None if refused."""
+        """Return a new Keystone token of the same user for a project (an id), or None if refused."""
         identity = {"methods": ["token"], "token": {"id": token}}
         body = {"auth": {"identity": identity, "scope": {"project": {"id": project}}}}
         response = await self._of_user("POST", "/auth/tokens", json=body)
         return str(response.headers["X-Subject-Token"]) if response else None
 
     async def _of_user(self, method: str, path: str, **more: Any) -> httpx.Response | None:
-        """Send a request with a user's credentials in place of ours; return None if these are refused."""
+        """Send a request with a user's credentials instead of berth's; return None if these are refused."""
         assert self._client is not None, "use it with `async with`"
         try:
             response = await self._client.request(
@@ -160,7 +160,7 @@ class KeystoneTokens:
         return KeystoneUnavailable(_AWAY)
 
     async def check(self) -> None:
-        """Raise KeystoneUnavailable, with the reason, if our user cannot validate tokens at Keystone."""
+        """Raise KeystoneUnavailable, with the reason, if berth's own Keystone user cannot validate tokens."""
         try:
             async with asyncio.timeout(PATIENCE):
                 await self._validate("a-token-that-does-not-exist", expired=False)
@@ -222,7 +222,7 @@ class KeystoneTokens:
             asking.set()
 
     async def _validate(self, token: str, expired: bool) -> Identity | None:
-        """Ask Keystone about a token; return its identity, or None if Keystone does not know the token."""
+        """Ask Keystone to validate a token; return its identity, or None if Keystone does not know it."""
         assert self._client is not None, "use it with `async with`"
         if not _may_be_token(token):
             return None

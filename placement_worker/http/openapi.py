@@ -44,7 +44,7 @@ _QUERY_OF_CANDIDATES = {
 
 @dataclass(frozen=True)
 class DescribedOperation:
-    """An operation as the OpenAPI document describes it."""
+    """An operation as the OpenAPI document describes it: summary, parameters, bodies and statuses."""
 
     summary: str
     answer: type[Any] | None = None  # the body of the response; None: no body
@@ -120,7 +120,7 @@ OPERATIONS: Mapping[tuple[str, str], DescribedOperation] = {
 
 
 async def serve(call: ApiCall) -> ApiAnswer:
-    """Answer with the OpenAPI document."""
+    """Answer an HTTP request with the OpenAPI document of the routes under /berth."""
     return ApiAnswer(body=_encoded(), kind=_JSON)
 
 

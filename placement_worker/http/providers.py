@@ -21,7 +21,7 @@ _NEVER = -1  # a generation nothing has
 
 
 async def provider_of(call: ApiCall, *parts: Part) -> resources.Provider:
-    """Return the provider in the URL, with the requested parts; answer 404 if it does not exist."""
+    """Return the provider in the request's URL, with the given parts; answer 404 if it does not exist."""
     id_ = call.path["uuid"]
     answer = await call.placement.lookups.providers(resources.FindProviders(ids=(id_,), parts=parts))
     if not answer.providers:

@@ -44,7 +44,7 @@ def _candidates_schema(minor: int) -> tuple[Schema, re.Pattern[str]]:
 
 @lru_cache(maxsize=2048)
 def candidates(query_string: bytes, minor: int) -> FindCandidates:
-    """Return the query for candidates in a query string; the result for each query string is cached."""
+    """Parse an API query string into a query for candidates; the result for each query string is cached."""
     form, keys = _candidates_schema(minor)
     pairs = pairs_of(query_string)
     values = checked(form, pairs)
@@ -215,7 +215,7 @@ def traits(query_string: bytes) -> FindNames:
 
 
 def usages(query_string: bytes, minor: int) -> tuple[FindUsages, str]:
-    """Return the query for usages, and the consumer type to show; an empty type stands for all types."""
+    """Parse an API query string into a query for usages, and the consumer type to show (empty: all types)."""
     values = checked(at(minor, _USAGES), pairs_of(query_string))
     return (
         FindUsages(project=values["project_id"], user=values.get("user_id", "")),

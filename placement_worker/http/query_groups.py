@@ -37,7 +37,7 @@ def pairs_of(query_string: bytes) -> Pairs:
 
 
 def checked(schema: Schema, pairs: Pairs) -> dict[str, str]:
-    """Check a query string against a schema, and return the last value of each key."""
+    """Check a query string against a schema; return each key's last value, or raise an API error."""
     values = dict(pairs)
     if any("\0" in key or "\0" in value for key, value in pairs):
         raise invalid("there is a character U+0000")
@@ -52,7 +52,7 @@ def invalid(why: str) -> Problem:
 
 @dataclass(slots=True)
 class Group:
-    """A request group while its parameters are read from a query string."""
+    """A request group that collects its parameters while a query string is parsed."""
 
     resources: dict[str, int] = field(default_factory=dict)
     required: list[str] = field(default_factory=list)
@@ -111,7 +111,9 @@ def resources(text: str) -> dict[str, int]:
 
 
 def required(values: Sequence[str], group: Group, minor: int, *, any_of: bool = True) -> None:
-    """Parse `required` into a group: traits, `!` before a forbidden one, since 1.39 `in:alternatives`."""
+    """Parse values of the parameter `required` into a request group: traits, with `!` before forbidden ones
+    and, since microversion 1.39, `in:` before alternative ones.
+    """
     for value in values if minor >= 39 else values[-1:]:
         if value.startswith("in:"):
             _any_of(value, group, minor if any_of else 0)
@@ -143,7 +145,9 @@ def _any_of(value: str, group: Group, minor: int) -> None:
 
 
 def member_of(values: Sequence[str], group: Group, minor: int) -> None:
-    """Parse `member_of` into a group: a uuid or `in:` alternatives; since 1.32 `!` before excluded ones."""
+    """Parse values of the parameter `member_of` into a request group: an aggregate's uuid, or alternative
+    ones after `in:`; since microversion 1.32, `!` before excluded ones.
+    """
     if len(values) > 1 and minor < 24:
         raise bad_request("Multiple member_of parameters are not supported")
     for value in values:

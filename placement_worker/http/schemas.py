@@ -31,7 +31,7 @@ _BARE = re.compile(r"[0-9a-f]{32}")
 
 
 def is_uuid_like(value: str) -> bool:
-    """Return whether the API accepts this text as a UUID: also without dashes, and in capitals."""
+    """Return whether the API accepts this text as a UUID: also without dashes, and in capital letters."""
     return len(value) <= LONGEST_UUID and _BARE.fullmatch(value.replace("-", "").lower()) is not None
 
 
@@ -47,7 +47,7 @@ def _unique(_: Any, wanted: bool, instance: Any, __: Any) -> Iterator[Validation
 
 
 def _pattern(_: Any, pattern: str, instance: Any, __: Any) -> Iterator[ValidationError]:
-    """Validate that a pattern matches the whole text: `$` alone would permit a final newline."""
+    """Yield an error unless a pattern matches the whole text: `$` alone would permit a final newline."""
     if isinstance(instance, str) and not re.fullmatch(pattern, instance):
         yield ValidationError(f"{instance!r} does not match {pattern!r}")
 
@@ -70,7 +70,7 @@ def at(minor: int, schemas: ByVersion) -> "Schema":
 
 
 class Schema:
-    """A JSON schema; `plain` is a stricter msgspec type: all of its values are valid by the schema too."""
+    """A JSON schema of requests; `plain` is a stricter msgspec type: its values all satisfy the schema."""
 
     def __init__(self, schema: Json, plain: Any = None, *, query: bool = False) -> None:
         formats = _query_formats if query else _formats

@@ -90,7 +90,7 @@ _metadata = msgspec.json.Decoder(dict[str, str])
 
 
 class ReportedTree(NamedTuple):
-    """The cell and agent that own a provider tree, and the time of their first report."""
+    """The cell and agent that own a provider tree; `since` is their first report, in seconds since 1970."""
 
     cell: str
     agent: str
@@ -111,7 +111,7 @@ class TreesOfConsumer:
     allocations: Allocations = field(default_factory=dict)
 
     def may_be_on(self, root: str) -> bool:
-        """Return whether an instance with these allocations could be on that host."""
+        """Return whether the guest of a consumer with these allocations could be on this host."""
         return root in self.trees or any(root in roots for roots in self.pools)
 
 
@@ -121,7 +121,7 @@ async def breaches(database: Database) -> list[str]:
 
 
 async def breaches_in(tx: Transaction) -> list[str]:
-    """Return a sentence for each violated invariant of the stored data."""
+    """Return a sentence for each violated rule of the stored data, for example more usage than capacity."""
     found = []
     for row in await _USAGE(tx):
         at, name, used = f"provider {row['uuid']}", row["name"], row["used"]
@@ -165,7 +165,7 @@ async def breaches_in(tx: Transaction) -> list[str]:
 
 
 async def holdings(database: Database) -> dict[str, tuple[int, Allocations, float]]:
-    """Return, for each consumer, its generation, its allocations, and the time of its creation."""
+    """Return each consumer's generation, allocations, and creation time (in seconds since 1970)."""
     held = await trees_of_consumers(database)
     return {
         consumer: (holding.generation, holding.allocations, holding.since)
@@ -174,7 +174,7 @@ async def holdings(database: Database) -> dict[str, tuple[int, Allocations, floa
 
 
 async def trees_of_consumers(database: Database) -> dict[str, TreesOfConsumer]:
-    """Return all consumers with allocations, each with the owners of the provider trees in them."""
+    """Return all consumers with allocations, each with the owners of the provider trees that it uses."""
     found: dict[str, TreesOfConsumer] = {}
     served: dict[str, set[str]] = {}
     async with database.read() as tx:
@@ -196,7 +196,7 @@ async def trees_of_consumers(database: Database) -> dict[str, TreesOfConsumer]:
 
 
 async def in_two_zones(database: Database) -> list[str]:
-    """Return a sentence for each host in several availability zones, as API clients can cause."""
+    """Return a sentence for each host that is in several availability zones; API clients can cause this."""
     zones: dict[str, dict[str, str]] = {}  # host → zone → the reason
     async with database.read() as tx:
         for row in await _ZONED(tx, zoned=f'%"{ZONE}"%', shares=SHARES):

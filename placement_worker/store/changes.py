@@ -1,7 +1,6 @@
-"""SQL for the change log. The last statement of each commit takes the next change numbers under a row's lock.
-
-So the numbers follow the order of commits without gaps, and a reader that sees a number finds all earlier
-changes in the database. Ids of new providers are counted in the same table.
+"""SQL for the change log. The last statement of each commit takes the next change numbers, and locks one
+database row for this. So the numbers follow the order of commits without gaps, and a reader that sees a
+number finds all earlier changes in the database. Ids of new providers are counted in the same table.
 """
 
 from collections.abc import AsyncIterator, Iterator, Sequence
@@ -76,7 +75,9 @@ _cells = msgspec.json.Decoder(tuple[RegisteredCell, ...])
 async def announce(
     tx: Transaction, changes: Sequence[ProviderChange], writes: Sequence[BoundStatement] = ()
 ) -> tuple[list[PlacementChanged], int]:
-    """Execute `writes` and log the changes; return messages to publish, and the version of stored names."""
+    """Execute `writes` and log changes of providers; return the messages to publish, and the version of
+    stored class and trait names.
+    """
     parts = list(portions(changes, CHANGES_A_MESSAGE))
     encoded = [(nth, _encode(part).decode()) for nth, part in enumerate(parts, 1)]
     if tx.dialect == "postgresql":
@@ -94,7 +95,7 @@ async def announce(
 async def announce_facts(
     tx: Transaction, aggregates: Sequence[Aggregate], cells: Sequence[RegisteredCell]
 ) -> PlacementChanged:
-    """Log changed names and metadata of aggregates, and states of cells, with a new change number."""
+    """Log changed aggregates (name, metadata) and cells with a new change number; return the message."""
     [(number, _)] = await _NEXT_ALONE(tx, more=1)
     texts = [_encode(facts).decode() if facts else None for facts in (aggregates, cells)]
     await _LOG_FACTS(tx, number=number, aggregates=texts[0], cells=texts[1])
@@ -107,7 +108,7 @@ async def last_number(tx: Transaction) -> int:
 
 
 async def since(tx: Transaction, number: int, most: int) -> ChangesFound:
-    """Return a page of changes after a change number, with the oldest and the newest stored number."""
+    """Return a page of the change log after a number, with the log's oldest and newest change number."""
     rows = await _CHANGES_SINCE(tx, after=number, most=most)
     messages: list[Any] = []
     bytes_left = CHANGES_BYTES
@@ -123,7 +124,7 @@ async def since(tx: Transaction, number: int, most: int) -> ChangesFound:
 
 
 async def unpublished(tx: Transaction, most: int, known: int = 0) -> list[PlacementChanged]:
-    """Return unpublished changes above number `known`. On PostgreSQL this waits for concurrent callers."""
+    """Return changes above number `known` that are unpublished. On PostgreSQL, waits for other callers."""
     return _messages(await _UNPUBLISHED(tx, most=most, known=known))
 
 
@@ -156,7 +157,7 @@ class ProviderNumbers:
 
     @asynccontextmanager
     async def taken(self, most: int) -> AsyncIterator[Iterator[int]]:
-        """Yield this many database ids for new providers; unused ids are kept for the next caller."""
+        """Provide `most` database ids for new providers; unused ones are kept for the next caller."""
         numbers = iter(await self._take(most))
         try:
             yield numbers
@@ -185,7 +186,7 @@ async def store_reshaped(tx: Transaction, number: int, messages: Sequence[BuildR
 
 
 async def unpublished_reshaped(tx: Transaction, most: int) -> tuple[list[int], list[BuildReshaped]]:
-    """Return the oldest unpublished BuildReshaped messages, and the numbers of their changes."""
+    """Return the oldest BuildReshaped messages that are not published, and their change numbers."""
     rows = await _UNPUBLISHED_RESHAPED(tx, most=most)
     messages = [replace(reshaped, number=number) for number, builds in rows for reshaped in _builds(builds)]
     return [number for number, _ in rows], messages

@@ -117,7 +117,7 @@ _LAST = (
 
 @dataclass(slots=True)
 class ClaimScope:
-    """The consumers, providers and server groups to read for claims and releases, and the asking cell."""
+    """The consumers, providers and server groups to read for claims and releases, and the sender's cell."""
 
     new_consumers: dict[str, ConsumerClaim | None]  # consumers that may not exist yet, with their claims
     other_consumers: set[str]  # consumers that should exist
@@ -128,7 +128,7 @@ class ClaimScope:
 
 
 def claim_scope(claims: Collection[ConsumerClaim], providers: Collection[str]) -> ClaimScope:
-    """Return the consumers, providers and server groups that claims name."""
+    """Return the consumers, providers and server groups that must be read to decide these claims."""
     moves = any(claim.take_over or (claim.begins and claim.keep) for claim in claims)
     scope = ClaimScope({}, set(), providers, moves=moves)
     for claim in claims:
@@ -146,7 +146,7 @@ def claim_scope(claims: Collection[ConsumerClaim], providers: Collection[str]) -
 
 
 async def open_world(tx: Transaction, book: Book, scope: ClaimScope, now: float) -> ClaimWorld:
-    """Lock and read all data for claims and releases; if a cell asks, also the owners of providers."""
+    """Lock and read the data that decides claims and releases; for a cell, also the providers' owners."""
     reading, new_consumers = book.reading, scope.new_consumers
     everyone = {*new_consumers, *scope.other_consumers}
     # Existing consumers are excluded: their groups and allocations come before the providers.
@@ -198,7 +198,7 @@ async def _insert(
     providers: Collection[str],
     now: float,
 ) -> tuple[list[tuple[int, str]], bool]:
-    """Insert missing consumers; return their database ids and uuids, and whether providers are now locked."""
+    """Insert missing consumers; return their database ids and uuids, and whether it locked the providers."""
     rows = [
         (uuid, *_owner(book, claim), claim is not None and claim.client)
         for uuid, claim in new_consumers.items()
@@ -262,7 +262,9 @@ async def siblings(tx: Transaction, providers: Collection[str]) -> dict[str, tup
 async def save_world(
     tx: Transaction, book: Book, world: ClaimWorld, now: float
 ) -> tuple[list[ProviderChange], list[BoundStatement]]:
-    """Write claims and releases. Return the changes to log, and statements to execute with the log entry."""
+    """Store the results of claims and releases. Return the changes to log, and the statements to execute
+    together with the log entry.
+    """
     touched, rows = world.touched.values(), _changed_rows(book, world)
     for provider in touched:
         rows[_SET_USED] += [

@@ -1,6 +1,5 @@
-"""SQL for cells, and for owners of provider trees: one row per root, which is kept after the tree is deleted.
-
-The rows of owners are locked by root, before providers.
+"""SQL for cells, and for owners of provider trees: one database row per root, which is kept after the tree is
+deleted. These rows are locked in the order of their roots, before providers.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -38,7 +37,7 @@ LEFTOVERS = sql("SELECT h.root FROM hosts h JOIN resource_providers p ON p.uuid 
 
 
 async def enter(tx: Transaction, roots: Collection[str], now: float) -> dict[str, Tree]:
-    """Lock, or insert, the row of each root's owner; return each owner as a Tree without providers."""
+    """Lock the row of each root's owner, inserted if missing; return it as a Tree without providers."""
     listed = [(root,) for root in roots]
     found = await _LOCK_HOSTS(tx, listed)
     if len(found) < len({*roots}):
@@ -48,12 +47,12 @@ async def enter(tx: Transaction, roots: Collection[str], now: float) -> dict[str
 
 
 def owned(root: str, row: Mapping[str, Any]) -> Tree:
-    """Return a stored owner of a root provider as a Tree without providers."""
+    """Convert a database row with the owner of a root provider to a `Tree` without providers."""
     return Tree(root, row["host"], row["cell"], row["agent"], row["zone"], row["sequence"], bool(row["gone"]))
 
 
 async def leave(tx: Transaction, roots: Collection[str]) -> None:
-    """Delete the rows that `enter` inserted, if they still have no owner."""
+    """Delete the database rows that `enter` inserted for these roots, if they still have no owner."""
     await _LEAVE(tx, [(root,) for root in roots])
 
 
@@ -68,7 +67,7 @@ _CELLS = sql("SELECT h.root, h.cell FROM {n: root str} JOIN hosts h ON h.root = 
 
 
 async def limits(tx: Transaction, cell: str, roots: Mapping[str, str]) -> CellLimits:
-    """Return the restrictions on a cell's claims on providers (given as a mapping of provider to root)."""
+    """Return the limits of a cell's claims and releases; `roots` maps their providers to roots."""
     listed = [(root,) for root in dict.fromkeys(roots.values())]
     cells = dict(await _CELLS(tx, listed)) if listed else {}
     strangers = [provider for provider, root in roots.items() if not cells.get(root)]

@@ -174,7 +174,7 @@ async def _named(
 
 
 async def matching(tx: Transaction, book: Book, like: ResourceGroup) -> set[int] | None:
-    """Return the ids of providers that satisfy a request group; None if all do, as it requires nothing."""
+    """Return the database ids of providers that satisfy a request group; None if it requires nothing."""
     found: set[int] | None = None
     if like.resources:
         if any(name not in book.classes.ids or amount > MAX_INT for name, amount in like.resources.items()):
@@ -219,7 +219,9 @@ async def _having(
 async def holdings(
     tx: Transaction, book: Book, consumers: Collection[str], of: Collection[str]
 ) -> tuple[list[Consumer], dict[str, int]]:
-    """Return consumers with their allocations, and the generations of the providers in them."""
+    """Return the given consumers, or those of the given providers, with their allocations; and the
+    generations of the providers in these.
+    """
     if consumers:
         rows = await _HELD_BY(tx, [(uuid,) for uuid in consumers])
     else:
@@ -254,7 +256,7 @@ async def holdings(
 async def usages(
     tx: Transaction, book: Book, project: str, user: str
 ) -> tuple[dict[str | None, dict[str, int]], dict[str | None, int]]:
-    """Return, by consumer type, a project's used amount of each class and its number of consumers."""
+    """Return a project's used amount of each class and number of consumers, both by consumer type."""
     rows = await _USED(tx, project=project, owner=user)
     if not rows:
         return {}, {}

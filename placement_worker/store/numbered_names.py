@@ -35,14 +35,14 @@ Again = Callable[[Database], Awaitable[None]]  # how a book is read again
 
 
 class _Numbers(dict[str, int]):
-    """A cache of names' database ids. A missing name raises Conflict: the transaction's retry looks it up."""
+    """A cache of names' database ids. A missing name raises Conflict, and the retry looks it up."""
 
     def __missing__(self, name: str) -> int:
         raise Conflict(f"{name} was dropped or renamed by another process")
 
 
 class NumberedNames:
-    """One table of names, with a cache of their database ids."""
+    """One database table of names, for example of all traits, with a cache of their ids."""
 
     def __init__(self, again: Again, table: str, column: str = "name") -> None:
         self._again = again
@@ -66,7 +66,7 @@ class NumberedNames:
         self.learn(found)
 
     def learn(self, found: Iterable[tuple[int, str]]) -> None:
-        """Add names to the cache; they are committed, or the caller is about to commit them."""
+        """Add stored names and their ids to the cache; they are committed, or about to be committed."""
         for id_, name in found:
             if self.names.get(id_, name) != name:
                 self.forget([id_])
@@ -81,8 +81,8 @@ class NumberedNames:
                 del self.ids[name]
 
     async def make(self, tx: Transaction, names: Collection[str], now: float) -> tuple[dict[str, int], int]:
-        """Insert the missing names; return all ids, to be cached after the commit, and the number of new
-        ones.
+        """Insert those of the given names that are missing; return the ids of all of them, to be cached after
+        the commit, and the number of new ones.
         """
         new = await self._insert_names(tx, names, now)
         found = {name: id_ for id_, name in await self._find(tx, [(name,) for name in names])}
@@ -102,7 +102,7 @@ class NumberedNames:
         return [name for name in missing if name not in existing]
 
     async def agree(self, database: Database, found: Sequence[tuple[int, str]]) -> None:
-        """Add names and ids to the cache; if they contradict it, read all names again."""
+        """Add names and ids to the cache; if they contradict it, read all names from the database again."""
         if any(self.names.get(id_, name) != name for id_, name in found):
             await self._again(database)
         else:
@@ -153,11 +153,13 @@ class Book:
 
     @property
     def reading(self) -> tuple[int, ...]:
-        """Return a key that changes whenever the cached names of resource classes or traits are replaced."""
+        """Return a value that changes whenever cached names of resource classes or traits are replaced."""
         return self.edition, self.classes.forgotten, self.traits.forgotten
 
     async def open(self, database: Database, now: float) -> None:
-        """Create the standard names and cache existing ones; projects and users are cached when used."""
+        """Store the standard resource classes and traits, and cache all stored names; names of projects and
+        users are cached when they are used.
+        """
         async with database.write() as tx:
             await _OPEN(tx, [(NAMES_EDITION,), (CLASS_NUMBERS,), (AGGREGATES_TURN,)])
             await ClassNames.insert(tx, list(enumerate(os_resource_classes.STANDARDS)), now=now)
@@ -205,7 +207,7 @@ class Book:
         return name in (self.classes if kind == "resource class" else self.traits).ids
 
     async def class_names(self, tx: Transaction, ids: Collection[int]) -> dict[int, str]:
-        """Return the names of all resource classes by id, read again if one of the given ids is unknown."""
+        """Return the names of all resource classes by id, read again if a given id is not cached."""
         if any(id_ not in self.classes.names for id_ in ids):
             await self.classes.read_all(tx)
         return self.classes.names
@@ -264,7 +266,9 @@ async def entries(
     used: bool = False,
     locking: bool = False,
 ) -> Sequence[StoredName]:
-    """Return the given names, or all. With `locking`, no other transaction can begin to use them."""
+    """Return the given resource classes or traits, or all, with their ids. With `locking`, no other
+    transaction can begin to use them.
+    """
     statement = _entries(kind, names is not None, used, locking)
     rows = await statement(tx, [(name,) for name in dict.fromkeys(names or ())])
     return [StoredName(*row) for row in rows]

@@ -49,7 +49,7 @@ class StoredInventory(msgspec.Struct, frozen=True):
 
 
 class StoredNames(msgspec.Struct, frozen=True):
-    """The ids of a provider's traits or aggregates, in two lists: added by reports, or by operators."""
+    """The ids of a provider's traits or aggregates, in two lists: added by its agent, or by operators."""
 
     reported: tuple[int, ...] | None = None  # put there by a report of the tree's owner
     unreported: tuple[int, ...] | None = None  # put there by an operator
@@ -60,7 +60,7 @@ class StoredNames(msgspec.Struct, frozen=True):
 
 
 class Stocks(NamedTuple):
-    """A provider's inventories by resource class, with usage, withheld amounts, and the reported classes."""
+    """A provider's inventories by class, with usage, withheld amounts, and classes from agents' reports."""
 
     inventories: Inventories
     used: dict[str, int]
@@ -78,7 +78,7 @@ def stored_inventories(column: str | None) -> tuple[StoredInventory, ...]:
 
 @cache
 def stored_names(column: str | None) -> StoredNames:
-    """Decode the column of a provider's traits or aggregates. Cached: most hosts have the same traits."""
+    """Decode the JSON column of a provider's traits or aggregates; cached, as most hosts have the same."""
     return _decode_names(column) if column else StoredNames()
 
 

@@ -76,7 +76,7 @@ SOME = 20  # members that are named where they are in the way
 
 
 async def lock(tx: Transaction, world: ClaimWorld, named: Collection[str], joined: Collection[int]) -> None:
-    """Lock the server groups that claims name or that their consumers are in; read the members' hosts."""
+    """Lock the server groups in claims and of their consumers; read the members' hosts into `world`."""
     wanted = [*((uuid, None) for uuid in named), *((None, number) for number in joined)]
     for row in await _LOCK(tx, wanted):
         world.groups[row["id"]] = GroupPlaces(*row)
@@ -138,7 +138,7 @@ def _server_group(group: GroupPlaces) -> ServerGroup:
 
 
 async def hard(tx: Transaction) -> list[GroupPlaces]:
-    """Return the server groups whose policy is not soft, with their members' hosts."""
+    """Return the server groups with a hard policy (affinity or anti-affinity), with their members' hosts."""
     groups = {row["id"]: GroupPlaces(*row) for row in await _FIND_HARD(tx)}
     await _read_places(tx, groups)
     return list(groups.values())
@@ -151,7 +151,7 @@ async def make(tx: Transaction, group: ServerGroup, now: float) -> bool:
 
 
 async def drop(tx: Transaction, id_: str, *, force: bool) -> list[str] | None:
-    """Delete a server group. Return the members that prevent this, or None if the group does not exist."""
+    """Delete a server group. Return members that prevent it, or None if the group does not exist."""
     rows = await _LOCK_ONE(tx, uuid=id_)
     if not rows:
         return None

@@ -106,14 +106,14 @@ async def load(tx: Transaction, book: Book, roots: Collection[str]) -> dict[str,
 
 
 async def read_locked(tx: Transaction, book: Book, providers: Collection[str]) -> dict[str, Tree]:
-    """Lock and return the whole trees that contain the given providers, by root."""
+    """Lock and return the whole trees that contain the given providers, as a mapping of root to tree."""
     return (await read_locked_at(tx, book, providers))[0]
 
 
 async def read_locked_at(
     tx: Transaction, book: Book, providers: Collection[str]
 ) -> tuple[dict[str, Tree], int]:
-    """Lock and return the trees with the given providers, and the last change number (0 without trees)."""
+    """Lock and return the trees with the given providers by root, and the last change number (0: no tree)."""
     if tx.dialect == "sqlite" or not providers:  # a writer of SQLite has the database exclusively
         return await read_at(tx, book, providers)
     for _ in range(_LOCK_ATTEMPTS):
@@ -130,7 +130,7 @@ async def read(tx: Transaction, book: Book, providers: Collection[str]) -> dict[
 
 
 async def read_at(tx: Transaction, book: Book, providers: Collection[str]) -> tuple[dict[str, Tree], int]:
-    """Return the whole trees with the given providers, and the last change number (0 without trees)."""
+    """Return the whole trees with the given providers by root, and the last change number (0: no tree)."""
     rows = await _READ(tx, [(uuid,) for uuid in providers]) if providers else ()
     if not rows:
         return {}, 0
@@ -172,9 +172,9 @@ async def read_at(tx: Transaction, book: Book, providers: Collection[str]) -> tu
 async def with_stocks(
     tx: Transaction, book: Book, rows: Sequence[Any]
 ) -> list[tuple[Any, provider_parts.Stocks]]:
-    """Return rows of providers, sorted by id, each with its inventories; renew the cached names if outdated.
-
-    The rows are sorted here, because with ORDER BY PostgreSQL may walk all providers to return a few.
+    """Return database rows of providers, sorted by id, each with its inventories; renew the cached class and
+    trait names if outdated. The rows are sorted here, because with ORDER BY PostgreSQL may read all providers
+    to return a few.
     """
     rows = sorted(rows, key=itemgetter("id"))
     await book.turn_to(tx, rows[0]["edition"])
@@ -203,7 +203,7 @@ async def read_unknown(tx: Transaction, names: NumberedNames, columns: Collectio
 
 @dataclass(slots=True)
 class TreesNamed:
-    """Data that edits need in addition to trees: owners, last change number, ids and names in use."""
+    """Data that edits need in addition to trees: owners, last change number, known ids and names."""
 
     owned: dict[str, Tree]  # root → its owner, without providers
     number: int  # of the last change
@@ -234,14 +234,14 @@ Judged = tuple[Tree, InventoryReported, Tree]  # before, the report, after
 
 
 async def names_taken(tx: Transaction, names: Collection[str]) -> dict[str, tuple[str, str]]:
-    """Return, for each given name that a provider has, this provider and its cell."""
+    """Return, for each given name that a provider has, the uuid and the cell of this provider."""
     if not names:
         return {}
     return {name: (uuid, cell) for name, uuid, cell in await _NAMED(tx, [(name,) for name in names])}
 
 
 def new_names(pairs: Iterable[Judged]) -> set[str]:
-    """Return the names of providers that reports create or rename."""
+    """Return the new names of providers that agents' reports create or rename."""
     found: set[str] = set()
     for before, _, after in pairs:
         old = {provider.uuid: provider.name for provider in before.providers}
@@ -250,7 +250,7 @@ def new_names(pairs: Iterable[Judged]) -> set[str]:
 
 
 async def clashes(tx: Transaction, pairs: Sequence[Judged], owners: dict[str, str]) -> dict[str, str]:
-    """Return, by root, why a report is refused: a provider outside the tree has the same id or name."""
+    """Return, by root, why an agent's report is refused: another tree's provider has the same id or name."""
     new_ids: set[str] = set()
     for before, _, after in pairs:
         new_ids.update(

@@ -109,9 +109,9 @@ _NEVER = ProviderState(0, "", "", None, 0, 0, {}, {}, (), ())
 def writes_between(
     book: Book, pairs: Sequence[tuple[Tree, Tree]], now: float, numbers: Iterator[int] = NONE_NEW
 ) -> tuple[list[BoundStatement], list[BoundStatement]]:
-    """Return the statements that change stored trees into new trees; `numbers` are ids for new providers.
-
-    Execute the first list one by one, then the second, which may share a round trip with the log entry.
+    """Return the SQL statements that change stored trees into new trees, in two lists; `numbers` are ids for
+    new providers. Execute the first list one by one, then the second, which may share a round trip with the
+    log entry.
     """
     old = {provider.uuid: (provider, before.root) for before, _ in pairs for provider in before.providers}
     ids = {uuid: provider.id for uuid, (provider, _) in old.items()}
@@ -301,7 +301,7 @@ _SET_USED = sql("""
 
 
 async def read_holders(tx: Transaction, book: Book, root: str) -> list[TreeHolder]:
-    """Return the consumers with allocations in a tree whose providers are locked."""
+    """Return the consumers with allocations in a provider tree, whose providers the caller has locked."""
     found = [(id_,) for (id_,) in await _HOLDERS(tx, [(root,)])]
     rows = await _HOLDINGS(tx, found) if found else ()
     names = await book.class_names(tx, {row["resource_class_id"] for row in rows})

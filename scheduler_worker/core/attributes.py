@@ -62,7 +62,7 @@ MAX_LISTS, MAX_VALUES = 20, 200  # each is evaluated for every host
 
 
 def _node(host: HostFacts) -> str:
-    """Return the name of the host at its hypervisor, which may differ from that of its agent's host."""
+    """Return the hypervisor's own name for a host, or the host's name in placement if none is reported."""
     return (capability(host.state, "hypervisor_hostname") if host.state is not None else None) or host.host
 
 
@@ -86,13 +86,13 @@ def attribute(host: HostFacts, name: str) -> Attribute | None:
 
 
 def capability(state: HostState, path: str) -> str | None:
-    """Return the property that the host reported under a path, with `:` or `.` between its parts."""
+    """Return a capability that the host reported, by a path such as `cpu_info:arch` or `cpu_info.arch`."""
     known = state.capabilities
     return known.get(path, known.get(path.replace(":", "."), known.get(path.replace(".", ":"))))
 
 
 def meets(value: object, demand: str) -> bool:
-    """Return whether a value satisfies an extra spec; a text satisfies no numeric comparison."""
+    """Return whether a host's attribute satisfies an extra spec; text satisfies no numeric comparison."""
     parts = demand.split()
     text = str(value)
     if not parts:
@@ -283,7 +283,7 @@ class GuestSpecs:
         return "" if spec is None else spec.one_of(*allowed)
 
     def numbered(self, prefix: str) -> Iterator[tuple[int, SpecValue]]:
-        """Yield the number and the value of each numbered key such as `hw:numa_cpus.0`."""
+        """For each extra spec numbered like `hw:numa_cpus.0`, yield its number and its value."""
         for key, value in self.flavor.extra_specs.items():
             number = key.removeprefix(prefix)
             if number != key and number.isdecimal():

@@ -26,7 +26,7 @@ PACKED_CHOICES = 8  # hosts in one claim if weighers prefer full hosts, which so
 
 
 class Joined:
-    """Records on which hosts the batches in progress have placed new members of server groups."""
+    """Records which hosts the unfinished batches of requests chose for new members of server groups."""
 
     def __init__(self) -> None:
         self._places: dict[Id, dict[Id, tuple[str, int]]] = {}  # group → member → root, newest batch
@@ -34,7 +34,7 @@ class Joined:
         self._last = 0
 
     def begin(self) -> int:
-        """Begin a batch of requests; to be called before the members of its server groups are read."""
+        """Return the number of a new batch of requests; call this before reading its groups' members."""
         self._last += 1
         self._under_way.add(self._last)
         return self._last
@@ -50,7 +50,7 @@ class Joined:
                 del self._places[group]
 
     def join(self, group: Id, member: Id, root: str) -> None:
-        """Record the host of a server group's new member; call this at its choice and again at its claim."""
+        """Record a new group member's host; to be called when the host is chosen and when it is claimed."""
         self._places.setdefault(group, {})[member] = root, self._last
 
     def leave(self, group: Id, member: Id) -> None:
@@ -67,7 +67,7 @@ class Joined:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Choosing:
-    """Chooses hosts synchronously: no host changes between the first search and the last choice."""
+    """Chooses hosts for requests without `await`, so no host changes between first search and last choice."""
 
     source: CandidateSource
     hosts: HostMap
@@ -110,7 +110,7 @@ class Choosing:
         return spares
 
     def rank(self, alternative: Alternative, seed: str, several: int = 1) -> Ranking:
-        """Sort all hosts for a flavor, best first; each must fit `several` members of an affinity group."""
+        """Return the hosts for a flavor, best first; with an affinity group each fits `several` members."""
         question = alternative.question
         if alternative.group is not None:
             alternative = self._grouped(alternative, several)
@@ -233,7 +233,7 @@ class _Kind:
         return picks
 
     def _with_spares(self, order: Order, picks: Sequence[tuple[Ranking, Pick]]) -> tuple[Pick, ...]:
-        """Add alternates to the chosen hosts, none of which was chosen for an instance of the request."""
+        """Return the chosen hosts with alternates, which are no hosts of the request's other instances."""
         several = order.alternates
         if not several:
             return tuple([pick for _, pick in picks])

@@ -8,7 +8,7 @@ WeightedCandidates = Sequence[tuple[float, Callable[[Candidate], float]]]  # mul
 
 
 def fullness(candidate: Candidate, unused: float, left: float) -> float:
-    """Return the score of a candidate: lower for each unused provider it takes, and for what stays free."""
+    """Return the score of a candidate, lower if it takes unused providers or leaves much of them free."""
     value = 0.0
     capacities, free_amounts = candidate.capacity_by_provider, candidate.free_by_provider
     for provider, asked in candidate.allocations.items():

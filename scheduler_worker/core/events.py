@@ -1,4 +1,4 @@
-"""The events that drive an order, and the effects that the worker executes for it."""
+"""The events that change the state of an order, and the effects that the worker executes for it."""
 
 from collections.abc import Mapping
 from enum import Enum
@@ -18,13 +18,13 @@ from scheduler_worker.core.scale import Pick
 
 
 class Begun(msgspec.Struct, frozen=True, gc=False):
-    """The event that an order was received. `refusal` is not empty if the request cannot be placed."""
+    """The first event of an order. `refusal` is the reason if its request cannot be placed, else empty."""
 
     refusal: str = ""
 
 
 class Chosen(msgspec.Struct, frozen=True, gc=False):
-    """The event that hosts were searched: the host chosen for each instance, or why too few hosts fit."""
+    """The event after a search of hosts: the host chosen for each instance, or why too few hosts fit."""
 
     picks: tuple[Pick, ...] = ()
     short: Shortage | None = None  # why not all instances have a host
@@ -39,7 +39,7 @@ class ClaimImpossible(msgspec.Struct, frozen=True, gc=False):
 
 
 class Located(msgspec.Struct, frozen=True, gc=False):
-    """The event that the hosts of existing allocations were looked up: None if no agent reports a host."""
+    """The event with the host of each instance that has allocations; None if no agent reports the host."""
 
     places: Mapping[Id, ClaimPlace | None]
 
@@ -57,7 +57,7 @@ class AlternatesFound(msgspec.Struct, frozen=True, gc=False):
 
 
 class HelpFound(msgspec.Struct, frozen=True, gc=False):
-    """The event that suggestions were searched: changes with which the request would fit, perhaps none."""
+    """The event after a search for suggestions: changes with which the request would fit, if any."""
 
     helps: tuple[str, ...] = ()
 
@@ -104,7 +104,7 @@ class Fence(msgspec.Struct, frozen=True, gc=False):
 
 
 class ReserveHost(msgspec.Struct, frozen=True, gc=False):
-    """The effect to count the claimed resources as used until placement's index shows the claim."""
+    """The effect to withhold a claimed host's resources in memory until placement's index shows the claim."""
 
     pick: Pick
     way: Candidate
@@ -133,7 +133,7 @@ class PublishMove(msgspec.Struct, frozen=True, gc=False):
 
 
 class BegunBefore(msgspec.Struct, frozen=True, gc=False):
-    """The effect to publish again the result of a move whose destination an earlier delivery has claimed."""
+    """The effect to publish a move's result again: an earlier delivery of its request claimed the host."""
 
 
 class ComeAgain(msgspec.Struct, frozen=True, gc=False):

@@ -26,7 +26,7 @@ Refusal = tuple[Rule, str]
 
 
 def masks_of(rules: Sequence[Rule], view: View, alternative: Alternative) -> Iterator[Mask]:
-    """Yield each array filter that rejects a host, with a mask that is True for the hosts that it accepts."""
+    """Yield each filter over arrays that rejects any host, with a Boolean array: True for accepted hosts."""
     for rule in rules:
         if rule.admits is not None:
             mask = rule.admits(view, alternative)
@@ -73,19 +73,19 @@ def fitting(
 def admitted_for_good(
     alternative: Alternative, search: CandidateSearch, position: int, now: HostsNow, policy: ChoicePolicy
 ) -> bool:
-    """Return whether all filters accept a host, or reject it only for a reason that passes within seconds."""
+    """Return False if a filter rejects a host for a reason that will not disappear within seconds."""
     facts, rules = now.facts(search, position), policy.rules_for(alternative)
     return all(rule.passes or rule.refuses(facts, alternative) is None for rule in rules)
 
 
 def capacities(asked: Mapping[str, int], free: Mapping[str, int]) -> int:
-    """Return roughly how many instances fit on a host with these free amounts, ignoring shared resources."""
+    """Estimate how many instances of a flavor fit on a host, without its shared resources; at least 1."""
     several = [free[name] // amount for name, amount in asked.items() if name in free]
     return max(min(several, default=1), 1)
 
 
 def distances(asked: Mapping[str, int], search: CandidateSearch) -> Floats:
-    """Return how far each host is from fitting: the sum of the missing fractions of all resources."""
+    """Return how much each host lacks: the sum, over the requested amounts, of the fraction not free."""
     far: Floats = np.zeros(search.positions.size)
     for name, amount in asked.items():
         far += np.maximum(amount - search.free(name), 0.0) / amount
@@ -121,7 +121,7 @@ def unfit(
 
 
 class _Unsearched:
-    """A host without a query for candidates: filters on images read no amounts."""
+    """Stands for a search that found one host, without free amounts: filters of images read none."""
 
     def __init__(self, placed: PlacedHost) -> None:
         self._placed = placed
@@ -232,7 +232,7 @@ class FoundHosts:
         return True
 
     def parts(self, index: int) -> bool:
-        """Return whether a host fits one member of an affinity group, but not all that must share it."""
+        """Return True if a host fits one new member of an affinity group, but not all of the request."""
         affinity_rule, together = self.keeps_together, self.alternative.together
         if affinity_rule is None or together is None or not self.ways(index, 1):
             return False
@@ -250,7 +250,7 @@ class FoundHosts:
         return capacity <= more
 
     def _room(self, index: int, more: int) -> int:
-        """Return how many of `more` further instances fit on a host; -1 if not even the first one fits."""
+        """Return how many of `more` instances fit on a host besides a first; -1 if the first does not."""
         found = self.find_ways(index, 1)
         if not found:
             return -1
@@ -276,7 +276,7 @@ class FoundHosts:
         self.admitted.discard(index)
 
     def forget_trees(self) -> None:
-        """Drop the cached candidates with several providers, because shared resources may have changed."""
+        """Drop the cached allocation candidates of several providers: shared resources may have changed."""
         self._tree_ways.clear()
 
     def way(self, index: int, avoid: Collection[str] = ()) -> Candidate | None:
@@ -306,5 +306,5 @@ class FoundHosts:
         return ways[:most]
 
     def find_ways(self, index: int, most: int) -> tuple[Candidate, ...]:
-        """Search the allocation candidates of a host without the cache."""
+        """Return at most `most` allocation candidates of a host from a new search, not from the cache."""
         return tuple(self.search.ways(self.positions.item(index), most))

@@ -102,7 +102,7 @@ class QuestionDraft:
             )
 
     def settle_traits(self) -> None:
-        """Move traits without resources to the root provider. Raise Unreadable if traits contradict."""
+        """Move traits of a group without resources to the root. Raise Unreadable for contradicting traits."""
         group = self.groups[""]
         if not group.wanted and not group.any_of:
             self.root_required |= group.required
@@ -200,7 +200,7 @@ def tie(draft: QuestionDraft, flavor: Flavor) -> None:
 
 
 def fill(draft: QuestionDraft, flavor: Flavor) -> None:
-    """Add the flavor's vcpus, memory and disk, except for resource classes that its extra specs set."""
+    """Add to the draft request the flavor's vcpus, memory and disk, unless extra specs set these classes."""
     requested = {name for group in draft.groups.values() for name in group.resources}
     resources = draft.groups[""].resources
     if not requested & {"VCPU", "PCPU"}:
@@ -238,7 +238,7 @@ READ = frozenset({*_TRAITS, *_SWITCHES, *_NEEDS, *_TOPOLOGY.split(), "group_poli
 
 
 def add_capabilities(draft: QuestionDraft, specs: GuestSpecs) -> None:
-    """Add the traits and the memory encryption context that extra specs require of the host."""
+    """Add to the draft request the host traits and memory encryption context that extra specs require."""
     for key, other in _NEEDS.items():
         spec = specs.get(key)
         if spec is not None and specs.get(other) is None:
@@ -314,7 +314,7 @@ def add_devices(
 
 
 def add_image(draft: QuestionDraft, image: Image | None, options: RequestOptions) -> None:
-    """Add the traits that the image requires, and if operators enabled it, traits for its properties."""
+    """Add to the draft request the traits that the image requires and, if enabled, traits of properties."""
     if image is None:
         return
     required = draft.groups[""].required

@@ -34,7 +34,7 @@ _STATES = {"up": "down", "enabled": "disabled"}  # of hosts that a filter reject
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The number of hosts that would fit; if `more` is set, at least this number."""
+    """The number of hosts on which a changed request would fit; with `more`, there may be further hosts."""
 
     hosts: int
     more: bool = False
@@ -55,7 +55,7 @@ class Helps:
 
 @dataclass(frozen=True, slots=True)
 class Relaxed:
-    """A flavor alternative with one of its requirements removed."""
+    """One flavor of a request with one of its requirements removed."""
 
     alternative: Alternative
     what: str  # "without zone a"
@@ -65,7 +65,7 @@ class Relaxed:
 
 @dataclass(frozen=True, slots=True)
 class Lessened:
-    """A flavor alternative without one resource class, to find how much of that class is free."""
+    """One flavor of a request without one resource class, to find how much of this class hosts have free."""
 
     alternative: Alternative
     of: Alternative  # the alternative with the resource class
@@ -152,7 +152,7 @@ def _instances(alternative: Alternative, way: Candidate) -> int:
 
 
 def _something(less: Lessened) -> Alternative:
-    """Return the request without this resource class; with amount 1 of it if it requests no other class."""
+    """Return a flavor without its given resource class, or with 1 unit of it if no other is requested."""
     asks = any(group.resources for group in less.alternative.question.groups)
     return less.alternative if asks else less.with_amount(1)
 
@@ -186,7 +186,7 @@ def paired(alternative: Alternative, choosing: Choosing, tally: Tally) -> Iterat
 
 
 def _changes(alternative: Alternative, choosing: Choosing) -> Iterator[tuple[Relaxed, Choosing]]:
-    """Yield the request with one requirement removed, for each requirement; then with one filter disabled."""
+    """Yield copies of the request: each without one requirement, then each with one filter disabled."""
     for easier in relaxed(alternative):
         yield easier, choosing
     for rule in choosing.policy.rules:
@@ -251,7 +251,7 @@ def _sentence(easier: Relaxed, found: Found, needed: int) -> str:
 
 
 def lessened(alternative: Alternative) -> Iterator[Lessened]:
-    """Yield copies of a flavor alternative, each without one of its resource classes."""
+    """Yield copies of one flavor of a request, each without one of its resource classes."""
     for index, group in enumerate(alternative.question.groups):
         for name, asked in group.resources.items():
             left = {resource: amount for resource, amount in group.resources.items() if resource != name}
@@ -259,7 +259,7 @@ def lessened(alternative: Alternative) -> Iterator[Lessened]:
 
 
 def relaxed(alternative: Alternative) -> Iterator[Relaxed]:
-    """Yield copies of a flavor alternative, each without one requirement other than a resource amount."""
+    """Yield copies of one flavor of a request, each without one requirement other than a resource amount."""
     yield from _elsewhere(alternative)
     yield from _otherwise(alternative)
     if alternative.group is not None:

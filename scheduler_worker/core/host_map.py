@@ -41,7 +41,7 @@ class HostMap:
         self.has_agent = Rule(NO_AGENT, lambda host, alternative: self.why_no_agent(host) or None)
 
     def level(self) -> None:
-        """Update the arrays if hosts were added or removed; to be called again after every await."""
+        """Update the arrays of cells and agents if hosts changed; to be called again after every await."""
         if self._named is not None and (ours := self._named.union(self._source.cells)) != self._ours:
             self._ours, self._layout = ours, None
             self._known = [("", "", "")] * len(self._known)
@@ -219,7 +219,7 @@ class HostsNow:
         )
 
     def fact(self, name: str, otherwise: float) -> Numbers:
-        """Return a reported attribute of all hosts. The array is shared: do not write to it."""
+        """Return an attribute of all hosts, `otherwise` where unreported. Do not change the shared array."""
         columns, slots = self.columns, self.slot_at
         # Choices change the first two during a batch, so these are not cached.
         if name == "sent":

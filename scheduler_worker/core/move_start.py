@@ -92,7 +92,7 @@ class MoveStart(msgspec.Struct, frozen=True, gc=False):
         )
 
     def claim(self, ways: Sequence[Candidate]) -> ConsumerClaim:
-        """Return a move's claim: the destination for the build, the source for its holder consumer."""
+        """Return a move's claim: the build gets the destination, and its holder consumer keeps the source."""
         return ConsumerClaim(
             consumer=self.asked.build,
             generation=self.generation,
@@ -118,7 +118,7 @@ class MoveStart(msgspec.Struct, frozen=True, gc=False):
         decision: Decision | None = None,
         cell: str = "",
     ) -> MovePlaced:
-        """Return the order to the destination's cell to begin the move; set `cell` if the cell changes."""
+        """Return the message that orders the destination's cell to begin a move; set `cell` if it changes."""
         asked = self.asked
         return MovePlaced(
             move=asked.move,
@@ -155,7 +155,7 @@ class MoveStart(msgspec.Struct, frozen=True, gc=False):
 
 
 def move_start(asked: MoveRequested, stands: BuildStands, cell: str) -> MoveStart | None:
-    """Return the data for starting a move, or None if the cell's answer lacks the state of the build."""
+    """Return the data needed to begin a move, or None if the cell's answer lacks the build's host."""
     shelved = asked.kind == "unshelve"
     if not shelved and (stands.chosen is None or stands.generation is None or not stands.attempt):
         return None
@@ -219,7 +219,7 @@ def unready(asked: MoveRequested, stands: BuildStands) -> Barred | None:
 
 
 def stuck(start: MoveStart, root: Provider | None) -> Barred | None:
-    """Return a refusal if the instance's current host (None: deleted) prevents the move."""
+    """Return a refusal if the instance's host prevents the move, else None; `root` None: host deleted."""
     asked, source = start.asked, start.source
     if source is None:
         return None
@@ -266,7 +266,7 @@ def refused(asked: MoveRequested, reason: str, code: str, decision: Decision | N
 
 
 def taken_back(move: Id) -> Id:
-    """Derive a consumer id from a move's id; only the process that retires it may undo the move's claim."""
+    """Derive from a move's id the id that records its undoing; placement accepts this id only once."""
     return str(uuid5(UUID(move), "taken back"))
 
 

@@ -142,7 +142,7 @@ def handover(start: MoveStart, placed: moves.MovePlaced, booted: BuildPlaced) ->
 
 
 def judged(order: Handover, report: moves.HandoverReported) -> Handover | Action | None:
-    """Apply a cell's report. Return the move's new state, an action to do first, or None: not permitted."""
+    """Return a move's state after a cell's report, or an action to do before, or None if it is invalid."""
     leaving = report.half == "leaving"
     if report.cell != (order.placed.out_of if leaving else order.placed.cell):
         return None
@@ -174,7 +174,7 @@ def owner(order: Handover) -> str:
 
 
 def messages_of(order: Handover, report: moves.HandoverReported | None = None) -> tuple[Outgoing, ...]:
-    """Return the messages to publish in the current state; `report` is the report that they answer."""
+    """Return what to publish for the present state of a move between cells, in reply to a cell's `report`."""
     if report is not None and report.outcome == "delete":
         delete = BuildDeleteRequested(build=order.placed.build, cell=owner(order), reply_to=report.reply_to)
         return (delete,) if order.state not in ("back", "deleted") else (_progress(order), delete)
@@ -182,7 +182,7 @@ def messages_of(order: Handover, report: moves.HandoverReported | None = None) -
 
 
 def begins(order: Handover) -> tuple[moves.HandoverProgress, ...]:
-    """Return again the order to the source cell to begin a move, unless the build has left that cell."""
+    """Return the message that tells the source cell to begin a move, unless the build has left that cell."""
     return (_progress(order),) if order.state == "leaving" else ()
 
 
@@ -208,7 +208,7 @@ def _progress(order: Handover) -> moves.HandoverProgress:
 
 
 def holding_nothing(order: Handover, *, deleted: bool) -> ReleaseRequested:
-    """Return the release of all allocations of a build whose move ended as deleted or shelved again."""
+    """Return the request to release all allocations of a build that is deleted or, after a move, shelved."""
     return ReleaseRequested(
         consumer=order.placed.build,
         generation=None,

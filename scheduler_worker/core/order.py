@@ -161,7 +161,7 @@ class Order(msgspec.Struct, frozen=True, gc=False):
         return frozenset(self.alternatives[0].question.not_roots) if self.alternatives else frozenset()
 
     def fences(self) -> tuple[Fence, ...]:
-        """Return the consumers to retire: those without allocations, or else all instances without a host."""
+        """Return the consumers to retire: instances with empty claims if any, else all without a host."""
         if self.emptied:
             return tuple([Fence(instance, number, given_back(instance)) for instance, number in self.emptied])
         return tuple([Fence(instance, None, self.reason) for instance in self.instances])
@@ -208,7 +208,7 @@ Begins = tuple[Order, Begun]  # an order, and its first event
 def unplaceable(
     request: BuildRequested, instances: tuple[Id, ...], reason: str, decision: Decision
 ) -> BuildUnplaceable:
-    """Return the message that these instances cannot be placed, for this reason."""
+    """Return the message that reports these instances of a request as unplaceable, with the given reason."""
     return BuildUnplaceable(
         request=request.request,
         instances=instances,
@@ -283,7 +283,7 @@ def size_of(request: BuildRequested) -> int:
 
 
 def without_placed(order: Order, results: Sequence[ClaimResult]) -> Order:
-    """Remove from a redelivered order the instances that already have allocations or have ended."""
+    """Return a redelivered order without its instances that already have allocations or have ended."""
     left: list[Id] = []
     obstacle = "its other instances were placed or ended before"
     order = structs.replace(order, obstacle=obstacle, alternative_index=0, shorts=())
@@ -296,7 +296,7 @@ def without_placed(order: Order, results: Sequence[ClaimResult]) -> Order:
 
 
 def placed_before(order: Order, instance: Id, result: Held | Retired) -> Order:
-    """Apply placement's record of one instance, which an earlier delivery of the request placed or ended."""
+    """Return the order changed for an instance that an earlier delivery of its request placed or ended."""
     if order.is_external and isinstance(result, Held) and order.excluded_roots.issuperset(result.roots):
         return structs.replace(
             order, holdings=(*order.holdings, (instance, result)), instances=(*order.instances, instance)

@@ -45,7 +45,7 @@ Step = tuple[Order, events.Effects]
 
 
 def step(order: Order, event: events.Event, patience: float) -> Step:
-    """Return the order's next state and effects. After `patience` seconds it is no longer retried."""
+    """Return an order's state and effects after an event; an order older than `patience` s is not retried."""
     match event:
         case events.Begun(refusal=""):
             return _next(order, patience)
@@ -187,7 +187,7 @@ def _also(before: events.Effects, then: Step) -> Step:
 
 
 def _outdated(order: Order, result: ClaimResult, patience: float) -> Step:
-    """Handle a refused claim of a move: retry if another client changed the allocations; fail if it ended."""
+    """Handle a move's refused claim: retry if another client changed allocations; fail if the build ended."""
     match result:
         case Retired(why=why, unplaceable=False) if why != BEGUN:  # the build, not the move
             return _next(_fail(order, f"it has ended: {why}", Decision(code="status")), patience)

@@ -72,7 +72,7 @@ def rules_named(names: Iterable[str] | None, options: Options, custom: Custom) -
 
 
 def weighers_named(names: Names, options: Options, custom: Custom) -> tuple[Weigher, ...]:
-    """Return the weighers with these names (None: the defaults); a mapping also sets multipliers."""
+    """Return the weighers with these names (None: the defaults); a mapping gives each name a multiplier."""
     found: dict[str, Weigher] = {}
     multipliers = names if isinstance(names, Mapping) else {}
     for name, weigher in _named(_WEIGHERS, WEIGHERS if names is None else names, options, custom):

@@ -58,7 +58,7 @@ class Ranking:
         avoid: Collection[str] = (),
         draw: Callable[[int], int] | None = None,
     ) -> Pick | None:
-        """Choose and reserve the best host; the pick also names the next best, in case placement refuses it.
+        """Reserve the best host, and return it with the next best hosts in case placement refuses it.
 
         Hosts that require a provider in `avoid` are chosen only if no other host fits.
         """
@@ -128,7 +128,7 @@ class Ranking:
         return spares.take(several, excluding, avoid)
 
     def admitted(self, beyond: int = -1) -> Sequence[int]:
-        """Return the indices of hosts that all array filters accept, from the first after index `beyond`."""
+        """Return the indices of the hosts that all array filters accept, if positioned after `beyond`."""
         first = np.searchsorted(self.found.positions[self._order.admitted], beyond, side="right")
         indices: list[int] = self._order.admitted[first:].tolist()
         return indices
@@ -148,7 +148,7 @@ class Ranking:
         return None
 
     def _changed(self, index: int, its_tie: int, way: Candidate) -> None:
-        """Compute a host's score again after its capacity was reserved or released, and sort it in again."""
+        """Compute a host's score again after capacity was reserved or released, and sort the host by it."""
         self.turns += 1
         found, order, recorder = self.found, self._order, self._recorder
         found.forget(index)
@@ -246,7 +246,7 @@ class AlternatesOfCell:
         return None
 
     def moved(self, index: int) -> None:
-        """Sort a possible alternate in again, because a build was placed on this host or released from it."""
+        """Sort a host among the possible alternates again after a build was placed there or released."""
         now = self._order.moved[index]
         named = self._named.get(index)
         if named:
@@ -273,7 +273,7 @@ class AlternatesOfCell:
                 return entry
 
     def _name(self, entry: Entry, way: Candidate) -> None:
-        """Lower a host's score, because it was named as an alternate: too many builds must not name it."""
+        """Lower an alternate host's score, so that not too many builds get the same host as alternate."""
         outside, worth, chosen, its_tie, index = entry
         self._named[index] = named = self._named.get(index, 0) + 1
         free = way.free

@@ -61,7 +61,7 @@ def ties(seed: str, mixed_roots: Uints) -> Uints:
 
 
 def drawn(seed: str, build: str, among: int) -> int:
-    """Return a number below `among`, derived from seed and build: which of the best hosts the build gets."""
+    """Return the index of the host that a build gets of the `among` best, derived from seed and build id."""
     return mixed(f"{seed} {build}") % among if among > 1 else 0
 
 
@@ -183,7 +183,7 @@ class HostOrder:
                 return entry
 
     def pop_left(self, several: int) -> list[Entry]:
-        """Return `several` hosts that `leave` put back, or none if a changed host is at least as good."""
+        """Take the best `several` hosts stored by `leave`, or none if a changed host is at least as good."""
         left, heap = self._left, self._heap
         if not left or (heap and heap[0] <= left[-several:][0]):
             return []
@@ -192,12 +192,12 @@ class HostOrder:
         return best
 
     def leave(self, entries: Sequence[Entry]) -> None:
-        """Put back hosts that no instance took; the filters judge them again after `evaluate_again` only."""
+        """Store evaluated hosts that no instance took; filters do not run on them until `evaluate_again`."""
         self._left += entries
         self._left.sort(reverse=True)
 
     def evaluate_again(self) -> None:
-        """Let the filters evaluate the unused hosts again, because they may have changed."""
+        """Let the filters evaluate the hosts stored by `leave` again, because they may have changed."""
         self.push(self._left)
         self._left.clear()
 
@@ -210,7 +210,7 @@ class HostOrder:
         heappush(self._heap, entry)
 
     def of_cell(self, cell: str, beyond: int) -> list[Entry]:
-        """Return a cell's hosts sorted by their first scores: more than `beyond` hosts if it has them."""
+        """Return a cell's hosts sorted by initial score: more than `beyond` hosts if the cell has so many."""
         number = self._hosts.number(cell)
         while len(self._of_cell.get(number, ())) <= beyond and self._turn_page():
             pass

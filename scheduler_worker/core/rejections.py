@@ -237,7 +237,7 @@ class Verdicts:
         return NearMiss(host=self._found.host(index).host, lacks=lacks, code=code)
 
     def _may_pass(self) -> bool:
-        """Return whether a host was rejected only by filters whose reasons pass within seconds."""
+        """Return True if some host may fit within seconds: only short-lived reasons reject it now."""
         lasting = [rule for rule in self._lazy if not self._passes(rule)]
         indices = [index for index, (rule, _) in self._found.refused.items() if self._passes(rule)]
         strict = np.ones(len(self._found.positions), np.bool_)
@@ -253,12 +253,12 @@ class Verdicts:
         )
 
     def _passes(self, rule: Rule) -> bool:
-        """Return whether a rejection may pass in seconds; never if a request names a host that is down."""
+        """Return whether a filter's reason may end in seconds; False for "down" if a request names hosts."""
         return rule.passes and not (self._found.alternative.pinned and rule.code == "down")
 
 
 def _named_reserved(alternative: Alternative, removal: Removal) -> Removal:
-    """Return the count of excluded hosts with the reason "reserved" if other requests reserved such hosts."""
+    """Set the reason "reserved" in a count of excluded hosts if other requests have reserved them."""
     if not alternative.reserved or removal.code != "forbidden_host":
         return removal
     prefix = f"{EXCLUDED} or " if alternative.request.ignore_hosts else ""
@@ -266,7 +266,7 @@ def _named_reserved(alternative: Alternative, removal: Removal) -> Removal:
 
 
 def _lacking_reserved(alternative: Alternative, miss: NearMiss, roots: Sequence[str]) -> NearMiss:
-    """Explain in a rejected host's record for which request it is reserved; unreserved hosts: no change."""
+    """Return a rejected host's record; if the host is reserved, it tells for which waiting request."""
     root = next((root for root in roots if root in alternative.reserved), "")
     if not root:
         return miss

@@ -46,7 +46,7 @@ Named = Callable[[str], Sequence[str]]  # the roots of a host, by its name or it
 
 
 def check_hints(request: BuildRequested) -> tuple[str, ...]:
-    """Return a sentence for each hint without effect. Raise Unreadable if a hint is invalid."""
+    """Return a warning for each scheduler hint that has no effect. Raise Unreadable if a hint is invalid."""
     hints = request.hints
     both = set(hints.same_host) & set(hints.different_host)
     if both:
@@ -263,7 +263,7 @@ class Prefilters:
     closed: tuple[str, ...] = ()  # disabled cells
 
     def narrow(self, alternative: Alternative) -> Alternative:
-        """Add the operators' constraints to one flavor of a request; possibly no host is left."""
+        """Return one flavor of a request with the operators' constraints added; perhaps no host fits them."""
         question, notes = alternative.question, alternative.notes
         if self.of_tenant is not None:
             tenant_aggregates = self.of_tenant.get(alternative.request.project)

@@ -190,11 +190,11 @@ class OneHost(msgspec.Struct, frozen=True, gc=False):
     host: HostFacts
 
     def free(self, resource_class: str) -> Number:
-        """Return the free amount of a resource class."""
+        """Return the host's free amount of a resource class."""
         return float(self.host.free.get(resource_class, 0))
 
     def capacity(self, resource_class: str) -> Number:
-        """Return the total amount of a resource class."""
+        """Return the host's total amount of a resource class."""
         return float(self.host.capacity.get(resource_class, 0))
 
     def has(self, trait: str) -> Number:
@@ -217,7 +217,7 @@ class OneHost(msgspec.Struct, frozen=True, gc=False):
         return otherwise if isnan(value) else value
 
     def metric(self, name: str) -> Number:
-        """Return the reported metric of this name, or UNKNOWN."""
+        """Return the value of the metric with this name that the host reported, or UNKNOWN."""
         state = self.host.state
         return UNKNOWN if state is None else float(state.metrics.get(name, UNKNOWN))
 
@@ -242,7 +242,7 @@ class OneHost(msgspec.Struct, frozen=True, gc=False):
         return not isnan(value)
 
     def each(self, value: Callable[[HostFacts], float]) -> Number:
-        """Compute a value from the data of each host, for data that is in no array (1 µs per host)."""
+        """Return what `value` computes from the host's data, for data that no array holds (1 µs per host)."""
         return value(self.host)
 
     def where(self, condition: Number, then: Number, otherwise: Number) -> Number:
@@ -268,7 +268,7 @@ def array_rule(
     concerns: Callable[[Alternative], bool] = lambda alternative: True,
     **fields: Any,
 ) -> Rule:
-    """Return a filter that evaluates arrays; `why` returns the reason for rejecting a host."""
+    """Return a filter that evaluates all hosts at once, as arrays; `why` returns why it rejects a host."""
 
     def refuses(host: HostFacts, alternative: Alternative) -> str | None:
         if not concerns(alternative) or admits(OneHost(host), alternative):

@@ -149,7 +149,7 @@ class Weights:
         return known
 
     def one_more(self, index: int) -> float:
-        """Return how much a host's score drops per added instance, which counts as equal for all hosts."""
+        """Return how much one more instance lowers a host's score; computed once and used for all hosts."""
         if self._one_more is None:
             now = self.found.facts(index)
             then = with_more(now, self.found.alternative.asked, 1)
@@ -211,7 +211,7 @@ class ChoiceRecorder:
         self._passed_over: list[Entry] = []  # the best rejected hosts
 
     def pass_over(self, entry: Entry) -> None:
-        """Record a rejected host that scored higher than the chosen host: the decision record lists it."""
+        """Note for the decision record a host that scored higher than the chosen one but was rejected."""
         if entry[2] == 0 and len(self._passed_over) < RECORDED_REFUSED:
             self._passed_over.append(entry)
 

@@ -82,12 +82,12 @@ class ClassQueue:
 
     @property
     def first(self) -> QueueKey:
-        """Return the first request of the queue, even if it is being placed now."""
+        """Return the first waiting request of this class, even if it is being placed now."""
         return min([*self.trying, *self.waiting[:1]])
 
     @property
     def further(self) -> bool:
-        """Return whether to search again: the last search stopped early, and no found host is left."""
+        """Return True if a new search is due: the last stopped early, and all hosts it found were tried."""
         return self.more and not self.open and not self.trying
 
     @property
@@ -97,7 +97,7 @@ class ClassQueue:
 
 @dataclass(slots=True, eq=False)
 class Trial:
-    """The requests of a queue that are being placed now, because hosts were found for them."""
+    """The waiting requests of one class that are being placed now, because hosts were found for them."""
 
     queue: ClassQueue
     roots: tuple[Root, ...]
@@ -107,7 +107,7 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class NextRequest:
-    """A waiting request that the queues want to be placed now, and the hosts that it may not use."""
+    """A waiting request to place now, because a host may fit it, and the hosts that it may not use."""
 
     request: Id
     excluded: frozenset[Root]
@@ -121,17 +121,17 @@ class HostData(Protocol):
         """Return the free amounts of a host's provider tree, or an empty mapping if no such host exists."""
 
     def watches(self, kind: str) -> Sequence[CapacityNeeded]:
-        """Return an amount for each flavor: a host can fit the class only if one of them is free."""
+        """Return one needed amount per flavor; a host can fit the class only if it has one of them free."""
 
     def search(self, kind: str, among: Roots | None, excluding: Roots, enough: int) -> HostsFound:
-        """Return which of the hosts `among` fit (None: all hosts); stop when `enough` instances fit."""
+        """Return which hosts in `among` (None: all) fit the class; stop when `enough` instances fit."""
 
     def prospect(self, kind: str) -> Prospect:
         """Return the hosts that would fit the class if they were empty, and how much each lacks now."""
 
 
 class ChangedHosts:
-    """Collects changed hosts for the next evaluation of the queues, and remembers the latest changes."""
+    """Collects the changed hosts that waiting requests must try next, and remembers the latest changes."""
 
     def __init__(self) -> None:
         self.mark = 0  # number of changes
@@ -155,7 +155,7 @@ class ChangedHosts:
         return [root for _, root in takewhile(lambda change: change[0] > mark, reversed(self._recent))]
 
     def forget_all(self) -> None:
-        """Record that all hosts may have changed; single changes are no longer known."""
+        """Record that all hosts may have changed, and delete the list of single changed hosts."""
         self.mark += 1
         self._recent.clear()
         self._forgotten = self.mark
@@ -165,7 +165,7 @@ class ChangedHosts:
         return bool(self.capacity or self.reports or self.released)
 
     def take(self) -> tuple[dict[Root, None], dict[Root, None], dict[Root, None]]:
-        """Return and clear the hosts to evaluate: with more capacity, a changed report, or released."""
+        """Return and clear three sets of hosts: more free capacity, changed report, no longer excluded."""
         changed = self.capacity, self.reports, self.released
         self.capacity, self.reports, self.released = {}, {}, {}
         return changed
@@ -174,7 +174,7 @@ class ChangedHosts:
 def reservations(
     queues: Sequence[ClassQueue], prospect: Callable[[str], Prospect], before: Roots
 ) -> dict[Root, HostReservation]:
-    """Return the hosts reserved for the first request of each queue, if possible the same as before."""
+    """Return the hosts to reserve for the first waiting request of each class, if possible as before."""
     reserved: dict[Root, HostReservation] = {}
     covered: Bools = np.zeros(0, np.bool_)
     for queue in queues[:MOST_QUEUES]:

@@ -49,7 +49,7 @@ class WaitingQueues:
 
     @property
     def mark(self) -> int:
-        """Return the count of host changes: a later `enter` finds the changes made during an evaluation."""
+        """Return the count of host changes, by which `enter` finds changes made during an evaluation."""
         return self._changes.mark
 
     def enter(self, key: QueueKey, kind: str, needs: int, mark: int | None = None) -> None:
@@ -73,7 +73,7 @@ class WaitingQueues:
             queue.untested.update(dict.fromkeys(missed))
 
     def leave(self, request: Id) -> None:
-        """Remove a request that was placed or has ended."""
+        """Remove from its queue a waiting request that was placed or has ended."""
         if request not in self._waiting:
             return
         queue, key = self._waiting.pop(request)
@@ -90,7 +90,7 @@ class WaitingQueues:
             self._recheck(queue.open)
 
     def ahead(self, kind: str, priority: int, since: float) -> bool:
-        """Return whether a request of this class waits with a higher priority or for a longer time."""
+        """Return whether a waiting request of this class has a higher priority, or the same and is older."""
         queue = self._queues.get(kind)
         return queue is not None and queue.first < (-priority, since, "")
 
@@ -105,11 +105,11 @@ class WaitingQueues:
         return self._barred((-priority, since, ""), "")
 
     def is_tried(self, request: Id) -> bool:
-        """Return whether a request is being placed now."""
+        """Return whether a waiting request is being placed now."""
         return request in self._trials
 
     def changed(self, roots: Roots) -> None:
-        """Let the queues evaluate hosts whose free capacity, traits, inventories or aggregates changed."""
+        """Let waiting requests try hosts whose free capacity, traits, inventories or aggregates changed."""
         self._note(roots, self._changes.capacity)
 
     def reported(self, roots: Roots) -> None:
@@ -124,22 +124,22 @@ class WaitingQueues:
             changes.update(dict.fromkeys(roots))
 
     def on_agent_returned(self) -> None:
-        """Evaluate again the hosts that filters rejected, because an agent sends heartbeats again."""
+        """Try again the hosts that filters rejected for waiting requests: an agent sends heartbeats again."""
         for queue in self._queues.values():
             queue.untested.update(dict.fromkeys(queue.refused))
 
     def release(self, roots: Roots) -> None:
-        """Let the queues evaluate hosts where capacity reserved for a choice has been released."""
+        """Let waiting requests try hosts where capacity reserved for a choice has been released."""
         if self._queues:
             self._recheck(roots)
 
     def on_related_hosts_changed(self, kind: str) -> None:
-        """Let a class evaluate all hosts again, because instances that its requests name have moved."""
+        """Let a class of waiting requests try all hosts again, because instances that they name moved."""
         if kind in self._queues:
             self._queues[kind].all_hosts = True
 
     def everything(self) -> None:
-        """Let all queues evaluate all hosts again, because any host may have changed."""
+        """Let all waiting requests try all hosts again, because any host may have changed."""
         self._changes.forget_all()
         for queue in self._queues.values():
             queue.all_hosts = True
@@ -161,7 +161,7 @@ class WaitingQueues:
         return min(retries, default=None)
 
     def next_requests(self, now: float, most: int = 128) -> list[NextRequest]:
-        """Return the requests to place now; each counts as being placed until it leaves or is requeued."""
+        """Return waiting requests to place now; each counts as being placed until `leave` or `requeue`."""
         self.settle(now)
         given: set[Root] = {root for trial in set(self._trials.values()) for root in trial.roots}
         found: list[NextRequest] = []
@@ -199,7 +199,7 @@ class WaitingQueues:
             queue.retry_at = retry_at if queue.retry_at is None else min(queue.retry_at, retry_at)
 
     def settle(self, now: float) -> None:
-        """Evaluate changed hosts for the queues with requests that may fit there."""
+        """Evaluate each changed host for the queues whose waiting requests may fit on it."""
         self._distribute_changes()
         if self._shuffled:
             self._shuffled = False
@@ -225,7 +225,7 @@ class WaitingQueues:
                 self._search(queue, now, None)
 
     def sweep(self, now: float) -> None:
-        """Evaluate all hosts for every waiting request, in case no change of a host woke it."""
+        """Evaluate all hosts for every waiting request, in case a change of a host was missed."""
         self.settle(now)
         busy = {root for trial in set(self._trials.values()) for root in trial.roots}
         for queue in self._queues.values():
@@ -236,7 +236,7 @@ class WaitingQueues:
                 queue.swept = queue.retry_at is None and not queue.open.keys() <= busy
 
     def _recheck(self, roots: Roots) -> None:
-        """Let all queues evaluate hosts again, because a request no longer occupies or reserves them."""
+        """Let waiting requests try hosts again, because a request no longer occupies or reserves them."""
         self._changes.remember(roots)
         self._changes.released.update(dict.fromkeys(roots))
 
@@ -270,7 +270,7 @@ class WaitingQueues:
                     yield self._queues[kind]
 
     def _evaluate(self, queue: ClassQueue, now: float, *, all_hosts: bool) -> None:
-        """Evaluate the changed hosts, or all hosts, for a queue."""
+        """Find the hosts that fit the requests of a queue, among its changed hosts or among all hosts."""
         changed, queue.untested = queue.untested, {}
         if all_hosts:
             queue.all_hosts, queue.more, queue.retry_at = False, False, None
@@ -299,7 +299,7 @@ class WaitingQueues:
         self._shuffled = True
 
     def _tried(self, request: Id, *, placed: bool) -> None:
-        """Record if a request was placed; after the last one of a trial, its hosts are evaluated again."""
+        """Note whether a request was placed; after the last of its batch, their hosts are evaluated again."""
         trial = self._trials.pop(request, None)
         if trial is None:
             return

@@ -173,7 +173,7 @@ async def waiting(tx: Transaction, question: FindWaiting) -> list[WaitingRequest
 
 
 async def kinds(tx: Transaction, project: str, limit: int) -> list[WaitingKind]:
-    """Return the equivalence classes of a project's waiting requests with their sizes, the largest first."""
+    """List a project's classes of waiting requests, largest first, with counts of requests and instances."""
     rows = await _KINDS(tx, project=project, most=limit)
     return [
         WaitingKind(row["kind"], row["flavor"], int(row["requests"]), int(row["instances"])) for row in rows
@@ -208,7 +208,7 @@ _DECIDED_REQUESTS = sql(
 
 
 async def registered(tx: Transaction, names: Collection[str] = ()) -> list[RegisteredClient]:
-    """Return the registered clients with these names, or all, sorted by name."""
+    """Return the registered API clients with these names (or all) and their projects, sorted by name."""
     rows = await _NAMED(tx, [(name,) for name in sorted(set(names))]) if names else await _ALL(tx)
     found: dict[str, list[str]] = {}
     for row in rows:
@@ -217,7 +217,7 @@ async def registered(tx: Transaction, names: Collection[str] = ()) -> list[Regis
 
 
 async def bind(tx: Transaction, client: str, projects: Collection[str]) -> None:
-    """Set the projects of a client; without projects, unregister the client."""
+    """Set the projects that an API client may act for; without projects, remove the client."""
     await _DROP(tx, [(client,)])
     if projects:
         await _ADD(tx, [(client, project) for project in sorted(set(projects))])

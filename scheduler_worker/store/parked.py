@@ -189,7 +189,7 @@ async def owned(tx: Transaction, owner: str) -> set[Id]:
 
 
 async def adopt(tx: Transaction, owner: str, before: str, limit: int) -> tuple[list[ParkedRequest], bool]:
-    """Take over waiting requests of the scheduler `before`; return some, and whether more are left."""
+    """Take over up to `limit` waiting requests of scheduler `before`; return them, and if more may remain."""
     rows = await _ADOPT(tx, owner=owner, before=before, most=limit)
     return [request for row in rows if (request := _parked(row)) is not None], len(rows) == limit
 

@@ -147,7 +147,7 @@ def without(question: FindCandidates, excluding: Roots) -> FindCandidates:
 
 
 def without_roots(order: Order, roots: Roots, why: Callable[[str], str]) -> Order:
-    """Exclude hosts from an order; `why` returns the reason for each host."""
+    """Return an order that may not use these hosts; `why` returns the reason for a host."""
     if not roots:
         return order
     alternatives = [

@@ -49,7 +49,7 @@ class WaitingOwner:
         self._received: dict[str, tuple[int, float]] = {}
 
     async def beat(self) -> None:
-        """Write this scheduler's heartbeat if it owns waiting requests, and read all heartbeats."""
+        """Store this scheduler's heartbeat in the database if it owns waiting requests; read all others'."""
         store = self._store
         async with store.database.write() as tx:
             if store.requests or store.entered:
@@ -80,7 +80,7 @@ class WaitingOwner:
         self._queue.recheck()
 
     async def sweep(self) -> None:
-        """Evaluate all waiting requests, in case no change of a host woke a request that fits."""
+        """Evaluate all hosts for all waiting requests, in case a change of a host was missed."""
         store = self._store
         store.queues.sweep(self._clock.monotonic())
         store.wake()
@@ -298,7 +298,7 @@ class Cancelling:
         return fenced
 
     async def _remove_request(self, found: FoundParked, removed: set[Id]) -> None:
-        """Delete a waiting request or some of its builds from the database, where its owner notices this."""
+        """Delete a waiting request or some of its builds in the database, or mark it for its owner to end."""
         store, entry, left = self._store, found.parked, None
         ours = found.owner in (store.name, "")
         async with store.database.write() as tx:

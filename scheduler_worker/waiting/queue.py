@@ -82,7 +82,7 @@ class _Lane:
 
 
 class WaitingQueue:
-    """Evaluates and publishes the waiting requests of a store in a separate task."""
+    """Evaluates waiting requests in a separate task, and publishes the results of those that end."""
 
     def __init__(
         self,
@@ -265,7 +265,7 @@ class WaitingQueue:
 
 @asynccontextmanager
 async def _patient() -> AsyncIterator[None]:
-    """Log any error of the enclosed block and pause, so that the requests remain waiting."""
+    """In a `with` block, log any error and pause for some seconds; the requests remain waiting."""
     try:
         yield
     except Unavailable as away:

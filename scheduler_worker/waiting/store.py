@@ -100,7 +100,7 @@ class WaitingStore:
         self.sight.forget({entry.kind for entry in self.requests.values()})
 
     async def refresh_related(self) -> None:
-        """Wake requests after their related instances moved; end requests of deleted server groups."""
+        """Evaluate requests again if instances that they name moved; end those of deleted server groups."""
         if not self.related.stirred:
             return
         naming = [entry for entry in self.requests.values() if names_other_instances(entry.message)]
@@ -248,7 +248,7 @@ class WaitingStore:
 
 
 class HostChanges:
-    """Marks changed hosts in the waiting queues; `recheck` is called if related instances run there."""
+    """Marks changed hosts for waiting requests; calls `recheck` if instances that requests name run there."""
 
     def __init__(self, scheduler: Scheduler, store: WaitingStore, recheck: Callable[[], None]) -> None:
         self.scheduler = scheduler

@@ -16,7 +16,7 @@ SEEN = "berth_seen"  # in extra
 
 
 class SeenAttempt(msgspec.Struct, frozen=True, kw_only=True):
-    """The last attempt of a build on a node, with the cause if the attempt failed."""
+    """The last attempt of a build on an Ironic node, with the cause of its failure if it failed."""
 
     build: str
     attempt: int
@@ -50,7 +50,7 @@ class MetalNode(msgspec.Struct, frozen=True, kw_only=True):
         return next(found, SeenAttempt(build=build, attempt=0))
 
     def attempt_of(self, build: str) -> int | None:
-        """Return the attempt of this build that reserved the node: 0 if unknown, None if none did."""
+        """Return the number of this build's attempt that reserved the node: 0 if unknown, None if none."""
         if self.instance_uuid != build:
             return None
         attempt = self.instance_info.get(ATTEMPT)
@@ -61,7 +61,7 @@ FIELDS = MetalNode.__struct_fields__
 
 
 def node_of(fields: Mapping[str, Any]) -> MetalNode:
-    """Decode the node in an answer of Ironic's API."""
+    """Return a MetalNode made from a node's fields as Ironic's API returns them."""
     return msgspec.convert({name: fields[name] for name in FIELDS if fields.get(name) is not None}, MetalNode)
 
 
@@ -92,7 +92,7 @@ def classes_of(flavor: Flavor) -> list[str]:
 
 
 def claim(node: MetalNode, order: BuildOrdered) -> list[Json]:
-    """Return the patch that reserves a node for a build; Ironic refuses it if the node has an instance."""
+    """Return the JSON patch that reserves an Ironic node for a build; Ironic refuses it if it is reserved."""
     info = {**instance_info(order.spec), ATTEMPT: order.attempt}
     return [
         {"op": "add", "path": "/instance_uuid", "value": order.build},
@@ -115,7 +115,7 @@ def close(node: MetalNode, order: BuildOrdered | DestroyOrdered, cause: str) -> 
 
 
 def instance_info(spec: BuildSpec) -> Json:
-    """Return the value of `instance_info` for a deployment, with the field names of Nova's driver."""
+    """Return an Ironic node's `instance_info` for this build, with the field names of Nova's driver."""
     flavor, image = spec.flavor, spec.image
     info: Json = {}
     if image is not None:
@@ -138,7 +138,7 @@ def instance_info(spec: BuildSpec) -> Json:
 
 
 def image_lacking(node: MetalNode, spec: BuildSpec) -> str:
-    """Return which image properties the node's deploy interface needs but the build lacks, or ""."""
+    """Return, as a sentence, which image the node's deploy interface needs and the build lacks, or ""."""
     if node.deploy_interface not in _NEEDED:
         return ""
     ways, needed = _NEEDED[node.deploy_interface]
@@ -150,7 +150,7 @@ def image_lacking(node: MetalNode, spec: BuildSpec) -> str:
 
 
 def _traits(flavor: Flavor, of_image: Sequence[str]) -> list[str]:
-    """Return the traits that a deployment requires, so that Ironic refuses a node that has lost one."""
+    """Return the traits that a flavor and an image require, so that Ironic refuses a node without them."""
     required = (name for name, value in flavor.extra_specs.items() if value == "required")
     matches = (re.fullmatch(r"trait[\w-]*:(\w+)", name) for name in required)
     return sorted({match[1] for match in matches if match} | set(of_image))

@@ -42,7 +42,7 @@ class Action(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Close:
-    """The step that records on the node that an attempt has ended; only then the attempt is undone."""
+    """The step that records on the Ironic node that a build's attempt on it has ended, and why it failed."""
 
     cause: str
 
@@ -64,7 +64,9 @@ Step = Action | Close | Wait | Say
 
 
 def next_step(node: MetalNode | None, order: Order, *, given_up: str = "", writes: bool = True) -> Step:
-    """Return the next step of an order. `given_up`: why it must fail; `writes`: Ironic accepts records."""
+    """Return the agent's next step for an order to build or destroy on an Ironic node.
+
+    `given_up`: why the build must fail, or ""; `writes`: Ironic accepts a record that an attempt ended."""
     if isinstance(order, BuildOrdered):
         return _toward_built(node, order, given_up, writes)
     return _toward_deleted(node, order, writes)
@@ -124,7 +126,7 @@ def _describe(node: MetalNode) -> str:
 
 
 def _not_torn_down(node: MetalNode, order: Order) -> bool:
-    """Return whether a node's teardown failed: it is unreserved but in state `error` or `deleting`."""
+    """Return whether this build's teardown failed: the node is unreserved but in `error` or `deleting`."""
     last_here = bool(node.seen) and node.seen[-1].build == order.build and node.instance_uuid is None
     return last_here and node.provision_state in ("error", "deleting")
 

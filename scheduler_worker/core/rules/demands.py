@@ -106,7 +106,7 @@ def aggregate_instance_extra_specs() -> Rule:
 
 
 def demands(extra_specs: Mapping[str, str], scope: str) -> Iterator[tuple[str, str, bool]]:
-    """Yield key, value and whether the key had this scope, for extra specs with this scope or without any."""
+    """Yield key (without `scope`), value and if it had `scope`, for extra specs with `scope` or no scope."""
     for key, demand in extra_specs.items():
         if key.startswith(scope):
             yield key.removeprefix(scope), demand, True
@@ -214,7 +214,7 @@ _Kind = tuple[str, str, str]  # of a guest: architecture, hypervisor, VM mode
 
 
 def _kind(demanded: _Kind, state: HostState | None) -> str | None:
-    """Return why a host runs no guest of the demanded kind, where an empty text is any."""
+    """Return why a host cannot run guests of this architecture, hypervisor and VM mode ("": any), or None."""
     kinds = _parts(state.guest_kinds) if state is not None else ()
     has: Sequence[Sequence[str]] = tuple(zip(*kinds, strict=True)) or ((), (), ())
     if state is not None and not kinds:
@@ -237,7 +237,7 @@ def _is_of(kind: _Kind, demanded: _Kind) -> bool:
 
 @lru_cache(maxsize=1024)
 def _parts(kinds: tuple[str, ...]) -> tuple[_Kind, ...]:
-    """Return the parts of kinds such as `x86_64/kvm/hvm`; many hosts have the same kinds."""
+    """Split guest kinds such as `x86_64/kvm/hvm` into parts; cached, because many hosts have equal kinds."""
     parts = [kind.split("/", 2) for kind in kinds]
     return tuple([(part[0], part[1], part[2]) for part in parts if len(part) == 3])
 
