@@ -81,7 +81,9 @@ class HostReports:
         return self.period / max(1, len(self._shares))
 
     async def beat(self) -> Sequence[HostReported]:
-        """Return the heartbeat of the next part of the hosts, or of all hosts after an absence."""
+        """Return the agent's next heartbeat: it lists the next part of its hosts, in turns, or all hosts if
+        the simulated agent was absent before.
+        """
         if not self._does.ready or not self._shares:
             return []
         if self._reported_absences != (away := self._does.absences):

@@ -82,7 +82,7 @@ def plainly(url: str, meanwhile: str = "") -> Iterator[None]:
 
 
 def refusal(closed: ChannelClosed) -> Exception:
-    """Return RequestRefused if this error says that the broker refused a request, else the error itself."""
+    """Return RequestRefused if the broker closed a channel to refuse an AMQP operation, else the error."""
     text = reason(closed)
     return RequestRefused(text) if text.startswith(_REFUSALS) else closed
 

@@ -152,7 +152,9 @@ def reshaped(build: Build, reshape: BuildReshaped) -> Build:
 
 
 def position_of(build: Build, held: claims.Held) -> int | None:
-    """Return the index of the host on which placement has the build's allocations; None if it is unknown."""
+    """Return the position, in the build's list of hosts, of the host on which placement has its allocations;
+    None if no host of the list has them.
+    """
     if not held.allocations:
         return None
     hosts = build.hosts

@@ -53,7 +53,9 @@ _CONTEXT: Json = {
 
 @dataclass(frozen=True, slots=True)
 class SentNotification:
-    """A notification of the simulated Ironic about a node: about a change, a request or a refused request."""
+    """A notification of the simulated Ironic: a node changed, or an API call to change it was accepted or
+    refused.
+    """
 
     action: Action
     phase: Phase

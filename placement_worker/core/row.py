@@ -249,7 +249,9 @@ class ReservedAmounts:
                 del of[uuid]
 
     def arrays(self, index: "RowTable") -> Mapping[str, Sums]:
-        """Return the reserved amounts of each class, as arrays with an element for each row of the index."""
+        """Return, for each resource class, an array of the amounts kept here, one element for each row of the
+        index.
+        """
         if index is not self._index or index.layout != self._layout:
             self._index, self._layout = index, index.layout
             self._arrays = {}

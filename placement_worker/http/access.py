@@ -87,7 +87,7 @@ class TokenFile:
     """
 
     def __init__(self, path: Path) -> None:
-        """Read the tokens of the token file; raise BadTokens if the file cannot be used."""
+        """Read the file with the access tokens of API clients; raise BadTokens if it is unusable."""
         self._path = path
         self._stamp = self._stat()
         self._tokens = _read_tokens(path)

@@ -146,7 +146,9 @@ def claim_scope(claims: Collection[ConsumerClaim], providers: Collection[str]) -
 
 
 async def open_world(tx: Transaction, book: Book, scope: ClaimScope, now: float) -> ClaimWorld:
-    """Lock and read the data that decides claims and releases; for a cell, also the providers' owners."""
+    """Lock and read the data that decides claims and releases; if a cell sent them, also read the agents that
+    own the providers, because a cell may claim only on hosts of its agents.
+    """
     reading, new_consumers = book.reading, scope.new_consumers
     everyone = {*new_consumers, *scope.other_consumers}
     # Existing consumers are excluded: their groups and allocations come before the providers.

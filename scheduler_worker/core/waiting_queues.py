@@ -53,7 +53,9 @@ class WaitingQueues:
         return self._changes.mark
 
     def enter(self, key: QueueKey, kind: str, needs: int, mark: int | None = None) -> None:
-        """Queue a request that found no host. Hosts changed after `mark` are evaluated; None: all hosts."""
+        """Queue a request that found no host. The next search for it covers the hosts that changed after
+        `mark`, the count of host changes when the last search began; None: all hosts.
+        """
         *_, request = key
         if request in self._waiting:
             return

@@ -228,7 +228,9 @@ class WaitingQueue:
                 store.end_at(entry, self._clock.now() + SOON)
 
     async def _publish(self, evaluator: Evaluator, results: Results) -> None:
-        """Publish the messages of ended requests, then delete the requests; repeat both after a failure."""
+        """Publish the results of waiting requests that got hosts, were refused or cancelled; then delete the
+        requests from the database; after a failure, repeat both.
+        """
         done: list[Id] = []
         for entry, result in results:
             if not isinstance(result, Ended):
