@@ -11,7 +11,7 @@ from bus.vocabulary import Cause, Compact, Id, LargeMap, LongList, Number, Text,
 
 
 class Removal(Value, frozen=True, kw_only=True):
-    """How many hosts one constraint of a request excluded from the search, and how many hosts were left."""
+    """The number of hosts that one constraint of a request excluded from the search, and of those left."""
 
     constraint: Cause
     removed: Whole
@@ -30,7 +30,7 @@ class NearMiss(Value, frozen=True, kw_only=True):
 
 
 class RecordedScale(Compact, frozen=True):
-    """How a decision scaled one weigher's values: the lowest and highest of all hosts, and the multiplier."""
+    """The scale of one weigher's values in a decision: lowest and highest of all hosts, and multiplier."""
 
     weigher: Text
     multiplier: Number

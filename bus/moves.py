@@ -103,7 +103,7 @@ class MoveRefused(Message, frozen=True, kw_only=True):
 
 
 class PhaseOver(Compact, frozen=True):
-    """How one phase of a move ended on one host, and when."""
+    """The end of one phase of a move on one host: its result and time."""
 
     phase: Text
     host: Text

@@ -61,7 +61,7 @@ class NovaDatabases:
     def __init__(
         self, api_url: str, cell_urls: Mapping[str, str], clock: Clock, *, down_seconds: float = 60.0
     ) -> None:
-        self._api = _engine(api_url)
+        self._api = engine_of(api_url)
         self._cell_urls = cell_urls  # by the cell's name, where the URL in Nova's database is not for us
         self._clock = clock
         self._down_seconds = down_seconds  # Nova's service_down_time
@@ -78,11 +78,11 @@ class NovaDatabases:
         """
         try:
             async with self._api.connect() as connection:
-                cells = [row for row in await _all(connection, _CELLS) if row["uuid"] != CELL0]
-                mapped = {row["host"]: row["cell_id"] for row in await _all(connection, _HOST_MAPPINGS)}
-                aggregates = await _aggregates(connection)
+                cells = [row for row in await fetch_all(connection, _CELLS) if row["uuid"] != CELL0]
+                mapped = {row["host"]: row["cell_id"] for row in await fetch_all(connection, _HOST_MAPPINGS)}
+                aggregates = await fetch_aggregates(connection)
         except (SQLAlchemyError, OSError) as problem:
-            raise Unavailable(f"nova's API database: {_why(problem)}") from None
+            raise Unavailable(f"nova's API database: {reason_of(problem)}") from None
         for row in cells:
             await self._read_cell(row)
         hosts: dict[str, NovaHost] = {}
@@ -108,7 +108,7 @@ class NovaDatabases:
                     if cell is None or cell not in self._cells or not await self._has_task(cell, instance):
                         return False
         except (SQLAlchemyError, OSError) as problem:
-            raise Unavailable(f"nova's database: {_why(problem)}") from None
+            raise Unavailable(f"nova's database: {reason_of(problem)}") from None
         return True
 
     async def request_spec(self, instance: str) -> RequestSpec | None:
@@ -119,7 +119,7 @@ class NovaDatabases:
             async with self._api.connect() as connection:
                 found = (await connection.execute(_REQUEST_SPEC, {"instance": instance})).scalar()
         except (SQLAlchemyError, OSError) as problem:
-            raise Unavailable(f"nova's API database: {_why(problem)}") from None
+            raise Unavailable(f"nova's API database: {reason_of(problem)}") from None
         return None if found is None else decoded(_json(str(found), {}))
 
     async def close(self) -> None:
@@ -138,10 +138,10 @@ class NovaDatabases:
             fully = now - self._read_fully.get(cell, -FULL_SECONDS) >= FULL_SECONDS
             since = _EVER if fully else self._since.get(cell, _EVER) - timedelta(seconds=1)
             async with engine.connect() as connection:
-                services = await _all(connection, _SERVICES)
-                nodes = await _all(connection, _NODES, since=since)
+                services = await fetch_all(connection, _SERVICES)
+                nodes = await fetch_all(connection, _NODES, since=since)
         except (SQLAlchemyError, OSError, ValueError) as problem:
-            why = f"database of nova's cell {name}: {_why(problem)}"
+            why = f"database of nova's cell {name}: {reason_of(problem)}"
             if self._complaints.get(cell) != why:
                 log.warning("%s; its hosts stay as they were read last", why)
             self._complaints[cell] = why
@@ -160,7 +160,7 @@ class NovaDatabases:
         known = self._cells.get(cell)
         if known is not None and known[0] == url:
             return known[1]
-        engine = _engine(url)
+        engine = engine_of(url)
         if known is not None:
             await known[1].dispose()
         self._cells[cell] = url, engine
@@ -245,18 +245,18 @@ def _json(value: str | None, otherwise: Any) -> Any:
     return otherwise
 
 
-async def _all(connection: Any, statement: Any, **values: Any) -> list[Row]:
+async def fetch_all(connection: Any, statement: Any, **values: Any) -> list[Row]:
     return [dict(row) for row in (await connection.execute(statement, values)).mappings()]
 
 
-async def _aggregates(connection: Any) -> dict[str, MirroredAggregate]:
+async def fetch_aggregates(connection: Any) -> dict[str, MirroredAggregate]:
     is_mysql = connection.dialect.name == "mysql"
-    rows = await _all(connection, _AGGREGATES)
+    rows = await fetch_all(connection, _AGGREGATES)
     hosts: dict[int, list[str]] = {row["id"]: [] for row in rows}
     metadata: dict[int, dict[str, str]] = {row["id"]: {} for row in rows}
-    for row in await _all(connection, _AGGREGATE_HOSTS):
+    for row in await fetch_all(connection, _AGGREGATE_HOSTS):
         hosts.setdefault(row["aggregate_id"], []).append(row["host"])
-    for row in await _all(connection, _AGGREGATE_METADATA_MYSQL if is_mysql else _AGGREGATE_METADATA):
+    for row in await fetch_all(connection, _AGGREGATE_METADATA_MYSQL if is_mysql else _AGGREGATE_METADATA):
         metadata.setdefault(row["aggregate_id"], {})[row["key"]] = row["value"]
     return {
         row["uuid"]: MirroredAggregate(
@@ -289,7 +289,7 @@ def address_of(url: str) -> URL:
     return address.set(drivername=driver, query=query)
 
 
-def _engine(url: str) -> AsyncEngine:
+def engine_of(url: str) -> AsyncEngine:
     options: dict[str, Any] = {"pool_size": 2, "max_overflow": 2, "pool_pre_ping": True}
     try:
         return create_async_engine(address_of(url), hide_parameters=True, **options)
@@ -297,5 +297,5 @@ def _engine(url: str) -> AsyncEngine:
         raise ValueError(f"{missing.name} is not installed: install berth[nova]") from None
 
 
-def _why(problem: Exception) -> str:
+def reason_of(problem: Exception) -> str:
     return masked_text(" ".join(str(getattr(problem, "orig", None) or problem).split()))

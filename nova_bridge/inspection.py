@@ -20,11 +20,7 @@ from nova_bridge.core.facts import (
     NovaFacts,
     ServiceFacts,
 )
-from nova_bridge.databases import CELL0
-from nova_bridge.databases import _aggregates as fetch_aggregates
-from nova_bridge.databases import _all as fetch_all
-from nova_bridge.databases import _engine as engine_of
-from nova_bridge.databases import _why as reason_of
+from nova_bridge.databases import CELL0, engine_of, fetch_aggregates, fetch_all, reason_of
 
 PAGE = 5000  # rows of one read
 API = "the API"
