@@ -214,7 +214,7 @@ class EmbeddedBerth:
 @asynccontextmanager
 async def embedded(settings: Settings, *, open_socket: bool = False) -> AsyncIterator[EmbeddedBerth]:
     """Run a berth in this process until the `with` block ends; `open_socket` lets other processes connect."""
-    from berth.searching import SharedMemory  # imports placement's index, which few commands need
+    from placement_worker import SharedMemory  # imports placement's index, which few commands need
 
     directory = Path(settings.database.state_dir)
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)

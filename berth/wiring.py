@@ -22,10 +22,10 @@ from bus.protocol import QueueSpec, Transport
 from bus.worker import Worker, asks_as, central_queues, suspects_queue
 
 if TYPE_CHECKING:
-    from berth.searching import SharedMemory
     from bus.ferry.crossings import Crossing
     from bus.rabbit import RabbitTransport
     from bus.sql.database import Database
+    from placement_worker import SharedMemory
 
 SOCKET = "bus.sock"
 _PACKAGES = {  # roles with a store

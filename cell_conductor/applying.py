@@ -17,9 +17,9 @@ from bus.sql.failures import Conflict, retrying
 from bus.vocabulary import Message
 from cell_conductor import store
 from cell_conductor.core.build import Build, Effects
-from cell_conductor.core.events import AttemptLimits, Event
+from cell_conductor.core.events import AttemptLimits, Event, placed_by
 from cell_conductor.core.move import BuildMove, end_messages, never_begun
-from cell_conductor.core.placed_move import placed_by, postpone_reason
+from cell_conductor.core.placed_move import postpone_reason
 from cell_conductor.core.step import step
 from cell_conductor.store import UNSETTLED_STATUSES
 

@@ -1,6 +1,6 @@
 """The placement worker, the only writer of providers, inventories, allocations and claims."""
 
-from placement_worker.memory import Memory
+from placement_worker.memory import Memory, SharedMemory
 from placement_worker.replicas import BusReader, Replica, replica
 from placement_worker.source import IndexedSource
 from placement_worker.worker import ANNOUNCES, Placement, placement_worker
@@ -12,6 +12,7 @@ __all__ = [
     "Memory",
     "Placement",
     "Replica",
+    "SharedMemory",
     "placement_worker",
     "replica",
 ]

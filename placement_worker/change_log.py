@@ -268,6 +268,6 @@ class ChangeLog:
 
     def _learn(self, messages: Sequence[PlacementChanged], shaped: Mapping[str, Tree]) -> None:
         self.memory.learn(messages, shaped)
-        if len(messages) == 1 and (trees := carried(shaped.values())) is not None:
+        if len(messages) == 1 and shaped and (trees := carried(shaped.values())) is not None:
             messages = [replace(messages[0], trees=trees)]
         self.relay.committed(messages)

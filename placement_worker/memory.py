@@ -9,6 +9,7 @@ from typing import Protocol
 from bus.aggregates import Aggregate
 from bus.candidates import OnChange
 from bus.cells import RegisteredCell
+from bus.errors import Unavailable
 from bus.replication import ChangesFound, PlacementChanged
 from bus.sql.database import Database
 from placement_worker.core.index import Index
@@ -259,3 +260,40 @@ def _changed_trees(message: PlacementChanged) -> Mapping[str, Tree]:
     except (LookupError, ValueError):
         log.error("the trees in change %d are invalid: they are read from placement", message.number)
         return {}
+
+
+class SharedMemory:
+    """Gives other workers of this process access to placement's index; they may start before placement."""
+
+    def __init__(self) -> None:
+        self._memory: Memory | None = None
+        self._given = asyncio.Event()
+        self._watchers: list[OnChange] = []
+
+    def give(self, memory: Memory) -> None:
+        self._memory = memory
+        for on_change in self._watchers:
+            memory.watch(on_change)
+        self._given.set()
+
+    @property
+    def index(self) -> Index:
+        if self._memory is None or not self._memory.loads:
+            raise Unavailable("placement has not read what there is yet")
+        return self._memory.index
+
+    def watch(self, on_change: OnChange) -> None:
+        self._watchers.append(on_change)
+        if self._memory is not None:
+            self._memory.watch(on_change)
+
+    async def loaded(self) -> None:
+        await self._given.wait()
+        assert self._memory is not None
+        await self._memory.loaded()
+
+    async def fresh(self) -> None:
+        """Update placement's index in this process with the commits of other processes."""
+        await self.loaded()
+        assert self._memory is not None
+        await self._memory.fresh()

@@ -9,18 +9,12 @@ from cell_conductor.core import build as builds
 from cell_conductor.core import phases
 from cell_conductor.core.answers import holding, holds_instead, position_of, swap_result
 from cell_conductor.core.build import Build, Effects, Leftover
-from cell_conductor.core.events import AttemptLimits, Event, MoveImpossible
+from cell_conductor.core.events import AttemptLimits
 from cell_conductor.core.move import BUILT, KEPT, BuildMove, ended, never_begun, without_record
 from cell_conductor.core.phases import Stepped
 
 UNKNOWN = "this cell does not know the build: the begun move is undone"
 DELETED = "the instance was deleted"
-
-
-def placed_by(event: Event) -> MovePlaced | None:
-    if isinstance(event, MoveImpossible):
-        return event.placed
-    return event if isinstance(event, MovePlaced) else None
 
 
 def postpone_reason(build: Build | None, placed: MovePlaced) -> str:

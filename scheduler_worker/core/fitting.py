@@ -10,11 +10,10 @@ from msgspec import structs
 from bus.candidates import Bools, CandidateSearch, CandidateSource, Floats, PlacedHost, SenselessQuery
 from bus.host_health import DISABLED
 from bus.queries import Candidate
-from scheduler_worker.core.device_choice import best_first
 from scheduler_worker.core.host_map import AllHosts, HostMap, HostsNow
 from scheduler_worker.core.policy import ChoicePolicy
 from scheduler_worker.core.ranking_order import Entry
-from scheduler_worker.core.rule import Alternative, HostFacts, Number, Rule, View
+from scheduler_worker.core.rule import Alternative, HostFacts, Number, Rule, View, WeightedCandidates
 from scheduler_worker.core.rules.state import AFFINITY
 from scheduler_worker.core.waiting_queue import HostsFound
 
@@ -308,3 +307,15 @@ class FoundHosts:
     def find_ways(self, index: int, most: int) -> tuple[Candidate, ...]:
         """Return at most `most` allocation candidates of a host from a new search, not from the cache."""
         return tuple(self.search.ways(self.positions.item(index), most))
+
+
+def best_first(candidates: tuple[Candidate, ...], weighers: WeightedCandidates) -> tuple[Candidate, ...]:
+    """Return the candidates of one host sorted by their scores, the best first; ties keep their sequence."""
+    if len(candidates) < 2 or not weighers:
+        return candidates
+    scores = [0.0] * len(candidates)
+    for multiplier, value in weighers:
+        for number, candidate in enumerate(candidates):
+            scores[number] -= multiplier * value(candidate)
+    order = sorted(range(len(candidates)), key=scores.__getitem__)
+    return tuple([candidates[number] for number in order])

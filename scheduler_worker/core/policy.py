@@ -12,8 +12,16 @@ from typing import Any, NamedTuple, get_type_hints
 import msgspec
 
 from bus.messages import BuildRequested
-from scheduler_worker.core.device_choice import WeightedCandidates
-from scheduler_worker.core.rule import ITS_OWN, Alternative, HostFacts, Rule, View, Weigher, as_anybodys
+from scheduler_worker.core.rule import (
+    ITS_OWN,
+    Alternative,
+    HostFacts,
+    Rule,
+    View,
+    Weigher,
+    WeightedCandidates,
+    as_anybodys,
+)
 from scheduler_worker.core.rules import DEFAULT_RULES, RULES, RULES_CALLED, RULES_OF_PLACEMENT
 from scheduler_worker.core.rules.state import GROUP
 from scheduler_worker.core.weighing import WEIGHERS, WEIGHERS_CALLED, WEIGHERS_OF_OTHERS

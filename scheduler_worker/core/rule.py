@@ -1,6 +1,6 @@
 """Defines filters and weighers, and the data that they read: a host's data and a flavor of a request."""
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isfinite, isnan
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -135,6 +135,7 @@ def numbers(texts: Iterable[str]) -> Iterator[float]:
 
 
 Refuses = Callable[[HostFacts, Alternative], str | None]
+WeightedCandidates = Sequence[tuple[float, Callable[[Candidate], float]]]  # multiplier, function
 View: TypeAlias = "OneHost | AllHosts"
 
 

@@ -9,7 +9,6 @@ from functools import partial
 import numpy as np
 
 from bus.queries import Candidate
-from scheduler_worker.core.device_choice import fullness
 from scheduler_worker.core.rule import Alternative, HostFacts, Number, View, Weigher
 from scheduler_worker.core.rules.state import GROUP
 
@@ -234,3 +233,21 @@ WEIGHERS: Mapping[str, Callable[..., Weigher]] = {
         image_cached,
     )
 }
+
+
+def fullness(candidate: Candidate, unused: float, left: float) -> float:
+    """Return the score of a candidate, lower if it takes unused providers or leaves much of them free."""
+    value = 0.0
+    capacities, free_amounts = candidate.capacity_by_provider, candidate.free_by_provider
+    for provider, asked in candidate.allocations.items():
+        if provider not in capacities:
+            continue
+        capacity, free = capacities[provider], free_amounts[provider]
+        is_unused, share = True, 0.0
+        for name, amount in asked.items():
+            has, total = free[name], capacity[name]
+            if has != total:
+                is_unused = False
+            share += (has - amount) / (total or 1)
+        value -= left * share / len(asked) + (unused if is_unused else 0.0)
+    return value

@@ -7,7 +7,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from berth.searching import SharedMemory, candidate_source
+from berth.searching import candidate_source
 from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.errors import Unavailable
@@ -15,7 +15,7 @@ from bus.local import LocalBroker, LocalTransport
 from bus.queries import FindCandidates
 from bus.reports import Inventory
 from bus.requests import ResourceGroup
-from placement_worker import Placement
+from placement_worker import Placement, SharedMemory
 from placement_worker.core.search import search_steps
 from placement_worker.worker import SLICE_SECONDS
 from tests.support.ids import uid

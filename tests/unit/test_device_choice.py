@@ -8,9 +8,9 @@ from bus.queries import Candidate, FindCandidates
 from bus.requests import ResourceGroup
 from placement_worker.core.trees import ProviderState
 from placement_worker.source import IndexedSource
-from scheduler_worker.core.device_choice import best_first, fullness
+from scheduler_worker.core.fitting import best_first
 from scheduler_worker.core.policy import ChoicePolicy
-from scheduler_worker.core.weighing import devices
+from scheduler_worker.core.weighing import devices, fullness
 from tests.support.ids import uid
 from tests.support.provider_trees import an_index, state, tree
 from tests.unit.test_source import Remembered
