@@ -24,19 +24,19 @@ AgentKey = tuple[str, str]  # cell and name: a cell cannot report for another ce
 
 
 class Listening:
-    """Measures how long this process could receive messages: only this time counts as an agent's silence.
+    """Measures how long this process could receive messages: an agent counts as silent only during this time.
 
-    A gap without messages may be a failure of the broker: it counts up to the shortest period of all agents.
+    A gap between two messages counts only up to the shortest heartbeat period: the broker may have failed.
     """
 
     def __init__(self, now: float) -> None:
         self.seconds = 0.0
-        self.due = LEAST_SILENCE  # the shortest period of all known agents
+        self.shortest_period = LEAST_SILENCE  # of the heartbeats of all known agents
         self._last = now
 
     def received(self, now: float) -> None:
-        """Add the seconds since the previous message, at most `due`, to the time spent listening."""
-        self.seconds += min(max(now - self._last, 0.0), self.due)
+        """Add the seconds since the previous message, at most `shortest_period`, to the time of listening."""
+        self.seconds += min(max(now - self._last, 0.0), self.shortest_period)
         self._last = now
 
     def disconnected_until(self, now: float) -> None:
@@ -90,7 +90,7 @@ class Agents:
         self._table = _empty_table(64)
 
     def handle(self, report: HostReported, now: float) -> ReportedAgent:
-        """Return the agent that sent this report on its hosts; if new, the report is its last heartbeat."""
+        """Record a report as its agent's last heartbeat, unless a later one has arrived; return the agent."""
         name, listened = (report.cell, report.agent), self._listening.seconds
         agent = self._known.get(name)
         if agent is None:
@@ -109,7 +109,7 @@ class Agents:
         agent.sequence, agent.partial = report.sequence, report.partial
         agent.period = report.period
         self._write(agent)
-        self._listening.due = max(min(self._listening.due, report.period), 1.0)
+        self._listening.shortest_period = max(min(self._listening.shortest_period, report.period), 1.0)
         self._known.move_to_end(name)
         return agent
 
@@ -134,11 +134,13 @@ class Agents:
         return self._listening.seconds - self.opened < self.grace
 
     def level(self, agent_at: Ints) -> Numbers:
-        """Return per agent: last report, permitted silence, first report (seconds), 1 if it omits hosts."""
+        """Return for each agent: time of its last report, permitted silence, time of its first report, and 1
+        if its reports list only some of its hosts, else 0.
+        """
         return self._table.take(agent_at, axis=1)
 
     def number(self, name: AgentKey) -> int:
-        """Return the index of the agent in the array of agents; it is valid until `renumber` is called."""
+        """Return the agent's position in the array of agents, which is valid until `renumber` is called."""
         number = self._numbers.get(name)
         if number is None:
             number = self._numbers[name] = len(self._numbers)
@@ -151,7 +153,7 @@ class Agents:
         return len(self._numbers) > 2 * len(self._known) + 1024
 
     def renumber(self, named: Iterable[AgentKey]) -> None:
-        """Assign new array indices to all agents that placement knows or that sent a heartbeat."""
+        """Remove deleted agents from the array of agents; this changes the positions of the others."""
         self._numbers = {}
         for name in named:
             self._numbers.setdefault(name, len(self._numbers))
@@ -177,7 +179,7 @@ class Agents:
                 break
             self._forget(name)
         periods = [each.period for each in self._known.values() if listened - each.received <= each.silence]
-        self._listening.due = max(min(periods, default=LEAST_SILENCE), 1.0)
+        self._listening.shortest_period = max(min(periods, default=LEAST_SILENCE), 1.0)
 
     def _write(self, agent: ReportedAgent) -> None:
         self._table[:, agent.number] = agent.received, agent.silence, agent.first, agent.partial
