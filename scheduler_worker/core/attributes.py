@@ -175,7 +175,11 @@ def _size(query: tuple[Any, ...]) -> tuple[int, int]:
 
 
 def holds(query: tuple[Any, ...], host: HostFacts) -> bool:
-    """Return whether a host satisfies the parsed hint `query`. Attributes that the host lacks are ignored."""
+    """Return whether a host satisfies the parsed hint `query`.
+
+    An attribute that the host lacks is left out of its operation; a comparison of fewer than two values
+    fails.
+    """
     if not query:
         return True
     command, *operands = query

@@ -39,7 +39,7 @@ class ClaimImpossible(msgspec.Struct, frozen=True, gc=False):
 
 
 class Located(msgspec.Struct, frozen=True, gc=False):
-    """The event with the host of each instance that has allocations; None if no agent reports the host."""
+    """The answer with the host of each instance that has allocations; None if no agent reports that host."""
 
     places: Mapping[Id, ClaimPlace | None]
 
@@ -78,7 +78,7 @@ Event = (
 
 
 class Need(Enum):
-    """The data or action that an order requires next; the worker provides it and answers with an event."""
+    """The data or action that the placing of a request requires next; the worker answers with an event."""
 
     HOSTS = "hosts for all instances without one, by the current flavor: answered by Chosen"
     CLAIMS = "claims of the picked hosts: answered by ClaimAnswers or ClaimImpossible"

@@ -120,7 +120,7 @@ def unfit(
 
 
 class _Unsearched:
-    """Stands for a search that found one host, without free amounts: filters of images read none."""
+    """Presents one host as the result of a search, for filters that read images but no free capacity."""
 
     def __init__(self, placed: PlacedHost) -> None:
         self._placed = placed

@@ -118,7 +118,7 @@ class MoveStart(msgspec.Struct, frozen=True, gc=False):
         decision: Decision | None = None,
         cell: str = "",
     ) -> MovePlaced:
-        """Return the message that orders the destination's cell to begin a move; set `cell` if it changes."""
+        """Return the message that orders the cell of the destination host to begin a move."""
         asked = self.asked
         return MovePlaced(
             move=asked.move,

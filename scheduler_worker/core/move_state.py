@@ -142,7 +142,9 @@ def handover(start: MoveStart, placed: moves.MovePlaced, booted: BuildPlaced) ->
 
 
 def judged(order: Handover, report: moves.HandoverReported) -> Handover | Action | None:
-    """Return a move's state after a cell's report, or an action to do before, or None if it is invalid."""
+    """Return a move's next state after a cell's report, or the action that must come first; None if the
+    report contradicts the current state.
+    """
     leaving = report.half == "leaving"
     if report.cell != (order.placed.out_of if leaving else order.placed.cell):
         return None

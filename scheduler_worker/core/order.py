@@ -161,7 +161,7 @@ class Order(msgspec.Struct, frozen=True, gc=False):
         return frozenset(self.alternatives[0].question.not_roots) if self.alternatives else frozenset()
 
     def fences(self) -> tuple[Fence, ...]:
-        """Return the consumers to retire: instances with empty claims if any, else all without a host."""
+        """Return the instances to retire: those that lost their allocations, or else all without a host."""
         if self.emptied:
             return tuple([Fence(instance, number, given_back(instance)) for instance, number in self.emptied])
         return tuple([Fence(instance, None, self.reason) for instance in self.instances])
@@ -296,7 +296,7 @@ def without_placed(order: Order, results: Sequence[ClaimResult]) -> Order:
 
 
 def placed_before(order: Order, instance: Id, result: Held | Retired) -> Order:
-    """Return the order changed for an instance that an earlier delivery of its request placed or ended."""
+    """Record in an order that an earlier delivery of its request placed or ended an instance."""
     if order.is_external and isinstance(result, Held) and order.excluded_roots.issuperset(result.roots):
         return structs.replace(
             order, holdings=(*order.holdings, (instance, result)), instances=(*order.instances, instance)

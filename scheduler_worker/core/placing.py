@@ -1,12 +1,12 @@
 """Places one request, as a pure state machine: state and event → next state and effects.
 
     looking ─ chosen → claiming ─ all claimed ──────→ (more alternates, if some are missing) → published
-       ↑ └── no host: the next flavor; retry later; wait; or fence and publish the end
+       ↑ └── no host: the next flavor; retry later; wait; or retire the instances and publish the end
        ├── refused: the reservation is released, and refused hosts are avoided
        └── delivered before: instances with allocations are located and published again, the rest continue
 
 A request is reported as unplaceable only after placement has retired its instances, so a second delivery
-cannot place an instance that has ended. An order waits for the result of one effect at a time.
+cannot place an instance that has ended. The state machine waits for the result of one effect at a time.
 """
 
 from collections.abc import Mapping, Sequence

@@ -282,12 +282,12 @@ class Choosable(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def all_rules(policy: ChoicePolicy, options: Options, custom: Custom) -> list[Choosable]:
-    """Return the enabled filters in the sequence of the settings, then the other filters."""
+    """Return all filters: first the enabled ones in the configured order, then the disabled ones."""
     return _choosable(_FILTERS, [rule.name for rule in policy.rules], options, custom)
 
 
 def all_weighers(policy: ChoicePolicy, options: Options, custom: Custom) -> list[Choosable]:
-    """Return the enabled weighers, then all other weighers."""
+    """Return all weighers: first the enabled ones, then the disabled ones."""
     multipliers = {weigher.name: weigher.multiplier for weigher in policy.weighers}
     weighers = []
     for weigher in _choosable(_WEIGHERS, [*multipliers], options, custom):

@@ -128,7 +128,7 @@ class Ranking:
         return spares.take(several, excluding, avoid)
 
     def admitted(self, beyond: int = -1) -> Sequence[int]:
-        """Return the indices of the hosts that all array filters accept, if positioned after `beyond`."""
+        """Return the indices of hosts after position `beyond` that no filter has rejected so far."""
         first = np.searchsorted(self.found.positions[self._order.admitted], beyond, side="right")
         indices: list[int] = self._order.admitted[first:].tolist()
         return indices

@@ -66,7 +66,7 @@ def drawn(seed: str, build: str, among: int) -> int:
 
 
 def slice_of(hashes: Hashes, schedulers: Sequence[str], scheduler: str) -> Bools | None:
-    """Return a mask of this scheduler's share of the hosts, or None if no other scheduler runs."""
+    """Return a mask of the hosts that this scheduler prefers, or None if no other scheduler runs."""
     other_schedulers = [name for name in schedulers if name != scheduler]
     if not other_schedulers:
         return None
@@ -102,7 +102,7 @@ class Frontier:
         self._page = FIRST_PAGE
 
     def page(self) -> tuple[Ints, Uints]:
-        """Return the array indices of the next best hosts and their hashes; empty after the last page."""
+        """Return the next best hosts and the hashes that order equal scores; empty after the last page."""
         page, self._page = self._page, self._page * GROWTH
         if self._near.size < page and self._far.size:
             nearer, self._far = self._split(self._far, AHEAD * page)
@@ -183,7 +183,7 @@ class HostOrder:
                 return entry
 
     def pop_left(self, several: int) -> list[Entry]:
-        """Take the best `several` hosts stored by `leave`, or none if a changed host is at least as good."""
+        """Take the best `several` evaluated but unused hosts; none if a changed host is at least as good."""
         left, heap = self._left, self._heap
         if not left or (heap and heap[0] <= left[-several:][0]):
             return []
@@ -197,7 +197,7 @@ class HostOrder:
         self._left.sort(reverse=True)
 
     def evaluate_again(self) -> None:
-        """Let the filters evaluate the hosts stored by `leave` again, because they may have changed."""
+        """Let the filters run again on evaluated but unused hosts, because they may have changed."""
         self.push(self._left)
         self._left.clear()
 
@@ -210,7 +210,7 @@ class HostOrder:
         heappush(self._heap, entry)
 
     def of_cell(self, cell: str, beyond: int) -> list[Entry]:
-        """Return a cell's hosts sorted by initial score: more than `beyond` hosts if the cell has so many."""
+        """Return more than `beyond` hosts of a cell, or all, sorted by their scores before any choice."""
         number = self._hosts.number(cell)
         while len(self._of_cell.get(number, ())) <= beyond and self._turn_page():
             pass
@@ -237,7 +237,7 @@ class HostOrder:
 
 
 def tiers_of(positions: Ints, ours: Bools | None, unknown: Bools | None) -> Ints | None:
-    """Return each host's tier: hosts of this scheduler's share come first, hosts of unknown health last."""
+    """Return each host's tier: first the hosts that this scheduler prefers, last hosts of unknown health."""
     tiers: Ints | None = None
     if ours is not None:
         tiers = np.where(ours[positions], OUR_HOSTS, THEIR_HOSTS)
@@ -270,7 +270,7 @@ class CapacityByHost:
 
     @cached_property
     def at_most(self) -> float:
-        """Return an upper limit for the number of instances that any host could take."""
+        """Return an upper limit for the number of instances that fit on any single host."""
         return max(min([free.max(initial=0.0) // amount for free, amount in self._counted], default=inf), 0.0)
 
     def of(self, index: int) -> float:
@@ -282,7 +282,7 @@ class CapacityByHost:
         return 0.0 if number is None or number >= len(most) else most[number]
 
     def emptiest(self, cell: str, least: float) -> list[int]:
-        """Return up to 64 random hosts of a cell among those with the most capacity, at least `least`."""
+        """Return up to 64 of a cell's emptiest hosts, in random order; each can take `least` instances."""
         positions, in_order = self._where_is(cell), self._in_order
         indices, capacities = in_order.indices[positions], in_order.capacities[positions]
         several = min(indices.size // 4 + 1, EMPTIEST)

@@ -148,7 +148,6 @@ class Verdicts:
 
     @cached_property
     def _removed_at_once(self) -> list[tuple[Removal, Rule, Ints]]:
-        """Return for each array filter the hosts that it was the first to reject."""
         found: list[tuple[Removal, Rule, Ints]] = []
         left = np.ones(len(self._found.positions), np.bool_)
         for rule, mask in self._found.masks:
@@ -253,12 +252,11 @@ class Verdicts:
         )
 
     def _passes(self, rule: Rule) -> bool:
-        """Return whether a filter's reason may end in seconds; False for "down" if a request names hosts."""
+        """Return whether a filter's rejection is temporary; that of a named host that is down is not."""
         return rule.passes and not (self._found.alternative.pinned and rule.code == "down")
 
 
 def _named_reserved(alternative: Alternative, removal: Removal) -> Removal:
-    """Set the reason "reserved" in a count of excluded hosts if other requests have reserved them."""
     if not alternative.reserved or removal.code != "forbidden_host":
         return removal
     prefix = f"{EXCLUDED} or " if alternative.request.ignore_hosts else ""

@@ -117,10 +117,10 @@ def alternatives_of(
 ) -> tuple[Alternative, ...]:
     """Return an alternative for each flavor and acceptable page size, in the sequence of preference.
 
-    A device that prefers a NUMA cell of the guest makes two of them: first with the affinity, then without.
+    A device that prefers a NUMA cell of the guest yields two alternatives: with the affinity, then without.
 
     Raise Unreadable if the request contradicts itself. `named` returns the roots of a host; `names` returns
-    all host names and is called only for an unknown name. Equal requests share one `question`.
+    all host names and is called only for an unknown name.
     """
     _check(request, options)
     notes = check_hints(request)

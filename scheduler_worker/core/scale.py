@@ -114,7 +114,7 @@ def _finite(values: Floats, unknown: float) -> Floats:
 
 
 class Weights:
-    """Computes the scores of all hosts of an evaluation; caches the score for each set of values."""
+    """Computes the scores of all hosts of an evaluation; hosts with equal weigher values share one result."""
 
     def __init__(self, found: FoundHosts) -> None:
         self.found = found

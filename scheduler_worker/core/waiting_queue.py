@@ -1,4 +1,4 @@
-"""Queues the waiting requests of one class, and reserves hosts for the first request of each queue.
+"""Queues waiting requests by equivalence class, and reserves hosts for the first request of each queue.
 
 The first request reserves, of the hosts that it could ever use, the host that is nearest to fitting. Later
 requests may use every other host, so they cannot delay the first request.
@@ -54,7 +54,7 @@ class CapacityNeeded:
 
 @dataclass(frozen=True, slots=True)
 class HostsFound:
-    """The hosts that fit waiting requests of one equivalence class, and hosts that only a filter rejects."""
+    """The hosts that fit requests of one equivalence class, and hosts with capacity that a filter rejects."""
 
     fits: Mapping[Root, int]  # host → maximum number of instances that fit
     refused: Roots = ()  # hosts with capacity that a filter rejects
@@ -82,7 +82,7 @@ class ClassQueue:
 
     @property
     def first(self) -> QueueKey:
-        """Return the first waiting request of this class, even if it is being placed now."""
+        """Return the first waiting request of the equivalence class, even if it is being placed now."""
         return min([*self.trying, *self.waiting[:1]])
 
     @property
@@ -97,7 +97,7 @@ class ClassQueue:
 
 @dataclass(slots=True, eq=False)
 class Trial:
-    """The waiting requests of one class that are being placed now, because hosts were found for them."""
+    """The waiting requests of one equivalence class that are being placed now, on hosts found for them."""
 
     queue: ClassQueue
     roots: tuple[Root, ...]
@@ -121,17 +121,19 @@ class HostData(Protocol):
         """Return the free amounts of a host's provider tree, or an empty mapping if no such host exists."""
 
     def watches(self, kind: str) -> Sequence[CapacityNeeded]:
-        """Return one needed amount per flavor; a host can fit the class only if it has one of them free."""
+        """Return, for each flavor, an amount of one resource; a host without any of these amounts free fits
+        no request of the equivalence class.
+        """
 
     def search(self, kind: str, among: Roots | None, excluding: Roots, enough: int) -> HostsFound:
-        """Return which hosts in `among` (None: all) fit the class; stop when `enough` instances fit."""
+        """Return which hosts in `among` (None: all) fit the equivalence class; stop at `enough` instances."""
 
     def prospect(self, kind: str) -> Prospect:
-        """Return the hosts that would fit the class if they were empty, and how much each lacks now."""
+        """Return the hosts that would fit the equivalence class if empty, and the capacity each lacks now."""
 
 
 class ChangedHosts:
-    """Collects the changed hosts that waiting requests must try next, and remembers the latest changes."""
+    """Collects the hosts on which waiting requests must be tried again, and a history of recent changes."""
 
     def __init__(self) -> None:
         self.mark = 0  # number of changes
@@ -165,7 +167,7 @@ class ChangedHosts:
         return bool(self.capacity or self.reports or self.released)
 
     def take(self) -> tuple[dict[Root, None], dict[Root, None], dict[Root, None]]:
-        """Return and clear three sets of hosts: more free capacity, changed report, no longer excluded."""
+        """Return and clear three sets: hosts with more capacity, with changed reports, no longer reserved."""
         changed = self.capacity, self.reports, self.released
         self.capacity, self.reports, self.released = {}, {}, {}
         return changed

@@ -92,7 +92,7 @@ class WaitingQueues:
             self._recheck(queue.open)
 
     def ahead(self, kind: str, priority: int, since: float) -> bool:
-        """Return whether a waiting request of this class has a higher priority, or the same and is older."""
+        """Return whether a waiting request of the equivalence class precedes one of this priority and age."""
         queue = self._queues.get(kind)
         return queue is not None and queue.first < (-priority, since, "")
 
@@ -136,7 +136,7 @@ class WaitingQueues:
             self._recheck(roots)
 
     def on_related_hosts_changed(self, kind: str) -> None:
-        """Let a class of waiting requests try all hosts again, because instances that they name moved."""
+        """Try all hosts again for an equivalence class, because instances that its hints name moved."""
         if kind in self._queues:
             self._queues[kind].all_hosts = True
 
@@ -301,7 +301,7 @@ class WaitingQueues:
         self._shuffled = True
 
     def _tried(self, request: Id, *, placed: bool) -> None:
-        """Note whether a request was placed; after the last of its batch, their hosts are evaluated again."""
+        """Record whether a request was placed; after the last of a batch, re-evaluate the batch's hosts."""
         trial = self._trials.pop(request, None)
         if trial is None:
             return

@@ -66,7 +66,7 @@ def io_ops() -> Weigher:
 
 
 def load() -> Weigher:
-    """Prefer hosts that report a lower load; differences below 1 count less than the whole multiplier."""
+    """Prefer hosts that report a lower load, less strongly if all loads are within 1 of each other."""
     return Weigher("load", lambda view, alternative: view.fact("load", 0.0), -1.0, least_span=1.0)
 
 
