@@ -194,7 +194,7 @@ class ClientDoor:
             return {client.name: client for client in await registered(tx, names)}
 
     async def _known(self, new: Collection[Id], existing: Collection[Id]) -> Projects:
-        """Return the project of each build or request by its id; only `existing` ids are asked of cells."""
+        """Return the project of each build or request by its id; query cells only for existing builds."""
         ids = sorted({*new, *existing})
         if not ids:
             return {}

@@ -205,7 +205,9 @@ async def change(tx: Transaction, before: Handover, after: Handover, now: float)
 
 
 async def unpublished(tx: Transaction, before: float, now: float, limit: int) -> list[Handover]:
-    """Return moves without a report of their source cells since `before`; store `now` as their new time."""
+    """Return moves between cells that were last published before `before` and not confirmed by the source
+    cell; record `now` as their time of publication.
+    """
     return [_decode(row["story"]) for row in await _UNPUBLISHED(tx, before=before, now=now, most=limit)]
 
 

@@ -87,7 +87,7 @@ class MoveCourses:
         return [self._settled(course) for course in courses]
 
     async def look_up(self, courses: Sequence[MoveCourse]) -> list[move_state.NotYet | None]:
-        """Read the builds to move from their cells; return for each move None, or why no cell answered."""
+        """Look up the instances to move in their cells; return, for each move, None or why this failed."""
         crossing = [course for course in courses if course.asked.to_cell]
         known = await self._handovers.known([course.asked.move for course in crossing]) if crossing else {}
         for course in crossing:  # existing handovers continue, whatever the cells report now
@@ -112,7 +112,7 @@ class MoveCourses:
         await self._fence(allowed, unplaceable=False)
 
     async def finish(self, courses: Sequence[MoveCourse]) -> None:
-        """Retire, store and publish refused moves; publish again the messages of moves begun before."""
+        """Store and publish refusals; publish again the messages of moves that an earlier delivery began."""
         # Refused moves are fenced first, so that no concurrent delivery begins them.
         barred = [(course, course.state.barred.why) for course in courses if course.state.barred is not None]
         await self._fence(barred, unplaceable=True)
@@ -200,7 +200,7 @@ class MoveCourses:
                 course.take(move_state.Stopped(Barred(code="image", why=why)))
 
     async def came_before(self, courses: Sequence[MoveCourse]) -> None:
-        """Ask placement which moves began or ended before; their results are published again."""
+        """Find the moves that an earlier delivery began or ended: their results are published again."""
         retire = self.scheduler.ending.retire
         results = await together([retire(course.asked.move, "", unplaceable=False) for course in courses])
         for course, result in zip(courses, results, strict=True):

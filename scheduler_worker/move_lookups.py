@@ -1,6 +1,6 @@
-"""Looks up the builds to move in batches: asks placement for a build's host, and its cell for the spec.
+"""Looks up the instances to move: asks placement for their hosts, and the hosts' cells for their specs.
 
-If either changes before the claim, placement refuses the claim.
+If an instance changes before the claim, placement refuses the claim.
 """
 
 import re
@@ -30,7 +30,7 @@ _WORD = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 @dataclass(slots=True)
 class _Standing:
-    """The reports of placement and the cells about builds to move: their cells, hosts and states."""
+    """The answers of placement and the cells about instances to move: their cells, hosts and states."""
 
     cells: dict[Id, list[str]] = field(default_factory=dict)  # build → cells that may have it
     held: set[Id] = field(default_factory=set)  # builds with allocations

@@ -40,7 +40,7 @@ AT_ONCE = 500  # equivalence classes in one query
 
 
 class Orders:
-    """Makes orders from requests; its cache is valid until hosts are added or removed."""
+    """Makes orders from requests; caches the parsed requests until hosts are added or removed."""
 
     def __init__(self, source: CandidateSource, options: RequestOptions, policy: ChoicePolicy) -> None:
         self._source = source
@@ -59,7 +59,7 @@ class Orders:
             self._prefilters = None
 
     def begin(self, request: BuildRequested, waited: float, move: MoveStart | None = None) -> Begins:
-        """Return the order to place a request, and its first event; `move` is set if it is part of a move."""
+        """Return the order for a request (of a move, if given) and the event that starts its placing."""
         size = size_of(request)
         instances = tuple(dict.fromkeys(request.instances))
         together = size * len(instances)
@@ -220,7 +220,7 @@ class Resolving:
 
 
 class RelatedHosts:
-    """Tracks the hosts of group members and named instances for each equivalence class that waits."""
+    """Tracks the hosts of instances that hints of waiting requests name, for each equivalence class."""
 
     def __init__(self, resolve: Resolves) -> None:
         self._resolve = resolve
@@ -239,7 +239,9 @@ class RelatedHosts:
         return bool(self._around) and not self._around.isdisjoint(roots)
 
     async def moved(self, naming: Mapping[str, BuildRequested]) -> tuple[list[str], dict[str, str]]:
-        """Return request classes whose named instances moved, and for others why they can no longer fit."""
+        """Return the equivalence classes whose hints name instances that moved, and for classes that can no
+        longer fit any host, the reason.
+        """
         self.stirred, self._asking = False, True
         kinds = list(naming)
         changed: list[str] = []

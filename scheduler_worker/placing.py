@@ -74,12 +74,12 @@ class Scheduler:
         self._joined = Joined()
 
     def leave_out_reserved(self, released: Callable[[str], None], narrow: Narrow) -> None:
-        """Set `narrow`, which excludes reserved hosts from new orders, and a callback for released hosts."""
+        """Set a function that excludes reserved hosts from orders, and a callback for released capacity."""
         self.pending.on_released = released
         self.narrow = narrow
 
     def alternatives_of(self, request: BuildRequested) -> Sequence[Alternative]:
-        """Return the alternatives of a request, or an empty sequence if the request is invalid."""
+        """Return the flavors and page sizes to try for a request, best first; empty if it is invalid."""
         return self._orders.begin(request, 0.0)[0].alternatives
 
     def hosts_now(self) -> tuple[HostsNow, Bools]:
@@ -195,7 +195,7 @@ class Scheduler:
                     course.end = effect
 
     async def _choose(self, courses: Sequence[_Course], level: bool) -> bool:
-        """Choose hosts for orders; if some get none, update the index and retry. Return if it was updated."""
+        """Choose hosts; if some orders get none, update the index and retry. Return whether it is current."""
         if not courses:
             return level
         short = self._find_hosts(courses)
@@ -248,12 +248,12 @@ class Scheduler:
             self._take(course, events.HelpFound(found.get(kind, ())))
 
     def late_help(self) -> Callable[[], bool]:
-        """Return a function that reports whether the time limit to search for suggestions has passed."""
+        """Return a function that returns True once the search for changes that let a request fit must end."""
         until = self.clock.monotonic() + MOST_HELP_SECONDS
         return lambda: self.clock.monotonic() > until
 
     def choosing(self, supposed: HasReservations | None = None) -> Choosing:
-        """Return an object that chooses among the present hosts; with `supposed`, only hypothetically."""
+        """Return an object that chooses hosts; with `supposed`, choices are hypothetical and not reserved."""
         joined = self._joined if supposed is None else self._joined.copy()
         reservations = supposed or self.pending
         now, _ = self.hosts_now()

@@ -1,6 +1,7 @@
 """Chooses and claims hosts for instances that another system builds, such as Nova.
 
-These requests follow the same state machine as boots (core/placing.py); an answer replaces the messages.
+These requests follow the same state machine as boots (core/placing.py), but the result is the reply to a
+query instead of published messages.
 """
 
 from collections import deque
@@ -52,7 +53,7 @@ class HostSelection:
                 self._made.popleft()
 
     def begin(self, question: HostsAsked) -> Begins:
-        """Return the order that answers a query for hosts, before hosts are searched, and its first event."""
+        """Return the order for a query for hosts, and the event that starts the search."""
         request = structs.replace(question.request, wait="")
         [(order, event)] = self._scheduler.begin([request])
         order = structs.replace(

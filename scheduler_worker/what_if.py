@@ -231,7 +231,7 @@ class WhatIfs:
         return True
 
     def _finish(self, counted: _Counted, supposing: Supposing) -> None:
-        """End the count of one host: add its instances, and release them unless hosts share resources."""
+        """Count the instances that fit on a host; keep their reservations only if hosts share resources."""
         tried = counted.finish()
         if not self._scheduler.source.sharing:
             for reservation in tried:

@@ -1,4 +1,4 @@
-"""SQL for stored decisions (why a build got no host or a move was refused), waiting classes and clients."""
+"""SQL for decisions (why a build got no host or a move was refused), waiting requests and clients."""
 
 from collections.abc import Collection, Iterable
 
@@ -173,7 +173,7 @@ async def waiting(tx: Transaction, question: FindWaiting) -> list[WaitingRequest
 
 
 async def kinds(tx: Transaction, project: str, limit: int) -> list[WaitingKind]:
-    """List a project's classes of waiting requests, largest first, with counts of requests and instances."""
+    """List a project's equivalence classes of waiting requests, largest first, with their sizes."""
     rows = await _KINDS(tx, project=project, most=limit)
     return [
         WaitingKind(row["kind"], row["flavor"], int(row["requests"]), int(row["instances"])) for row in rows

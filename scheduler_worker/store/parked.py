@@ -153,12 +153,12 @@ async def add(tx: Transaction, owner: str, parked: Iterable[ParkedRequest]) -> s
 
 
 async def one_of_each(tx: Transaction, moves: Mapping[Id, Id]) -> dict[Id, Id]:
-    """Return the only move that may wait for each build: the first that was stored, or the given move."""
+    """Store a waiting move for each build, unless it has one already; return the stored moves."""
     return {row["build"]: row["move"] for row in await _ONE_OF_EACH(tx, sorted(moves.items()))}
 
 
 async def evaluated(tx: Transaction, parked: Iterable[ParkedRequest]) -> None:
-    """Update stored waiting requests: which capacity they lacked at the last evaluation, cells of moves."""
+    """Update stored waiting requests after an evaluation, such as the capacity that they lacked."""
     values = []
     for request in sorted(parked, key=_by_request):
         row = _row(request)

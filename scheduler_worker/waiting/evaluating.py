@@ -159,7 +159,7 @@ class WaitingBuilds:
 
 
 def given_up(order: Order, entry: ParkedRequest, last: events.Park) -> Order:
-    """Return the order that ends an expired waiting request; its reason names the missing capacity."""
+    """Let the placing of an expired waiting request fail; the reason names the missing capacity."""
     lacks = last.why if last.shorts else entry.lacks
     decision = decision_of(last) if last.shorts else entry.decision
     decision = structs.replace(decision, code="waited")

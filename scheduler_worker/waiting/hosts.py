@@ -44,7 +44,7 @@ class Sight:
         return kind
 
     def wakes(self, kind: str) -> str:
-        """Describe for operators which free capacity on one host would wake the requests of a class."""
+        """Describe for operators which free capacity would let requests of an equivalence class be tried."""
         questions = [alternative.question for alternative in self.alternatives(self._kinds[kind])]
         zone, cell = (questions[0].zone, questions[0].cell) if questions else ("", "")
         place = (f" in zone {zone}" if zone else "") + (f" of cell {cell}" if cell else "")
@@ -63,7 +63,7 @@ class Sight:
         return self.source.free(root)
 
     def watches(self, kind: str) -> Sequence[CapacityNeeded]:
-        """Return, for each flavor of a class, the requested amount that the fewest hosts have free."""
+        """Return, for each flavor of an equivalence class, the amount that the fewest hosts have free."""
         shared = set[str]().union(*self.source.sharing.values())
         watches = []
         for alternative in self.alternatives(self._kinds[kind]):

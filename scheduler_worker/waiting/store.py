@@ -1,6 +1,6 @@
-"""Holds this scheduler's waiting requests in memory and in the database, and marks changed hosts.
+"""Holds this scheduler's waiting requests in memory and in the database; passes host changes to the queues.
 
-A request is stored before its message is acknowledged. The queues decide which request is woken first.
+A request is stored before its message is acknowledged. The queues decide which request is tried first.
 """
 
 import asyncio
@@ -58,7 +58,9 @@ class WaitingStore:
         self.add = retrying(self._clock)(self._add_once)
 
     def enter(self, entry: ParkedRequest, mark: int | None = None) -> None:
-        """Queue a request in memory. Hosts changed since `mark` are evaluated for it; None: all hosts."""
+        """Queue a request in memory. Only hosts changed since `mark`, a count of changes, are evaluated for
+        it; None: all hosts.
+        """
         self.queues.enter(entry.key, entry.kind, needs_of(entry.message), mark)
         self.requests[entry.request] = entry
         if names_other_instances(entry.message):
@@ -248,7 +250,7 @@ class WaitingStore:
 
 
 class HostChanges:
-    """Marks changed hosts for waiting requests; calls `recheck` if instances that requests name run there."""
+    """Passes changed hosts to waiting requests; calls `recheck` if their hints name instances on these."""
 
     def __init__(self, scheduler: Scheduler, store: WaitingStore, recheck: Callable[[], None]) -> None:
         self.scheduler = scheduler
@@ -280,7 +282,7 @@ class HostChanges:
             self._recheck()
 
     async def handle(self, report: HostReported) -> None:
-        """Apply a report of hosts, and mark the hosts that it changed: waiting requests may fit there."""
+        """Apply a report of hosts, and try waiting requests again on the hosts that it changed."""
         scheduler, queues = self.scheduler, self.store.queues
         if not len(queues):
             await scheduler.handle(report)
