@@ -76,7 +76,7 @@ _WRITES = {
 
 
 class NovaInspection:
-    """Reads Nova's databases once. An unreadable database is recorded in the facts and raises no error."""
+    """Reads Nova's databases once; its result records an unreadable database instead of raising an error."""
 
     def __init__(
         self, api_url: str, cell_urls: Mapping[str, str], clock: Clock, *, down_seconds: float = 60.0
@@ -155,7 +155,9 @@ class NovaInspection:
     async def _database(
         self, name: str, url: str, read: Callable[[AsyncConnection], Awaitable[None]]
     ) -> DatabaseFacts:
-        """Call `read` with a connection to a Nova database; return facts, such as the problem with it."""
+        """Call `read` with a connection to a Nova database. Return whether it can be written and how far its
+        clock is ahead, or why it could not be read.
+        """
         try:
             engine = engine_of(url)
         except (ValueError, ImportError) as why:

@@ -1,4 +1,4 @@
-"""Keeps berth's cells, hosts and aggregates equal to Nova's, and publishes the heartbeats of its hosts."""
+"""Keeps berth's cells, hosts and aggregates equal to Nova's, and publishes heartbeats for Nova's hosts."""
 
 import asyncio
 import logging
@@ -44,7 +44,7 @@ AGGREGATES_ASKED = 1000
 
 @dataclass(frozen=True, kw_only=True)
 class MirrorQueries:
-    """The queries to placement with which the mirror reads and edits cells, hosts and aggregates."""
+    """The queries to placement that read and edit berth's copies of Nova's cells, hosts and aggregates."""
 
     cells: Ask[FindCells, CellsFound]
     edit_cell: Ask[CellEditRequested, CellEditAnswered]
@@ -76,7 +76,7 @@ class Mirror:
         self._complaint = ""
 
     async def run(self) -> None:
-        """Call `refresh` every second until cancelled, and publish heartbeats of all hosts of Nova."""
+        """Copy Nova's cells, hosts and aggregates to berth every second; publish heartbeats for all hosts."""
         beat = -HEARTBEAT_SECONDS
         while True:
             try:

@@ -49,7 +49,7 @@ class CallState(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class SchedulingQueries:
-    """The queries to berth that the bridge sends to answer Nova's calls."""
+    """The queries to berth's scheduler and placement by which Nova's calls are answered."""
 
     select: Ask[HostsAsked, HostsAnswered]
     make_group: Ask[GroupEditRequested, GroupEditAnswered]

@@ -105,7 +105,7 @@ class Shadow:
                 await shadow_store.add_outcomes(tx, outcomes)
 
     async def answer(self, question: FindNovaReport) -> NovaReportFound:
-        """Return the comparison of Nova's and berth's decisions since a time, or one instance's requests."""
+        """Return a comparison of Nova's and berth's decisions since a time, or for one instance."""
         now = self._clock.now()
         if question.instance:
             return await self._of_instance(question, now)
@@ -244,7 +244,7 @@ class Shadow:
 
 
 def reason_of(decision: Decision) -> str:
-    """Return, as text, which constraint removed the last host, or else the meaning of the decision's code."""
+    """Return why a decision chose no host, if possible by the filter that rejected the last hosts."""
     for removal in decision.removals:
         if not removal.left:
             return f"{removal.constraint} removed the last {removal.removed} of {decision.considered} hosts"

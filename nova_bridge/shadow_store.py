@@ -80,7 +80,7 @@ async def add_requests(tx: Transaction, requests: Iterable[tuple[DecidedRequest,
 
 
 async def add_outcomes(tx: Transaction, outcomes: Mapping[str, NovaOutcome]) -> None:
-    """Store Nova's results by their notifications' ids; a result that is stored already is not changed."""
+    """Store Nova's actions for instances by their notifications' ids; stored actions are not changed."""
     rows = [
         (id_, each.request, each.instance, each.at, each.event, each.operation, each.host, each.cause,
          each.reason[:LONGEST_REASON])
@@ -101,9 +101,9 @@ async def known_ids(tx: Transaction, ids: Collection[str]) -> set[str]:
 
 
 async def observed_keys(tx: Transaction, keys: Collection[tuple[str, str]]) -> set[tuple[str, str]]:
-    """Return pairs (API request id, instance) of the stored requests that match one of the given keys.
+    """Return the pairs (API request id, instance) of the stored requests that match one of the given pairs.
 
-    A key is such a pair; its instance is ignored unless its id is empty.
+    Pairs match if their API request ids are equal; if these are empty, the instances must be equal.
     """
     return {(row["request"], row["instance"]) for row in await _ASKED(tx, list(keys))} if keys else set()
 

@@ -30,7 +30,7 @@ ASKED = (topics.SELECT_HOSTS, topics.EDIT_GROUP, topics.RELEASE, *MIRROR_ASKS)
 
 @dataclass(frozen=True, kw_only=True)
 class FollowedNova:
-    """The Nova that berth schedules for: the broker of its RPC, its databases, and the bridge's options."""
+    """The Nova that berth schedules for: its RPC broker and databases, and the options for answering it."""
 
     rpc: RpcAddress
     databases: NovaDatabases

@@ -49,7 +49,7 @@ class MirroredAggregate:
 
 @dataclass(frozen=True)
 class NovaCloud:
-    """Nova's cells, compute nodes and aggregates, as the bridge last read them from Nova's databases."""
+    """Nova's cells, compute nodes and aggregates, as last read from Nova's databases."""
 
     cells: Mapping[str, NovaCell] = field(default_factory=dict)  # by uuid
     hosts: Mapping[str, NovaHost] = field(default_factory=dict)  # by root

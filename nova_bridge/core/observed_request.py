@@ -25,6 +25,7 @@ def observed(payload: Mapping[str, Any], stored: RequestSpec | None) -> RequestS
     fields = {
         **payload,
         "flavor": {key: value for key, value in flavor.items() if value is not None},
+        # A notification contains only the first host and node.
         "force_hosts": _listed(payload.get("force_hosts")),
         "force_nodes": _listed(payload.get("force_nodes")),
     }
@@ -101,7 +102,7 @@ def shown_host(cloud: NovaCloud, host: str, node: str) -> str:
 
 
 def shown_roots(cloud: NovaCloud, placed: Sequence[tuple[str, str, int]]) -> tuple[str, ...]:
-    """Return one shown host name for each instance, from triples: root, host name, number of instances."""
+    """Return each instance's host name; `placed` has a root, a name and a count of instances per host."""
     names: list[str] = []
     for root, name, instances in placed:
         known = cloud.hosts.get(root)
@@ -110,5 +111,4 @@ def shown_roots(cloud: NovaCloud, placed: Sequence[tuple[str, str, int]]) -> tup
 
 
 def _listed(name: object) -> list[str] | None:
-    """Return a list with this one host, as a notification contains only the first; None without a host."""
     return [name] if isinstance(name, str) and name else None

@@ -59,7 +59,7 @@ class _Case:
     refused: NovaOutcome | None = None
 
     def add(self, outcome: NovaOutcome) -> None:
-        """Add a result at Nova to this request; results must be added in the order of their times."""
+        """Add one of Nova's results to this request; results must be added in the order of their times."""
         if outcome.event == "selected":
             self.selected_at = outcome.at if self.selected_at is None else self.selected_at
         elif outcome.event == "used":
@@ -186,10 +186,11 @@ def of_instance(
 
 
 def _joined(decided: Iterable[DecidedRequest], outcomes: Iterable[NovaOutcome]) -> list[_Case]:
-    """Return each request to Nova's scheduler with its results at Nova.
+    """Return each request to Nova's scheduler with Nova's results for its instances.
 
-    A live migration may call the scheduler several times under one id; a result belongs to the last request
-    before it. A result of a further instance of a multi-create belongs to the request with that id.
+    A live migration may call the scheduler several times under one API request id; a result belongs to the
+    last call before it. The results of all instances of a multi-create belong to the request with their API
+    request id.
     """
     by_key: dict[tuple[str, str], list[_Case]] = {}
     for request in sorted(decided, key=lambda each: each.at):
