@@ -142,9 +142,7 @@ def _as_stored(changed: Build) -> Build:
 def _moves_of(
     before: Build | None, after: Build | None, effects: Effects, placed: MovePlaced | None, now: float
 ) -> list[tuple[BuildMove, MovePlaced]]:
-    """Return the move to store, with the scheduler's message that ordered it: the move that an event changed,
-    or a move that was refused before it began; empty if there is none.
-    """
+    """Return the move that an event changed or refused, if any, with the scheduler's order for it."""
     move = after.move if after is not None else None
     if move is not None and (before is None or before.move is not move):
         return [(move, placed if placed is not None and placed.move == move.id else move.placed)]

@@ -45,8 +45,10 @@ def swapped(build: Build, result: claims.ClaimResult | str, now: float, limits: 
 def swap_result(
     build: Build, result: claims.ClaimResult | str, now: float
 ) -> tuple[Build, int, tuple[Attempt, ...], str]:
-    """Apply placement's answer to the claim of a build's next host. Return the build, the host's index (0:
-    none), the refused alternates, and why there is no next host (empty: ask placement again).
+    """Apply placement's answer to the claim of a build's next host.
+
+    Return the build, the position of the claimed host in its list of hosts (0: none), the refused alternates,
+    and the reason why there is no next host (empty: ask placement again).
     """
     match result:
         case claims.Claimed(choice=choice, refused=refused):
@@ -165,7 +167,6 @@ def position_of(build: Build, held: claims.Held) -> int | None:
 
 
 def holding(build: Build, position: int, allocations: Allocations) -> Build:
-    """Return the build with new allocations on its host of this index."""
     host = build.hosts[position]
     if host.choice.allocations == allocations:
         return build

@@ -126,7 +126,7 @@ class BuildMove(Value, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def without_record(placed: moves.MovePlaced) -> moves.MovePlaced:
-    """Return the order of a move without the decision record and the boot request, which are not stored."""
+    """Return a move's order without its decision record and the build's request, which are not stored."""
     return replace(placed, booted=None, decision=replace(placed.decision, record=None))
 
 
@@ -165,15 +165,15 @@ def half_of(
     outcome: HalfOutcome,
     **more: Any,
 ) -> moves.HandoverReported:
-    """Return a report to the scheduler about a move between cells, from the source or destination cell."""
+    """Return the message in which a cell reports its part of a move between cells to the scheduler."""
     return moves.HandoverReported(
         move=move.move, build=move.build, cell=move.cell, half=half, outcome=outcome, **more
     )
 
 
 def half_report(move: BuildMove) -> moves.HandoverReported:
-    """Return this cell's report to the scheduler about a move between cells: how it went in this cell;
-    repeated calls return the same message.
+    """Return the message in which this cell reports its part of a move between cells to the scheduler.
+    Repeated calls return the same message.
     """
     outcome: HalfOutcome
     if move.half == "leaving":

@@ -13,11 +13,11 @@
     to another cell            leaving (core/handover.py): [send →] away → moved; or resume → as before
                                arriving: as within a cell, without send; its way back [undo →] release → moved
 
-A guest that is built again is not built elsewhere until the silent destination was destroyed, or was silent
-about that too. The way back waits in `undo` only for a guest that may run at a destination or failed there.
-The source resumes only if it received the order to send; otherwise its guest was never touched. The source's
-allocations are taken over from the holder as they are: if the source was reshaped meanwhile, its agent knows
-where its guest is, and the next BuildReshaped reports it.
+If a build at a destination times out, the guest is built elsewhere only after the agent has destroyed it
+there, or has not confirmed that in time either. The way back waits in `undo` only for a guest that may run at
+a destination or failed there. The source resumes only if it received the order to send; otherwise its guest
+was never touched. The source's allocations are taken over from the holder as they are: if the source was
+reshaped meanwhile, its agent knows where its guest is, and the next BuildReshaped reports it.
 """
 
 from typing import Literal
@@ -40,7 +40,7 @@ AWAY_SECONDS = 60.0  # after which the departure is reported again
 
 
 def enter(build: Build, phase: moves.Phase, now: float, limits: AttemptLimits, *before: Message) -> Stepped:
-    """Begin a phase of a move; return the build, and the messages `before` and those of the phase."""
+    """Begin a phase of a move; return the build, and the messages: `before`, then those of the phase."""
     move = open_move(build)
     deadline = {
         "verify": now + seconds_of(move.placed.verify_for) if move.placed.verify_for else 0.0,
@@ -190,7 +190,7 @@ def phase_without_guest(build: Build) -> moves.Phase:
 
 
 def returned(build: Build, now: float, limits: AttemptLimits, problem: str = "") -> Stepped:
-    """Let a build run on its source host after a failed move; `problem`: its resources there are lost."""
+    """Let a build run on its source host after a failed move; `problem`: why its resources there are lost."""
     move = open_move(build)
     if problem:
         cause = f"{move.cause}; its room at {move.left} could not be claimed again: {problem}"[:MAX_CAUSE]

@@ -213,8 +213,8 @@ class Sightings:
         self._news = float("-inf")  # time of the last beat of any agent
 
     def note(self, marks: Mapping[str, Mark], now: float) -> None:
-        """Record the heartbeats of agents that were read from the database; if no heartbeat came for long
-        before, let all leases start again.
+        """Record the agents' heartbeats as read from the database. After a long time without any heartbeat,
+        all leases count from now: agents may have been unable to reach this conductor.
         """
         known = {agent: seen[0] for agent, seen in self._seen.items()}
         same = {agent for agent, mark in marks.items() if known.get(agent) == mark}
@@ -225,8 +225,8 @@ class Sightings:
         self._seen = {name: self._seen[name] if name in same else (mark, now) for name, mark in marks.items()}
 
     def renewed(self, now: float) -> None:
-        """Record that some agent asked for its lease, which proves that agents can reach this conductor; if
-        none could for long, let all leases start again.
+        """Record that an agent renewed its lease, so agents can reach this conductor. After a long time
+        without any renewal, all leases count from now.
         """
         if now - self._news > self._silent_after:
             self._seen = {agent: (mark, now) for agent, (mark, _) in self._seen.items()}
