@@ -255,8 +255,8 @@ class ChangeLog:
     async def write_facts(
         self, tx: Transaction, aggregates: Sequence[Aggregate] = (), cells: Sequence[RegisteredCell] = ()
     ) -> int:
-        """Log aggregates with a changed name or metadata, and cells that were registered, changed or deleted.
-        Return the change number.
+        """Add to the change log aggregates with a changed name or metadata, and cells that were registered,
+        changed or deleted. Return the change number.
         """
         message = await changes.announce_facts(tx, aggregates, cells)
         tx.after_commit(lambda: self._learn([message], {}))

@@ -112,7 +112,9 @@ class Lookups(PlacementOperations):
             return await changes.since(tx, query.after, query.limit)
 
     async def allocations(self, query: FindAllocations, *, cell: str = "") -> AllocationsFound:
-        """Return allocations of given consumers or providers; if a cell asks, of consumers on its hosts."""
+        """Return allocations of given consumers or providers. If a cell asks, consumers without allocations
+        on its hosts are left out.
+        """
         if not query.consumers and not query.providers:
             return AllocationsFound(consumers=(), generations={})
         if cell:

@@ -1,4 +1,4 @@
-"""Operations that edit providers, reshape provider trees, or load many providers together."""
+"""Operations that edit providers, reshape provider trees, or import many providers in one request."""
 
 import asyncio
 from collections.abc import Iterator, Sequence

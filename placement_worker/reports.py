@@ -264,7 +264,6 @@ def _reshaped_messages(tree: Tree, moved: Sequence[MovedHolder], now: float) -> 
 
 
 def _free_name(report: ProviderReport, names: Sequence[str], taken: Mapping[str, tuple[str, str]]) -> str:
-    """Return a provider's first unused alternative name, or the last one, which will be refused."""
     return next((name for name in names if taken.get(name, (report.id,))[0] == report.id), names[-1])
 
 

@@ -244,7 +244,7 @@ class HostSearch:
         if self._spent >= 2 * PATIENCE:
             return found, False
         patience, spent = HOST_PATIENCE if self._spent < PATIENCE else 0, 0
-        for fit in self._finder.fits(anchor, looking_again=True):
+        for fit in self._finder.fits(anchor, check_again=True):
             if fit is not None:
                 found.append(fit)
                 if len(found) == most:

@@ -113,7 +113,9 @@ def _unavailable(*_: Any, **__: Any) -> Any:
 
 
 def again(otherwise: Callable[..., Any] = _unavailable) -> Callable[[W], W]:
-    """Return a decorator that retries a method after write conflicts, at last calls `otherwise`."""
+    """Return a decorator that retries a method after write conflicts. After the last attempt, the method
+    returns the result of `otherwise`.
+    """
 
     def decorate(work: W) -> W:
         @wraps(work)

@@ -148,7 +148,7 @@ def _take(
     if held_for is not None:
         kept = pools.kept_on_return(former.held, held_for.held, claim.choices[0].allocations, world.sharing)
         if claim.keep:
-            _give_up(world, world.holders[claim.keep], kept)
+            _reduce_holder(world, world.holders[claim.keep], kept)
         held = pools.joined(held_for.held, kept)
         _remember(steps, held_for)
         _hold(world, held_for, 0, {}, None, held_for.group)
@@ -169,7 +169,7 @@ def _take(
             refusals.append(refusal)
             continue
         if shared and claim.keep:
-            _give_up(world, world.holders[claim.keep], shared)
+            _reduce_holder(world, world.holders[claim.keep], shared)
         if choice.allocations:
             _hold(world, holder, generation + 1, choice.allocations, claim, group)
         else:  # without allocations it is in no group
@@ -251,8 +251,10 @@ def _leave_to(world: ClaimWorld, holder: Holder, holder_consumer: Holder, type_:
     _hold(world, holder_consumer, holder_consumer.generation + 1, both, None, group)
 
 
-def _give_up(world: ClaimWorld, holder: Holder, shared: Allocations) -> None:
-    """Remove the amounts at sharing providers that its instance has from a holder consumer's allocations."""
+def _reduce_holder(world: ClaimWorld, holder: Holder, shared: Allocations) -> None:
+    """Remove from a holder consumer's allocations the amounts at sharing providers that the instance holds
+    instead.
+    """
     left = pools.without(holder.held, shared)
     if left != holder.held:
         _hold(world, holder, holder.generation if left else 0, left, None, holder.group)
@@ -292,7 +294,9 @@ def _touch(world: ClaimWorld, providers: Iterable[str]) -> None:
 
 
 def providers_of(orders: Sequence[claims.ClaimRequested], *, all_choices: bool) -> set[str]:
-    """Return the providers in the first alternative of each claim; with `all_choices`, of all of them."""
+    """Return the providers of the first set of allocations in each claim; with `all_choices`, of all its
+    alternative sets.
+    """
     return {
         provider
         for order in orders

@@ -92,7 +92,9 @@ class GroupPlaces:
     _members: _Headcount = field(default_factory=dict)
 
     def put(self, consumer: str, roots: frozenset[str], keeps_for: str | None = None) -> None:
-        """Record the hosts of a group member, or of the holder consumer of the member `keeps_for`."""
+        """Record the hosts of a member of the server group, or of a holder consumer; `keeps_for` is the
+        member whose former place the holder consumer holds.
+        """
         self.drop(consumer)
         self.places[consumer] = roots
         _count(self._all, keeps_for or consumer, roots, +1)
@@ -237,7 +239,9 @@ def as_held(holder: Holder, world: ClaimWorld) -> claims.Held:
 
 
 def fence(claim: claims.ConsumerClaim, world: ClaimWorld) -> claims.ClaimResult | None:
-    """Return why a claim is refused because of its generation, retirement or cell, or None; not capacity."""
+    """Return the result of a claim that is refused for another reason than capacity, such as a retired
+    consumer; else None.
+    """
     for name in (claim.begins, claim.consumer, claim.keep):
         if name and name in world.retired and not (name == claim.consumer and wakes(claim, world)):
             return world.retired[name]

@@ -41,12 +41,14 @@ class BestFirst:
                 yield row
 
     def place(self, row: Row) -> int:
-        """Return the number of a host, with which as `after` another search begins at this host."""
+        """Return the number of a host; a query with this number in `after` continues with this host."""
         return int(self.numbers[np.searchsorted(self.positions, row.position)])
 
 
 def in_order(snapshot: Snapshot, query: FindCandidates, left: Bools) -> BestFirst:
-    """Return an object that visits the hosts of a query by score, from the number `after` on."""
+    """Return an object that visits the hosts that fit a query by score, the best first. Hosts with a lower
+    number than the query's `after` are skipped.
+    """
     positions = np.flatnonzero(left)
     order, scores = scored(snapshot, query.order, positions)
     numbers, most = _shuffled(positions, query.seed), sum(abs(by.multiplier) for by in order)
@@ -124,15 +126,17 @@ class Round:
 
 
 def first_row(seed: str, high: int, size: int) -> int:
-    """Return the row of the index where a search with this seed begins; equal while few hosts change."""
+    """Return the row of the index where a search with this seed starts. Adding a few hosts to the index does
+    not change the start.
+    """
     grain = size // 16
     span = high - high % grain if high > grain else high
     return (crc32(seed.encode()) * span) >> 32 if seed else 0
 
 
 def _walk(fitting: Bools, start: int, after: int, size: int) -> Iterator[list[int]]:
-    """Yield the rows of fitting hosts in blocks: from `after` rows behind the start row to the last row of
-    the index, then from its first row to the start row.
+    """Yield the rows of fitting hosts in blocks: from the start row to the last row of the index, then from
+    its first row to the start row. The first `after` rows of this sequence are skipped.
     """
     block = FIRST_BLOCK
     for low, end in ((start + after, size), (max(start + after - size, 0), start)):

@@ -271,7 +271,9 @@ class Snapshot:
         return None if row is None else self.alter(row)
 
     def alter(self, row: Row) -> Row:
-        """Return a row with the used amounts of this snapshot; subclasses may count reservations as used."""
+        """Return a row of the index as this snapshot shows it; subclasses may count reservations as used
+        amounts.
+        """
         return row
 
 

@@ -68,7 +68,9 @@ def _inventories(tree: Tree) -> Iterator[tuple[ProviderState, str, Inventory]]:
 
 
 def reported(before: Tree, report: InventoryReported, number: int = 0, moves: Moves = NO_MOVES) -> Tree:
-    """Return a tree after an agent's report; unchanged if outdated. `number` is the last change number."""
+    """Return a provider tree as an agent's report changes it; unchanged if the report is outdated. `number`
+    is the last change number of placement.
+    """
     if report.sequence <= before.sequence:
         return before
     if report.gone:

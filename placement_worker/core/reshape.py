@@ -129,7 +129,9 @@ class _Destinations:
             self.free[at] -= amount
 
     def share(self, held: _Amounts) -> float:
-        """Return the largest share of the destinations' capacity that a class of the allocations needs."""
+        """Return the largest share of the capacity at a reshape's destination providers that one resource
+        class of these allocations needs.
+        """
         shares = [0.0]
         for at, amount in held.items():
             move = self._by_source[at]
@@ -170,8 +172,8 @@ class _Destinations:
         return place
 
     def destination_amounts(self, holder: TreeHolder, held: _Amounts) -> _Amounts:
-        """Return new allocations of a consumer; classes that move to the same providers go to one of them
-        together. Raise Unmovable if they fit nowhere.
+        """Return a consumer's allocations at the destination providers of a reshape; raise Unmovable if they
+        do not fit.
         """
         together: defaultdict[tuple[str, ...], Counter[str]] = defaultdict(Counter)
         for source, amount in held.items():

@@ -249,8 +249,8 @@ class ReservedAmounts:
                 del of[uuid]
 
     def arrays(self, index: "RowTable") -> Mapping[str, Sums]:
-        """Return, for each resource class, an array of the amounts kept here, one element for each row of the
-        index.
+        """Return, for each resource class, an array of the reserved amounts, with one element for each row of
+        the index.
         """
         if index is not self._index or index.layout != self._layout:
             self._index, self._layout = index, index.layout

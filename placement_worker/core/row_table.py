@@ -59,7 +59,9 @@ class RowTable:
         return roots
 
     def capacity_of_trees(self, name: str) -> Sums:
-        """Return the total amount of a class in each whole tree, in an array at the root's index row."""
+        """Return the total capacity of a resource class in each provider tree, in an array at the row of the
+        tree's root provider.
+        """
         kind = self.classes.get(name)
         if kind is None:
             return np.zeros(self.high)

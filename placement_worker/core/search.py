@@ -133,8 +133,8 @@ class _AnchorProgress:
     ways: Iterator[Fit | None] | None = None  # unset before the first step
 
     def go_on(self, finder: FitFinder, end: int, fits: list[Fit]) -> Generator[None, None, int]:
-        """Continue the search on this host until it has `end` sets of allocations, or a time slice is over.
-        Return the number of search steps without result.
+        """Continue the search on this host until `end` sets of allocations are found in total, or a time
+        slice is over. Return the number of search steps that found nothing.
         """
         skip = 0
         if self.ways is None:
@@ -214,7 +214,7 @@ def _page(snapshot: Snapshot, made: SearchPlan) -> Generator[None, None, _Page]:
 
 
 def _some(finder: FitFinder, anchor: Row, most: int) -> Generator[None, None, tuple[list[Fit], int, bool]]:
-    """Return up to `most` sets of allocations on a host, the number of search steps without result, and
+    """Return up to `most` sets of allocations on a host, the number of search steps that found nothing, and
     whether the search was complete.
     """
     fits: list[Fit] = []

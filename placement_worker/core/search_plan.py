@@ -214,14 +214,14 @@ class FitFinder:
         group, uuid = self._plan.query.groups[0], anchor.uuid
         return Fit(anchor, {uuid: group.resources}, (anchor,), {group.suffix: (uuid,)})
 
-    def fits(self, anchor: Row, *, looking_again: bool = False) -> Iterator[Fit | None]:
-        """Yield the complete sets of allocations on a host; and `None`, where the search can pause, after
-        every BREATH (a constant) search steps without one. With `looking_again`, providers are checked again,
-        because capacity may have been used since the plan was made; used providers come first.
+    def fits(self, anchor: Row, *, check_again: bool = False) -> Iterator[Fit | None]:
+        """Yield the complete sets of allocations on a host, and `None` where the search may pause. With
+        `check_again`, the free capacity of each provider is checked again, because reservations may have been
+        added; providers in use come first.
         """
         snapshot, plan, shared = self._snapshot, self._plan, self._shared
         options = options_at(snapshot, plan, anchor)
-        if looking_again:
+        if check_again:
             options = [
                 fullest_first([row for row in rows if has_room(row, slot.asks)], slot.asks, anchor.root)
                 for slot, rows in zip(plan.slots, options, strict=True)
@@ -233,8 +233,8 @@ class FitFinder:
                 yield self._fit(anchor, way) if way is not None else None
 
     def is_dead(self, anchor: Row) -> bool:
-        """Return whether nothing fits on a host where the search found nothing; False if it has only sets of
-        allocations that were found for an earlier host.
+        """Return whether a host for which the search found nothing cannot satisfy the query; False if the
+        search had found all its sets of allocations for earlier hosts.
         """
         return self._shared is None or anchor.position not in self._shared.doubles
 

@@ -17,9 +17,9 @@ def shared_by(source: Allocations, destination: Allocations, sharing: Collection
 def kept_on_return(
     former: Allocations, taken_over: Allocations, source: Allocations, sharing: Collection[str]
 ) -> Allocations:
-    """Return the part of its `former` allocations at sharing providers that an instance keeps when a move is
-    undone. `source` are the amounts needed on the source host; `taken_over` are those that the holder
-    consumer returns.
+    """Return the amounts at sharing providers that an instance keeps from its `former` allocations when its
+    move is undone. These are the amounts needed on the source host (`source`) that the holder consumer does
+    not return (`taken_over`).
     """
     return _least(former, without(source, taken_over), sharing)
 

@@ -179,7 +179,9 @@ class WorkingTrees:
             del self.owners[state.name]
 
     def move(self, moved: ProviderState) -> None:
-        """Give a provider another parent; if that is in another tree, an operator counts as its creator."""
+        """Give a provider another parent. After a move to another tree, agents' reports no longer delete the
+        provider.
+        """
         before = self.homes[moved.uuid]
         root = moved.uuid if moved.parent is None else self.homes[moved.parent]
         if root == before:
@@ -268,7 +270,7 @@ class Packing:
         return TreesFound(**structs.asdict(self.packed()), more=more)
 
     def packed(self) -> KnownTrees:
-        """Return the added trees and their tables, in the compact form."""
+        """Return the added provider trees in the compact form that messages contain."""
         return KnownTrees(
             trees=tuple(self._trees),
             inventories=tuple(self._inventories),
@@ -280,7 +282,9 @@ class Packing:
 
 
 class _Table:
-    """A table in the compact form of provider trees: distinct values, to which the trees refer by index."""
+    """A list of the distinct values of provider trees in a message. The trees contain positions in this list
+    instead of values.
+    """
 
     def __init__(self) -> None:
         self._places: dict[Hashable, int] = {}
@@ -309,7 +313,9 @@ def carried(trees: Collection[Tree]) -> KnownTrees | None:
 
 
 def unpacked(found: KnownTrees) -> Iterator[tuple[Tree, int]]:
-    """Yield the provider trees of a message, each with the number of its providers that are left out."""
+    """Yield the provider trees of a message, each with the number of its providers for which the message had
+    no space.
+    """
     inventories = []
     for known in found.inventories:
         name, *figures = structs.astuple(known)

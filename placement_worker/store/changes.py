@@ -124,7 +124,9 @@ async def since(tx: Transaction, number: int, most: int) -> ChangesFound:
 
 
 async def unpublished(tx: Transaction, most: int, known: int = 0) -> list[PlacementChanged]:
-    """Return changes above number `known` that are unpublished. On PostgreSQL, waits for other callers."""
+    """Return up to `most` unpublished changes above number `known`. On PostgreSQL, concurrent callers wait
+    until the transaction of the first one ends.
+    """
     return _messages(await _UNPUBLISHED(tx, most=most, known=known))
 
 

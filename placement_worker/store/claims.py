@@ -200,7 +200,9 @@ async def _insert(
     providers: Collection[str],
     now: float,
 ) -> tuple[list[tuple[int, str]], bool]:
-    """Insert missing consumers; return their database ids and uuids, and whether it locked the providers."""
+    """Insert missing consumers and, on PostgreSQL, lock the providers of the claims in the same statement.
+    Return the consumers' database ids and uuids, and whether all providers were locked.
+    """
     rows = [
         (uuid, *_owner(book, claim), claim is not None and claim.client)
         for uuid, claim in new_consumers.items()

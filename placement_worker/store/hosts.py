@@ -37,7 +37,9 @@ LEFTOVERS = sql("SELECT h.root FROM hosts h JOIN resource_providers p ON p.uuid 
 
 
 async def enter(tx: Transaction, roots: Collection[str], now: float) -> dict[str, Tree]:
-    """Lock the row of each root's owner, inserted if missing; return it as a Tree without providers."""
+    """Lock the record of each host, inserted if missing. Return, by root, a Tree with the host's owner and
+    without providers.
+    """
     listed = [(root,) for root in roots]
     found = await _LOCK_HOSTS(tx, listed)
     if len(found) < len({*roots}):
@@ -67,7 +69,9 @@ _CELLS = sql("SELECT h.root, h.cell FROM {n: root str} JOIN hosts h ON h.root = 
 
 
 async def limits(tx: Transaction, cell: str, roots: Mapping[str, str]) -> CellLimits:
-    """Return the limits of a cell's claims and releases; `roots` maps their providers to roots."""
+    """Return the restrictions on a cell's claims and releases; `roots` maps each provider that they use to
+    its root provider.
+    """
     listed = [(root,) for root in dict.fromkeys(roots.values())]
     cells = dict(await _CELLS(tx, listed)) if listed else {}
     strangers = [provider for provider, root in roots.items() if not cells.get(root)]

@@ -76,7 +76,9 @@ SOME = 20  # members that are named where they are in the way
 
 
 async def lock(tx: Transaction, world: ClaimWorld, named: Collection[str], joined: Collection[int]) -> None:
-    """Lock the server groups in claims and of their consumers; read the members' hosts into `world`."""
+    """Lock server groups, given by uuid (`named`) and by database id (`joined`). Add the groups and their
+    members' hosts to `world`, the data by which claims are decided.
+    """
     wanted = [*((uuid, None) for uuid in named), *((None, number) for number in joined)]
     for row in await _LOCK(tx, wanted):
         world.groups[row["id"]] = GroupPlaces(*row)

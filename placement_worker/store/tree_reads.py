@@ -113,7 +113,9 @@ async def read_locked(tx: Transaction, book: Book, providers: Collection[str]) -
 async def read_locked_at(
     tx: Transaction, book: Book, providers: Collection[str]
 ) -> tuple[dict[str, Tree], int]:
-    """Lock and return the trees with the given providers by root, and the last change number (0: no tree)."""
+    """Lock and return, by root, the trees that contain the given providers. Also return the last change
+    number of placement, or 0 if there is no tree.
+    """
     if tx.dialect == "sqlite" or not providers:  # a writer of SQLite has the database exclusively
         return await read_at(tx, book, providers)
     for _ in range(_LOCK_ATTEMPTS):
@@ -130,7 +132,9 @@ async def read(tx: Transaction, book: Book, providers: Collection[str]) -> dict[
 
 
 async def read_at(tx: Transaction, book: Book, providers: Collection[str]) -> tuple[dict[str, Tree], int]:
-    """Return the whole trees with the given providers by root, and the last change number (0: no tree)."""
+    """Return, by root, the whole trees that contain the given providers. Also return the last change number
+    of placement, or 0 if there is no tree.
+    """
     rows = await _READ(tx, [(uuid,) for uuid in providers]) if providers else ()
     if not rows:
         return {}, 0
