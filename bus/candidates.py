@@ -62,8 +62,9 @@ class CandidateSearch(HostAmounts, Protocol):
     """The hosts that fit one query for candidates, with their properties in arrays; valid until the next
     await.
 
-    Array elements are in the same order as `positions`. Reservations count as used capacity: in the arrays
-    only those made before the search, in `amounts` and `ways` also later ones.
+    Array elements are in the same order as `positions`. Reservations count as used capacity. The arrays
+    include only reservations made before the search; the methods `amounts` and `ways`, for single hosts,
+    include later ones too.
     """
 
     @property
@@ -71,7 +72,9 @@ class CandidateSearch(HostAmounts, Protocol):
 
     @property
     def positions(self) -> Ints:
-        """Return the positions of hosts that may fit; with nested providers, `ways` shows if one does."""
+        """Return the positions of hosts that may fit. If the query needs nested providers, some of these
+        hosts may have no candidate.
+        """
 
     def any_of(self, resource_class: str) -> bool:
         """Return whether any provider has an inventory of this class; if not, `free` and `capacity` are 0."""

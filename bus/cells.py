@@ -63,7 +63,9 @@ class CellEdited(Tagged, frozen=True, kw_only=True):
 
 
 class CellInUse(Tagged, frozen=True, kw_only=True):
-    """The refusal to delete a cell with instances or with reported hosts; the cell stays disabled."""
+    """The refusal to delete a cell that has instances or whose agents still report hosts; the cell stays
+    disabled.
+    """
 
     cell: Text
     instances: Whole  # consumers with allocations on its hosts

@@ -65,7 +65,9 @@ class RateLimitedPublisher:
         self._due.set()
 
     async def run(self) -> None:
-        """Publish a message whenever `due` was called since the previous message, until cancelled."""
+        """Publish a message after each call of `due`, until cancelled; calls between two messages lead to one
+        message.
+        """
         while True:
             await self._due.wait()
             self._due.clear()
@@ -88,5 +90,7 @@ class ReportSequence:
         return self._last
 
     def follow(self, reported: int) -> None:
-        """Continue above this number, which an earlier run of the process used while its clock was ahead."""
+        """Continue with numbers above `reported`, the last number of an earlier process, whose clock may have
+        been ahead.
+        """
         self._last = max(self._last, reported)

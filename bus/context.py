@@ -35,7 +35,9 @@ class Tracer(Protocol):
         """Return a tracing span for the handling of a message: the parent of what the handler publishes."""
 
     def asking(self, query: str, causes: Sequence[Envelope]) -> tuple[Span, str] | None:
-        """Return a tracing span for a query (child of the first cause's span), and the span's traceparent."""
+        """Return a tracing span for a query and its traceparent. The span is a child of the span of the first
+        message in `causes`, during whose handling the query is sent.
+        """
 
     def beginning(self, type_: str) -> str:
         """Return the traceparent of a new root span for the first message of a trace."""

@@ -20,7 +20,9 @@ class Poison(Exception):
 
 
 class Unavailable(Exception):
-    """A service is unreachable; a message that needs it is retried without a limit, with no fault counted."""
+    """A service is unreachable. A message whose handler needs the service is retried without a limit, never
+    dead-lettered.
+    """
 
 
 class NoAnswer(Unavailable):

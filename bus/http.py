@@ -162,7 +162,9 @@ class _Connection(HttpToolsProtocol):
             self._refuse(503, "There are too many connections; try again later.")
 
     def _close_idle_connection(self) -> bool:
-        """Close the longest idle other connection, or else the slowest sender; False if none exists."""
+        """Close another connection to stay below the limit: the one that is idle for the longest time, or
+        else the one whose request is incomplete for the longest time. Return False if there is none.
+        """
         others = [
             connection
             for connection in self.connections

@@ -186,8 +186,9 @@ class Transport(Protocol):
     async def dead_letters(self, limit: int = 1000, after: str = "", beginning: str = "") -> list[DeadLetter]:
         """Return the next dead letters, oldest first, without removing them; an empty list at the end.
 
-        At most `limit` letters are returned, and at most MAX_PAGE_BYTES in total: those after the letter with
-        the id `after` (if there is none, NoSuchLetter is raised) whose ids start with `beginning`.
+        At most `limit` letters are returned, and at most MAX_PAGE_BYTES in total. Their ids start with
+        `beginning`. With `after`, the list continues after the letter with this id; NoSuchLetter is raised if
+        no letter has the id.
         """
 
     def each_dead_letter(self, *, after: str = "", beginning: str = "") -> AsyncGenerator[DeadLetter, None]:

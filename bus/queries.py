@@ -79,8 +79,8 @@ class FindCandidates(Message, frozen=True, kw_only=True):
     after the previous page.
 
     To get each host on exactly one page, send the same query for every page, but with the `order` from the
-    first answer, which contains its scale. A host whose free capacity changes between two pages may appear
-    twice or not at all.
+    first answer, in which the lowest and highest amounts are filled in. A host whose free capacity changes
+    between two pages may appear twice or not at all.
     """
 
     groups: Annotated[tuple[ResourceGroup, ...], Meta(min_length=1, max_length=MAX_GROUPS)]

@@ -1,6 +1,7 @@
 """Messages for replicas of placement's index: numbered changes, and queries for missed changes and trees.
 
-Trees refer by index to tables of inventories, traits and aggregates, because most hosts are alike.
+Most hosts are alike. A message therefore lists each distinct set of inventories, traits or aggregates once,
+and providers refer to it by its position in the list.
 """
 
 from typing import Annotated
@@ -28,7 +29,9 @@ class KnownInventory(Compact, frozen=True):
 
 
 class KnownProvider(Compact, frozen=True):
-    """A provider in `KnownTrees`; `stock`, `traits` and `aggregates` are positions in lists of KnownTrees."""
+    """A provider in `KnownTrees`. Its inventories (`stock`), traits and aggregates are positions in lists of
+    KnownTrees.
+    """
 
     id: Text
     name: Text
@@ -53,7 +56,9 @@ class KnownTree(Compact, frozen=True):
 
 
 class KnownTrees(Value, frozen=True, kw_only=True):
-    """Provider trees, and tables of the values that the trees refer to by index."""
+    """Provider trees, and lists of distinct values; the trees contain positions in these lists instead of
+    values.
+    """
 
     trees: LongList[KnownTree]
     inventories: LongList[KnownInventory] = ()

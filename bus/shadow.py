@@ -52,7 +52,9 @@ class SchedulerFigures(Value, frozen=True, kw_only=True):
 
 
 class HostShare(Value, frozen=True, kw_only=True):
-    """The numbers of instances for which Nova's and berth's schedulers chose a host."""
+    """A host, with the number of instances that Nova's scheduler placed on it, and the number for which
+    berth's scheduler would have chosen it.
+    """
 
     host: Text
     nova: Count = 0

@@ -84,9 +84,11 @@ class Address(Generic[M]):
 @dataclass(frozen=True, eq=False)
 class Query(Generic[A, R]):
     """A query, which one of several workers answers once. If no answer arrives in time, NoAnswer is raised.
+    If no worker consumes the query, Unroutable is raised.
 
-    The `{fields}` of its name are filled from the question: the cell that is asked, or with `within` the
-    asking cell. If no worker consumes the query, Unroutable is raised, or NoAnswer with `within`.
+    A query's name may contain fields of its message in braces, such as `{cell}`: the cell to which the query
+    is sent. If `within` is true, `{cell}` is the cell that sends the query, and NoAnswer is raised instead of
+    Unroutable.
     """
 
     name: str
@@ -104,12 +106,14 @@ class Query(Generic[A, R]):
         return "{" in self.name
 
     def cell(self, question: Message) -> str:
-        """Return the cell (or client) in this question's routing key; empty if all cells share one key."""
+        """Return the cell (or client) in the routing key for a message of this query; empty if all cells
+        share one key.
+        """
         field = "client" if self.of_client else "cell"
         return str(getattr(question, field, "")) if self.narrowed else ""
 
     def key(self, question: Message) -> str:
-        """Return the routing key of a question, without the prefix `ask.`."""
+        """Return the routing key for a message of this query, without the prefix `ask.`."""
         return _filled(self._parts, question)
 
     @cached_property

@@ -96,7 +96,9 @@ class Taken(Tagged, frozen=True, kw_only=True):
 
 
 class InUse(Tagged, frozen=True, kw_only=True):
-    """The refusal of an edit in placement because the object has allocations, or the server group members."""
+    """The refusal to edit an object of placement because the object has allocations or, if it is a server
+    group, members.
+    """
 
     what: Text  # the provider, class, trait or server group
     classes: LongList[Text] = ()

@@ -35,7 +35,7 @@ class On:
     batch: int | None  # None: the handler takes one message; else a list of at most this length
     concurrency: int  # concurrent handler calls
     linger: float  # seconds to wait for further messages under load
-    private: bool  # every replica receives every message while it runs
+    private: bool  # every process of the worker receives every message while it runs
     unheard: Callable[[Any], Awaitable[Emits]] | None = None  # replaces unroutable messages
     undeliverable_after: int = 0  # after this many tries
 
@@ -48,7 +48,9 @@ class On:
         return self.address.topic.message
 
     def queue(self, worker: str, replica: str) -> QueueSpec:
-        """Return this row's queue: one per worker and topic, shared by all replicas unless `private`."""
+        """Return the queue of this row: one per worker and topic, from which all processes of the worker
+        consume, or one per process if `private`.
+        """
         name = f"{worker}:{self.address.key}"
         if self.private:
             return QueueSpec(f"{name}:{replica}", (self.address.key,), durable=False)
@@ -210,12 +212,12 @@ def on_many(
 
 
 def answers(
-    query: Query[A, R], handler: Callable[[A], Awaitable[R]], *, concurrency: int = 64, **of: str
+    query: Query[A, R], handler: Callable[[A], Awaitable[R]], *, concurrency: int = 64, **fields: str
 ) -> Answers:
-    """Return a table row that answers a query, calling the handler with one question at a time; `of` may
-    limit the questions to one cell.
+    """Return a table row that answers a query, calling the handler once for each message. `fields`, such as
+    cell="c1", fill the braces in the query's name, so the row answers only queries with these values.
     """
-    return Answers(query, handler, None, concurrency, key=query.at(**of), cell=of.get("cell", ""))
+    return Answers(query, handler, None, concurrency, key=query.at(**fields), cell=fields.get("cell", ""))
 
 
 def answers_many(
@@ -224,12 +226,12 @@ def answers_many(
     *,
     batch: int = 200,
     concurrency: int = 2,
-    **of: str,
+    **fields: str,
 ) -> Answers:
-    """Return a table row that answers a query, calling the handler with lists of questions; it returns one
-    answer for each question.
+    """Return a table row that answers a query, calling the handler with lists of messages. The handler
+    returns one answer for each message.
     """
-    return Answers(query, handler, batch, concurrency, key=query.at(**of), cell=of.get("cell", ""))
+    return Answers(query, handler, batch, concurrency, key=query.at(**fields), cell=fields.get("cell", ""))
 
 
 def every(

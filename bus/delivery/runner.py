@@ -43,7 +43,7 @@ class PendingQuestions:
     _declaring: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def ask(self, query: Query[A, R], questions: Sequence[A], timeout: float) -> Sequence[R]:
-        """Send questions of one query type; return their answers in order, or raise NoAnswer at timeout."""
+        """Send several queries of one type; return their answers in order, or raise NoAnswer at timeout."""
         tracer = current_tracer()
         asking = tracer.asking(query.name, envelopes_handled()) if tracer is not None else None
         if asking is None:
@@ -171,7 +171,7 @@ class Bus:
         await self.transport.publish(envelopes, expected=expected)
 
     def asker(self, query: Query[A, R], timeout: float = 10.0) -> Ask[A, R]:
-        """Return a function that sends one question of this query type and returns its answer."""
+        """Return a function that sends a query of this type and returns its answer."""
 
         async def ask(question: A) -> R:
             return (await self._questions.ask(query, [question], timeout))[0]
@@ -181,7 +181,7 @@ class Bus:
     def asker_of_many(
         self, query: Query[A, R], timeout: float = 10.0
     ) -> Callable[[Sequence[A]], Awaitable[Sequence[R]]]:
-        """Return a function that sends several questions of this query type and returns their answers."""
+        """Return a function that sends several queries of this type and returns their answers."""
 
         async def ask(questions: Sequence[A]) -> Sequence[R]:
             return await self._questions.ask(query, questions, timeout)

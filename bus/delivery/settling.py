@@ -218,7 +218,9 @@ def _about(delivery: Delivery) -> Mapping[str, Sequence[Envelope]]:
 def _sorted(
     readable: Readable, outcomes: Sequence[Any]
 ) -> tuple[list[tuple[Envelope, Message]], list[tuple[Delivery, Exception | None]]]:
-    """Return the messages to publish, with their causes; and each delivery with its exception or None."""
+    """Return the messages that handlers want to publish, each with the envelope that was handled, and all
+    deliveries, each with the handler's exception or None.
+    """
     made: list[tuple[Envelope, Message]] = []
     fates: list[tuple[Delivery, Exception | None]] = []
     for (delivery, _), outcome in zip(readable, outcomes, strict=True):

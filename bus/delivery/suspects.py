@@ -156,7 +156,9 @@ class Suspects:
             await self._put_back(self._move(delivery, self.queue.name))
 
     async def _put_back(self, moving: Awaitable[None]) -> None:
-        """Wait some seconds until a message is back in its queue; if not, the broker redelivers it later."""
+        """Wait a few seconds for a message to be moved to another queue. After a timeout, the broker
+        redelivers the message later.
+        """
         with suppress(TimeoutError):
             async with asyncio.timeout(_PUT_BACK_SECONDS):
                 await moving

@@ -92,7 +92,9 @@ class Journal:
         return items, letters
 
     def queues(self) -> list[QueueSpec]:
-        """Return the durable queues stored in the file, except queues with an undecodable entry."""
+        """Return the durable queues stored in the journal's file; queues whose stored declaration is
+        undecodable are left out.
+        """
         specs = []
         for name, data in self._file.execute("SELECT name, spec FROM queues ORDER BY rowid"):
             try:
@@ -141,7 +143,9 @@ class Journal:
         self._file.close()
 
     def _write(self) -> None:
-        """Commit pending entries to the file; entries that arrive during a commit wait for the next one."""
+        """Commit the pending changes to queues and dead letters to the journal's file; changes made during a
+        commit are in the next one.
+        """
         if self._writing or not self._waiting:
             return
         self._writing = True

@@ -74,8 +74,9 @@ def open_message(
 ) -> tuple[list[Envelope], str]:
     """Return the envelopes in an AMQP message, and why it cannot be processed (empty if it can).
 
-    `key` is the AMQP message's routing key; its envelopes may state another key only with `names_key`. If the
-    caller passes a `problem`, the message is not split into envelopes, so that it is requeued as a whole.
+    `key` is the AMQP message's routing key. If `names_key` is true, an envelope may state another routing
+    key; if false, the stated key is ignored. If the caller passes a `problem`, the message is not split into
+    envelopes, so that it is requeued as a whole.
     """
     if problem:
         return [_alone(message, key, names_key)], problem

@@ -126,7 +126,9 @@ class RabbitInbox:
                 reading.next_delivery().requeue()
 
     async def _all_back(self) -> None:
-        """Wait a few seconds until the requeued envelopes are published; the broker redelivers the others."""
+        """Wait a few seconds until the requeued envelopes are published; the broker redelivers envelopes for
+        which the time is too short.
+        """
         if self._going_back:
             await asyncio.wait(self._going_back, timeout=5.0)
 

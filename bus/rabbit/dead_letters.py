@@ -172,7 +172,7 @@ class _Walk:
         return fetched or await self._next_letters()
 
     async def _next_letters(self) -> list[Arrived]:
-        """Return the next dead letter in a list, or an empty list at the end of the queue."""
+        """Return a list with the next dead letter, or an empty list at the end of the queue."""
         message = await self._channel.get(self._name)
         if message is None:
             return []

@@ -170,10 +170,11 @@ class RabbitDelivery:
 
 
 def came_by(message: Arrived, names: BrokerNames, queue: str) -> tuple[str, bool, str]:
-    """Return an AMQP message's routing key, whether its content may state another key, and why the message is
-    refused (empty if it is not).
+    """Return an AMQP message's routing key, whether its envelopes may state another routing key, and why the
+    message is refused (empty if it is not).
 
-    `queue` is the broker's name of the queue.
+    `queue` is the broker's name of the queue. Envelopes may state another key if the message was sent
+    directly to a queue.
     """
     forwarded = _dead_lettered_from(message.headers.get("x-death"))
     if message.exchange == names.queues:

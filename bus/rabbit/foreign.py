@@ -247,7 +247,9 @@ class ForeignPublisher:
         return f"exchange {self._exchange} at {place(self._url)}"
 
     async def ready(self) -> None:
-        """Connect, and declare the exchange if it is missing; raise Unavailable or BadCredentials."""
+        """Connect to the broker, and declare the other system's exchange if it is missing; raise Unavailable
+        or BadCredentials.
+        """
         await self._opened()
 
     async def publish(self, messages: Sequence[tuple[str, bytes]]) -> None:

@@ -40,7 +40,9 @@ class BrokerState:
 async def inspect(
     url: str, exchange: str, queues: Sequence[QueueSpec], *, quorum: bool, pause: float, publishes: bool
 ) -> tuple[BrokerState, dict[str, int]]:
-    """Return the state of a RabbitMQ broker, and the number of messages in each queue after a pause."""
+    """Return the state of a RabbitMQ broker, and the number of messages in each queue `pause` seconds later,
+    which shows whether the queues become shorter.
+    """
     connection = await dial(broker_url(url, "berth doctor"))
     found = BrokerState()
     names = BrokerNames(exchange)

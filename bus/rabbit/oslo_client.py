@@ -31,8 +31,8 @@ class RpcClient:
         self._opening = asyncio.Lock()
 
     async def forward(self, call: RpcCall, timeout: float) -> object:
-        """Send this RPC call to the other service and return its result; raise RpcFailure if the method
-        failed, or Unavailable if no service answers.
+        """Send an RPC call to the servers of the client's topic, and return the result; raise RpcFailure if
+        the method failed, or Unavailable if no server answers.
         """
         channel = await self._opened()
         id_ = self._clock.uuid().replace("-", "")

@@ -123,13 +123,13 @@ class Link:
         backoff = Backoff(self.clock)
         while True:
             session = await self.session()
-            mended = session.mended
+            redeclarations = session.redeclarations
             try:
                 return await action(session)
             except RequestRefused as refused:
                 raise BrokerRefused(f"RabbitMQ at {self.place} refuses: {refused}") from None
             except ExchangeMissing:
-                session.missed(mended)
+                session.missed(redeclarations)
                 await session.whole.wait()
             except BROKEN as error:
                 if cancelled_by_us(error):
@@ -200,7 +200,7 @@ class Link:
         while True:
             session = await self.session()
             await session.whole.wait()
-            mended = session.mended
+            redeclarations = session.redeclarations
             try:
                 await session.publish(post, apart=apart)
                 return
@@ -215,7 +215,7 @@ class Link:
             except RequestRefused as refused:
                 # the refusal closed the shared channel: try this message alone on another channel
                 if refused.code == "NOT_FOUND":
-                    session.missed(mended)
+                    session.missed(redeclarations)
                 elif apart:
                     raise BrokerRefused(f"RabbitMQ refuses a message for {post.key}: {refused}") from None
                 apart = True

@@ -27,7 +27,7 @@ class Session:
         self.topology = topology
         self.whole = asyncio.Event()  # set while no exchange is known to be missing
         self.whole.set()
-        self.mended = 0  # how often missing exchanges were declared again
+        self.redeclarations = 0  # how often missing exchanges were declared again
         self._declared = declared
         self._poll_seconds = poll_seconds
         self._missed = asyncio.Event()
@@ -108,12 +108,11 @@ class Session:
                 log.info("the private queue %s still belongs to our last connection: %s", spec.name, refused)
 
     async def settle_in(self) -> None:
-        """Declare all exchanges, queues and bindings of this process on a new connection. If only some
-        exchanges exist, wait before that until they are complete (at most two checks of `watch`), and two
-        checks after it.
+        """Declare all exchanges, queues and bindings of this process on a new connection.
 
-        If another process is declaring them for the first time, they appear soon. If an exchange was deleted,
-        all other processes notice it within one check, and bind their queues again two checks later.
+        If only some of berth's exchanges exist, another process is declaring them, or an exchange was
+        deleted. Wait at most two polling intervals until all exist; after the declarations, wait two
+        intervals more, so that the other processes can bind their queues again.
         """
         was_whole = True
         for _ in range(40):
@@ -126,11 +125,11 @@ class Session:
         if not was_whole:
             await asyncio.sleep(2 * self._poll_seconds)
 
-    def missed(self, mended: int) -> None:
-        """Make this process stop publishing because an exchange is missing, unless the exchanges were
-        declared again after the caller read `mended`.
+    def missed(self, redeclarations: int) -> None:
+        """Make this process stop publishing because an exchange is missing, unless exchanges were declared
+        again since the caller read the counter `redeclarations`.
         """
-        if mended == self.mended:
+        if redeclarations == self.redeclarations:
             self.whole.clear()
             self._missed.set()
 
@@ -173,7 +172,7 @@ class Session:
                 break
         await asyncio.sleep(self._poll_seconds)
         self._missed.clear()
-        self.mended += 1
+        self.redeclarations += 1
         self.whole.set()
 
     async def _again(self) -> bool:

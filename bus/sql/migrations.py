@@ -120,7 +120,9 @@ async def _make_version_table(database: Database) -> None:
 
 
 def _upgrade(connection: Connection, folder: Path, names: list[str]) -> str:
-    """Run the given migrations. Return the oldest migration that code needs to work with the new schema."""
+    """Run the given migrations. Return the oldest migration that a program must include to work with the new
+    schema.
+    """
     # Imported here because importing alembic is slow, and usually no migration is missing.
     from alembic.operations import Operations
     from alembic.runtime.migration import MigrationContext

@@ -1,15 +1,15 @@
 """SQL statements for PostgreSQL and SQLite in one text, which may join tables with rows that a caller passes.
 
-The marks are not plain SQL:
+In addition to SQL, a text may contain:
 
-    :name            a parameter. Its type may be needed: CAST(:now AS bigint).
-    {n}              in a FROM or a JOIN: a table `n` of the rows that the caller passes. Its columns are
-                     those of the Statement, each an int, float, str, bool or Json (bus/sql/statement.py).
-    FOR ... OF x     row locks. Omitted on SQLite, which locks the whole database.
-    json_agg         SQLite's json_group_array; json_build_object: SQLite's json_object.
-    EXACTLY(x.y)     a float as a text that reads as the same float.
-    {others}         in the main statement of several executed `together`: the place of the others in its
-                     WITH; {after} is a condition that is true when they have been executed.
+    :name            a parameter. PostgreSQL may need its type: CAST(:now AS bigint).
+    {n: id int}      in a FROM or a JOIN: a table `n` with the rows that the caller passes, and its columns
+                     with their types: int, float, str, bool or Json (a JSON column).
+    FOR ... OF x     row locks. They are omitted on SQLite, which locks the whole database.
+    json_agg         becomes json_group_array on SQLite, and json_build_object becomes json_object.
+    EXACTLY(x.y)     converts a float column to a text with all digits.
+    {others}         if statements are executed `together`: in the WITH of the last one, the place of the
+                     other statements. {after} is a condition that is true when these have been executed.
 
 Rows are read by column name, row["uuid"]. Rows of few columns may also be unpacked in order: `for id_, uuid
 in rows`. Use RETURNING for the number of changed rows.
