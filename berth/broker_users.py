@@ -151,8 +151,8 @@ BrokerUsers = Management | Rabbitmqctl
 
 
 async def broker_users(amqp_url: str, management: str, rabbitmqctl: str) -> BrokerUsers:
-    """Return the tool to administer RabbitMQ's users that the options name; if they name none, the management
-    API if it answers, or else a local rabbitmqctl."""
+    """Return the tool that administers RabbitMQ's users: the one that an option names, else the management
+    API if it answers, else a local rabbitmqctl."""
     if rabbitmqctl:
         return Rabbitmqctl(rabbitmqctl, amqp_url)
     if management:

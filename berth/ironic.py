@@ -161,7 +161,7 @@ def sync(settings: Settings, bus: Bus) -> Worker:
 
 
 def agent_of(cell: str) -> str:
-    """Return the common name of berth's own agents in a cell that deploy instances on Ironic's nodes."""
+    """Return the name of the pool of berth's bare-metal agents in a cell."""
     return AGENT.format(cell=cell)
 
 

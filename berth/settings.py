@@ -55,7 +55,7 @@ class DatabaseSettings(SettingsGroup, frozen=True, kw_only=True):
 
 
 class CellSettings(SettingsGroup, frozen=True, kw_only=True):
-    """The cells, with their brokers and databases (docs/cells.md)."""
+    """Settings of the cells: their names, brokers and databases (docs/cells.md)."""
 
     # names of all cells; in a TOML file, `[cells.NAME]` is the table of one cell
     names: tuple[str, ...] = field(default=("c1", "c2", "c3", "c4"), name="cells")
@@ -185,7 +185,7 @@ class IronicSweepSettings(SettingsGroup, frozen=True, kw_only=True, rename=_of_i
 
 
 class IronicBuildSettings(SettingsGroup, frozen=True, kw_only=True, rename=_of_ironic):
-    """Deployment on Ironic's nodes by berth's agents."""
+    """Settings of berth's agents that deploy instances on Ironic's nodes."""
 
     # time that a node may stay in one provision state; then the build fails on this node
     build_patience: float = 3600.0
@@ -213,7 +213,7 @@ class IronicNodeSettings(SettingsGroup, frozen=True, kw_only=True, rename=_of_ir
 
 
 class IronicSettings(SettingsGroup, frozen=True, kw_only=True):
-    """All settings of Ironic."""
+    """The groups of settings with which berth uses Ironic."""
 
     news: IronicNewsSettings = IronicNewsSettings()
     api: IronicApiSettings = IronicApiSettings()
@@ -258,7 +258,7 @@ class NovaSettings(SettingsGroup, frozen=True, kw_only=True, rename=lambda name:
 
 
 class ConductorSettings(SettingsGroup, frozen=True, kw_only=True):
-    """Attempts and time limits of builds in a cell."""
+    """Settings of cell conductors: the number of attempts for a build, and time limits."""
 
     max_attempts: int = 3  # number of hosts that are tried for one build
     build_timeout: float = 300.0  # time without a report of the agent; then the build tries the next host
@@ -301,7 +301,7 @@ class SimulatorSettings(SettingsGroup, frozen=True, kw_only=True):
 
 
 class ProcessSettings(SettingsGroup, frozen=True, kw_only=True):
-    """Logs, metrics and limits of every process."""
+    """Settings of every process: logs, metrics and limits."""
 
     log_level: str = "warning"  # least severe level that is logged: debug, info, warning or error
     log_format: str = "text"  # format of log lines: text, or json with an object a line (docs/logs.md)
@@ -401,7 +401,7 @@ SIMULATOR = frozenset(name for name, group in GROUP_OF.items() if group == "comp
 
 
 def by_name(settings: Settings) -> dict[str, Any]:
-    """Return the value of every setting by its name for users."""
+    """Return the values of all settings, by the names under which users set them."""
     return {name: attrgetter(".".join(path))(settings) for name, path, _ in _DECLARED}
 
 

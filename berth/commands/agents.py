@@ -78,12 +78,12 @@ async def rehome_command(
     cell: Cell = "",
     wait: Wait = 30.0,
 ) -> int:
-    """Assign all nodes of an agent that will not return to other agents, including nodes with instances.
+    """Assign all nodes of an agent to other agents, including nodes with instances.
 
-    The instances continue to run. An agent that still runs is ordered to leave the nodes, and other agents
-    begin after its confirmation; if it does not answer, after its lease has expired. They continue builds and
-    deletions in progress. An agent that runs and is enabled would get free nodes again: disable it first, or
-    name nodes.
+    Use this if the agent will not return. The instances continue to run. An agent that still runs is ordered
+    to leave the nodes, and the other agents begin after its confirmation or, if it does not answer, after its
+    lease has expired. The other agents continue builds and deletions in progress. An agent that runs and is
+    enabled would get free nodes again: disable it first, or name nodes.
     """
     nodes = tuple(node or ())
     request = AgentEditRequested(cell="any", agent=name, edit="rehome", to=to, nodes=nodes)

@@ -122,8 +122,8 @@ def _expanded(function: Callable[..., Any]) -> Callable[..., None]:
     """Return a command's function with each dataclass parameter replaced by the fields of the dataclass.
 
     `Annotated[Class, {field: typer.Option(…)}]` adds descriptions to the fields of a dataclass that has none.
-    A parameter of type `Cli` becomes the options --json, with the annotated help, and --state-dir, which a
-    second annotation leaves out. For direct calls the function keeps its plain default values.
+    A parameter of type `Cli` becomes the options --json, with the annotated help, and --state-dir. If it has
+    two annotations, --state-dir is omitted. For direct calls the function keeps its plain default values.
     """
     parameters: list[inspect.Parameter] = []
     last: list[inspect.Parameter] = []

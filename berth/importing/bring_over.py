@@ -58,8 +58,8 @@ class Import:
         self.outcome = Outcome()
 
     async def run(self, prune: bool) -> Outcome:
-        """Write what differs between source and target to the target, and return what was done; with `prune`,
-        also remove objects that only the target has."""
+        """Write the differences to the Placement that is imported into, and return what was done; with
+        `prune`, also delete objects that the imported contents do not have."""
         found = differences(self.theirs, self.ours)
         refused = unimportable(self.theirs, self.ours, prune)
         self.outcome.failed |= {unlike.id: refused[unlike.id] for unlike in found if unlike.id in refused}
@@ -86,8 +86,6 @@ class Import:
         await each(sorted(names), make, "names made", self.progress)
 
     async def _write(self, counter: str, id_: str, method: str, path: str) -> None:
-        """Send a request to the target, and increase the named counter of the outcome; if the target refuses,
-        record the reason in the outcome."""
         try:
             await self.target.request(method, path)
             setattr(self.outcome, counter, getattr(self.outcome, counter) + 1)
@@ -96,7 +94,7 @@ class Import:
                 self.outcome.failed[id_] = str(why)
 
     async def _free_names(self, prune: bool) -> None:
-        """Rename the target's providers whose names are needed by imported providers with other ids.
+        """Rename existing providers whose names are needed by imported providers with other ids.
 
         The import later writes their final names, or deletes them with `--prune`.
         """
@@ -116,8 +114,8 @@ class Import:
         await each(in_the_way, rename, "names freed", self.progress)
 
     async def _load(self, providers: list[ImportedProvider], *, last: bool = False) -> list[ImportedProvider]:
-        """Write providers to the target, and return those that it refused. On the last try (`last`), also
-        record the reasons in the outcome."""
+        """Write providers to the Placement that is imported into, and return the refused providers. On the
+        last try (`last`), also record why they were refused."""
         refused: list[ImportedProvider] = []
         done = 0
         for portion in portions(providers):
@@ -173,8 +171,8 @@ class Import:
     async def _claims(
         self, consumers: list[ImportedConsumer], *, last: bool = False
     ) -> list[ImportedConsumer]:
-        """Claim the consumers' allocations in the target, and return the consumers whose claims it refused.
-        On the last try (`last`), also record the reasons in the outcome."""
+        """Claim the consumers' allocations in the Placement that is imported into; return the consumers whose
+        claims were refused. On the last try (`last`), also record why they were refused."""
         refused: list[ImportedConsumer] = []
 
         async def claim(consumer: ImportedConsumer) -> None:

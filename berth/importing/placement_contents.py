@@ -37,7 +37,8 @@ class PlacementContents:
     traits: set[str] = field(default_factory=set)  # custom traits
 
     def untyped(self) -> "PlacementContents":
-        """Return a copy whose consumers have no type, to compare with a Placement without consumer types."""
+        """Return these contents with consumers that have no type, to compare them with those of a Placement
+        that has no consumer types."""
         consumers = {id_: replace(consumer, type=None) for id_, consumer in self.consumers.items()}
         return replace(self, consumers=consumers)
 

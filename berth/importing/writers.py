@@ -48,7 +48,8 @@ async def writer_for(target: PlacementClient) -> ProviderWriter:
 
 
 class BulkWriter:
-    """Writes hundreds of providers in one request, which only berth answers."""
+    """Writes hundreds of providers to a berth in one HTTP request, which OpenStack Placement does not
+    support."""
 
     def __init__(self, target: PlacementClient) -> None:
         self._target = target
@@ -162,7 +163,7 @@ def _load(provider: ImportedProvider) -> Mapping[str, Any]:
 
 
 def _unreported(label: str, done: int, total: int) -> None:
-    """Do nothing: a progress callback for writers, whose callers report the number of providers instead."""
+    """Do nothing: a progress callback for writing providers, where the caller reports the progress."""
 
 
 def portions(providers: list[ImportedProvider]) -> Iterator[list[ImportedProvider]]:

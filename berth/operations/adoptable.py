@@ -218,8 +218,8 @@ def _no_instance(consumer: Consumer, *, named: bool) -> str:
 
 
 def _home(consumer: Consumer, providers: Mapping[str, Provider]) -> Provider | str:
-    """Return a provider in the tree of the only host from which a consumer has allocations. Return a sentence
-    with the reason if there is not exactly one such host, or no cell and agent for it."""
+    """Return a provider of the host from which a consumer has allocations. If there is not exactly one such
+    host, or the host has no cell or agent, return the reason as a sentence."""
     trees: dict[str, Provider] = {}
     pools = set()
     for id_ in consumer.allocations:

@@ -26,7 +26,8 @@ _SECONDS = 30.0  # until an answer
 
 @dataclass(frozen=True)
 class AdoptionOutcome:
-    """The result of an adoption: instances that were adopted, refused, or builds of a cell before."""
+    """The result of an adoption: adopted instances, refused instances, and instances that berth was
+    responsible for before."""
 
     adopted: dict[str, BuildAdoptRequested]  # adopted, or would be without --yes
     refused: dict[str, str]  # instance → reason

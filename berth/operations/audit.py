@@ -241,7 +241,9 @@ def _unheld(
 def _judge_ownerless(
     found: Audit, held: Mapping[str, TreesOfConsumer], settings: Settings, unread: set[str], old: float
 ) -> None:
-    """Add to `found` a note or violation for each consumer without a build, except those in `found.leaks`."""
+    """Add a violation to `found` for each consumer that holds resources without a build; or a note, if berth
+    is not responsible for the consumer or could not check it. Consumers that are known as leaks are skipped,
+    because they are violations already."""
     leaking = {leak.consumer for leak in found.leaks}
     for consumer, holding in held.items():
         if consumer in leaking:
@@ -276,7 +278,8 @@ def _not_ours(held: TreesOfConsumer, settings: Settings, unread: set[str]) -> st
 
 
 def _wrong_ends(after: BuildsByCell, held: Collection[str], settled: bool) -> Iterator[str]:
-    """Yield a violation for each ended build with allocations; with `settled`, also for unfinished builds."""
+    """Yield a violation for each ended build with allocations. If all builds should have ended (`settled`),
+    also yield one for each unfinished build."""
     for id_, known in after.builds.items():
         if id_ in held and known.status in ("error", "deleted", "shelved"):
             yield f"{id_}: ended as {known.status} in cell {known.cell}, and holds resources"

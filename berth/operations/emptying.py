@@ -145,7 +145,7 @@ class Emptying:
                     }
 
     async def _join(self, moves: FollowedMoves, instance: Instance) -> None:
-        """Wait until a move requested by another client ends; the next round checks where the instance is."""
+        """Wait until a move that another client requested has ended."""
         question = FindMoves(cell=instance.cell, builds=(instance.build,), under_way=True)
         found = await moves_of(self.bus, question)
         if not found:

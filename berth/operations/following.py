@@ -110,7 +110,8 @@ class FollowedMoves:
             followed.outcome.set_result(outcome)
 
     async def poll(self) -> None:
-        """Query the cells repeatedly for the states of followed moves, because messages may be lost."""
+        """Query the cells repeatedly for the states of all moves without a result, because messages may be
+        lost."""
         wait = POLL_SECONDS / 8
         while True:
             await asyncio.sleep(wait)
@@ -188,7 +189,8 @@ async def moves_of(bus: Bus, question: FindMoves) -> tuple[MoveStands, ...] | No
 
 
 async def waiting_moves(bus: Bus, ids: Collection[str]) -> tuple[WaitingRequest, ...] | None:
-    """Return the moves with these ids or builds that wait for capacity, or None if no scheduler answers."""
+    """Return the moves that wait for capacity, or None if no scheduler answers. Each of `ids` is a move's id,
+    or the id of the build that is moved."""
     try:
         found = await bus.asker(topics.WAITING)(FindWaiting(requests=tuple(ids), limit=_MOVES_A_POLL))
     except (Unavailable, Unroutable, AnswerRefused):

@@ -164,7 +164,8 @@ def disabling(cause: str) -> Marking:
 
 
 def enabling(cause: str) -> Marking:
-    """Return a function that removes this cause from a disabled host, and enables it if no cause remains."""
+    """Return a function that removes a cause for which a host is disabled, and enables the host if no cause
+    remains."""
 
     async def enable(bus: Bus, root: Provider) -> str:
         def enabled(now: Provider) -> set[str]:
