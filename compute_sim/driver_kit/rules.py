@@ -1,4 +1,4 @@
-"""Tests of the rules for drivers. The docstring of each function is the rule that it tests."""
+"""The tests of the driver kit. The docstring of each test is the rule for drivers that it checks."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -25,7 +25,7 @@ IMPOSSIBLE_MB = 2**31 - 1  # memory that no host has
 
 
 async def _tree_is_valid(stand: DriverStand) -> None:
-    """The driver gives a host a provider tree with resources, and with valid names and amounts."""
+    """A driver must give a host a provider tree with resources, and with valid names and amounts."""
     tree = stand.tree()
     if not any(provider.inventories for provider in tree.providers):
         raise RuleBroken("no provider has an inventory")
@@ -33,20 +33,20 @@ async def _tree_is_valid(stand: DriverStand) -> None:
 
 
 async def _tree_is_stable(stand: DriverStand) -> None:
-    """If nothing has changed, the driver returns the same provider tree again."""
+    """If nothing has changed, a driver must return the same provider tree at each call."""
     if stand.tree().report() != stand.tree().report():
         raise RuleBroken("update_provider_tree added other contents at the second call")
 
 
 async def _hosts_are_separate(stand: DriverStand) -> None:
-    """The driver gives the providers of two hosts different names."""
+    """A driver must give the providers of different hosts different names."""
     first, second = ({provider.name for provider in stand.tree(number).providers} for number in range(2))
     if both := sorted(first & second):
         raise RuleBroken(f"both hosts have a provider {both[0]}: begin its name with tree.name")
 
 
 async def _tree_accepts_use(stand: DriverStand) -> None:
-    """The driver keeps the inventories of resources that guests use in the provider tree."""
+    """A driver must not remove inventories from the provider tree while guests use them."""
     used = {provider.id: dict.fromkeys(provider.inventories, 1) for provider in stand.tree().providers}
     tree = build_tree(stand.roots[0], stand.hosts[0], (stand.driver,), (), lambda id_: used.get(id_, {}))
     if not any(provider.inventories for provider in tree.providers):
@@ -54,7 +54,7 @@ async def _tree_accepts_use(stand: DriverStand) -> None:
 
 
 async def _facts_are_valid(stand: DriverStand) -> None:
-    """The driver returns properties of the hypervisor that a heartbeat can report."""
+    """The properties of the hypervisor that facts() returns must be valid in a heartbeat."""
     facts = stand.guest_driver.facts()
     state = HostState(
         root=stand.roots[0],
@@ -70,14 +70,14 @@ async def _facts_are_valid(stand: DriverStand) -> None:
 
 
 async def _create_runs(stand: DriverStand) -> None:
-    """After create(), the guest runs, and guests() returns its build, attempt and host."""
+    """After create(), the guest must run, and guests() must return its build, attempt and host."""
     guest = stand.guest()
     await stand.guest_driver.create(guest, stand.spec)
     await stand.expect(guest.build, (0, 1, "running"))
 
 
 async def _create_repeats(stand: DriverStand) -> None:
-    """A repeated create() leaves only one running guest."""
+    """After a repeated create(), only one guest must run."""
     guest = stand.guest()
     await stand.guest_driver.create(guest, stand.spec)
     await stand.guest_driver.create(guest, stand.spec)
@@ -88,7 +88,7 @@ async def _create_repeats(stand: DriverStand) -> None:
 
 
 async def _stop_repeats(stand: DriverStand) -> None:
-    """After stop(), guests() returns the guest as stopped; a repeated stop() has no effect."""
+    """After stop(), guests() must return the guest as stopped; a repeated stop() must have no effect."""
     guest = stand.guest()
     await stand.guest_driver.create(guest, stand.spec)
     for _ in range(2):
@@ -97,7 +97,7 @@ async def _stop_repeats(stand: DriverStand) -> None:
 
 
 async def _start_repeats(stand: DriverStand) -> None:
-    """After start(), a stopped guest runs again; a repeated start() has no effect."""
+    """After start(), a stopped guest must run again; a repeated start() must have no effect."""
     guest = stand.guest()
     await stand.guest_driver.create(guest, stand.spec)
     await stand.guest_driver.stop(guest)
@@ -107,7 +107,7 @@ async def _start_repeats(stand: DriverStand) -> None:
 
 
 async def _destroy_repeats(stand: DriverStand) -> None:
-    """After destroy(), guests() does not return the guest; destroy() without a guest has no effect."""
+    """After destroy(), guests() must not return the guest; destroy() without a guest must have no effect."""
     guest = stand.guest()
     await stand.guest_driver.destroy(guest)
     await stand.guest_driver.create(guest, stand.spec)
@@ -117,9 +117,7 @@ async def _destroy_repeats(stand: DriverStand) -> None:
 
 
 async def _guests_are_separate(stand: DriverStand) -> None:
-    """Check that a driver's method called for one guest does not change guests of other builds, attempts or
-    hosts.
-    """
+    """A driver's method called for one guest must not change guests of other builds, attempts or hosts."""
     build = stand.new_build()
     guests = [stand.guest(build, 1), stand.guest(build, 2), stand.guest(build, 1, 1)]
     for guest in guests:
@@ -131,7 +129,7 @@ async def _guests_are_separate(stand: DriverStand) -> None:
 
 
 async def _interruption_leaves_nothing(stand: DriverStand) -> None:
-    """After an interrupted create(), destroy() removes all parts, and a new create() completes the guest."""
+    """After an interrupted create(), a new create() must complete the guest, and destroy() remove it."""
     for seconds in INTERRUPTED_AFTER:
         guest = stand.guest()
         try:
@@ -146,7 +144,7 @@ async def _interruption_leaves_nothing(stand: DriverStand) -> None:
 
 
 async def _failure_is_reported(stand: DriverStand) -> None:
-    """If the host cannot hold a guest, create() raises DriverError, and destroy() removes all its parts."""
+    """If a host cannot hold a guest, create() must raise DriverError, and destroy() remove all its parts."""
     guest = stand.guest()
     flavor = replace(stand.flavor, memory_mb=IMPOSSIBLE_MB)
     allocations: Allocations = {stand.roots[0]: {"MEMORY_MB": IMPOSSIBLE_MB}}
@@ -163,7 +161,7 @@ async def _failure_is_reported(stand: DriverStand) -> None:
 
 
 async def _restart_finds_guests(stand: DriverStand) -> None:
-    """A new driver object finds, stops, starts and destroys the guests that an earlier object created."""
+    """A new driver object must find, stop, start and destroy the guests that an earlier object created."""
     guest = stand.guest()
     await stand.guest_driver.create(guest, stand.spec)
     stand.restart()
@@ -198,7 +196,7 @@ async def _built(agent: SimulatedAgent, order: BuildOrdered) -> None:
 
 
 async def _agent_ignores_late_orders(stand: DriverStand) -> None:
-    """An agent with the driver builds once if an order is repeated, and not at all after a deletion."""
+    """An agent must build only one guest if a build order is repeated, and none after its deletion."""
     agent, build = _agent(stand, AgentDisk()), stand.new_build()
     order = stand.build_order(build)
     await asyncio.gather(_built(agent, order), _built(agent, order))
@@ -213,7 +211,7 @@ async def _agent_ignores_late_orders(stand: DriverStand) -> None:
 
 
 async def _agent_interrupts_a_build(stand: DriverStand) -> None:
-    """A deletion during a build leaves no guest, even if the agent has no record of the guest."""
+    """A deletion during a build must leave no guest, even if the agent has no record of the guest."""
     agent, build = _agent(stand, AgentDisk()), stand.new_build()
     async with asyncio.TaskGroup() as group:
         group.create_task(agent.build(stand.build_order(build)))
@@ -226,7 +224,7 @@ async def _agent_interrupts_a_build(stand: DriverStand) -> None:
 
 
 async def _agent_restarts(stand: DriverStand) -> None:
-    """A restarted agent starts the guests that placement has on its host, and destroys all other guests."""
+    """A restarted agent must start the guests that placement has on its host, and destroy all others."""
     disk, ours, departed = AgentDisk(), stand.new_build(), stand.new_build()
     for build in (ours, departed):
         await _built(_agent(stand, disk), stand.build_order(build))
@@ -258,7 +256,7 @@ RULES: Mapping[str, Sequence[Rule]] = {
 
 
 def move_rules(stand: DriverStand) -> Mapping[str, Sequence[Rule]]:
-    """Return the rules for those types of moves that the driver supports."""
+    """Return the driver kit's tests for the types of moves that the driver supports."""
     kinds: Sequence[MoveKind] = stand.guest_driver.moves if stand.runs_guests else ()
     rules: list[Rule] = []
     for kind in kinds:
@@ -297,7 +295,7 @@ def _moves(kind: MoveKind) -> Rule:
         await stand.guest_driver.destroy(stand.guest(build, 1, 0))
         await stand.expect(build, (1, 2, "running"))
 
-    rule.__doc__ = f"{kind}: after the move the guest runs only at the destination."
+    rule.__doc__ = f"{kind}: after the move the guest must run only at the destination."
     return rule
 
 
@@ -313,14 +311,14 @@ def _returns(kind: MoveKind) -> Rule:
         await stand.expect(build, (0, 3, "running"))
 
     rule.__doc__ = (
-        f"{kind}: after `send`, `resume` runs the guest at the source again, under its new attempt."
+        f"{kind}: after `send`, `resume` must run the guest at the source again, under its new attempt."
     )
     return rule
 
 
 def _shelves() -> Rule:
     async def rule(stand: DriverStand) -> None:
-        """shelve: the phase `send` stops the guest."""
+        """shelve: a driver must stop the guest in the phase `send`."""
         build = stand.new_build()
         await _phases(stand, build, stand.move_order("shelve", "send", build, step=1, attempt=1, host=0))
         await stand.expect(build, (0, 1, "stopped"))
@@ -330,7 +328,7 @@ def _shelves() -> Rule:
 
 def _rebuilds() -> Rule:
     async def rule(stand: DriverStand) -> None:
-        """rebuild: the guest of the new attempt replaces the guest of the former attempt."""
+        """rebuild: the guest of the new attempt must replace the guest of the former attempt."""
         build = stand.new_build()
         order = stand.move_order("rebuild", "rebuild", build, step=1, attempt=2, host=0, was=1)
         await _phases(stand, build, order)

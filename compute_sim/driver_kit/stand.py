@@ -1,4 +1,4 @@
-"""The test stand of a driver: provides two hosts and guests with new ids, and runs all rules."""
+"""Runs the driver kit's tests on one driver, with two hosts and guests that exist only for the tests."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
@@ -22,12 +22,12 @@ _HOSTS = UUID("2d0f7f2e-4f3b-4d0e-8a53-6a5b8f1c9e10")  # namespace of the roots 
 
 
 class RuleBroken(Exception):
-    """The error that a driver violates a rule; the text tells the expected and the actual result."""
+    """The error that a driver failed a test; the text states the expected and the actual result."""
 
 
 @dataclass(frozen=True)
 class RuleResult:
-    """The result of testing a driver with one rule."""
+    """The result of one test of the driver kit."""
 
     part: str  # inventory, guests, agent or moves
     rule: str
@@ -37,7 +37,7 @@ class RuleResult:
 
 @dataclass
 class DriverStand:
-    """A driver under test with two hosts, and the guests that the rules create on them."""
+    """A driver under test, with two hosts and the guests that the driver kit's tests create on them."""
 
     make: Callable[[], Driver]  # constructs the driver, as a starting agent does
     hosts: tuple[str, str] = ("check-1", "check-2")
@@ -80,7 +80,7 @@ class DriverStand:
         return self.clock.uuid()
 
     def guest(self, build: str = "", attempt: int = 1, host: int = 0) -> GuestRecord:
-        """Return the record of a new guest, which the stand destroys after the rule."""
+        """Return the record of a new guest, which is destroyed at the end of the test."""
         guest = GuestRecord(
             **self.address(build or self.new_build(), attempt, host), allocations=self.allocations(host)
         )
@@ -166,7 +166,7 @@ class DriverStand:
         return ", ".join(texts) or "no guest"
 
     async def clean_up(self) -> str:
-        """Destroy all guests that the last rule created; return why this failed, or ""."""
+        """Destroy all guests that the last test created; return why this failed, or ""."""
         made, self._made = self._made, []
         why = ""
         for guest in made:
@@ -183,7 +183,7 @@ Rules = Mapping[str, Sequence[Rule]]  # part → its rules
 
 
 async def check_driver(stand: DriverStand, rules: Rules | None = None) -> Sequence[RuleResult]:
-    """Test a driver with the rules of the driver kit, and return the result of each rule."""
+    """Run the driver kit's tests on a driver, and return the result of each test."""
     from compute_sim.driver_kit.rules import RULES, move_rules
 
     results = []
@@ -204,7 +204,7 @@ def _named(rules: Rules) -> Iterator[tuple[str, str, Rule]]:
 
 
 async def _broken(stand: DriverStand, rule: Rule) -> str:
-    """Return how the driver violates a rule of the driver kit, or "" if it follows the rule."""
+    """Run one test of the driver kit; return why the driver failed it, or "" if it passed."""
     why = ""
     try:
         async with asyncio.timeout(stand.timeout) as limit:
