@@ -64,13 +64,13 @@ class SimulatedAgent:
 
     @property
     def ready(self) -> bool:
-        """Return True if the agent has power and placement has confirmed which guests it must run."""
+        """Return True if the agent's simulated power is on and placement has confirmed its guests."""
         self._check_clock()
         return self._home.is_set()
 
     @property
     def absences(self) -> int:
-        """Return the count of power failures and stalls: each makes answers to earlier questions invalid."""
+        """Return how often the agent lost power or stalled: placement must confirm its guests after each."""
         self._check_clock()
         return self.power.failed + self._absences
 

@@ -62,7 +62,10 @@ def driver_class(name: str) -> type[Any]:
 
 
 def converted(value: Any, type_: Any, option: str = "", *, strict: bool = True) -> Any:
-    """Convert a driver's option, or all its options, to a type. Raise BadDriver if that is impossible."""
+    """Convert the value of a driver's option to the option's type, or all options to the driver's class.
+
+    Raise BadDriver if a value does not fit the type.
+    """
     try:
         return msgspec.convert(value, type_, strict=strict)
     except msgspec.ValidationError as problem:

@@ -48,8 +48,8 @@ class HypervisorFacts(msgspec.Struct, frozen=True, kw_only=True):
 class GuestDriver(ABC):
     """The base class of drivers for hypervisors. One object serves all hosts of a machine type in a process.
 
-    The constructor's arguments are the options in a machines file. The constructor must open no connection:
-    every command that reads the settings constructs the driver.
+    The constructor's arguments are the options that operators set for the driver. The constructor must open
+    no connection: every command that reads the settings constructs the driver.
     """
 
     moves: Sequence[MoveKind] = ()  # the supported moves

@@ -33,7 +33,7 @@ class GuestThere(Compact, frozen=True, tag=True):
 
 
 class OrderFailed(Compact, frozen=True, tag=True):
-    """A line of the agent's file: a build attempt has failed."""
+    """An entry in an agent's file of guests: a build attempt has failed."""
 
     build: str
     attempt: int
@@ -47,29 +47,29 @@ class OrderFailed(Compact, frozen=True, tag=True):
 
 
 class OrdersVoid(Compact, frozen=True, tag=True):
-    """A line of the agent's file: a build's guests with `above` < attempt <= `attempt` are destroyed."""
+    """An entry in an agent's file of guests: the guests of some attempts of a build have been destroyed."""
 
     build: str
-    attempt: int
-    above: int = 0
+    attempt: int  # the last of these attempts
+    above: int = 0  # the last attempt before them
 
 
 class GuestRenamed(Compact, frozen=True, tag=True):
-    """A line of the agent's file: a guest got another attempt number."""
+    """An entry in an agent's file of guests: a guest got another attempt number."""
 
     guest: GuestRecord
     was: int
 
 
 class GuestGone(Compact, frozen=True, tag=True):
-    """A line of the agent's file: a guest was removed because a phase of its move failed."""
+    """An entry in an agent's file of guests: a guest was removed because a phase of its move failed."""
 
     build: str
     attempt: int
 
 
 class MovePhaseReported(MoveReported, frozen=True, tag=True, array_like=True):
-    """A line of the agent's file: a phase of a move has ended with this outcome."""
+    """An entry in an agent's file of guests: a phase of a move has ended with this outcome."""
 
 
 GuestLine = GuestThere | OrderFailed | OrdersVoid | GuestRenamed | GuestGone | MovePhaseReported
@@ -78,7 +78,7 @@ _decode = msgspec.json.Decoder(GuestLine).decode
 
 
 class GuestFile:
-    """An agent's append-only file; only one process may open it at a time."""
+    """An agent's append-only file of guests; only one process may open it at a time."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -93,7 +93,7 @@ class GuestFile:
         self._in_use = threading.Lock()  # a closed descriptor number may be reused for another file
 
     def open(self) -> list[GuestLine]:
-        """Open the file and return its valid lines."""
+        """Open an agent's file of guests, and return its entries up to the first damaged one."""
         self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._lock = os.open(self.path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:

@@ -178,9 +178,9 @@ class AgentJob:
 
 
 class DueJobs:
-    """Ends the builds and move phases of an agent when their planned time has passed, with one timer for all.
+    """Ends an agent's simulated builds and move phases when their planned time has passed, with one timer.
 
-    After ending jobs it waits `ROUND` seconds for each, so that a busy agent sends many reports together.
+    Builds and phases that end within a short time end together, so a busy agent sends reports in batches.
     """
 
     def __init__(self) -> None:

@@ -63,7 +63,7 @@ class HostTrees:
         return reshaping(self._stored.get(root, ()), self._trees[root], guests)
 
     def use_changed(self, root: str) -> None:
-        """Record that a host's guests changed, so that its drivers may now add another provider tree."""
+        """Record that a host's guests changed; compute its provider tree again if that depends on them."""
         if root in self._hosts:
             self._to_fit[root] = None
         if root not in self._follow_use:

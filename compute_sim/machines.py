@@ -49,7 +49,7 @@ class BadMachine(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """A machine type: drivers and a provider.yaml; without NUMA or guest drivers the root has all amounts."""
+    """A type of host, given by the drivers whose hardware its provider tree contains."""
 
     drivers: tuple[Driver, ...] = ()
 
@@ -74,7 +74,7 @@ BUILT_IN: Mapping[str, Machine] = {
 
 
 def machines(named: Sequence[str], described: str = "", configured: str = "") -> tuple[Machine, ...]:
-    """Return the machine types with these names, built in or from the machines file `described`.
+    """Return the machine types with these names, built in or from the file `described`.
 
     `configured` is a provider.yaml, or a directory of them, whose additions apply to each type.
     """
@@ -248,7 +248,7 @@ def fleet(
     hardware: Hardware | None = None,
     seed: int = 0,
 ) -> list[SimAgent]:
-    """Return agents of all cells with `hosts` hypervisors in total, and with the bare-metal nodes."""
+    """Return simulated agents for all cells, with `hosts` hypervisors and all bare-metal nodes among them."""
     hardware = hardware or Hardware()
     zones, architectures, inventory = hardware.zones, hardware.architectures, hardware.inventory
     names = [f"cell{number + 1}" for number in range(cells)] if isinstance(cells, int) else list(cells)

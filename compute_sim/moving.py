@@ -91,7 +91,7 @@ class SimulatedMoves:
         return await self._store_outcome(self._outcome(order, fate, lost=False))
 
     async def progress(self) -> Sequence[MoveReported]:
-        """Return a report of progress in percent for each running phase of a move that is planned to end."""
+        """Return a progress report, in percent, for each running phase of a move, except hanging phases."""
         if not self._agent.ready:
             return []
         now = asyncio.get_running_loop().time()

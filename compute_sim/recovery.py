@@ -1,7 +1,7 @@
-"""Lets an agent return after an absence: before all else it asks placement which guests it must still run.
+"""Asks placement which guests an agent must still run, after the agent lost power or its process stalled.
 
-While the agent was absent or its process stalled, its hosts may have been evacuated and the guests started on
-other hosts. So no guest runs until placement has confirmed it, and a guest that moved away is destroyed.
+Meanwhile its hosts may have been evacuated and the guests started on other hosts. So no guest runs until
+placement has confirmed it, and a guest that moved away is destroyed.
 """
 
 import logging
@@ -33,7 +33,10 @@ QUIET_SECONDS = 10.0  # placement may be starting too: warn only afterwards
 
 @dataclass(eq=False)
 class GuestRecovery:
-    """Checks which guests an agent must still run: all guests after an absence, later the stopped guests."""
+    """Asks placement which guests an agent must still run, after the agent lost power or its process stalled.
+
+    Guests that stay stopped are checked again later.
+    """
 
     agent: SimulatedAgent
     cell: str

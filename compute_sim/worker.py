@@ -29,7 +29,8 @@ def compute_sim(
     """Return a worker that simulates an agent and its hosts. State on its `disk` survives the worker.
 
     With `providers` placement accepts its reports even if an earlier run's clock was ahead. With
-    `allocations`, it reads which guests it must run after an absence, and their allocations after a reshape.
+    `allocations` it asks which guests it must run after a loss of power or a stall of its process, and which
+    allocations they have after a reshape.
     """
     clock, disk, options = clock or Clock(), disk or AgentDisk(), options or SimOptions()
     trees = HostTrees(sim_agent, disk)

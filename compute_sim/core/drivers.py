@@ -29,7 +29,7 @@ class Driver(Protocol):
 
 
 class DriverOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A driver with the options that a machines file may set for it."""
+    """Base class of drivers whose options operators set in the TOML file that describes types of hosts."""
 
     @property
     def follows_use(self) -> bool:
@@ -37,7 +37,7 @@ class DriverOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 def unused(provider: str) -> Mapping[str, int]:
-    """Return that nothing of a provider is in use, for trees that are built before the guests are known."""
+    """Return an empty usage for each provider: trees are first built before the guests are known."""
     return {}
 
 
@@ -234,7 +234,7 @@ def build_tree(
     *,
     disabled: bool = False,
 ) -> ProviderTree:
-    """Return the provider tree of a host, with its drivers' content and the content that operators added."""
+    """Return a host's provider tree: what its drivers add, and what operators added to it in placement."""
     tree = ProviderTree(root, host, stored)
     for driver in drivers:
         driver.update_provider_tree(tree, in_use)

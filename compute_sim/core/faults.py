@@ -68,7 +68,7 @@ class Durations:
 
 @dataclass(frozen=True, slots=True)
 class Fate:
-    """The planned outcome of a build attempt or of a phase of a move."""
+    """The outcome of a build attempt or of a phase of a move, as fault injection has chosen it beforehand."""
 
     kind: Kind
     seconds: float
@@ -178,5 +178,5 @@ class SimOptions:
 
     @property
     def absent_after(self) -> float:
-        """Return the seconds of inactivity after which other hosts may run the agent's guests."""
+        """Return the seconds for which an agent may stall before its guests may run on other hosts."""
         return max(self.period, LEAST_ABSENCE)

@@ -14,7 +14,7 @@ _KNOWN = {"candidate_nodes", "extra", "name", "node", "owner", "resource_class",
 
 
 class Allocation(msgspec.Struct, kw_only=True):
-    """An allocation, which reserves a node. The fields have the sequence of Ironic's notifications."""
+    """An allocation of Ironic's API, which reserves a node; the fields are ordered as in notifications."""
 
     uuid: str
     name: str | None = None

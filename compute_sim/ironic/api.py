@@ -160,7 +160,9 @@ class Api:
 
     @contextmanager
     def _asked(self, action: Action, wanted: SimNode, node: SimNode, request: str) -> Iterator[None]:
-        """Notify of a request before the `with` block, and of an error if the block refuses the request."""
+        """Emit Ironic's `start` notification of an API call before the `with` block, and its `error`
+        notification if the block refuses the call.
+        """
         self._conductor.notify(action, "start", node, request, shown=wanted, sort="asked")
         try:
             yield

@@ -190,7 +190,11 @@ class Conductor:
         sort: Literal["real", "asked", "silent"] = "real",
         **more: Any,
     ) -> None:
-        """Send a notification of a change, a request (`asked`), or a change that Ironic hides (`silent`)."""
+        """Emit a notification about a simulated Ironic node.
+
+        The `sort` is `real` for a change, `asked` for an API call that requests a change, and `silent` for a
+        change that Ironic does not publish; only berth's bus gets the last.
+        """
         asked, silent = sort == "asked", sort == "silent"
         self.emit(SentNotification(action, phase, node, request, shown, asked, silent, more))
 

@@ -33,7 +33,7 @@ class NotificationSink(Protocol):
     def __call__(self, notification: Notification, /) -> None: ...
 
     async def wait_for_space(self) -> None:
-        """Wait until the destination accepts more notifications."""
+        """Wait while too many notifications are still unsent."""
 
     async def run(self) -> None:
         """Send notifications until the task is cancelled."""
@@ -77,9 +77,10 @@ class Backlog(Generic[T]):
 
 
 class IronicExchange:
-    """Ironic's exchange. Notifications wait while the broker is unreachable; if too many wait, requests wait.
+    """Publishes the simulated Ironic's notifications to a RabbitMQ exchange, as a real Ironic does.
 
-    `lossy` is the fraction of lost notifications after the first of a transition: a real Ironic loses some.
+    While the broker is unreachable, notifications are buffered; if the buffer is full, Ironic's API waits.
+    A fraction `lossy` of the notifications about provision states is lost: a real Ironic loses some.
     """
 
     def __init__(
@@ -106,7 +107,6 @@ class IronicExchange:
 
     @property
     def place(self) -> str:
-        """Return the address of the exchange, for log and error messages."""
         return self._publisher.place
 
     def __call__(self, notification: Notification) -> None:
@@ -149,7 +149,7 @@ class IronicExchange:
 
 @dataclass(eq=False, repr=False)
 class BusNotifier:
-    """Publishes each change of simulated Ironic nodes on berth's bus, but no requests."""
+    """Publishes changes of simulated Ironic nodes on berth's bus, but not API calls that request changes."""
 
     publish: Callable[..., Awaitable[None]]
     whose: Callable[[SimNode], tuple[str, str, str]]  # the cell, agent and zone of a node

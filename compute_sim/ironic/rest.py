@@ -1,4 +1,4 @@
-"""The REST API of the simulated Ironic. Requests under /sim inject failures, power states and storms."""
+"""The REST API of the simulated Ironic. Its paths under /sim inject failures and mass changes of nodes."""
 
 import base64
 import hmac
@@ -183,7 +183,7 @@ class _Handlers:
         self._power.tamper(self._conductor.find(call.ident), bmc)
 
     async def storm(self, call: SimRequest) -> Json:
-        """Handle a request such as {"target": "provide", "count": 5000}: change so many nodes together."""
+        """Handle a request such as {"target": "provide", "count": 5000}: start `provide` for 5000 nodes."""
         body = await call.fields()
         target, count = text_of(body, "target"), body.get("count")
         if not isinstance(count, int) or count < 1:

@@ -59,7 +59,10 @@ class Works:
         self._jobs: dict[str, Job] = {}
 
     def begin(self, node: SimNode, event: str, request: str, *, hold: bool = False) -> None:
-        """Start the operation that an Ironic event requires; the node is unlocked and permits the event."""
+        """Start the operation that an Ironic event, such as `provide`, requires.
+
+        The caller must have checked that the node is unlocked and that its state permits the event.
+        """
         if event == "abort":
             self._abort(node, request)
         elif event == "unhold":
