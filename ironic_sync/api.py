@@ -143,9 +143,9 @@ class IronicApi:
                 )
         fixed = {"limit": limit, "sort_key": sort_key, "sort_dir": sort_dir, **filters}
         params = {name: _text(value) for name, value in fixed.items() if value != "" or name in filters}
-        behind = [marker] if marker else []  # where to continue; the newest entry is tried first
+        markers = [marker] if marker else []  # where to continue; the newest entry is tried first
         while True:
-            answer = await self._page(fields, params, behind)
+            answer = await self._page(fields, params, markers)
             page = answer.get("nodes")
             if not isinstance(page, list):
                 raise IronicRefused(200, "the answer has no list of nodes")
@@ -153,20 +153,22 @@ class IronicApi:
                 yield page
             if not answer.get("next") or not page:
                 return
-            behind = [*behind[-1:], *(node["uuid"] for node in page[-MARKERS:])]
+            markers = [*markers[-1:], *(node["uuid"] for node in page[-MARKERS:])]
 
-    async def _page(self, fields: Sequence[str] | None, params: Mapping[str, str], behind: list[str]) -> Json:
-        """Return the page of nodes after the last id of `behind` that still exists, or the first page."""
+    async def _page(
+        self, fields: Sequence[str] | None, params: Mapping[str, str], markers: list[str]
+    ) -> Json:
+        """Return the page after the last of these nodes that still exists; the first page if none does."""
         path = "/v1/nodes"
         if WITH_ALL.intersection(fields or ()):
             path, fields = "/v1/nodes/detail", None
-        while behind:
+        while markers:
             try:
-                return await self._get(path, fields, {**params, "marker": behind[-1]})
+                return await self._get(path, fields, {**params, "marker": markers[-1]})
             except IronicRefused as refused:
                 if refused.status != 404:
                     raise
-                behind.pop()
+                markers.pop()
         return await self._get(path, fields, params)
 
     async def patch_node(self, uuid: str, operations: Sequence[Json]) -> Json:

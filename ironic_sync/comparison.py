@@ -58,7 +58,9 @@ def survey_of(ironic: FollowedIronic, api: NodeReads, find: Find, clock: Clock) 
 async def diff(survey: Survey, holders: FindHolders | None = None) -> Comparison:
     """Return all differences between Ironic's nodes and placement.
 
-    With the query `holders`, also nodes that have different instances in Ironic and in placement."""
+    If `holders`, a query for allocations, is given, also return nodes whose instance in Ironic is not the
+    consumer of their allocations.
+    """
     read: dict[str, str | None] = {}
     placed = await survey.placed()
     found = [node async for page in survey.everything(placed, read) for node in page]

@@ -276,7 +276,7 @@ class NotifiedNodes:
         self.run = self._notifier.run
 
     def of(self, nodes: Collection[str]) -> None:
-        """Publish soon the ids of these nodes, which Ironic's notifications named and which were reported."""
+        """Add nodes to the next published message, because Ironic sent notifications about them."""
         self._nodes.update(nodes)
         self._notifier.due()
 

@@ -170,7 +170,7 @@ class Reader:
                 self._many.set()
 
     async def _read_round(self, moment: Callable[[], Moment], take: Take) -> int:
-        """Read pages of available nodes while they contain requested ones; return the number handled."""
+        """List available nodes in pages while nodes wait to be read; return how many of these were found."""
         pages = self.api.nodes(fields=self.fields, limit=PAGE, **self._listing)
 
         async def following() -> tuple[int, Moment, Sequence[Mapping[str, Any]] | None]:
@@ -197,9 +197,8 @@ class Reader:
     async def _take_page(
         self, page: Sequence[Mapping[str, Any]], requested: int, began: Moment, take: Take
     ) -> int:
-        """Pass to `take` the nodes that were requested before their page was read; return the number.
-
-        Nodes requested later stay requested. Available nodes last reported as reserved are handled too.
+        """Call `take` with those nodes of a page that waited to be read before the page was requested from
+        Ironic; return their number. Nodes that were last reported as reserved are included, too.
         """
         found: list[NodeRead] = []
         for position, raw in enumerate(page):

@@ -171,9 +171,11 @@ class Survey:
         return found
 
     async def read_changed(self, horizon: Horizon) -> tuple[list[tuple[Raw, Moment]], Horizon]:
-        """Return Ironic's nodes changed since the times `horizon`, with the new times. May raise ReadAll.
+        """Return Ironic's nodes created or updated after the times in `horizon`, and the new horizon.
 
-        Every relevant change of a node, also of its traits, sets `updated_at`; only deletions are not found.
+        A horizon is the newest creation time and update time seen so far. Every relevant change of a node,
+        also of its traits, sets `updated_at`; only deletions are not found. Raise ReadAll if too many nodes
+        changed or Ironic cannot sort them by time.
         """
         found: dict[str, tuple[Raw, Moment]] = {}
         reached = dict(horizon)

@@ -66,7 +66,7 @@ class Sweep:
         await self._compare(full=True)
 
     async def read_changed(self) -> None:
-        """Compare with placement the nodes that changed since the last round, if Ironic can list them."""
+        """Compare nodes that changed since the last comparison with placement, if Ironic can list them."""
         await self._compare(full=False, all_if_must=False)
 
     async def _compare(self, *, full: bool, all_if_must: bool = True) -> None:
@@ -172,7 +172,7 @@ SETTLING_SECONDS = 2.0  # until a hinted change has taken effect
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class SweepSchedule:
-    """Decides when a sweep's rounds begin, and which of them read all nodes; the first one does."""
+    """Decides when Ironic is next compared with placement, and whether all nodes are read, as at first."""
 
     sweep: Sweep
     seconds: float
@@ -184,12 +184,12 @@ class SweepSchedule:
     _everything_at: float = field(default=0.0, init=False)  # the earliest time of the next full sweep
 
     def missed(self) -> None:
-        """Let a round begin soon that reads all nodes of Ironic, because notifications may be lost."""
+        """Start a comparison of all Ironic nodes with placement soon, because notifications may be lost."""
         self._gap = True
         self._stirred.set()
 
     def hinted(self) -> None:
-        """Let a round begin soon, because a notification that names no node shows that some node changed."""
+        """Start the next comparison soon, because a notification shows that a node changed, but not which."""
         self._settled_at = asyncio.get_running_loop().time() + SETTLING_SECONDS
         self._stirred.set()
 

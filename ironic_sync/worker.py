@@ -55,9 +55,10 @@ def ironic_sync(
     skip_reserve_in_use: bool = False,
     clock: Clock | None = None,
 ) -> Worker:
-    """Return the worker of ironic_sync: it applies events from tools, and follows `ironic` if it is given.
+    """Return the worker of ironic_sync: it applies NodeChanged messages, and follows `ironic` if it is given.
 
-    With `skip_reserve_in_use` an available node with an instance is not reserved, as with Nova's setting.
+    With `skip_reserve_in_use` an available node with an instance is not reserved, as with Nova's setting
+    `skip_reserve_in_use_ironic_nodes`.
     """
     if ironic is None:
         return Worker("ironic_sync", consumes=[_by_tools(skip_reserve_in_use, None)])
@@ -131,7 +132,7 @@ def _following(ironic: FollowedIronic, publish: Publish, find: Find | None, cloc
 
 
 def _by_tools(skip_reserve_in_use: bool, following: Following | None) -> Any:
-    """Return the handler of NodeChanged messages, in which tools send a node's full new state."""
+    """Return the handler of NodeChanged messages, which have the full new state of a node."""
 
     def report_of(node: NodeChanged) -> InventoryReported | Poison | None:
         try:

@@ -74,7 +74,7 @@ class OrderProgress:
             self.given_up = f"the node has been in maintenance for {now - self.maintained:.0f} s: {reason}"
 
     def rest(self) -> float:
-        """Return the minimum seconds until the node is read again: more after many started transitions."""
+        """Return the minimum pause before the order's node is read again, longer after many state changes."""
         return 0.0 if self.begun < MOST_BEGUN else min(2.0 ** (self.begun - MOST_BEGUN), LONGEST_PAUSE)
 
 
@@ -206,9 +206,10 @@ class RunningOrders:
             return node_of(await self.api.patch_node(node.uuid, patch))
 
     async def _turned_down(self, job: OrderProgress, step: Step, problem: IronicRefused) -> steps.Say | None:
-        """Return an order's result after a step was refused; None: retry. A conflict (409) is temporary.
+        """Return an order's result after Ironic refused a step, or None if the step must be retried.
 
-        After a second refusal for another reason the order fails; a reserved node is released first.
+        If Ironic refuses a claim or a deployment twice, and not for a conflict (409), which is temporary, the
+        build fails.
         """
         busy = problem.status == 409
         again, job.refused = job.refused == step, step

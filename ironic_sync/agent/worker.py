@@ -103,7 +103,7 @@ class _Heartbeats:
         return self.orders.right.good()
 
     async def progress(self) -> Sequence[AgentReported]:
-        """Return progress reports for builds on nodes that changed during the last `patience` seconds."""
+        """Return a progress report for each running build, unless its node is in one state for too long."""
         since = self.orders.clock.monotonic() - self.patience
         return [report(job.order, "progress") for job in self.orders.building() if job.changed > since]
 
@@ -122,10 +122,11 @@ def metal_agent(
     clock: Clock | None = None,
     lease: NodeLease | None = None,
 ) -> Worker:
-    """Return the worker of an agent on Ironic's nodes; with a lease it shares them with its pool.
+    """Return the worker of an agent that builds on Ironic's nodes; with a lease it shares them with its pool.
 
-    Progress is reported for an unchanged node for `patience` seconds. A deployment fails if its node stays in
-    maintenance for `maintenance_patience` seconds.
+    If a node stays in one state for `patience` seconds, the agent stops reporting progress of its build, so
+    the cell conductor's deadline can pass. A build fails if its node stays in maintenance for
+    `maintenance_patience` seconds.
     """
     orders = RunningOrders(
         agent,

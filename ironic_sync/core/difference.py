@@ -109,12 +109,16 @@ def _written(inventory: Inventory) -> str:
     )
 
 
-def _unequal(theirs: Sequence[str], ours: Sequence[str], missing: Sequence[str]) -> tuple[str, str] | None:
-    """Return a pair of texts: values that only Ironic has, and values that only placement has; None if equal.
+def _unequal(
+    ironic: Sequence[str], placement: Sequence[str], by_operators: Sequence[str]
+) -> tuple[str, str] | None:
+    """Return the values that only Ironic has and those that only placement has, as texts; None if equal.
 
-    Values that operators added in placement (`missing`) are ignored."""
-    ahead, behind = sorted({*theirs} - {*ours}), sorted({*ours} - {*theirs, *missing})
-    return (", ".join(ahead), ", ".join(behind)) if ahead or behind else None
+    Values that operators added in placement are ignored.
+    """
+    only_ironic = sorted({*ironic} - {*placement})
+    only_placement = sorted({*placement} - {*ironic, *by_operators})
+    return (", ".join(only_ironic), ", ".join(only_placement)) if only_ironic or only_placement else None
 
 
 def allowance(of: int, share: float) -> int:

@@ -1,17 +1,19 @@
-"""Keeps the state that is assumed for each node, and changes it after notifications and reads.
+"""Keeps the state that is assumed for each Ironic node, and changes it after notifications and reads.
 
-Notifications can be late, duplicated, in a wrong sequence, lost or wrong. A read is true for the moment at
-which it began. The first rule that matches decides:
+Notifications can be late, duplicated, in a wrong sequence, lost or wrong. A read returns the state at the
+moment at which it began. A node is open if builds can claim it, and closed if its inventory is reserved. A
+notification is ignored, or its node is reported to placement, or the node is read from Ironic's API. The
+first row that matches decides:
 
 | notification                             | meaning           | without API access      | with API access  |
 |------------------------------------------|-------------------|-------------------------|------------------|
 | .start and .error of create, update,     | a request to the  | ignored                 | .error: read     |
 |   delete, maintenance_set                |   API             |                         |                  |
-| allocation.* of a node                   | a hint            | ignored                 | read             |
+| allocation.* of a node                   | the node changed  | ignored                 | read             |
 | older than the assumed state, and not of | late              | ignored                 | read, if it      |
 |   a newer version                        |                   |                         |   differs        |
 | delete.end                               | node deleted      | reported                | reported         |
-| for a deleted node, except create.end    | an echo           | ignored                 | read             |
+| for a deleted node, except create.end    | late              | ignored                 | read             |
 | create.end; provision_set, power_*,      | the node as it    | reported; .start and    | closed: reported;|
 |   console_* (sent by the conductor)      |   was at that time|   .error never open     |   open: read     |
 | maintenance_set.end, update.end:         |                   |                         |                  |
@@ -21,13 +23,13 @@ which it began. The first rule that matches decides:
 |                                          |                   |   it closes the node    |   every update,  |
 |   of an older version                    | its traits        | reported                |   or if in doubt |
 
-A node that closes (becomes reserved) is reported immediately; a node that opens (becomes free) is confirmed
-by a read where the API is available. A report equal to the last one is not sent again.
+A node that becomes closed is reported immediately; before a node is reported as open, a read confirms it if
+the API is available. A report equal to the last one is not sent again.
 
-The version is `updated_at`, in whole seconds. Every write moves it, but the `.end` of a change of traits
-carries the version from before the call. Of two notifications of one second the newer one is unknown, and in
-doubt the node stays closed. For the same reason an update counts from its own time if it closes the node, and
-only from the second of its version if it opens the node.
+The version of a node is its `updated_at`, in whole seconds. Every write changes it, but the `.end` of a
+change of traits carries the version from before the call. The order of two notifications of one second is
+unknown, and in doubt the node stays closed. So after an update that closes the node, notifications dated
+before the update are late; after an update that opens the node, only those dated before its version are.
 """
 
 import math
@@ -92,7 +94,9 @@ def handle(
 ) -> Step:
     """Return the state and report that follow from a node's known state and a notification.
 
-    `received`: how many notifications this process has received so far. Raises Invalid."""
+    `received` is the number of this notification in this process; by this number, `read` recognizes that a
+    notification arrived during a read. Raise Invalid if the data of the node are impossible.
+    """
     node = notification.node
     if notification.event in _ASKED_OF_THE_API and notification.phase in ("start", "error"):
         return Step(belief, "asked", read=rules.can_read and notification.phase == "error")
@@ -129,9 +133,9 @@ def read(
 ) -> Step:
     """Return the state and report that follow from a read of a node; `node`: None if Ironic has no such node.
 
-    `known` is the sequence number of the last report in placement, and `was` the stored place. With `again`,
-    placement lacks the last report, so it is sent again. After a notification during the read, no report is
-    sent and the node is read again.
+    `known`: the sequence number of the node's last report in placement. `was`: the node's cell, agent, zone
+    and aggregates in placement. `again`: placement lacks the last report, so it is sent again. If a
+    notification arrived during the read, the read may be outdated, so the node is read again.
     """
     sequence = max(sequence_at(began.at), belief.sequence + 1, known + 1)
     overtaken = belief.received > began.received
@@ -244,7 +248,6 @@ def _deleted(
 def _not_found(
     belief: KnownState, uuid: str, began: Moment, sequence: int, overtaken: bool, has: Place | None
 ) -> Step:
-    """Return the state after a read found no such node; report its deletion if its place `has` is known."""
     if overtaken:
         return Step(belief, "read", read=True)
     belief = _without(belief, began.at, 0.0)
@@ -271,7 +274,7 @@ def _contradicts(
 
 
 def _whole(new: IronicNode, old: IronicNode | None) -> IronicNode:
-    """Return the node `new` of a notification with the shard, which notifications lack, of the last read."""
+    """Return the node `new` with the shard from the last read if it lacks one: notifications have none."""
     if new.whole or old is None or not old.whole:
         return new
     return replace(new, shard=old.shard, whole=True)

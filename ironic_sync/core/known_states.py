@@ -58,9 +58,10 @@ class KnownStates:
             self._of[uuid] = replace(before, reported=None, sequence=max(before.sequence, sequence))
 
     def placement_has(self, uuid: str, sequence: int) -> bool:
-        """Record that placement applied a node's report; return True if this process's last one is older.
+        """Record which report of a node placement has applied, by its sequence number.
 
-        The node's next report gets a higher sequence number, even if the clocks of the processes differ.
+        Return True if another process sent this report after this process's last report of the node. The
+        node's next report gets a higher sequence number, even if the clocks of the processes differ.
         """
         before = self.of(uuid)
         overruled = before.reported is not None and sequence > before.reported.sequence

@@ -84,7 +84,7 @@ def _report(uuid: str, place: Place, sequence: int, **content: Any) -> Inventory
 
 
 def inventory_of(event: NodeChanged, *, skip_reserve_in_use: bool = False) -> InventoryReported | None:
-    """Return the report for placement from a tool's message NodeChanged, which has a node's full state."""
+    """Return the report for placement from a NodeChanged message, which has the full state of a node."""
     sequence = sequence_at(event.at)
     place = Place(cell=event.cell, agent=event.agent, zone=event.zone)
     if event.deleted:

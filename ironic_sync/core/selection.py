@@ -77,12 +77,12 @@ class NodeSelection:
         return asked
 
     def all_agents(self) -> tuple[str, ...]:
-        """Return the names of all agents that selected Ironic nodes may have."""
+        """Return the names of all agents to which the settings can assign Ironic nodes."""
         cells = {*self.cells.values(), self.cell} - {""}
         return tuple(sorted({self._agent(cell) for cell in cells}))
 
     def reason_not_selected(self, node: IronicNode) -> str:
-        """Return why the settings do not select an Ironic node, as text; empty if the node is selected."""
+        """Return why berth does not manage an Ironic node, according to the settings; "" if it manages it."""
         for values, attribute, value in (
             (self.conductor_groups, "conductor group", node.conductor_group or DEFAULT_GROUP),
             (self.shards, "shard", node.shard),
@@ -96,7 +96,7 @@ class NodeSelection:
         return ""
 
     def place(self, node: IronicNode) -> Place | None:
-        """Return the cell, agent, zone and aggregates of an Ironic node; None if it is not selected."""
+        """Return the cell, agent, zone and aggregates of an Ironic node; None if berth does not manage it."""
         if self.reason_not_selected(node):
             return None
         cell = self._cell(node)

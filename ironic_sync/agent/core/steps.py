@@ -4,12 +4,18 @@ After a crash an agent knows only this state. So it stores all that it needs in 
 build (`instance_uuid`), its attempt (`instance_info`) and the recorded attempts (`extra`). An attempt that is
 recorded but no longer has the node has ended: a late order for this attempt has no effect.
 
-    build:    available → Claim → Deploy → ... → active: built
-                ours and deploy failed → Close(why) → Undeploy or ReleaseNode → released: failed(why)
-                another instance, in maintenance, or any other state: failed
-                its deploy interface needs an image and the build names no image: failed, without a retry
-    destroy:  ours → Undeploy, ReleaseNode or Abort → released: destroyed
-                never seen: Close, if the node may be written to → destroyed
+Order to build, by the node's state → steps of the agent → its report:
+
+    available → reserve the node, deploy → built
+    reserved for this attempt, but the deployment failed →
+        record why the attempt ended, tear down or release the node → failed
+    reserved for another instance, in maintenance, or in any other state → failed
+    available, but it can only deploy an image and the build names none → failed, without a retry
+
+Order to destroy:
+
+    reserved for this attempt → tear down, abort or release the node → destroyed
+    no record of this attempt → record that the attempt has ended, if the node's state permits → destroyed
 """
 
 from dataclasses import dataclass
@@ -66,7 +72,9 @@ Step = Action | Close | Wait | Say
 def next_step(node: MetalNode | None, order: Order, *, given_up: str = "", writes: bool = True) -> Step:
     """Return the agent's next step for an order to build or destroy on an Ironic node.
 
-    `given_up`: why the build must fail, or ""; `writes`: Ironic accepts a record that an attempt ended."""
+    `given_up`: why the build must fail, or "" if it need not. `writes` is False after Ironic refused to store
+    that an attempt has ended: the agent then continues without this record.
+    """
     if isinstance(order, BuildOrdered):
         return _toward_built(node, order, given_up, writes)
     return _toward_deleted(node, order, writes)
