@@ -84,7 +84,7 @@ class EventStream:
 
     @contextmanager
     def endable(self, working: asyncio.Timeout) -> Iterator[None]:
-        """While the block runs, let `end`, which closes this stream, interrupt it at an `await`."""
+        """Let the end of the event stream cancel the work in the `with` block, through its timeout."""
         self.working = working
         try:
             yield

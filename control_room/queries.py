@@ -1,4 +1,4 @@
-"""Sends the pages' queries with a time limit, and reads the state of the cloud with them."""
+"""Sends the control room's queries with a time limit, and reads the state of the cloud with them."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
@@ -86,7 +86,7 @@ class CloudStatus:
 
 class StatusReader:
     def __init__(self, queries: Queries, tasks: BackgroundTasks, configured: Sequence[str]) -> None:
-        """Set up the reader; `configured`: cells of the settings, queried even without placement's answer."""
+        """Set up a reader of the cloud's status; `configured`: cells to query even if placement is down."""
         self._queries = queries
         self._configured = tuple(configured)
         self._counts: CellsFound | None = None

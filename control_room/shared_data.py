@@ -23,7 +23,7 @@ class BackgroundTasks:
         self._group = group
 
     def start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T | None]:
-        """Start and return a background task, cancelled when the pages close; an error in it is logged."""
+        """Start and return a background task; the server cancels it at its end, and logs an error in it."""
 
         async def logged() -> T | None:
             try:
@@ -76,7 +76,7 @@ class Changes:
 
     @contextmanager
     def wake(self, event: asyncio.Event) -> Iterator[None]:
-        """While the block runs, set the given `asyncio.Event` whenever a change is counted."""
+        """Set the given `asyncio.Event` at each change of the data, while the `with` block runs."""
         self._waiting.add(event)
         try:
             yield
@@ -98,14 +98,16 @@ class UpdateInterval:
 
     @contextmanager
     def rendering(self) -> Iterator[None]:
-        """Measure the processor time of a block, which must not contain `await`, for the update interval."""
+        """Measure the processor time of a `with` block without `await`; the more it takes, the less often the
+        page is updated.
+        """
         began = thread_time()
         yield
         self.add(thread_time() - began)
 
     @contextmanager
     def querying(self) -> Iterator[None]:
-        """Measure how long a block waits for answers of other processes, for the update interval."""
+        """Measure how long a `with` block queries workers: the longer, the less often the page is updated."""
         began = monotonic()
         yield
         self.add((monotonic() - began) * _QUERY_WEIGHT)

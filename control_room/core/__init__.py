@@ -1,1 +1,1 @@
-"""Computations for the pages without I/O, such as charts, heat maps, capacity plans and alarms."""
+"""Computations for the control room, all without I/O: charts, heat maps, capacity plans and alarms."""

@@ -194,7 +194,7 @@ class DrainShown:
 
 
 def left_host(host: str, moves: Sequence[MoveStands], now: float) -> int:
-    """Return how many guests left the host by moves in the last 24 hours, after the last one arrived."""
+    """Return how many guests moved away from a host in the last 24 hours, since a guest last moved to it."""
     count = 0
     for move in moves:
         if not move.ended or move.phase != "done":
@@ -232,7 +232,7 @@ class EndedBuild:
 
 @dataclass(slots=True)
 class Tick:
-    """The counts of builds, by result, that ended within one period of five seconds, and of moves."""
+    """The counts of builds and of moves that ended within one period of five seconds, by their result."""
 
     number: int
     ends: Counter[str] = field(default_factory=Counter)  # by status
@@ -243,7 +243,7 @@ class Tick:
 
 
 class BuildHistory:
-    """Counts the builds that ended in the last ten minutes, by 5-second periods, and stores the last ones."""
+    """Counts the builds and moves that ended in the last ten minutes, and lists the last ended builds."""
 
     def __init__(self) -> None:
         self._ticks: deque[Tick] = deque()

@@ -52,7 +52,9 @@ class KnownHost:
         return sum(stock.capacity for stock in found), sum(stock.capacity - stock.free for stock in found)
 
     def fits(self, flavor: Mapping[str, int]) -> int:
-        """Return how many instances of a flavor fit, if each resource class comes from only one provider."""
+        """Return how many instances of a flavor fit on the host, if all of them get a resource class from the
+        same provider.
+        """
         if self.closed or not flavor:
             return 0
         fitting = dict.fromkeys(flavor, 0)
@@ -165,11 +167,14 @@ class StockColumns:
         pieces: Counts = np.where(self.gives(amount), free // amount, 0)
         return pieces
 
-    def take(self, free: Counts, amount: int, pieces: Counts, pieces_taken: Counts) -> None:
-        """Subtract `amount` from a host's inventories in `free` for each of its `pieces_taken` instances."""
+    def take(self, free: Counts, amount: int, pieces: Counts, placed: Counts) -> None:
+        """Subtract the capacity that new instances use from `free`, the free capacity of each inventory.
+
+        Each instance uses `amount`; `placed` is the number of new instances on each host.
+        """
         before = np.concatenate((np.zeros(1, dtype=np.int64), np.cumsum(pieces)))
         on_host = before[:-1] - before[self._begins][self.host]
-        free -= np.clip(pieces_taken[self.host] - on_host, 0, pieces) * amount
+        free -= np.clip(placed[self.host] - on_host, 0, pieces) * amount
 
 
 MOST_CLASSES = 40

@@ -1,4 +1,6 @@
-"""Prepares the board of bare-metal nodes: Ironic's and placement's states, and what prevents a claim."""
+"""Prepares the web page of bare-metal nodes: their states in Ironic and placement, and why builds cannot
+claim them.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -161,7 +163,7 @@ class BoardColumn:
 def board(
     nodes: MetalNodes, now: float, wanted: str = "", column: str = "", most: int = 40
 ) -> list[BoardColumn]:
-    """Return the columns of the board of bare-metal nodes, with nodes that match the search text `wanted`.
+    """Return the columns of the web page of bare-metal nodes, with nodes that match the search text `wanted`.
 
     Nodes with different states in Ironic and placement come first.
     """

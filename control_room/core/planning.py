@@ -93,7 +93,8 @@ class PlanStopped(Exception):
 def planned(
     hosts: Sequence[KnownHost], plan: Plan, stopped: Callable[[], bool] = lambda: False
 ) -> PlanAnswer:
-    """Return how many instances and mixes (sets of flavors) fit at present, and with the plan's changes.
+    """Return how many instances of a capacity plan's flavors fit on the hosts at present, and after the hosts
+    are added and removed as planned.
 
     Raise InvalidPlan for an unknown host, and PlanStopped soon after `stopped` returns True.
     """
@@ -271,7 +272,8 @@ class _Packing:
 
     def _packed(self, mixes: int, together: bool) -> FreeByClass | None:
         """Return the free amounts after packing this number of mixes (sets of flavors), or None if they do
-        not fit. The largest flavor is packed first; with `together`, whole mixes on single hosts before it.
+        not fit. With `together`, mixes are first packed whole, each on one host. The rest is packed flavor by
+        flavor, the largest first.
         """
         free = {name: amounts.copy() for name, amounts in self.free.items()}
         done = self._pack_whole(mixes, free) if together else 0

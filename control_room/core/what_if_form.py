@@ -194,7 +194,7 @@ class PlannedFlavor:
 
 @dataclass(frozen=True, kw_only=True)
 class AddedHosts:
-    """Empty hosts that a capacity plan adds, like an existing host or with given amounts."""
+    """New hosts without guests in a capacity plan: like an existing host, or with given amounts."""
 
     number: int
     name: str

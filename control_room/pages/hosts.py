@@ -1,4 +1,4 @@
-"""Pages about hosts: the heat map, one host with its operations, and the board of bare-metal nodes."""
+"""Web pages about hosts: the heat map, one host with its operations, and bare-metal nodes by state."""
 
 import asyncio
 import logging

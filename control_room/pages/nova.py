@@ -54,7 +54,7 @@ class NovaPages(PageGroup):
         return self._updates.stream(request, part)
 
     async def instance(self, request: Request) -> Response:
-        """Return the page of all requests of an instance to Nova's scheduler, and why berth decided so."""
+        """Return the web page of an instance's requests to Nova's scheduler, with berth's decisions."""
         id_ = uuid_in(request.path_params["instance"])
         if not id_:
             raise PageRefused(404, "There is no such instance", "That is not the uuid of an instance.")
