@@ -42,11 +42,12 @@ _AT_LEAST = {
     "crash_after": 0, "drain": 0, "metrics_port": 0, "ironic_agents_per_cell": 1,
     "placement_http_connections": 1, "max_wait": 0,
     "host_subset_size": 1, "scheduler_near": 0, "nova_max_attempts": 1, "nova_wait": 0,
+    "keep_changes": 1000,
 }  # fmt: skip
 _POSITIVE_SECONDS = (
     "build_timeout", "delete_timeout", "cleanup_timeout", "heartbeat",
     "ironic_sweep_seconds", "ironic_build_patience", "ironic_maintenance_patience",
-    "nova_service_down_time",
+    "nova_service_down_time", "keep_builds", "keep_moves", "keep_decisions", "keep_ids",
 )  # fmt: skip
 _LEAST_LIMITS = CellAccountLimits(
     connections=1, channels=10, queue_bytes=1024 * 1024, database_connections=5, statement_seconds=0,
@@ -108,6 +109,10 @@ def _check_numbers(values: Mapping[str, Any], refuse: Refuse) -> None:
         refuse("fail", "with abort and hang it is more than all builds")
     if values["move_fail"] + values["move_hang"] > 1:
         refuse("move_fail", "with move_hang it is more than all phases")
+    for name in ("keep_builds", "keep_moves"):
+        if values[name] > values["keep_ids"]:
+            # placement would accept the id again while the cell still has the record of its end
+            refuse(name, f"must not be longer than keep_ids ({values['keep_ids']:g})")
     if values["metrics_port"] > 65535:
         refuse("metrics_port", "must be at most 65535")
 

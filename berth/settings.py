@@ -270,6 +270,18 @@ class ConductorSettings(SettingsGroup, frozen=True, kw_only=True):
     cell_limits: dict[str, float] = field(default_factory=dict)
 
 
+class RetentionSettings(SettingsGroup, frozen=True, kw_only=True, rename=lambda name: f"keep_{name}"):
+    """How long workers store records of what has ended (docs/running.md, "Growth")."""
+
+    builds: float = 7 * 86400.0  # time for which a cell's database stores a build after its end
+    moves: float = 7 * 86400.0  # time for which databases store a move after its end
+    decisions: float = 7 * 86400.0  # time for which schedulers store decisions, for `berth why`
+    # time for which placement refuses claims with the id of an ended build or move; a request with this id
+    # that arrives later is a new request
+    ids: float = 7 * 86400.0
+    changes: int = 20_000  # number of placement's latest commits in its change log
+
+
 class SimulatorSettings(SettingsGroup, frozen=True, kw_only=True):
     """The simulated agents; in a TOML file these settings are in the table [simulator]."""
 
@@ -329,6 +341,7 @@ class Settings(SettingsGroup, frozen=True, kw_only=True):
     ironic: IronicSettings = IronicSettings()
     nova: NovaSettings = NovaSettings()
     conductor: ConductorSettings = ConductorSettings()
+    keep: RetentionSettings = RetentionSettings()
     process: ProcessSettings = ProcessSettings()
     compute: SimulatorSettings = SimulatorSettings()
 

@@ -275,6 +275,8 @@ def _made(
         build_timeout=settings.conductor.build_timeout,
         delete_timeout=settings.conductor.delete_timeout,
         cleanup_timeout=settings.conductor.cleanup_timeout,
+        keep_builds=settings.keep.builds,
+        keep_moves=settings.keep.moves,
     )
     return [cell_conductor(role.cell, store, claim, release, limits=limits, clock=bus.clock)]
 
@@ -282,7 +284,7 @@ def _made(
 def _placement(settings: Settings, bus: Bus, store: Database, shared: SharedMemory | None) -> Worker:
     from placement_worker import Placement, placement_worker
 
-    placement = Placement(store, bus.clock)
+    placement = Placement(store, bus.clock, keep_ids=settings.keep.ids, keep_changes=settings.keep.changes)
     if shared is not None:
         shared.give(placement.memory)
     worker = placement_worker(placement, bus.publish, settings.cell_names)
@@ -307,7 +309,12 @@ def _scheduler(settings: Settings, bus: Bus, store: Database, shared: SharedMemo
         database=store,
         publish=bus.publish,
         clock=bus.clock,
-        options=SchedulerOptions(policy=policy(settings), requests=request_options(settings)),
+        options=SchedulerOptions(
+            policy=policy(settings),
+            requests=request_options(settings),
+            keep_decisions=settings.keep.decisions,
+            keep_moves=settings.keep.moves,
+        ),
         loaded=place.loaded,
     )
     return [*place.workers, scheduler_worker(needs)]

@@ -246,6 +246,11 @@ def every(
     return Every(seconds, handler, declared, at_once)
 
 
+def prune_period(*kept_for: float) -> float:
+    """Return the seconds between two deletions of old records, which are stored for `kept_for` seconds."""
+    return min([3600.0, *(seconds / 10 for seconds in kept_for)])
+
+
 def messages_of(result: Any) -> Sequence[Message]:
     """Return a handler's result (None, one message or several messages) as a sequence of messages."""
     if result is None:

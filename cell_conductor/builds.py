@@ -47,7 +47,6 @@ ROUNDS = 6  # questions to placement for one event: a refused swap, a release, a
 AWAITED_SECONDS = 60.0  # a reshape may be reported before the build arrives here
 PAGE = 1000
 PRUNE_PAGE = 5000
-KEEP = 7 * 86400.0
 
 
 class Builds:
@@ -200,12 +199,12 @@ class Builds:
     async def prune(self) -> None:
         """Delete records of builds and moves that ended long ago and hold no resources."""
         self._applier.cached.clear()  # a build that is placed again after pruning starts at version 0 again
-        before = self.clock.now() - KEEP
-        for prune in (store.PRUNE, store.PRUNE_MOVES):
+        now, limits = self.clock.now(), self.limits
+        for prune, keep in ((store.PRUNE, limits.keep_builds), (store.PRUNE_MOVES, limits.keep_moves)):
             pruned = PRUNE_PAGE
             while pruned == PRUNE_PAGE:
                 async with self.database.write() as tx:
-                    pruned = len(await prune(tx, before=before, most=PRUNE_PAGE))
+                    pruned = len(await prune(tx, before=now - keep, most=PRUNE_PAGE))
 
     async def handle(self, events: Sequence[tuple[str, Event]]) -> list[Outcome]:
         """Apply events to builds, those of one build one after another; return for each event the messages to

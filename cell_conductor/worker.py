@@ -10,7 +10,7 @@ from bus.claims import ClaimAnswered, ClaimRequested, ReleaseAnswered, ReleaseRe
 from bus.clock import Clock
 from bus.sql.database import Database
 from bus.topics import AGENT_BUILD, AGENT_DESTROY, AGENT_MOVE, AGENT_MOVED, AGENT_REPORT, MOVE_HALF
-from bus.worker import Every, Worker, answers, every, on_many
+from bus.worker import Every, Worker, answers, every, on_many, prune_period
 from cell_conductor.builds import AskMany, Builds
 from cell_conductor.core.events import AttemptLimits
 from cell_conductor.moves import CellMoves
@@ -79,7 +79,7 @@ def _timers(builds: Builds) -> list[Every]:
         every(limits.stalled_after / 2, builds.resume, emits=_REMINDERS, at_once=True),
         every(limits.agent_lease / CHECKS_PER_LEASE, ring.check_leases, at_once=True),
         every(limits.agent_lease / CHECKS_PER_LEASE, builds.move, emits=_REMINDERS),
-        every(3600.0, builds.prune),
+        every(prune_period(limits.keep_builds, limits.keep_moves), builds.prune),
         every(3600.0, ring.prune),
     ]
 

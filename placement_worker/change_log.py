@@ -202,9 +202,10 @@ async def _published(publish: Publish, messages: Sequence[PlacementChanged | Bui
 class ChangeLog:
     """Writes every commit of placement to the change log, applies it to the index, and wakes the relay."""
 
-    def __init__(self, database: Database, book: Book) -> None:
+    def __init__(self, database: Database, book: Book, keep: int | None = None) -> None:
         self._database = database
         self._book = book
+        self._keep = keep  # number of latest commits in the log; None: changes.KEEP
         self.memory = Memory(StoreReader(database, book))
         self.relay = Relay(database)
 
@@ -264,7 +265,8 @@ class ChangeLog:
 
     async def trim(self) -> None:
         async with self._database.write() as tx:
-            await changes.TRIM(tx, keep=changes.KEEP, unpublished=changes.KEEP_UNPUBLISHED)
+            keep = changes.KEEP if self._keep is None else self._keep
+            await changes.TRIM(tx, keep=keep, unpublished=changes.KEEP_UNPUBLISHED)
 
     def _learn(self, messages: Sequence[PlacementChanged], shaped: Mapping[str, Tree]) -> None:
         self.memory.learn(messages, shaped)

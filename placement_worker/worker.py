@@ -19,7 +19,7 @@ from bus.queries import CandidatesFound, FindCandidates
 from bus.replication import PlacementChanged
 from bus.sql.database import Database
 from bus.vocabulary import Message
-from bus.worker import Answers, Narrow, On, Widen, Worker, answers, answers_many, every, on_many
+from bus.worker import Answers, Narrow, On, Widen, Worker, answers, answers_many, every, on_many, prune_period
 from placement_worker.change_log import ChangeLog, Publish
 from placement_worker.core.index import Snapshot
 from placement_worker.core.search import page_steps
@@ -69,18 +69,20 @@ class Searches:
         return None
 
 
-# for this time retired consumers, and reports of deleted trees, are refused
-REMEMBER_SECONDS = 7 * 24 * 3600.0
+KEEP_IDS = 7 * 86400.0  # for this time retired consumers, and reports of deleted trees, are refused
 
 
 class Placement:
     """All operations of placement. Several processes may use the same database, which orders their writes."""
 
-    def __init__(self, database: Database, clock: Clock) -> None:
+    def __init__(
+        self, database: Database, clock: Clock, *, keep_ids: float = KEEP_IDS, keep_changes: int | None = None
+    ) -> None:
+        self.keep_ids = keep_ids
         self.database = database
         self.clock = clock
         self.book = Book()
-        self.log = ChangeLog(database, self.book)
+        self.log = ChangeLog(database, self.book, keep_changes)
         self.memory = self.log.memory
         self.searches = Searches(self.memory, clock)
         parts = database, clock, self.book, self.log, ProviderNumbers(database)
@@ -107,7 +109,7 @@ class Placement:
             raise Poison(str(wrong)) from None
 
     async def prune(self) -> None:
-        before = self.clock.now() - REMEMBER_SECONDS
+        before = self.clock.now() - self.keep_ids
         await self.claims.prune(before)
         await self.reports.prune(before)
 
@@ -168,7 +170,6 @@ ANNOUNCES: frozenset[type[Message]] = frozenset({PlacementChanged, BuildReshaped
 CATCH_UP_SECONDS = 5.0
 SWEEP_SECONDS = 10.0
 TRIM_SECONDS = 60.0
-PRUNE_SECONDS = 3600.0
 
 
 def _answers(placement: Placement, cells: Sequence[str]) -> list[Answers]:
@@ -218,7 +219,7 @@ def placement_worker(placement: Placement, publish: Publish, cells: Sequence[str
             every(CATCH_UP_SECONDS, catch_up),
             every(SWEEP_SECONDS, placement.reports.sweep),
             every(TRIM_SECONDS, placement.log.trim),
-            every(PRUNE_SECONDS, placement.prune),
+            every(prune_period(placement.keep_ids), placement.prune),
         ],
         starts=[placement.start],
         runs=[

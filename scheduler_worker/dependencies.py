@@ -64,6 +64,8 @@ class SchedulerOptions:
     undeliverable_for: float = UNDELIVERABLE_SECONDS
     batch: int = REQUESTS_AT_ONCE
     concurrency: int = 2
+    keep_decisions: float = 7 * 86400.0  # how long decisions are stored
+    keep_moves: float = 7 * 86400.0  # how long ended moves between cells are stored
 
 
 async def together(asks: Sequence[Coroutine[Any, Any, T]]) -> list[T]:

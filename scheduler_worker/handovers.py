@@ -34,7 +34,6 @@ log = logging.getLogger(__name__)
 
 SOON = 0.5
 REPEAT_SECONDS = 60.0
-KEEP_SECONDS = 30 * 86400.0
 TRIES = 4  # attempts of a claim during concurrent changes
 PAGE = 500
 
@@ -147,11 +146,12 @@ class Handovers:
         every = [message for order in orders for message in messages_of(order)]
         return [message for message in every if isinstance(message, HandoverProgress)]
 
-    async def prune(self) -> None:
+    async def prune(self, keep: float) -> None:
+        """Delete the records of moves between cells that ended more than `keep` seconds ago."""
         pruned = PAGE
         while pruned == PAGE:
             async with self._database.write() as tx:
-                pruned = await prune(tx, self._clock.now() - KEEP_SECONDS, PAGE)
+                pruned = await prune(tx, self._clock.now() - keep, PAGE)
 
 
 def _warn(by: HandoverReported, why: str) -> None:

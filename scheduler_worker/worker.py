@@ -10,7 +10,7 @@ from bus.messages import BuildCancelled, BuildPlaced, BuildUnplaceable, Schedule
 from bus.moves import MovePlaced, MoveRefused
 from bus.sql.database import Database
 from bus.vocabulary import Message
-from bus.worker import Every, On, Worker, answers, answers_many, every, on, on_many
+from bus.worker import Every, On, Worker, answers, answers_many, every, on, on_many, prune_period
 from scheduler_worker.agents import SAYS_SECONDS, WaitingSignal
 from scheduler_worker.client_door import ClientDoor
 from scheduler_worker.dependencies import CellQueries, PlacementQueries, Publish, SchedulerOptions
@@ -28,7 +28,6 @@ from scheduler_worker.what_if import WhatIfs, WhatIfsOfMoves
 
 BEAT_SECONDS = 1.0
 SWEEP_SECONDS = 60.0
-PRUNE_SECONDS = 3600.0
 MEASURE_SECONDS = 15.0
 RECORD_SECONDS = 1.0  # maximum delay until a change of a host is stored
 TRIES_UNDELIVERABLE = 3  # attempts to publish a build to its conductor before its age is checked
@@ -150,7 +149,7 @@ class _Parts:
 
     def _timers(self) -> list[Every]:
         keeping, records, handovers = self.keeping, self.records, self.handovers
-        alive, handover = [topics.SCHEDULER_ALIVE], [topics.MOVE_HANDOVER]
+        alive, handover, options = [topics.SCHEDULER_ALIVE], [topics.MOVE_HANDOVER], self.options
         return [
             every(SAYS_SECONDS, self.scheduler.roster.message, emits=alive, at_once=True),
             every(RECORD_SECONDS, records.store),
@@ -159,5 +158,7 @@ class _Parts:
             every(BEAT_SECONDS, keeping.beat, at_once=True),
             every(SWEEP_SECONDS, keeping.sweep),
             every(REPEAT_SECONDS, handovers.repeat_handovers, emits=handover),
-            *(every(PRUNE_SECONDS, prune) for prune in (records.prune, keeping.prune, handovers.prune)),
+            every(prune_period(), records.prune),
+            every(prune_period(options.keep_decisions), lambda: keeping.prune(options.keep_decisions)),
+            every(prune_period(options.keep_moves), lambda: handovers.prune(options.keep_moves)),
         ]

@@ -75,7 +75,7 @@ def placed_by(event: Event) -> MovePlaced | None:
 
 
 class AttemptLimits(Struct, frozen=True):
-    """The most attempts of a build, and the time limits of builds, agents and leases, in seconds."""
+    """The most attempts of a build, and the time limits of builds, agents, leases and records, in seconds."""
 
     max_attempts: int = 3
     build_timeout: float = 1800.0
@@ -84,3 +84,5 @@ class AttemptLimits(Struct, frozen=True):
     poll_every: float = 5.0  # between checks for silent agents
     stalled_after: float = 60.0  # silence after which messages are repeated
     agent_lease: float = 2.0  # of agents that share nodes
+    keep_builds: float = 7 * 86400.0  # how long an ended build is stored
+    keep_moves: float = 7 * 86400.0

@@ -33,7 +33,6 @@ log = logging.getLogger(__name__)
 SILENT_SECONDS = 5.0  # then another scheduler adopts the requests
 PAGE = 500
 KINDS = 50  # classes in one answer
-DECISIONS_STORED = 7 * 86400.0
 
 _reserved = msgspec.json.Decoder(dict[str, tuple[int, float, str]]).decode
 
@@ -85,8 +84,9 @@ class WaitingOwner:
         store.queues.sweep(self._clock.monotonic())
         store.wake()
 
-    async def prune(self) -> None:
-        before = self._clock.now() - DECISIONS_STORED
+    async def prune(self, keep: float) -> None:
+        """Delete stored decisions that are older than `keep` seconds."""
+        before = self._clock.now() - keep
         while True:
             async with self._store.database.write() as tx:
                 if await decisions.prune(tx, before, PAGE) < PAGE:

@@ -273,14 +273,15 @@ async def test_leftovers_survive_the_record_of_their_build(
 
 
 async def test_old_ended_builds_are_pruned_unless_they_hold_resources(
-    builds: Builds, books: Books, store: Database, time: ToldClock
+    books: Books, store: Database, time: ToldClock
 ) -> None:
+    builds = a_conductor(store, books, time, keep_builds=60.0)
     two, three = a_placed(2), a_placed(3)
     await placed(builds, books, ONE, two, three)
     await heard(builds, ABORTED, an_agent_report(a_build_order(two), "built"))
     await builds.prune()
     assert len(await census(store)) == 3
-    time.now += 8 * 86400
+    time.now += 61
     await builds.prune()
     assert set(await census(store)) == {two.build, three.build}
 
