@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, field
 
 from bus.decisions import Decision, NearMiss, Removal
-from bus.messages import Attempt, BuildPlaced, BuildRequested, Selection
+from bus.messages import Attempt, BuildPlaced, BuildRequested, ReplyTo, Selection
 from bus.moves import MoveRequested
 from bus.requests import BuildSpec, ResourceGroup
 from bus.vocabulary import (
@@ -312,6 +312,8 @@ class FindInstances(Message, frozen=True, kw_only=True):
     host: Annotated[str, Meta(max_length=255)] = ""  # name of the host, or id of its root
     name: Annotated[str, Meta(max_length=255)] = ""
     statuses: Annotated[tuple[InstanceStatus, ...], Meta(max_length=16)] = ()  # empty: all but deleted
+    since: float = 0.0  # only instances whose last change was then or later; seconds since 1970
+    reply_to: ReplyTo = ""  # only instances whose build request has this reply address
     after: Text = ""  # ids after this one
     limit: Annotated[int, Meta(ge=1, le=1000)] = 500
     count: bool = False  # also return the total number

@@ -122,6 +122,7 @@ _WANTED = {
     "project": "project = :project",
     "host": "(host = :host OR root = :host)",
     "name": "name = :name AND name <> ''",
+    "since": "said >= :since",
 }
 
 
@@ -141,7 +142,11 @@ async def instances_page(tx: Transaction, question: FindInstances) -> InstancesF
     rows = await listed(tx, **given, after=question.after, most=question.limit + 1)
     page = rows[: question.limit]
     return InstancesFound(
-        instances=tuple(_instance(build) for build in readable(page)),
+        instances=tuple(
+            _instance(build)
+            for build in readable(page)
+            if question.reply_to in ("", build.as_placed.reply_to)
+        ),
         more=len(rows) > len(page),
         count=(await counted(tx, **given))[0]["several"] if question.count else 0,
         last=page[-1]["id"] if page else "",

@@ -19,7 +19,7 @@ _MODULES = {
         "demo": "load", "up": "run", "run": "run", "migrate": "run",
     },
     "Builds": {
-        "load": "load", "boot": "builds", "delete": "builds", "instances": "instances",
+        "load": "load", "boot": "builds", "delete": "builds", "instances": "instances", "ends": "ends",
         "waiting": "instances", "why": "why", "what-if": "what_if", "node": "nodes", "group": "groups",
     },
     "Moves": {

@@ -15,6 +15,7 @@ from sqlalchemy import text
 from berth import wiring
 from berth.commands import terminal
 from berth.commands.builds import delete
+from berth.commands.ends import ends_command
 from berth.commands.instances import show_instances
 from berth.commands.terminal import Cli
 from berth.operations import cells
@@ -97,6 +98,8 @@ ASKED = [
     pytest.param({"statuses": ("error", "deleted")}, [3, 4], id="over"),
     pytest.param({"statuses": ("deleting",), "project": "even"}, [], id="none"),
     pytest.param({"name": "we"}, [], id="a part of a name is no name"),
+    pytest.param({"since": 4e9}, [], id="not changed since"),
+    pytest.param({"since": 1.0, "statuses": ("active",)}, [2], id="changed since"),
 ]
 
 
@@ -171,6 +174,33 @@ async def test_all_cells_are_queried_and_unreachable_cells_are_named(
             assert await plainly(shown) == 0
     await store.close()
     assert output.getvalue().split() == [uid(n, "b") for n in (1, 2, 3, 5, 6)]
+
+
+@pytest.mark.parametrize(("reply_to", "expected"), [("client", [2, 3]), ("another", [])])
+async def test_ends_are_published_again_to_the_client_that_missed_them(
+    monkeypatch: pytest.MonkeyPatch, reply_to: str, expected: list[int]
+) -> None:
+    broker = LocalBroker()
+    monkeypatch.setattr(wiring, "transport", lambda settings, name: LocalTransport(broker))
+    store, books = Database("sqlite+aiosqlite://", inline=True), Books()
+    await migrate(store, "cell_conductor")
+    conductor = Builds(store, books.claim_many, books.release_many)
+    placed = [replace(a_placed(n), reply_to="client") for n in (1, 2, 3)]
+    for message in placed:
+        books.hold(message)
+    await conductor.start_many(placed)
+    _, two, three = map(a_build_order, placed)
+    await conductor.report_many(
+        [an_agent_report(two, "built"), an_agent_report(three, "failed", retry=False, cause="bad image")]
+    )
+    cli = Cli(Settings().having(cells=(CELL,)), False, Console(file=io.StringIO()))
+    worker = cell_conductor(CELL, store, books.claim_many, books.release_many)
+    async with serving(lambda: LocalTransport(broker), worker), Bus(LocalTransport(broker)) as bus:
+        ends = await bus.listen(topics.BUILD_ENDED.at(reply_to="client"))
+        assert await plainly(ends_command(cli, "10m", reply_to, None, publish=True)) == 0
+        ended = [(await ends.get()).build for _ in expected]
+        assert sorted(ended) == [uid(n, "b") for n in expected]
+    await store.close()
 
 
 VM = Flavor(name="vm", vcpus=1, memory_mb=512, disk_gb=1)

@@ -1,0 +1,75 @@
+"""`berth ends`: lists ended builds from the cells' records, and has their ends published again."""
+
+from typing import get_args
+
+from msgspec import structs
+
+from berth.commands.instances import instances_table
+from berth.commands.options import Commands, option
+from berth.commands.terminal import Cli
+from berth.operations.boot_options import is_time
+from berth.operations.cells import all_shown, ask_cells, chosen_cells, instance_pages
+from berth.operations.publishing import checked
+from berth.settings import BadSetting
+from bus import topics
+from bus.chunks import portions
+from bus.clock import Clock
+from bus.delivery.runner import Bus
+from bus.messages import seconds_of
+from bus.queries import FindBuilds, FindInstances, Instance, InstanceStatus
+
+_BUILDS = 100  # in one query
+_ENDED: tuple[InstanceStatus, ...] = tuple(
+    status for status in get_args(InstanceStatus) if status not in ("building", "swapping")
+)
+
+commands = Commands()
+
+
+@commands.command("ends")
+async def ends_command(
+    cli: Cli,
+    since: str = option("10m", "Builds that ended or changed in this time, such as 90s, 30m or 2d."),
+    reply_to: str = option("", "Only builds requested with this reply address.", metavar="NAME"),
+    cell: list[str] | None = option(None, "Only in this cell; may be repeated."),
+    publish: bool = option(False, "Let the cells publish the end of each listed build again."),
+) -> int:
+    """List builds that ended recently, from the records of their cells.
+
+    A client can miss an end (`build.ended`), for example while a RabbitMQ node is cut off from the others.
+    With `--publish` it gets the ends again, and so may clients that received them before. Refused requests
+    (`build.unplaceable`) are not listed: publish such a request again, with the same id, to get its answer.
+    """
+    if not is_time(since):
+        raise BadSetting(f"--since {since}: takes a time, such as 90s, 30m, 12h or 7d")
+    if publish and seconds_of(since) > cli.settings.keep.builds / 2:
+        raise BadSetting(
+            f"--since {since}: with --publish at most half of keep_builds; older builds are deleted"
+        )
+    start = Clock().now() - seconds_of(since)
+    question = checked(FindInstances(cell="any", statuses=_ENDED, since=start, reply_to=reply_to))
+    found: list[Instance] = []
+    async with cli.bus("ends") as bus:
+
+        async def ask(name: str) -> bool:
+            async for page in instance_pages(bus, structs.replace(question, cell=name)):
+                found.extend(page.instances)
+                if publish:
+                    await _publish_again(bus, name, page.instances)
+            return True
+
+        _, silent = await ask_cells(await chosen_cells(bus, cli.settings, cell or ()), ask)
+    found.sort(key=lambda instance: (instance.cell, instance.build))
+    cli.rows(found, instances_table(found) if found else "none")
+    if publish and not cli.as_json:
+        cli.line(f"{len(found)} ends are published again")
+    all_shown(sorted(silent))
+    return 0
+
+
+async def _publish_again(bus: Bus, cell: str, ended: tuple[Instance, ...]) -> None:
+    """Deliver the builds' placements to their cell again: it answers a known placement with the end."""
+    ask = bus.asker(topics.FIND_BUILDS)
+    for some in portions(ended, _BUILDS):
+        answer = await ask(FindBuilds(cell=cell, builds=tuple(instance.build for instance in some)))
+        await bus.publish(*(stands.placed for stands in answer.builds))
