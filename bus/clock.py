@@ -90,7 +90,6 @@ class ReportSequence:
         return self._last
 
     def follow(self, reported: int) -> None:
-        """Continue with numbers above `reported`, the last number of an earlier process, whose clock may have
-        been ahead.
-        """
+        """Continue with sequence numbers above `reported`, the last sequence number of an earlier process,
+        whose clock may have been ahead."""
         self._last = max(self._last, reported)

@@ -11,7 +11,7 @@ from bus.vocabulary import Cause, Compact, Id, LargeMap, LongList, Number, Text,
 
 
 class Removal(Value, frozen=True, kw_only=True):
-    """The number of hosts that one constraint of a request excluded from the search, and of those left."""
+    """The number of hosts that one filter or requested resource excluded from a search, and of those left."""
 
     constraint: Cause
     removed: Whole
@@ -55,7 +55,8 @@ class RecordedHost(Compact, frozen=True):
 
 
 class AlsoAsked(Value, frozen=True, kw_only=True, omit_defaults=True):
-    """A request's demands on the host in addition to flavor and image, such as zone and hints."""
+    """Fields of a request that limit its hosts in addition to flavor and image, such as zone and scheduler
+    hints."""
 
     zone: Zone = ""
     cell: Text = ""

@@ -107,7 +107,7 @@ class FindCandidates(Message, frozen=True, kw_only=True):
 
 
 class CandidatesFound(Message, frozen=True, kw_only=True):
-    """A page of candidates that answers FindCandidates, and how many hosts each constraint excluded."""
+    """A page of candidates that answers FindCandidates, and how many hosts each part of the query removed."""
 
     seen: Ordinal  # number of the last change included
     candidates: LongList[Candidate]

@@ -1,4 +1,4 @@
-"""Parts of a request: flavor, image, constraints on the host, and groups of requested resources."""
+"""Parts of a request: flavor, image, scheduler hints about the host, and groups of requested resources."""
 
 from typing import Annotated
 
@@ -21,7 +21,8 @@ from bus.vocabulary import (
 
 
 class Hints(Value, frozen=True, kw_only=True):
-    """A request's constraints on the host in addition to flavor and image, such as its server group."""
+    """A request's scheduler hints, as in Nova: the server group, or instances whose hosts it may or may not
+    use."""
 
     group: Id | None = None  # a server group it joins
     same_host: ShortList[Id] = ()  # on the host of at least one of the instances

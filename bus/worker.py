@@ -1,5 +1,6 @@
 """A worker's table: the topics that it consumes, the queries that it answers, its timers, and what it may
-publish. `on` rejects a handler whose return type names undeclared messages; the runner rejects such messages.
+publish. A handler may return only messages that its row declares: its return type is checked when the row is
+made, each returned message before it is published.
 """
 
 import types
