@@ -134,7 +134,7 @@ async def known_hosts(
     aggregates: Ask[FindAggregates, AggregatesFound],
     cells: Ask[FindCells, CellsFound],
 ) -> list[KnownHost]:
-    """Query placement for all hosts, with zones and disabled cells, for a capacity plan."""
+    """Query placement for all hosts, zones and disabled cells, to compute how many instances would fit."""
     disabled = {cell.name for cell in (await cells(FindCells(counted=False))).cells if not cell.enabled}
     zones = await zones_by_aggregate(aggregates)
     # by id: a host that moves between pages in the meantime is listed once

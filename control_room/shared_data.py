@@ -176,7 +176,8 @@ class SharedData(Generic[K, V]):
         return await self._joined(key)
 
     async def latest(self, key: K) -> V:
-        """Return a key's value for an open page; read it again if outdated, but slow reads less often."""
+        """Return a key's value for an open page. Outdated values are read again: the slower the reads, the
+        less often."""
         if (known := self._known.get(key)) is not None and self._is_fresh(known):
             return known.value
         async with self._turn:

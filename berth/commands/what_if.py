@@ -1,4 +1,4 @@
-"""`berth what-if`: evaluates a request or a capacity plan without a claim."""
+"""`berth what-if`: shows if a request would fit now, or how many instances of a mix of flavors would fit."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -60,7 +60,7 @@ async def what_if_command(cli: Cli, options: Annotated[BootOptions, _ASKED], que
     """Show whether a request would fit now, where, how often, and what would help. Nothing is claimed.
 
     The options are those of `berth boot`: `berth what-if --vcpus 4 --memory-mb 8192 --zone z2 --count 10`.
-    With --mix, --add-hosts or --without it evaluates a capacity plan: how many instances would fit if hosts
+    With --mix, --add-hosts or --without it shows how many instances of a mix of flavors would fit if hosts
     were added or removed.
     """
     options = dataclasses.replace(options, count=min(question.count, 1000))

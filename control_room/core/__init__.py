@@ -1,1 +1,2 @@
-"""Computations for the control room, all without I/O: charts, heat maps, capacity plans and alarms."""
+"""Computations for the control room, all without I/O: charts, heat maps, how many instances would fit,
+alarms."""

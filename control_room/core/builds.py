@@ -330,7 +330,8 @@ def bucket(seconds: float) -> int:
 
 
 def percentiles(counts: Mapping[int, int], shares: Iterable[float]) -> list[float | None]:
-    """Return, for each share such as 0.95, the seconds in which so many builds ended; None without builds."""
+    """Return percentiles of build times: for each share such as 0.95, the seconds within which that share of
+    builds ended; None without builds."""
     numbers = sorted(counts)
     passed = list(accumulate(counts[number] for number in numbers))
     if not passed:

@@ -163,9 +163,9 @@ class BoardColumn:
 def board(
     nodes: MetalNodes, now: float, wanted: str = "", column: str = "", most: int = 40
 ) -> list[BoardColumn]:
-    """Return the columns of the web page of bare-metal nodes, with nodes that match the search text `wanted`.
+    """Return the bare-metal nodes that match the search text `wanted`, grouped by state (free, in use, ...).
 
-    Nodes with different states in Ironic and placement come first.
+    Each group is one column of the web page. Nodes whose states in Ironic and placement differ come first.
     """
     by_column: dict[str, list[NodeShown]] = {}
     for node in sorted(nodes.nodes, key=lambda node: (not node.differs, node.name or node.id)):

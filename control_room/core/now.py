@@ -1,4 +1,4 @@
-"""Computes the first page: figures about the cloud, heartbeats and alarms."""
+"""Computes the control room's home page: figures about the cloud, heartbeats and alarms."""
 
 import math
 from collections import OrderedDict

@@ -62,7 +62,7 @@ class LeftOver:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanSide:
-    """The result of a capacity plan: either for the present cloud, or with the plan's changes."""
+    """How many instances of a mix of flavors fit: on the present hosts, or after changes of the hosts."""
 
     hosts: int
     closed: int  # further hosts, which are disabled
@@ -87,14 +87,14 @@ class PlanAnswer:
 
 
 class PlanStopped(Exception):
-    """Error: the computation of a capacity plan was cancelled."""
+    """Error: the computation of how many instances fit was cancelled."""
 
 
 def planned(
     hosts: Sequence[KnownHost], plan: Plan, stopped: Callable[[], bool] = lambda: False
 ) -> PlanAnswer:
-    """Return how many instances of a capacity plan's flavors fit on the hosts at present, and after the hosts
-    are added and removed as planned.
+    """Return how many instances of a mix of flavors fit on the present hosts, and on the hosts after the
+    planned additions and removals.
 
     Raise InvalidPlan for an unknown host, and PlanStopped soon after `stopped` returns True.
     """

@@ -1,4 +1,4 @@
-"""Parses the forms of what-if questions: a request in fields, or a capacity plan in lines of text."""
+"""Parses the forms of what-if questions: a request, or a mix of flavors with hosts to add and remove."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -178,12 +178,12 @@ _MOST_AMOUNT = 2**31 - 1  # as in placement
 
 
 class InvalidPlan(Exception):
-    """Error: a capacity plan is invalid; each argument describes one mistake."""
+    """Error: an invalid mix of flavors, or invalid hosts to add or remove; each argument is one mistake."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedFlavor:
-    """A flavor in a capacity plan: amounts and traits; a mix (set of flavors) has `parts` instances of it."""
+    """A flavor of a mix, with amounts and traits; one mix contains `parts` instances of this flavor."""
 
     name: str
     amounts: Mapping[str, int]
@@ -194,7 +194,7 @@ class PlannedFlavor:
 
 @dataclass(frozen=True, kw_only=True)
 class AddedHosts:
-    """New hosts without guests in a capacity plan: like an existing host, or with given amounts."""
+    """New hosts without guests in a what-if question: like an existing host, or with given amounts."""
 
     number: int
     name: str
@@ -216,7 +216,7 @@ class Plan:
 def parse_plan(
     mix: Sequence[str], add: Sequence[str], without: Sequence[str], zone: str = "", cell: str = ""
 ) -> Plan:
-    """Parse a capacity plan; raise InvalidPlan with all mistakes."""
+    """Parse a mix of flavors, and hosts to add and remove; raise InvalidPlan with all mistakes."""
     problems = list(_beyond_limits(mix, add, (*without, zone, cell)))
     if problems:
         raise InvalidPlan(*problems)
@@ -287,7 +287,7 @@ def _times(text: str, most: int) -> tuple[int, str]:
 
 
 class _Terms:
-    """Parses a line of a capacity plan, a list of CLASS:AMOUNT, TRAIT, !TRAIT and zone=NAME."""
+    """Parses a line about a flavor or new hosts, a list of CLASS:AMOUNT, TRAIT, !TRAIT and zone=NAME."""
 
     def __init__(self, text: str) -> None:
         self.amounts: dict[str, int] = {}

@@ -174,7 +174,8 @@ def theme_of(request: Request) -> str:
 
 
 def redirect_to(path: str) -> Response:
-    """Return a redirect to a path of this site; to the first page, if the path would lead to another site."""
+    """Return a redirect to a path of this site; to the control room's home page, if the path would lead to
+    another site."""
     safe = path if path.startswith("/") and not path.startswith(("//", "/\\")) else "/"
     return RedirectResponse(safe, status_code=303)
 

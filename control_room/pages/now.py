@@ -1,4 +1,4 @@
-"""The first page: the state of the cloud, updated every two seconds while the page is open."""
+"""The home page: the state of the cloud, updated every two seconds while the page is open."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any

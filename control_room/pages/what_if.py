@@ -1,4 +1,5 @@
-"""Pages for what-if questions and capacity plans: what would fit now, and where. Nothing is claimed."""
+"""Pages for what-if questions: would a request fit now, and where; how many instances of a mix of flavors
+would fit. Nothing is claimed."""
 
 import asyncio
 import threading
@@ -89,14 +90,15 @@ class PlanResult:
 
 @dataclass(frozen=True)
 class _PlanQuery:
-    """A capacity plan as text of a URL query, and the client that asked for it."""
+    """A mix of flavors, and hosts to add and remove, as text of a URL query; and the client's identity."""
 
     text: str
     reader: Hashable = field(compare=False)
 
 
 class CapacityPages(PageGroup):
-    """Computes capacity plans, one at a time, because a plan may cover 10,000 hosts."""
+    """Computes how many instances of a mix of flavors would fit. Computations run one at a time: each may
+    cover 10,000 hosts."""
 
     def __init__(self, context: PageContext, renderer: Renderer) -> None:
         super().__init__(context, renderer)
@@ -125,7 +127,7 @@ class CapacityPages(PageGroup):
         )
 
     async def events(self, request: Request) -> Response:
-        """Return an event stream that sends a capacity plan's result to an open page once it is computed."""
+        """Return an event stream that sends an open page how many instances would fit, once computed."""
 
         async def part() -> str:
             return self._part(await self._plans.get(_query(request)), "")
