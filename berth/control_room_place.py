@@ -29,10 +29,10 @@ def room_url(settings: Settings) -> str:
 
 
 def _reserve(host: str, port: int) -> bool:
-    """Reserve a free TCP port until this process ends, and return whether that was possible.
+    """Reserve the given TCP port, if it is free, until this process ends; return whether it was free.
 
-    The control room binds the port later, perhaps in another process. Until then this process binds the UDP
-    port of the same number. Binding is atomic, so only one of two berths that start together succeeds.
+    The control room binds the TCP port later, perhaps in another process. This process binds the UDP port of
+    the same number, so of several berths that start together only one can reserve a port.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     held = socket.socket(family, socket.SOCK_DGRAM)

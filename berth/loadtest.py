@@ -224,7 +224,6 @@ class Load:
             self._ended.set()
 
     async def _watch(self, progress: Callable[["Load"], None]) -> None:
-        """Call `progress` every 0.2 seconds; end the load test if no boot ends for the plan's `patience`."""
         while True:
             progress(self)
             await asyncio.sleep(0.2)

@@ -329,7 +329,7 @@ class ProcessSettings(SettingsGroup, frozen=True, kw_only=True):
 
 
 class Settings(SettingsGroup, frozen=True, kw_only=True):
-    """All settings; with the defaults a berth runs without any configuration."""
+    """All settings. Every setting has a default, so berth runs without any configuration."""
 
     bus: BusSettings = BusSettings()
     database: DatabaseSettings = DatabaseSettings()

@@ -95,9 +95,9 @@ async def heal(
     operator.
 
     Allocations of a holder consumer are released if the build's cell reports that the move or clean-up has
-    ended and nothing of that attempt remains. An active build's lost allocations are claimed again if they
-    fit. If placement has none, the agent must not contradict; if it has another host or other amounts, cell
-    and agent must agree, and no agent may have the guest on the other host. Builds in progress, in a move or
+    ended and that no guest is left behind. An active build's lost allocations are claimed again if they fit.
+    If placement has none, the agent must not contradict; if it has another host or other amounts, cell and
+    agent must agree, and no agent may have the guest on the other host. Builds in progress, in a move or
     changed meanwhile stay unchanged. Exit 0 if no finding remains, else 1. See docs/adopting.md.
     """
     settings = effective(cells=cells_named(cells), database_url=database, state_dir=state_dir).settings

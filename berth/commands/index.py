@@ -118,7 +118,8 @@ class Later(TyperCommand):
 
 
 class EveryCommand(TyperGroup):
-    """The command line's top level, with a placeholder for each command in the table."""
+    """The top-level group of the command line. The module of a command is imported only when the command is
+    called."""
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)

@@ -126,7 +126,7 @@ async def waiting_command(
     project: str = option("", "Only requests of this project."),
     limit: int = option(50, "The number of requests, the first in the queue.", min=1),
 ) -> int:
-    """List the requests that wait for capacity: queue position, what they lack, what causes a new attempt.
+    """List the requests that wait for capacity: queue position, what they lack, what starts a new search.
 
     They are listed by priority, then by age, the oldest first. Requests of one equivalence class share a
     queue. `berth boot --wait 30m --priority 5` adds a build, `berth delete BUILD` cancels it; `berth move

@@ -46,9 +46,9 @@ async def why_command(
 ) -> int:
     """Explain why a build is on its host or has none, or why a move chose its host, waits or was refused.
 
-    The output shows the considered hosts, how many of them each constraint rejected, the weights of the best
-    hosts, and later refused claims, attempts and alternates. For a build without a host it shows the closest
-    hosts, and what would help.
+    The output shows the considered hosts, how many of them each filter and requested resource rejected, the
+    weights of the best hosts, and later refused claims, attempts and alternates. For a build without a host
+    it shows the closest hosts, and what would help.
     """
     if again and now:
         raise BadSetting("--replay repeats the past decision, --now makes a new one: use one of them")

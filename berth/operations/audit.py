@@ -242,8 +242,7 @@ def _judge_ownerless(
     found: Audit, held: Mapping[str, TreesOfConsumer], settings: Settings, unread: set[str], old: float
 ) -> None:
     """Add a violation to `found` for each consumer that holds resources without a build; or a note, if berth
-    is not responsible for the consumer or could not check it. Consumers that are known as leaks are skipped,
-    because they are violations already."""
+    is not responsible for the consumer or could not check it."""
     leaking = {leak.consumer for leak in found.leaks}
     for consumer, holding in held.items():
         if consumer in leaking:

@@ -201,7 +201,8 @@ async def steering(
 
 
 class _FirstAnswer(MoveListener):
-    """Sets a future to the first progress message about a move; tells a listener progress, not refusals."""
+    """Completes a future with the first progress message about a move; forwards all progress messages except
+    refusals to a listener."""
 
     def __init__(self, answer: "asyncio.Future[MoveProgress]", listener: MoveListener) -> None:
         self._answer = answer

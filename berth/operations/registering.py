@@ -70,7 +70,8 @@ class Catalogue:
         return entries
 
     async def apply(self, entries: list[CatalogueEntry], region: str) -> None:
-        """Create or change the catalogue entries that differ from wanted; the first must be the service."""
+        """Create or update Placement's service and endpoints in Keystone where they differ from the wanted
+        entries. The first of `entries` is the service."""
         service, *endpoints = entries
         id_ = service.id
         if service.differs:
