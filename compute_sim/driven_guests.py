@@ -1,4 +1,4 @@
-"""Calls an operator's driver for the guests of its hosts; calls can be interrupted, and give an outcome."""
+"""Calls an operator's driver of a hypervisor for the guests of its hosts; a call can be interrupted."""
 
 import asyncio
 import logging
@@ -20,14 +20,15 @@ Order = BuildOrdered | MoveOrdered | DestroyOrdered
 
 
 class DrivenGuests:
-    """Calls operators' drivers to create, start, stop, move and destroy the guests of an agent."""
+    """Calls operators' drivers of hypervisors to create, start, stop, move and destroy the guests of an
+    agent."""
 
     def __init__(self, drivers: Mapping[str, GuestDriver] | None = None) -> None:
         self._of_root = dict(drivers or {})
         self._locks: dict[tuple[str, str], tuple[asyncio.Lock, list[None]]] = {}
 
     def of(self, root: str) -> GuestDriver | None:
-        """Return the driver of a host, or None if the host is simulated."""
+        """Return the driver of a host's hypervisor, or None if the host is simulated."""
         return self._of_root.get(root)
 
     @asynccontextmanager
@@ -68,7 +69,7 @@ class DrivenGuests:
         return Fate("failed", 0.0, fate.cause)
 
     def unsupported(self, order: MoveOrdered) -> str:
-        """Return why the host's driver does not support this type of move; empty if it does."""
+        """Return why the driver of a host's hypervisor does not support a type of move; empty if it does."""
         driver = self._of_root.get(order.root)
         if driver is None or order.phase in ("start", "resume") or order.kind in driver.moves:
             return ""

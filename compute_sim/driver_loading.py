@@ -1,4 +1,4 @@
-"""Loads operators' drivers named as `module:Class`, with their options."""
+"""Loads operators' drivers of hypervisors and hosts' hardware: `module:Class`, with options."""
 
 import importlib
 import inspect
@@ -11,7 +11,7 @@ from compute_sim.core.drivers import Driver
 
 
 class BadDriver(ValueError):
-    """The error for a wrong module, class or option of a driver; `option` names the option."""
+    """The error for a wrong module, class or option of an operator's driver; `option` names the option."""
 
     def __init__(self, why: str, option: str = "") -> None:
         super().__init__(why)

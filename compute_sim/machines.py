@@ -1,4 +1,4 @@
-"""Defines machine types (sets of drivers), built in or read from an operator's file, and generates hosts.
+"""Types of hosts (the drivers of their hardware), built in or read from an operator's file; generates hosts.
 
 [edge]                                  # berth up --driver edge,flat
 drivers = ["numa", "sriov"]
@@ -49,7 +49,7 @@ class BadMachine(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """A type of host, given by the drivers whose hardware its provider tree contains."""
+    """A type of host, given by the drivers of its hardware and of its hypervisor."""
 
     drivers: tuple[Driver, ...] = ()
 
@@ -184,7 +184,8 @@ X86 = "x86_64"
 
 @dataclass(frozen=True, slots=True)
 class SimHost:
-    """One simulated host: the id of its root provider, its inventory, drivers, zone and aggregates."""
+    """One simulated host: its root provider's id, its inventory, zone and aggregates, and the drivers of its
+    hardware and hypervisor."""
 
     root: str
     host: str

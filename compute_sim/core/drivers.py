@@ -1,4 +1,4 @@
-"""Defines drivers: each adds one type of hardware to the provider tree of a host."""
+"""Drivers of hosts' hardware: each adds one type of hardware, such as NUMA cells, to the provider tree."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,20 +16,22 @@ InUse = Callable[[str], Mapping[str, int]]  # provider id → amounts that guest
 
 
 class Driver(Protocol):
-    """The interface of a driver, which adds one type of hardware to the provider tree of a host."""
+    """The interface of a driver of a host's hardware, which adds one type of hardware to the host's provider
+    tree."""
 
     @property
     def follows_use(self) -> bool:
-        """Return whether the driver's inventories depend on which devices guests use now."""
+        """Return whether the inventories of this type of hardware depend on which devices guests use now."""
         ...
 
     def update_provider_tree(self, tree: ProviderTree, in_use: InUse) -> None:
-        """Add all hardware of the driver's type to the tree; drivers are called one after another."""
+        """Add all hardware of one type that the host has to its provider tree. A host's drivers are called
+        one after another."""
         ...
 
 
 class DriverOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Base class of drivers whose options operators set in the TOML file that describes types of hosts."""
+    """Base class of drivers of hosts' hardware; operators set the options in the TOML file of host types."""
 
     @property
     def follows_use(self) -> bool:
@@ -234,7 +236,8 @@ def build_tree(
     *,
     disabled: bool = False,
 ) -> ProviderTree:
-    """Return a host's provider tree: what its drivers add, and what operators added to it in placement."""
+    """Return a host's provider tree: its hardware, as the host's drivers add it, and what operators added in
+    placement."""
     tree = ProviderTree(root, host, stored)
     for driver in drivers:
         driver.update_provider_tree(tree, in_use)

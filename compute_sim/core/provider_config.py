@@ -131,7 +131,8 @@ def _wrong(provider: ConfiguredProvider) -> str:
 
 @dataclass(frozen=True)
 class ProviderConfigDriver:
-    """Adds a provider.yaml's content to the provider tree; runs after all other drivers of a host."""
+    """Adds inventories and traits of a provider.yaml file to a host's provider tree, after all the host's
+    hardware was added."""
 
     providers: tuple[ConfiguredProvider, ...]
     follows_use: bool = False

@@ -1,7 +1,7 @@
-"""Holds the provider tree of a host: the content from drivers, and the content that operators added.
+"""Holds the provider tree of a host: the host's hardware, and the content that operators added in placement.
 
-Drivers start from a tree that contains only operators' content, and add all hardware that they find. So
-hardware that was removed, or reported by an earlier driver, is not in the tree.
+Drivers of the host's hardware start from a tree that contains only operators' content, and add all hardware
+that they find. So hardware that was removed, or reported by an earlier driver, is not in the tree.
 """
 
 import re
@@ -22,7 +22,8 @@ _TRAITS = frozenset(os_traits.get_traits())
 
 
 class TreeMistake(ValueError):
-    """The error for invalid output of a driver; the text names the provider, the field and the reason."""
+    """The error that a driver of a host's hardware adds invalid data to a provider tree; the text names the
+    provider, the field and the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +40,8 @@ NOTHING_FOREIGN = ForeignContents()
 
 @dataclass(frozen=True, slots=True)
 class TreeProvider:
-    """A provider of a host's tree, with its content from drivers and from operators."""
+    """A provider of a host's tree, with the host's hardware and the content that operators added in
+    placement."""
 
     id: str
     name: str
@@ -67,7 +69,8 @@ class ProviderTree:
 
     @property
     def providers(self) -> tuple[TreeProvider, ...]:
-        """Return the providers added by drivers; a parent comes before its children."""
+        """Return the providers of the host's hardware, as drivers added them; a parent comes before its
+        children."""
         return tuple(self._known[id_] for id_ in self._named.values())
 
     @property

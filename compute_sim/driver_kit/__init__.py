@@ -1,4 +1,4 @@
-"""The driver kit: tests for the rules that every driver must follow."""
+"""Tests that every operator's driver of a hypervisor or a host's hardware must pass."""
 
 from compute_sim.driver_kit.stand import DriverStand, RuleResult, check_driver
 

@@ -1,4 +1,4 @@
-"""The tests of the driver kit. The docstring of each test is the rule for drivers that it checks."""
+"""Tests of operators' drivers of hypervisors and hardware. A test's docstring is the rule that it checks."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -256,7 +256,7 @@ RULES: Mapping[str, Sequence[Rule]] = {
 
 
 def move_rules(stand: DriverStand) -> Mapping[str, Sequence[Rule]]:
-    """Return the driver kit's tests for the types of moves that the driver supports."""
+    """Return the tests for the types of moves that an operator's driver of a hypervisor supports."""
     kinds: Sequence[MoveKind] = stand.guest_driver.moves if stand.runs_guests else ()
     rules: list[Rule] = []
     for kind in kinds:

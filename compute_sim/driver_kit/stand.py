@@ -1,4 +1,5 @@
-"""Runs the driver kit's tests on one driver, with two hosts and guests that exist only for the tests."""
+"""Runs tests on an operator's driver of a hypervisor or a host's hardware, with two hosts and guests that
+exist only for the tests."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
@@ -22,12 +23,12 @@ _HOSTS = UUID("2d0f7f2e-4f3b-4d0e-8a53-6a5b8f1c9e10")  # namespace of the roots 
 
 
 class RuleBroken(Exception):
-    """The error that a driver failed a test; the text states the expected and the actual result."""
+    """The error that an operator's driver failed a test; the text states the expected and actual result."""
 
 
 @dataclass(frozen=True)
 class RuleResult:
-    """The result of one test of the driver kit."""
+    """The result of one test of an operator's driver of a hypervisor or a host's hardware."""
 
     part: str  # inventory, guests, agent or moves
     rule: str
@@ -37,7 +38,8 @@ class RuleResult:
 
 @dataclass
 class DriverStand:
-    """A driver under test, with two hosts and the guests that the driver kit's tests create on them."""
+    """An operator's driver of a hypervisor or a host's hardware under test, with two hosts and the guests
+    that the tests create on them."""
 
     make: Callable[[], Driver]  # constructs the driver, as a starting agent does
     hosts: tuple[str, str] = ("check-1", "check-2")
@@ -98,7 +100,7 @@ class DriverStand:
         }
 
     def allocations(self, host: int = 0) -> Allocations:
-        """Return allocations for the flavor; each class comes from the first provider that has it."""
+        """Return the allocations that one guest of the tests' flavor needs on one of the two hosts."""
         figures = {
             "VCPU": self.flavor.vcpus,
             "MEMORY_MB": self.flavor.memory_mb,
@@ -183,7 +185,7 @@ Rules = Mapping[str, Sequence[Rule]]  # part → its rules
 
 
 async def check_driver(stand: DriverStand, rules: Rules | None = None) -> Sequence[RuleResult]:
-    """Run the driver kit's tests on a driver, and return the result of each test."""
+    """Run the tests on an operator's driver of a hypervisor or a host's hardware; return all results."""
     from compute_sim.driver_kit.rules import RULES, move_rules
 
     results = []
@@ -204,7 +206,6 @@ def _named(rules: Rules) -> Iterator[tuple[str, str, Rule]]:
 
 
 async def _broken(stand: DriverStand, rule: Rule) -> str:
-    """Run one test of the driver kit; return why the driver failed it, or "" if it passed."""
     why = ""
     try:
         async with asyncio.timeout(stand.timeout) as limit:

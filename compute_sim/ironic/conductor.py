@@ -193,7 +193,7 @@ class Conductor:
         """Emit a notification about a simulated Ironic node.
 
         The `sort` is `real` for a change, `asked` for an API call that requests a change, and `silent` for a
-        change that Ironic does not publish; only berth's bus gets the last.
+        change about which Ironic publishes no notification: it is published on berth's bus only.
         """
         asked, silent = sort == "asked", sort == "silent"
         self.emit(SentNotification(action, phase, node, request, shown, asked, silent, more))
