@@ -50,7 +50,8 @@ class EventApplier:
         return applied | await self._read(rest) if rest else applied
 
     def cache(self, builds: Iterable[Build]) -> None:
-        """Keep those of these builds in memory that wait for an agent or placement; forget the others."""
+        """Cache the given builds that wait for an agent or placement; remove the other given builds from the
+        cache."""
         for build in builds:
             self.cached.pop(build.id, None)
             if build.status in UNSETTLED_STATUSES:

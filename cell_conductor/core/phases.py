@@ -8,16 +8,16 @@
 
     prepare or build failed    → swap → prepare or build at the next destination; without one, the way back
     build timed out            → undo → swap → build at the next destination
-    the way back               [undo →] back [→ resume] → as before
+    the way back               [undo →] back [→ resume] → in its former state, on the source host
 
-    to another cell            leaving (core/handover.py): [send →] away → moved; or resume → as before
+    to another cell            leaving (core/handover.py): [send →] away → moved; or resume → former state
                                arriving: as within a cell, without send; its way back [undo →] release → moved
 
 If a build at a destination times out, the guest is built elsewhere only after the agent has destroyed it
 there, or has not confirmed that in time either. The way back waits in `undo` only for a guest that may run at
 a destination or failed there. The source resumes only if it received the order to send; otherwise its guest
-was never touched. The source's allocations are taken over from the holder as they are: if the source was
-reshaped meanwhile, its agent knows where its guest is, and the next BuildReshaped reports it.
+was never touched. The instance takes over the holder consumer's allocations on the source host unchanged: if
+that host was reshaped meanwhile, its agent knows where its guest is, and the next BuildReshaped reports it.
 """
 
 from typing import Literal

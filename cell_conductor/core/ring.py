@@ -142,7 +142,8 @@ class RingNode(msgspec.Struct, frozen=True, kw_only=True):
 def moves(
     nodes: Collection[RingNode], members: Iterable[RingMember], uses: Mapping[str, Use]
 ) -> list[RingNode]:
-    """Return the changed nodes: assigned to a new agent, or marked so that their agent first leaves them."""
+    """Return the nodes that change: each is assigned to a new agent, or its present agent must first stop
+    acting on it."""
     known = {member.agent: member for member in members}
     takers = [agent for agent, member in known.items() if member.takes]
     free = {node.root: node.owner for node in nodes if node.root not in uses and node.leaving in ("", "free")}
@@ -214,8 +215,7 @@ class Sightings:
 
     def note(self, marks: Mapping[str, Mark], now: float) -> None:
         """Record the agents' heartbeats as read from the database. After a long time without any heartbeat,
-        all leases count from now: agents may have been unable to reach this conductor.
-        """
+        all leases start again at the present time: agents may have been unable to reach this conductor."""
         known = {agent: seen[0] for agent, seen in self._seen.items()}
         same = {agent for agent, mark in marks.items() if known.get(agent) == mark}
         if len(same) < len(marks):
@@ -226,8 +226,7 @@ class Sightings:
 
     def renewed(self, now: float) -> None:
         """Record that an agent renewed its lease, so agents can reach this conductor. After a long time
-        without any renewal, all leases count from now.
-        """
+        without any renewal, all leases start again at the present time."""
         if now - self._news > self._silent_after:
             self._seen = {agent: (mark, now) for agent, (mark, _) in self._seen.items()}
         self._news = now

@@ -1,13 +1,15 @@
 """Applies one event to a build in its cell, as a pure function: (build, event) → (build, messages).
 
-    placed → building ─ built ──────────────────────────→ active ──────┐ delete
-               │  ↑ failed, overdue                                    ↓
-               │  └── swapping: the attempt is over,     delete     deleting ── destroyed, released → deleted
-               └────→ placement decides what comes next ──────────────→↑
-                        └── no host left, aborted → released → error ── delete → deleted
+    building → active                      the agent has built the guest
+    building → swapping                    the attempt failed or timed out: placement must claim the next host
+    swapping → building                    placement has claimed the next host
+    swapping → error                       no host is left, or the build was aborted
+    building, swapping, active → deleting  a client deletes the build
+    deleting → deleted                     the guest is destroyed, and placement has released its allocations
+    error → deleted                        a client deletes the build
 
-A guest that may be left on a silent host keeps its resources there (a Leftover) until the agent confirms the
-destruction or a time limit passes; the build goes on, or is deleted, without it.
+A guest left behind on a host keeps its resources there until its agent confirms the destruction or a time
+limit passes; meanwhile the build continues on another host, or is deleted.
 
 An active build may move (`core/move_step.py`) or be shelved. A build that moved to another cell
 (`core/handover.py`) keeps its record, so that no late message builds it again.
