@@ -257,9 +257,8 @@ class HostSearch:
         return found, spent <= patience
 
     def removals(self) -> Sequence[Removal]:
-        """Return how many hosts each constraint of a query removed. Constraints on combinations of providers
-        are counted only for hosts for which the method `ways` was called.
-        """
+        """Return how many hosts each part of a query (resource, trait, aggregate, ...) removed. Rules about
+        combined providers count only on hosts whose allocations were already computed."""
         made = self._as_it_is()
         fitting = self._fitting(made)
         if not fitting:

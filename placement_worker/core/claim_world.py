@@ -18,7 +18,7 @@ MOST_ATTEMPTS = 1000  # recognized attempts of one build, for the names of holde
 
 @dataclass(frozen=True, slots=True)
 class CellLimits:
-    """The restrictions on a cell's claims and releases: it may not use root providers outside the cell."""
+    """Checks that a cell's claims and releases use no root providers outside the cell."""
 
     cell: str
     cells: Mapping[str, str]  # root → its cell

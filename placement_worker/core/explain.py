@@ -1,4 +1,5 @@
-"""Explains why no host fits a query: how many hosts each constraint removed, and which hosts nearly fit."""
+"""Explains why no host fits a query: how many hosts each part of the query (resource, trait, aggregate, ...)
+removed, and which hosts nearly fit."""
 
 from collections.abc import Collection, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -26,9 +27,8 @@ Why = tuple[tuple[Removal, ...], tuple[NearMiss, ...]]
 
 
 def explain(snapshot: Snapshot, made: SearchPlan) -> Generator[None, None, Why]:
-    """Return how many hosts each constraint of a query removed, and the hosts that nearly fit. This is a
-    generator: its caller may pause the search at each `yield`.
-    """
+    """Return how many hosts each part of a query (resource, trait, aggregate, ...) removed, and the hosts
+    that nearly fit. A generator: the caller may pause the search at each `yield`."""
     if not made.count:
         return tuple(made.removals), nearest(snapshot, made)
     return (yield from _merged(snapshot, made))
@@ -120,7 +120,7 @@ def _lack(snapshot: Snapshot, root: Row, demand: Demand) -> str:
 
 @dataclass(slots=True)
 class _Step:
-    """A constraint on a combination of providers, checked after the constraints on single providers."""
+    """A rule about the providers that a query may combine, checked after the rules about single providers."""
 
     says: str
     rules: JointRules

@@ -34,7 +34,8 @@ ZONE = "availability_zone"  # the key in an aggregate's metadata
 
 @dataclass(slots=True)
 class Demand:
-    """One requirement of a query, and an array that marks the providers (later: hosts) which satisfy it."""
+    """One requirement of a query, such as a resource or trait, and an array that marks the providers or hosts
+    which satisfy it."""
 
     says: str
     met: Bools | None
@@ -58,7 +59,7 @@ class Slot:
 
 @dataclass(slots=True)
 class JointRules:
-    """A query's constraints on which providers may be combined, such as `same_subtree` and `group_policy`."""
+    """A query's rules about the providers that may be combined, such as `same_subtree` and `group_policy`."""
 
     isolate: frozenset[str] = frozenset()  # suffixes of groups that must not share a provider
     subtrees: tuple[tuple[int, ...], ...] = ()  # groups of slots with an ancestor among them

@@ -103,7 +103,7 @@ def swept(tree: Tree) -> Tree:
 
 
 def settled(tree: Tree) -> Tree:
-    """Return the tree with less withheld capacity: without the allocations that were released since."""
+    """Return the tree after allocations of old inventories were released: less capacity is withheld."""
     return _advanced(tree, withheld(tree, replace(tree, providers=tuple(map(opened, tree.providers)))))
 
 

@@ -75,7 +75,8 @@ class RowTable:
         return np.minimum(total, float(BEYOND_COUNTING))
 
     def excluded_by(self, row: Row) -> list[Row]:
-        """Return the siblings with EXCLUDES_SIBLINGS, which may not be in use together with this provider."""
+        """Return the provider's siblings with the trait EXCLUDES_SIBLINGS, which may not be in use together
+        with it."""
         tree = (self.rows.get(uuid) for uuid in self.trees.get(row.root, ()))
         siblings = [
             sibling

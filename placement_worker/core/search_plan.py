@@ -72,9 +72,8 @@ FIRST_ROWS = 1024  # the first rows mostly contain enough removed hosts
 
 @dataclass(slots=True)
 class SearchPlan:
-    """The plan of the search for a query: the hosts that may fit (`left`), and the slots to fill. A query
-    without resources has no slots; all hosts in `left` fit.
-    """
+    """A query, prepared for the search: the hosts that may fit (`left`), and the slots to fill. A query
+    without resources has no slots; all hosts in `left` fit."""
 
     query: FindCandidates
     slots: list[Slot]
@@ -89,9 +88,8 @@ class SearchPlan:
 
 
 def plan(trees: Snapshot, query: FindCandidates, *, named: bool = False) -> SearchPlan:
-    """Return the plan of the search for a query. With `named`, or if no host is left, it names some of the
-    hosts that each requirement removed.
-    """
+    """Prepare the search for a query: find the hosts that may fit, and count the hosts that each requirement
+    removed. With `named`, or if no host is left, the plan contains names of removed hosts."""
     check(query)
     index, planner = trees.index, SlotPlanner(trees, query)
     demands = list(planner.demands())
@@ -233,13 +231,12 @@ class FitFinder:
                 yield self._fit(anchor, way) if way is not None else None
 
     def is_dead(self, anchor: Row) -> bool:
-        """Return whether a host for which the search found nothing cannot satisfy the query; False if the
-        search had found all its sets of allocations for earlier hosts.
-        """
+        """For a host on which the search found nothing, return True if the host cannot satisfy the query,
+        False if its allocations were found for an earlier host."""
         return self._shared is None or anchor.position not in self._shared.doubles
 
     def cost(self, anchor: Row) -> int:
-        """Return the approximate number of search steps that show that nothing fits on this host."""
+        """Estimate the number of search steps that it takes to find out that nothing fits on this host."""
         return BREATH // 8 + len(self._snapshot.members(anchor.uuid))
 
     def _fit(self, anchor: Row, way: Choice) -> Fit:
@@ -273,10 +270,8 @@ class FitFinder:
 
 
 class _Shared:
-    """Finds allocations that use only sharing providers: they are equal for many hosts, and found only once.
-
-    Of hosts with the same sharing providers only the first is searched. An allocation that two different
-    hosts offer counts for the first.
+    """Finds allocations that use only sharing providers. Many hosts have the same such allocations; each is
+    found only for the first of these hosts.
     """
 
     def __init__(self, snapshot: Snapshot, made: SearchPlan, start: int) -> None:

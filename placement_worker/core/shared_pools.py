@@ -10,7 +10,7 @@ from bus.vocabulary import Allocations
 
 
 def shared_by(source: Allocations, destination: Allocations, sharing: Collection[str]) -> Allocations:
-    """Return the amounts at sharing providers that source and destination of a move have in common."""
+    """Return the amounts of sharing providers that both the source and the destination of a move need."""
     return _least(source, destination, sharing)
 
 

@@ -215,7 +215,8 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Packing:
-    """Builds a list of provider trees in the compact form for a message of limited size."""
+    """Builds a list of provider trees for a message of limited size; values that occur several times are
+    stored once."""
 
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
@@ -224,9 +225,8 @@ class Packing:
         self._inventories, self._stocks, self._traits, self._aggregates, self._owners = self._tables
 
     def add(self, tree: Tree, skip: int = 0) -> bool:
-        """Add a tree, without its first `skip` providers, to the list; return False, without effect, if the
-        message has no space for it.
-        """
+        """Add a tree, without its first `skip` providers, to the message; return False, without effect, if
+        the message has no space for it."""
         spent = 0
         providers: list[KnownProvider] = []
         for provider in tree.providers[skip:]:
@@ -302,7 +302,7 @@ class _Table:
 
 
 def carried(trees: Collection[Tree]) -> KnownTrees | None:
-    """Return provider trees in the compact form, or None if they are too large for a change message."""
+    """Return provider trees for a `placement.changed` message, or None if they are too large for it."""
     if not trees or sum(len(tree.providers) for tree in trees) > CARRIED:
         return None
     packing = Packing(ROOM)

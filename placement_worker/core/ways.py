@@ -77,7 +77,8 @@ class AssignmentSearch:
         self._kind_names: dict[Hashable, int] = {}
 
     def _look_ahead(self) -> None:
-        """Compute, for each depth of the search, which constraints later slots could still satisfy."""
+        """Compute, for each depth of the search, which rules about combined providers the later slots can
+        still satisfy."""
         depths = len(self._slots) + 1
         self._could = [0] * depths
         self._could_mix = self._is_mixed * depths
@@ -91,7 +92,8 @@ class AssignmentSearch:
                 self._later[depth][number] = self._later[depth + 1][number] | {row.position for row in rows}
 
     def __iter__(self) -> Iterator[Choice | None]:
-        """Yield each valid assignment of providers to slots once; None after every BREATH steps without."""
+        """Yield each valid assignment of providers to slots once, and None after every BREATH search steps
+        without one."""
         if not self._possible:
             return
         last, fruit = len(self._slots) - 1, 0

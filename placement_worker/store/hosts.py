@@ -69,9 +69,8 @@ _CELLS = sql("SELECT h.root, h.cell FROM {n: root str} JOIN hosts h ON h.root = 
 
 
 async def limits(tx: Transaction, cell: str, roots: Mapping[str, str]) -> CellLimits:
-    """Return the restrictions on a cell's claims and releases; `roots` maps each provider that they use to
-    its root provider.
-    """
+    """Return which providers a cell may use in claims and releases; `roots` maps each provider of a claim or
+    release to its root provider."""
     listed = [(root,) for root in dict.fromkeys(roots.values())]
     cells = dict(await _CELLS(tx, listed)) if listed else {}
     strangers = [provider for provider, root in roots.items() if not cells.get(root)]

@@ -219,9 +219,8 @@ async def _having(
 async def holdings(
     tx: Transaction, book: Book, consumers: Collection[str], of: Collection[str]
 ) -> tuple[list[Consumer], dict[str, int]]:
-    """Return the given consumers, or those of the given providers, with their allocations; and the
-    generations of the providers in these.
-    """
+    """Return the given consumers, or all consumers of the given providers, with their allocations. Also
+    return the generations of the providers."""
     if consumers:
         rows = await _HELD_BY(tx, [(uuid,) for uuid in consumers])
     else:
@@ -256,7 +255,8 @@ async def holdings(
 async def usages(
     tx: Transaction, book: Book, project: str, user: str
 ) -> tuple[dict[str | None, dict[str, int]], dict[str | None, int]]:
-    """Return a project's used amount of each class and number of consumers, both by consumer type."""
+    """Return the amount of each resource class that a project uses, and the number of its consumers, both by
+    consumer type."""
     rows = await _USED(tx, project=project, owner=user)
     if not rows:
         return {}, {}

@@ -207,7 +207,8 @@ async def read_unknown(tx: Transaction, names: NumberedNames, columns: Collectio
 
 @dataclass(slots=True)
 class TreesNamed:
-    """Data that edits need in addition to trees: owners, last change number, known ids and names."""
+    """Data that edits need in addition to provider trees: the trees' owners, the number of the last change,
+    and which provider ids and names exist."""
 
     owned: dict[str, Tree]  # root → its owner, without providers
     number: int  # of the last change
