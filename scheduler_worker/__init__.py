@@ -1,6 +1,6 @@
 """The scheduler filters and weighs all hosts for build requests, then claims the best in placement.
 
-Its worker is in `worker`: a command that only reads a request needs no database.
+The module `worker` is not imported here: commands that only read a request do without its database.
 """
 
 from scheduler_worker.core.attributes import NUMA_POLICIES, PciAlias, RequestOptions, Unreadable

@@ -194,7 +194,8 @@ class ClientDoor:
             return {client.name: client for client in await registered(tx, names)}
 
     async def _known(self, new: Collection[Id], existing: Collection[Id]) -> Projects:
-        """Return the project of each build or request by its id; query cells only for existing builds."""
+        """Return the project of each build or request by its id. Cells are queried only for ids of
+        `existing`, builds that were placed earlier."""
         ids = sorted({*new, *existing})
         if not ids:
             return {}

@@ -91,7 +91,8 @@ class Orders:
         return any(host and not self._source.named(host) for host in named)
 
     def again(self, order: Order, event: Begun) -> Begins:
-        """Return a waiting request's order, with constraints from the current hosts, aggregates and cells."""
+        """Return a waiting request's order with its search updated for the present aggregates, cells and
+        excluded hosts."""
         if event.refusal:
             return self.begin(order.request, order.waited, order.move)
         try:

@@ -195,7 +195,8 @@ class Scheduler:
                     course.end = effect
 
     async def _choose(self, courses: Sequence[_Course], level: bool) -> bool:
-        """Choose hosts; if some orders get none, update the index and retry. Return whether it is current."""
+        """Choose hosts for orders; if some orders get none, update the index and retry. Return whether the
+        index is current."""
         if not courses:
             return level
         short = self._find_hosts(courses)

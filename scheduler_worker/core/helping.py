@@ -169,7 +169,7 @@ def _amounts(ranking: Ranking, less: Lessened) -> Sequence[int]:
 
 
 def paired(alternative: Alternative, choosing: Choosing, tally: Tally) -> Iterator[Helps]:
-    """Yield suggestions that combine two changes, first those that reduce two resource classes."""
+    """Yield pairs of changes that would make a request fit, first those that reduce two resource classes."""
     yield from _both_less(alternative, choosing, tally)
     for index, (first, relaxed) in enumerate(_changes(alternative, choosing)):
         for less in lessened(first.alternative):

@@ -219,7 +219,7 @@ def unplaceable(
 
 
 def also_asked(request: BuildRequested) -> AlsoAsked | None:
-    """Return the request's constraints on the host (zone, hints, ...) for the decision record."""
+    """Return the request's zone, scheduler hints and similar fields for the decision record."""
     hints = None if request.hints == _NO_HINTS else request.hints
     asked = _further_fields(request)
     if hints is None and not any(asked):

@@ -210,7 +210,8 @@ class HostOrder:
         heappush(self._heap, entry)
 
     def of_cell(self, cell: str, beyond: int) -> list[Entry]:
-        """Return more than `beyond` hosts of a cell, or all, sorted by their scores before any choice."""
+        """Return the best hosts of a cell (all, or at least `beyond` + 1), sorted by their scores before any
+        host was chosen."""
         number = self._hosts.number(cell)
         while len(self._of_cell.get(number, ())) <= beyond and self._turn_page():
             pass

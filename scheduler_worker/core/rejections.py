@@ -1,5 +1,5 @@
-"""Explains why no host fits: counts the hosts that each constraint removed, finds the hosts that came
-closest, and states the reason as a sentence.
+"""Explains why no host fits: counts the hosts that each requested resource and filter rejected, finds the
+hosts that came closest, and states the reason as a sentence.
 """
 
 from collections.abc import Iterator, Sequence
@@ -51,7 +51,7 @@ class Shortage:
 
     @property
     def code(self) -> str:
-        """Return the reason code of the first constraint that left no host."""
+        """Return the code of the first requested resource or filter after which no host was left."""
         if self.refusal:
             return "unreadable"
         if self.fitted:
@@ -102,7 +102,8 @@ def _removed(removal: Removal) -> str:
 
 
 class Verdicts:
-    """Counts the hosts that one evaluation rejected: by the search's constraints, then by each filter."""
+    """Counts the hosts that one evaluation rejected: by placement's search for the requested resources, then
+    by each filter."""
 
     def __init__(self, found: FoundHosts, notes: tuple[str, ...]) -> None:
         affinity_rule = found.keeps_together
@@ -114,7 +115,7 @@ class Verdicts:
         self._removals: tuple[tuple[int, int], tuple[Removal, ...]] | None = None
 
     def removals(self) -> tuple[Removal, ...]:
-        """Return how many hosts each constraint of the search and then each filter rejected."""
+        """Return how many hosts each requested resource and then each filter rejected."""
         found = self._found
         state = len(found.refused), len(found.full)
         if self._removals is None or self._removals[0] != state:
@@ -175,7 +176,7 @@ class Verdicts:
         )
 
     def _nearest(self) -> tuple[NearMiss, ...]:
-        """Return the hosts that pass the most constraints, best first, or the hosts that the request names.
+        """Return the hosts that come closest to fitting, best first, or the hosts that the request names.
         Disabled hosts are left out unless all hosts are disabled or the request names them.
         """
         alternative, found = self._found.alternative, self._found

@@ -1,6 +1,6 @@
 """Translates each flavor of a build request into a search of candidates, or refuses the request.
 
-Constraints from aggregates' metadata and from the registry of cells are computed once per change.
+Limits from aggregates' metadata and disabled cells are computed once per change of aggregates or cells.
 """
 
 import ipaddress
@@ -255,7 +255,8 @@ def _question(draft: group_draft.QuestionDraft, place: _Place) -> FindCandidates
 
 @dataclass(frozen=True)
 class Prefilters:
-    """The constraints that operators add to every request: reserved aggregates and disabled cells."""
+    """Limits that operators set for all requests: aggregates for certain projects or traits only, and
+    disabled cells."""
 
     of_tenant: Mapping[str, tuple[str, ...]] | None = None  # project → its aggregates; None: not enabled
     tenants_need_one: bool = False
@@ -263,7 +264,8 @@ class Prefilters:
     closed: tuple[str, ...] = ()  # disabled cells
 
     def narrow(self, alternative: Alternative) -> Alternative:
-        """Return one flavor of a request with the operators' constraints added; perhaps no host fits them."""
+        """Return one flavor of a request with its search limited by these prefilters; perhaps no host is
+        left."""
         question, notes = alternative.question, alternative.notes
         if self.of_tenant is not None:
             tenant_aggregates = self.of_tenant.get(alternative.request.project)
@@ -292,7 +294,8 @@ class Prefilters:
 def prefilters(
     aggregates: Iterable[Aggregate], options: RequestOptions, cells: Iterable[RegisteredCell] = ()
 ) -> Prefilters:
-    """Return the constraints that apply to every request: from aggregates' metadata, cells and settings."""
+    """Return the limits that operators set for all requests: by aggregates' metadata, disabled cells,
+    settings."""
     tenants: dict[str, list[str]] = {}
     demanding = []
     for aggregate in sorted(aggregates, key=lambda item: item.id):

@@ -47,7 +47,8 @@ class Together:
 
 @dataclass(frozen=True, slots=True)
 class Alternative:
-    """One flavor of a request with all its constraints: the requested flavor or one of `or_else`."""
+    """One flavor of a request, the preferred or an alternative one, with its query for candidates and the
+    data for filters and weighers."""
 
     request: BuildRequested  # without the fields of a single request
     flavor: Flavor

@@ -87,7 +87,8 @@ class ClassQueue:
 
     @property
     def further(self) -> bool:
-        """Return True if a new search is due: the last stopped early, and all hosts it found were tried."""
+        """Return True if a new search is due: the last search stopped before all hosts were evaluated, and
+        all hosts that it found were tried."""
         return self.more and not self.open and not self.trying
 
     @property
@@ -176,7 +177,8 @@ class ChangedHosts:
 def reservations(
     queues: Sequence[ClassQueue], prospect: Callable[[str], Prospect], before: Roots
 ) -> dict[Root, HostReservation]:
-    """Return the hosts to reserve for the first waiting request of each class, if possible as before."""
+    """Return the hosts to reserve for the first waiting request of each equivalence class, preferably hosts
+    that were reserved before."""
     reserved: dict[Root, HostReservation] = {}
     covered: Bools = np.zeros(0, np.bool_)
     for queue in queues[:MOST_QUEUES]:

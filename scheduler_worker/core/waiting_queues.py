@@ -2,8 +2,8 @@
 
 Requests of one equivalence class wait in one queue, the highest priority and then the oldest first. Each
 queue watches an amount that a host must have free before any of its requests can fit; a change of a host
-concerns only queues whose amount is free there. A fitting host is given to the first request of all queues
-that it fits, for as many of that queue as it has capacity, then to the next.
+concerns only queues whose amount is free there. If a host fits several queues, the queue whose first request
+has priority gets as many instances there as fit, then the next queue.
 """
 
 from bisect import bisect_left, insort
@@ -272,7 +272,8 @@ class WaitingQueues:
                     yield self._queues[kind]
 
     def _evaluate(self, queue: ClassQueue, now: float, *, all_hosts: bool) -> None:
-        """Find the hosts that fit the requests of a queue, among its changed hosts or among all hosts."""
+        """Find hosts for the waiting requests of one equivalence class, among the hosts changed since its
+        last evaluation or all hosts."""
         changed, queue.untested = queue.untested, {}
         if all_hosts:
             queue.all_hosts, queue.more, queue.retry_at = False, False, None

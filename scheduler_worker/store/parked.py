@@ -158,7 +158,8 @@ async def one_of_each(tx: Transaction, moves: Mapping[Id, Id]) -> dict[Id, Id]:
 
 
 async def evaluated(tx: Transaction, parked: Iterable[ParkedRequest]) -> None:
-    """Update stored waiting requests after an evaluation, such as the capacity that they lacked."""
+    """Store the results of evaluations in the rows of waiting requests, such as the capacity that a request
+    lacks."""
     values = []
     for request in sorted(parked, key=_by_request):
         row = _row(request)

@@ -298,7 +298,8 @@ class Cancelling:
         return fenced
 
     async def _remove_request(self, found: FoundParked, removed: set[Id]) -> None:
-        """Delete a waiting request or some of its builds in the database, or mark it for its owner to end."""
+        """Delete a waiting request or some of its builds from the database. If another scheduler owns the
+        request, mark it so that this scheduler ends it."""
         store, entry, left = self._store, found.parked, None
         ours = found.owner in (store.name, "")
         async with store.database.write() as tx:

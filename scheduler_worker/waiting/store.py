@@ -102,7 +102,7 @@ class WaitingStore:
         self.sight.forget({entry.kind for entry in self.requests.values()})
 
     async def refresh_related(self) -> None:
-        """Evaluate requests again if instances that they name moved; end those of deleted server groups."""
+        """Evaluate requests again if instances that they name moved; end requests whose group was deleted."""
         if not self.related.stirred:
             return
         naming = [entry for entry in self.requests.values() if names_other_instances(entry.message)]
@@ -250,7 +250,8 @@ class WaitingStore:
 
 
 class HostChanges:
-    """Passes changed hosts to waiting requests; calls `recheck` if their hints name instances on these."""
+    """Passes changed hosts to the queues of waiting requests; calls `recheck` if instances that a request
+    names are on a changed host."""
 
     def __init__(self, scheduler: Scheduler, store: WaitingStore, recheck: Callable[[], None]) -> None:
         self.scheduler = scheduler
