@@ -158,7 +158,7 @@ class IronicApi:
     async def _page(
         self, fields: Sequence[str] | None, params: Mapping[str, str], markers: list[str]
     ) -> Json:
-        """Return the page after the last of these nodes that still exists; the first page if none does."""
+        """Return the page of nodes after the last marker that still exists, or else the first nodes."""
         path = "/v1/nodes"
         if WITH_ALL.intersection(fields or ()):
             path, fields = "/v1/nodes/detail", None

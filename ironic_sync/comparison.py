@@ -51,7 +51,7 @@ class NodesRemoved(NamedTuple):
 
 
 def survey_of(ironic: FollowedIronic, api: NodeReads, find: Find, clock: Clock) -> Survey:
-    """Return the survey that compares this Ironic's nodes with placement, without changing them."""
+    """Return an object that compares this Ironic's nodes with placement, without changing them."""
     return Survey(api, find, ironic.selection, _rules(ironic), lambda: Moment(clock.now(), 0))
 
 

@@ -172,7 +172,8 @@ SETTLING_SECONDS = 2.0  # until a hinted change has taken effect
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class SweepSchedule:
-    """Decides when Ironic is next compared with placement, and whether all nodes are read, as at first."""
+    """Decides when Ironic is next compared with placement, and whether all nodes are read or only changed
+    ones."""
 
     sweep: Sweep
     seconds: float

@@ -128,7 +128,8 @@ class NovaScheduling:
         return RpcResult(value, None if moves else partial(self._undo, answer.placed))
 
     async def _undo(self, placed: Sequence[BuildPlaced]) -> None:
-        """Release the claims of an RPC call that Nova has abandoned; a claim changed since then stays."""
+        """Release the claims of an RPC call that Nova has abandoned, except claims that were changed after
+        the call."""
         for build in placed:
             log.warning("nova gave up on %s: its claim is released", build.build)
             await self._queries.release(ReleaseRequested(consumer=build.build, generation=build.generation))

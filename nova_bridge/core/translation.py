@@ -133,7 +133,8 @@ def _destination(spec: RequestSpec, cloud: NovaCloud) -> _Place:
 
 
 def _named(host: str, node: str, cloud: NovaCloud) -> str:
-    """Return the root provider's id of a named host or node; for a host with several nodes, its name."""
+    """Return the id of the root provider of a named host or node; for a host with several nodes, the host's
+    name."""
     if not host and not node:
         return ""
     found: Iterable[NovaHost] = cloud.of_node(node) if node else cloud.of_host(host)
