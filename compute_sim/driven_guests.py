@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, Literal
 
 from bus.errors import Unavailable
 from bus.messages import BuildOrdered, DestroyOrdered
@@ -52,7 +52,7 @@ class DrivenGuests:
         """Create a guest; return the outcome, or None if an order to destroy the guest interrupted this."""
         driver = self._of_root[order.root]
         fate = await self._call(job, lambda: driver.create(guest, order.spec), "built")
-        if fate is None or fate.kind == "built" or await self.is_destroyed(guest):
+        if fate is None or fate.kind == "built" or await self.succeeds("destroy", guest):
             return fate
         return Fate("hang", 0.0, fate.cause)  # parts of it may be left
 
@@ -62,10 +62,10 @@ class DrivenGuests:
         fate = await self._call(job, lambda: driver.move(order, guest), "done")
         if fate is None or fate.kind == "done":
             return fate
-        if order.phase in ("prepare", "start") and not await self.is_destroyed(guest):
+        if order.phase in ("prepare", "start") and not await self.succeeds("destroy", guest):
             return Fate("hang", 0.0, fate.cause)
         if order.phase == "send":
-            await self.is_started(guest)
+            await self.succeeds("start", guest)
         return Fate("failed", 0.0, fate.cause)
 
     def unsupported(self, order: MoveOrdered) -> str:
@@ -96,19 +96,8 @@ class DrivenGuests:
                 f"{order.host}: the guest of {order.build} remains: {_cause(problem)}"
             ) from None
 
-    async def is_destroyed(self, guest: GuestRecord) -> bool:
-        """Destroy one guest; return whether that succeeded."""
-        return await self._succeeds("destroy", guest)
-
-    async def is_started(self, guest: GuestRecord) -> bool:
-        """Start a guest, unless its host is simulated; return whether that succeeded."""
-        return await self._succeeds("start", guest)
-
-    async def is_stopped(self, guest: GuestRecord) -> bool:
-        """Stop a guest, unless its host is simulated; return whether that succeeded."""
-        return await self._succeeds("stop", guest)
-
-    async def _succeeds(self, method: str, guest: GuestRecord) -> bool:
+    async def succeeds(self, method: Literal["destroy", "start", "stop"], guest: GuestRecord) -> bool:
+        """Destroy, start or stop a guest, unless its host is simulated; return whether that succeeded."""
         driver: Any = self._of_root.get(guest.root)
         if driver is None:
             return True

@@ -91,16 +91,16 @@ class GuestRecovery:
         agent, driven = self.agent, self.agent.driven
         described = agent.agent, guest.build, guest.host
         if whose == "ours":
-            if guest.state != "running" or await driven.is_started(guest):
+            if guest.state != "running" or await driven.succeeds("start", guest):
                 agent.disk.wake(guest)
         elif whose == "kept":
-            await driven.is_stopped(guest)
+            await driven.succeeds("stop", guest)
         elif whose == "unknown" and self.spares:
             if (guest.build, guest.attempt) not in self._spared:
                 self._spared.add((guest.build, guest.attempt))
                 log.warning("%s: placement has nothing for the guest of %s on %s: it is stopped", *described)
-                await driven.is_stopped(guest)
-        elif await driven.is_destroyed(guest):
+                await driven.succeeds("stop", guest)
+        elif await driven.succeeds("destroy", guest):
             log.warning("%s: the guest of %s on %s is not its own any more: it is destroyed", *described)
             return [agent.drop(guest)]
         return []

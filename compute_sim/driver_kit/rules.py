@@ -255,13 +255,13 @@ RULES: Mapping[str, Sequence[Rule]] = {
 }
 
 
-def move_rules(stand: DriverStand) -> Mapping[str, Sequence[Rule]]:
-    """Return the tests for the types of moves that an operator's driver of a hypervisor supports."""
+def move_rules(stand: DriverStand) -> Sequence[Rule]:
+    """Return the driver kit's tests for the types of moves that the driver supports."""
     kinds: Sequence[MoveKind] = stand.guest_driver.moves if stand.runs_guests else ()
     rules: list[Rule] = []
     for kind in kinds:
-        rules += {"shelve": [_shelves()], "rebuild": [_rebuilds()]}.get(kind, [_moves(kind), _returns(kind)])
-    return {"moves": rules}
+        rules += {"shelve": [_shelves], "rebuild": [_rebuilds]}.get(kind, [_moves(kind), _returns(kind)])
+    return rules
 
 
 async def _phases(stand: DriverStand, build: str, *orders: MoveOrdered) -> None:
@@ -316,22 +316,16 @@ def _returns(kind: MoveKind) -> Rule:
     return rule
 
 
-def _shelves() -> Rule:
-    async def rule(stand: DriverStand) -> None:
-        """shelve: a driver must stop the guest in the phase `send`."""
-        build = stand.new_build()
-        await _phases(stand, build, stand.move_order("shelve", "send", build, step=1, attempt=1, host=0))
-        await stand.expect(build, (0, 1, "stopped"))
-
-    return rule
+async def _shelves(stand: DriverStand) -> None:
+    """shelve: a driver must stop the guest in the phase `send`."""
+    build = stand.new_build()
+    await _phases(stand, build, stand.move_order("shelve", "send", build, step=1, attempt=1, host=0))
+    await stand.expect(build, (0, 1, "stopped"))
 
 
-def _rebuilds() -> Rule:
-    async def rule(stand: DriverStand) -> None:
-        """rebuild: the guest of the new attempt must replace the guest of the former attempt."""
-        build = stand.new_build()
-        order = stand.move_order("rebuild", "rebuild", build, step=1, attempt=2, host=0, was=1)
-        await _phases(stand, build, order)
-        await stand.expect(build, (0, 2, "running"))
-
-    return rule
+async def _rebuilds(stand: DriverStand) -> None:
+    """rebuild: the guest of the new attempt must replace the guest of the former attempt."""
+    build = stand.new_build()
+    order = stand.move_order("rebuild", "rebuild", build, step=1, attempt=2, host=0, was=1)
+    await _phases(stand, build, order)
+    await stand.expect(build, (0, 2, "running"))

@@ -2,7 +2,7 @@
 exist only for the tests."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 from uuid import UUID, uuid5
@@ -113,14 +113,12 @@ class DriverStand:
                 found.setdefault(providers[0].id, {})[class_] = amount
         return found
 
-    def build_order(self, build: str, attempt: int = 1, host: int = 0) -> BuildOrdered:
-        self.guest(build, attempt, host)
-        return BuildOrdered(
-            **self.address(build, attempt, host), spec=self.spec, allocations=self.allocations(host)
-        )
+    def build_order(self, build: str) -> BuildOrdered:
+        self.guest(build)
+        return BuildOrdered(**self.address(build, 1), spec=self.spec, allocations=self.allocations())
 
-    def destroy_order(self, build: str, attempt: int = 1, host: int = 0) -> DestroyOrdered:
-        return DestroyOrdered(**self.address(build, attempt, host))
+    def destroy_order(self, build: str, attempt: int = 1) -> DestroyOrdered:
+        return DestroyOrdered(**self.address(build, attempt))
 
     def move_order(
         self,
@@ -153,11 +151,8 @@ class DriverStand:
 
     async def expect(self, build: str, *expected: tuple[int, int, str]) -> None:
         """Raise RuleBroken unless the build has exactly these guests: (host index, attempt, state)."""
-        found = [
-            (self.roots.index(guest.root), guest.attempt, guest.state)
-            for guest in await self.guest_driver.guests()
-            if guest.build == build
-        ]
+        listed = await self.listed(build)
+        found = [(self.roots.index(guest.root), guest.attempt, guest.state) for guest in listed]
         if sorted(found) != sorted(expected):
             raise RuleBroken(f"expected {self._text(expected)}; guests() returns {self._text(found)}")
 
@@ -181,28 +176,22 @@ class DriverStand:
 
 
 Rule = Callable[[DriverStand], Awaitable[None]]
-Rules = Mapping[str, Sequence[Rule]]  # part → its rules
 
 
-async def check_driver(stand: DriverStand, rules: Rules | None = None) -> Sequence[RuleResult]:
-    """Run the tests on an operator's driver of a hypervisor or a host's hardware; return all results."""
+async def check_driver(stand: DriverStand) -> Sequence[RuleResult]:
+    """Run the driver kit's tests on a driver, and return the result of each test."""
     from compute_sim.driver_kit.rules import RULES, move_rules
 
     results = []
-    chosen = rules if rules is not None else {**RULES, **move_rules(stand)}
-    for part, name, rule in _named(chosen):
+    rules = [*RULES.items(), ("moves", move_rules(stand))]
+    for part, rule in ((part, rule) for part, several in rules for rule in several):
+        name = (rule.__doc__ or "").strip().rstrip(".")
         if part != "inventory" and not stand.runs_guests:
             results.append(RuleResult(part, name, "skipped", "the driver runs no guests"))
         else:
             why = await _broken(stand, rule)
             results.append(RuleResult(part, name, "failed" if why else "passed", why))
     return results
-
-
-def _named(rules: Rules) -> Iterator[tuple[str, str, Rule]]:
-    for part, several in rules.items():
-        for rule in several:
-            yield part, (rule.__doc__ or "").strip().rstrip("."), rule
 
 
 async def _broken(stand: DriverStand, rule: Rule) -> str:
