@@ -144,10 +144,8 @@ def _driver(name: str, at: str, options: Any) -> Driver:
 
 
 def _configured(path: Path) -> tuple[ConfiguredProvider, ...]:
-    try:
-        from yaml import YAMLError, safe_load  # type: ignore[import-untyped]
-    except ImportError:
-        raise BadMachine(f"{path}: reading YAML takes PyYAML, which is not installed") from None
+    from yaml import YAMLError, safe_load  # type: ignore[import-untyped]
+
     files = sorted(path.glob("*.yaml")) if path.is_dir() else [path]
     if not files:
         raise BadMachine(f"{path}: there is no *.yaml in it")

@@ -18,7 +18,7 @@ from bus.resources import Provider
 
 _CUSTOM = re.compile(r"CUSTOM_[A-Z0-9_]{1,248}")
 _CLASSES = frozenset(os_resource_classes.STANDARDS)
-_TRAITS = frozenset(os_traits.get_traits())
+STANDARD_TRAITS = frozenset(os_traits.get_traits())
 
 
 class TreeMistake(ValueError):
@@ -126,7 +126,7 @@ class ProviderTree:
         """Add traits to a provider of the tree."""
         provider = self[name]
         for trait in traits:
-            if trait not in _TRAITS and not _CUSTOM.fullmatch(trait):
+            if trait not in STANDARD_TRAITS and not _CUSTOM.fullmatch(trait):
                 text = f"{name}: traits: no such trait {trait}; those of your own begin with CUSTOM_"
                 raise TreeMistake(text)
         self._known[provider.id] = replace(provider, traits=provider.traits.union(traits))

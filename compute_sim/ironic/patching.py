@@ -10,6 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from bus.errors import NOT_JSON
+from compute_sim.core.provider_tree import STANDARD_TRAITS
 from compute_sim.ironic.node import Json, SimNode
 
 
@@ -48,12 +49,12 @@ class SimRequest:
         return body
 
 
-def text_of(body: Json, name: str) -> str:
-    """Return a mandatory text field of a request's body; raise ApiRefusal if it is missing or no text."""
-    value = body.get(name)
-    if not isinstance(value, str):
-        raise ApiRefusal(400, f"Missing mandatory parameter: {name}")
-    return value
+def target_of(body: Json) -> str:
+    """Return the field `target` of a request's body; raise ApiRefusal if it is missing or no text."""
+    target = body.get("target")
+    if not isinstance(target, str):
+        raise ApiRefusal(400, "Missing mandatory parameter: target")
+    return target
 
 
 def json_response(body: Any, status: int = 200) -> Response:
@@ -124,11 +125,11 @@ def good_name(name: object) -> bool:
     return valid and name not in _RESERVED and not is_uuid(name)
 
 
-def good_trait(name: object, standard: frozenset[str]) -> bool:
+def good_trait(name: object) -> bool:
     """Return whether a value is the name of a standard trait or a valid custom trait."""
     if not isinstance(name, str) or _TRAIT.fullmatch(name) is None:
         return False
-    return name.startswith("CUSTOM_") or name in standard
+    return name.startswith("CUSTOM_") or name in STANDARD_TRAITS
 
 
 def new_node(given: Mapping[str, Any]) -> Json:

@@ -17,7 +17,7 @@ from compute_sim.ironic.allocations import NodeAllocations
 from compute_sim.ironic.api import Api
 from compute_sim.ironic.conductor import FAULTS, KINDS, Conductor
 from compute_sim.ironic.node import Json, SimNode, event_of
-from compute_sim.ironic.patching import ApiRefusal, SimRequest, json_response, not_acceptable, text_of
+from compute_sim.ironic.patching import ApiRefusal, SimRequest, json_response, not_acceptable, target_of
 from compute_sim.ironic.power import BMC, Power
 from compute_sim.ironic.transitions import Works
 
@@ -92,7 +92,7 @@ class _Handlers:
         self.allocations = NodeAllocations(conductor)
 
     async def power_state(self, call: SimRequest) -> None:
-        await self.api.power(call.ident, text_of(await call.fields(), "target"), call.id)
+        await self.api.power(call.ident, target_of(await call.fields()), call.id)
 
     async def maintain(self, call: SimRequest) -> None:
         on = call.request.method == "PUT"
@@ -158,7 +158,7 @@ class _Handlers:
 
     async def provision(self, call: SimRequest) -> None:
         more = await call.fields()
-        target = text_of(more, "target")
+        target = target_of(more)
         views.check_verb(target, call.minor)
         node = self._conductor.find(call.ident)
         too_old = call.minor < _ABORT_DEPLOY_SINCE
@@ -185,7 +185,7 @@ class _Handlers:
     async def storm(self, call: SimRequest) -> Json:
         """Handle a request such as {"target": "provide", "count": 5000}: start `provide` for 5000 nodes."""
         body = await call.fields()
-        target, count = text_of(body, "target"), body.get("count")
+        target, count = target_of(body), body.get("count")
         if not isinstance(count, int) or count < 1:
             raise ApiRefusal(400, "count is how many nodes")
         return {"nodes": storm(self._conductor, self._works, target, count, call.id)}
