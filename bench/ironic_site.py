@@ -23,11 +23,15 @@ from bus.sql.database import Database
 from bus.sql.migrations import migrate
 from bus.worker import Worker
 from cell_conductor import cell_conductor
-from compute_sim import compute_sim, fleet
 from compute_sim.core.faults import Durations
-from compute_sim.ironic import IronicExchange, SimNode, SimPlan, Simulation, enrolled
+from compute_sim.ironic.conductor import SimPlan
+from compute_sim.ironic.node import SimNode, enrolled
+from compute_sim.ironic.notify import IronicExchange
+from compute_sim.ironic.simulation import Simulation
+from compute_sim.machines import fleet
+from compute_sim.worker import compute_sim
 from ironic_sync import Access, FollowedIronic, IronicApi, NodeSelection, Notifications, ironic_sync
-from ironic_sync.agent import metal_agent, notification_source
+from ironic_sync.agent.worker import metal_agent, notification_source
 from placement_worker import Placement, placement_worker
 from scheduler_worker.worker import SchedulerNeeds, scheduler_worker
 

@@ -291,7 +291,8 @@ def _check_names(settings: Settings, refuse: Refuse) -> None:
 
 
 def _check_simulation(compute: SimulatorSettings, refuse: Refuse) -> None:
-    from compute_sim import BadMachine, Durations, machines
+    from compute_sim.core.faults import Durations
+    from compute_sim.machines import BadMachine, machines
 
     for name, text in (("build_time", compute.build_time), ("move_time", compute.move_time)):
         try:

@@ -13,8 +13,8 @@ from bus.delivery.runner import Bus
 from bus.openstack import cloud_access
 from bus.worker import Worker
 from ironic_sync import Access, FollowedIronic, IronicApi, NodeSelection, Notifications, ironic_sync
-from ironic_sync.agent import NodeLease, metal_agent, notification_source
-from ironic_sync.agent.worker import nodes_of
+from ironic_sync.agent.lease import NodeLease
+from ironic_sync.agent.worker import metal_agent, nodes_of, notification_source
 from ironic_sync.core.selection import AGENT
 
 _LEASE_TIMEOUT = 1.0  # seconds: a later answer would give little time to act

@@ -12,22 +12,11 @@ from berth.settings import BadSetting, Settings, SimulatorSettings
 from bus import topics
 from bus.delivery.runner import Bus
 from bus.worker import Worker
-from compute_sim import (
-    AgentDisk,
-    BadMachine,
-    CrashPlan,
-    Durations,
-    FaultPlan,
-    GuestFile,
-    Hardware,
-    MoveFaults,
-    SimAgent,
-    SimOptions,
-    agent_name,
-    compute_sim,
-    fleet,
-    machines,
-)
+from compute_sim.core.faults import CrashPlan, Durations, FaultPlan, MoveFaults, SimOptions
+from compute_sim.disk import AgentDisk
+from compute_sim.guest_file import GuestFile
+from compute_sim.machines import BadMachine, Hardware, SimAgent, agent_name, fleet, machines
+from compute_sim.worker import compute_sim
 
 if TYPE_CHECKING:
     from berth.worker_roles import Role

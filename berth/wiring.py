@@ -184,7 +184,8 @@ def tables_of_agent(cell: str, agent: str, *, metal: bool = False) -> list[Worke
     bus = Bus(alone())
     if metal:
         return _made(worker_roles.Role("metal", cell, agent), _settings_of_every_worker(cell), bus)
-    from compute_sim import SimAgent, compute_sim
+    from compute_sim.machines import SimAgent
+    from compute_sim.worker import compute_sim
 
     providers, allocations = bus.asker(topics.CELL_PROVIDERS), bus.asker(topics.CELL_ALLOCATIONS)
     return [compute_sim(SimAgent(agent, cell, ()), providers=providers, allocations=allocations)]

@@ -17,11 +17,11 @@ from bus import topics
 from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.errors import OperationRefused
-from compute_sim import Durations
+from compute_sim.core.faults import Durations
 
 if TYPE_CHECKING:  # HTTP clients load slowly, and most commands need none
     from bus.protocol import Transport
-    from compute_sim.ironic import Simulation
+    from compute_sim.ironic.simulation import Simulation
     from ironic_sync import FollowedIronic, IronicApi
     from ironic_sync.survey import Survey
 
@@ -134,8 +134,10 @@ def _simulation(options: SimulatedIronicOptions, broker: str) -> tuple["Simulati
     """Return a simulated Ironic with the given options, and the address of the AMQP exchange for its
     notifications ("" without a broker)."""
     from bus.http import listen
-    from compute_sim.ironic import IronicExchange, SimPlan, Simulation, enrolled
-    from compute_sim.ironic.notify import TOPICS
+    from compute_sim.ironic.conductor import SimPlan
+    from compute_sim.ironic.node import enrolled
+    from compute_sim.ironic.notify import TOPICS, IronicExchange
+    from compute_sim.ironic.simulation import Simulation
 
     plan = SimPlan(
         seed=options.seed, step_time=Durations.parse(options.step_time), fail=options.fail,

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from compute_sim.ironic import Simulation
+from compute_sim.ironic.simulation import Simulation
 from tests.support.browser_tab import Tab, a_tab
 from tests.support.chromium import Chromium, a_chromium, find_chromium
 from tests.support.open_berth import OpenBerth, an_open_berth

@@ -13,7 +13,7 @@ from bus.local import LocalBroker, LocalTransport
 from bus.rabbit import RabbitTransport
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
-from compute_sim.ironic import Simulation
+from compute_sim.ironic.simulation import Simulation
 from placement_worker import Placement
 from placement_worker.store.audit import breaches
 from tests.support import midway

@@ -17,7 +17,7 @@ from bus.errors import OperationRefused
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
 from cell_conductor import cell_conductor
-from ironic_sync.agent import NodeLease
+from ironic_sync.agent.lease import NodeLease
 from tests.support.buses import LOCALLY, Connect, serving
 from tests.support.command_line import CommandLine
 from tests.support.conductor_builders import Books

@@ -13,12 +13,13 @@ from bus.messages import BuildOrdered, DestroyOrdered, InventoryReported
 from bus.reports import Inventory
 from bus.requests import BuildSpec, Flavor
 from bus.resources import FindProviders, ProvidersFound, SetInventory, SetTraits
-from compute_sim import AgentDisk, CrashPlan, Hardware, SimAgent, SimHost, SimOptions, fleet
 from compute_sim.agent import SimulatedAgent
 from compute_sim.core.drivers import DriverOptions, InUse, NumaDriver
+from compute_sim.core.faults import CrashPlan, SimOptions
 from compute_sim.core.provider_tree import ProviderTree, child_id
+from compute_sim.disk import AgentDisk
 from compute_sim.host_trees import HostTrees
-from compute_sim.machines import Machine
+from compute_sim.machines import Hardware, Machine, SimAgent, SimHost, fleet
 from compute_sim.reporting import HOSTS_AT_A_STRETCH, HostReports
 from placement_worker import Placement
 from tests.support.ids import uid

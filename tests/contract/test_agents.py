@@ -12,17 +12,10 @@ from bus.local import LocalBroker, LocalTransport
 from bus.messages import AgentReported, InventoryReported
 from bus.topics import AGENT_REPORT, HOST_REPORTED, INVENTORY_REPORTED, IRONIC_NODE
 from bus.worker import Worker
-from compute_sim import (
-    AgentDisk,
-    CrashPlan,
-    Durations,
-    FaultPlan,
-    SimAgent,
-    SimHost,
-    SimOptions,
-    compute_sim,
-    fleet,
-)
+from compute_sim.core.faults import CrashPlan, Durations, FaultPlan, SimOptions
+from compute_sim.disk import AgentDisk
+from compute_sim.machines import SimAgent, SimHost, fleet
+from compute_sim.worker import compute_sim
 from tests.support.buses import queues_of
 from tests.support.conductor_builders import CELL, a_build_order, a_destroy_order, a_placed, an_agent_report
 from tests.support.virtual_time import in_virtual_time

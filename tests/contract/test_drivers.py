@@ -15,7 +15,6 @@ import pytest
 from bus.messages import BuildEnded
 from bus.reports import Inventory
 from bus.requests import Flavor
-from compute_sim import Hardware, SimHost, fleet
 from compute_sim.core.drivers import (
     DeviceDriver,
     HostDevice,
@@ -26,7 +25,7 @@ from compute_sim.core.drivers import (
     VgpuDriver,
 )
 from compute_sim.core.provider_config import ProviderConfigDriver, provider_config
-from compute_sim.machines import Machine
+from compute_sim.machines import Hardware, Machine, SimHost, fleet
 from tests.support.buses import LOCALLY, Connect
 from tests.support.driver_cloud import DriverCloud, a_driver_cloud
 from tests.support.ids import uid

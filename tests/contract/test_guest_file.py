@@ -13,8 +13,10 @@ from msgspec.structs import replace
 from bus.errors import Unavailable
 from bus.messages import AgentReported, BuildOrdered, DestroyOrdered
 from bus.requests import BuildSpec, Flavor, Image
-from compute_sim import AgentDisk, FaultPlan, GuestFile, MoveFaults
 from compute_sim import guest_file as module
+from compute_sim.core.faults import FaultPlan, MoveFaults
+from compute_sim.disk import AgentDisk
+from compute_sim.guest_file import GuestFile
 from tests.support.ids import uid
 from tests.support.moving_agent import BUILD, DESTINATION, MovingAgent, a_build
 from tests.support.moving_agent import a_destroy as a_move_destroy

@@ -10,7 +10,8 @@ from msgspec import structs
 from bus.clock import Clock
 from bus.errors import Unavailable
 from bus.guests import GuestsAsked
-from compute_sim import AgentDisk, Durations, FaultPlan
+from compute_sim.core.faults import Durations, FaultPlan
+from compute_sim.disk import AgentDisk
 from compute_sim.recovery import GuestRecovery
 from tests.support.ids import uid
 from tests.support.moving_agent import (

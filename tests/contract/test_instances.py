@@ -35,7 +35,9 @@ from bus.vocabulary import Allocations
 from bus.worker import Worker, answers, on
 from cell_conductor import cell_conductor
 from cell_conductor.builds import Builds
-from compute_sim import Durations, FaultPlan, Hardware, SimOptions, compute_sim, fleet
+from compute_sim.core.faults import Durations, FaultPlan, SimOptions
+from compute_sim.machines import Hardware, fleet
+from compute_sim.worker import compute_sim
 from tests.support.buses import serving
 from tests.support.command_line import plainly
 from tests.support.conductor_builders import (

@@ -11,10 +11,10 @@ from bus.clock import Clock
 from bus.errors import NoAnswer
 from bus.leases import LeaseAnswered, LeaseAsked, NodeLent
 from bus.messages import BuildOrdered, DestroyOrdered
-from compute_sim.ironic import SimPlan
-from ironic_sync.agent import NodeLease
+from compute_sim.ironic.conductor import SimPlan
 from ironic_sync.agent.core.node import SEEN
 from ironic_sync.agent.core.steps import UNDONE
+from ironic_sync.agent.lease import NodeLease
 from tests.support.conductor_builders import CELL
 from tests.support.metal_agent_world import AGENT, CALLS_BACK, QUIET, SLOW, US, MetalWorld, metal_world
 from tests.support.virtual_time import in_virtual_time

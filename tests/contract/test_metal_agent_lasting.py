@@ -7,7 +7,7 @@ import pytest
 
 from bus.messages import AgentReported
 from compute_sim.core.faults import Durations
-from compute_sim.ironic import SimPlan
+from compute_sim.ironic.conductor import SimPlan
 from ironic_sync.agent.core.node import SEEN
 from ironic_sync.agent.core.steps import UNDONE
 from tests.support.metal_agent_world import CALLS_BACK, QUIET, SLOW, US, metal_world

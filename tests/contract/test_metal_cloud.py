@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from compute_sim.core.faults import Durations
-from compute_sim.ironic import SimPlan
+from compute_sim.ironic.conductor import SimPlan
 from tests.support.metal_agent_world import MetalCloud, cloud
 from tests.support.virtual_time import in_virtual_time
 

@@ -8,8 +8,8 @@ from msgspec.structs import replace
 from bus.clock import Clock
 from bus.moves import MoveOrdered
 from bus.requests import Image
-from compute_sim import Durations, FaultPlan, MoveFaults, SimAgent, SimOptions
-from compute_sim.core.faults import draw
+from compute_sim.core.faults import Durations, FaultPlan, MoveFaults, SimOptions, draw
+from compute_sim.machines import SimAgent
 from compute_sim.reporting import HostReports
 from tests.support.moving_agent import (
     BUILD,

@@ -13,9 +13,9 @@ from msgspec.structs import replace
 from bus.messages import BuildEnded
 from bus.requests import Flavor
 from bus.vocabulary import Allocations
-from compute_sim import Durations, FaultPlan, Hardware, SimHost, fleet
 from compute_sim.core.drivers import NumaDriver
-from compute_sim.machines import Machine
+from compute_sim.core.faults import Durations, FaultPlan
+from compute_sim.machines import Hardware, Machine, SimHost, fleet
 from tests.support.buses import Connect
 from tests.support.driver_cloud import DriverCloud, a_driver_cloud
 from tests.support.midway import EveryCommit, every_commit

@@ -8,7 +8,10 @@ import pytest
 
 from bus.openstack import Access
 from compute_sim.core.faults import Durations
-from compute_sim.ironic import IronicExchange, SimPlan, Simulation, enrolled
+from compute_sim.ironic.conductor import SimPlan
+from compute_sim.ironic.node import enrolled
+from compute_sim.ironic.notify import IronicExchange
+from compute_sim.ironic.simulation import Simulation
 from ironic_sync.api import IronicApi, IronicRefused
 from tests.support.simulated_ironic import ALICE, INSTANCE, NOW, OTHER, client_of, fault_of, names, read_until
 

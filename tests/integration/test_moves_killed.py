@@ -35,7 +35,7 @@ from bus.moves import (
     MoveSteered,
 )
 from bus.requests import Flavor, Image
-from compute_sim import FaultPlan, MoveFaults
+from compute_sim.core.faults import FaultPlan, MoveFaults
 from tests.support.berth_processes import Running, alive, running
 from tests.support.waiting import receive_all, until
 from tests.support.watched_agents import NOTES, AgentNotes, WatchingSupervisor

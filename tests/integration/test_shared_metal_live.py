@@ -20,7 +20,9 @@ from bus.messages import BuildEnded, BuildRequested
 from bus.sql.database import Database
 from cell_conductor import ring_store
 from compute_sim.core.faults import Durations
-from compute_sim.ironic import SimPlan, Simulation, enrolled
+from compute_sim.ironic.conductor import SimPlan
+from compute_sim.ironic.node import enrolled
+from compute_sim.ironic.simulation import Simulation
 from tests.support.berth_processes import Running, running
 from tests.support.ids import uid
 from tests.support.scheduler_builders import METAL

@@ -16,7 +16,10 @@ from aio_pika.exceptions import ChannelNotFoundEntity
 from bus.errors import Unavailable
 from bus.http import listen
 from compute_sim.core.faults import Durations
-from compute_sim.ironic import IronicExchange, SimPlan, Simulation, enrolled
+from compute_sim.ironic.conductor import SimPlan
+from compute_sim.ironic.node import enrolled
+from compute_sim.ironic.notify import IronicExchange
+from compute_sim.ironic.simulation import Simulation
 from deploy.servers import RabbitMQ
 from tests.support.servers import url_of
 from tests.support.simulated_ironic import INSTANCE, NOW

@@ -23,7 +23,9 @@ from berth.settings import BadSetting
 from bus.errors import OperationRefused, Unavailable
 from bus.http import listen
 from compute_sim.core.faults import Durations
-from compute_sim.ironic import SimPlan, Simulation, enrolled
+from compute_sim.ironic.conductor import SimPlan
+from compute_sim.ironic.node import enrolled
+from compute_sim.ironic.simulation import Simulation
 from tests.support.berth_processes import ROOT
 from tests.support.simulated_ironic import NOW
 

@@ -19,7 +19,7 @@ from bus.worker import Worker
 from deploy.ironic import IronicServer
 from ironic_sync import Access, IronicApi, NodeSelection, Notifications, ironic_sync
 from ironic_sync import FollowedIronic as Followed
-from ironic_sync.agent import metal_agent, notification_source
+from ironic_sync.agent.worker import metal_agent, notification_source
 from ironic_sync.api import IronicRefused
 from tests.support.cloud_workers import a_scheduler_apart, of_one_cell
 

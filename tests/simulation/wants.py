@@ -22,7 +22,7 @@ from bus.replication import PlacementChanged
 from bus.requests import Flavor, Hints, Image
 from bus.resources import Edited, EditRequested, FindAllocations, SetTraits
 from bus.worker import On, Worker
-from compute_sim import SimAgent, SimHost
+from compute_sim.machines import SimAgent, SimHost
 from tests.simulation.invariants import Broken
 
 if TYPE_CHECKING:

@@ -42,21 +42,12 @@ from bus.sql.database import Database
 from bus.sql.migrations import migrate
 from bus.worker import Worker
 from cell_conductor import AttemptLimits, cell_conductor, store
-from compute_sim import (
-    AgentDisk,
-    CrashPlan,
-    Durations,
-    FaultPlan,
-    Hardware,
-    MoveFaults,
-    SimAgent,
-    SimHost,
-    SimOptions,
-    compute_sim,
-    fleet,
-)
 from compute_sim.core.drivers import NumaDriver
+from compute_sim.core.faults import CrashPlan, Durations, FaultPlan, MoveFaults, SimOptions
+from compute_sim.disk import AgentDisk
 from compute_sim.guests import GuestRecord
+from compute_sim.machines import Hardware, SimAgent, SimHost, fleet
+from compute_sim.worker import compute_sim
 from ironic_sync import ironic_sync
 from placement_worker import Placement, placement_worker
 from scheduler_worker.core.move_start import taken_back

@@ -30,10 +30,13 @@ from bus.sql.database import Database
 from bus.sql.migrations import migrate
 from bus.vocabulary import Allocations
 from bus.worker import Worker
-from compute_sim import AgentDisk, FaultPlan, SimAgent, SimHost, SimOptions, compute_sim
 from compute_sim.core.drivers import build_tree
+from compute_sim.core.faults import FaultPlan, SimOptions
+from compute_sim.disk import AgentDisk
 from compute_sim.guest_file import GuestFile
 from compute_sim.guests import GuestRecord
+from compute_sim.machines import SimAgent, SimHost
+from compute_sim.worker import compute_sim
 from tests.support.buses import Connect, queues_of
 from tests.support.cloud_workers import Make, of_one_cell
 from tests.support.conductor_builders import CELL

@@ -30,9 +30,12 @@ from bus.sql.migrations import migrate
 from bus.topics import AGENT_REPORT, HOST_REPORTED
 from bus.worker import Worker
 from compute_sim.core.faults import Durations
-from compute_sim.ironic import BusNotifier, SimNode, SimPlan, Simulation, enrolled
+from compute_sim.ironic.conductor import SimPlan
+from compute_sim.ironic.node import SimNode, enrolled
+from compute_sim.ironic.notify import BusNotifier
+from compute_sim.ironic.simulation import Simulation
 from ironic_sync import ironic_sync
-from ironic_sync.agent import metal_agent
+from ironic_sync.agent.worker import metal_agent
 from ironic_sync.api import IronicApi
 from tests.support.cloud_workers import of_one_cell
 from tests.support.conductor_builders import CELL

@@ -8,9 +8,11 @@ from bus.messages import AgentReported, BuildOrdered, DestroyOrdered
 from bus.moves import MoveKind, MoveOrdered, MovePhase, MoveReported
 from bus.requests import BuildSpec, Flavor, Image
 from bus.resources import AllocationsFound, Consumer, FindAllocations, FindProviders, Provider, ProvidersFound
-from compute_sim import AgentDisk, CrashPlan, FaultPlan, Hardware, SimAgent, SimOptions, fleet
 from compute_sim.agent import SimulatedAgent
+from compute_sim.core.faults import CrashPlan, FaultPlan, SimOptions
+from compute_sim.disk import AgentDisk
 from compute_sim.host_trees import HostTrees
+from compute_sim.machines import Hardware, SimAgent, fleet
 from compute_sim.moving import SimulatedMoves
 from tests.support.ids import uid
 

@@ -22,7 +22,7 @@ from bus.messages import BuildEnded, BuildRequested, BuildUnplaceable
 from bus.moves import MoveProgress, MoveRequested
 from bus.queries import FindWaiting
 from bus.resources import FindProviders
-from compute_sim.ironic import Simulation
+from compute_sim.ironic.simulation import Simulation
 from tests.support.envelopes import a_letter
 from tests.support.shadow_reports import SHADOWED, a_shadow_worker
 from tests.support.waiting import in_time, until

@@ -24,10 +24,12 @@ from bus.sql.database import Database
 from bus.sql.migrations import migrate
 from cell_conductor import AttemptLimits, cell_conductor
 from compute_sim.core.faults import Durations
-from compute_sim.ironic import SimPlan, Simulation, enrolled
+from compute_sim.ironic.conductor import SimPlan
+from compute_sim.ironic.node import enrolled
+from compute_sim.ironic.simulation import Simulation
 from ironic_sync import NodeSelection
-from ironic_sync.agent import NodeLease, metal_agent
-from ironic_sync.agent.worker import nodes_of
+from ironic_sync.agent.lease import NodeLease
+from ironic_sync.agent.worker import metal_agent, nodes_of
 from ironic_sync.api import IronicApi
 from tests.support.conductor_builders import CELL, Books
 from tests.support.databases import inline_connection

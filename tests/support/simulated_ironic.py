@@ -13,13 +13,13 @@ import httpx
 
 from bus.clock import Clock
 from bus.http import listen
-from compute_sim.ironic import Simulation, enrolled
 from compute_sim.ironic.api import Api
 from compute_sim.ironic.conductor import Conductor, Emit, Notification, SimPlan
 from compute_sim.ironic.envelope import SentNotification
-from compute_sim.ironic.node import SimNode
+from compute_sim.ironic.node import SimNode, enrolled
 from compute_sim.ironic.patching import ApiRefusal
 from compute_sim.ironic.power import Power
+from compute_sim.ironic.simulation import Simulation
 from compute_sim.ironic.transitions import Works
 from tests.support.virtual_time import run as in_virtual_time
 

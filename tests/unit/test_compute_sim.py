@@ -9,7 +9,6 @@ from bus.messages import BuildOrdered
 from bus.reports import Inventory
 from bus.requests import BuildSpec, Flavor, Image
 from bus.vocabulary import Allocations
-from compute_sim import BadMachine, CrashPlan, Durations, FaultPlan, Hardware, fleet, machines
 from compute_sim.core.device_book import DeviceBook
 from compute_sim.core.drivers import (
     DeviceDriver,
@@ -23,8 +22,10 @@ from compute_sim.core.drivers import (
     VgpuDriver,
     build_tree,
 )
+from compute_sim.core.faults import CrashPlan, Durations, FaultPlan
 from compute_sim.core.provider_tree import ProviderTree, TreeMistake, child_id
 from compute_sim.guests import MAX_CACHED, Guests, guest_of
+from compute_sim.machines import BadMachine, Hardware, fleet, machines
 from tests.support.ids import uid
 
 MANY = [uid(number, "b") for number in range(4000)]

@@ -9,9 +9,10 @@ from bus.errors import Unroutable
 from bus.local import LocalBroker, LocalTransport
 from bus.messages import NodeChanged
 from bus.topics import IRONIC_NODE
-from compute_sim.ironic import BusNotifier, Simulation, enrolled
 from compute_sim.ironic.conductor import SimPlan
-from compute_sim.ironic.node import SimNode
+from compute_sim.ironic.node import SimNode, enrolled
+from compute_sim.ironic.notify import BusNotifier
+from compute_sim.ironic.simulation import Simulation
 from tests.support.simulated_ironic import INSTANCE, NOW, OTHER, SimIronicPlayer, a_node
 from tests.support.virtual_time import in_virtual_time
 
