@@ -151,8 +151,7 @@ BrokerUsers = Management | Rabbitmqctl
 
 
 async def broker_users(amqp_url: str, management: str, rabbitmqctl: str) -> BrokerUsers:
-    """Return the tool that administers RabbitMQ's users: the one that an option names, else the management
-    API if it answers, else a local rabbitmqctl."""
+    """Return the tool that options select to administer RabbitMQ's users, or else the one that is there."""
     if rabbitmqctl:
         return Rabbitmqctl(rabbitmqctl, amqp_url)
     if management:

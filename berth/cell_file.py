@@ -26,8 +26,7 @@ class CellFile:
 
 
 def read_cell_file(path: Path, cell: str) -> CellFile | None:
-    """Return the secrets in a cell's settings file, or None if no file exists. Raise BadSetting for invalid
-    TOML, or if the file's setting `cells` lists anything but this cell."""
+    """Return the secrets in a cell's settings file, or None; raise BadSetting for a wrong file."""
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -86,8 +85,7 @@ def password_of(url: str, user: str) -> str:
 
 
 def _with(text: str, name: str, value: Any) -> str:
-    """Return the text of a settings file in which one setting has the given value; if the setting is missing,
-    it is added as the first line."""
+    """Return the text of a settings file in which one setting has the given value."""
     assignment = re.compile(rf"^{name}\s*=.*$", re.MULTILINE)
     if assignment.search(text):
         return assignment.sub(lambda _: _line(name, value).rstrip(), text, count=1)

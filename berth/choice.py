@@ -52,8 +52,7 @@ def chosen(settings: Settings, refuse: Refuse) -> ChoicePolicy:
 
 
 def rule_options(settings: Settings) -> dict[str, dict[str, Any]]:
-    """Return the options of each filter and weigher from the settings; the weigher `pci` by default counts
-    the devices of all configured PCI aliases, too."""
+    """Return the options of filters and weighers; the weigher `pci` also counts devices of PCI aliases."""
     options_of = {name: dict(options) for name, options in settings.scheduler.rules.items()}
     aliases = [
         aliases_text.split()[0]
@@ -109,8 +108,7 @@ def request_options(settings: Settings) -> RequestOptions:
 
 
 def pci_aliases(texts: Mapping[str, str]) -> dict[str, PciAlias]:
-    """Return PCI aliases by name, parsed from settings like `gpu = "CUSTOM_GPU CUSTOM_HBM numa=required"`:
-    resource class, traits, NUMA affinity."""
+    """Return PCI aliases by name, from settings like `gpu = "CUSTOM_GPU CUSTOM_HBM numa=required"`."""
     return {name: _alias(name, value) for name, value in texts.items()}
 
 

@@ -119,8 +119,7 @@ def _from_file(named: Path | None) -> dict[str, Any]:
 
 
 def _flatten_simulator(values: dict[str, Any], path: str) -> None:
-    """Move the settings in the TOML table [simulator] to the top level of `values`; raise BadSetting for
-    unknown names."""
+    """Move the settings in the TOML table [simulator] to the top level of `values`."""
     if misplaced := sorted(SIMULATOR & values.keys()):
         raise BadSetting(f"{path}: {misplaced[0]} is a setting of the simulator: put it below [simulator]")
     table = values.pop("simulator", {})
@@ -133,8 +132,7 @@ def _flatten_simulator(values: dict[str, Any], path: str) -> None:
 
 
 def _spread_tables_of_cells(values: dict[str, Any], path: str) -> set[str]:
-    """Convert the TOML tables [cells.NAME] in `values` to settings with a value for each cell; return the
-    names of these cells."""
+    """Convert the TOML tables [cells.NAME] to settings with a value for each cell; return their names."""
     tables = values.get("cells")
     if not isinstance(tables, dict):
         return set()

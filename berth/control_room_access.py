@@ -108,8 +108,7 @@ class KeystoneSignIn:
         return None if found is None else [Project(p.id, p.name, p.domain_id or "") for p in found]
 
     def single_sign_on(self, settings: ControlRoomSettings) -> SingleSignOn | None:
-        """Return how users sign in to the control room by Keystone's WebSSO; None if the settings name no
-        federation protocol."""
+        """Return how users sign in by Keystone's WebSSO; None without a federation protocol."""
         if not settings.sso:
             return None
         keystone = httpx.URL(settings.sso_url or self._tokens.url)
@@ -140,8 +139,7 @@ class KeystoneSignIn:
 
 
 def _visitor(found: Identity | None) -> Visitor | None:
-    """Return the user that Keystone has reported for a token; None if there is none, or if the user's name,
-    which is logged, has control characters."""
+    """Return the user with a Keystone token; None also if the name, which is logged, is not printable."""
     if found is None or not (name := found.name or found.user).isprintable():
         return None
     return Visitor(name, found.project, found.roles)

@@ -61,8 +61,7 @@ class ControlRoomActions:
             return state
 
     async def steer(self, stands: MoveStands, to: str) -> str:
-        """Ask a move's cell to confirm, revert, abort or force it; return the move's phase, or that the cell
-        has not answered yet; raise OperationRefused if the cell refuses."""
+        """Ask a move's cell to confirm, revert, abort or force it; return the move's phase as text."""
         with operations_refused():
             async with steering(self._bus, stands, cast(Steering, to), MoveListener()) as (_, answer):
                 steered = answer.result() if answer.done() else None
@@ -112,8 +111,7 @@ class _RunningDrain:
 
 @asynccontextmanager
 async def drains_here(bus: Bus) -> AsyncIterator["ControlRoomDrains"]:
-    """Yield the object that runs the drains which the control room starts; stop them at the end of the `with`
-    block."""
+    """Yield the object that runs the control room's drains; stop them at the end of the `with` block."""
     async with asyncio.TaskGroup() as group:
         drains = ControlRoomDrains(bus, group)
         try:
@@ -123,8 +121,7 @@ async def drains_here(bus: Bus) -> AsyncIterator["ControlRoomDrains"]:
 
 
 class ControlRoomDrains:
-    """Runs the drains that the control room's users start, one for each host; after a restart of the process,
-    a repeated request resumes a drain."""
+    """Runs the drains of the control room's users; after a restart a repeated request resumes a drain."""
 
     def __init__(self, bus: Bus, group: asyncio.TaskGroup) -> None:
         self._bus = bus
@@ -156,8 +153,7 @@ class ControlRoomDrains:
         return state
 
     async def stop(self, root: str, and_open: bool) -> str:
-        """Stop the drain of a host, and return the host's new state. Moves in progress complete. The host
-        stays disabled unless `and_open` is true."""
+        """Stop a drain, and return the host's new state; moves in progress complete."""
         with operations_refused():
             host = await host_named(self._bus, root)
             if DRAIN not in causes_of(host):

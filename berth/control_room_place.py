@@ -8,8 +8,7 @@ PORT = 8780
 
 
 def with_a_room(settings: Settings) -> Settings:
-    """Return the settings with an address for the control room; a free port is chosen and reserved for this
-    process if the settings name none."""
+    """Return settings with an address for the control room, whose port is reserved for this process."""
     place = f"127.0.0.1:{PORT}" if settings.control_room.http == "auto" else settings.control_room.http
     host, _, port = place.rpartition(":")
     if settings.control_room.http == "auto" and not _reserve(host, PORT):

@@ -72,8 +72,7 @@ def _queues(
 
 
 def operators_page(settings: Settings, bus: Bus, queues_of: QueuesOf, agent_queues: AgentQueues) -> Worker:
-    """Return the worker that serves the control room; the functions `queues_of` and `agent_queues` list
-    queues for one of its pages."""
+    """Return the control room's worker; `queues_of` and `agent_queues` list queues for one page."""
     events = Events(bus.clock)
 
     async def serve() -> None:
@@ -101,8 +100,7 @@ def operators_page(settings: Settings, bus: Bus, queues_of: QueuesOf, agent_queu
 async def opened_pages(
     settings: Settings, bus: Bus, queries: Queries, events: Events, tables: tuple[QueuesOf, AgentQueues]
 ) -> AsyncIterator["PageContext"]:
-    """Yield the objects that all pages of the control room share; stop background tasks and drains at the end
-    of the `with` block."""
+    """Yield the objects that all pages share; stop background tasks and drains at the end."""
     from berth.control_room_access import opened_access
     from berth.control_room_operations import drains_here
     from control_room.pages.frame import PageContext
@@ -130,8 +128,7 @@ async def opened_pages(
 def operations(
     bus: Bus, settings: Settings, drains: Drains, queues_of: QueuesOf, agent_queues: AgentQueues
 ) -> Operations:
-    """Return the functions that the control room's pages call for operations on hosts, moves, drains, nodes
-    and queues."""
+    """Return the operations on hosts, moves, drains, nodes and queues that the pages call."""
     from berth.control_room_metal import metal
     from berth.control_room_operations import ControlRoomActions, what_if_request
     from berth.operations.boot_options import recorded_request

@@ -13,8 +13,7 @@ from bus.worker import cell_of
 async def replay(
     transport: Transport, clock: Clock, ids: Collection[str] | None, stays: Callable[[str], None]
 ) -> int:
-    """Publish dead letters again to the queues in which they failed, delete them, and return how many. If one
-    cannot be published, keep it, and call `stays` with the reason."""
+    """Publish dead letters again and delete them; call `stays` with the reason for each that must stay."""
 
     async def rescue(letter: DeadLetter) -> bool:
         if letter.cell and cell_of(letter.queue) != letter.cell:

@@ -121,8 +121,7 @@ def _cells(nodes: IronicNodeSettings) -> dict[str, Any]:
 
 
 def followed(settings: Settings, clock: Clock) -> FollowedIronic:
-    """Return what the ironic worker needs: the rules that select nodes, the connection to Ironic's
-    notifications, and a client of Ironic's API."""
+    """Return what the ironic worker needs: the selection of nodes, notifications, and a client of the API."""
     ironic = settings.ironic
     return FollowedIronic(
         selection=selection(settings),
@@ -152,8 +151,7 @@ def _notifications(
 
 
 def sync(settings: Settings, bus: Bus) -> Worker:
-    """Return the worker that follows Ironic; if the settings name no Ironic, it only handles messages about
-    nodes that tools publish on berth's bus."""
+    """Return the worker that follows Ironic; without an Ironic it only handles events that tools publish."""
     if not (settings.ironic.is_heard or settings.ironic.is_read):
         return ironic_sync(skip_reserve_in_use=settings.ironic.sweeps.skip_reserve_in_use)
     ironic = followed(settings, bus.clock)

@@ -46,8 +46,7 @@ Tokens = access.TokenFile | KeystoneTokens | None  # None: noauth2
 
 
 def tokens_of(settings: Settings, clock: Clock) -> Tokens:
-    """Return the object with which the Placement API checks tokens, by a file or at Keystone, or None if it
-    checks none; raise BadSetting for wrong settings."""
+    """Return the object that checks tokens, by a file or at Keystone; None if none are checked."""
     api = settings.placement
     try:
         if api.auth == "tokens":

@@ -78,8 +78,7 @@ async def serving_metrics(port: int, host: str = "127.0.0.1") -> AsyncIterator[N
 
 
 def settle_in() -> None:
-    """Exclude existing objects, such as loaded code, from garbage collection: to examine them again and again
-    takes a sixth of a busy worker's time."""
+    """Exclude existing objects from garbage collection, which would take a sixth of a busy worker's time."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 50)

@@ -43,8 +43,7 @@ def agents(settings: Settings) -> list[SimAgent]:
 
 
 def at_work(role: Role, settings: Settings, bus: Bus, disks: ExitStack | None) -> list[Worker]:
-    """Return the simulated agents of a cell, or only the agent that the role names, as workers; the exit
-    stack `disks` closes their files."""
+    """Return the simulated agents of a role as workers; the exit stack `disks` closes their files."""
     compute = settings.compute
     options = SimOptions(
         faults=_faults(compute),

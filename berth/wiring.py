@@ -104,8 +104,7 @@ def stores(settings: Settings) -> dict[worker_roles.Role, str]:
 async def workers(
     role: worker_roles.Role, settings: Settings, bus: Bus, shared: SharedMemory | None = None
 ) -> AsyncIterator[Sequence[Worker]]:
-    """Migrate the role's database to the newest schema, if the role has one, and yield the role's workers;
-    `shared` gives other workers of this process access to placement's index."""
+    """Migrate the role's database, if it has one, and yield its workers; `shared`: placement's index."""
     if role.worker == "ferry":
         from bus.ferry.passage import ferry
         from bus.rabbit import RabbitTransport

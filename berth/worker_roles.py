@@ -158,8 +158,7 @@ def agents_of(cell: str, settings: Settings) -> list[str]:
 
 
 def metal_agent(settings: Settings, cell: str) -> str:
-    """Return the name of the agent for a cell's bare-metal nodes: the agent that uses Ironic if the settings
-    name Ironic's API, else a simulated agent."""
+    """Return the agent of a cell's bare-metal nodes: a simulated one if the settings name no Ironic API."""
     if settings.ironic.is_read:
         return settings.ironic.nodes.agents.get(cell) or f"{cell}-metal"
     return f"{cell}-agent1"

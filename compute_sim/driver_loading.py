@@ -62,10 +62,7 @@ def driver_class(name: str) -> type[Any]:
 
 
 def converted(value: Any, type_: Any, option: str = "", *, strict: bool = True) -> Any:
-    """Convert the value of a driver's option to the option's type, or all options to the driver's class.
-
-    Raise BadDriver if a value does not fit the type.
-    """
+    """Convert an option's value, or all options, to a type; raise BadDriver if they do not fit it."""
     try:
         return msgspec.convert(value, type_, strict=strict)
     except msgspec.ValidationError as problem:

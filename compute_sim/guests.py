@@ -144,9 +144,7 @@ LONGEST_ROUND = 0.1  # maximum pause between rounds: each costs a write and wake
 
 @dataclass(eq=False, slots=True)
 class AgentJob:
-    """The agent's running work for an order: a build attempt or a phase of a move. If the order is delivered
-    again, only the last delivery waits for its end.
-    """
+    """The agent's running work for an order; of several deliveries only the last waits for its end."""
 
     build: str
     attempt: int  # of the guest
@@ -237,9 +235,7 @@ class AgentJobs:
         return self._of.get(build, {}).get(key)
 
     def end(self, job: AgentJob) -> asyncio.Future[How]:
-        """Return a future for how a job (running build or phase of a move) ends; an earlier future for it
-        gets the result `handed over`.
-        """
+        """Return a future for how a job ends; an earlier future for it gets the result `handed over`."""
         job.finish("handed over")
         job.waiter = asyncio.get_running_loop().create_future()
         if job.lost:

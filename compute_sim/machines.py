@@ -74,10 +74,7 @@ BUILT_IN: Mapping[str, Machine] = {
 
 
 def machines(named: Sequence[str], described: str = "", configured: str = "") -> tuple[Machine, ...]:
-    """Return the machine types with these names, built in or from the file `described`.
-
-    `configured` is a provider.yaml, or a directory of them, whose additions apply to each type.
-    """
+    """Return the named machine types, also of the file `described`, with the additions of `configured`."""
     known = {**BUILT_IN, **(_described(Path(described)) if described else {})}
     adds = (ProviderConfigDriver(_configured(Path(configured))),) if configured else ()
     found = []

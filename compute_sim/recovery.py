@@ -33,10 +33,7 @@ QUIET_SECONDS = 10.0  # placement may be starting too: warn only afterwards
 
 @dataclass(eq=False)
 class GuestRecovery:
-    """Asks placement which guests an agent must still run, after the agent lost power or its process stalled.
-
-    Guests that stay stopped are checked again later.
-    """
+    """Asks placement which guests to run after an absence; checks guests that stay stopped again later."""
 
     agent: SimulatedAgent
     cell: str
@@ -51,9 +48,7 @@ class GuestRecovery:
     _waits_since: float | None = field(default=None, init=False)  # time of the first unanswered question
 
     async def check(self) -> Sequence[AgentReported]:
-        """Ask placement which guests the agent must run: start these, stop guests that may run elsewhere,
-        destroy all others; return reports of the destroyed guests.
-        """
+        """Start, stop or destroy guests as placement answers; return reports of destroyed guests."""
         agent, now = self.agent, self.clock.monotonic()
         if agent.ready and not agent.disk.asleep:
             self._pause, self._next = SHORTEST_PAUSE, 0.0

@@ -81,9 +81,7 @@ class HostReports:
         return self.period / max(1, len(self._shares))
 
     async def beat(self) -> Sequence[HostReported]:
-        """Return the agent's next heartbeat: it lists the next part of its hosts, in turns, or all hosts if
-        the simulated agent was absent before.
-        """
+        """Return a heartbeat with the next part of the hosts, or with all hosts after an absence."""
         if not self._does.ready or not self._shares:
             return []
         if self._reported_absences != (away := self._does.absences):

@@ -98,9 +98,7 @@ class UpdateInterval:
 
     @contextmanager
     def rendering(self) -> Iterator[None]:
-        """Measure the processor time of a `with` block without `await`; the more it takes, the less often the
-        page is updated.
-        """
+        """Measure the processor time of a `with` block; the more it takes, the rarer the updates."""
         began = thread_time()
         yield
         self.add(thread_time() - began)
@@ -166,8 +164,7 @@ class SharedData(Generic[K, V]):
         self.interval = UpdateInterval()
 
     async def get(self, key: K, max_age: float = float("inf")) -> V:
-        """Return a key's cached value if it is fresh, or if its read began less than `spacing` seconds ago.
-        Otherwise read the value again, or join the read in progress."""
+        """Return a key's value: the cached one if it is fresh or younger than `spacing`, else read it."""
         known = self._known.get(key)
         if known is not None:
             age = self._clock.monotonic() - known.began

@@ -56,11 +56,7 @@ def survey_of(ironic: FollowedIronic, api: NodeReads, find: Find, clock: Clock) 
 
 
 async def diff(survey: Survey, holders: FindHolders | None = None) -> Comparison:
-    """Return all differences between Ironic's nodes and placement.
-
-    If `holders`, a query for allocations, is given, also return nodes whose instance in Ironic is not the
-    consumer of their allocations.
-    """
+    """Return all differences between Ironic's nodes and placement; `holders`: also compare instances."""
     read: dict[str, str | None] = {}
     placed = await survey.placed()
     found = [node async for page in survey.everything(placed, read) for node in page]
@@ -93,10 +89,7 @@ async def remove_missing(
 async def _of_instances(
     survey: Survey, holders: FindHolders, placed: Mapping[str, Provider], read: Mapping[str, str | None]
 ) -> list[NodeDifference]:
-    """Return a difference for each node whose instance in Ironic is not the consumer of its allocations.
-
-    Each node is checked twice, because a build that was placed just before is not deployed yet.
-    """
+    """Return differences of instances, each seen twice: a new build may not be deployed yet."""
     used = [uuid for uuid, provider in placed.items() if uuid in read and any(provider.used.values())]
     odd = await _odd(holders, used, read)
     if not odd:

@@ -114,9 +114,7 @@ class Survey:
     async def everything(
         self, placed: Mapping[str, Provider], read: dict[str, str | None]
     ) -> AsyncIterator[list[SurveyedNode]]:
-        """List all selected nodes of Ironic; yield, for each page, those that differ from placement.
-
-        The ids of all listed nodes are stored in `read`, each with the id of its instance."""
+        """Yield, for each page of Ironic's nodes, those that differ; add all nodes listed to `read`."""
         pages = self.api.nodes(fields=self._fields, limit=self.page, **self._filters)
         while True:
             began = self.moment()
@@ -142,9 +140,7 @@ class Survey:
     async def each(
         self, uuids: Iterable[str], placed: Mapping[str, Provider], most_gone: int | None = None
     ) -> list[SurveyedNode]:
-        """Read these nodes from Ironic; return those that differ from placement or are deleted in Ironic.
-
-        Stop early after more than `most_gone` deleted nodes."""
+        """Read nodes; return those that differ or are deleted; stop after `most_gone` deleted nodes."""
         found: list[SurveyedNode] = []
         for some in portions(uuids, READS_AT_ONCE):
             began = self.moment()
@@ -192,9 +188,7 @@ class Survey:
         return list(found.values()), reached
 
     async def _newest_first(self, key: str) -> AsyncIterator[tuple[Moment, list[tuple[Raw, float]]]]:
-        """Yield pages of Ironic's nodes sorted by the time field `key`, newest first.
-
-        Raise ReadAll if Ironic's database cannot sort nodes that way."""
+        """Yield pages sorted by the time field `key`; raise ReadAll if Ironic cannot sort so."""
         pages = self._by_time(key, "desc", CHANGES_A_PAGE)
         while True:
             began = self.moment()
@@ -238,9 +232,7 @@ class Survey:
     def still_different(
         self, found: Iterable[SurveyedNode], now: Mapping[str, Provider]
     ) -> list[SurveyedNode]:
-        """Return the nodes that still differ from their providers as placement just returned them (`now`),
-        if a report to placement can remove the difference.
-        """
+        """Return the nodes that still differ from `now`, if a report can remove the difference."""
         again = []
         for node in found:
             provider = now.get(node.uuid)

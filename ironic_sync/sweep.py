@@ -119,9 +119,7 @@ class Sweep:
         return True
 
     async def _unlisted(self, placed: Mapping[str, Provider], read: Collection[str]) -> list[SurveyedNode]:
-        """Read the nodes of placement that Ironic did not list; return those that differ or are deleted.
-
-        If suspiciously many are deleted, deleted nodes are omitted and an error is logged."""
+        """Read unlisted nodes; return those that differ or, unless suspiciously many, are deleted."""
         present = sum(not provider.gone for provider in placed.values())
         most = allowance(present, self.share)
         unread = self.survey.unread(placed, read)

@@ -109,8 +109,7 @@ async def queues_of(admin: BrokerUsers, pattern: str) -> list[str]:
 
 
 async def _drop_queues(settings: Settings, name: str, admin: BrokerUsers) -> list[str]:
-    """Delete a removed cell's queues that have no consumer: those that the cell reads, then those that only
-    the cell fills. Return sentences that report the result."""
+    """Delete a removed cell's queues that have no consumer; return sentences that report the result."""
     from bus.rabbit.inspection import delete_queues
 
     ferried = ferry_permissions(settings, name, at_cell_broker=False)

@@ -138,8 +138,7 @@ Undo = Callable[[str, Callable[[], Awaitable[object]]], None]
 
 @asynccontextmanager
 async def undone_on_failure() -> AsyncIterator[Undo]:
-    """Yield a function that registers how to undo a completed step; if the `with` block raises, undo all
-    registered steps, the last one first."""
+    """Yield a function that registers how to undo a step; if the `with` block raises, undo all steps."""
     steps: list[tuple[str, Callable[[], Awaitable[object]]]] = []
     try:
         yield lambda label, step: steps.append((label, step))
@@ -188,8 +187,7 @@ def _unknown_password(file: Path, login: str) -> str:
 
 @dataclass(frozen=True)
 class DatabaseAccess:
-    """Lists the other databases that the new cell's PostgreSQL login may use, and the logins that can no
-    longer connect to placement's database."""
+    """The access to databases that a new cell's PostgreSQL login has, or that other logins have lost."""
 
     enters: Sequence[str] = ()  # other databases that the cell's login may still enter
     shut_out: Sequence[str] = ()  # logins that entered placement's database by PUBLIC's right only

@@ -170,8 +170,7 @@ def limits_of(settings: Settings) -> UserLimits:
 
 
 def limits_of_agent(settings: Settings) -> UserLimits:
-    """Return the limits of an agent's RabbitMQ user: connections and channels, enough for one process that
-    reconnects, and bytes in each queue."""
+    """Return the limits of an agent's RabbitMQ user, enough for one process that reconnects."""
     return UserLimits(connections=10, channels=200, queue_bytes=settings.cell_limits.queue_bytes)
 
 
@@ -192,8 +191,7 @@ def ferry_permissions(settings: Settings, cell: str, *, at_cell_broker: bool) ->
 def definitions_of(
     settings: Settings, cell: str, user: str, known: BrokerUser, *, vhost: str = "", bounded: bool = True
 ) -> dict[str, Any]:
-    """Return RabbitMQ definitions that create a user; `bounded` adds policies that limit the size of the
-    queues that the user's cell fills."""
+    """Return RabbitMQ definitions that create a user; `bounded` adds policies that limit its queues."""
     where = vhost or vhost_of(settings.bus.amqp_url)
     cells = (cell,) if bounded else ()
     return definitions({user: known}, cells, settings.bus.exchange, where, settings.cell_limits.queue_bytes)

@@ -153,8 +153,7 @@ async def mark(cli: Cli, name: str, enabled: bool, note: str | None) -> int:
 
 
 async def _wait(bus: Bus, name: str, left: int, timeout: float | None) -> int:
-    """Wait until placement has no allocations on a cell's hosts, or until the timeout; return the number of
-    consumers that still have some."""
+    """Wait until no consumer has allocations on a cell's hosts; return how many have some at the timeout."""
     until = None if timeout is None else monotonic() + timeout
     most = left
     with progress_bar() as bar:

@@ -119,8 +119,7 @@ async def delete(
 
 
 async def _edited(bus: Bus, order: GroupEditRequested, name: str = "") -> GroupEdited:
-    """Ask placement to create or delete a server group, and return its answer; if placement refuses, raise
-    OperationRefused with the reason."""
+    """Ask placement to create or delete a server group; raise OperationRefused if placement refuses."""
     match (await bus.asker(topics.EDIT_GROUP)(order)).result:
         case GroupEdited() as edited:
             return edited
@@ -156,8 +155,7 @@ async def _all(bus: Bus, project: str) -> Sequence[ServerGroup]:
 
 
 async def _hosts(bus: Bus, group: ServerGroup) -> dict[str, str]:
-    """Return the names of the hosts that have members, or guests left behind, of a server group, by the id of
-    the host's root provider."""
+    """Return the names of the hosts of a server group's members, by the id of the host's root provider."""
     places = (*group.members.values(), *group.left.values())
     roots = tuple(sorted({root for listed in places for root in listed}))
     if not roots:

@@ -81,9 +81,7 @@ async def show_instances(
 async def _instances_of(
     bus: Bus, cells: Sequence[str], question: FindInstances, most: int | None
 ) -> tuple[list[Instance], int, list[str]]:
-    """Query cells in parallel. Return at most `most` instances of each cell, the number of all instances, and
-    the cells that did not answer.
-    """
+    """Return at most `most` instances of each cell, the number of all, and the cells that did not answer."""
     found, count = list[Instance](), 0
     with progress_bar() as bar:
         shown = bar.add_task("instances", total=None)
@@ -101,8 +99,7 @@ async def _instances_of(
 
 
 async def unfinished_instances(bus: Bus, cell: str, most: int) -> tuple[Sequence[Instance], bool]:
-    """Return at most `most` instances of a cell that are being built, active, in a move or being deleted, and
-    whether the cell failed to answer."""
+    """Return at most `most` unfinished instances of a cell, and whether the cell failed to answer."""
     question = FindInstances(cell=cell, statuses=UNFINISHED)
     found, _, silent = await _instances_of(bus, [cell], question, most)
     return found, bool(silent)

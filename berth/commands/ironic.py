@@ -131,8 +131,7 @@ async def sim(options: SimulatedIronicOptions) -> int:
 
 
 def _simulation(options: SimulatedIronicOptions, broker: str) -> tuple["Simulation", str]:
-    """Return a simulated Ironic with the given options, and the address of the AMQP exchange for its
-    notifications ("" without a broker)."""
+    """Return a simulated Ironic, and the address of the AMQP exchange for its notifications."""
     from bus.http import listen
     from compute_sim.ironic.conductor import SimPlan
     from compute_sim.ironic.node import enrolled
@@ -205,8 +204,7 @@ async def sweep_missing(cli: Cli, sides: Sides, allow_removals: bool) -> int:
 
 @asynccontextmanager
 async def _surveyed(sides: Sides) -> AsyncIterator[tuple[Bus, "Survey"]]:
-    """Yield a bus and an object that compares Ironic's nodes with placement; raise OperationRefused if Ironic
-    refuses a request in the `with` block."""
+    """Yield a bus and an object that compares Ironic's nodes with placement."""
     from ironic_sync.api import IronicRefused
     from ironic_sync.comparison import survey_of
 

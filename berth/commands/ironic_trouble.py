@@ -39,8 +39,7 @@ class AnyIronic:
 
     @asynccontextmanager
     async def api(self) -> AsyncIterator["IronicApi"]:
-        """Yield a client of the selected Ironic's API; raise OperationRefused if Ironic refuses a request in
-        the `with` block."""
+        """Yield a client of the selected Ironic's API; a refusal of Ironic raises OperationRefused."""
         from ironic_sync.api import IronicApi, IronicRefused
 
         try:

@@ -135,8 +135,7 @@ async def load_command(
 
 
 def load_flavors(options: LoadOptions) -> tuple[Flavor, ...]:
-    """Return the flavors that a load test boots: the one flavor that the options describe, or without a
-    description a mix of flavors."""
+    """Return the one flavor that the options of a load test describe, or without a description a mix."""
     amounts = {name: getattr(options, name) for name in ("vcpus", "memory_mb", "disk_gb")}
     described = {name: amount for name, amount in amounts.items() if amount is not None}
     mix = options.mix
@@ -149,8 +148,7 @@ def load_flavors(options: LoadOptions) -> tuple[Flavor, ...]:
 
 
 async def demo(settings: Settings, plan: LoadPlan, stay: bool, console: Console) -> int:
-    """Run `berth demo`: boot instances, audit the databases, and print the result; the last line has the
-    address of the control room. Return the exit code."""
+    """Run `berth demo`, and return its exit code; the last line has the address of the control room."""
     with tempfile.TemporaryDirectory(prefix="berth-demo-") as directory:
         settings = settings.having(state_dir=directory)
         console.print(

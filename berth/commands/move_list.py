@@ -107,10 +107,7 @@ def facts_of(move: MoveStands) -> list[str]:
 
 
 async def _ask(bus: Bus, cells: Sequence[str], question: FindMoves) -> tuple[list[MoveStands], list[str]]:
-    """Query the cells for moves in parallel. Return the moves, and the cells that did not answer.
-
-    For a move that two cells have recorded, the record of the cell that runs it is returned.
-    """
+    """Query cells for moves; of a move that two cells know, return the record of the cell that runs it."""
     answers, silent = await ask_cells(cells, lambda cell: moves_of(bus, structs.replace(question, cell=cell)))
     found = [move for answer in answers.values() for move in answer]
     known = {move.move for move in found if not move.in_cell}
@@ -175,8 +172,7 @@ async def steer(cli: Cli, options: SteeringOptions, to: Steering) -> int:
 
 
 async def _found(bus: Bus, cells: Sequence[str], id_: str, to: Steering) -> MoveStands | WaitingRequest:
-    """Return the move in progress with the given id or of the given build; if the command is `abort`, also a
-    move that waits for capacity."""
+    """Return the move in progress with this id or of this build; for `abort` also a move that waits."""
     try:
         return await move_in_progress(bus, cells, id_)
     except OperationRefused:
@@ -187,8 +183,7 @@ async def _found(bus: Bus, cells: Sequence[str], id_: str, to: Steering) -> Move
 
 
 async def _wait_ended(bus: Bus, waits: WaitingRequest, printer: MovePrinter) -> bool:
-    """Cancel a move that waits for capacity, and print this; return False if the move has just begun and no
-    longer waits."""
+    """Cancel a move that waits for capacity; return False if the move has just begun."""
     waited = await end_wait(bus, waits.request)
     if waited.waited:
         build = next(iter(waits.builds), "")

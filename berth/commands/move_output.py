@@ -23,8 +23,7 @@ _BLOCKS = " ▏▎▍▌▋▊▉█"
 
 
 def funnel(decision: Decision, width: int, chosen: str = "") -> Iterator[Text]:
-    """Yield the lines of text that describe a scheduler's decision, for a terminal of the given width;
-    `chosen`: root provider of the host to highlight."""
+    """Yield the lines that describe a scheduler's decision; `chosen`: the root of the host to highlight."""
     if decision.considered:
         yield from _narrowing(decision, width)
     if decision.record is not None:
@@ -45,8 +44,7 @@ def funnel(decision: Decision, width: int, chosen: str = "") -> Iterator[Text]:
 
 
 def _narrowing(decision: Decision, width: int) -> Iterator[Text]:
-    """Yield a line for each filter and requested resource of a decision, with a bar for the number of hosts
-    that remained after it."""
+    """Yield a line for each constraint of a decision, with a bar for the number of remaining hosts."""
     most, bar = decision.considered, max(8, min(40, width - NAME - 2 * NUMBER - 26))
     yield _bar("considered", most, most, bar, "")
     for removal in decision.removals:
@@ -69,8 +67,7 @@ def _bar(name: str, left: int, most: int, width: int, removed: str) -> Text:
 
 
 def _best(record: Record, width: int, chosen: str) -> Iterator[Text]:
-    """Yield a line of text for each host that a decision recorded, the best first, with the host's weights or
-    why it was refused."""
+    """Yield a line for each recorded host, the best first, with its weights or why it was refused."""
     from scheduler_worker import replay
 
     again = replay("", record).order
@@ -279,8 +276,7 @@ def phases_table(move: MoveStands) -> Table:
 
 
 def print_what_if(cli: Cli, moves: Sequence[MoveRequested], answers: Sequence[WhatIfAnswered]) -> int:
-    """Print where each move would go if it were requested, or why it is impossible; return 1 if one is
-    impossible, else 0."""
+    """Print where each move would go, or why it is impossible; return 1 if one is impossible, else 0."""
     for request, answer in zip(moves, answers, strict=True):
         if answer.fits:
             where = "".join(f" to {printable(placed.host)} in cell {placed.cell}" for placed in answer.placed)
@@ -293,8 +289,7 @@ def print_what_if(cli: Cli, moves: Sequence[MoveRequested], answers: Sequence[Wh
 
 
 def print_not_moved(stay: Sequence[tuple[str, WhatIfAnswered]], cli: Cli) -> None:
-    """Print the instances that cannot move, grouped by reason, each group with the scheduler's decision about
-    its first instance."""
+    """Print the instances that cannot move by reason, each with the decision about the first instance."""
     alike: dict[tuple[str, object], list[tuple[str, WhatIfAnswered]]] = {}
     for build, answer in stay:
         alike.setdefault((printable(why_not(answer)), answer.decision.removals), []).append((build, answer))

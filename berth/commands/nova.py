@@ -74,8 +74,7 @@ def _figures(figures: SchedulerFigures) -> tuple[object, ...]:
 
 
 def _row(request: ObservedRequest) -> tuple[str, ...]:
-    """Return the table cells for a request that Nova received: instance, operation, flavor, and for Nova and
-    berth the chosen hosts or why there are none."""
+    """Return the table cells for a request to Nova, with both schedulers' hosts or reasons."""
     nova = listed(request.nova_hosts) or request.nova_reason or "–"
     berth = listed(request.berth_hosts) or request.berth_reason or "–"
     cells = request.instance, request.operation, request.flavor, nova, berth

@@ -71,16 +71,14 @@ _SETTINGS = {  # option → its setting, if it has another name
 
 
 def settings_given(options: Any) -> dict[str, Any]:
-    """Return the values of the command options that are also settings, by the setting's name; None for an
-    option that the user did not give."""
+    """Return the command options that are also settings, by the setting's name; None: not given."""
     given = {_SETTINGS.get(name, name): value for name, value in vars(options).items()}
     given["cells"] = cells_named(given.get("cells"))
     return {name: value for name, value in given.items() if name in KINDS}
 
 
 class WaitingCommand(TyperCommand):
-    """A command whose option `--wait` follows a request to its result; `--wait 30m` also lets the request
-    wait up to 30 minutes for capacity."""
+    """A command whose option `--wait` may have a time: `--wait 30m` lets a request wait for capacity."""
 
     def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
         from berth.operations.boot_options import is_time  # loads the bus, which `berth --help` does not need
@@ -170,8 +168,7 @@ def _cli(as_json: bool, state_dir: str | None = None) -> Cli:
 
 
 def _keyword(name: str, type_: Any, default: Any, about: Any = None) -> inspect.Parameter:
-    """Return an option as a keyword parameter of a command's function; `about` is typer's description of the
-    option, by default that of its field."""
+    """Return an option as a keyword parameter; `about` describes it (default: as its field does)."""
     about = about or getattr(default, "metadata", {}).get(_ABOUT)
     plain = _plain(default)
     if plain == ():

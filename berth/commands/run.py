@@ -204,8 +204,7 @@ async def ready(bus: Bus, settings: Settings) -> int:
 
 
 async def scheduling(bus: Bus, settings: Settings, share: float = 1.0) -> int:
-    """Wait until a scheduler answers and placement knows the given share (0 to 1) of the simulated hosts;
-    return how many hosts it knows."""
+    """Wait until a scheduler answers and placement knows this share of the hosts; return their number."""
     hosts = await hosts_known(bus, settings, share)
     what_if = bus.asker(topics.WHAT_IF, timeout=2.0)
     question = WhatIf(request=boot_request(BootOptions(vcpus=1, memory_mb=0, disk_gb=0)), best=1)
@@ -232,8 +231,7 @@ async def _answered(
     enough: Callable[[R], bool] = lambda _: True,
     more: float = 0.0,
 ) -> R:
-    """Repeat a query until the function `enough` accepts its answer, and return this answer; raise
-    Unavailable after a timeout."""
+    """Repeat a query until `enough` accepts the answer; raise Unavailable after a timeout."""
     patience = _READY_SECONDS + more
     deadline = monotonic() + patience
     while monotonic() < deadline:

@@ -39,8 +39,7 @@ class Outcome:
 
 
 class Import:
-    """A repeatable import of one Placement's contents (`theirs`) into another Placement (`target`), whose
-    contents so far are `ours`."""
+    """A repeatable import of a Placement's contents, `theirs`, into `target`, which has `ours`."""
 
     def __init__(
         self,
@@ -58,8 +57,7 @@ class Import:
         self.outcome = Outcome()
 
     async def run(self, prune: bool) -> Outcome:
-        """Write the differences to the Placement that is imported into, and return what was done; with
-        `prune`, also delete objects that the imported contents do not have."""
+        """Write the differences to the target; with `prune` also delete objects that only it has."""
         found = differences(self.theirs, self.ours)
         refused = unimportable(self.theirs, self.ours, prune)
         self.outcome.failed |= {unlike.id: refused[unlike.id] for unlike in found if unlike.id in refused}
@@ -114,8 +112,7 @@ class Import:
         await each(in_the_way, rename, "names freed", self.progress)
 
     async def _load(self, providers: list[ImportedProvider], *, last: bool = False) -> list[ImportedProvider]:
-        """Write providers to the Placement that is imported into, and return the refused providers. On the
-        last try (`last`), also record why they were refused."""
+        """Write providers to the target, and return the refused ones; `last`: record the reasons."""
         refused: list[ImportedProvider] = []
         done = 0
         for portion in portions(providers):
@@ -158,8 +155,7 @@ class Import:
     def _widened(
         self, provider: ImportedProvider, consumers: Collection[ImportedConsumer]
     ) -> ImportedProvider:
-        """Return a copy of an imported provider with inventories that are large enough for imported and
-        present allocations."""
+        """Return a copy of a provider with room for imported and present allocations."""
         wanted = {class_ for consumer in consumers for class_ in consumer.allocations.get(provider.id, ())}
         held = {
             class_: self.theirs.used(provider.id, class_) + self.ours.used(provider.id, class_)
@@ -171,8 +167,7 @@ class Import:
     async def _claims(
         self, consumers: list[ImportedConsumer], *, last: bool = False
     ) -> list[ImportedConsumer]:
-        """Claim the consumers' allocations in the Placement that is imported into; return the consumers whose
-        claims were refused. On the last try (`last`), also record why they were refused."""
+        """Claim the consumers' allocations; return the refused consumers; `last`: record the reasons."""
         refused: list[ImportedConsumer] = []
 
         async def claim(consumer: ImportedConsumer) -> None:

@@ -124,8 +124,7 @@ class BringOver:
             yield await self._bring(aggregate, match)
 
     def _match(self, aggregate: NovaAggregate, nameless: Mapping[str, set[str]]) -> str | None:
-        """Return the id of berth's aggregate with the same uuid or name as Nova's, or of the only unnamed one
-        with the same hosts; None if there is none."""
+        """Return the id of the aggregate with Nova's uuid or name, or the only unnamed one with its hosts."""
         if aggregate.uuid:
             return aggregate.uuid if aggregate.uuid in self._there else None
         if named := [id_ for id_, ours in self._there.items() if ours.name == aggregate.name]:

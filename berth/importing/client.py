@@ -96,8 +96,7 @@ class PlacementClient:
         return answer
 
     async def request(self, method: str, path: str, body: Any = None, *, minor: int | None = None) -> Any:
-        """Send a request to the Placement API and return the response's JSON body, decoded (None if empty);
-        raise `Rejected` if the server refuses the request."""
+        """Return the decoded JSON body of a response; raise `Rejected` if the server refuses the request."""
         try:
             answer = await self._send(method, path, body, self.minor if minor is None else minor)
         except _Away as away:

@@ -37,8 +37,7 @@ class PlacementContents:
     traits: set[str] = field(default_factory=set)  # custom traits
 
     def untyped(self) -> "PlacementContents":
-        """Return these contents with consumers that have no type, to compare them with those of a Placement
-        that has no consumer types."""
+        """Return these contents with consumers without types, as a Placement without types has them."""
         consumers = {id_: replace(consumer, type=None) for id_, consumer in self.consumers.items()}
         return replace(self, consumers=consumers)
 
@@ -86,8 +85,7 @@ class ContentsDifference:
 
 
 def differences(theirs: PlacementContents, ours: PlacementContents) -> list[ContentsDifference]:
-    """Return the differences between the contents of two Placements, `theirs` and `ours`; resource classes
-    and traits that only `ours` has are not listed."""
+    """Return the differences between two Placements, without classes and traits that only `ours` has."""
     names = [("class", name) for name in sorted(theirs.classes - ours.classes)]
     names += [("trait", name) for name in sorted(theirs.traits - ours.traits)]
     missing = [ContentsDifference(kind, name, "missing here") for kind, name in names]

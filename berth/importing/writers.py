@@ -34,8 +34,7 @@ class ProviderWriter(Protocol):
 
 
 async def writer_for(target: PlacementClient) -> ProviderWriter:
-    """Return the object that writes providers into the target Placement: many in one request if it is a
-    berth, else one by one. Raise Unavailable if it supports no consumer generations."""
+    """Return the writer for a Placement: in bulk into a berth, else one provider after the other."""
     try:
         await target.request("GET", "/berth/providers")
     except Rejected as why:
@@ -48,8 +47,7 @@ async def writer_for(target: PlacementClient) -> ProviderWriter:
 
 
 class BulkWriter:
-    """Writes hundreds of providers to a berth in one HTTP request, which OpenStack Placement does not
-    support."""
+    """Writes hundreds of providers to a berth in one HTTP request."""
 
     def __init__(self, target: PlacementClient) -> None:
         self._target = target
@@ -100,8 +98,7 @@ class StepwiseWriter:
         return Written(provider, "refused", str(refusal))
 
     async def _make_equal(self, wanted: ImportedProvider) -> Done:
-        """Make a provider of the target Placement equal to `wanted`, and return what was done; raise Rejected
-        if the target refuses, as after a change by another client."""
+        """Make a provider of the target equal to `wanted`; raise Rejected if the target refuses."""
         at = f"/resource_providers/{wanted.id}"
         did: Done = "same"
         found = await self._target.provider(wanted.id)

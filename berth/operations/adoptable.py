@@ -44,8 +44,7 @@ class OldServer:
 
 
 def old_servers(path: Path) -> dict[str, OldServer]:
-    """Read another system's list of instances and return them by uuid; the file is JSON (a list, or one
-    object per line), YAML, or CSV with a header line."""
+    """Read another system's list of instances, by uuid, from JSON, JSON lines, YAML or CSV with a header."""
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as problem:
@@ -182,8 +181,7 @@ def judge(
 
 
 def flavor_of(held: Allocations, server: OldServer) -> Flavor:
-    """Return a flavor that asks for exactly these allocations; a resource class allocated from several
-    providers becomes one request group for each of them."""
+    """Return a flavor of exactly these allocations; a class of several providers becomes several groups."""
     where: dict[str, dict[str, int]] = defaultdict(dict)
     for provider, resources in sorted(held.items()):
         for name, amount in resources.items():
@@ -218,8 +216,7 @@ def _no_instance(consumer: Consumer, *, named: bool) -> str:
 
 
 def _home(consumer: Consumer, providers: Mapping[str, Provider]) -> Provider | str:
-    """Return a provider of the host from which a consumer has allocations. If there is not exactly one such
-    host, or the host has no cell or agent, return the reason as a sentence."""
+    """Return a provider of the only host with a consumer's allocations, or a sentence why there is none."""
     trees: dict[str, Provider] = {}
     pools = set()
     for id_ in consumer.allocations:
@@ -246,8 +243,7 @@ def _home(consumer: Consumer, providers: Mapping[str, Provider]) -> Provider | s
 
 
 def _contradiction(consumer: Consumer, home: Provider, server: OldServer | None) -> str:
-    """Return how a consumer's host, project or amounts in the other system's list differ from those in
-    placement, as a sentence; empty if they agree."""
+    """Return how the other system's list contradicts placement about a consumer; empty if they agree."""
     if server is None:
         return ""
     if server.host and server.host not in (home.host, home.root):

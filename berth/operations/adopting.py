@@ -26,8 +26,7 @@ _SECONDS = 30.0  # until an answer
 
 @dataclass(frozen=True)
 class AdoptionOutcome:
-    """The result of an adoption: adopted instances, refused instances, and instances that berth was
-    responsible for before."""
+    """The result of an adoption: adopted, refused and already known instances."""
 
     adopted: dict[str, BuildAdoptRequested]  # adopted, or would be without --yes
     refused: dict[str, str]  # instance → reason
@@ -74,8 +73,7 @@ async def adopt_instances(
 
 
 async def _consumers(bus: Bus, ids: Iterable[str], *, on_providers: bool = False) -> dict[str, Consumer]:
-    """Query placement for the consumers with these ids or, with `on_providers`, for the consumers with
-    allocations from the providers with these ids."""
+    """Return the consumers with these ids; `on_providers`: with allocations from providers with these ids."""
     ask = bus.asker(topics.ALLOCATIONS, timeout=_SECONDS)
     found: dict[str, Consumer] = {}
     for some in portions(ids, PAGE):
@@ -85,8 +83,7 @@ async def _consumers(bus: Bus, ids: Iterable[str], *, on_providers: bool = False
 
 
 async def _on_hosts(bus: Bus, hosts: Sequence[str]) -> dict[str, Consumer]:
-    """Return the consumers that a client of the Placement API wrote and that have allocations on `hosts`; if
-    `hosts` is empty, on any provider."""
+    """Return consumers of clients of the Placement API with allocations on `hosts`; empty: on any host."""
     ids: list[str] = []
     ask = bus.asker(topics.PROVIDERS, timeout=_SECONDS)
     for host in hosts:

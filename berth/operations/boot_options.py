@@ -78,8 +78,7 @@ def names_of(options: BootOptions) -> ByName:
 
 
 def boot_request(options: BootOptions) -> BuildRequested:
-    """Convert boot options to a build request, without the server group and aggregates, whose uuids must be
-    queried; raise BadSetting for wrong options."""
+    """Convert boot options to a build request, without group and aggregates, whose uuids must be queried."""
     image, hints = image_named(options.image, options.image_property), hints_given(options.hint)
     if hints.group and options.group:
         raise BadSetting("--group and --hint group= both say it")
@@ -168,8 +167,7 @@ def hints_given(given: Sequence[str]) -> Hints:
 
 
 def flavor_instead(flavor: Flavor, given: str) -> Flavor:
-    """Return an alternative flavor of a request: read from a JSON file, or the given flavor with changes such
-    as `vcpus=2,hw:numa_nodes=` (an empty value removes an extra spec)."""
+    """Return an alternative flavor: from a JSON file, or with changes such as `vcpus=2,hw:numa_nodes=`."""
     if "=" not in given:
         try:
             return msgspec.json.decode(Path(given).read_bytes(), type=Flavor)
@@ -251,8 +249,7 @@ class BootListener(Protocol):
 
 
 async def follow_boot(bus: Bus, request: BuildRequested, timeout: float, listener: BootListener) -> int:
-    """Publish a build request and wait until all its builds end; return how many instances became active, or
-    raise OperationRefused after `timeout` seconds."""
+    """Publish a build request, wait for the ends of its builds, and return how many became active."""
     ends = await bus.listen(topics.BUILD_ENDED.at(reply_to=request.reply_to))
     unplaceable = await bus.listen(topics.BUILD_UNPLACEABLE.at(reply_to=request.reply_to))
     received: asyncio.Queue[BuildEnded | BuildUnplaceable] = asyncio.Queue()

@@ -90,8 +90,7 @@ def uuid_of(given: str, what: str = "a build") -> str:
 async def builds_by_uuid(
     bus: Bus, settings: Settings, builds: Sequence[str], cell: str = ""
 ) -> dict[str, BuildStands]:
-    """Query the cells for builds by their uuids, and return the builds in the given order; raise
-    OperationRefused if no cell knows one of them."""
+    """Return builds by uuid, in the given order; raise OperationRefused if no cell knows one of them."""
     cells = (cell,) if cell else await known_cells(bus, settings)
     find, wanted = bus.asker(topics.FIND_BUILDS, timeout=BUILD_SECONDS), tuple(dict.fromkeys(builds))
     answers, silent = await ask_cells(cells, lambda each: find(FindBuilds(cell=each, builds=wanted)))
@@ -194,8 +193,7 @@ async def find_agents(bus: Bus, cells: Sequence[str]) -> tuple[dict[str, AgentsF
 async def edit_agent(
     bus: Bus, settings: Settings, request: AgentEditRequested, cell: str
 ) -> tuple[str, AgentEditAnswered]:
-    """Send a change of a bare-metal agent to the given cell, or to the only cell that has this agent; return
-    the cell's name and its answer."""
+    """Send a change of a bare-metal agent to the cell that has it; return the cell's name and its answer."""
     checked(request)
     cell = await _cell_of(bus, request.agent, await chosen_cells(bus, settings, [cell] if cell else ()))
     answer = await bus.asker(topics.EDIT_AGENT, timeout=AGENT_SECONDS)(structs.replace(request, cell=cell))
@@ -217,8 +215,7 @@ async def _cell_of(bus: Bus, name: str, cells: Sequence[str]) -> str:
 
 
 async def leave_nodes(bus: Bus, cell: str, name: str, seconds: float) -> int:
-    """Wait at most `seconds` until a bare-metal agent has left the nodes that other agents take over; return
-    how many nodes it has not left."""
+    """Wait until a bare-metal agent has left nodes; return how many it has not left after `seconds`."""
     until, left = monotonic() + seconds, 0
     while monotonic() < until:
         found, _ = await find_agents(bus, [cell])

@@ -104,8 +104,7 @@ class _Deletion:
         return [Deleted(build=self.id, why=said.why)]
 
     async def _passed_on(self, said: BuildCancelled) -> list[Deleted]:
-        """Return the builds whose deletion the scheduler forwarded to their cells; if the options say so,
-        first wait until the builds have no allocations."""
+        """Return the builds whose deletion went to their cells, perhaps after waiting for its end."""
         for build in said.passed_on if self.options.wait else ():
             await self._within(self._until_nothing_is_held(build), build)
         return [Deleted(build=build, cell=cell, by_scheduler=True) for build, cell in said.passed_on.items()]

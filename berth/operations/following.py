@@ -110,8 +110,7 @@ class FollowedMoves:
             followed.outcome.set_result(outcome)
 
     async def poll(self) -> None:
-        """Query the cells repeatedly for the states of all moves without a result, because messages may be
-        lost."""
+        """Query the cells repeatedly for moves without a result, because messages may be lost."""
         wait = POLL_SECONDS / 8
         while True:
             await asyncio.sleep(wait)
@@ -144,8 +143,7 @@ class FollowedMoves:
         await self._ask_again({*moves} - {stands.move for stands in found})
 
     async def _ask_again(self, unknown: Collection[str]) -> None:
-        """Repeat the request of each move that no cell has recorded and no scheduler lists as waiting: the
-        message with its refusal may be lost."""
+        """Repeat requests of moves without a record: the message with a refusal may be lost."""
         now = self.bus.clock.monotonic()
         waiting = await self._that_wait(unknown)
         for move in sorted(unknown):
@@ -189,8 +187,7 @@ async def moves_of(bus: Bus, question: FindMoves) -> tuple[MoveStands, ...] | No
 
 
 async def waiting_moves(bus: Bus, ids: Collection[str]) -> tuple[WaitingRequest, ...] | None:
-    """Return the moves that wait for capacity, or None if no scheduler answers. Each of `ids` is a move's id,
-    or the id of the build that is moved."""
+    """Return the waiting moves with these ids, or of these builds; None if no scheduler answers."""
     try:
         found = await bus.asker(topics.WAITING)(FindWaiting(requests=tuple(ids), limit=_MOVES_A_POLL))
     except (Unavailable, Unroutable, AnswerRefused):

@@ -164,8 +164,7 @@ def disabling(cause: str) -> Marking:
 
 
 def enabling(cause: str) -> Marking:
-    """Return a function that removes a cause for which a host is disabled, and enables the host if no cause
-    remains."""
+    """Return a function that removes a cause for which a host is disabled; without a cause it is enabled."""
 
     async def enable(bus: Bus, root: Provider) -> str:
         def enabled(now: Provider) -> set[str]:
@@ -280,8 +279,7 @@ class ByName:
 
 
 async def resolved(bus: Bus, request: BuildRequested, by_name: ByName) -> BuildRequested:
-    """Return the build request with the uuids of its server group and aggregates, which are given by name;
-    raise OperationRefused for an unknown name."""
+    """Return the build request with the uuids of its named server group and aggregates."""
     if by_name.group:
         joined = (await group_named(bus, by_name.group, request.project)).id
         request = structs.replace(request, hints=structs.replace(request.hints, group=joined))

@@ -188,8 +188,7 @@ async def move_in_progress(bus: Bus, cells: Sequence[str], id_: str) -> MoveStan
 async def steering(
     bus: Bus, stands: MoveStands, to: Steering, listener: MoveListener
 ) -> AsyncIterator[tuple[asyncio.Future[MoveOutcome], asyncio.Future[MoveProgress]]]:
-    """Send a control message (confirm, revert, abort or force) to a move's cell; yield a future of the move's
-    result and one of the cell's answer."""
+    """Send a control message to a move's cell; yield futures of the move's result and the cell's answer."""
     name = f"steer-{Clock().uuid()[:8]}"
     order = MoveSteered(move=stands.move, build=stands.build, cell=stands.cell, to=to, reply_to=name)
     answer: asyncio.Future[MoveProgress] = asyncio.get_running_loop().create_future()

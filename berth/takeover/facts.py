@@ -18,8 +18,7 @@ SHOWN = 5  # names in one finding
 
 
 class TakeoverFinding(msgspec.Struct, frozen=True):
-    """A problem or note about a step in which berth replaces Placement or Nova's scheduler: the fact, its
-    consequence, and the command that repairs it."""
+    """A finding about a step of the take-over: the fact, its consequence, and the command that repairs it."""
 
     level: Level
     about: str

@@ -99,9 +99,7 @@ class MoveFaults:
 
 @dataclass(frozen=True, slots=True)
 class FaultPlan:
-    """The fractions of simulated build attempts that fail with a retry on another host, fail without one, or
-    never end; and the durations of builds.
-    """
+    """The shares of simulated build attempts that fail (with or without a retry) or hang, and durations."""
 
     seed: int = 0
     reschedule: float = 0.0

@@ -66,9 +66,7 @@ class MoveSteps:
         self._known: OrderedDict[str, dict[str, tuple[int, MoveReported | None]]] = OrderedDict()
 
     def ordered(self, order: MoveOrdered) -> MoveReported | Literal["go on", "void"]:
-        """Return the stored report if a move order was executed before, `void` if it is outdated and must be
-        ignored, else `go on`.
-        """
+        """Return the report of an executed order, `void` for an outdated order, else `go on`."""
         step, outcome = self._known.get(order.build, {}).get(order.root, (0, None))
         if order.step < step:
             return "void"

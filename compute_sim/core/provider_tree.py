@@ -75,9 +75,7 @@ class ProviderTree:
 
     @property
     def foreign(self) -> tuple[TreeProvider, ...]:
-        """Return the providers that placement has but the agent's last report did not contain: created by
-        operators, or of removed hardware.
-        """
+        """Return the providers in placement that the agent does not report."""
         return tuple(provider for provider in self._known.values() if not provider.reported)
 
     def __contains__(self, name: str) -> bool:

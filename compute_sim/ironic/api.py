@@ -152,9 +152,7 @@ class Api:
 
     @contextmanager
     def _asked(self, action: Action, wanted: SimNode, node: SimNode, request: str) -> Iterator[None]:
-        """Emit Ironic's `start` notification of an API call before the `with` block, and its `error`
-        notification if the block refuses the call.
-        """
+        """Emit an API call's `start` notification, and its `error` if the `with` block refuses the call."""
         self._conductor.notify(action, "start", node, request, shown=wanted, sort="asked")
         try:
             yield

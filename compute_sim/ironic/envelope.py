@@ -53,9 +53,7 @@ _CONTEXT: Json = {
 
 @dataclass(frozen=True, slots=True)
 class SentNotification:
-    """A notification of the simulated Ironic: a node changed, or an API call to change it was accepted or
-    refused.
-    """
+    """A notification of the simulated Ironic: a node changed, or an API call began or was refused."""
 
     action: Action
     phase: Phase

@@ -52,9 +52,7 @@ class KnownHost:
         return sum(stock.capacity for stock in found), sum(stock.capacity - stock.free for stock in found)
 
     def fits(self, flavor: Mapping[str, int]) -> int:
-        """Return how many instances of a flavor fit on the host, if all of them get a resource class from the
-        same provider.
-        """
+        """Return how many instances of a flavor fit, each class from one provider."""
         if self.closed or not flavor:
             return 0
         fitting = dict.fromkeys(flavor, 0)

@@ -22,8 +22,7 @@ FreeByClass = dict[str, Counts]  # resource class → free amount of each invent
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassCapacity:
-    """The free amounts of a resource class after building as many instances of one flavor as fit. They are
-    divided by the reason why no further instance can use them."""
+    """The free amounts of a class after building one flavor, by why no further instance can use them."""
 
     resource_class: str
     amount: int  # amount that one instance takes

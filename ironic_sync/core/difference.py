@@ -112,10 +112,7 @@ def _written(inventory: Inventory) -> str:
 def _unequal(
     ironic: Sequence[str], placement: Sequence[str], by_operators: Sequence[str]
 ) -> tuple[str, str] | None:
-    """Return the values that only Ironic has and those that only placement has, as texts; None if equal.
-
-    Values that operators added in placement are ignored.
-    """
+    """Return the values of only one side as texts, except those added by operators; None if equal."""
     only_ironic = sorted({*ironic} - {*placement})
     only_placement = sorted({*placement} - {*ironic, *by_operators})
     return (", ".join(only_ironic), ", ".join(only_placement)) if only_ironic or only_placement else None

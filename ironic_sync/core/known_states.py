@@ -28,9 +28,7 @@ class KnownStates:
         return Moment(now, self.received)
 
     def handle(self, notification: ReceivedNotification, latest: float) -> Step:
-        """Apply an Ironic notification to its node's known state; return the new state and what to do.
-
-        A date after `latest` is treated as `latest`. Raises Invalid for impossible data of a node."""
+        """Apply a notification, dated `latest` at most, to its node's state; raise Invalid for bad data."""
         self.received += 1
         notification = notification if notification.at <= latest else replace(notification, at=latest)
         return self._store(
