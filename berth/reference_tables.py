@@ -29,9 +29,6 @@ def markdown_table(titles: Sequence[str], rows: Iterable[Sequence[object]]) -> s
     return "\n".join([*lines, *(f"| {' | '.join(map(str, row))} |" for row in rows)]) + "\n"
 
 
-# HTTP addresses
-
-
 def addresses() -> list[dict[str, Any]]:
     """Return the URLs and HTTP methods of the Placement API, each with its microversions and access rule."""
     return [
@@ -64,8 +61,6 @@ def _version(pattern: str, minor: int) -> str:
     return "" if has_none else f"1.{minor}"
 
 
-# Metrics
-
 # The worker that serves each module's metrics. An embedded `berth up` serves all of them.
 MODULES: Mapping[str, str] = {
     "berth.meters": "every process",
@@ -82,7 +77,6 @@ MODULES: Mapping[str, str] = {
     "ironic_sync.notifications": "ironic",
     "nova_bridge.shadow": "nova-shadow",
 }
-_ENDINGS = {"counter": ("_total",), "gauge": ("",), "histogram": ("_bucket", "_sum", "_count")}
 
 
 @dataclass(frozen=True)
@@ -108,17 +102,6 @@ def meters() -> list[Meter]:
     ]
 
 
-def series() -> dict[str, frozenset[str]]:
-    """Return the names of all Prometheus time series, each with its labels."""
-    found: dict[str, frozenset[str]] = {}
-    for module in MODULES:
-        for base in _of(module):
-            for ending in _ENDINGS[str(base._type)]:
-                labels = {*base._labelnames, "le"} if ending == "_bucket" else set(base._labelnames)
-                found[base._name + ending] = frozenset(labels)
-    return found
-
-
 def meters_markdown() -> str:
     rows = [
         (f"`{meter.name}`", meter.kind, ", ".join(meter.labels), meter.says, meter.by) for meter in meters()
@@ -132,8 +115,6 @@ def _of(module: str) -> Iterator[MetricWrapperBase]:
         if isinstance(value, MetricWrapperBase):  # it has no public name
             yield value
 
-
-# Codes of decisions
 
 # heading, sentence above the table, its second column, the codes
 _REASONS: tuple[tuple[str, str, str, Mapping[str, str]], ...] = (
@@ -168,9 +149,6 @@ def reasons_markdown() -> str:
         rows = [(f"`{code}`", meaning) for code, meaning in codes.items()]
         parts += [f"### {title}\n", *([f"{lead}\n"] if lead else []), markdown_table(("code", head), rows)]
     return "\n".join(parts)
-
-
-# Filters and weighers
 
 
 def filters(settings: Settings) -> list[Choosable]:
@@ -225,9 +203,6 @@ def _toml(value: Any) -> str:
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{key} = {_toml(item)}" for key, item in value.items()) + "}"
     return json.dumps(value)
-
-
-# Settings: their meanings are comments in the source of berth/settings.py
 
 
 _TYPES = {str: "text", int: "whole number", float: "number", bool: "yes or no", tuple[str, ...]: "list"}

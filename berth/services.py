@@ -4,7 +4,6 @@ import asyncio
 import ctypes
 import fcntl
 import gc
-import logging
 import os
 import signal
 import sys
@@ -26,8 +25,6 @@ from bus.local.journal import Journal
 from bus.local.socket_transport import SocketServer
 from bus.protocol import Transport
 from bus.worker import central_queues
-
-log = logging.getLogger(__name__)
 
 _BACK_OFF = (0.2, 0.5, 1.0, 2.0, 5.0)
 _LAST_PORT = 65535
@@ -86,11 +83,7 @@ def settle_in() -> None:
 
 
 def keep_freed_memory() -> None:
-    """Keep freed memory in the process instead of returning it to the system.
-
-    Each batch allocates and frees arrays over all hosts; new memory pages for them would cost a scheduler 5 %
-    of its time.
-    """
+    """Keep freed memory: new pages for the arrays of each batch would cost a scheduler 5 % of its time."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:  # only glibc has it
         mallopt(_MMAP_THRESHOLD, 4 * 1024 * 1024)

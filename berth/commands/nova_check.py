@@ -11,6 +11,7 @@ from berth.commands.options import Commands, option
 from berth.commands.terminal import Cli, write_json
 from berth.settings import BadSetting
 from bus.masking import printable
+from control_room.core.words import several
 
 checks = Commands()
 
@@ -44,7 +45,7 @@ async def check_command(cli: Cli, options: CheckOptions) -> int:
     """
     from berth.importing.client import PlacementClient  # an HTTP client, which loads slowly
     from berth.operations.nova_check import observed
-    from berth.takeover.facts import counted, exit_code
+    from berth.takeover.facts import exit_code
     from berth.takeover.judgement import judged
 
     address = cli.settings.placement.http
@@ -66,5 +67,5 @@ async def check_command(cli: Cli, options: CheckOptions) -> int:
         if finding.do:
             cli.line(f"        → {printable(finding.do)}", "dim")
     counts = {level: sum(finding.level == level for finding in found) for level in _COLOURS}
-    cli.line(", ".join(counted(count, level) for level, count in counts.items()))
+    cli.line(", ".join(several(count, level) for level, count in counts.items()))
     return code

@@ -92,10 +92,7 @@ class Import:
                 self.outcome.failed[id_] = str(why)
 
     async def _free_names(self, prune: bool) -> None:
-        """Rename existing providers whose names are needed by imported providers with other ids.
-
-        The import later writes their final names, or deletes them with `--prune`.
-        """
+        """Rename providers that have names of imported ones; the import writes or deletes them later."""
         owners = {provider.name: provider.id for provider in self.theirs.providers.values()}
 
         async def rename(provider: ImportedProvider) -> None:
@@ -116,7 +113,7 @@ class Import:
         refused: list[ImportedProvider] = []
         done = 0
         for portion in portions(providers):
-            for written in await self.writer.write(portion):
+            for written in await self.writer(portion):
                 match written.did:
                     case "refused":
                         refused.append(written.provider)
@@ -144,11 +141,11 @@ class Import:
             return
         narrow = {id_ for consumer in left for id_ in consumer.allocations}
         narrowed = self.theirs.parents_first(narrow & self.theirs.providers.keys())
-        await self.writer.write(self._widened(provider, left) for provider in narrowed)
+        await self.writer(self._widened(provider, left) for provider in narrowed)
         try:
             await self._claims(left, last=True)
         finally:
-            for written in await self.writer.write(narrowed):
+            for written in await self.writer(narrowed):
                 if written.did == "refused":
                     self.outcome.failed[written.provider.id] = written.why
 

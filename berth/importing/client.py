@@ -5,7 +5,6 @@ import ssl
 import uuid
 from collections.abc import Awaitable, Callable, Iterable
 from itertools import count
-from types import TracebackType
 from typing import Any, Self, TypeVar
 
 import httpx
@@ -25,6 +24,10 @@ _OLDEST = 14  # older versions have no provider trees
 _TIMEOUT = 60.0
 _AGAIN = (502, 503, 504)
 _NOBODY = "00000000-0000-0000-0000-000000000000"  # Placement's value for an unknown project or user
+
+
+def unreported(label: str, done: int, total: int) -> None:
+    """Do nothing: the progress callback of callers that show no progress."""
 
 
 class Rejected(Exception):
@@ -74,9 +77,7 @@ class PlacementClient:
         self.minor = min(newest, NEWEST)
         return self
 
-    async def __aexit__(
-        self, _: type[BaseException] | None, __: BaseException | None, ___: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *exc: object) -> None:
         await self._http.aclose()
 
     @retry(
@@ -128,9 +129,7 @@ class PlacementClient:
                 return None
             raise Unavailable(f"{self.place} cannot be read: GET {path}: {why}") from None
 
-    # Reading
-
-    async def world(self, progress: Progress) -> PlacementContents:
+    async def world(self, progress: Progress = unreported) -> PlacementContents:
         """Read all contents of a Placement; objects that are deleted while it reads are left out."""
         world = PlacementContents()
         world.traits = set((await self._get("/traits?name=startswith:CUSTOM_"))["traits"])
@@ -215,7 +214,7 @@ def _error(answer: httpx.Response) -> dict[str, Any]:
 
 
 async def each(
-    items: Iterable[T], work: Callable[[T], Awaitable[None]], label: str, progress: Progress
+    items: Iterable[T], work: Callable[[T], Awaitable[None]], label: str = "", progress: Progress = unreported
 ) -> None:
     """Call a coroutine function with each item, at most 16 at the same time, and report how many are done."""
     waiting = list(items)

@@ -93,11 +93,7 @@ def differences(theirs: PlacementContents, ours: PlacementContents) -> list[Cont
 
 
 def unimportable(theirs: PlacementContents, ours: PlacementContents, prune: bool) -> dict[str, str]:
-    """Return the providers and consumers of Placement `theirs` that `ours` cannot import, with the reasons.
-
-    Without `prune`, providers that only `ours` has keep their names. An imported tree that needs such a name
-    is refused as a whole, as are consumers with allocations from refused providers that `ours` lacks.
-    """
+    """Return the providers and consumers that `ours` cannot import, because a name is taken, with reasons."""
     if prune:
         return {}
     names = {ours.providers[id_].name: id_ for id_ in ours.providers.keys() - theirs.providers.keys()}

@@ -1,8 +1,9 @@
 """Write providers into a Placement: many at once into a berth, one by one into any other Placement."""
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Literal
 
 import msgspec
 
@@ -27,10 +28,8 @@ class Written:
     why: str = ""  # it was refused
 
 
-class ProviderWriter(Protocol):
-    """Makes providers of a Placement equal to the given ones, parents before children."""
-
-    async def write(self, providers: Iterable[ImportedProvider]) -> list[Written]: ...
+# Makes providers of a Placement equal to the given ones, parents before children.
+ProviderWriter = Callable[[Iterable[ImportedProvider]], Awaitable[list[Written]]]
 
 
 async def writer_for(target: PlacementClient) -> ProviderWriter:
@@ -39,89 +38,82 @@ async def writer_for(target: PlacementClient) -> ProviderWriter:
         await target.request("GET", "/berth/providers")
     except Rejected as why:
         if why.status != 404:  # 405: only POST is allowed, so it is a berth
-            return BulkWriter(target)
+            return partial(write_in_bulk, target)
     if target.minor < _OLDEST:
         needed = f"at least 1.{_OLDEST} is needed to write"
         raise Unavailable(f"{target.place} knows versions up to 1.{target.minor}; {needed}")
-    return StepwiseWriter(target)
+    return partial(write_stepwise, target)
 
 
-class BulkWriter:
-    """Writes hundreds of providers to a berth in one HTTP request."""
+async def write_in_bulk(target: PlacementClient, providers: Iterable[ImportedProvider]) -> list[Written]:
+    """Write hundreds of providers to a berth in one HTTP request."""
+    by_id = {provider.id: provider for provider in providers}
+    if not by_id:
+        return []
+    body = {"providers": [_load(provider) for provider in by_id.values()]}
+    try:
+        results = (await target.request("POST", "/berth/providers", body))["results"]
+    except Rejected as why:
+        return [Written(provider, "refused", str(why)) for provider in by_id.values()]
+    return [Written(by_id[row["provider"]], row["did"], row.get("why") or "") for row in results]
 
-    def __init__(self, target: PlacementClient) -> None:
-        self._target = target
 
-    async def write(self, providers: Iterable[ImportedProvider]) -> list[Written]:
-        by_id = {provider.id: provider for provider in providers}
-        if not by_id:
-            return []
-        body = {"providers": [_load(provider) for provider in by_id.values()]}
+async def write_stepwise(target: PlacementClient, providers: Iterable[ImportedProvider]) -> list[Written]:
+    """Write providers one by one into any Placement, by its ordinary requests; several trees in parallel."""
+    trees: list[list[ImportedProvider]] = []
+    tree_of: dict[str | None, list[ImportedProvider]] = {}
+    for provider in providers:
+        if (tree := tree_of.get(provider.parent)) is None:
+            trees.append(tree := [])
+        tree_of[provider.id] = tree
+        tree.append(provider)
+    done: list[Written] = []
+
+    async def write_tree(tree: list[ImportedProvider]) -> None:
+        for provider in tree:
+            done.append(await _written(target, provider))
+
+    await each(trees, write_tree)
+    return done
+
+
+async def _written(target: PlacementClient, provider: ImportedProvider) -> Written:
+    for _ in range(_TRIES):
         try:
-            results = (await self._target.request("POST", "/berth/providers", body))["results"]
+            return Written(provider, await _make_equal(target, provider))
         except Rejected as why:
-            return [Written(provider, "refused", str(why)) for provider in by_id.values()]
-        return [Written(by_id[row["provider"]], row["did"], row.get("why") or "") for row in results]
+            refusal = why
+            if why.code != _CHANGED_MEANWHILE and why.status < 500:
+                break
+    return Written(provider, "refused", str(refusal))
 
 
-class StepwiseWriter:
-    """Writes providers one by one into any Placement, by its ordinary requests; several trees in parallel."""
-
-    def __init__(self, target: PlacementClient) -> None:
-        self._target = target
-
-    async def write(self, providers: Iterable[ImportedProvider]) -> list[Written]:
-        trees: list[list[ImportedProvider]] = []
-        tree_of: dict[str | None, list[ImportedProvider]] = {}
-        for provider in providers:
-            if (tree := tree_of.get(provider.parent)) is None:
-                trees.append(tree := [])
-            tree_of[provider.id] = tree
-            tree.append(provider)
-        done: list[Written] = []
-
-        async def write_tree(tree: list[ImportedProvider]) -> None:
-            for provider in tree:
-                done.append(await self._written(provider))
-
-        await each(trees, write_tree, "", _unreported)
-        return done
-
-    async def _written(self, provider: ImportedProvider) -> Written:
-        for _ in range(_TRIES):
-            try:
-                return Written(provider, await self._make_equal(provider))
-            except Rejected as why:
-                refusal = why
-                if why.code != _CHANGED_MEANWHILE and why.status < 500:
-                    break
-        return Written(provider, "refused", str(refusal))
-
-    async def _make_equal(self, wanted: ImportedProvider) -> Done:
-        """Make a provider of the target equal to `wanted`; raise Rejected if the target refuses."""
-        at = f"/resource_providers/{wanted.id}"
-        did: Done = "same"
-        found = await self._target.provider(wanted.id)
-        if found is None:
-            body: dict[str, Any] = {"name": wanted.name, "uuid": wanted.id}
+async def _make_equal(target: PlacementClient, wanted: ImportedProvider) -> Done:
+    """Make a provider of the target equal to `wanted`; raise Rejected if the target refuses."""
+    at = f"/resource_providers/{wanted.id}"
+    did: Done = "same"
+    found = await target.provider(wanted.id)
+    if found is None:
+        body: dict[str, Any] = {"name": wanted.name, "uuid": wanted.id}
+        body["parent_provider_uuid"] = wanted.parent
+        await target.request("POST", "/resource_providers", body)
+        empty = replace(wanted, inventories={}, traits=frozenset(), aggregates=frozenset())
+        present, generation, did = empty, 0, "made"
+    else:
+        present, generation = found
+    if (present.name, present.parent) != (wanted.name, wanted.parent):
+        body = {"name": wanted.name}
+        if present.parent != wanted.parent:
             body["parent_provider_uuid"] = wanted.parent
-            await self._target.request("POST", "/resource_providers", body)
-            present, generation, did = _without_contents(wanted), 0, "made"
-        else:
-            present, generation = found
-        if (present.name, present.parent) != (wanted.name, wanted.parent):
-            body = {"name": wanted.name}
-            if present.parent != wanted.parent:
-                body["parent_provider_uuid"] = wanted.parent
-            await self._target.request("PUT", at, body)
+        await target.request("PUT", at, body)
+        did = did if did == "made" else "changed"
+    for part, theirs, ours, content in _parts(wanted, present):
+        if theirs != ours:
+            body = {**content, "resource_provider_generation": generation}
+            answer = await target.request("PUT", f"{at}/{part}", body)
+            generation = answer["resource_provider_generation"]
             did = did if did == "made" else "changed"
-        for part, theirs, ours, content in _parts(wanted, present):
-            if theirs != ours:
-                body = {**content, "resource_provider_generation": generation}
-                answer = await self._target.request("PUT", f"{at}/{part}", body)
-                generation = answer["resource_provider_generation"]
-                did = did if did == "made" else "changed"
-        return did
+    return did
 
 
 def _parts(
@@ -131,17 +123,6 @@ def _parts(
     yield "inventories", wanted.inventories, present.inventories, inventories
     yield "traits", wanted.traits, present.traits, {"traits": sorted(wanted.traits)}
     yield "aggregates", wanted.aggregates, present.aggregates, {"aggregates": sorted(wanted.aggregates)}
-
-
-def _without_contents(provider: ImportedProvider) -> ImportedProvider:
-    return ImportedProvider(
-        id=provider.id,
-        name=provider.name,
-        parent=provider.parent,
-        inventories={},
-        traits=frozenset(),
-        aggregates=frozenset(),
-    )
 
 
 def _inventories(provider: ImportedProvider) -> dict[str, Any]:
@@ -157,10 +138,6 @@ def _load(provider: ImportedProvider) -> Mapping[str, Any]:
         "traits": sorted(provider.traits),
         "aggregates": sorted(provider.aggregates),
     }
-
-
-def _unreported(label: str, done: int, total: int) -> None:
-    """Do nothing: a progress callback for writing providers, where the caller reports the progress."""
 
 
 def portions(providers: list[ImportedProvider]) -> Iterator[list[ImportedProvider]]:

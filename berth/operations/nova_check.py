@@ -17,26 +17,21 @@ CONFIRMED = 2000  # suspects that are read again; more are not explained by requ
 
 
 async def observed(
-    settings: Settings,
-    placement: PlacementClient,
-    *,
-    step: Step | None = None,
-    is_done: bool = False,
-    clock: Clock | None = None,
+    settings: Settings, placement: PlacementClient, *, step: Step | None = None, is_done: bool = False
 ) -> TakeoverFacts:
     """Read the data for `berth nova check`: Nova's databases, Placement's contents, the scheduler's queue."""
-    nova_settings, clock = settings.nova, clock or Clock()
+    nova_settings = settings.nova
     queue = None
     if nova_settings.amqp_url and step in (None, "scheduler"):
         queue = await observe(scheduler_address(settings), name="berth nova check")
     nova, reader = NovaFacts(), None
     if nova_settings.database_url:
-        reader = inspection(settings, clock)
+        reader = inspection(settings, Clock())
         nova = await reader.read()
     problem, contents = "", None
     try:
         async with placement:
-            contents = await placement.world(_unreported)
+            contents = await placement.world()
             if reader is not None and nova.is_complete:
                 await _confirm(nova, reader, contents, placement)
     except* (Unavailable, Rejected) as several:
@@ -73,12 +68,8 @@ async def _confirm(
         if (consumer := await placement.consumer(id_)) is not None:
             contents.consumers[id_] = consumer
 
-    await each(suspects, read, "", _unreported)
+    await each(suspects, read)
     now = await reader.read_again(suspects)
     for id_ in suspects:
         nova.instances.pop(id_, None)
     nova.instances |= now
-
-
-def _unreported(label: str, done: int, total: int) -> None:
-    """Do nothing: a progress callback for `berth nova check`, which prints only findings."""

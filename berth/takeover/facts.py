@@ -11,7 +11,6 @@ from nova_bridge.core.facts import NovaFacts
 
 Level = Literal["error", "warning", "note"]
 Step = Literal["import", "placement", "scheduler"]
-STEPS: tuple[Step, ...] = ("import", "placement", "scheduler")
 LEVELS: tuple[Level, ...] = ("error", "warning", "note")
 
 SHOWN = 5  # names in one finding
@@ -64,7 +63,3 @@ def named(names: Sequence[str]) -> str:
     """Return the first five names as text, followed by the number of the other names."""
     shown = ", ".join(names[:SHOWN])
     return f"{shown} and {len(names) - SHOWN:,} more" if len(names) > SHOWN else shown
-
-
-def counted(count: int, singular: str) -> str:
-    return f"{count:,} {singular}{'' if count == 1 else 's'}"

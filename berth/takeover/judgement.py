@@ -3,8 +3,9 @@
 from collections import Counter
 from collections.abc import Iterator
 
-from berth.takeover.facts import LEVELS, Level, TakeoverFacts, TakeoverFinding, counted, named
+from berth.takeover.facts import LEVELS, Level, TakeoverFacts, TakeoverFinding, named
 from berth.takeover.placement_judgement import has_pci_in_placement, judged_placement
+from control_room.core.words import several
 from nova_bridge.core.facts import FlavorFacts
 
 CLOCK_SECONDS, CLOCK_BROKEN = 1.0, 30.0  # a clock that differs by more makes services look down
@@ -77,7 +78,7 @@ def _settings(facts: TakeoverFacts) -> Iterator[TakeoverFinding]:
 def _mappings(facts: TakeoverFacts) -> Iterator[TakeoverFinding]:
     unmapped = sorted({node.host for node in facts.nova.nodes if node.mapped_to is None})
     if unmapped:
-        says = f"{counted(len(unmapped), 'compute host')} mapped to no cell: {named(unmapped)}."
+        says = f"{several(len(unmapped), 'compute host')} mapped to no cell: {named(unmapped)}."
         means = "They get no instances, as with nova-scheduler."
         do = "nova-manage cell_v2 discover_hosts --verbose"
         yield TakeoverFinding("error", "cell mappings", says, means, do)
@@ -85,7 +86,7 @@ def _mappings(facts: TakeoverFacts) -> Iterator[TakeoverFinding]:
         node.host for node in facts.nova.nodes if node.mapped_to is not None and node.mapped_to != node.cell
     })  # fmt: skip
     if elsewhere:
-        says = f"{counted(len(elsewhere), 'compute host')} mapped to another cell: {named(elsewhere)}."
+        says = f"{several(len(elsewhere), 'compute host')} mapped to another cell: {named(elsewhere)}."
         means = "They get no instances: their compute nodes are in the database of another cell."
         do = (
             "nova-manage cell_v2 delete_host --cell_uuid CELL --host HOST; nova-manage cell_v2 discover_hosts"
@@ -98,7 +99,7 @@ def _versions(facts: TakeoverFacts) -> Iterator[TakeoverFinding]:
     old = sorted(service.host for service in computes if service.version < OLDEST)
     if old:
         says = (
-            f"{counted(len(old), 'compute service')} older than Nova 2023.1 (version {OLDEST}): {named(old)}."
+            f"{several(len(old), 'compute service')} older than Nova 2023.1 (version {OLDEST}): {named(old)}."
         )
         means = "berth was not tried with them."
         yield TakeoverFinding("warning", "compute services", says, means, "Upgrade nova-compute first.")
@@ -111,7 +112,7 @@ def _versions(facts: TakeoverFacts) -> Iterator[TakeoverFinding]:
         yield TakeoverFinding("note", "compute services", f"There are several versions: {listed}.", means)
     away = sorted(service.host for service in computes if not service.is_up or service.is_disabled)
     if away:
-        says = f"{counted(len(away), 'compute service')} down or disabled: {named(away)}."
+        says = f"{several(len(away), 'compute service')} down or disabled: {named(away)}."
         do = "openstack compute service list --service nova-compute"
         yield TakeoverFinding("note", "compute services", says, "They get no instances.", do)
 
@@ -140,7 +141,7 @@ def _flavors(facts: TakeoverFacts) -> Iterator[TakeoverFinding]:
         names = sorted(facts.nova.flavors[id_].name for id_ in ids)
         instances = sum(used[id_] for id_ in ids)
         says = (
-            f"{counted(len(ids), 'flavor')} with {counted(instances, 'instance')} cannot be judged because of"
+            f"{several(len(ids), 'flavor')} with {several(instances, 'instance')} cannot be judged because of"
             f" {why}: {named(names)}."
         )
         if facts.bridge.has_fallback:
@@ -160,12 +161,12 @@ def _schedulers(facts: TakeoverFacts) -> Iterator[TakeoverFinding]:
     })  # fmt: skip
     about, stop = "nova-scheduler", "systemctl disable --now nova-scheduler"
     if running and facts.is_done:
-        says = f"{counted(len(running), 'nova-scheduler')} up: {named(running)}."
+        says = f"{several(len(running), 'nova-scheduler')} up: {named(running)}."
         means = "Each call is answered by berth or by one of them; theirs follow other filters and weighers."
         do = f"{stop} (a stopped one counts as up for nova_service_down_time)"
         yield TakeoverFinding("warning", about, says, means, do)
     elif running:
-        says = f"{counted(len(running), 'nova-scheduler')} up: {named(running)}."
+        says = f"{several(len(running), 'nova-scheduler')} up: {named(running)}."
         means = "Calls are shared with berth until they are stopped. Start berth's bridge first."
         yield TakeoverFinding("note", about, says, means, f"After `berth run nova` serves: {stop}")
     elif not facts.is_done and facts.nova.is_complete:
@@ -187,7 +188,7 @@ def _queue(facts: TakeoverFacts) -> Iterator[TakeoverFinding]:
         level: Level = "error" if facts.is_done else "warning"
         yield TakeoverFinding(level, about, "It does not exist.", means, do)
         return
-    consumers = f"{counted(queue.consumers, 'consumer')}, {counted(queue.messages, 'waiting call')}."
+    consumers = f"{several(queue.consumers, 'consumer')}, {several(queue.messages, 'waiting call')}."
     if not queue.consumers:
         means = "Boots and moves wait until Nova gives up."
         do = "berth run nova (or systemctl start nova-scheduler)"

@@ -5,7 +5,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
 from berth.importing.placement_contents import ImportedConsumer, PlacementContents
-from berth.takeover.facts import Level, TakeoverFacts, TakeoverFinding, counted, named
+from berth.takeover.facts import Level, TakeoverFacts, TakeoverFinding, named
+from control_room.core.words import several
 from nova_bridge.core.facts import NodeFacts, NovaFacts
 from nova_bridge.core.translation import OWNER_NOVA, OWNER_SINCE
 
@@ -92,7 +93,7 @@ def _roots(consumer: ImportedConsumer, placement: PlacementContents) -> set[str]
 def _untyped(placement: PlacementContents) -> Iterator[TakeoverFinding]:
     untyped = sum(consumer.type is None for consumer in placement.consumers.values())
     if untyped:
-        says = f"{counted(untyped, 'consumer')} without a type."
+        says = f"{several(untyped, 'consumer')} without a type."
         means = (
             "Nova writes none. They are imported without a type, and `berth audit` lists them as consumers of"
             " another system."
@@ -108,7 +109,7 @@ def _providers(facts: TakeoverFacts, placement: PlacementContents) -> Iterator[T
     if renamed:
         pairs = sorted(f"{node.name} (node {node.uuid}, provider {by_name[node.name]})" for node in renamed)
         says = (
-            f"{counted(len(pairs), 'compute node')} whose name belongs to another provider: {named(pairs)}."
+            f"{several(len(pairs), 'compute node')} whose name belongs to another provider: {named(pairs)}."
         )
         means = "nova-compute cannot make its provider, and the host gets no instances."
         do = "openstack resource provider delete PROVIDER (without allocations), then restart nova-compute"
@@ -116,7 +117,7 @@ def _providers(facts: TakeoverFacts, placement: PlacementContents) -> Iterator[T
     absent = sorted(node.name for node in missing if node.name not in by_name)
     if absent:
         is_former = facts.step == "import"
-        says = f"{counted(len(absent), 'compute node')} without a provider: {named(absent)}."
+        says = f"{several(len(absent), 'compute node')} without a provider: {named(absent)}."
         means = "They get no instances" + (
             " now, either." if is_former else " until nova-compute reports them."
         )
@@ -134,12 +135,12 @@ def _traits(
 
     do = "Restart nova-compute there: it reports its traits within a minute."
     if without := lacking(COMPUTE_NODE):
-        says = f"{counted(len(without), 'provider')} without the trait {COMPUTE_NODE}: {named(without)}."
+        says = f"{several(len(without), 'provider')} without the trait {COMPUTE_NODE}: {named(without)}."
         means = "nova-compute has not reported its traits; requests that require one of them skip the host."
         yield TakeoverFinding("warning", "traits", says, means, do)
     versions = [service.version for service in facts.nova.services if service.binary == "nova-compute"]
     if versions and min(versions) >= OWNER_SINCE and (without := lacking(OWNER_NOVA)):
-        says = f"{counted(len(without), 'provider')} without the trait {OWNER_NOVA}: {named(without)}."
+        says = f"{several(len(without), 'provider')} without the trait {OWNER_NOVA}: {named(without)}."
         means = (
             "All compute services are new enough that every request requires it: the hosts get no instances."
         )
@@ -150,7 +151,7 @@ def _orphans(facts: TakeoverFacts, placement: PlacementContents) -> Iterator[Tak
     found = orphans(facts.nova, placement)
     if found:
         says = (
-            f"{counted(len(found), 'consumer')} neither an instance nor a migration of Nova: {named(found)}."
+            f"{several(len(found), 'consumer')} neither an instance nor a migration of Nova: {named(found)}."
         )
         means = "Their allocations occupy capacity that no instance uses" + (
             ", and are imported." if facts.step == "import" else "."
@@ -163,7 +164,7 @@ def _unallocated(facts: TakeoverFacts, placement: PlacementContents) -> Iterator
     found = unallocated(facts.nova, placement)
     if found:
         listed = [f"{id_} ({why})" for id_, why in sorted(found.items())]
-        says = f"{counted(len(found), 'instance')} without allocations on their host: {named(listed)}."
+        says = f"{several(len(found), 'instance')} without allocations on their host: {named(listed)}."
         means = "Their capacity counts as free: the hosts can be overcommitted."
         do = "nova-manage placement heal_allocations --verbose"
         level: Level = "warning"
@@ -176,7 +177,7 @@ def _doubled(facts: TakeoverFacts, placement: PlacementContents) -> Iterator[Tak
     found = doubled(facts.nova, placement)
     if found:
         listed = [f"{id_} ({where})" for id_, where in sorted(found.items())]
-        says = f"{counted(len(found), 'instance')} with allocations on several hosts: {named(listed)}."
+        says = f"{several(len(found), 'instance')} with allocations on several hosts: {named(listed)}."
         means = "After an evacuation that lasts until the former host is back; otherwise capacity is lost."
         do = "nova-manage placement audit --verbose, then with --delete"
         yield TakeoverFinding("warning", "allocations", says, means, do)
@@ -197,7 +198,7 @@ def _aggregates(facts: TakeoverFacts, placement: PlacementContents) -> Iterator[
     if unlike:
         names = [facts.nova.aggregates[id_].name for id_ in unlike]
         says = (
-            f"{counted(len(unlike), 'aggregate')} with other hosts in Placement than in Nova: {named(names)}."
+            f"{several(len(unlike), 'aggregate')} with other hosts in Placement than in Nova: {named(names)}."
         )
         means = (
             "Zones and filters of aggregates read Placement. berth's bridge corrects the hosts when it runs."

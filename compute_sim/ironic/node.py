@@ -233,7 +233,6 @@ UNSTABLE = frozenset({
     "deploying", "wait call-back", "cleaning", "clean wait", "verifying", "deleting", "inspecting",
     "inspect wait", "adopting", "rescuing", "rescue wait", "unrescuing", "servicing", "service wait",
 })  # fmt: skip
-WAITING = frozenset({"wait call-back", "clean wait", "inspect wait", "rescue wait", "service wait"})
 
 # States in which a node in transition may be changed, and in which a node may be deleted.
 CHANGEABLE = frozenset({

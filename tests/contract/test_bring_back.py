@@ -4,6 +4,7 @@ Into an OpenStack Placement: tests/compliance/test_import.py.
 """
 
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from typing import Any
 
 import httpx
@@ -13,14 +14,14 @@ import pytest_asyncio
 from berth.importing.bring_over import Import, Outcome
 from berth.importing.client import PlacementClient
 from berth.importing.placement_contents import ImportedConsumer, PlacementContents, differences
-from berth.importing.writers import BulkWriter, ProviderWriter, StepwiseWriter, writer_for
+from berth.importing.writers import ProviderWriter, write_in_bulk, write_stepwise, writer_for
 from tests.support.http_placement import HttpPlacement, a_door, claim_in_json
 from tests.support.ids import uid
 
 MEMORY = "sqlite+aiosqlite://"
 WRITERS: dict[str, Callable[[PlacementClient], ProviderWriter]] = {
-    "bulk": BulkWriter,
-    "stepwise": StepwiseWriter,
+    "bulk": lambda target: partial(write_in_bulk, target),
+    "stepwise": lambda target: partial(write_stepwise, target),
 }
 
 
@@ -155,13 +156,14 @@ async def test_a_change_by_another_client_meanwhile_is_read_again(
 
         monkeypatch.setattr(here, "provider", read_and_change)
         await here.request("PUT", "/traits/CUSTOM_RED")
-        [written] = await StepwiseWriter(here).write([theirs.providers[uid(1, "a")]])
+        [written] = await write_stepwise(here, [theirs.providers[uid(1, "a")]])
         assert (written.did, written.why, reads) == ("changed", "", 2)
 
 
 async def test_a_berth_is_written_in_bulk(target: HttpPlacement) -> None:
     async with client_of(target) as here:
-        assert isinstance(await writer_for(here), BulkWriter)
+        writer = await writer_for(here)
+        assert isinstance(writer, partial) and writer.func is write_in_bulk
 
 
 def test_a_placement_without_consumer_types_gets_and_is_compared_without_types() -> None:

@@ -5,6 +5,7 @@ import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -18,7 +19,7 @@ from berth.commands.run import ready
 from berth.importing.bring_over import Import
 from berth.importing.client import PlacementClient
 from berth.importing.placement_contents import ImportedConsumer
-from berth.importing.writers import BulkWriter
+from berth.importing.writers import write_in_bulk
 from berth.operations.audit import audit
 from berth.services import embedded
 from berth.settings import Settings
@@ -99,7 +100,8 @@ class LivingBerth:
                 for id_, hosts in on.items()
             }
             there = replace(here, consumers=consumers)
-            done = await Import(there, here, client, BulkWriter(client), lambda *_: None).run(prune=False)
+            writer = partial(write_in_bulk, client)
+            done = await Import(there, here, client, writer, lambda *_: None).run(prune=False)
             assert (done.claimed, done.failed) == (len(on), {})
 
 

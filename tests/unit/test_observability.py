@@ -309,10 +309,19 @@ OTHERS = {
     "rabbitmq_queue_messages_unacked": {"job", "instance"},
 }
 COMMANDS = set(dict(command_table.commands(app)))
-KNOWN = {
-    **OTHERS,
-    **{name: labels | {"job", "instance"} for name, labels in reference_tables.series().items()},
-}
+_ENDINGS = {"counter": ("",), "gauge": ("",), "histogram": ("_bucket", "_sum", "_count")}
+
+
+def _series() -> dict[str, set[str]]:
+    """Return the names of all time series in Prometheus, each with its labels."""
+    return {
+        meter.name + ending: {*meter.labels, *(("le",) if ending == "_bucket" else ())}
+        for meter in reference_tables.meters()
+        for ending in _ENDINGS[meter.kind]
+    }
+
+
+KNOWN = {**OTHERS, **{name: labels | {"job", "instance"} for name, labels in _series().items()}}
 
 
 def test_every_module_that_counts_is_in_the_table() -> None:
