@@ -63,9 +63,6 @@ def _check_selection(settings: Settings, refuse: Callable[[str, str], None]) -> 
         refuse("ironic_api_url", "no notification contains a node's shard: name Ironic's API")
 
 
-# The connection to Ironic
-
-
 def access(settings: Settings) -> Access:
     """Read the certificate files, and return the address and credentials of Ironic's API."""
     found = _access(settings)
@@ -145,9 +142,6 @@ def _notifications(
         kept_seconds=kept_seconds,
         clock=clock,
     )
-
-
-# The workers for Ironic
 
 
 def sync(settings: Settings, bus: Bus) -> Worker:

@@ -158,9 +158,7 @@ async def delete_file(file: Path) -> None:
 async def broker_password(
     user: str, known: CellFile | None, admin: BrokerUsers, file: Path, rotate: bool
 ) -> str:
-    """Return a RabbitMQ user's password from the cell's settings file; a new one if `rotate` is set or the
-    user does not exist. Raise OperationRefused, without `rotate`, if the user exists and the file has no
-    password."""
+    """Return a RabbitMQ user's password from the cell's file, or a new one; an unknown one is refused."""
     password = password_of(known.broker, user) if known else ""
     if not rotate and not password and user in await admin.users():
         raise OperationRefused(_unknown_password(file, f"RabbitMQ user {user}"))

@@ -37,11 +37,6 @@ NameOfCell = Annotated[str, positional("Its name.", metavar="CELL")]
 Note = Annotated[str | None, described("A note for operators; `` removes it.")]
 
 
-@commands.callback()
-def cell() -> None:
-    """List, create, disable, drain and remove cells."""
-
-
 @commands.command("list")
 async def list_cells(cli: Cli) -> int:
     """List cells with their state, hosts by state, instances, and whether their conductor answers.

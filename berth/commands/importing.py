@@ -28,13 +28,8 @@ if TYPE_CHECKING:
 _SHOWN = 100  # differences that are listed; more are only counted
 
 commands = Commands()
-imports = Commands(name="import", no_args_is_help=True, help="Import the data of another service.")
+imports = Commands(name="import", no_args_is_help=True)
 commands.add_typer(imports)
-
-
-@imports.callback()
-def import_() -> None:
-    """Import the data of another service, such as a running Placement."""
 
 
 @dataclass(frozen=True)

@@ -129,10 +129,6 @@ async def waiting_command(
     queue. `berth boot --wait 30m --priority 5` adds a build, `berth delete BUILD` cancels it; `berth move
     BUILD --wait 30m` adds a move, `berth abort BUILD` cancels it.
     """
-    return await show_waiting(cli, project, limit, Clock().now())
-
-
-async def show_waiting(cli: Cli, project: str, limit: int, now: float) -> int:
     waiting: list[WaitingRequest] = []
     async with cli.bus("waiting") as bus:
         question, found = FindWaiting(project=project), None
@@ -141,7 +137,7 @@ async def show_waiting(cli: Cli, project: str, limit: int, now: float) -> int:
             found = await bus.asker(topics.WAITING)(structs.replace(question, limit=page))
             question = structs.replace(question, after=found.more)
             waiting += found.waiting
-    cli.rows(waiting, _waiting_table(waiting, now) if found.count else "no request waits")
+    cli.rows(waiting, _waiting_table(waiting, Clock().now()) if found.count else "no request waits")
     if cli.as_json:
         return 0
     if len(found.kinds) > 1:

@@ -71,10 +71,7 @@ class Sides(NamedTuple):
 
 
 commands = Commands()
-ironic = Commands(
-    no_args_is_help=True,
-    help="Ironic: differences between Ironic and placement, nodes of any Ironic, and a simulated Ironic.",
-)
+ironic = Commands(no_args_is_help=True)
 commands.add_typer(ironic, name="ironic")
 ironic.add_typer(ironic_nodes.commands, name="node")
 

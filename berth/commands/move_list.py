@@ -27,11 +27,6 @@ moves = Commands(name="moves", no_args_is_help=True)
 commands.add_typer(moves)
 
 
-@moves.callback()
-def moves_group() -> None:
-    """Show the moves of instances between hosts."""
-
-
 @moves.command("list")
 async def list_command(
     cli: Cli,

@@ -16,11 +16,6 @@ from bus.messages import NodeChanged
 commands = Commands(name="node", no_args_is_help=True)
 
 
-@commands.callback()
-def _group() -> None:
-    """Keep typer from merging `set`, the only subcommand, with its group `berth node`."""
-
-
 @dataclass(frozen=True)
 class NodeOptions:
     event: str = option("update", "The event's name: maintenance_set, provision_set, ...")

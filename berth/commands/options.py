@@ -104,10 +104,7 @@ class Commands(typer.Typer):
 
 
 def option(default: T, help: str, *names: str, panel: str | None = None, **more: Any) -> T:
-    """Declare an option of a command: return a dataclass field with its default and its description.
-
-    Without `names` the field's name is the option's; a switch that is off by default has no `--no-` form.
-    """
+    """Return a dataclass field that declares an option; a switch that is off has no `--no-` form."""
     return dataclasses.field(default=default, metadata={_ABOUT: described(help, *names, panel=panel, **more)})
 
 

@@ -43,9 +43,6 @@ OfTraits = Annotated[
 OfClass = Annotated[str, described("Only with an inventory of this class.", "--class", metavar="CLASS")]
 
 
-# Queries
-
-
 @providers.command("list")
 async def list_providers(
     cli: Cli,
@@ -212,9 +209,6 @@ async def _known(cli: Cli, kind: NameKind, name: str) -> Named:
 
 def _amounts(held: Mapping[str, int]) -> str:
     return ", ".join(f"{name} {amount}" for name, amount in sorted(held.items()))
-
-
-# Assignment to cells
 
 
 @providers.command("reset")

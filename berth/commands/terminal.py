@@ -144,10 +144,7 @@ class Cli:
 def plain_table(
     titles: Iterable[str], rows: Iterable[Iterable[object]], folded: Collection[str] | None = None
 ) -> Table:
-    """Return a table without borders. Cells are `Text`, or strings in which markup is not interpreted.
-
-    Only columns in `folded`, if there are any, are wrapped.
-    """
+    """Return a table without borders and markup; only columns in `folded`, if there are any, are wrapped."""
     table = Table(box=None, pad_edge=False)
     for title in titles:
         if folded is None or title in folded:
