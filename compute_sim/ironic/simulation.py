@@ -11,13 +11,11 @@ from starlette.applications import Starlette
 
 from bus.clock import Clock
 from bus.http import serve, url_of
-from bus.messages import NodeChanged
-from bus.worker import Worker
 from compute_sim.ironic.api import Api
 from compute_sim.ironic.conductor import Conductor, Notification, SimPlan
 from compute_sim.ironic.envelope import SentNotification
 from compute_sim.ironic.node import SimNode
-from compute_sim.ironic.notify import BusNotifier, NotificationSink
+from compute_sim.ironic.notify import NotificationSink
 from compute_sim.ironic.patching import ApiRefusal
 from compute_sim.ironic.power import Power
 from compute_sim.ironic.rest import rest_app
@@ -25,7 +23,7 @@ from compute_sim.ironic.transitions import Works
 
 
 class Simulation:
-    """A simulated Ironic: call `run` or serve its `worker`. It sends notifications only to a given sink."""
+    """A simulated Ironic, run by `run`. It sends notifications only to a given sink."""
 
     def __init__(
         self,
@@ -54,8 +52,6 @@ class Simulation:
         return "" if self._listener is None else url_of(self._listener)
 
     async def run(self) -> None:
-        if isinstance(self._notify, BusNotifier):
-            self._notify.introduce(self.conductor.nodes.values())
         self.power.start()
         async with asyncio.TaskGroup() as group:
             group.create_task(self.conductor.run())
@@ -66,10 +62,6 @@ class Simulation:
                 group.create_task(Churn(self.conductor, api, lambda: self.sent).run())
             if self._listener is not None:
                 group.create_task(serve(self.app, self._listener))
-
-    def worker(self, name: str = "ironic_sim") -> Worker:
-        """Return a berth worker that runs the simulated Ironic and publishes its nodes on berth's bus."""
-        return Worker(name, runs=[self.run], announces=frozenset({NodeChanged}))
 
     def _handle(self, notification: Notification) -> None:
         if not (isinstance(notification, SentNotification) and notification.silent):

@@ -32,11 +32,11 @@ from bus.worker import Worker
 from compute_sim.core.faults import Durations
 from compute_sim.ironic.conductor import SimPlan
 from compute_sim.ironic.node import SimNode, enrolled
-from compute_sim.ironic.notify import BusNotifier
 from compute_sim.ironic.simulation import Simulation
 from ironic_sync import ironic_sync
 from ironic_sync.agent.worker import metal_agent
 from ironic_sync.api import IronicApi
+from tests.support.bus_notifier import BusNotifier
 from tests.support.cloud_workers import of_one_cell
 from tests.support.conductor_builders import CELL
 from tests.support.ids import uid
@@ -318,6 +318,7 @@ async def cloud(
         made.bus, made.group = bus, group
         voice = BusNotifier(bus.publish, lambda node: (CELL, AGENT, ""), made.clock)
         made.ironic = Simulation(made.enrolled, plan=made.plan, voice=voice, clock=made.clock)
+        voice.introduce(made.enrolled)
         made.line = WayToSimulatedIronic(made.ironic)
         await made.handle()
         for name in made.factories():

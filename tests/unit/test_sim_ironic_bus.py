@@ -4,15 +4,11 @@ import asyncio
 from collections.abc import Sequence
 
 from bus.clock import Clock
-from bus.delivery.runner import Bus
 from bus.errors import Unroutable
-from bus.local import LocalBroker, LocalTransport
 from bus.messages import NodeChanged
-from bus.topics import IRONIC_NODE
 from compute_sim.ironic.conductor import SimPlan
 from compute_sim.ironic.node import SimNode, enrolled
-from compute_sim.ironic.notify import BusNotifier
-from compute_sim.ironic.simulation import Simulation
+from tests.support.bus_notifier import BusNotifier
 from tests.support.simulated_ironic import INSTANCE, NOW, OTHER, SimIronicPlayer, a_node
 from tests.support.virtual_time import in_virtual_time
 
@@ -80,19 +76,3 @@ async def test_a_deleted_node_is_published_as_deleted() -> None:
 async def test_nodes_are_published_when_a_consumer_exists() -> None:
     told = await published(away=3, nodes=enrolled(1000, now=NOW))
     assert len({message.node for message in told}) == len(told) == 1000
-
-
-async def test_the_simulated_ironic_can_run_as_a_worker() -> None:
-    stopping = asyncio.Event()
-    async with Bus(LocalTransport(LocalBroker())) as bus, asyncio.TaskGroup() as group:
-        ear = await bus.listen(IRONIC_NODE.at())
-        voice = BusNotifier(bus.publish, whose, bus.clock)
-        sim = Simulation(enrolled(3, now=bus.clock.now()), voice=voice, clock=bus.clock)
-        serving = group.create_task(bus.serve(sim.worker(), stopping))
-        async with asyncio.timeout(5):
-            assert {(await ear.get()).event for _ in range(3)} == {"create"}
-            node = next(iter(sim.conductor.nodes.values()))
-            sim.works.begin(node, "deploy", "req-1")
-            assert [(await ear.get()).provision_state for _ in range(2)] == ["deploying", "active"]
-            stopping.set()
-            await serving
