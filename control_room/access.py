@@ -152,16 +152,12 @@ class Sessions:
         for id_ in [id_ for id_, known in self._signed_in.items() if not known.is_valid(now)]:
             self.end(id_)
 
-    # Forms
-
     def form_token(self, session: WebSession) -> str:
         """Return the secret that every form of a session contains, so that no other site can forge a form."""
         return hmac.new(self._key, session.id.encode(), hashlib.sha256).hexdigest()
 
     def is_form_token(self, session: WebSession, given: str) -> bool:
         return hmac.compare_digest(given.encode(), self.form_token(session).encode())
-
-    # Event streams
 
     @contextmanager
     def stream(self, session: WebSession) -> Iterator[EventStream]:
@@ -175,10 +171,6 @@ class Sessions:
             self._streams[session.id].discard(stream)
             if not self._streams[session.id]:
                 del self._streams[session.id]
-
-    @property
-    def open_streams(self) -> int:
-        return sum(map(len, self._streams.values()))
 
     def has_ended(self, session: WebSession) -> bool:
         return session.visitor is not None and session.id not in self._signed_in

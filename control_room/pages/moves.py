@@ -9,7 +9,6 @@ from msgspec import structs
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from bus.clock import Clock
 from bus.errors import OperationRefused
 from bus.host_health import DRAIN as MARK
 from bus.host_health import causes_in
@@ -21,7 +20,7 @@ from control_room.core.builds import DrainShown, MoveShown, left_host, merged_mo
 from control_room.core.now import Reply
 from control_room.pages import frame
 from control_room.pages.frame import PageUpdates
-from control_room.queries import Drains, Queries, query
+from control_room.queries import query
 from control_room.shared_data import TIMES, SharedData
 
 DRAIN = "drain"  # the cause for which `berth drain` disables hosts
@@ -34,51 +33,6 @@ class DrainsFound:
     drains: tuple[DrainShown, ...] = ()
     unseen: int = 0  # further hosts, which are not queried
     problem: str = ""
-
-
-class DrainReader:
-    def __init__(self, queries: Queries, drains: Drains, clock: Clock) -> None:
-        self._queries = queries
-        self._drains = drains
-        self._clock = clock
-
-    async def read(self, _: None = None) -> DrainsFound:
-        find = FindProviders(like=ResourceGroup(required=(MARK,)), parts=("traits", "owner"))
-        found = await query("placement", self._queries.providers, find)
-        if found.answer is None:
-            return DrainsFound(problem=found.problem)
-        roots = sorted((root for root in found.answer.providers if root.parent is None), key=_name)
-        drains = await asyncio.gather(*(self._drain(root) for root in roots[:MOST]))
-        drains.sort(key=lambda drain: (drain.left == 0, drain.host))
-        return DrainsFound(tuple(drains), max(0, len(roots) - MOST))
-
-    async def _drain(self, root: Provider) -> DrainShown:
-        name = _name(root)
-        guests: Reply[InstancesFound] = Reply(f"cell {root.cell}", problem="it is in no cell")
-        moves: Reply[MovesFound] = Reply(f"cell {root.cell}")
-        if root.cell:
-            present = FindInstances(cell=root.cell, host=root.id, statuses=PRESENT, limit=1, count=True)
-            recent = FindMoves(cell=root.cell, host=name, limit=1000)
-            guests, moves = await asyncio.gather(
-                query(guests.source, self._queries.instances, present),
-                query(guests.source, self._queries.moves, recent),
-            )
-        known = moves.answer.moves if moves.answer else ()
-        progress = self._drains.progress(root.id)
-        running = sum(not move.ended and move.source == name for move in known)
-        return DrainShown(
-            root=root.id,
-            host=name,
-            cell=root.cell,
-            # a moving instance is recorded at its destination, and may still return
-            left=guests.answer.count + running if guests.answer else None,
-            moved=left_host(name, known, self._clock.now()),
-            running=running,
-            causes=tuple([cause for cause in causes_in(root.traits) if cause != DRAIN]),
-            runs_here=progress is not None and progress.is_running,
-            problem=f"{guests.source} does not answer: {guests.problem}" if guests.problem else "",
-            unmoved=progress.unmoved if progress else (),
-        )
 
 
 def _name(root: Provider) -> str:
@@ -111,12 +65,9 @@ class MovePages(frame.PageGroup):
         seconds = SECONDS * 0.9
         self._lists = SharedData(tasks, self._list, changes=changes, seconds=seconds, times=TIMES)
         self._moves = SharedData(tasks, self._find, changes=changes, seconds=seconds, times=TIMES)
-        drains = DrainReader(context.queries, context.operations.drains, context.clock)
-        self._drains = SharedData(tasks, drains.read, seconds=DRAIN_SECONDS, times=TIMES)
+        self._drains = SharedData(tasks, self._read_drains, seconds=DRAIN_SECONDS, times=TIMES)
         self._updates = PageUpdates(SECONDS, changes, self._lists.interval)
         self._move_updates = PageUpdates(SECONDS, changes, self._moves.interval)
-
-    # All moves and drains
 
     async def page(self, request: Request, problem: str = "", status: int = 200) -> Response:
         host = frame.parameter(request, "host")
@@ -162,6 +113,44 @@ class MovePages(frame.PageGroup):
             now=self._context.clock.now(),
         )
 
+    async def _read_drains(self, _: None) -> DrainsFound:
+        find = FindProviders(like=ResourceGroup(required=(MARK,)), parts=("traits", "owner"))
+        found = await query("placement", self._context.queries.providers, find)
+        if found.answer is None:
+            return DrainsFound(problem=found.problem)
+        roots = sorted((root for root in found.answer.providers if root.parent is None), key=_name)
+        drains = await asyncio.gather(*(self._drain(root) for root in roots[:MOST]))
+        drains.sort(key=lambda drain: (drain.left == 0, drain.host))
+        return DrainsFound(tuple(drains), max(0, len(roots) - MOST))
+
+    async def _drain(self, root: Provider) -> DrainShown:
+        name = _name(root)
+        guests: Reply[InstancesFound] = Reply(f"cell {root.cell}", problem="it is in no cell")
+        moves: Reply[MovesFound] = Reply(f"cell {root.cell}")
+        if root.cell:
+            present = FindInstances(cell=root.cell, host=root.id, statuses=PRESENT, limit=1, count=True)
+            recent = FindMoves(cell=root.cell, host=name, limit=1000)
+            guests, moves = await asyncio.gather(
+                query(guests.source, self._context.queries.instances, present),
+                query(guests.source, self._context.queries.moves, recent),
+            )
+        known = moves.answer.moves if moves.answer else ()
+        progress = self._context.operations.drains.progress(root.id)
+        running = sum(not move.ended and move.source == name for move in known)
+        return DrainShown(
+            root=root.id,
+            host=name,
+            cell=root.cell,
+            # a moving instance is recorded at its destination, and may still return
+            left=guests.answer.count + running if guests.answer else None,
+            moved=left_host(name, known, self._context.clock.now()),
+            running=running,
+            causes=tuple([cause for cause in causes_in(root.traits) if cause != DRAIN]),
+            runs_here=progress is not None and progress.is_running,
+            problem=f"{guests.source} does not answer: {guests.problem}" if guests.problem else "",
+            unmoved=progress.unmoved if progress else (),
+        )
+
     async def _list(self, host: str) -> MovesListed:
         running, silent = await self._query(
             FindMoves(cell="any", host=host, under_way=True, limit=RUNNING + 1)
@@ -182,8 +171,6 @@ class MovePages(frame.PageGroup):
         )
         found = [move for reply in replies if reply.answer for move in reply.answer.moves]
         return merged_moves(found), [reply.source for reply in replies if reply.problem]
-
-    # One move
 
     async def move(self, request: Request, problem: str = "", status: int = 200) -> Response:
         id_ = _id(request)

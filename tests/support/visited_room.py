@@ -43,7 +43,7 @@ class VisitedRoom:
     clock: SetClock
 
     def open_streams(self) -> int:
-        return int(self.app.state.sessions.open_streams)
+        return sum(map(len, self.app.state.sessions._streams.values()))
 
     def end_streams(self) -> None:
         self.app.state.sessions.close()
