@@ -176,10 +176,7 @@ class AgentJob:
 
 
 class DueJobs:
-    """Ends an agent's simulated builds and move phases when their planned time has passed, with one timer.
-
-    Builds and phases that end within a short time end together, so a busy agent sends reports in batches.
-    """
+    """Ends an agent's jobs when their time has passed, with one timer; jobs due soon end together."""
 
     def __init__(self) -> None:
         self._due: list[tuple[float, int, AgentJob]] = []

@@ -38,10 +38,7 @@ FIRST_GAP = 10.0  # first interval between announcements, doubled each time: pla
 
 
 class HostReports:
-    """Makes the reports of an agent's hosts; during a simulated power failure it makes no report.
-
-    If the agent can query placement, it reports only inventories that differ from placement.
-    """
+    """Makes an agent's reports of its hosts; if it can ask placement, only of what differs there."""
 
     def __init__(
         self,

@@ -23,15 +23,12 @@ def compute_sim(
     *,
     clock: Clock | None = None,
     disk: AgentDisk | None = None,
+    # asked for earlier reports, so that placement accepts new ones even if an earlier clock was ahead
     providers: Ask[FindProviders, ProvidersFound] | None = None,
+    # asked which guests to run after an absence, and what they hold after a reshape
     allocations: Ask[FindAllocations, AllocationsFound] | None = None,
 ) -> Worker:
-    """Return a worker that simulates an agent and its hosts. State on its `disk` survives the worker.
-
-    With `providers` placement accepts its reports even if an earlier run's clock was ahead. With
-    `allocations` it asks which guests it must run after a loss of power or a stall of its process, and which
-    allocations they have after a reshape.
-    """
+    """Return a worker that simulates an agent and its hosts. State on its `disk` survives the worker."""
     clock, disk, options = clock or Clock(), disk or AgentDisk(), options or SimOptions()
     trees = HostTrees(sim_agent, disk)
     drivers = {host.root: host.guest_driver for host in sim_agent.hosts}

@@ -65,10 +65,7 @@ class IronicRefused(Exception):
 
 
 class IronicApi:
-    """A client of Ironic's REST API, to be used with `async with`. The first request connects.
-
-    While Ironic is unreachable, reads are retried a limited number of times; writes are never retried.
-    """
+    """A client of Ironic's REST API, to be used with `async with`; reads are retried, writes are not."""
 
     def __init__(
         self, access: Access, clock: Clock | None = None, *, transport: httpx.AsyncBaseTransport | None = None

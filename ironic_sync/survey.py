@@ -167,12 +167,7 @@ class Survey:
         return found
 
     async def read_changed(self, horizon: Horizon) -> tuple[list[tuple[Raw, Moment]], Horizon]:
-        """Return Ironic's nodes created or updated after the times in `horizon`, and the new horizon.
-
-        A horizon is the newest creation time and update time seen so far. Every relevant change of a node,
-        also of its traits, sets `updated_at`; only deletions are not found. Raise ReadAll if too many nodes
-        changed or Ironic cannot sort them by time.
-        """
+        """Return the nodes created or updated after a horizon, and the new one; raise ReadAll if many."""
         found: dict[str, tuple[Raw, Moment]] = {}
         reached = dict(horizon)
         for key in CHANGED:

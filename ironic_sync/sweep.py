@@ -55,10 +55,7 @@ class Sweep:
     _known: dict[str, int] = field(default_factory=dict, init=False)
 
     async def round(self, *, deaf: bool = False) -> None:
-        """Compare Ironic's recently changed nodes with placement or, if due or after an error, all nodes.
-
-        With `deaf` (no notifications are received) all are compared if Ironic cannot list recent changes.
-        """
+        """Compare recently changed nodes; all if due, after an error, or if `deaf` without known changes."""
         await self._compare(full=self._rounds_to_full == 0 or (deaf and self._horizon is None))
 
     async def everything(self) -> None:

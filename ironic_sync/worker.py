@@ -3,7 +3,6 @@
 If two reports of a node differ, placement uses the report with the higher sequence number, from any process.
 """
 
-import logging
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -24,8 +23,6 @@ from ironic_sync.notifications import Notifications
 from ironic_sync.reader import Reader
 from ironic_sync.survey import Survey
 from ironic_sync.sweep import Sweep, SweepSchedule
-
-log = logging.getLogger(__name__)
 
 Find = Ask[FindProviders, ProvidersFound]
 Run = Callable[[], Coroutine[Any, Any, None]]
@@ -55,11 +52,7 @@ def ironic_sync(
     skip_reserve_in_use: bool = False,
     clock: Clock | None = None,
 ) -> Worker:
-    """Return the worker of ironic_sync: it applies NodeChanged messages, and follows `ironic` if it is given.
-
-    With `skip_reserve_in_use` an available node with an instance is not reserved, as with Nova's setting
-    `skip_reserve_in_use_ironic_nodes`.
-    """
+    """Return the worker of ironic_sync: it applies NodeChanged messages, and follows `ironic` if given."""
     if ironic is None:
         return Worker("ironic_sync", consumes=[_by_tools(skip_reserve_in_use, None)])
     if publish is None or (find is None and ironic.api is not None):

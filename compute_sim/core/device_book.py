@@ -110,10 +110,7 @@ Held = tuple[tuple[str, int], Allocations]  # a guest (build and attempt) and it
 
 
 def reshaping(stored: Sequence[TreeProvider], tree: ProviderTree, guests: Iterable[Held]) -> Reshaping | None:
-    """Return the reshape that a report of this provider tree requires, or None if no inventory moves.
-
-    The inventory of a class moves to the providers that gained the class, and each guest to one that it fits.
-    """
+    """Return the reshape that a report of this tree requires: which inventories and guests move."""
     moves = tuple(_moves(stored, tree))
     if not moves:
         return None

@@ -100,11 +100,7 @@ NOTHING = "nothing"  # the holder has no allocation on the guest's host
 
 
 def ownership(build_here: bool, holder_type: str | None, kept_otherwise: bool = False) -> Ownership:
-    """Return whether a guest is `ours` (run it), `kept` (stop it), `gone` (destroy it) or `unknown`.
-
-    This depends on the allocations of its build and of its holder consumer. The guest of a MIGRATION consumer
-    may run elsewhere: it is not destroyed until an order arrives.
-    """
+    """Return whether a guest is `ours` (run it), `kept` (stop it), `gone` (destroy it) or `unknown`."""
     if holder_type != NOTHING:
         return "kept" if holder_type == MIGRATION else "gone"
     if build_here:

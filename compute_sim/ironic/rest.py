@@ -159,7 +159,8 @@ class _Handlers:
     async def provision(self, call: SimRequest) -> None:
         more = await call.fields()
         target = target_of(more)
-        views.check_verb(target, call.minor)
+        if call.minor < views.VERB_SINCE.get(target, 0):
+            raise not_acceptable()
         node = self._conductor.find(call.ident)
         too_old = call.minor < _ABORT_DEPLOY_SINCE
         if target == "abort" and node.provision_state == "wait call-back" and too_old:

@@ -59,10 +59,7 @@ class Works:
         self._jobs: dict[str, Job] = {}
 
     def begin(self, node: SimNode, event: str, request: str, *, hold: bool = False) -> None:
-        """Start the operation that an Ironic event, such as `provide`, requires.
-
-        The caller must have checked that the node is unlocked and that its state permits the event.
-        """
+        """Start the operation of an event, such as `provide`, which the caller has found permitted."""
         if event == "abort":
             self._abort(node, request)
         elif event == "unhold":

@@ -29,7 +29,7 @@ STATES = (
     "target_power_state", "target_provision_state",
 )  # fmt: skip
 _SECRET = ("instance_info", "driver_info", "driver_internal_info")
-_VERB_SINCE = {
+VERB_SINCE = {
     "manage": 4, "provide": 4, "inspect": 6, "abort": 13, "clean": 15, "adopt": 17, "rescue": 38,
     "unrescue": 38, "deploy": 73, "undeploy": 73, "unhold": 85, "service": 87,
 }  # fmt: skip
@@ -105,11 +105,6 @@ def fields_of(text: str | None, minor: int) -> tuple[str, ...] | None:
     if minor < 8 or any(_SINCE.get(field, 0) > minor for field in fields):
         raise not_acceptable()
     return fields
-
-
-def check_verb(target: str, minor: int) -> None:
-    if _VERB_SINCE.get(target, 0) > minor:
-        raise not_acceptable()
 
 
 def asked(query: Mapping[str, str], minor: int) -> Asked:

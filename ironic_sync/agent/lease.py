@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from bus.chunks import portions
 from bus.clock import Clock
@@ -91,17 +91,6 @@ class NotLeased(Unavailable):
     """Error: the agent has no lease on a bare-metal node, so it must not change the node in Ironic."""
 
 
-class NodeAccess(Protocol):
-    """The interface that decides whether an agent may execute an order on a node and write to the node."""
-
-    def standing(self, root: str, epoch: int, since: float) -> Standing: ...
-
-    def writing(self, root: str, epoch: int) -> AbstractAsyncContextManager[None]:
-        """Run a block that changes a node in Ironic; raise NotLeased if the lease is lacking or ends."""
-
-    def good(self) -> bool: ...
-
-
 class UnsharedNodes:
     """Permits an agent that shares its cell's bare-metal nodes with no other agent to change all of them."""
 
@@ -146,6 +135,7 @@ class NodeLease:
 
     @asynccontextmanager
     async def writing(self, root: str, epoch: int) -> AsyncIterator[None]:
+        """Run a block that changes a node in Ironic; raise NotLeased if the lease is lacking or ends."""
         now = self.clock.monotonic()
         if self._lent.standing(root, epoch, now, now) != "ours":
             raise NotLeased(f"agent {self.agent} may not act on node {root} now")

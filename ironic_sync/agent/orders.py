@@ -20,7 +20,7 @@ from ironic_sync.agent.core import node as metal_node
 from ironic_sync.agent.core import steps
 from ironic_sync.agent.core.node import FIELDS, MetalNode, node_of
 from ironic_sync.agent.core.steps import Order, Step, next_step
-from ironic_sync.agent.lease import NodeAccess, UnsharedNodes
+from ironic_sync.agent.lease import NodeLease, UnsharedNodes
 from ironic_sync.api import IronicApi, IronicRefused
 from ironic_sync.core.node import DEPLOYING
 
@@ -88,7 +88,7 @@ class RunningOrders:
     maintenance_patience: float
     clock: Clock
     builds: AgentBuilds
-    right: NodeAccess = field(default_factory=UnsharedNodes)
+    right: NodeLease | UnsharedNodes = field(default_factory=UnsharedNodes)
     _jobs: dict[Key, OrderProgress] = field(default_factory=dict)
     # node → jobs there
     _on: defaultdict[str, set[OrderProgress]] = field(default_factory=lambda: defaultdict(set))
@@ -126,10 +126,7 @@ class RunningOrders:
             job.woken.set()
 
     async def _carry_out(self, order: Order) -> AgentReported | None:
-        """Execute an order and return its report, or None if another agent must execute the order.
-
-        Without a lease the agent does nothing; the node's new owner receives an order for the remaining work.
-        """
+        """Execute an order and return its report, or None if another agent must execute the order."""
         key = type(order), order.build, order.attempt, order.root
         loop = asyncio.get_running_loop()
         until = loop.time() + HOLD_SECONDS
@@ -206,11 +203,7 @@ class RunningOrders:
             return node_of(await self.api.patch_node(node.uuid, patch))
 
     async def _turned_down(self, job: OrderProgress, step: Step, problem: IronicRefused) -> steps.Say | None:
-        """Return an order's result after Ironic refused a step, or None if the step must be retried.
-
-        If Ironic refuses a claim or a deployment twice, and not for a conflict (409), which is temporary, the
-        build fails.
-        """
+        """Return an order's result after Ironic refused a step, or None if the step must be retried."""
         busy = problem.status == 409
         again, job.refused = job.refused == step, step
         log.info("%s: %s: %s: %s", self.agent, job.order.host, step, problem)

@@ -63,10 +63,7 @@ class _Heartbeats:
         self._reported: dict[str, str] = {}  # nodes that the last heartbeat reported as building
 
     async def beat(self) -> Sequence[HostReported]:
-        """Return the heartbeat of a bare-metal agent, in its pool's name, with the nodes on which it builds.
-
-        If Ironic is unreachable or the lease is lacking, none is sent: the agent cannot build then.
-        """
+        """Return the pool's heartbeat; none if Ironic is unreachable, as the agent cannot build then."""
         if not await self._may_act():
             return []
         await self.orders.api.node(_NOBODY, ("uuid",))
@@ -116,18 +113,13 @@ def metal_agent(
     notifications: NotificationSource | None = None,
     period: float = 10.0,
     progress_every: float = 30.0,
-    patience: float = 3600.0,
-    maintenance_patience: float = 300.0,
+    patience: float = 3600.0,  # seconds of a node in one state, after which no progress is reported
+    maintenance_patience: float = 300.0,  # seconds of a node in maintenance, after which its build fails
     concurrency: int = 5000,
     clock: Clock | None = None,
     lease: NodeLease | None = None,
 ) -> Worker:
-    """Return the worker of an agent that builds on Ironic's nodes; with a lease it shares them with its pool.
-
-    If a node stays in one state for `patience` seconds, the agent stops reporting progress of its build, so
-    the cell conductor's deadline can pass. A build fails if its node stays in maintenance for
-    `maintenance_patience` seconds.
-    """
+    """Return the worker of an agent that builds on Ironic's nodes, which it shares by a lease with its pool."""
     orders = RunningOrders(
         agent,
         api,

@@ -56,11 +56,7 @@ class KnownStates:
             self._of[uuid] = replace(before, reported=None, sequence=max(before.sequence, sequence))
 
     def placement_has(self, uuid: str, sequence: int) -> bool:
-        """Record which report of a node placement has applied, by its sequence number.
-
-        Return True if another process sent this report after this process's last report of the node. The
-        node's next report gets a higher sequence number, even if the clocks of the processes differ.
-        """
+        """Record the report that placement has applied; return True if another process sent it later."""
         before = self.of(uuid)
         overruled = before.reported is not None and sequence > before.reported.sequence
         if overruled or sequence > before.sequence:

@@ -18,10 +18,7 @@ _LONGEST = 255
 
 @dataclass(frozen=True, kw_only=True)
 class NodeSelection:
-    """The settings that select nodes. An empty filter accepts every node.
-
-    A key names a field of a node: one of `_FIELDS`, or a property such as properties.rack or extra.rack.
-    """
+    """The settings that select nodes; an empty filter accepts every node. A key is a field or extra.NAME."""
 
     conductor_groups: tuple[str, ...] = ()
     shards: tuple[str, ...] = ()

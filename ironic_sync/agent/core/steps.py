@@ -33,9 +33,6 @@ Order = BuildOrdered | DestroyOrdered
 UNDONE = "what was begun on the node has been undone"
 
 
-# Steps
-
-
 class Action(Enum):
     """A step on an Ironic node: to reserve, deploy, tear down, abort or release it."""
 
