@@ -30,10 +30,7 @@ CHECK_SECONDS = 30.0  # between two checks of the Keystone tokens of open sessio
 async def opened_access(
     settings: Settings, clock: Clock, tasks: BackgroundTasks
 ) -> AsyncIterator[AccessRules]:
-    """Yield the control room's access rules, made from the tokens and the policy of the Placement API.
-
-    Without tokens and Keystone every client may read, and may sign in with any name.
-    """
+    """Yield the control room's access rules; without tokens and Keystone every client may read."""
     tokens, rules = tokens_of(settings, clock), policy_of(settings)
 
     async def sign_in(fields: Mapping[str, str]) -> Credential:

@@ -153,10 +153,7 @@ def judge(
     named: bool,
     foreign: Collection[str] = (),
 ) -> Judged:
-    """Return the request for the adoption of a consumer, or the reason why berth cannot adopt it.
-
-    `named`: the operator names the consumer. `foreign`: names of agents of another system.
-    """
+    """Return the request for the adoption of a consumer, or the reason why berth cannot adopt it."""
     why, home = _no_instance(consumer, named=named or server is not None), _home(consumer, providers)
     if isinstance(home, str):
         return Judged(consumer.id, why=why or home)

@@ -27,10 +27,7 @@ _EVERYWHERE = RequestOptions(pci_aliases=_AnyAlias(), max_wait=math.inf, unscope
 
 
 def sense_of(request: BuildRequested) -> tuple[str, ...]:
-    """Raise BadSetting if no cloud could satisfy the request; return notes about parts that berth ignores.
-
-    Hosts, PCI aliases and the longest permitted wait are not checked: only the scheduler knows them.
-    """
+    """Raise BadSetting if no cloud could satisfy the request; return notes about parts that berth ignores."""
     anywhere = replace(request, forced_host="", wanted_host="", ignore_hosts=())
     try:
         alternatives = alternatives_of(anywhere, _EVERYWHERE, lambda host: ())

@@ -120,9 +120,7 @@ _BEYOND = 8  # attempts of which placement may have a record before the cell
 
 @dataclass(frozen=True)
 class Leak:
-    """A holder consumer without a move or clean-up. `proven`: its cell has reported that nothing of the
-    attempt remains, so its allocations may be released.
-    """
+    """A holder consumer without a move or clean-up; if `proven`, its allocations may be released."""
 
     consumer: str
     generation: int

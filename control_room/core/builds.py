@@ -169,9 +169,6 @@ def merged_moves(found: Iterable[MoveStands]) -> list[MoveStands]:
     return sorted(one_each.values(), key=lambda merged_move: (-merged_move.since, merged_move.move))
 
 
-# Drains
-
-
 @dataclass(frozen=True, kw_only=True)
 class DrainShown:
     root: str

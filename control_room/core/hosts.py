@@ -66,10 +66,7 @@ class KnownHost:
 def host_of_tree(
     page: TreesFound, tree: KnownTree, zones: Mapping[str, str], rest: Sequence[TreesFound] = ()
 ) -> KnownHost | None:
-    """Return a host from placement's record of its provider tree; None if it is deleted or has no agent.
-
-    `zones`: availability zones by aggregate. `rest`: pages with further providers of the tree.
-    """
+    """Return a host from its provider tree; None without an agent. `rest`: pages with further providers."""
     if not tree.providers or not page.owners[tree.owner][1]:
         return None
     top, (cell, _, zone) = tree.providers[0], page.owners[tree.owner]
@@ -166,10 +163,7 @@ class StockColumns:
         return pieces
 
     def take(self, free: Counts, amount: int, pieces: Counts, placed: Counts) -> None:
-        """Subtract the capacity that new instances use from `free`, the free capacity of each inventory.
-
-        Each instance uses `amount`; `placed` is the number of new instances on each host.
-        """
+        """Subtract from `free` what `placed` new instances of each host use, each the given amount."""
         before = np.concatenate((np.zeros(1, dtype=np.int64), np.cumsum(pieces)))
         on_host = before[:-1] - before[self._begins][self.host]
         free -= np.clip(placed[self.host] - on_host, 0, pieces) * amount

@@ -92,11 +92,7 @@ class PlanStopped(Exception):
 def planned(
     hosts: Sequence[KnownHost], plan: Plan, stopped: Callable[[], bool] = lambda: False
 ) -> PlanAnswer:
-    """Return how many instances of a mix of flavors fit on the present hosts, and on the hosts after the
-    planned additions and removals.
-
-    Raise InvalidPlan for an unknown host, and PlanStopped soon after `stopped` returns True.
-    """
+    """Return how many instances of a plan's flavors fit at present, and with the plan's changes of hosts."""
     taken = _named(hosts, plan.without)
     removed = {host.root for host in taken}
     added = [host for wanted in plan.added for host in _added(wanted, hosts)]
@@ -113,9 +109,6 @@ def planned(
         taken=tuple(sorted(host.name for host in taken)),
         homeless=tuple((name, amount) for name, amount in sorted(held.items()) if amount > 0),
     )
-
-
-# The hosts of a plan
 
 
 def _named(hosts: Sequence[KnownHost], names: Sequence[str]) -> list[KnownHost]:
@@ -150,9 +143,6 @@ def _added(wanted: AddedHosts, hosts: Sequence[KnownHost]) -> list[KnownHost]:
         )
         made = KnownHost(root="", name="", zone=wanted.zone, traits=wanted.traits, stocks=stocks)
     return [replace(made, root="", name=f"new {wanted.name}", new=True)] * wanted.number
-
-
-# The packing
 
 
 def _side(hosts: Sequence[KnownHost], plan: Plan, stopped: Callable[[], bool]) -> PlanSide:
@@ -270,10 +260,7 @@ class _Packing:
         return low, left
 
     def _packed(self, mixes: int, together: bool) -> FreeByClass | None:
-        """Return the free amounts after packing this number of mixes (sets of flavors), or None if they do
-        not fit. With `together`, mixes are first packed whole, each on one host. The rest is packed flavor by
-        flavor, the largest first.
-        """
+        """Return the free amounts after packing so many mixes, `together` on one host first; None: no fit."""
         free = {name: amounts.copy() for name, amounts in self.free.items()}
         done = self._pack_whole(mixes, free) if together else 0
         sums = {name: max(1, int(amounts.sum())) for name, amounts in self.free.items()}
