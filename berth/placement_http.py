@@ -1,7 +1,7 @@
 """Makes the server of the Placement API from the settings. Imported only if it is needed: it loads slowly."""
 
 from collections.abc import Callable, Coroutine
-from contextlib import AbstractAsyncContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ def placement_http(placement: Placement, settings: Settings) -> Callable[[], Cor
     app = http_app(placement, options)
 
     async def run() -> None:
-        async with opened(tokens):
+        async with tokens if isinstance(tokens, KeystoneTokens) else nullcontext():
             listener = listen(settings.placement.http)
             announce("placement is served", listener, tls=tls_of(settings))
             await serve(
@@ -54,10 +54,6 @@ def tokens_of(settings: Settings, clock: Clock) -> Tokens:
         return KeystoneTokens(cloud_access(api.cloud), clock) if api.auth == "keystone" else None
     except ValueError as problem:
         raise BadSetting(str(problem)) from None
-
-
-def opened(tokens: Tokens) -> AbstractAsyncContextManager[Any]:
-    return tokens if isinstance(tokens, KeystoneTokens) else nullcontext()
 
 
 def policy_of(settings: Settings) -> access.AccessPolicy:

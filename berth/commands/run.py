@@ -130,7 +130,18 @@ async def run_command(
     settings = effective(**given).settings
     if worker == "control-room" and not os.environ.get(SUPERVISED_ENV):
         settings = with_a_room(settings)
-    return await run_one(settings, worker, options.cell, alone, options.agent)
+    together = worker_roles.roles_named(worker, options.cell, settings, options.agent)
+    if alone and not (together[0].worker == "placement" and settings.placement.http):
+        raise OperationRefused("with a bus of its own only placement is of use, and only with --http")
+    if settings.embedded and not alone:
+        raise OperationRefused(
+            "a separate worker needs a bus that other processes reach: set BERTH_AMQP_URL and "
+            "BERTH_DATABASE_URL, or use `berth up`, which runs everything in one process"
+        )
+    way = wiring.alone() if alone else wiring.way_of(together, settings)
+    logs.this_is(worker_roles.name_of(together))
+    await run_worker(together, settings, way)
+    return 0
 
 
 @commands.command("migrate")
@@ -174,22 +185,6 @@ async def up(settings: Settings, console: Console) -> int:
                     metrics = f", metrics at {url}" if port else ""
                     console.print(f"  {name}: process {pid}{metrics}")
                 console.print("berth is up. Ctrl-C stops it.")
-    return 0
-
-
-async def run_one(settings: Settings, worker: str, cell: str, alone: bool, agent: str = "") -> int:
-    together = worker_roles.roles_named(worker, cell, settings, agent)
-    role = together[0]
-    if alone and not (role.worker == "placement" and settings.placement.http):
-        raise OperationRefused("with a bus of its own only placement is of use, and only with --http")
-    if settings.embedded and not alone:
-        raise OperationRefused(
-            "a separate worker needs a bus that other processes reach: set BERTH_AMQP_URL and "
-            "BERTH_DATABASE_URL, or use `berth up`, which runs everything in one process"
-        )
-    way = wiring.alone() if alone else wiring.way_of(together, settings)
-    logs.this_is(worker_roles.name_of(together))
-    await run_worker(together, settings, way)
     return 0
 
 

@@ -1,7 +1,4 @@
-"""Finds active builds with other allocations in placement than in their cells' records (none, on another
-host, other amounts), and holder consumers without a move or clean-up: nothing would release their
-allocations.
-"""
+"""Finds builds with other allocations than their cells recorded, and holder consumers without a use."""
 
 from __future__ import annotations
 

@@ -190,11 +190,7 @@ class Conductor:
         sort: Literal["real", "asked", "silent"] = "real",
         **more: Any,
     ) -> None:
-        """Emit a notification about a simulated Ironic node.
-
-        The `sort` is `real` for a change, `asked` for an API call that requests a change, and `silent` for a
-        change about which Ironic publishes no notification: it is published on berth's bus only.
-        """
+        """Emit a notification; `asked`: a call requests the change; `silent`: Ironic does not publish it."""
         asked, silent = sort == "asked", sort == "silent"
         self.emit(SentNotification(action, phase, node, request, shown, asked, silent, more))
 

@@ -1,6 +1,4 @@
-"""Prepares the web page of bare-metal nodes: their states in Ironic and placement, and why builds cannot
-claim them.
-"""
+"""Prepares the page of bare-metal nodes: their states, and why builds cannot claim them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -119,7 +119,7 @@ def metal_agent(
     clock: Clock | None = None,
     lease: NodeLease | None = None,
 ) -> Worker:
-    """Return the worker of an agent that builds on Ironic's nodes, which it shares by a lease with its pool."""
+    """Return the worker of an agent that builds on Ironic's nodes; with a lease it shares them."""
     orders = RunningOrders(
         agent,
         api,

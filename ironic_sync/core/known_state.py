@@ -92,11 +92,7 @@ class Step(NamedTuple):
 def handle(
     belief: KnownState, notification: ReceivedNotification, rules: KnownStateRules, received: int
 ) -> Step:
-    """Return the state and report that follow from a node's known state and a notification.
-
-    `received` is the number of this notification in this process; by this number, `read` recognizes that a
-    notification arrived during a read. Raise Invalid if the data of the node are impossible.
-    """
+    """Return the state and report that follow from a notification; raise Invalid for impossible data."""
     node = notification.node
     if notification.event in _ASKED_OF_THE_API and notification.phase in ("start", "error"):
         return Step(belief, "asked", read=rules.can_read and notification.phase == "error")
@@ -123,20 +119,15 @@ def handle(
 def read(
     belief: KnownState,
     uuid: str,
-    node: IronicNode | None,
+    node: IronicNode | None,  # None: Ironic has no such node
     began: Moment,
     rules: KnownStateRules,
     *,
-    known: int = 0,
-    again: bool = False,
-    was: Place | None = None,
+    known: int = 0,  # the sequence number of the node's last report in placement
+    again: bool = False,  # placement lacks the last report: send it again
+    was: Place | None = None,  # the node's place in placement
 ) -> Step:
-    """Return the state and report that follow from a read of a node; `node`: None if Ironic has no such node.
-
-    `known`: the sequence number of the node's last report in placement. `was`: the node's cell, agent, zone
-    and aggregates in placement. `again`: placement lacks the last report, so it is sent again. If a
-    notification arrived during the read, the read may be outdated, so the node is read again.
-    """
+    """Return the state and report that follow from a read; a read during a notification is repeated."""
     sequence = max(sequence_at(began.at), belief.sequence + 1, known + 1)
     overtaken = belief.received > began.received
     if node is None:

@@ -17,8 +17,7 @@ from bus.messages import InventoryReported, NodeChanged
 from bus.reports import Inventory, ProviderReport
 from ironic_sync.core.node import FREE, IronicNode, Place
 
-_CLASS_NAME = re.compile(r"[A-Z0-9_]{1,255}")
-_TRAIT_NAME = re.compile(r"[A-Z0-9_]{1,255}")
+_NAME = re.compile(r"[A-Z0-9_]{1,255}")
 _STATED = (
     "resource_class", "provision_state", "power_state", "maintenance", "instance_uuid", "traits",
 )  # fmt: skip
@@ -32,7 +31,7 @@ class Invalid(ValueError):
 def class_of(resource_class: str) -> str:
     """Return a node's resource class as placement writes it, such as CUSTOM_BARE_METAL for bare-metal."""
     name = "CUSTOM_" + re.sub("[^0-9A-Za-z]+", "_", resource_class).upper()
-    if not _CLASS_NAME.fullmatch(name) or name == "CUSTOM_":
+    if not _NAME.fullmatch(name) or name == "CUSTOM_":
         raise Invalid(f"resource_class: {resource_class!r} makes no name for a resource class")
     return name
 
@@ -56,7 +55,7 @@ def report(
 ) -> InventoryReported | None:
     """Return the report that gives placement a node's provider; None for a node without a resource class."""
     for trait in node.traits:
-        if not _TRAIT_NAME.fullmatch(trait):
+        if not _NAME.fullmatch(trait):
             raise Invalid(f"traits: {trait!r} is not the name of a trait")
     if node.resource_class is None:
         return None

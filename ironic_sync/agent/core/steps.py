@@ -66,12 +66,14 @@ class Say:
 Step = Action | Close | Wait | Say
 
 
-def next_step(node: MetalNode | None, order: Order, *, given_up: str = "", writes: bool = True) -> Step:
-    """Return the agent's next step for an order to build or destroy on an Ironic node.
-
-    `given_up`: why the build must fail, or "" if it need not. `writes` is False after Ironic refused to store
-    that an attempt has ended: the agent then continues without this record.
-    """
+def next_step(
+    node: MetalNode | None,
+    order: Order,
+    *,
+    given_up: str = "",  # why the build must fail
+    writes: bool = True,  # False: Ironic refused to store that an attempt has ended
+) -> Step:
+    """Return the agent's next step for an order to build or destroy on an Ironic node."""
     if isinstance(order, BuildOrdered):
         return _toward_built(node, order, given_up, writes)
     return _toward_deleted(node, order, writes)
