@@ -152,14 +152,9 @@ def sync(settings: Settings, bus: Bus) -> Worker:
     return ironic_sync(ironic, bus.publish, bus.asker(topics.PROVIDERS), clock=bus.clock)
 
 
-def agent_of(cell: str) -> str:
-    """Return the name of the pool of berth's bare-metal agents in a cell."""
-    return AGENT.format(cell=cell)
-
-
 def metal(settings: Settings, role: Role, bus: Bus) -> Worker:
     """Return the worker (an agent) that deploys instances on a cell's bare-metal nodes by Ironic's API."""
-    cell, pool, clock, notifications = role.cell, agent_of(role.cell), bus.clock, None
+    cell, pool, clock, notifications = role.cell, AGENT.format(cell=role.cell), bus.clock, None
     agent = role.agent or pool
     if settings.ironic.is_heard:  # every process receives all notifications, on a queue that expires after it
         receiver = f".{agent}.{clock.uuid()[:8]}"

@@ -15,16 +15,11 @@ from bus.worker import Worker
 from compute_sim.core.faults import CrashPlan, Durations, FaultPlan, MoveFaults, SimOptions
 from compute_sim.disk import AgentDisk
 from compute_sim.guest_file import GuestFile
-from compute_sim.machines import BadMachine, Hardware, SimAgent, agent_name, fleet, machines
+from compute_sim.machines import BadMachine, Hardware, SimAgent, fleet, machines
 from compute_sim.worker import compute_sim
 
 if TYPE_CHECKING:
     from berth.worker_roles import Role
-
-
-def names_of(cell: str, settings: Settings) -> list[str]:
-    """Return the names of the simulated agents of a cell."""
-    return [agent_name(cell, number + 1) for number in range(settings.compute.agents_per_cell)]
 
 
 def agents(settings: Settings) -> list[SimAgent]:

@@ -9,18 +9,10 @@ from dataclasses import dataclass
 from berth.settings import BadSetting, Settings, names_a_file
 from bus.masking import masked
 
-WORKERS = {
-    "placement": "stores resources and allocations, answers candidates and claims",
-    "scheduler": "turns build requests into claimed hosts and alternates",
-    "conductor": "sees a cell's builds through (--cell)",
-    "compute": "simulated agents of a cell (--cell)",
-    "metal": "builds on the nodes of a cell through Ironic's API (--cell)",
-    "ironic": "follows Ironic, and turns what befalls its nodes into inventory",
-    "nova": "schedules for a real Nova: answers its scheduler RPC (nova_amqp_url)",
-    "nova-shadow": "compares a running Nova's scheduler with berth (nova_notification_amqp_url)",
-    "control-room": "the page of operators: what runs, what waits, why (control_room_http)",
-    "ferry": "forwards the messages of a cell with its own RabbitMQ (--cell)",
-}
+WORKERS = (
+    "placement", "scheduler", "conductor", "compute", "metal", "ironic", "nova", "nova-shadow",
+    "control-room", "ferry",
+)  # fmt: skip
 _OF_A_CELL = ("conductor", "compute", "metal", "ferry")
 _TOGETHER = ("conductor", "compute")  # roles of several cells that may share a process
 
@@ -152,9 +144,9 @@ def name_of(together: Sequence[Role]) -> str:
 
 def agents_of(cell: str, settings: Settings) -> list[str]:
     """Return the names of the simulated agents of a cell; `berth up` runs each as a process."""
-    from berth import simulated_agents
+    from compute_sim.machines import agent_name
 
-    return simulated_agents.names_of(cell, settings)
+    return [agent_name(cell, number + 1) for number in range(settings.compute.agents_per_cell)]
 
 
 def metal_agent(settings: Settings, cell: str) -> str:

@@ -1,7 +1,4 @@
-"""Holds the agent's state that survives a restart: outcomes of orders, guests, and each guest's devices.
-
-The state is stored in a file; simulations keep the object in memory instead.
-"""
+"""Holds the agent's state that survives a restart: outcomes of orders, guests, and each guest's devices."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field

@@ -1,7 +1,6 @@
 """Executes the phases of moves on a simulated agent, with durations, planned failures and interruptions.
 
-Like for builds, an order stays unacknowledged until its phase has ended. A later order of a build and host
-ends an earlier one; an earlier order that arrives late has no effect.
+A later order of a build and host ends an earlier one; an earlier order that arrives late has no effect.
 """
 
 import asyncio

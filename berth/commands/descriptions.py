@@ -1,7 +1,4 @@
-"""Commands that print tables of berth, such as `berth topology`, `asyncapi`, `metrics` and `rules`.
-
-Each command imports its table when it is called, because the tables load many modules.
-"""
+"""Commands that print tables, such as `berth topology`; a table loads many modules, so only when called."""
 
 import json
 import os

@@ -1,8 +1,4 @@
-"""`berth host`: lists hosts, and enables, disables or forces them down.
-
-Each of these choices is stored as a trait of the host's root provider: it applies immediately, also if the
-host's agent does not run.
-"""
+"""`berth host`: lists hosts, and enables, disables or forces them down by traits of their root providers."""
 
 from collections.abc import Sequence
 from typing import Annotated

@@ -34,16 +34,12 @@ class Misheld:
 
 
 def misheld(
-    places: Mapping[str, PlaceByCell],
+    places: Mapping[str, PlaceByCell],  # of builds that did not change while placement was read
     trees: Mapping[str, TreesOfConsumer],
     holdings: Mapping[str, tuple[int, Allocations, float]],
-    moving: Collection[str],
+    moving: Collection[str],  # builds with a move that their cells may not have recorded yet: not compared
 ) -> Iterator[Misheld]:
-    """Yield the active builds with other allocations in placement than in their cells' records.
-
-    `places`: builds that did not change while placement was read. `moving`: builds with a move that their
-    cells may not have recorded yet; their allocations are not compared.
-    """
+    """Yield the active builds with other allocations in placement than in their cells' records."""
     for build, place in places.items():
         at = f"{build}: active on {place.host.root}"
         if build not in trees and build not in holdings:
@@ -68,14 +64,12 @@ def misheld(
 
 def doubt(
     misheld: Misheld,
-    on_host: Sequence[ReportedGuest] | None,
-    elsewhere: Mapping[str, Sequence[ReportedGuest] | None],
+    on_host: Sequence[ReportedGuest] | None,  # reported by the agent of the build's host; None: no answer
+    elsewhere: Mapping[str, Sequence[ReportedGuest] | None],  # reported by the agents of other hosts
 ) -> str:
     """Return why a build's allocations must not be changed to those in its cell's record; empty if they may.
 
-    `on_host`: guests that the agent of the build's host reports; `elsewhere`: guests that agents of other
-    hosts report; None: no answer. If placement has allocations, the cell's record alone is no proof: the
-    agent must agree with it, and no other agent may have the guest.
+    If placement has allocations, the agent must agree with the record, and no other may have the guest.
     """
     place = misheld.place
     host, agent = place.host.host, place.host.agent
@@ -132,13 +126,13 @@ class Leak:
 
 
 def leaks(
-    holders: Iterable[StoredHolder], cells: Mapping[str, HeldByCell], *, all_read: bool, old: float
+    holders: Iterable[StoredHolder],
+    cells: Mapping[str, HeldByCell],  # records of builds, read after the consumers
+    *,
+    all_read: bool,  # every cell was read
+    old: float,  # consumers created after this time are skipped: the cell may not know them yet
 ) -> Iterator[Leak]:
-    """Yield the holder consumers without a move or clean-up.
-
-    `cells`: the cells' records of builds, read after the consumers. `all_read`: every cell was read. `old`:
-    consumers created after this time are skipped, because the cell may not know them yet.
-    """
+    """Yield the holder consumers without a move or clean-up."""
     for holder in holders:
         if holder.since > old:
             continue

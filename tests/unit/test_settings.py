@@ -19,6 +19,7 @@ from berth.settings import GROUP_OF, KINDS, BadSetting, Cell, Settings, by_name
 from bus.delivery.runner import Bus
 from bus.masking import masked
 from bus.sql import postgres
+from ironic_sync.core.selection import AGENT
 from scheduler_worker import PciAlias
 
 pytestmark = pytest.mark.usefixtures("no_settings_file")
@@ -350,7 +351,7 @@ def test_each_agent_of_a_cell_is_a_process_with_its_own_hosts() -> None:
 def test_selected_nodes_belong_to_the_metal_agent_of_the_cell() -> None:
     settings = settings_of(ironic_api_url="http://h").settings
     assert ironic.selection(settings).all_agents() == (worker_roles.metal_agent(settings, "c1"),)
-    assert ironic.agent_of("c1") == worker_roles.metal_agent(settings, "c1")
+    assert AGENT.format(cell="c1") == worker_roles.metal_agent(settings, "c1")
 
 
 @pytest.mark.parametrize(
