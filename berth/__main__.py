@@ -67,8 +67,8 @@ def commands_command(
     elif markdown:
         sys.stdout.write(command_table.markdown(app))
     else:
-        for name, description in command_table.sentences(app):
-            say.print(f"[bold]berth {name}[/bold]  {escape(description)}")
+        for row in command_table.as_json(app):
+            say.print(f"[bold]berth {row['command']}[/bold]  {escape(row['does'])}")
 
 
 def main() -> None:

@@ -49,10 +49,6 @@ def speaks_json(command: click.Command) -> bool:
     return any("--json" in parameter.opts for parameter in command.params)
 
 
-def sentences(app: typer.Typer) -> list[tuple[str, str]]:
-    return [(name, _first(command)) for name, command in commands(app)]
-
-
 def as_json(app: typer.Typer) -> list[dict[str, Any]]:
     return [
         {

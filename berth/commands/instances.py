@@ -59,18 +59,11 @@ async def instances_command(cli: Cli, options: InstanceOptions) -> int:
             cell="any", project=options.project, host=options.host, name=options.name, statuses=statuses
         )
     )
-    return await show_instances(
-        cli, options.cell or (), question, options.sort, None if options.every else options.limit
-    )
-
-
-async def show_instances(
-    cli: Cli, only: Sequence[str], question: FindInstances, sort: str, most: int | None
-) -> int:
     async with cli.bus("instances") as bus:
-        cells = await chosen_cells(bus, cli.settings, only)
+        cells = await chosen_cells(bus, cli.settings, options.cell or ())
+        most = None if options.every else options.limit
         found, count, silent = await _instances_of(bus, cells, question, most)
-    found.sort(key=lambda instance: (getattr(instance, sort), instance.build))
+    found.sort(key=lambda instance: (getattr(instance, options.sort), instance.build))
     cli.rows(found, instances_table(found) if found else "none")
     if count > len(found):
         complain.print(f"... and {count - len(found)} more: --all shows them", style="dim")

@@ -1,10 +1,14 @@
 """`berth nova`: commands about a Nova that berth serves or observes."""
 
-from typing import Annotated
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
 
-from berth.commands.nova_check import checks
-from berth.commands.options import Commands, described
-from berth.commands.terminal import Cli, plain_table
+import msgspec
+
+from berth.commands.importing import check_certificates, placement_url, token_of
+from berth.commands.options import Commands, described, option
+from berth.commands.terminal import Cli, plain_table, write_json
 from berth.operations.boot_options import is_time
 from berth.settings import BadSetting
 from bus import topics
@@ -16,9 +20,9 @@ from control_room.core.nova import agreement, report_shown
 from control_room.core.words import duration, listed, several
 
 SECONDS = 60.0  # that a report may take
+_COLOURS = {"error": "red", "warning": "yellow", "note": "dim"}
 
 commands = Commands(name="nova", no_args_is_help=True)
-commands.add_typer(checks)
 
 Since = Annotated[str, described("Requests of the last: 90s, 30m, 12h, 7d.", metavar="TIME")]
 Most = Annotated[int, described("Requests of each kind that are listed.", min=0, max=1000)]
@@ -79,3 +83,56 @@ def _row(request: ObservedRequest) -> tuple[str, ...]:
     berth = listed(request.berth_hosts) or request.berth_reason or "–"
     cells = request.instance, request.operation, request.flavor, nova, berth
     return tuple(printable(cell) for cell in cells)
+
+
+@dataclass(frozen=True)
+class CheckOptions:
+    step: Literal["import", "placement", "scheduler"] | None = option(
+        None, "The next step: import, placement or scheduler (default: all of them)."
+    )
+    done: bool = option(False, "Check the result of the step, after it was taken.")
+    url: str = option(
+        "",
+        "The Placement to compare with Nova: before the import the former one (default: where"
+        " placement_http says).",
+        metavar="URL",
+    )
+    token_file: Path | None = option(
+        None, "With the token for --url (default: $OS_TOKEN, or admin).", metavar="FILE"
+    )
+    cacert: str = option("", "Certificates to trust in addition to the system's.", metavar="FILE")
+
+
+@commands.command("check")
+async def check_command(cli: Cli, options: CheckOptions) -> int:
+    """Print what would go wrong in a step of taking over a Nova, with the command that repairs it.
+
+    Compares Nova's databases with a Placement and with berth's settings, and reads the scheduler's queue.
+    Nothing is changed. Exit code 0 without problems, 1 with warnings, 2 with errors.
+    """
+    from berth.importing.client import PlacementClient  # an HTTP client, which loads slowly
+    from berth.operations.nova_check import observed
+    from berth.takeover.facts import exit_code
+    from berth.takeover.judgement import judged
+
+    address = cli.settings.placement.http
+    if not options.url and not address:
+        raise BadSetting("say with --url where the Placement API is, or set placement_http")
+    check_certificates(options.cacert)
+    url = placement_url("--url", options.url or f"http://{address}")
+    client = PlacementClient(url, token_of(options.token_file, "OS_TOKEN"), options.cacert)
+    facts = await observed(cli.settings, client, step=options.step, is_done=options.done)
+    found = judged(facts)
+    code = exit_code(found)
+    if cli.as_json:
+        write_json({"step": options.step, "exit_code": code, "findings": msgspec.to_builtins(found)})
+        return code
+    for finding in found:
+        cli.say.print(f"{finding.level:8}", style=_COLOURS[finding.level], end="")
+        sentences = " ".join(filter(None, (finding.says, finding.means)))
+        cli.line(f"{printable(finding.about)}: {printable(sentences)}")
+        if finding.do:
+            cli.line(f"        → {printable(finding.do)}", "dim")
+    counts = {level: sum(finding.level == level for finding in found) for level in _COLOURS}
+    cli.line(", ".join(several(count, level) for level, count in counts.items()))
+    return code

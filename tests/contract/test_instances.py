@@ -15,8 +15,7 @@ from sqlalchemy import text
 from berth import wiring
 from berth.commands import terminal
 from berth.commands.builds import delete
-from berth.commands.ends import ends_command
-from berth.commands.instances import show_instances
+from berth.commands.instances import InstanceOptions, instances_command
 from berth.commands.terminal import Cli
 from berth.operations import cells
 from berth.settings import Settings
@@ -165,9 +164,8 @@ async def test_all_cells_are_queried_and_unreachable_cells_are_named(
     books = Books()
     conductor = cell_conductor(CELL, store, books.claim_many, books.release_many)
     settings = Settings().having(cells=(CELL, "gone") if away else (CELL,))
-    shown = show_instances(
-        Cli(settings, True, Console(file=output)), (), FindInstances(cell="any", project=""), "build", None
-    )
+    options = InstanceOptions(sort="build", every=True)
+    shown = instances_command(Cli(settings, True, Console(file=output)), options)
     async with serving(lambda: LocalTransport(broker), conductor):
         if away:
             with pytest.raises(OperationRefused, match="not shown, for it did not answer: cell gone"):

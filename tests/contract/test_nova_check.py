@@ -9,7 +9,7 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from berth.commands import nova_check as commands
+from berth.commands import nova as commands
 from berth.importing.client import PlacementClient
 from berth.operations import nova_check
 from berth.settings import Settings
