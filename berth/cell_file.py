@@ -26,7 +26,8 @@ class CellFile:
 
 
 def read_cell_file(path: Path, cell: str) -> CellFile | None:
-    """Return the secrets in a cell's settings file, or None; raise BadSetting for a wrong file."""
+    """Return the secrets in a cell's settings file, or None if no file exists. Raise BadSetting for invalid
+    TOML, or if the file's setting `cells` lists anything but this cell."""
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:

@@ -153,7 +153,8 @@ class ControlRoomDrains:
         return state
 
     async def stop(self, root: str, and_open: bool) -> str:
-        """Stop a drain, and return the host's new state; moves in progress complete."""
+        """Stop the drain of a host, and return the host's new state. Moves in progress complete. The host
+        stays disabled unless `and_open` is true."""
         with operations_refused():
             host = await host_named(self._bus, root)
             if DRAIN not in causes_of(host):

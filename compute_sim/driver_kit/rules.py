@@ -256,7 +256,7 @@ RULES: Mapping[str, Sequence[Rule]] = {
 
 
 def move_rules(stand: DriverStand) -> Sequence[Rule]:
-    """Return the driver kit's tests for the types of moves that the driver supports."""
+    """Return the tests for the types of moves that an operator's driver of a hypervisor supports."""
     kinds: Sequence[MoveKind] = stand.guest_driver.moves if stand.runs_guests else ()
     rules: list[Rule] = []
     for kind in kinds:

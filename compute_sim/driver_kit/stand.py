@@ -179,7 +179,7 @@ Rule = Callable[[DriverStand], Awaitable[None]]
 
 
 async def check_driver(stand: DriverStand) -> Sequence[RuleResult]:
-    """Run the driver kit's tests on a driver, and return the result of each test."""
+    """Run the tests on an operator's driver of a hypervisor or a host's hardware; return all results."""
     from compute_sim.driver_kit.rules import RULES, move_rules
 
     results = []

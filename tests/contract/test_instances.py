@@ -15,6 +15,7 @@ from sqlalchemy import text
 from berth import wiring
 from berth.commands import terminal
 from berth.commands.builds import delete
+from berth.commands.ends import ends_command
 from berth.commands.instances import InstanceOptions, instances_command
 from berth.commands.terminal import Cli
 from berth.operations import cells
