@@ -45,12 +45,15 @@ class HostSelection:
 
     async def store(self) -> None:
         """Store the decisions made since the last call in the database, to be shown later."""
-        made = list(self._made)
-        if made:
+        if not self._made:
+            return
+        made, self._made = self._made, deque(maxlen=UNSTORED)  # new decisions may arrive meanwhile
+        try:
             async with self._database.write() as tx:
                 await decisions.put_selected(tx, made, self._scheduler.clock.now())
-            for _ in made[: len(self._made)]:
-                self._made.popleft()
+        except BaseException:
+            self._made = deque([*made, *self._made], maxlen=UNSTORED)
+            raise
 
     def begin(self, question: HostsAsked) -> Begins:
         """Return the order for a query for hosts, and the event that starts the search."""

@@ -1,12 +1,14 @@
 """`scheduler.select`: hosts for instances that another system builds, such as Nova."""
 
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
+from bus.errors import Unavailable
 from bus.groups import GroupEditRequested, MakeGroup
 from bus.messages import HostReported, HostsAnswered, HostsAsked
 from bus.queries import DecisionFound
@@ -15,8 +17,10 @@ from bus.requests import Flavor, Hints, Image, ResourceGroup
 from bus.resources import FindAllocations, OwnerEditRequested
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
+from bus.sql.transaction import Transaction
 from bus.vocabulary import Allocations
 from placement_worker import Placement
+from scheduler_worker import selecting
 from scheduler_worker.selecting import HostSelection
 from scheduler_worker.store.decisions import decision_of
 from tests.support.ids import uid
@@ -163,6 +167,42 @@ async def test_the_last_decision_about_an_instance_is_stored(
     assert (found.known, found.placed, found.reason) == (True, None, refused.refused.reason)
     [placed] = (await ask(selection, 1, wanted_host="host-2")).placed
     assert (await stored(1)).placed == placed
+
+
+@pytest.fixture
+def two_unstored(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(selecting, "UNSTORED", 2)
+
+
+@pytest.mark.usefixtures("two_unstored")
+async def test_the_newest_unstored_decisions_are_kept_while_the_database_is_away(
+    selection: HostSelection, decisions: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write, failures, new = decisions.write, [Unavailable("away")], iter((3, 4))
+
+    @asynccontextmanager
+    async def write_after_a_decision() -> AsyncIterator[Transaction]:
+        if instance := next(new, 0):
+            await ask(selection, instance)
+        if failures:
+            raise failures.pop()
+        async with write() as tx:
+            yield tx
+
+    async def known() -> list[int]:
+        async with decisions.read() as tx:
+            return [n for n in (1, 2, 3, 4) if (await decision_of(tx, uid(n))).known]
+
+    monkeypatch.setattr(decisions, "write", write_after_a_decision)
+    await ask(selection, 1)
+    await ask(selection, 2)
+    with pytest.raises(Unavailable):
+        await selection.store()
+    assert await known() == []
+    await selection.store()
+    assert await known() == [2, 3]  # 4 was decided during the write
+    await selection.store()
+    assert await known() == [2, 3, 4]
 
 
 async def test_a_rebuild_checks_the_present_host_without_a_claim(
