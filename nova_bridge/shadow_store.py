@@ -1,7 +1,8 @@
 """SQL of shadow mode: requests to Nova's scheduler with berth's decisions, and Nova's results."""
 
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping
-from typing import Any
+from dataclasses import fields
+from typing import Any, get_type_hints
 
 import msgspec
 
@@ -12,31 +13,39 @@ from bus.sql.transaction import Transaction
 from nova_bridge.core.shadow_report import DecidedRequest, NovaOutcome
 
 PAGE = 5000
-LONGEST_REASON = 4000  # characters
+LONGEST_TEXT = 4000  # characters
 
-_ADD_REQUESTS = sql("""
-    INSERT INTO observed_requests (id, request, instance, at, operation, project, flavor, instances, hosts,
-    reason, code, undecided, decision, seconds, lag, searched)
-    SELECT n.id, n.request, n.instance, n.at, n.operation, n.project, n.flavor, n.instances, n.hosts,
-    n.reason, n.code, n.undecided, n.decision, n.seconds, n.lag, n.searched
-    FROM {n: id str, request str, instance str, at float, operation str, project str, flavor str,
-    instances int, hosts str, reason str, code str, undecided str, decision str, seconds float, lag float,
-    searched int} WHERE true ON CONFLICT (id) DO NOTHING
-""")
-_ADD_OUTCOMES = sql("""
-    INSERT INTO nova_outcomes (id, request, instance, at, event, operation, host, cause, reason)
-    SELECT n.id, n.request, n.instance, n.at, n.event, n.operation, n.host, n.cause, n.reason
-    FROM {n: id str, request str, instance str, at float, event str, operation str, host str, cause str,
-    reason str} WHERE true ON CONFLICT (id) DO NOTHING
-""")
+_SQL_TYPES: Mapping[Any, str] = {int: "int", float: "float", bool: "int"}  # others are text or JSON as text
+
+
+def _columns(record: type) -> dict[str, str]:
+    """Return the columns that store the fields of a dataclass, with their types; `is_` is left out."""
+    return {
+        name.removeprefix("is_"): _SQL_TYPES.get(hint, "str") for name, hint in get_type_hints(record).items()
+    }
+
+
+def _insert(table: str, columns: Mapping[str, str]) -> Statement:
+    names = ", ".join(columns)
+    values = ", ".join(f"n.{name}" for name in columns)
+    typed = ", ".join(f"{name} {type_}" for name, type_ in columns.items())
+    return sql(f"""
+        INSERT INTO {table} ({names}) SELECT {values} FROM {{n: {typed}}} WHERE true
+        ON CONFLICT (id) DO NOTHING
+    """)
+
+
+_REQUEST_COLUMNS = _columns(DecidedRequest)
+_OUTCOME_COLUMNS = {"id": "str", **_columns(NovaOutcome)}  # id: of the notification
+_ADD_REQUESTS = _insert("observed_requests", {**_REQUEST_COLUMNS, "decision": "str"})
+_ADD_OUTCOMES = _insert("nova_outcomes", _OUTCOME_COLUMNS)
 _KNOWN = sql("SELECT o.id FROM {n: id str} JOIN observed_requests o ON o.id = n.id")
 _ASKED = sql("""
     SELECT DISTINCT o.request, o.instance FROM {n: request str, instance str}
     JOIN observed_requests o ON o.request = n.request AND (n.request <> '' OR o.instance = n.instance)
 """)
-_REQUEST = """id, request, instance, at, operation, project, flavor, instances, hosts, reason, code,
-    undecided, seconds, lag, searched"""
-_OUTCOME = "id, request, instance, at, event, operation, host, cause, reason"
+_REQUEST = ", ".join(_REQUEST_COLUMNS)
+_OUTCOME = ", ".join(_OUTCOME_COLUMNS)
 _PAGED = "(at > :at OR (at = :at AND id > :after)) ORDER BY at, id LIMIT :most"
 _REQUESTS = sql(f"SELECT {_REQUEST} FROM observed_requests WHERE {_PAGED}")
 _OUTCOMES = sql(f"SELECT {_OUTCOME} FROM nova_outcomes WHERE {_PAGED}")
@@ -46,7 +55,7 @@ _OF_INSTANCE = sql(f"""
     WHERE o.instance = :instance AND o.request <> '')) ORDER BY at DESC LIMIT :most
 """)
 _OUTCOMES_OF = sql(f"""
-    SELECT {", ".join(f"o.{name}" for name in _OUTCOME.split(", "))}
+    SELECT {", ".join(f"o.{name}" for name in _OUTCOME_COLUMNS)}
     FROM {{n: request str, instance str}} JOIN nova_outcomes o ON o.request = n.request
     AND (n.instance = '' OR o.instance = n.instance) ORDER BY o.at DESC LIMIT :most
 """)
@@ -66,33 +75,30 @@ _decision = msgspec.json.Decoder(Decision).decode
 
 async def add_requests(tx: Transaction, requests: Iterable[tuple[DecidedRequest, Decision]]) -> None:
     """Store decided requests; a request that is stored already keeps its first decision."""
-    rows = {
-        each.id: (
-            each.id, each.request, each.instance, each.at, each.operation, each.project, each.flavor,
-            each.instances, _encode(each.hosts).decode(), each.reason[:LONGEST_REASON], each.code,
-            each.undecided[:LONGEST_REASON], _encode(decision).decode(), each.seconds, each.lag,
-            int(each.is_searched),
-        )
-        for each, decision in requests
-    }  # fmt: skip
+    rows = {each.id: (*_row(each), _encode(decision).decode()) for each, decision in requests}
     if rows:
-        await _ADD_REQUESTS(tx, [_storable(rows[id_]) for id_ in sorted(rows)])
+        await _ADD_REQUESTS(tx, [rows[id_] for id_ in sorted(rows)])
 
 
 async def add_outcomes(tx: Transaction, outcomes: Mapping[str, NovaOutcome]) -> None:
     """Store Nova's actions for instances by their notifications' ids; stored actions are not changed."""
-    rows = [
-        (id_, each.request, each.instance, each.at, each.event, each.operation, each.host, each.cause,
-         each.reason[:LONGEST_REASON])
-        for id_, each in sorted(outcomes.items())
-    ]  # fmt: skip
+    rows = [(id_, *_row(each)) for id_, each in sorted(outcomes.items())]
     if rows:
-        await _ADD_OUTCOMES(tx, [_storable(row) for row in rows])
+        await _ADD_OUTCOMES(tx, rows)
 
 
-def _storable(row: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return a row's values without the character U+0000 in texts, which PostgreSQL cannot store."""
-    return tuple([value.replace("\0", "") if isinstance(value, str) else value for value in row])
+def _row(record: DecidedRequest | NovaOutcome) -> tuple[str | int | float, ...]:
+    """Return the values of a dataclass in the sequence of `_columns`."""
+    return tuple([_storable(getattr(record, field.name)) for field in fields(record)])
+
+
+def _storable(value: Any) -> str | int | float:
+    """Return a value for a column: a tuple as JSON, and texts without U+0000, which PostgreSQL refuses."""
+    if isinstance(value, str):
+        return value[:LONGEST_TEXT].replace("\0", "")
+    if isinstance(value, tuple):
+        return _encode(value).decode()
+    return int(value) if isinstance(value, bool) else value
 
 
 async def known_ids(tx: Transaction, ids: Collection[str]) -> set[str]:
@@ -148,33 +154,10 @@ async def _pages(database: Database, statement: Statement, since: float) -> Asyn
 
 
 def _request(row: Any) -> DecidedRequest:
-    return DecidedRequest(
-        id=row["id"],
-        request=row["request"],
-        instance=row["instance"],
-        at=row["at"],
-        operation=row["operation"],
-        project=row["project"],
-        flavor=row["flavor"],
-        instances=row["instances"],
-        hosts=_hosts(row["hosts"]),
-        reason=row["reason"],
-        code=row["code"],
-        undecided=row["undecided"],
-        seconds=row["seconds"],
-        lag=row["lag"],
-        is_searched=bool(row["searched"]),
-    )
+    stored: dict[str, Any] = {name: row[name] for name in _REQUEST_COLUMNS}
+    stored |= {"hosts": _hosts(row["hosts"]), "is_searched": bool(stored.pop("searched"))}
+    return DecidedRequest(**stored)
 
 
 def _outcome(row: Any) -> NovaOutcome:
-    return NovaOutcome(
-        request=row["request"],
-        instance=row["instance"],
-        at=row["at"],
-        event=row["event"],
-        operation=row["operation"],
-        host=row["host"],
-        cause=row["cause"],
-        reason=row["reason"],
-    )
+    return NovaOutcome(**{name: row[name] for name in _OUTCOME_COLUMNS if name != "id"})

@@ -1,14 +1,18 @@
 """Shadow mode: requests to a running Nova's scheduler are decided by berth as well, stored and compared."""
 
 from collections.abc import AsyncIterator, Callable
+from dataclasses import fields
 
 import pytest
 from sqlalchemy import text
 
+from bus.decisions import Decision
 from bus.reports import Inventory
 from bus.resources import FindAllocations
 from bus.sql.database import Database
-from nova_bridge import shadow
+from bus.sql.migrations import migrate
+from nova_bridge import shadow, shadow_store
+from nova_bridge.core.shadow_report import DecidedRequest, NovaOutcome
 from placement_worker import Placement
 from tests.support.ids import uid
 from tests.support.nova_builders import a_spec
@@ -196,3 +200,29 @@ async def test_old_requests_and_results_are_deleted_in_pages(
             return await left() == [2, 2]
 
         await until(is_pruned, "old rows are deleted", picture=left)
+
+
+async def test_stored_requests_and_results_are_read_with_all_their_fields(database: Database) -> None:
+    await migrate(database, "nova_bridge")
+    decided = DecidedRequest(
+        id="n1", request="r1", instance="i1", at=1.5, operation="resize", project="p1", flavor="m1",
+        instances=2, hosts=("a", "b"), reason="full", code="room", undecided="late", seconds=0.25, lag=0.5,
+        is_searched=False,
+    )  # fmt: skip
+    outcome = NovaOutcome(
+        request="r1", instance="i1", at=2.5, event="refused", operation="resize", host="a", cause="NoHost",
+        reason="full",
+    )  # fmt: skip
+    assert not [name for record in (decided, outcome) for name in default_fields(record)]
+    async with database.write() as tx:
+        await shadow_store.add_requests(tx, [(decided, Decision(code="room"))])
+        await shadow_store.add_outcomes(tx, {"n2": outcome})
+    async with database.read() as tx:
+        found = await shadow_store.of_instance(tx, "i1", 5)
+    assert found == ([(decided, Decision(code="room"))], [outcome])
+    assert [each async for each in shadow_store.requests_since(database, 0.0)] == [decided]
+    assert [each async for each in shadow_store.outcomes_since(database, 0.0)] == [outcome]
+
+
+def default_fields(record: DecidedRequest | NovaOutcome) -> list[str]:
+    return [field.name for field in fields(record) if getattr(record, field.name) == field.default]
