@@ -225,6 +225,7 @@ class WhatIf(Message, frozen=True, kw_only=True):
     room: bool = False  # also return how many further instances would fit
     # Number of instances, which may exceed the limit of one boot; 0: as in the request.
     count: Annotated[int, Meta(ge=0, le=10_000)] = 0
+    is_external: bool = False  # another system, such as Nova, would build the instances
 
 
 class WhatIfAnswered(Message, frozen=True, kw_only=True):

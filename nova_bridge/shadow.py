@@ -210,7 +210,7 @@ class Shadow:
         def question() -> WhatIf:
             request = str(uuid5(NAMESPACE_OID, found.id))
             made = translated(alone, instances, self._mirror.cloud, self._options, request=request)
-            return WhatIf(request=made.question.request, best=1)
+            return WhatIf(request=made.question.request, best=1, is_external=True)
 
         try:
             try:

@@ -62,7 +62,7 @@ class HostSelection:
         order = structs.replace(
             order, is_external=True, members=question.members, waited=max(order.waited, question.waited)
         )
-        return order, event
+        return order.with_alternatives(is_external=True), event
 
     def _answer(self, request: BuildRequested, end: events.End) -> HostsAnswered:
         match end:

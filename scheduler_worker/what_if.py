@@ -88,6 +88,8 @@ class WhatIfs:
             [(order, begun)] = await self._scheduler.resolved([question.request])
             if begun.refusal:
                 return WhatIfAnswered(fits=False, refusal=begun.refusal)
+            if question.is_external:
+                order = order.with_alternatives(is_external=True)
             if question.count > len(order.instances):
                 if any(alternative.group is not None for alternative in order.alternatives):
                     return WhatIfAnswered(fits=False, refusal=_GROUPS)

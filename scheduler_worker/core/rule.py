@@ -65,6 +65,7 @@ class Alternative:
     different: frozenset[str] = frozenset()  # roots of the instances of `different_host`
     current_roots: frozenset[str] = frozenset()  # roots it holds already: a move's source
     reserved: frozenset[str] = frozenset()  # in `question.not_roots` because they are reserved
+    is_external: bool = False  # another system, such as Nova, builds the instances
     why_reserved: Callable[[str], str] = field(default=str, compare=False)
 
     @property

@@ -20,7 +20,8 @@ from bus.sql.migrations import migrate
 from bus.sql.transaction import Transaction
 from bus.vocabulary import Allocations
 from placement_worker import Placement
-from scheduler_worker import selecting
+from scheduler_worker import ChoicePolicy, selecting
+from scheduler_worker.placing import Scheduler
 from scheduler_worker.selecting import HostSelection
 from scheduler_worker.store.decisions import decision_of
 from tests.support.ids import uid
@@ -46,14 +47,18 @@ async def decisions(url: str, tmp_path: Path) -> AsyncIterator[Database]:
 
 @pytest.fixture
 async def selection(placement: Placement, decisions: Database) -> HostSelection:
-    """Three hosts with 4 CPUs each."""
     scheduler = scheduler_of(placement)
+    await add_hosts(placement, scheduler)
+    return HostSelection(scheduler, decisions)
+
+
+async def add_hosts(placement: Placement, scheduler: Scheduler, building: int = 0) -> None:
+    """Add three hosts with 4 CPUs each."""
     for host in (1, 2, 3):
         report = a_report(host, inventories={"VCPU": Inventory(total=4)})
         assert await placement.reports.report_many([report]) == [None]
-        states = (HostState(root=uid(host, "a"), host=f"host-{host}"),)
+        states = (HostState(root=uid(host, "a"), host=f"host-{host}", building=building),)
         await scheduler.handle(HostReported(cell="c1", agent=f"agent-{host}", sequence=1, hosts=states))
-    return HostSelection(scheduler, decisions)
 
 
 async def ask(
@@ -101,6 +106,27 @@ async def test_a_repeated_query_returns_the_same_claim(
     assert hosts_of(again) == hosts_of(first)
     assert sum(map(len, (await held(placement, 1), await held(placement, 2)))) == 2
     assert again.placed[0].alternates
+
+
+async def on_busy_hosts(placement: Placement, decisions: Database, **io_ops: bool) -> HostSelection:
+    """Return a selection among three hosts that have eight builds in progress each."""
+    scheduler = scheduler_of(placement, policy=ChoicePolicy.from_names(options={"io_ops": io_ops}))
+    await add_hosts(placement, scheduler, building=8)
+    return HostSelection(scheduler, decisions)
+
+
+async def test_the_limit_of_builds_at_once_does_not_apply_to_nova(
+    placement: Placement, decisions: Database
+) -> None:
+    assert hosts_of(await ask(await on_busy_hosts(placement, decisions), 1))
+
+
+async def test_the_limit_of_builds_at_once_can_be_enabled_for_nova(
+    placement: Placement, decisions: Database
+) -> None:
+    answer = await ask(await on_busy_hosts(placement, decisions, for_nova=True), 1)
+    assert not answer.placed
+    assert "io_ops removed 3" in answer.why
 
 
 async def test_a_refused_instance_may_ask_again(placement: Placement, selection: HostSelection) -> None:

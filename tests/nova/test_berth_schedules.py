@@ -22,8 +22,6 @@ from tests.support.servers import installed
 pytestmark = [pytest.mark.nova, pytest.mark.services, pytest.mark.asyncio(loop_scope="module")]
 
 BOOTS = 200
-# io_ops limits the builds at once on a host, which Nova does not by default.
-BURSTS = {"scheduler_rules": "io_ops.max_io_ops_per_host=1000"}
 ENDS = ("ACTIVE", "ERROR")
 
 
@@ -43,7 +41,7 @@ async def scheduled() -> AsyncIterator[ScheduledRegion]:
     options = NovaOptions(hosts=4, has_scheduler=False, capacity=capacity)
     async with (
         running_nova(options, placement=berth.placement) as region,
-        berth_scheduling(region, BURSTS) as workers,
+        berth_scheduling(region) as workers,
     ):
         yield ScheduledRegion(region, berth, workers)
 

@@ -51,6 +51,7 @@ EVERYTHING = Settings().having(
     scheduler_rules={
         "metrics": {"weight_setting": {METRIC: 1.0}},
         "isolated_hosts": {"isolated_hosts": ["compute-03"]},
+        "io_ops": {"for_nova": True},
     },
     tenant_aggregates="optional",
     isolate_aggregates=True,

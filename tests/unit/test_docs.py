@@ -327,7 +327,7 @@ def test_every_rule_and_weigher_has_a_description() -> None:
 @pytest.mark.parametrize(
     ("kind", "name", "settings", "shown"),
     [
-        ("filters", "io_ops", {}, {"on": True, "options": {"max_io_ops_per_host": 8}}),
+        ("filters", "io_ops", {}, {"on": True, "options": {"max_io_ops_per_host": 8, "for_nova": False}}),
         ("filters", "io_ops", {"scheduler_filters": ("up",)}, {"on": False}),
         ("filters", "num_instances", {"scheduler_rules": {"num_instances": {"max_instances_per_host": 3}}},
          {"on": True, "options": {"max_instances_per_host": 3}}),

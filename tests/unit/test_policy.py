@@ -191,7 +191,7 @@ def test_a_custom_weigher_is_a_function_or_made_by_a_function_with_options() -> 
         ({"options": {"io_op": {}}}, "there is no rule or weigher 'io_op', did you mean 'io_ops'?"),
         (
             {"options": {"io_ops": {"max_io_ops": 3}}},
-            "no such option, did you mean 'max_io_ops_per_host'?; there are: max_io_ops_per_host",
+            "no such option, did you mean 'max_io_ops_per_host'?; there are: for_nova, max_io_ops_per_host",
         ),
         ({"options": {"up": {"really": True}}}, "no such option; it has none"),
         ({"options": {"io_ops": {"max_io_ops_per_host": -1}}}, "-1 is less than 0"),
@@ -280,6 +280,7 @@ MEMBERS = [{"group": GROUP, "members": {FIRST: number}} for number in (1, 2)]
         ({"forced_host": "host1"}, {}, ""),
         ({"notes": ("odd",)}, {}, ""),
         ({"alternative_index": 1}, {}, ""),
+        ({"is_external": True}, {}, "IoOpsFilter"),
         ({"metadata": {"a": "b"}}, {}, "mine:no_thirteen"),
     ],
 )
@@ -311,7 +312,7 @@ def test_every_declared_field_can_be_read() -> None:
 
 OPTIONS: dict[str, list[dict[str, Any]]] = {
     "metrics": [{}, {"weight_setting": {"t": -1.0}}, {"weight_setting": {"t": 1.0, "p": 2.0}}],
-    "io_ops": [{}, {"max_io_ops_per_host": 1}],
+    "io_ops": [{}, {"max_io_ops_per_host": 1}, {"for_nova": True}],
     "num_instances": [{}, {"max_instances_per_host": 3}],
     "aggregate_image_properties_isolation": [{}, {"aggregate_image_properties_isolation_namespace": "os_"}],
     "pci": [{}, {"classes": []}, {"classes": ["VCPU"]}],
@@ -401,6 +402,7 @@ def alternatives(draw: st.DrawFn) -> Alternative:
         same=draw(st.none() | roots.map(frozenset)),
         different=frozenset(draw(roots)),
         current_roots=frozenset(draw(roots)),
+        is_external=draw(st.booleans()),
     )
 
 

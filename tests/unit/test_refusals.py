@@ -387,6 +387,8 @@ async def test_builds_that_rules_count_are_supposed_as_well() -> None:
     for count, fits in ((4, True), (5, False)):
         answer = await WhatIfs(scheduler).answer(WhatIf(request=a_request(instances=count)))
         assert answer.fits is fits
+    nova = WhatIf(request=a_request(instances=5), is_external=True)
+    assert (await WhatIfs(scheduler).answer(nova)).fits
 
 
 async def test_pairs_of_remedies_are_not_built_after_the_search_limit(

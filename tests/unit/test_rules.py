@@ -82,6 +82,9 @@ CASES: dict[str, list[tuple[Any, ...]]] = {
         ("what an aggregate says is no number",
          the_facts(1, an_aggregate(max_io_ops_per_host="lots"), building=8), PLAIN,
          "building 8 already, at most 8 at once"),
+        ("a build of Nova", the_facts(building=8), a_wish(is_external=True), None),
+        ("for Nova, too", the_facts(building=8), a_wish(is_external=True),
+         "building 8 already, at most 8 at once", {"for_nova": True}),
     ],
     "few_failures": [
         ("two builds failed, and one long ago", the_facts(failures=2.4), PLAIN, None),

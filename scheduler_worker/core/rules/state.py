@@ -180,19 +180,26 @@ def zone() -> Rule:
     )
 
 
-def io_ops(*, max_io_ops_per_host: int = 8) -> Rule:
-    """Accept hosts with fewer builds in progress than `max_io_ops_per_host`; aggregates may override it."""
+def io_ops(*, max_io_ops_per_host: int = 8, for_nova: bool = False) -> Rule:
+    """Accept hosts with fewer builds in progress than `max_io_ops_per_host`; aggregates may override it.
+
+    Every host is accepted for an instance that Nova builds, unless `for_nova`: the filter is off in Nova.
+    """
     key = "max_io_ops_per_host"
 
     def refuses(host: HostFacts, alternative: Alternative) -> str | None:  # no helpers: every boot calls it
+        if alternative.is_external and not for_nova:
+            return None
         most = host.limit(key, max_io_ops_per_host)
         return None if host.building < most else f"building {host.building} already, at most {most:g} at once"
 
     return Rule(
         "io_ops",
         refuses,
+        reads=("is_external",),
         passes=True,
         admits=lambda view, alternative: view.fact("building") < view.override(key, max_io_ops_per_host),
+        concerns=lambda alternative: for_nova or not alternative.is_external,
     )
 
 
