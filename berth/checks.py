@@ -58,6 +58,7 @@ _CHOICES = {
     "log_level": ("debug", "info", "warning", "error"),
     "log_format": ("text", "json"),
     "placement_auth": ("noauth2", "tokens", "keystone"),
+    "nova_notification_format": ("off", "versioned", "unversioned", "both"),
     "tenant_aggregates": ("off", "optional", "required"),
 }
 

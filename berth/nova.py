@@ -11,8 +11,11 @@ from nova_bridge import (
     BridgeOptions,
     FollowedNova,
     ForeignListener,
+    ForeignPublisher,
+    NotificationOptions,
     NovaDatabases,
     RpcAddress,
+    SchedulerNotifications,
     ShadowedNova,
     address_of,
     nova_bridge,
@@ -94,6 +97,7 @@ def bridge(settings: Settings, bus: Bus) -> Worker:
             databases=databases(settings, bus.clock),
             options=_options(settings),
             wait=nova.wait,
+            notifications=_notifications(settings, bus.clock),
             fallback=_address(settings, nova.fallback_amqp_url) if nova.fallback_amqp_url else None,
         ),
         bus,
@@ -126,6 +130,20 @@ def shadow(settings: Settings, bus: Bus, store: Database) -> Worker:
         days=nova.shadow_days,
     )
     return nova_shadow(followed, store, bus, bus.clock)
+
+
+def _notifications(settings: Settings, clock: Clock) -> SchedulerNotifications | None:
+    nova = settings.nova
+    if nova.notification_format == "off":
+        return None
+    publisher = ForeignPublisher(
+        nova.notification_amqp_url or nova.amqp_url,
+        exchange=nova.exchange,
+        name="berth nova",
+        durable=nova.durable_queues or nova.quorum_queues,
+    )
+    options = NotificationOptions(nova.notification_format, nova.notification_topics)
+    return SchedulerNotifications(publisher, options, clock)
 
 
 def _options(settings: Settings) -> BridgeOptions:

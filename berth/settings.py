@@ -248,9 +248,13 @@ class NovaSettings(SettingsGroup, frozen=True, kw_only=True, rename=lambda name:
     wait: float = 0.0
     # whether Nova's option query_placement_for_routed_network_aggregates is on
     routed_networks: bool = False
-    # URL of the RabbitMQ and virtual host of Nova's notifications, for shadow mode; empty: no shadow mode
+    # notifications that the bridge publishes as nova-scheduler would: off, versioned, unversioned or both
+    # (Nova's option notification_format)
+    notification_format: str = "off"
+    # URL of the RabbitMQ and virtual host of Nova's notifications; empty: no shadow mode, and the bridge
+    # publishes to nova_amqp_url
     notification_amqp_url: str = ""
-    # Nova's option versioned_notifications_topics: the topic that berth listens to
+    # Nova's option versioned_notifications_topics: topics that shadow mode reads and the bridge publishes to
     notification_topics: tuple[str, ...] = ("versioned_notifications",)
     shadow_days: float = 14.0  # days for which compared requests are stored
     # URL of the virtual host of a nova-scheduler that decides what berth cannot; empty: such requests fail

@@ -17,6 +17,7 @@ from bus.protocol import Ask
 from bus.rabbit.oslo import RpcCall, RpcFailure, RpcResult
 from nova_bridge.core.cloud import NovaCloud
 from nova_bridge.core.request_spec import MalformedSpec, RequestSpec, decoded, from_legacy
+from nova_bridge.core.scheduler_notifications import Phase
 from nova_bridge.core.selections import plain_selections, present_host, selections
 from nova_bridge.core.translation import BridgeOptions, CannotJudge, NoSuchDestination, Translated, translated
 
@@ -38,6 +39,13 @@ class Fallback(Protocol):
 
     async def forward(self, call: RpcCall) -> object:
         """Forward an RPC call to a real nova-scheduler, and return its answer."""
+
+
+class CallNotifications(Protocol):
+    """Publishes Nova's notifications about the calls that berth decides, in the background."""
+
+    def add(self, call: RpcCall, phase: Phase) -> None:
+        """Queue the notifications about a call: that it is being decided, or that it has hosts."""
 
 
 class CallState(Protocol):
@@ -70,6 +78,7 @@ class NovaScheduling:
         wait: float = 0.0,
         fallback: Fallback | None = None,
         callers: CallState | None = None,
+        notifications: CallNotifications | None = None,
     ) -> None:
         self._queries = queries
         self._cloud = cloud
@@ -79,6 +88,7 @@ class NovaScheduling:
         self._wait = wait  # seconds that a call may wait for capacity
         self._fallback = fallback
         self._callers = callers
+        self._notifications = notifications
         self._groups: set[str] = set()  # server groups that exist in placement
 
     async def answer(self, call: RpcCall) -> RpcResult:
@@ -116,6 +126,7 @@ class NovaScheduling:
                 raise _no_valid_host(f"berth cannot decide about {why}") from None
             log.info("forwarded to nova-scheduler: %s: %s", ", ".join(instances), why)
             return RpcResult(await self._fallback.forward(call))
+        self._notify(call, "start")
         answer = await self._placed(question)
         if answer.refused is not None:
             raise _no_valid_host(answer.refused.reason)
@@ -124,8 +135,13 @@ class NovaScheduling:
             await self._undo(answer.placed)
             raise _no_valid_host(f"{strange[0].chosen.host} is no compute node of Nova")
         value = self._result(question, answer.placed, return_objects)
+        self._notify(call, "end")
         moves = bool(spec.ignore_hosts)  # Nova's conductor undoes moves by itself
         return RpcResult(value, None if moves else partial(self._undo, answer.placed))
+
+    def _notify(self, call: RpcCall, phase: Phase) -> None:
+        if self._notifications is not None:
+            self._notifications.add(call, phase)
 
     async def _undo(self, placed: Sequence[BuildPlaced]) -> None:
         """Release the claims of an RPC call that Nova has abandoned, except claims that were changed after

@@ -13,6 +13,7 @@ from bus.worker import Worker
 from nova_bridge.core.translation import BridgeOptions
 from nova_bridge.databases import NovaDatabases
 from nova_bridge.mirror import Mirror, MirrorQueries
+from nova_bridge.notifying import SchedulerNotifications
 from nova_bridge.scheduling import NovaScheduling, SchedulingQueries
 
 SELECT_TIMEOUT = 60.0  # seconds: a query that is not answered by then is asked again
@@ -36,6 +37,7 @@ class FollowedNova:
     databases: NovaDatabases
     options: BridgeOptions = field(default_factory=BridgeOptions)
     wait: float = 0.0  # seconds that a call may wait for capacity
+    notifications: SchedulerNotifications | None = None  # None: no notifications are published
     fallback: RpcAddress | None = None  # of a nova-scheduler for requests that berth cannot judge
 
 
@@ -64,6 +66,7 @@ def nova_bridge(nova: FollowedNova, bus: Bus, clock: Clock) -> Worker:
         wait=nova.wait,
         fallback=None if client is None else _Forwarding(client),
         callers=nova.databases,
+        notifications=nova.notifications,
     )
     server = RpcServer(nova.rpc, scheduling.answer, name="berth nova", clock=clock)
     stops: list[Callable[[], Awaitable[None]]] = [nova.databases.close]
@@ -73,7 +76,7 @@ def nova_bridge(nova: FollowedNova, bus: Bus, clock: Clock) -> Worker:
         "nova_bridge",
         asks=ASKED,
         starts=[mirror.refresh],
-        runs=[mirror.run, server.run],
+        runs=[mirror.run, server.run, *([nova.notifications.run] if nova.notifications else [])],
         stops=stops,
         announces=frozenset({HostReported}),
     )

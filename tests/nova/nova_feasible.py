@@ -22,6 +22,7 @@ import sqlalchemy
 from nova import config, context, exception, objects, rpc
 from nova.db.api import models as api_models
 from nova.db.main import models as cell_models
+from nova.notifications.objects.request_spec import RequestSpecPayload
 from nova.scheduler import manager
 from oslo_messaging import ExpectedException
 
@@ -112,5 +113,6 @@ def main() -> None:
         for _ in range(number // 2):
             spec = maker.make()
             primitive = serializer.serialize_entity(context.get_admin_context(), spec)
-            line = {"all": has_all, "spec": primitive, **feasible(scheduler, spec)}
+            payload = RequestSpecPayload(spec).obj_to_primitive()
+            line = {"all": has_all, "spec": primitive, "payload": payload, **feasible(scheduler, spec)}
             print(json.dumps(line, default=str), flush=True)

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
+import aio_pika
 import pytest
 import pytest_asyncio
 
@@ -16,6 +17,7 @@ from deploy.nova import HostCapacity, NovaOptions, NovaRegion, find_nova, runnin
 from deploy.nova_client import wait_until
 from deploy.nova_scheduling import BerthOnRabbitMQ, BerthWorker, berth_scheduling, bus_url
 from deploy.servers import find_binaries
+from nova_bridge.core.notifications import notification_of
 from tests.nova.checks import SECONDS, check_allocations
 from tests.support.servers import installed
 
@@ -41,7 +43,7 @@ async def scheduled() -> AsyncIterator[ScheduledRegion]:
     options = NovaOptions(hosts=4, has_scheduler=False, capacity=capacity)
     async with (
         running_nova(options, placement=berth.placement) as region,
-        berth_scheduling(region) as workers,
+        berth_scheduling(region, {"nova_notification_format": "versioned"}) as workers,
     ):
         yield ScheduledRegion(region, berth, workers)
 
@@ -130,3 +132,21 @@ async def test_the_last_decision_about_a_server_is_explained(scheduled: Schedule
         return any((value.get("placed") or {}).get("chosen", {}).get("host") == host for value in decided)
 
     await wait_until(is_explained, "the decision is stored", SECONDS)
+
+
+async def test_consumers_of_notifications_receive_those_of_the_scheduler(scheduled: ScheduledRegion) -> None:
+    region = scheduled.region
+    async with await aio_pika.connect(region.bus_urls[""]) as connection:
+        channel = await connection.channel()
+        queue = await channel.declare_queue(exclusive=True)
+        await queue.bind("nova", "versioned_notifications.info")
+        server = await region.nova.boot()
+        events: list[str] = []
+        async with asyncio.timeout(SECONDS), queue.iterator(no_ack=True) as messages:
+            async for message in messages:
+                found = notification_of(message.body)
+                if found is not None and found.instance == server:
+                    events.append(found.event)
+                if "used" in events:  # by nova-compute
+                    break
+    assert events == ["asked", "selected", "used"]

@@ -23,6 +23,7 @@ from deploy.nova_configuration import write
 from deploy.nova_databases import PostgresNova
 from deploy.placement import ROOT
 from deploy.servers import Postgres, find_binaries, free_port, private_directory
+from nova_bridge.core.scheduler_notifications import payload_of
 from nova_bridge.databases import NovaDatabases
 from tests.nova.berth_feasible import CELLS, BerthOfNova, FeasibleHosts, a_berth_of_nova
 from tests.support.servers import installed
@@ -135,6 +136,8 @@ async def test_the_same_hosts_are_feasible(directory: Path) -> None:
     if path := os.environ.get("BERTH_TEST_DIFFERENCES"):
         Path(path).write_text("\n".join(json.dumps(_described(each)) for each in unexplained))
     assert feasible > REQUESTS / 3
+    payloads = [(payload_of(each.request["spec"]), each.request["payload"]) for each in compared]
+    assert not [pair for pair in payloads if pair[0] != pair[1]][:1]
     assert not unexplained, [_described(each) for each in unexplained[:3]]
 
 
@@ -224,6 +227,8 @@ def _configuration(databases: PostgresNova, address: str, directory: Path) -> Pa
             "filter_scheduler": {"track_instance_changes": False, "isolated_hosts": "compute-03"},
             "metrics": {"weight_setting": f"{METRIC}=1.0"},
             "oslo_concurrency": {"lock_path": directory / "locks"},
-            "oslo_messaging_notifications": {"driver": "noop"},
+            # without an active driver, Nova's classes make no payloads
+            "oslo_messaging_notifications": {"driver": "log"},
+            "notifications": {"notification_format": "versioned"},
         },
     )  # fmt: skip
