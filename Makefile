@@ -38,8 +38,8 @@ help: ## say what each target does (the default)
 demo: $(VENV)/.stamp-demo ## run the demonstration (ARGS="..." for options)
 	@$(BIN)/berth demo $(ARGS)
 
-test: $(VENV)/.stamp-dev ## run all tests but the soak ones; installs RabbitMQ, PostgreSQL and Chromium if missing
-	@for program in scripts/install-services scripts/install-browser; do $$program || { status=$$?; \
+test: $(VENV)/.stamp-dev ## run all tests but the soak ones; installs RabbitMQ, PostgreSQL, MariaDB and Chromium if missing
+	@for program in scripts/install-services scripts/install-mariadb scripts/install-browser; do $$program || { status=$$?; \
 		[ $$status -eq 3 ] || exit $$status; \
 		echo "Going on without: the tests that need it are skipped (and fail where CI is set)."; }; done
 	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder -m "not soak and not ironic and not nova" \
@@ -56,6 +56,7 @@ ironic-test: $(VENV)/.stamp-dev $(IRONIC)/.stamp ## drive a real Ironic, and see
 
 nova-test: $(VENV)/.stamp-dev $(NOVA)/.stamp ## boot and move servers of a real Nova, with OpenStack Placement and with berth
 	@scripts/install-services
+	@scripts/install-mariadb
 	@$(BIN)/python -m pytest -q -s -m nova tests/nova $(ARGS)
 
 check: $(VENV)/.stamp-dev ## the quick loop: lint, types, import contracts, tests without services

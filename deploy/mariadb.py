@@ -77,7 +77,7 @@ class MariaDB(Server):
         path = self.directory / "first.sql"
         lines = [
             f"CREATE OR REPLACE USER '{self.user}'@'127.0.0.1' IDENTIFIED BY '{self._password}';",
-            f"GRANT ALL PRIVILEGES ON *.* TO '{self.user}'@'127.0.0.1';",
+            f"GRANT ALL PRIVILEGES ON *.* TO '{self.user}'@'127.0.0.1' WITH GRANT OPTION;",
             *(
                 f"CREATE DATABASE IF NOT EXISTS `{name}` CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci;"
                 for name in self._databases

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from deploy.mariadb import MariaDB, find_mariadb
 from deploy.servers import Postgres, RabbitMQ, find_postgres, find_rabbitmq, private_directory
 from tests.support.overdue import limited
 from tests.support.servers import MEMORY, Authority, ExternalServer, a_database, installed, roomy, url_of
@@ -91,6 +92,15 @@ def postgres(request: pytest.FixtureRequest) -> Iterator[Postgres | ExternalServ
     installed(find_postgres)
     directory: Path = request.getfixturevalue("_server_directory")
     with Postgres(directory / "postgres") as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def mariadb(request: pytest.FixtureRequest) -> Iterator[MariaDB]:
+    """The test run's MariaDB, in which a test creates databases of its own."""
+    installed(find_mariadb)
+    directory: Path = request.getfixturevalue("_server_directory")
+    with MariaDB(directory / "mariadb", ["berth"]) as server:
         yield server
 
 

@@ -2,6 +2,7 @@
 
 import secrets
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,9 @@ from placement_worker.store.audit import breaches
 from tests.support import midway
 from tests.support.buses import Connect
 from tests.support.http_placement import HttpPlacement, a_door
+from tests.support.nova_database import NewDatabase
 from tests.support.placement_builders import Wall, a_placement, keeps_its_index
-from tests.support.servers import a_database
+from tests.support.servers import a_database, a_mariadb_database
 from tests.support.simulated_ironic import a_simulated_ironic, client_of
 
 EACH_DIALECT = [
@@ -166,3 +168,11 @@ def connect(request: pytest.FixtureRequest) -> Connect:
         return lambda: LocalTransport(broker)
     url, name = request.getfixturevalue("amqp_url"), request.getfixturevalue("bus_name")
     return lambda: RabbitTransport(url, exchange=name)
+
+
+@pytest.fixture(params=["postgresql", "mariadb"])
+def new_database(request: pytest.FixtureRequest) -> NewDatabase:
+    """A function that makes an empty database for tables of Nova, in PostgreSQL and in MariaDB."""
+    if request.param == "mariadb":
+        return partial(a_mariadb_database, request.getfixturevalue("mariadb"))
+    return partial(a_database, request.getfixturevalue("postgres"))

@@ -8,6 +8,7 @@ import aio_pika
 import httpx
 import pytest
 import pytest_asyncio
+from sqlalchemy.engine import make_url
 
 from berth.commands import nova as commands
 from berth.importing.client import PlacementClient
@@ -18,7 +19,6 @@ from berth.takeover.judgement import judged
 from bus.clock import Clock
 from bus.rabbit.oslo import RpcAddress
 from bus.rabbit.oslo_topic import TopicQueue, observe
-from deploy.servers import Postgres
 from nova_bridge import inspection
 from nova_bridge.core.facts import InstanceFacts, NodeFacts
 from nova_bridge.databases import CELL0
@@ -26,6 +26,7 @@ from tests.support.command_line import CommandLine
 from tests.support.http_placement import HttpPlacement, a_door, claim_in_json
 from tests.support.ids import uid
 from tests.support.nova_database import (
+    NewDatabase,
     NovaTables,
     add_cell,
     add_flavor,
@@ -34,7 +35,6 @@ from tests.support.nova_database import (
     add_service,
     nova_tables,
 )
-from tests.support.servers import ExternalServer, a_database
 
 pytestmark = pytest.mark.services
 
@@ -62,9 +62,9 @@ class CheckedRegion:
 
 
 @pytest_asyncio.fixture
-async def region(postgres: Postgres | ExternalServer) -> AsyncIterator[CheckedRegion]:
+async def region(new_database: NewDatabase) -> AsyncIterator[CheckedRegion]:
     async with (
-        a_database(postgres) as first, a_database(postgres) as second, a_database(postgres) as third,
+        new_database() as first, new_database() as second, new_database() as third,
         nova_tables(first, is_api=True) as api, nova_tables(second) as cell0, nova_tables(third) as cell,
         a_door("sqlite+aiosqlite://") as door,
     ):  # fmt: skip
@@ -120,16 +120,23 @@ async def test_all_pages_are_read(region: CheckedRegion, monkeypatch: pytest.Mon
 async def test_a_user_who_may_write_and_one_who_may_only_read_are_told_apart(region: CheckedRegion) -> None:
     assert all(database.can_write for database in (await region.observe()).nova.databases)
     name = f"reader_{uid(1)[:8]}_{id(region)}"
-    await region.cell.run(f"CREATE USER {name} PASSWORD 'secret'")
+    address = make_url(region.cell.url)
+    is_mariadb, user = address.get_backend_name() == "mysql", name
+    if is_mariadb:
+        user = f"{name}@127.0.0.1"
+        await region.cell.run(f"CREATE USER {user} IDENTIFIED BY 'secret'")
+    else:
+        await region.cell.run(f"CREATE USER {name} PASSWORD 'secret'")
+    tables = f"{address.database}.*" if is_mariadb else "ALL TABLES IN SCHEMA public"
     try:
-        await region.cell.run(f"GRANT SELECT ON ALL TABLES IN SCHEMA public TO {name}")
-        address = httpx.URL(region.cell.url.replace("+psycopg2", ""))
-        url = region.cell.url.replace(address.userinfo.decode(), f"{name}:secret")
+        await region.cell.run(f"GRANT SELECT ON {tables} TO {user}")
+        url = address.set(username=name, password="secret").render_as_string(hide_password=False)
         read = inspection.NovaInspection(region.api.url, {"cell1": url}, Clock())
         found = {database.name: database for database in (await read.read()).databases}
         assert (found["cell1"].problem, found["cell1"].can_write) == ("", False)
     finally:
-        await region.cell.run(f"DROP OWNED BY {name}; DROP USER {name}")
+        owned = [] if is_mariadb else [f"DROP OWNED BY {name}"]
+        await region.cell.run(*owned, f"DROP USER {user}")
 
 
 async def test_an_unreachable_cell_and_a_template_are_findings_and_nothing_is_called_an_orphan(

@@ -1,18 +1,20 @@
-"""The tables of Nova that berth reads, in PostgreSQL databases of a test, and rows for them."""
+"""The tables of Nova that berth reads, in databases of a test, and rows for them."""
 
 import json
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import UTC, datetime
 from typing import Any
 
-import asyncpg
+from sqlalchemy import text
 from sqlalchemy.engine import make_url
+from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 
-from nova_bridge.databases import CELL0
+from nova_bridge.databases import CELL0, address_of
 from tests.support.ids import uid
 
 CELL = uid(1, "c")
+NewDatabase = Callable[[], AbstractAsyncContextManager[str]]  # makes an empty database, and returns its URL
 
 _API_TABLES = """
     CREATE TABLE cell_mappings (id serial PRIMARY KEY, uuid varchar(36) NOT NULL, name varchar(255),
@@ -23,10 +25,11 @@ _API_TABLES = """
     CREATE TABLE aggregates (id serial PRIMARY KEY, uuid varchar(36), name varchar(255));
     CREATE TABLE aggregate_hosts (id serial PRIMARY KEY, host varchar(255), aggregate_id integer NOT NULL);
     CREATE TABLE aggregate_metadata (id serial PRIMARY KEY, aggregate_id integer NOT NULL,
-        key varchar(255) NOT NULL, value varchar(255) NOT NULL);
+        "key" varchar(255) NOT NULL, value varchar(255) NOT NULL);
+    CREATE TABLE request_specs (id serial PRIMARY KEY, instance_uuid varchar(36) NOT NULL, spec text);
     CREATE TABLE flavors (id serial PRIMARY KEY, name varchar(255) NOT NULL);
     CREATE TABLE flavor_extra_specs (id serial PRIMARY KEY, flavor_id integer NOT NULL,
-        key varchar(255) NOT NULL, value varchar(255));
+        "key" varchar(255) NOT NULL, value varchar(255));
 """
 _CELL_TABLES = """
     CREATE TABLE services (id serial PRIMARY KEY, host varchar(255), "binary" varchar(255), version integer,
@@ -47,31 +50,39 @@ _CELL_TABLES = """
 class NovaTables:
     """One database with Nova's tables."""
 
-    def __init__(self, url: str, connection: "asyncpg.Connection[Any]") -> None:
+    def __init__(self, url: str, connection: AsyncConnection) -> None:
         self.url = url  # as Nova writes it
         self._connection = connection
 
-    async def run(self, statement: str) -> None:
-        await self._connection.execute(statement)
+    async def run(self, *statements: str) -> None:
+        for statement in statements:
+            await self._connection.exec_driver_sql(statement)
 
     async def add(self, table: str, **values: Any) -> int:
         """Add a row and return its id."""
         columns = ", ".join(f'"{column}"' for column in values)
-        marks = ", ".join(f"${number}" for number in range(1, len(values) + 1))
-        statement = f"INSERT INTO {table} ({columns}) VALUES ({marks}) RETURNING id"
-        return int(await self._connection.fetchval(statement, *values.values()))
+        marks = ", ".join(f":{column}" for column in values)
+        statement = text(f"INSERT INTO {table} ({columns}) VALUES ({marks}) RETURNING id")
+        return int((await self._connection.execute(statement, values)).scalar_one())
 
 
 @asynccontextmanager
 async def nova_tables(url: str, *, is_api: bool = False) -> AsyncIterator[NovaTables]:
-    """Make the tables of the API database, or of a cell's, in an empty PostgreSQL database."""
-    address = make_url(url).set(drivername="postgresql")
-    connection = await asyncpg.connect(address.render_as_string(hide_password=False))
+    """Make the tables of the API database, or of a cell's, in an empty database in PostgreSQL or MariaDB."""
+    address, statements = make_url(url), _API_TABLES if is_api else _CELL_TABLES
+    is_mariadb = address.get_backend_name() == "mysql"
+    address = address.set(drivername="mysql+pymysql" if is_mariadb else "postgresql+psycopg2")
+    engine = create_async_engine(address_of(address.render_as_string(False)), isolation_level="AUTOCOMMIT")
     try:
-        await connection.execute(_API_TABLES if is_api else _CELL_TABLES)
-        yield NovaTables(address.set(drivername="postgresql+psycopg2").render_as_string(False), connection)
+        async with engine.connect() as connection:
+            if is_mariadb:
+                await connection.exec_driver_sql("SET SESSION sql_mode = 'ANSI_QUOTES'")
+                statements = statements.replace(" timestamp", " datetime")
+            tables = NovaTables(address.render_as_string(hide_password=False), connection)
+            await tables.run(*filter(str.strip, statements.split(";")))
+            yield tables
     finally:
-        await connection.close()
+        await engine.dispose()
 
 
 async def add_cell(api: NovaTables, cell: NovaTables, *, uuid: str = CELL, name: str = "cell1") -> int:

@@ -18,7 +18,9 @@ from typing import NoReturn
 import asyncpg
 import pytest
 from sqlalchemy.engine import make_url
+from sqlalchemy.ext.asyncio import create_async_engine
 
+from deploy.mariadb import MariaDB
 from deploy.servers import BinariesMissing, Certificate, Postgres, RabbitMQ, find_rabbitmq
 
 MEMORY = Path("/dev/shm")
@@ -80,6 +82,20 @@ async def a_database(postgres: Postgres | ExternalServer, like: str = "") -> Asy
         yield _address(postgres, name)
     finally:
         await _execute(postgres, f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')
+
+
+@asynccontextmanager
+async def a_mariadb_database(server: MariaDB) -> AsyncIterator[str]:
+    """The SQLAlchemy URL of a new, empty MariaDB database, with the driver that Nova uses."""
+    name = _new_name()
+    engine = create_async_engine(make_url(server.url("berth")).set(drivername="mysql+aiomysql"))
+    try:
+        async with engine.connect() as connection:
+            await connection.exec_driver_sql(f"CREATE DATABASE {name} CHARACTER SET utf8mb4")
+            yield server.url(name)
+            await connection.exec_driver_sql(f"DROP DATABASE {name}")
+    finally:
+        await engine.dispose()
 
 
 @contextmanager
