@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from bench import backlog, doors, embedded_boots, ironic, overload
+from bench import backlog, doors, embedded_boots, ironic, nova_selects, overload
 from bench.decisions import decisions_a_second
 from bench.figures import Figure, middle, middle_of
 from bench.loading import LoadedBoots, a_berth
@@ -41,6 +41,8 @@ class BenchSizes:
     events: float = 12.0  # seconds of events from Ironic
     boots_beside: float = 300.0  # boots of virtual machines per second at the same time
     hosts_beside: int = 1000  # hosts of virtual machines for them
+    nova_hosts: int = 1000
+    nova_calls: int = 3000  # calls of Nova's scheduler RPC
 
 
 SHORT = BenchSizes()
@@ -174,6 +176,10 @@ def news(sizes: BenchSizes) -> Figures:
     )
 
 
+def nova_calls(sizes: BenchSizes) -> Figures:
+    return nova_selects.measure(sizes.nova_hosts, sizes.nova_calls)
+
+
 SUITE = {
     "boots": Benchmark("10,000 hosts, 20 flavors, one attempt in ten failing", 60, boots),
     "one_flavor": Benchmark("the same of one flavor", 60, one_flavor),
@@ -185,5 +191,6 @@ SUITE = {
     "demo": Benchmark("`make demo`, once all is installed", 10, demo),
     "decisions": Benchmark("a scheduler's decisions alone", 25, decisions),
     "doors": Benchmark("claims at placement's doors", 30, by_doors),
+    "nova_selects": Benchmark("calls of Nova's scheduler RPC, 1,000 hosts", 40, nova_calls),
     "ironic": Benchmark("from Ironic's event to a node that can be claimed, boots in_parallel", 110, news),
 }
