@@ -5,47 +5,27 @@ import json
 import os
 import signal
 import sys
-from collections import Counter
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
 
 import aio_pika
 import pytest
 import pytest_asyncio
 
-from deploy.nova import HostCapacity, NovaOptions, NovaRegion, find_nova, running_nova
 from deploy.nova_client import wait_until
-from deploy.nova_scheduling import BerthOnRabbitMQ, BerthWorker, berth_scheduling, bus_url
-from deploy.servers import find_binaries
+from deploy.nova_scheduling import bus_url
 from nova_bridge.core.notifications import notification_of
 from tests.nova.checks import SECONDS, check_allocations
-from tests.support.servers import installed
+from tests.nova.scheduled_region import ScheduledRegion, a_scheduled_region, all_ended
 
 pytestmark = [pytest.mark.nova, pytest.mark.services, pytest.mark.asyncio(loop_scope="module")]
 
 BOOTS = 200
-ENDS = ("ACTIVE", "ERROR")
-
-
-@dataclass
-class ScheduledRegion:
-    region: NovaRegion
-    berth: BerthOnRabbitMQ
-    workers: dict[str, BerthWorker]
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def scheduled() -> AsyncIterator[ScheduledRegion]:
-    installed(find_binaries)
-    installed(find_nova)
-    berth = BerthOnRabbitMQ()
-    capacity = HostCapacity(vcpus=64, memory_mb=65536, disk_gb=1000)
-    options = NovaOptions(hosts=4, has_scheduler=False, capacity=capacity)
-    async with (
-        running_nova(options, placement=berth.placement) as region,
-        berth_scheduling(region, {"nova_notification_format": "versioned"}) as workers,
-    ):
-        yield ScheduledRegion(region, berth, workers)
+    async with a_scheduled_region() as running:
+        yield running
 
 
 @pytest_asyncio.fixture(loop_scope="module", autouse=True)
@@ -54,20 +34,6 @@ async def _nothing_is_left(scheduled: ScheduledRegion) -> AsyncIterator[None]:
     nova = scheduled.region.nova
     await nova.delete(*[server["id"] for server in await nova.servers()], seconds=SECONDS)
     await check_allocations(scheduled.region)
-
-
-async def all_ended(region: NovaRegion, servers: list[str]) -> Counter[str]:
-    """Wait until every server is active or in error, and return how many are which."""
-    found: Counter[str] = Counter()
-
-    async def have_ended() -> bool:
-        status = {server["id"]: server["status"] for server in await region.nova.servers()}
-        found.clear()
-        found.update(status.get(server, "deleted") for server in servers)
-        return set(found) <= set(ENDS)
-
-    await wait_until(have_ended, f"{len(servers)} servers have ended", 8 * SECONDS)
-    return found
 
 
 async def test_concurrent_boots_keep_the_policy_of_their_group(scheduled: ScheduledRegion) -> None:
