@@ -76,6 +76,7 @@ class RabbitInbox:
         if reading is None or reading.closed:
             await self._all_back()
             return
+        reading.hands_over = self._spec.durable  # a private queue is deleted when it has no reader
         try:
             async with self._steering:
                 await reading.channel.cancel(reading.consumer)
@@ -121,7 +122,10 @@ class RabbitInbox:
 
     def _requeue(self, reading: Reading) -> None:
         """Requeue the envelopes that no caller has received yet, also if the queue was deleted meanwhile."""
-        while reading.opened or (reading.deliveries and reading.is_last_copy(reading.deliveries[0].tag)):
+        all_of_them = reading.hands_over and not reading.closed
+        while reading.opened or (
+            reading.deliveries and (all_of_them or reading.is_last_copy(reading.deliveries[0].tag))
+        ):
             if reading.opened or self._open_next(reading):
                 reading.next_delivery().requeue()
 
@@ -194,15 +198,12 @@ class RabbitInbox:
     def _arrived(self, reading: Reading, message: Arrived) -> None:
         reading.newest = max(reading.newest, message.tag)
         reading.unsettled[message.tag] = None
-        if self._stopping:
-            reading.nack(message.tag)
-        else:
-            reading.deliveries.append(message)
-            size = len(message.body)
-            self._bytes = max(float(size), self._bytes + (size - self._bytes) / 8)
-            if not self._fits(reading.in_advance):
-                reading.wake.set()
-            self.more.set()
+        reading.deliveries.append(message)  # also while the consumer is being cancelled: `stop` requeues it
+        size = len(message.body)
+        self._bytes = max(float(size), self._bytes + (size - self._bytes) / 8)
+        if not self._fits(reading.in_advance):
+            reading.wake.set()
+        self.more.set()
 
     def _open_next(self, reading: Reading) -> bool:
         while reading.deliveries:

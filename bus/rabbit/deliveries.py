@@ -31,6 +31,8 @@ class Reading:
         self.in_advance = 0
         self.closed = False
         self.last_copies = 0  # messages up to this tag cannot be requeued: their queue was deleted
+        # whether requeued messages are published again, because a rejection counts as a crash of the reader
+        self.hands_over = False
         self.newest = 0
         self.deliveries: deque[Arrived] = deque()  # not taken apart yet
         self.opened: deque[RabbitDelivery] = deque()  # taken apart, not handed out yet
@@ -150,8 +152,11 @@ class RabbitDelivery:
     def requeue(self) -> None:
         if not self._release():
             return
-        if self._alone and not self._parcel.reading.is_last_copy(self._parcel.tag):
-            self._parcel.reading.nack(self._parcel.tag)
+        reading = self._parcel.reading
+        last = reading.is_last_copy(self._parcel.tag)
+        uncounted = reading.hands_over and not self.crashes and not self.problem
+        if self._alone and not last and not uncounted:
+            reading.nack(self._parcel.tag)
         elif self.problem:  # its queue was deleted, and a copy of the message would not be refused
             self._parcel.settled()
         else:

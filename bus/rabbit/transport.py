@@ -1,5 +1,6 @@
 """RabbitTransport: the bus over RabbitMQ, with durable queues, publisher confirms and acknowledgements."""
 
+import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
 from functools import partial
 
@@ -62,8 +63,7 @@ class RabbitTransport:
 
     async def close(self) -> None:
         try:
-            for inbox in self._inboxes:
-                await inbox.close()
+            await asyncio.gather(*(inbox.close() for inbox in self._inboxes))
         finally:  # also when cancelled: an open link would keep consuming
             self._inboxes.clear()
             try:
