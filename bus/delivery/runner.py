@@ -195,7 +195,7 @@ class Bus:
         await self.transport.declare(queue)
         return Listener(address, await self.transport.consume(queue, prefetch))
 
-    async def serve(self, worker: Worker, stopping: asyncio.Event, *, drain: float = 10.0) -> None:
+    async def serve(self, worker: Worker, stopping: asyncio.Event, *, drain: float = 1.0) -> None:
         """Run a worker until `stopping` is set, then complete messages in progress within `drain` seconds."""
         process = Process(
             transport=self.transport,

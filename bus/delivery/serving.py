@@ -4,7 +4,7 @@ the stop completes the messages in progress.
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Collection, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
@@ -33,6 +33,7 @@ class QueueReader:
         self._busy: dict[asyncio.Task[None], None] = {}  # oldest first, so that simulations are reproducible
         self._slots = asyncio.Semaphore(row.concurrency)
         self._batch_average = 1.0  # average number of messages in recent batches
+        self._lingering: list[Delivery] = []  # taken off the queue for a list that is not complete yet
         self._group: asyncio.TaskGroup
         self._inbox: Inbox
         self._loop: asyncio.Task[None]
@@ -42,12 +43,18 @@ class QueueReader:
         self._inbox = inbox
         self._loop = group.create_task(self._read())
 
+    def take_no_more(self) -> None:
+        """Begin no further handler call."""
+        self._loop.cancel()
+
     async def stop(self) -> None:
         """Stop reading the queue; messages being handled are still completed."""
-        self._loop.cancel()
+        self.take_no_more()
         with suppress(asyncio.CancelledError):
             await self._loop
         await self._inbox.stop()
+        for delivery in self._lingering:
+            delivery.requeue()
 
     async def drained(self, seconds: float) -> None:
         """Wait at most `seconds` until running handlers end; cancel the rest and requeue their messages."""
@@ -70,14 +77,12 @@ class QueueReader:
             task.add_done_callback(self._finished)
 
     async def _next(self) -> list[Delivery]:
-        deliveries = [await self._inbox.get()]
+        first = await self._inbox.get()
         if self._linger and self._batch_average > 1.5:
-            try:
-                await asyncio.sleep(self._linger)
-            except asyncio.CancelledError:
-                deliveries[0].requeue()
-                raise
-        return [*deliveries, *islice(iter(self._inbox.get_nowait, None), self._most - 1)]
+            self._lingering.append(first)
+            await asyncio.sleep(self._linger)
+            self._lingering.clear()
+        return [first, *islice(iter(self._inbox.get_nowait, None), self._most - 1)]
 
     def _finished(self, task: asyncio.Task[None]) -> None:
         self._busy.pop(task, None)
@@ -210,6 +215,8 @@ class _Serving:
             widening = [group.create_task(grow(self._widen)) for grow in self._worker.widens]
         await stopping.wait()
         log.info("%s: draining", name)
+        for reader in self._readers:
+            reader.take_no_more()
         for task in widening:
             task.cancel()
         await asyncio.gather(*widening, return_exceptions=True)
@@ -240,10 +247,17 @@ class _Serving:
 
         return narrow
 
-    async def _end(self, readers: Iterable[QueueReader]) -> None:
+    async def _end(self, readers: Collection[QueueReader]) -> None:
+        """Stop these readers together, so that none is read while the consumer of another is cancelled."""
+
         for reader in readers:
+            reader.take_no_more()
+
+        async def end(reader: QueueReader) -> None:
             await reader.stop()
-        await asyncio.gather(*(reader.drained(self._process.drain) for reader in readers))
+            await reader.drained(self._process.drain)
+
+        await asyncio.gather(*map(end, readers))
 
 
 async def _run_unless_stopped(stopping: asyncio.Event, work: Coroutine[Any, Any, object]) -> bool:

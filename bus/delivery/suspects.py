@@ -83,7 +83,12 @@ class Suspects:
             self._task.cancel()
 
     async def take(self, queue: str, delivery: Delivery) -> None:
-        """Move a redelivered message from this queue to the suspects' queue."""
+        """Move a redelivered message from this queue to the suspects' queue; if this process stops, return it
+        to its queue instead, because no other replica would notice it among the suspects for some time.
+        """
+        if self._stopping:
+            delivery.requeue()
+            return
         log.info("%s: %s was delivered before: it is handled alone", queue, delivery.envelope.key)
         await self._move(delivery, self.queue.name, suspect_of=queue)
         self._arrived.set()
