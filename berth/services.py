@@ -29,6 +29,7 @@ from bus.worker import central_queues
 _BACK_OFF = (0.2, 0.5, 1.0, 2.0, 5.0)
 _LAST_PORT = 65535
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # the values in <malloc.h>
+_END_SECONDS = 14.0  # that all workers, stage by stage, may take to end without the messages in their hands
 _SETTLED = 30.0  # seconds of running after which a worker's restart delay is reset
 
 
@@ -180,7 +181,7 @@ class Supervisor:
     async def _end(self) -> None:
         """Stop the workers, each after the messages that it handles now; kill those that take too long."""
         try:
-            async with asyncio.timeout(self.settings.process.drain + 5):
+            async with asyncio.timeout(self.settings.process.drain + _END_SECONDS):
                 for stage in worker_roles.ending(self.settings):
                     await self._send(signal.SIGTERM, stage)
         except TimeoutError:

@@ -327,7 +327,7 @@ class ProcessSettings(SettingsGroup, frozen=True, kw_only=True):
     # certificate file for TLS of the Placement API and the control room; a changed file is read again
     http_certificate: str = ""
     http_key: str = ""  # file with the key of that certificate
-    drain: float = 10.0  # time that a stopping process has for the messages it handles
+    drain: float = 1.0  # time that a stopping process has for the messages it handles; it returns the others
     # number of cells with a common process for their conductors under `berth up`, and one for their agents
     cells_a_process: int = 1
 
