@@ -1,12 +1,16 @@
 """`berth up` runs all workers, `berth run` runs one worker, and `berth migrate` updates the databases."""
 
 import asyncio
+import atexit
 import os
+import sys
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, TypeVar
+from typing import Annotated, NoReturn, TypeVar
 
+import typer
 from rich.console import Console
 
 from berth import logs, wiring, worker_roles
@@ -28,7 +32,7 @@ from berth.commands.options import (
     positional,
     settings_given,
 )
-from berth.commands.terminal import effective, say, write_json
+from berth.commands.terminal import effective, run, say, write_json
 from berth.configuration import SUPERVISED_ENV
 from berth.control_room_place import with_a_room
 from berth.operations.boot_options import BootOptions, boot_request
@@ -112,13 +116,13 @@ class RunOptions:
 
 
 @commands.command("run")
-async def run_command(
+def run_command(
     worker: Annotated[
         str,
         positional("placement, scheduler, conductor, compute, ironic, metal, ferry, nova or control-room."),
     ],
     options: RunOptions,
-) -> int:
+) -> None:
     """Run one worker in this process. Any number of each may run, but only one compute worker for each cell
     (or, with --agent, for each agent).
 
@@ -130,6 +134,13 @@ async def run_command(
     settings = effective(**given).settings
     if worker == "control-room" and not os.environ.get(SUPERVISED_ENV):
         settings = with_a_room(settings)
+    try:
+        run(_run_one(settings, worker, options, alone))
+    except typer.Exit as end:
+        _end_process(end.exit_code)
+
+
+async def _run_one(settings: Settings, worker: str, options: RunOptions, alone: bool) -> int:
     together = worker_roles.roles_named(worker, options.cell, settings, options.agent)
     if alone and not (together[0].worker == "placement" and settings.placement.http):
         raise OperationRefused("with a bus of its own only placement is of use, and only with --http")
@@ -142,6 +153,17 @@ async def run_command(
     logs.this_is(worker_roles.name_of(together))
     await run_worker(together, settings, way)
     return 0
+
+
+def _end_process(code: int) -> NoReturn:
+    """Flush all output and end this process without freeing its memory object by object, which would take
+    0.3 s to 2 s. Only then the supervisor starts the next process of the worker.
+    """
+    atexit._run_exitfuncs()  # flushes logs and traces
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):  # closed by the reader
+            stream.flush()
+    os._exit(code)
 
 
 @commands.command("migrate")
