@@ -1,0 +1,94 @@
+"""Several processes of each worker on real services, which a test stops or kills one at a time under load."""
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO
+
+import msgspec
+from rich.console import Console
+
+from berth import wiring, worker_roles
+from berth.commands.run import migrate_all, ready
+from berth.configuration import EFFECTIVE_ENV, SUPERVISED_ENV
+from berth.services import Supervisor
+from berth.settings import Settings
+from bus.clock import monotonic
+from tests.support.berth_processes import PatientBus
+
+
+@dataclass
+class Replica:
+    """One process of a worker, with its log file; `stop` and `start` may be called repeatedly."""
+
+    role: worker_roles.Role
+    number: int
+    settings: Settings
+    directory: Path
+    seconds: list[float] = field(default_factory=list)  # from each signal to the end of the process
+    process: asyncio.subprocess.Process | None = None
+    _log: IO[bytes] | None = None
+
+    @property
+    def log_path(self) -> Path:
+        return self.directory / f"{self.role}-{self.number}.log"
+
+    async def start(self) -> None:
+        environment = os.environ | {
+            EFFECTIVE_ENV: msgspec.json.encode(self.settings).decode(),
+            SUPERVISED_ENV: "1",  # the process ends with the test's process
+        }
+        with self.log_path.open("ab") as log:
+            self.process = await asyncio.create_subprocess_exec(
+                *Supervisor.command([self.role]),
+                env=environment,
+                stdin=asyncio.subprocess.PIPE,
+                stderr=log,
+                stdout=log,
+                start_new_session=True,
+            )
+
+    async def stop(self, number: signal.Signals) -> None:
+        """Send a signal, and wait until the process has ended."""
+        assert self.process is not None
+        if self.process.returncode is None:
+            began = monotonic()
+            self.process.send_signal(number)
+            await self.process.wait()
+            self.seconds.append(monotonic() - began)
+
+
+@dataclass
+class ReplicatedBerth:
+    settings: Settings
+    bus: PatientBus
+    replicas: Sequence[Replica]
+
+
+@asynccontextmanager
+async def replicated(
+    settings: Settings, directory: Path, *, replicas: int = 2
+) -> AsyncIterator[ReplicatedBerth]:
+    """Run `replicas` processes of each worker, and one of each agent, until the `with` block ends."""
+    await migrate_all(settings, Console(quiet=True))
+    started: list[Replica] = []
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(_end, started)
+        for role in worker_roles.roles(settings):
+            if role.worker in ("ironic", "control-room"):
+                continue
+            for number in range(1 if role.worker == "compute" else replicas):
+                replica = Replica(role, number, settings, directory)
+                started.append(replica)
+                await replica.start()
+        bus = await stack.enter_async_context(PatientBus(wiring.transport(settings, "test")))
+        await ready(bus, settings)
+        yield ReplicatedBerth(settings, bus, started)
+
+
+async def _end(replicas: Sequence[Replica]) -> None:
+    await asyncio.gather(*(replica.stop(signal.SIGKILL) for replica in replicas))
