@@ -359,6 +359,25 @@ async def test_a_stopping_reader_requeues_undelivered_messages(connect: Connect)
     assert await numbers(staying, 1) == [7]
 
 
+async def test_messages_returned_by_a_stopping_reader_do_not_count_as_crashed(connect: Connect) -> None:
+    """Redelivered messages are handled one at a time, so a count would delay what a stopped worker held."""
+    queue = QueueSpec("q", ("build.requested",))
+    one, other = await connect(), await connect()
+    leaving = await one.consume(queue, 100)
+    await publish(one, *(an_envelope(number) for number in range(6)))  # some share a frame
+    for number in (6, 7, 8):
+        await publish(one, an_envelope(number))
+    in_hand = [await take(leaving), await take(leaving)]
+    await leaving.stop()
+    in_hand[1].requeue()  # as of a handler that did not end in time
+    staying = await other.consume(queue, 100)
+    returned = [await take(staying) for _ in range(8)]
+    assert sorted(map(number_in, returned)) == [1, 2, 3, 4, 5, 6, 7, 8]
+    assert [delivery.crashes for delivery in returned] == [0] * 8
+    for delivery in (in_hand[0], *returned):
+        delivery.done()
+
+
 # Delays
 
 
