@@ -16,6 +16,7 @@ import msgspec
 
 from berth import wiring, worker_roles
 from berth.configuration import EFFECTIVE_ENV, SUPERVISED_ENV
+from berth.process_watch import EXIT_BLOCKED, WatchLimits, watched
 from berth.settings import BadSetting, Settings
 from bus.clock import monotonic
 from bus.delivery.runner import Bus
@@ -53,7 +54,9 @@ async def run_worker(together: Sequence["worker_roles.Role"], settings: Settings
     stop_on_signals(stopping)
     async with serving_metrics(settings.process.metrics_port, settings.process.metrics_host):
         settle_in()
-        await wiring.serve(together, settings, way, stopping)
+        limits = WatchLimits(settings.process.blocked_limit, settings.process.stuck_after)
+        with watched(limits):
+            await wiring.serve(together, settings, way, stopping)
 
 
 @asynccontextmanager
@@ -154,6 +157,8 @@ class Supervisor:
             child.failures = 0 if monotonic() - began > _SETTLED else child.failures + 1
             pause = _BACK_OFF[min(child.failures, len(_BACK_OFF) - 1)]
             cause = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+            if code == EXIT_BLOCKED:
+                cause += ", because its event loop was blocked"
             self.tell(f"{child.name}: ended with {cause}; starting it again in {pause} s")
             await asyncio.sleep(pause)
 

@@ -328,6 +328,11 @@ class ProcessSettings(SettingsGroup, frozen=True, kw_only=True):
     http_certificate: str = ""
     http_key: str = ""  # file with the key of that certificate
     drain: float = 1.0  # time that a stopping process has for the messages it handles; it returns the others
+    # seconds for which the event loop of a worker process may be blocked, until the process logs the stack
+    # and ends with exit code 70; 0: no limit
+    blocked_limit: float = 60.0
+    # seconds for which a queue's reader may take no message although some wait, until it is logged; 0: never
+    stuck_after: float = 120.0
     # number of cells with a common process for their conductors under `berth up`, and one for their agents
     cells_a_process: int = 1
 

@@ -97,6 +97,10 @@ class Delivery(Protocol):
 class Inbox(Protocol):
     """A reader of a queue; pauses while `prefetch` messages, or MAX_IN_HAND_BYTES of them, are unsettled."""
 
+    @property
+    def buffered(self) -> int:
+        """Return how many received messages wait for the caller; a frame counts as one."""
+
     async def get(self) -> Delivery: ...
 
     def get_nowait(self) -> Delivery | None: ...

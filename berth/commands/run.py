@@ -36,6 +36,7 @@ from berth.commands.terminal import effective, run, say, write_json
 from berth.configuration import SUPERVISED_ENV
 from berth.control_room_place import with_a_room
 from berth.operations.boot_options import BootOptions, boot_request
+from berth.process_watch import WatchLimits, watched
 from berth.services import (
     Supervisor,
     embedded,
@@ -178,21 +179,31 @@ async def migrate_command(as_json: Json = False, cells: Cells = None, state_dir:
 
 
 async def up(settings: Settings, console: Console) -> int:
+    with watched(WatchLimits(stuck=settings.process.stuck_after)):  # a blocked event loop does not end it
+        return await (_up_here if settings.embedded else _up_as_processes)(settings, console)
+
+
+async def _up_here(settings: Settings, console: Console) -> int:
+    """Run all workers in this process until a signal stops it."""
     stopping = asyncio.Event()
-    if settings.embedded:
-        port, host = settings.process.metrics_port, settings.process.metrics_host
-        async with embedded(settings, open_socket=True) as house, serving_metrics(port, host):
-            stop_on_signals(stopping)
-            await ready(house.bus, settings)
-            settle_in()
-            if port:
-                console.print(f"metrics at {metrics_url(port, host)}")
-            console.print(
-                f"berth is up: {settings.compute.hosts} simulated hosts in cells "
-                f"{', '.join(settings.cell_names)}; state in {settings.database.state_dir}. Ctrl-C stops it."
-            )
-            await stopping.wait()
-        return 0
+    port, host = settings.process.metrics_port, settings.process.metrics_host
+    async with embedded(settings, open_socket=True) as house, serving_metrics(port, host):
+        stop_on_signals(stopping)
+        await ready(house.bus, settings)
+        settle_in()
+        if port:
+            console.print(f"metrics at {metrics_url(port, host)}")
+        console.print(
+            f"berth is up: {settings.compute.hosts} simulated hosts in cells "
+            f"{', '.join(settings.cell_names)}; state in {settings.database.state_dir}. Ctrl-C stops it."
+        )
+        await stopping.wait()
+    return 0
+
+
+async def _up_as_processes(settings: Settings, console: Console) -> int:
+    """Run each worker as a process, until a signal stops them all."""
+    stopping = asyncio.Event()
     metrics_ports(settings)  # used ports are reported before anything is done
     await migrate_all(settings, console)
     stop_on_signals(stopping)

@@ -21,16 +21,23 @@ MAX_PREFETCH = 20_000
 UNSETTLED_PAUSE = 0.2  # seconds before the next try after the transport failed
 
 
+READERS: dict["QueueReader", None] = {}
+"""The readers of this process, oldest first, for the diagnosis of stuck processes."""
+
+
 class QueueReader:
     def __init__(self, served: ServedRow, clock: Clock) -> None:
         self.served = served
         row = served.row
         self.prefetch = min((row.batch or 1) * row.concurrency * 2, MAX_PREFETCH)
+        self.concurrency = row.concurrency
+        self.taken = 0  # messages
         self._most = row.batch or 1
         self._linger = row.linger
         self._clock = clock
         self._seconds = HANDLING_SECONDS.labels(*served.labels)
-        self._busy: dict[asyncio.Task[None], None] = {}  # oldest first, so that simulations are reproducible
+        # with start times and messages; oldest first, so that simulations are reproducible
+        self._busy: dict[asyncio.Task[None], tuple[float, tuple[Delivery, ...]]] = {}
         self._slots = asyncio.Semaphore(row.concurrency)
         self._batch_average = 1.0  # average number of messages in recent batches
         self._lingering: list[Delivery] = []  # taken off the queue for a list that is not complete yet
@@ -42,6 +49,21 @@ class QueueReader:
         self._group = group
         self._inbox = inbox
         self._loop = group.create_task(self._read())
+        READERS[self] = None
+
+    @property
+    def name(self) -> str:
+        return self.served.queue.name
+
+    @property
+    def buffered(self) -> int:
+        """Return how many messages were received and not taken yet."""
+        return self._inbox.buffered
+
+    @property
+    def calls(self) -> Sequence[tuple[float, tuple[Delivery, ...]]]:
+        """Return the running handler calls: for each its monotonic start time and its messages."""
+        return tuple(self._busy.values())
 
     def take_no_more(self) -> None:
         """Begin no further handler call."""
@@ -58,6 +80,7 @@ class QueueReader:
 
     async def drained(self, seconds: float) -> None:
         """Wait at most `seconds` until running handlers end; cancel the rest and requeue their messages."""
+        READERS.pop(self, None)
         if self._busy:
             _, late = await asyncio.wait(self._busy, timeout=seconds)
             for task in [busy for busy in self._busy if busy in late]:
@@ -73,7 +96,8 @@ class QueueReader:
                 raise
             self._batch_average += (len(deliveries) - self._batch_average) / 4
             task = self._group.create_task(self._handle(deliveries))
-            self._busy[task] = None
+            self._busy[task] = self._clock.monotonic(), tuple(deliveries)
+            self.taken += len(deliveries)
             task.add_done_callback(self._finished)
 
     async def _next(self) -> list[Delivery]:

@@ -320,6 +320,10 @@ class _SocketInbox:
         self._arrived = asyncio.Event()
         self._lost: Exception | None = None
 
+    @property
+    def buffered(self) -> int:
+        return len(self._ready)
+
     def arrived(self, reply: SocketReply) -> None:
         if reply.envelope is not None:
             self._ready.append(_SocketDelivery(self._transport, reply, reply.envelope))

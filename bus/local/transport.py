@@ -51,6 +51,10 @@ class _LocalInbox:
         self._bytes = 0  # total size of unsettled messages
         self._arrived = asyncio.Event()
 
+    @property
+    def buffered(self) -> int:
+        return len(self._ready)
+
     def accept(self) -> bool:
         if len(self._unsettled) >= self.prefetch or self._bytes >= MAX_IN_HAND_BYTES:
             return False

@@ -46,6 +46,11 @@ class RabbitInbox:
     def ended(self) -> bool:
         return self._stopping and (self._reading is None or self._reading.channel.closed)
 
+    @property
+    def buffered(self) -> int:
+        reading = self._reading
+        return 0 if reading is None else len(reading.opened) + len(reading.deliveries)
+
     async def start(self) -> None:
         reading = await self._link.insist(self._begin)
         self._link.spawn(self._run(reading))

@@ -52,6 +52,19 @@ class Replica:
                 start_new_session=True,
             )
 
+    async def serves(self) -> bool:
+        """Return whether the last started process reads its queues, by its log (JSON, level info)."""
+        assert self.process is not None
+        await asyncio.sleep(0.1)
+        known = f'"pid":{self.process.pid},'
+        served = "serving" if self.role.worker != "scheduler" else "scheduler: serving"
+        return any(known in line and served in line for line in self.log_path.read_text().splitlines())
+
+    @property
+    def redelivered(self) -> int:
+        """Return how many messages reached this replica as ones that a crashed process had held."""
+        return self.log_path.read_text().count("was delivered before")
+
     async def stop(self, number: signal.Signals) -> None:
         """Send a signal, and wait until the process has ended."""
         assert self.process is not None
