@@ -249,12 +249,16 @@ class _Serving:
             task.cancel()
 
     async def _read(self, rows: Sequence[ServedRow]) -> list[QueueReader]:
+        """Begin to read the queues of these rows together: each takes several requests to the broker."""
         readers = [QueueReader(row, self._process.clock) for row in rows]
-        for reader in readers:
+
+        async def begin(reader: QueueReader) -> None:
             inbox = await self._process.transport.consume(reader.served.queue, reader.prefetch)
             reader.start(inbox, self._group)
             self._readers[reader] = None
             self._suspects.rows[reader.served.queue.name] = reader.served
+
+        await asyncio.gather(*map(begin, readers))
         return readers
 
     async def _widen(self, more: Sequence[On | Answers]) -> Narrow:

@@ -177,8 +177,12 @@ class Link:
             await session.topology.queue(spec)
 
         for spec in specs:
-            self._declared.queues[spec.name] = spec
+            self.declare_on_reconnect(spec)
             await self.insist(declare_next)
+
+    def declare_on_reconnect(self, spec: QueueSpec) -> None:
+        """Add this queue to the declarations that are repeated after a reconnect."""
+        self._declared.queues[spec.name] = spec
 
     def undeclare(self, spec: QueueSpec) -> None:
         """Remove this queue from the declarations that are repeated after a reconnect."""

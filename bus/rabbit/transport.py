@@ -105,12 +105,8 @@ class RabbitTransport:
 
     async def consume(self, queue: QueueSpec, prefetch: int) -> Inbox:
         inbox = RabbitInbox(self._link, queue, prefetch, self._put_back)
-
-        async def begin() -> None:
-            await self._link.declare(queue)
-            await inbox.start()
-
-        await self._link.undisturbed(begin)
+        self._link.declare_on_reconnect(queue)
+        await self._link.undisturbed(inbox.start)  # declares the queue
         self._inboxes = [reader for reader in self._inboxes if not reader.ended]
         self._inboxes.append(inbox)
         return inbox
