@@ -186,14 +186,14 @@ def _names_server(url: str) -> bool:
 
 
 def _check_database(url: str, name: str, refuse: Refuse) -> None:
-    from sqlalchemy.engine import make_url  # takes long to load, and a client's command has no database
-    from sqlalchemy.exc import ArgumentError
+    from bus.sql.addresses import parse_url  # takes long to load, and a client's command has no database
 
     try:
-        parsed = make_url(url)
-    except (ValueError, ArgumentError):
-        parsed = None
-    if parsed is None or (parsed.host is not None and url.startswith("sqlite")):
+        parsed = parse_url(url).url
+    except ValueError as problem:
+        refuse(name, str(problem))
+        return
+    if parsed.host is not None and url.startswith("sqlite"):
         refuse(name, "must look like postgresql://user:password@host:5432/database")
     elif url.startswith("postgresql") and (unknown := parsed.query.keys() - DATABASE_PARAMETERS):
         known = ", ".join(sorted(DATABASE_PARAMETERS))

@@ -121,7 +121,10 @@ async def workers(
         store = database(settings, role)
         try:
             await migrate(store, _PACKAGES[role.worker])
-            yield _made(role, settings, bus, store, shared)
+            made = _made(role, settings, bus, store, shared)
+            if store.watches:
+                made = [replace(made[0], runs=[*made[0].runs, store.watch]), *made[1:]]
+            yield made
         finally:
             await store.close()
     else:

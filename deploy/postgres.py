@@ -11,6 +11,7 @@ import shutil
 import signal
 import struct
 import subprocess
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -85,9 +86,14 @@ class Postgres(Server):
     database = "berth"
 
     def __init__(
-        self, directory: Path, port: int | None = None, certificate: Certificate | None = None
+        self,
+        directory: Path,
+        port: int | None = None,
+        certificate: Certificate | None = None,
+        options: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(directory, port, certificate)
+        self._options = dict(options or {})  # configuration parameters
         self._data = self.directory / "data"
         self._sockets = self.directory / "run"
         self._password_path = self.directory / "password"
@@ -126,6 +132,7 @@ class Postgres(Server):
         }
         if self.certificate is not None:
             settings |= {"ssl": "on", **self._own_certificate(self.certificate)}
+        settings |= self._options
         options = [part for key, value in settings.items() for part in ("-c", f"{key}={value}")]
         with self.log_path.open("ab") as log:
             self._process = self._popen(
@@ -192,7 +199,7 @@ class Postgres(Server):
         finally:
             password_file.unlink(missing_ok=True)
 
-    def _run(self, command: list[str], feed: bytes) -> None:
+    def _run(self, command: list[str], feed: bytes = b"") -> None:
         with self.log_path.open("ab") as log:
             process = self._popen(command, log.fileno(), stdin=subprocess.PIPE)
             process.communicate(feed)

@@ -3,20 +3,21 @@
 import asyncio
 import logging
 import re
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Final
 
 from prometheus_client import Counter
 from sqlalchemy import exc
-from sqlalchemy.engine import URL, make_url
+from sqlalchemy.engine import URL
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.pool import StaticPool
 
 from bus.errors import Unavailable
 from bus.masking import masked
 from bus.sql import postgres
+from bus.sql.addresses import parse_url
 from bus.sql.failures import explained, misses_something, reason
 from bus.sql.postgres import PostgresPool
 from bus.sql.sqlite import Pause, SqliteFile
@@ -78,7 +79,8 @@ class Database:
         pause: Pause | None = None,
         statement_seconds: float | None = 60.0,
     ) -> None:
-        address = make_url(url)
+        parsed = parse_url(url)
+        address = parsed.url
         _check(address, namespace, inline, pause)
         self.namespace: Final = namespace
         self.dialect: Final[Dialect] = (
@@ -91,7 +93,7 @@ class Database:
         self._reading: AbstractAsyncContextManager[None] = nullcontext()
         pooled = {**_POOL, "pool_size": pool_size}
         if self.dialect == "postgresql":
-            self._postgres = PostgresPool(address, namespace, statement_seconds, pooled)
+            self._postgres = PostgresPool(parsed, namespace, statement_seconds, pooled)
             self._engine = self._postgres.engine
             self._begin_write, self._begin_read = postgres.WRITE, postgres.READ
         else:
@@ -109,7 +111,7 @@ class Database:
                 self._reading = self._writing
         self.revision: str | None = None  # the migration it was at when this process began to use it
         self._moved_on = False
-        self.name: Final = masked(self._engine.url.set(query={}).render_as_string(hide_password=False))
+        self.name: Final = masked(parsed._replace(url=self._engine.url).shown)
 
     def read(self) -> AbstractAsyncContextManager[Transaction]:
         """Yield a read-only transaction, which sees one snapshot of committed data."""
@@ -142,6 +144,25 @@ class Database:
             yield patient
         finally:
             await patient.close()
+
+    @property
+    def watches(self) -> bool:
+        """Return whether the database has several hosts, so that a worker must run `watch`."""
+        return self._postgres is not None and bool(self._postgres.servers.hosts)
+
+    async def watch(self) -> None:
+        """Notice within seconds that another host was promoted, and close all connections to the former
+        primary. Runs until it is cancelled.
+        """
+        if self._postgres is not None:
+            await self._postgres.servers.watch()
+
+    def on_new_history(self, callback: Callable[[], None]) -> None:
+        """Register a callback for a fail-over: commits that this process has seen may be lost. It is called
+        before any connection to the new primary is used.
+        """
+        if self._postgres is not None:
+            self._postgres.on_new_history.append(callback)
 
     async def close(self) -> None:
         await self._engine.dispose()

@@ -11,12 +11,13 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from sqlalchemy import exc, text
-from sqlalchemy.engine import make_url
 from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 
 from bus.errors import Unavailable
 from bus.masking import masked
+from bus.sql.addresses import parse_url
 from bus.sql.postgres import secured
+from bus.sql.servers import Servers
 
 _ROUNDS = 4096  # the server's default
 
@@ -137,9 +138,11 @@ class Logins:
 @asynccontextmanager
 async def logins(url: str) -> AsyncIterator[Logins]:
     """Connect to the PostgreSQL server at this URL, and yield an object that manages its logins."""
-    address, security = secured(make_url(url).set(drivername="postgresql+asyncpg"))
+    parsed = parse_url(url)
+    address, security = secured(parsed.url.set(drivername="postgresql+asyncpg"))
+    connecting = {"async_creator_fn": Servers(parsed.hosts).connect, **security}
     engine = create_async_engine(
-        address, isolation_level="AUTOCOMMIT", hide_parameters=True, connect_args=security
+        address, isolation_level="AUTOCOMMIT", hide_parameters=True, connect_args=connecting
     )
     try:
         async with engine.connect() as connection:

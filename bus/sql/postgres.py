@@ -3,7 +3,7 @@ takes a fifth of the time.
 """
 
 import ssl
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import asyncpg
@@ -14,7 +14,10 @@ from sqlalchemy.pool import PoolProxiedConnection
 from sqlalchemy.util import greenlet_spawn
 
 from bus.clock import monotonic
+from bus.sql.addresses import Address
 from bus.sql.failures import READ_ONLY, sqlstate
+from bus.sql.servers import FAILURES as FAILURES
+from bus.sql.servers import Servers
 
 FILES = ("sslrootcert", "sslcert", "sslkey")
 MODES = ("disable", "allow", "prefer", "require", "verify-ca", "verify-full")
@@ -52,8 +55,6 @@ def _context(mode: str, root: str | None, certificate: str | None, key: str | No
 
 CONNECT_SECONDS = 10.0
 
-# Errors of the driver for a failed statement, or a statement that could not be sent.
-FAILURES = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError)
 # SQLSTATEs that end a connection, or make it worthless: the next one may lead to another server.
 _CUT_OFF = ("08", "57P", "25P03", "25P04", "26", READ_ONLY)
 # Internal errors of the driver count too: the server has ended the session and not closed the connection yet.
@@ -82,10 +83,12 @@ class PostgresPool:
     """
 
     def __init__(
-        self, address: URL, namespace: str, statement_seconds: float | None, pooled: Mapping[str, Any]
+        self, address: Address, namespace: str, statement_seconds: float | None, pooled: Mapping[str, Any]
     ) -> None:
         self._broke_at = 0.0
-        address, security = secured(address)
+        self.on_new_history: list[Callable[[], None]] = []  # called after a fail-over
+        self.servers = Servers(address.hosts, self._forget_history)
+        url, security = secured(address.url)
         settings = {
             "application_name": f"berth {namespace}".strip(),
             "jit": "off",  # our statements are short; compiling one costs more than running it
@@ -99,9 +102,10 @@ class PostgresPool:
         if namespace:
             settings["search_path"] = f'"{namespace}"'
         self.engine = create_async_engine(
-            address.set(drivername="postgresql+asyncpg"),
+            url.set(drivername="postgresql+asyncpg"),
             isolation_level="AUTOCOMMIT",
             connect_args={
+                "async_creator_fn": self.servers.connect,
                 "timeout": CONNECT_SECONDS,
                 "command_timeout": statement_seconds,
                 "server_settings": settings,
@@ -130,6 +134,10 @@ class PostgresPool:
             self._broke_at = monotonic()
             driver.terminate()
         return bool(driver.is_closed())
+
+    def _forget_history(self) -> None:
+        for callback in self.on_new_history:
+            callback()
 
     def _born(self, connection: Any, record: Any) -> None:
         record.info["born"] = monotonic()

@@ -30,6 +30,11 @@ class Transaction(ABC):
         self._after_commit: list[Callable[[], None]] = []
 
     @property
+    def history(self) -> str:
+        """Return an id of the commits that this transaction sees; a fail-over changes it. "" on SQLite."""
+        return ""
+
+    @property
     @abstractmethod
     def connection(self) -> AsyncConnection:
         """Return the SQLAlchemy connection of this transaction."""
@@ -84,6 +89,10 @@ class PostgresTransaction(Transaction):
         # execution, which leaves the server in the midst of it.
         self._unfinished = False
         self._reads = False
+
+    @property
+    def history(self) -> str:
+        return str(self._driver.history or "")
 
     @property
     def connection(self) -> AsyncConnection:

@@ -1,0 +1,228 @@
+"""Connects to the primary of one PostgreSQL, and refuses a former primary after a fail-over.
+
+PostgreSQL begins a new timeline whenever a standby is promoted. So of two primaries of one system the one
+with the lower timeline is a former primary, which must not be used: its commits are lost. Each pool remembers
+the newest timeline that any host has shown, refuses connections to servers with a lower one, and closes
+those that are open.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+from weakref import WeakSet
+
+import asyncpg
+
+from bus.sql.addresses import Host
+
+log = logging.getLogger(__name__)
+
+# Errors of the driver for a failed statement, or a statement that could not be sent.
+FAILURES = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError)
+
+HOST_SECONDS = 2.0  # for one of several hosts, from the connection attempt to its state
+WATCH_SECONDS = 1.0  # between two checks of a host that is not the primary
+
+# A server in recovery has no current timeline; its last checkpoint shows a lower bound.
+_STATE = """
+    SELECT r.recovering, s.system_identifier AS system, CASE WHEN r.recovering THEN c.timeline_id
+    ELSE CAST(CAST('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8) AS bit(32)) AS integer)
+    END AS timeline
+    FROM (SELECT pg_is_in_recovery() AS recovering) r, pg_control_system() s, pg_control_checkpoint() c
+"""
+_UNKNOWN = (
+    asyncpg.InsufficientPrivilegeError,
+    asyncpg.FeatureNotSupportedError,
+    asyncpg.UndefinedFunctionError,
+)
+
+
+class History(NamedTuple):
+    """The system identifier of a PostgreSQL cluster and a timeline of it. A promotion raises the timeline."""
+
+    system: int
+    timeline: int
+
+    def __str__(self) -> str:
+        return f"{self.system}/{self.timeline}"
+
+    def replaces(self, other: "History | None") -> bool:
+        """Return whether a server with this history makes a server with the other one a former primary."""
+        return other is not None and self.system == other.system and self.timeline > other.timeline
+
+
+class ServerState(NamedTuple):
+    recovering: bool  # a standby
+    history: History | None  # None: the server does not show it
+
+
+def refusal(state: ServerState, newest: History | None, *, listed: bool) -> str:
+    """Return why a server must not be used, or an empty text. `newest`: the newest known history. `listed`:
+    the server is one of several hosts, of which only the primary is used.
+    """
+    if listed and state.recovering:
+        return "it is a standby"
+    if newest is None or state.history is None:
+        return ""
+    if newest.replaces(state.history):
+        why = f"timeline {newest.timeline} has begun and it is at timeline {state.history.timeline}"
+        return f"it is a former primary: {why}"
+    if listed and state.history.system != newest.system:
+        return "it belongs to another PostgreSQL cluster: its system identifier differs"
+    return ""
+
+
+def newest_of(states: Sequence[ServerState], known: History | None) -> History | None:
+    """Return the newest history among the known one and those of these servers."""
+    for state in states:
+        if known is None or (state.history is not None and state.history.replaces(known)):
+            known = state.history
+    return known
+
+
+class Session(asyncpg.Connection):  # type: ignore[misc]
+    """A connection that knows the history of its server, which cannot change while the connection is open."""
+
+    __slots__ = ("history",)
+    history: History | None
+
+
+class Servers:
+    """The servers of one database: a single host, or several of which one is the primary.
+
+    `on_new_history` is called when the server's history has changed, before any connection to the new primary
+    is used.
+    """
+
+    def __init__(self, hosts: Sequence[Host] = (), on_new_history: Callable[[], None] = lambda: None) -> None:
+        self.hosts = tuple(hosts)
+        self.newest: History | None = None
+        self._on_new_history = on_new_history
+        self._primary: Host | None = None
+        self._options: dict[str, Any] = {}
+        self._open: WeakSet[Session] = WeakSet()
+
+    async def connect(self, **options: Any) -> Session:
+        """Return a connection to the primary; raise ConnectionError if no server may be used."""
+        if not self.hosts:
+            session = await asyncpg.connect(connection_class=Session, **options)
+            return self._admitted(session, await _state(session))
+        self._options = options
+        if self._primary is not None:
+            try:
+                return self._admitted(*await self._ask(self._primary))
+            except FAILURES:
+                self._primary = None
+        return await self._survey()
+
+    async def watch(self) -> None:
+        """Check the hosts that are not the primary for a promotion, once a second, until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            for host in self.hosts:
+                group.create_task(self._watch(host))
+
+    async def _watch(self, host: Host) -> None:
+        session: Session | None = None
+        try:
+            while True:
+                await asyncio.sleep(WATCH_SECONDS)
+                if self._primary in (None, host):  # the pool's connections show its history
+                    continue
+                try:
+                    if session is None or session.is_closed():
+                        session, state = await self._ask(host)
+                    else:
+                        state = await _state(session)
+                    self._learn(state.history)
+                except FAILURES:
+                    if session is not None:
+                        session.terminate()
+        finally:
+            if session is not None:
+                session.terminate()
+
+    async def _survey(self) -> Session:
+        """Ask all hosts at the same time, and return a connection to the primary with the newest history."""
+        found: dict[Host, tuple[Session, ServerState]] = {}
+        why: dict[Host, str] = {}
+
+        async def ask(host: Host) -> None:
+            try:
+                found[host] = await self._ask(host)
+            except FAILURES as error:
+                why[host] = " ".join(str(error).split()) or "no answer"
+
+        chosen: Session | None = None
+        try:
+            async with asyncio.TaskGroup() as group:
+                for host in self.hosts:
+                    group.create_task(ask(host))
+            newest = newest_of([state for _, state in found.values()], self.newest)
+            for host in self.hosts:
+                if host not in found:
+                    continue
+                session, state = found[host]
+                if not (unfit := refusal(state, newest, listed=True)):
+                    chosen = self._admitted(session, state)
+                    self._primary = host
+                    return chosen
+                why[host] = unfit
+            self._learn(newest)
+        finally:
+            for session, _ in found.values():
+                if session is not chosen:
+                    session.terminate()
+        raise ConnectionError(_reasons(why))
+
+    async def _ask(self, host: Host) -> tuple[Session, ServerState]:
+        """Return a connection to this host and the server's state."""
+        session: Session | None = None
+        try:
+            async with asyncio.timeout(HOST_SECONDS):
+                options = {**self._options, "host": host.name, "port": host.port}
+                session = await asyncpg.connect(connection_class=Session, **options)
+                return session, await _state(session)
+        except BaseException:
+            if session is not None:
+                session.terminate()
+            raise
+
+    def _admitted(self, session: Session, state: ServerState) -> Session:
+        if why := refusal(state, self.newest, listed=bool(self.hosts)):
+            session.terminate()
+            raise ConnectionError(why)
+        self._learn(state.history)
+        session.history = state.history
+        self._open.add(session)
+        return session
+
+    def _learn(self, history: History | None) -> None:
+        """Remember a newer history, and close all connections to servers with an older one."""
+        before = self.newest
+        if history is None or history == before or (before is not None and before.replaces(history)):
+            return
+        if before is not None and before.system != history.system and self.hosts:
+            return
+        self.newest = history
+        if before is None:
+            return
+        log.warning("the database has begun timeline %d: servers without it are refused", history.timeline)
+        self._primary = None
+        for session in list(self._open):
+            session.terminate()
+        self._open.clear()
+        self._on_new_history()
+
+
+async def _state(session: Session) -> ServerState:
+    try:
+        row = await session.fetchrow(_STATE, timeout=HOST_SECONDS)
+    except _UNKNOWN:
+        recovering = await session.fetchval("SELECT pg_is_in_recovery()", timeout=HOST_SECONDS)
+        return ServerState(recovering, None)
+    return ServerState(row["recovering"], History(row["system"], row["timeline"]))
+
+
+def _reasons(why: Mapping[Host, str]) -> str:
+    return "; ".join(f"{host}: {reason}" for host, reason in why.items())

@@ -1,0 +1,147 @@
+"""A database with a standby: the pool finds the primary, and refuses a former primary that still runs."""
+
+import asyncio
+import shutil
+import socket
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from sqlalchemy import text
+
+from bus.clock import monotonic
+from bus.errors import Unavailable
+from bus.sql.database import Database
+from bus.sql.servers import Servers
+from deploy.servers import Postgres, find_postgres, private_directory
+from tests.support.servers import installed
+from tests.support.standby import NAME, Standby, execute, url_of_both
+from tests.support.waiting import until
+
+pytestmark = [pytest.mark.services, pytest.mark.slow]
+
+
+@pytest.fixture
+def directory() -> Iterator[Path]:
+    installed(find_postgres)
+    made = private_directory("berth-standby-")
+    yield made
+    shutil.rmtree(made, ignore_errors=True)
+
+
+@pytest.fixture
+async def primary(directory: Path) -> AsyncIterator[Postgres]:
+    with Postgres(directory / "primary") as server:
+        await execute(server, "CREATE TABLE commits (id bigserial PRIMARY KEY, process text)")
+        yield server
+
+
+@pytest.fixture
+def standby(directory: Path, primary: Postgres) -> Iterator[Standby]:
+    with Standby(directory / "standby", primary) as server:
+        yield server
+
+
+@asynccontextmanager
+async def watched(url: str) -> AsyncIterator[Database]:
+    database = Database(url, pool_size=3)
+    watching = asyncio.ensure_future(database.watch())
+    try:
+        yield database
+    finally:
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
+        await database.close()
+
+
+async def insert(database: Database) -> None:
+    async with database.write() as tx:
+        await tx.execute(text("INSERT INTO commits (process) VALUES ('test')"))
+
+
+async def timeline(database: Database) -> str:
+    async with database.read() as tx:
+        return tx.history.partition("/")[2]
+
+
+async def commits(server: Postgres) -> int:
+    return int(await execute(server, "SELECT count(*) FROM commits"))
+
+
+async def test_a_former_primary_that_still_runs_is_not_used_any_more(
+    primary: Postgres, standby: Standby
+) -> None:
+    forgotten: list[str] = []
+    async with watched(url_of_both(primary, standby)) as database:
+        database.on_new_history(lambda: forgotten.append("all"))
+        await insert(database)
+        assert await timeline(database) == "1"
+
+        async def insert_during_promotion() -> None:
+            async with database.write() as tx:
+                await tx.execute(text("INSERT INTO commits (process) VALUES ('open')"))
+                await standby.promote()
+                await until(lambda: forgotten == ["all"], seconds=10)
+
+        with pytest.raises(Unavailable):
+            await insert_during_promotion()
+        assert (await commits(primary), await commits(standby)) == (1, 1)
+        for _ in range(5):
+            await insert(database)
+        assert await timeline(database) == "2" and forgotten == ["all"]
+        assert (await commits(primary), await commits(standby)) == (1, 6)
+    another = Database(
+        url_of_both(primary, standby)
+    )  # of a process that starts now: the first is listed first
+    assert await timeline(another) == "2"
+    await another.close()
+
+
+async def test_a_process_with_one_address_refuses_the_former_primary_behind_it(
+    primary: Postgres, standby: Standby
+) -> None:
+    """A virtual address, or a name, may lead back to it."""
+    servers = Servers()
+    login = {"user": primary.user, "password": primary.password, "database": primary.database}
+    options = {"host": "127.0.0.1", **login}
+    before = await servers.connect(port=primary.port, **options)
+    await standby.promote()
+    session = await servers.connect(port=standby.port, **options)
+    assert before.is_closed()
+    with pytest.raises(ConnectionError, match="it is a former primary: timeline 2 has begun"):
+        await servers.connect(port=primary.port, **options)
+    session.terminate()
+
+
+async def test_with_a_synchronous_standby_no_commit_succeeds_on_a_former_primary(
+    primary: Postgres, standby: Standby
+) -> None:
+    await execute(primary, f"ALTER SYSTEM SET synchronous_standby_names = '{NAME}'")
+    await execute(primary, "SELECT pg_reload_conf()")
+    acknowledged = after = 0
+    async with watched(url_of_both(primary, standby)) as database:
+        await insert(database)
+        acknowledged += 1
+        promoting = asyncio.ensure_future(standby.promote())
+        while after < 3:
+            try:
+                await insert(database)
+                acknowledged, after = acknowledged + 1, after + promoting.done()
+            except Unavailable:
+                await asyncio.sleep(0.05)
+        assert await timeline(database) == "2"
+        assert await commits(standby) >= acknowledged
+
+
+async def test_a_silent_host_costs_two_seconds_once(primary: Postgres) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # accepts, and sends nothing
+        url = url_of_both(silent.getsockname()[1], primary)
+        database = Database(url)
+        began = monotonic()
+        await asyncio.gather(*(insert(database) for _ in range(3)))
+        assert monotonic() - began < 8.0
+        began = monotonic()
+        await asyncio.gather(*(insert(database) for _ in range(5)))
+        assert monotonic() - began < 1.9
+        await database.close()
