@@ -90,6 +90,8 @@ class PlacementChanged(Message, frozen=True, kw_only=True):
     aggregates: LongList[Aggregate] = ()  # changed aggregates
     cells: LongList[RegisteredCell] = ()  # changed cells
     trees: KnownTrees | None = None  # the reshaped trees if they are few and small; query the others
+    # id of the database's commits: after a fail-over other commits may have the same numbers; empty: unknown
+    history: Text = ""
 
 
 class FindChanges(Message, frozen=True, kw_only=True):
@@ -105,6 +107,7 @@ class ChangesFound(Message, frozen=True, kw_only=True):
     changes: LongList[PlacementChanged]
     oldest: Ordinal  # number of the oldest stored change; 0: no change is stored
     last: Ordinal  # number of the last committed change
+    history: Text = ""  # as in PlacementChanged
 
 
 class FindTrees(Message, frozen=True, kw_only=True):
@@ -123,3 +126,4 @@ class FindTrees(Message, frozen=True, kw_only=True):
 
 class TreesFound(KnownTrees, Message, frozen=True, kw_only=True):
     more: Count | None = None  # `after` of the next page; None: this is the last page
+    history: Text = ""  # as in PlacementChanged

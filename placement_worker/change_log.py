@@ -59,11 +59,17 @@ class Relay:
         self._recorded_at = 0.0
         # numbers published from the log, before this process registered its commit
         self._logged: set[int] = set()
+        self._outdated = False  # the database failed over: numbers known here may be of lost commits
 
     def wake(self) -> None:
         """Make the relay publish all changes in the database's change log that are not published yet."""
         self._reads_log = True
         self._woken.set()
+
+    def forget(self) -> None:
+        """Read the position from the database again: after a fail-over, published commits may be lost."""
+        self._outdated = True
+        self.wake()
 
     def committed(self, messages: Sequence[PlacementChanged]) -> None:
         """Make the relay publish changes that this process has just committed."""
@@ -107,6 +113,10 @@ class Relay:
                     await asyncio.sleep(early)
 
     async def _round(self, publish: Publish) -> bool:
+        if self._outdated:
+            self._outdated, self._published, self._recorded = False, 0, 0
+            self._unpublished.clear()
+            self._logged.clear()
         following = self._following()
         if not following:
             if not (self._reads_log or self._unpublished):

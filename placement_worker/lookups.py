@@ -98,6 +98,7 @@ class Lookups(PlacementOperations):
         async with self.database.read() as tx:
             page = page or await tree_reads.roots_after(tx, query.after, query.limit)
             found = await tree_reads.load(tx, self.book, [root for _, root in page])
+            history = tx.history
         after: int | None = query.after
         for mark, root in page:
             if not packing.add(found[root], query.skip):
@@ -105,7 +106,7 @@ class Lookups(PlacementOperations):
             after = mark
         else:
             after = after if len(page) == query.limit else None
-        return packing.answer(more=None if query.roots else after)
+        return packing.answer(more=None if query.roots else after, history=history)
 
     async def changes(self, query: FindChanges) -> ChangesFound:
         async with self.database.read_single() as tx:

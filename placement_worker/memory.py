@@ -32,20 +32,34 @@ class Forgotten(Exception):
         self.oldest = oldest
 
 
+class HistoryChanged(Exception):
+    """The error that trees were read from a database with another history: a fail-over is in progress."""
+
+
+def check_history(found: str, expected: str) -> None:
+    """Raise HistoryChanged if both histories are known and differ."""
+    if found and expected and found != expected:
+        raise HistoryChanged(f"history {found} instead of {expected}")
+
+
 class MemoryReader(Protocol):
     """The interface for reading placement's state into an index, from the database or over the bus."""
 
     async def changes(self, after: int, most: int) -> ChangesFound:
         """Return at most `most` commits of placement after this change number, and the newest number."""
 
-    async def trees(self, roots: Collection[str]) -> Mapping[str, Tree]:
-        """Return the provider trees of the given roots; an unknown root has a tree without providers."""
+    async def trees(self, roots: Collection[str], history: str) -> Mapping[str, Tree]:
+        """Return the provider trees of the given roots; an unknown root has a tree without providers. Raise
+        HistoryChanged if the database has another history.
+        """
 
     async def facts(self) -> Iterable[Aggregate | RegisteredCell]:
         """Return all aggregates that have a name or metadata, and all registered cells."""
 
-    async def each(self, take: Take) -> None:
-        """Call the function `take` with all provider trees, one page of trees per call."""
+    async def each(self, take: Take, history: str) -> None:
+        """Call the function `take` with all provider trees, one page of trees per call. Raise HistoryChanged
+        if the database has another history.
+        """
 
 
 class StoreReader:
@@ -59,18 +73,20 @@ class StoreReader:
         async with self._database.read_single() as tx:
             return await changes.since(tx, after, most)
 
-    async def trees(self, roots: Collection[str]) -> Mapping[str, Tree]:
+    async def trees(self, roots: Collection[str], history: str) -> Mapping[str, Tree]:
         async with self._database.read() as tx:
+            check_history(tx.history, history)
             return await tree_reads.load(tx, self._book, roots)
 
     async def facts(self) -> Iterable[Aggregate | RegisteredCell]:
         async with self._database.read() as tx:
             return [*(await aggregates.described(tx)).values(), *await hosts.registered(tx)]
 
-    async def each(self, take: Take) -> None:
+    async def each(self, take: Take, history: str) -> None:
         after = 0
         while True:
             async with self._database.read() as tx:
+                check_history(tx.history, history)
                 page = await tree_reads.roots_after(tx, after, ROOTS_A_PAGE)
                 found = await tree_reads.load(tx, self._book, [root for _, root in page])
             if not page:
@@ -85,6 +101,7 @@ CHANGES_A_PAGE = 200
 IN_A_ROW = 100  # trees added to the index before other tasks run
 FAR_AHEAD = 1000  # if a change number is so far ahead, query placement's last number before believing it
 POLL_SECONDS = 1.0  # interval of checks for changes of processes whose messages do not arrive
+FAILOVER_SECONDS = 0.2  # until other placements use the new primary, too
 
 
 class Memory:
@@ -108,7 +125,12 @@ class Memory:
         """Apply commits of this process to the index; `shaped` are trees that they created or reshaped."""
         touched: dict[str, None] = {}
         described: dict[str, None] = {}
+        foreign = [message for message in messages if not self.index.is_of(message.history)]
+        if self._missed is not None:
+            self._missed += [(message, shaped) for message in foreign]  # the new index may need them
         for message in messages:
+            if message in foreign:
+                continue
             own_shapes = shaped
             if len(messages) > 1:
                 new = dict.fromkeys(change.root for change in message.changes if change.reshaped)
@@ -129,7 +151,10 @@ class Memory:
 
     async def handle_many(self, messages: Sequence[PlacementChanged]) -> Sequence[None]:
         """Apply commits of any process to the index; the trees that the messages lack are read together."""
-        unknown = [message for message in messages if not self.index.knows(message.number)]
+        known_history = [message for message in messages if self.index.is_of(message.history)]
+        if len(known_history) < len(messages):  # of a new primary, or late ones of the former primary
+            await self.fresh()
+        unknown = [message for message in known_history if not self.index.knows(message.number)]
         if self.loads:
             unknown = await self._committed(self.index, unknown)
         effective = [change for change in unknown if change.changes or change.aggregates or change.cells]
@@ -150,12 +175,14 @@ class Memory:
         return true
 
     async def fresh(self) -> None:
-        """Read missed changes until the index includes every commit made before this call."""
+        """Read missed changes until the index includes every commit made before this call. After a fail-over
+        the whole index is read again, because its last commits may be lost.
+        """
         more = True
         while more:
             seen = self.index.seen
             try:
-                missed, more = await self._changes(seen)
+                missed, more, _ = await self._changes(seen, self.index.history)
             except Forgotten as forgotten:
                 if self.index.seen == seen:  # no change arrived in the meantime
                     log.warning("%s: reading everything again", forgotten)
@@ -165,9 +192,14 @@ class Memory:
             if unknown:
                 await self._take_in(unknown)
 
-    async def _changes(self, after: int) -> tuple[Sequence[PlacementChanged], bool]:
-        """Return the changes after a number, and whether more follow; raise Forgotten if no longer stored."""
+    async def _changes(self, after: int, history: str) -> tuple[Sequence[PlacementChanged], bool, str]:
+        """Return the changes after a number, whether more follow, and the database's history. Raise Forgotten
+        if the changes are no longer stored, or the database has another history than `history`.
+        """
         found = await self._reader.changes(after, CHANGES_A_PAGE)
+        if found.history and history and found.history != history:
+            why = f"placement's database has failed over: its history is {found.history}, and was {history}"
+            raise Forgotten(after, found.last + 1, why)
         if found.last < after:
             why = (
                 f"placement's last change is {found.last}, and {after} was expected: its database is a "
@@ -177,20 +209,21 @@ class Memory:
         first = found.changes[0].number if found.changes else found.last + 1
         if first > after + 1:
             raise Forgotten(after, found.oldest or first)
-        return found.changes, bool(found.changes) and found.changes[-1].number < found.last
+        more = bool(found.changes) and found.changes[-1].number < found.last
+        return found.changes, more, found.history
 
     async def feed(self, after: int, until: asyncio.Event | None = None) -> AsyncIterator[PlacementChanged]:
         """Yield every commit of placement after this change number, soon after it is committed. The generator
         ends within POLL_SECONDS after the event `until` is set. Raise Forgotten if a change is no longer
-        stored.
+        stored, or a fail-over may have lost it.
         """
-        page, _ = await self._changes(after)
+        page, _, history = await self._changes(after, "")
         while until is None or not until.is_set():
             for message in page:
                 yield message
                 after = message.number
             learned = self._learned
-            page, _ = await self._changes(after)
+            page, _, _ = await self._changes(after, history)
             if not page:
                 with suppress(TimeoutError):
                     async with asyncio.timeout(POLL_SECONDS):
@@ -202,7 +235,11 @@ class Memory:
             trees = _changed_trees(message)
             shaped |= {change.root: trees.get(change.root) for change in message.changes if change.reshaped}
         if unknown := [root for root, tree in shaped.items() if tree is None]:
-            shaped |= await self._reader.trees(unknown)
+            try:
+                shaped |= await self._reader.trees(unknown, self.index.history)
+            except HistoryChanged:
+                await self.reload()
+                return
         self.learn(messages, {root: tree for root, tree in shaped.items() if tree is not None})
 
     async def loaded(self) -> None:
@@ -218,11 +255,15 @@ class Memory:
             self._missed = []
             try:
                 index = await self._read()
+                while index is None:  # a fail-over is in progress
+                    await asyncio.sleep(FAILOVER_SECONDS)
+                    index = await self._read()
                 reported = [message for message, _ in self._missed]
+                reported = [message for message in reported if index.is_of(message.history)]
                 true = {message.number for message in await self._committed(index, reported)}
                 false = {message.number for message in reported} - true
                 for message, shaped in self._missed:  # the list may have grown meanwhile
-                    if message.number in false:
+                    if message.number in false or not index.is_of(message.history):
                         continue
                     index.accept(message.number, message.changes, shaped, message.aggregates, message.cells)
                 before, self.index = self.index, index
@@ -236,9 +277,11 @@ class Memory:
         for on_change in self._watchers:
             on_change(everybody, described)
 
-    async def _read(self) -> Index:
+    async def _read(self) -> Index | None:
+        """Return a new index, or None if the database failed over meanwhile."""
         # Read the number first: trees read later include at least all changes up to it.
-        index = Index((await self._reader.changes(0, 1)).last)
+        newest = await self._reader.changes(0, 1)
+        index = Index(newest.last, newest.history)
         for fact in await self._reader.facts():
             index.describe(fact, index.seen)
 
@@ -248,7 +291,11 @@ class Memory:
                 if position % IN_A_ROW == 0:
                     await asyncio.sleep(0)
 
-        await self._reader.each(take)
+        try:
+            await self._reader.each(take, index.history)
+        except HistoryChanged as changed:
+            log.info("the index is read again: %s", changed)
+            return None
         return index
 
 

@@ -18,7 +18,7 @@ from bus.vocabulary import Message
 from bus.worker import Worker, every, on_many
 from placement_worker.core.index import Index
 from placement_worker.core.trees import Tree, unpacked
-from placement_worker.memory import POLL_SECONDS, Memory, Take
+from placement_worker.memory import POLL_SECONDS, HistoryChanged, Memory, Take, check_history
 
 log = logging.getLogger(__name__)
 
@@ -44,11 +44,12 @@ class BusReader:
     async def changes(self, after: int, most: int) -> ChangesFound:
         return await self._answer(self.ask_changes, FindChanges(after=after, limit=most))
 
-    async def trees(self, roots: Collection[str]) -> Mapping[str, Tree]:
+    async def trees(self, roots: Collection[str], history: str) -> Mapping[str, Tree]:
         found: dict[str, Tree] = {}
         missing = list(roots)
         while missing:
             answer = await self._answer(self.ask_trees, FindTrees(roots=tuple(missing[:TREES_A_QUESTION])))
+            check_history(answer.history, history)
             for part, left_out in unpacked(answer):
                 found[part.root] = await self._whole(part, left_out)
             missing = [root for root in missing if root not in found]
@@ -66,13 +67,20 @@ class BusReader:
         described = [aggregate for aggregate in found if aggregate.name or aggregate.metadata]
         return [*described, *(await self._answer(self.ask_cells, FindCells(counted=False))).cells]
 
-    async def each(self, take: Take) -> None:
+    async def each(self, take: Take, history: str) -> None:
         """Call the function `take` with each page of provider trees, while the next one is being fetched."""
+        try:
+            await self._each(take, history)
+        except* HistoryChanged as changed:
+            raise HistoryChanged(str(changed.exceptions[0])) from None
+
+    async def _each(self, take: Take, history: str) -> None:
         async with asyncio.TaskGroup() as group:
             more: int | None = 0
             coming = group.create_task(self._answer(self.ask_trees, FindTrees(limit=TREES_A_QUESTION)))
             while more is not None:
                 answer = await coming
+                check_history(answer.history, history)
                 more = answer.more
                 if more is not None:
                     question = FindTrees(after=more, limit=TREES_A_QUESTION)

@@ -85,7 +85,8 @@ class Placement:
         self.log = ChangeLog(database, self.book, keep_changes)
         self.memory = self.log.memory
         self.searches = Searches(self.memory, clock)
-        parts = database, clock, self.book, self.log, ProviderNumbers(database)
+        self._numbers = ProviderNumbers(database)
+        parts = database, clock, self.book, self.log, self._numbers
         self.claims = ClaimOperations(*parts)
         self.reports = ReportOperations(*parts)
         self.providers = ProviderOperations(*parts)
@@ -95,6 +96,28 @@ class Placement:
         self.aggregates = AggregateOperations(*parts)
         self.cells = CellOperations(*parts, self.reports)
         self.lookups = Lookups(*parts)
+        self._failed_over = asyncio.Event()
+        database.on_new_history(self._forget)
+
+    def _forget(self) -> None:
+        """Forget ids and numbers that this process has read or written: a fail-over may have lost them."""
+        self.book.forget()
+        self._numbers.forget()
+        self.log.relay.forget()
+        self._failed_over.set()
+
+    async def follow_failovers(self) -> None:
+        """Read the index again after each fail-over of the database, as soon as the new primary answers."""
+        while True:
+            await self._failed_over.wait()
+            self._failed_over.clear()
+            while True:
+                try:
+                    await self.memory.fresh()
+                    break
+                except Unavailable as away:
+                    log.warning("the index is not read again yet: %s", away)
+                    await asyncio.sleep(RETRY_SECONDS)
 
     @again()
     async def start(self) -> None:
@@ -116,6 +139,7 @@ class Placement:
 
 log = logging.getLogger(__name__)
 
+RETRY_SECONDS = 0.5  # while the database is unavailable after a fail-over
 AGAIN_SECONDS = 5.0  # after the broker would not let us read a cell's queues
 
 
@@ -225,6 +249,7 @@ def placement_worker(placement: Placement, publish: Publish, cells: Sequence[str
         runs=[
             lambda: placement.log.relay.run(publish),
             lambda: placement.reports.reshaped_builds.run(publish),
+            placement.follow_failovers,
         ],
         widens=[partial(serve_registered, placement, cells)],
         announces=ANNOUNCES,

@@ -21,9 +21,10 @@ from placement_worker.core.trees import ProviderState, Tree
 
 
 class Index(RowTable):
-    def __init__(self, seen: int = 0) -> None:
+    def __init__(self, seen: int = 0, history: str = "") -> None:
         super().__init__()
         self.seen = seen  # every change up to this number is in
+        self.history = history  # id of the database's commits; empty: unknown
         self._ahead: set[int] = set()  # received numbers beyond it
         # received changes beyond it, of unknown providers
         self._early: dict[str, tuple[ProviderChange, int]] = {}
@@ -38,6 +39,10 @@ class Index(RowTable):
         self.snapshots: list[Callable[[str], None]] = []  # called with a root before its tree changes
 
     # Changes, in any order: an older one never undoes a newer one.
+
+    def is_of(self, history: str) -> bool:
+        """Return whether a change with this history belongs to the commits of this index, as far as known."""
+        return not history or not self.history or history == self.history
 
     def knows(self, number: int) -> bool:
         return number <= self.seen or number in self._ahead

@@ -266,8 +266,8 @@ class Packing:
             self._aggregates.place(state.aggregates),
         )
 
-    def answer(self, more: int | None = None) -> TreesFound:
-        return TreesFound(**structs.asdict(self.packed()), more=more)
+    def answer(self, more: int | None = None, history: str = "") -> TreesFound:
+        return TreesFound(**structs.asdict(self.packed()), more=more, history=history)
 
     def packed(self) -> KnownTrees:
         """Return the added provider trees in the compact form that messages contain."""

@@ -86,7 +86,7 @@ async def announce(
         [(last, edition)] = await _NEXT_ALONE.together(writes, tx, more=len(parts))
         await _LOG(tx, [(last - len(parts) + nth, changes) for nth, changes in encoded])
     announced = [
-        PlacementChanged(number=last - len(parts) + nth, changes=tuple(part))
+        PlacementChanged(number=last - len(parts) + nth, changes=tuple(part), history=tx.history)
         for nth, part in enumerate(parts, 1)
     ]
     return announced, edition
@@ -99,7 +99,9 @@ async def announce_facts(
     [(number, _)] = await _NEXT_ALONE(tx, more=1)
     texts = [_encode(facts).decode() if facts else None for facts in (aggregates, cells)]
     await _LOG_FACTS(tx, number=number, aggregates=texts[0], cells=texts[1])
-    return PlacementChanged(number=number, changes=(), aggregates=tuple(aggregates), cells=tuple(cells))
+    return PlacementChanged(
+        number=number, changes=(), aggregates=tuple(aggregates), cells=tuple(cells), history=tx.history
+    )
 
 
 async def last_number(tx: Transaction) -> int:
@@ -119,7 +121,10 @@ async def since(tx: Transaction, number: int, most: int) -> ChangesFound:
         messages.append((number, changes, aggregates, cells))
         bytes_left -= size
     return ChangesFound(
-        changes=tuple(_messages(messages)), oldest=rows[0]["oldest"] or 0, last=rows[0]["last"]
+        changes=tuple(_messages(messages, tx.history)),
+        oldest=rows[0]["oldest"] or 0,
+        last=rows[0]["last"],
+        history=tx.history,
     )
 
 
@@ -127,16 +132,17 @@ async def unpublished(tx: Transaction, most: int, known: int = 0) -> list[Placem
     """Return up to `most` unpublished changes above number `known`. On PostgreSQL, concurrent callers wait
     until the transaction of the first one ends.
     """
-    return _messages(await _UNPUBLISHED(tx, most=most, known=known))
+    return _messages(await _UNPUBLISHED(tx, most=most, known=known), tx.history)
 
 
-def _messages(rows: Sequence[Any]) -> list[PlacementChanged]:
+def _messages(rows: Sequence[Any], history: str) -> list[PlacementChanged]:
     return [
         PlacementChanged(
             number=number,
             changes=_changes.decode(changes),
             aggregates=_aggregates.decode(aggregates) if aggregates else (),
             cells=_cells.decode(cells) if cells else (),
+            history=history,
         )
         for number, changes, aggregates, cells in rows
     ]
@@ -157,14 +163,19 @@ class ProviderNumbers:
         self._database = database
         self._spare: list[int] = []
 
+    def forget(self) -> None:
+        """Use no reserved id any more: after a fail-over, the reservations may be lost."""
+        self._spare = []
+
     @asynccontextmanager
     async def taken(self, most: int) -> AsyncIterator[Iterator[int]]:
         """Provide `most` database ids for new providers; unused ones are kept for the next caller."""
         numbers = iter(await self._take(most))
+        spare = self._spare
         try:
             yield numbers
         finally:
-            self._spare += numbers
+            spare += numbers
 
     async def _take(self, most: int) -> list[int]:
         if len(self._spare) < most:
@@ -172,7 +183,8 @@ class ProviderNumbers:
             async with self._database.write() as tx:
                 [(last,)] = await _TAKE(tx, more=more)
             self._spare += range(last - more + 1, last + 1)
-        taken, self._spare = self._spare[:most], self._spare[most:]
+        taken = self._spare[:most]
+        del self._spare[:most]
         return taken
 
 

@@ -151,6 +151,14 @@ class Book:
         self.users = NumberedNames(again, "users", "external_id")
         self.types = NumberedNames(again, "consumer_types")
 
+    def forget(self) -> None:
+        """Look up all names again before they are used: after a fail-over, ids may be lost and given anew."""
+        self.edition = -1  # every read of class and trait names renews them
+        for names in (self.classes, self.traits, self.aggregates, self.projects, self.users, self.types):
+            names.ids.clear()
+        for names in (self.projects, self.users, self.types):
+            names.names.clear()
+
     @property
     def reading(self) -> tuple[int, ...]:
         """Return a value that changes whenever cached names of resource classes or traits are replaced."""

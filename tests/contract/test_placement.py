@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from bus.claims import Choice, Claimed, Full, Held, Moved, NoSuchProvider, Refused, Released, Retired
 from bus.messages import InventoryReported
@@ -380,7 +381,7 @@ async def test_every_commit_that_changes_something_is_announced_by_the_next_numb
     await claim(placement, an_order(a_claim(1, on_hosts(1, VCPU=2), generation=1)))
     await release(placement, a_release(1, 2))
     host = uid(1, "a")
-    assert await announced(placement) == [
+    assert [replace(change, history="") for change in await announced(placement)] == [
         PlacementChanged(
             number=1, changes=(ProviderChange(host, host, 1, {"VCPU": 0}, reshaped=True, sequence=1),)
         ),

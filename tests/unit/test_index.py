@@ -1,5 +1,6 @@
 """The index of hosts: pages, removals, changes, and free memory that stays with the process."""
 
+import asyncio
 import dataclasses
 import random
 import subprocess
@@ -24,7 +25,7 @@ from bus.reports import Inventory
 from placement_worker.core.index import Index
 from placement_worker.core.row_table import FIRST_ROWS, SHARES
 from placement_worker.core.trees import CARRIED, CARRIED_ROOM, ROOM, ProviderState, Tree, carried, unpacked
-from placement_worker.memory import FAR_AHEAD, Memory, Take
+from placement_worker.memory import FAR_AHEAD, Forgotten, Memory, Take, check_history
 from scheduler_worker.core.ranking_order import AHEAD, FIRST_PAGE, Frontier, Uints
 from tests.support.ids import uid
 from tests.support.placement_builders import looking_for
@@ -468,19 +469,20 @@ class Shelf:
         self.said: list[Aggregate] = [EAST]
         self.cells: list[RegisteredCell] = []
         self.number = 1
+        self.history = ""
         self.read: list[str] = []
 
     async def changes(self, after: int, most: int) -> ChangesFound:
-        return ChangesFound(changes=(), oldest=0, last=after or self.number)
+        return ChangesFound(changes=(), oldest=0, last=after or self.number, history=self.history)
 
-    async def trees(self, roots: Collection[str]) -> Mapping[str, Tree]:
+    async def trees(self, roots: Collection[str], history: str = "") -> Mapping[str, Tree]:
         self.read += roots
         return {root: self.there[root] for root in roots}
 
     async def facts(self) -> Iterable[Aggregate | RegisteredCell]:
         return [*self.said, *self.cells]
 
-    async def each(self, take: Take) -> None:
+    async def each(self, take: Take, history: str = "") -> None:
         await take(list(self.there.values()))
 
 
@@ -621,14 +623,82 @@ async def test_a_forged_number_during_a_reload_is_ignored(shelf: Shelf) -> None:
     forged = PlacementChanged(number=2**62, changes=(ProviderChange(ONE, ONE, 9, {"VCPU": 8}),))
 
     class Interrupted(Shelf):
-        async def each(self, take: Take) -> None:
+        async def each(self, take: Take, history: str = "") -> None:
             await memory.handle_many([forged, changed(2, ONE)])
-            await super().each(take)
+            await super().each(take, history)
 
     shelf.__class__ = Interrupted
     await memory.reload()
     assert memory.index.whole and memory.index.seen == 2
     assert memory.index.rows[ONE].free == {"VCPU": 7}
+
+
+@pytest.mark.parametrize("number", [2, 3, 9])  # fewer, as many or more commits than before the fail-over
+async def test_after_a_failover_the_index_is_read_again(shelf: Shelf, number: int) -> None:
+    """A commit of the new primary may have the number of a lost commit, which the index contains."""
+    memory = Memory(shelf)
+    shelf.history = "7/1"
+    await memory.reload()
+    await memory.handle_many([changed(2, ONE, history="7/1"), changed(3, ONE, history="7/1")])
+    assert memory.index.rows[ONE].free == {"VCPU": 7} and memory.index.seen == 3
+    shelf.history, shelf.number = "7/2", number
+    await memory.handle_many([changed(number, TWO, history="7/2")])
+    assert memory.index.seen == number and memory.index.history == "7/2"
+    assert [memory.index.rows[root].free for root in (ONE, TWO)] == [{"VCPU": 8}] * 2
+
+
+async def test_late_messages_about_lost_commits_are_ignored(shelf: Shelf) -> None:
+    memory = Memory(shelf)
+    shelf.history = "7/2"
+    await memory.reload()
+    late = changed(2, ONE, history="7/1")
+    memory.learn([late], {})
+    await memory.handle_many([late, changed(2, TWO, history="7/2")])
+    assert memory.loads == 1 and memory.index.seen == 2
+    assert [memory.index.rows[root].free for root in (ONE, TWO)] == [{"VCPU": 8}, {"VCPU": 7}]
+
+
+async def test_commits_during_a_reload_count_only_with_the_history_that_was_read(shelf: Shelf) -> None:
+    memory = Memory(shelf)
+    shelf.history = "7/1"
+    await memory.reload()
+
+    class FailingOver(Shelf):
+        async def each(self, take: Take, history: str = "") -> None:
+            memory.learn([changed(2, ONE, history="7/1")], {})
+            memory.learn([changed(2, TWO, history="7/2")], {})
+            await super().each(take)
+
+    shelf.__class__, shelf.history = FailingOver, "7/2"
+    await memory.fresh()
+    assert memory.index.history == "7/2" and memory.index.seen == 2
+    assert [memory.index.rows[root].free for root in (ONE, TWO)] == [{"VCPU": 8}, {"VCPU": 7}]
+
+
+async def test_trees_of_the_former_primary_are_read_again(shelf: Shelf) -> None:
+    memory, tries = Memory(shelf), list[str]()
+
+    class Late(Shelf):  # another placement does not know the new primary yet
+        async def each(self, take: Take, history: str = "") -> None:
+            tries.append(history)
+            await super().each(take)
+            check_history("7/1" if len(tries) == 1 else "7/2", history)
+
+    shelf.__class__, shelf.history = Late, "7/2"
+    await memory.reload()
+    assert tries == ["7/2", "7/2"] and memory.index.history == "7/2"
+
+
+async def test_a_feed_of_changes_ends_at_a_failover(shelf: Shelf) -> None:
+    memory = Memory(shelf)
+    shelf.history = "7/1"
+    changes = memory.feed(1)
+    first = asyncio.ensure_future(anext(changes))
+    await asyncio.sleep(0)
+    shelf.history = "7/2"
+    memory.learn([changed(2, ONE)], {})
+    with pytest.raises(Forgotten, match="failed over"):
+        await first
 
 
 async def test_many_lost_changes_lead_to_a_reload(shelf: Shelf) -> None:
