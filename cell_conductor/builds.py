@@ -69,6 +69,8 @@ class Builds:
         self.ring = Ring(database, self.clock, self.limits.agent_lease)
         self._applier = EventApplier(database, self.limits, self.clock)
         self._resumed = False
+        self._failed_over = False
+        database.on_new_history(self._forget)
         # A transaction that lost a race is retried; after too many attempts the work is postponed.
         # Builds that could not be added are handled as if they were known.
         self._add = retrying(self.clock, otherwise=lambda made, now: set[str]())(self._add_once)
@@ -179,6 +181,25 @@ class Builds:
             log.info("repeated the messages that %d builds wait for", len(builds))
         self._resumed = True
         return await self._reminders(builds)
+
+    def _forget(self) -> None:
+        """Forget builds in memory: a fail-over of the database may have lost their last changes."""
+        self._applier.cached.clear()
+        self.ring.forget()
+        self._failed_over = True
+
+    async def resume_after_failover(self) -> Sequence[_Reminder]:
+        """After a fail-over of the database, return the orders of all unfinished builds again.
+
+        Reports that were applied may be lost. Agents repeat their reports, so no build times out and is built
+        on a second host.
+        """
+        if not self._failed_over:
+            return []
+        self._resumed = False
+        reminders = await self.resume()
+        self._failed_over = False
+        return reminders
 
     async def move(self) -> Sequence[_Reminder]:
         """Return the unanswered orders of builds whose bare-metal node got a new agent, for this agent."""

@@ -62,6 +62,11 @@ class Ring:
         self._edit = retrying(self.clock, otherwise=lambda request: again)(self._edit_once)
         self.settle = retrying(self.clock, otherwise=lambda pool: None)(self._settle_once)
 
+    def forget(self) -> None:
+        """Read the pools and their agents again: a fail-over of the database may have lost changes."""
+        self._pools = None
+        self._settled.clear()
+
     async def _lend_once(self, asked: LeaseAsked) -> LeaseAnswered:
         """Grant or extend an agent's lease; return it with the nodes gained or lost since it last asked."""
         agent, pool = asked.agent, asked.pool

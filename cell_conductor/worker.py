@@ -19,6 +19,7 @@ from cell_conductor.ring import CHECKS_PER_LEASE
 A = TypeVar("A", ClaimRequested, ReleaseRequested)
 R = TypeVar("R")
 
+FAILOVER_SECONDS = 1.0  # between checks whether the database has failed over
 LINGER = 0.02  # seconds: one transaction for fifty reports costs as much as for one
 
 # What the handlers of builds and moves, and the reminders, publish
@@ -77,6 +78,7 @@ def _timers(builds: Builds) -> list[Every]:
     return [
         every(limits.poll_every, builds.time_out, emits=[AGENT_REPORT, AGENT_MOVED]),
         every(limits.stalled_after / 2, builds.resume, emits=_REMINDERS, at_once=True),
+        every(FAILOVER_SECONDS, builds.resume_after_failover, emits=_REMINDERS),
         every(limits.agent_lease / CHECKS_PER_LEASE, ring.check_leases, at_once=True),
         every(limits.agent_lease / CHECKS_PER_LEASE, builds.move, emits=_REMINDERS),
         every(prune_period(limits.keep_builds, limits.keep_moves), builds.prune),

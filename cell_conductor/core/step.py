@@ -76,7 +76,7 @@ def _known(build: Build, event: Event, now: float, limits: AttemptLimits) -> Ste
             return late_move_report(build, event)
         case MoveSteered():
             return build, late_steering(build, event)
-        case AgentReported() if event.attempt != build.attempt:
+        case AgentReported() if event.attempt != build.attempt or _is_elsewhere(build, event):
             return build, stale_report(build, event)
         case BuildReshaped():
             return reshaped(build, event), ()
@@ -110,6 +110,13 @@ def _known(build: Build, event: Event, now: float, limits: AttemptLimits) -> Ste
             return event_of_moved(build, event)
         case "moving" | "verifying":
             raise AssertionError(f"{build.id} moves, in no move")
+
+
+def _is_elsewhere(build: Build, report: AgentReported) -> bool:
+    """Return whether an agent reports a guest on another host than that of the attempt. After a fail-over that
+    lost commits, an attempt may have been placed twice: the recorded one counts.
+    """
+    return build.placed is not None and report.root != build.host.root
 
 
 def _unknown(event: Event, now: float, limits: AttemptLimits) -> tuple[Build | None, Effects]:

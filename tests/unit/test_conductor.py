@@ -20,7 +20,7 @@ from bus.claims import (
     Retired,
 )
 from bus.decisions import Decision, Record
-from bus.messages import Attempt, BuildDeleted, BuildEnded, HostFailed
+from bus.messages import Attempt, BuildDeleted, BuildEnded, DestroyOrdered, HostFailed
 from bus.vocabulary import Contended, Message
 from cell_conductor.core.build import Build, holder_consumer
 from cell_conductor.core.events import AttemptLimits, CleanedUp, Event, ReleaseAnswer, Stalled, SwapAnswered
@@ -242,6 +242,19 @@ def test_a_report_of_an_earlier_attempt_changes_nothing_but_cleans_and_orders_ag
         assert build is SECOND_BUILDING
         again = outcome not in ("destroyed", "progress")
         assert said(effects) == (["destroy 1 at host0", "build 2 at host1"] if again else [])
+
+
+@pytest.mark.parametrize("build", [BUILDING, ACTIVE, GONE])
+def test_a_report_about_another_host_than_that_of_the_attempt_counts_as_a_stray_guest(build: Build) -> None:
+    """A fail-over lost the first placement: the attempt was placed again, on another host."""
+    stray = replace(an_agent_report(FIRST, "built"), root=SECOND.root, host=SECOND.host, agent=SECOND.agent)
+    changed, effects = step(build, stray, 9.0, LIMITS)
+    assert changed == build
+    destroyed = effects[0]
+    assert isinstance(destroyed, DestroyOrdered)
+    assert (destroyed.agent, destroyed.root, destroyed.attempt) == (SECOND.agent, SECOND.root, 1)
+    assert [type(effect).__name__ for effect in effects[1:]] == ["BuildOrdered"] * (build is BUILDING)
+    assert step(build, replace(stray, outcome="destroyed"), 9.0, LIMITS) == (build, ())
 
 
 def test_a_report_extends_the_time_limit_of_a_build() -> None:
