@@ -6,7 +6,19 @@ from msgspec import Meta
 
 from bus.messages import ReplyTo, Selection
 from bus.requests import BuildSpec
-from bus.vocabulary import Allocations, Cause, Compact, Id, LongList, Message, Ordinal, Text, Whole, Word
+from bus.vocabulary import (
+    Allocations,
+    Amount,
+    Cause,
+    Compact,
+    Id,
+    LongList,
+    Message,
+    Ordinal,
+    Text,
+    Whole,
+    Word,
+)
 
 
 class BuildAdoptRequested(Message, frozen=True, kw_only=True):
@@ -21,6 +33,7 @@ class BuildAdoptRequested(Message, frozen=True, kw_only=True):
     generation: Ordinal  # of the consumer
     spec: BuildSpec
     reply_to: ReplyTo = ""
+    attempt: Amount = 1  # of the guest, if berth has built it and its record was lost
 
 
 class BuildAdopted(Message, frozen=True, kw_only=True):

@@ -200,7 +200,7 @@ MOVE_HALF = Topic("move.half.{cell}", moves.HandoverReported,
 AGENT_BUILD = Topic("agent.build.{cell}.{agent}", messages.BuildOrdered, "create a guest", "conductor",
     "agent")
 AGENT_DESTROY = Topic("agent.destroy.{cell}.{agent}", messages.DestroyOrdered,
-    "delete a guest and everything left of it", "conductor", "agent")
+    "delete a guest and everything left of it", ANYONE, "agent")
 AGENT_REPORT = Topic("agent.report.{cell}", messages.AgentReported,
     "an order was carried out or failed, or its progress; the conductor's own timeout", "agent, conductor",
     "conductor")

@@ -47,9 +47,9 @@ async def audit_command(
     placement_only = options.placement_only or ("cells" not in given.origins and await has_no_cell(settings))
     found = await audit(settings, settled=options.settled, placement_only=placement_only)
     if options.agents and not placement_only:
-        breaches, notes = await compare_guests(settings)
-        found.breaches += breaches
-        found.notes += notes
+        guests = await compare_guests(settings)
+        found.breaches += map(str, guests.differences)
+        found.notes += guests.notes
     if as_json:
         facts = {
             "clean": found.clean, "breaches": found.breaches, "notes": found.notes,
@@ -98,7 +98,14 @@ async def heal(
     ended and that no guest is left behind. An active build's lost allocations are claimed again if they fit.
     If placement has none, the agent must not contradict; if it has another host or other amounts, cell and
     agent must agree, and no agent may have the guest on the other host. Builds in progress, in a move or
-    changed meanwhile stay unchanged. Exit 0 if no finding remains, else 1. See docs/adopting.md.
+    changed meanwhile stay unchanged.
+
+    On a running berth all agents are asked for their guests. The only guest of a build without any record is
+    adopted by its cell, with a new claim for its resources. A guest of a build that runs on another host is
+    destroyed. An active build is deleted if all agents answer and none has a guest of it. A consumer that no
+    cell has a record of is released under the same condition.
+
+    Exit 0 if no finding remains, else 1. See docs/adopting.md and docs/running.md.
     """
     settings = effective(cells=cells_named(cells), database_url=database, state_dir=state_dir).settings
     found = await audit(settings)
@@ -113,7 +120,7 @@ async def heal(
             say.print(f"{repair.did or f'would be {repair.would}'}: {repair.sentence}", markup=False)
         for doubted in listed.items():
             say.print(f"for you to judge: {_with_why(*doubted)}", style="red", markup=False)
-        if not found.breaches:
+        if not proven and not listed:
             say.print("nothing is wrong")
         elif proven and not yes:
             say.print("`berth heal --yes` repairs confirmed differences", style="dim")

@@ -50,6 +50,8 @@ class Audit:
     classes: dict[str, tuple[int, int]] = field(default_factory=dict)  # custom class → used, total
     leaks: list[Leak] = field(default_factory=list)  # `berth heal` may repair these breaches
     misheld: list[Misheld] = field(default_factory=list)  # like leaks
+    ownerless: dict[str, str] = field(default_factory=dict)  # consumer without a build → its breach
+    generations: dict[str, int] = field(default_factory=dict)  # of these consumers
 
     @property
     def clean(self) -> bool:
@@ -251,7 +253,9 @@ def _judge_ownerless(
         if (why := _not_ours(holding, settings, unread)) is not None:
             found.notes.append(f"{consumer}: {why}")
         elif holding.since <= old:
-            found.breaches.append(f"{consumer}: holds resources, but no cell knows it")
+            found.ownerless[consumer] = f"{consumer}: holds resources, but no cell knows it"
+            found.generations[consumer] = holding.generation
+            found.breaches.append(found.ownerless[consumer])
 
 
 def _not_ours(held: TreesOfConsumer, settings: Settings, unread: set[str]) -> str | None:

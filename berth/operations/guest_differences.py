@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
 
 from berth import wiring, worker_roles
 from berth.operations.audit import builds_by_cell, places_by_cell
@@ -30,10 +31,43 @@ _AT_ONCE = 50  # agents queried at a time
 Agent = tuple[str, str]  # cell and name
 
 
-async def compare_guests(settings: Settings) -> tuple[list[str], list[str]]:
-    """Compare agents' guests with the cells' records; return two lists of sentences: about differences, and
-    about agents that did not answer."""
-    from placement_worker.store.audit import agents, stored_holders
+Wrong = Literal["missing", "unknown", "elsewhere"]
+
+
+@dataclass(frozen=True)
+class GuestDifference:
+    """A difference between an agent's guests and the cells' records of one build."""
+
+    wrong: Wrong
+    build: str
+    sentence: str
+    place: PlaceByCell | None = None  # the cell's record, if the build is active and did not change
+    agent: Agent = ("", "")  # that has the guest; of a missing guest: that should have it
+    guest: ReportedGuest | None = None  # None: it is missing
+
+    def __str__(self) -> str:
+        return self.sentence
+
+
+@dataclass(frozen=True)
+class GuestComparison:
+    """The differences between the guests of all agents and the cells' records."""
+
+    differences: list[GuestDifference]
+    books: Mapping[Agent, Collection[ReportedGuest]]  # the guests of each agent that answered
+    silent: Collection[Agent] = ()  # agents that did not answer
+    unread: Collection[str] = ()  # registered cells without a database in the settings
+
+    @property
+    def notes(self) -> list[str]:
+        return [
+            f"agent {agent} of cell {cell} does not say which guests it has" for cell, agent in self.silent
+        ]
+
+
+async def compare_guests(settings: Settings) -> GuestComparison:
+    """Query all agents for their guests, and compare these with the cells' records."""
+    from placement_worker.store.audit import agents, registered_cells, stored_holders
 
     placement = wiring.database(settings, worker_roles.Role("placement"))
     try:
@@ -44,12 +78,13 @@ async def compare_guests(settings: Settings) -> tuple[list[str], list[str]]:
         builds = await builds_by_cell(settings, settings.cell_names)
         after = await places_by_cell(settings, settings.cell_names)
         held_builds = {holder.build for holder in (await stored_holders(placement)).values()}
+        unread = await registered_cells(placement) - {*settings.cell_names}
     finally:
         await placement.close()
     stood = {build: place for build, place in after.items() if before.get(build) == place}
-    breaches = differences(books, builds.builds.keys(), stood, held_builds)
-    notes = [f"agent {agent} of cell {cell} does not say which guests it has" for cell, agent in silent]
-    return breaches, notes
+    return GuestComparison(
+        differences(books, builds.builds.keys(), stood, held_builds), books, silent, unread
+    )
 
 
 def differences(
@@ -57,8 +92,8 @@ def differences(
     builds: Collection[str],
     stood: Mapping[str, PlaceByCell],
     held_builds: Collection[str],
-) -> list[str]:
-    """Return sentences about missing guests, unknown guests, and guests on another host than their build.
+) -> list[GuestDifference]:
+    """Return missing guests, unknown guests, and guests on another host than their build.
 
     `builds`: all recorded builds. `stood`: active, unchanged builds. `held_builds`: with holder consumers.
     """
@@ -67,20 +102,23 @@ def differences(
     for build, place in sorted(stood.items()):
         agent = place.cell, place.host.agent
         if agent in recorded and (build, place.attempt, place.host.root) not in recorded[agent]:
-            found.append(
+            sentence = (
                 f"{build}: active on {place.host.host} in cell {place.cell},"
                 f" and agent {place.host.agent} has no guest of its attempt {place.attempt} there"
             )
+            found.append(GuestDifference("missing", build, sentence, place, agent))
     for (cell, name), guests in sorted(books.items()):
         for guest in guests:
             has = f"{guest.build}: agent {name} of cell {cell} has a guest of its attempt {guest.attempt}"
-            known = stood.get(guest.build)
+            known, whose = stood.get(guest.build), (cell, name)
             if guest.build not in builds:
-                found.append(f"{has}, and no cell knows it")
+                sentence = f"{has}, and no cell knows it"
+                found.append(GuestDifference("unknown", guest.build, sentence, None, whose, guest))
             elif known is None or guest.build in held_builds:
                 continue
             elif (guest.attempt, guest.root) != (known.attempt, known.host.root):
-                found.append(f"{has}, and by its cell it is attempt {known.attempt} on {known.host.host}")
+                sentence = f"{has}, and by its cell it is attempt {known.attempt} on {known.host.host}"
+                found.append(GuestDifference("elsewhere", guest.build, sentence, known, whose, guest))
     return found
 
 

@@ -1,7 +1,9 @@
-"""Repairs wrong allocations that an audit found, if records prove what is right: releases leaked ones, and
-restores those of active builds with ordinary claims, which fail if the consumer changes concurrently."""
+"""Repairs what an audit found, if records prove what is right: releases leaked allocations, restores those of
+active builds with ordinary claims, which fail if the consumer changes concurrently, and repairs differences
+between agents' guests and the cells' records (`berth/operations/guest_repairs.py`)."""
 
 import asyncio
+import dataclasses
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,6 +13,8 @@ from msgspec.structs import replace
 from berth import wiring
 from berth.operations.adoptable import SHARES
 from berth.operations.audit import Audit
+from berth.operations.guest_differences import Agent, GuestComparison, compare_guests
+from berth.operations.guest_repairs import GuestMending, unanswered
 from berth.operations.host_states import providers_by_id
 from berth.operations.publishing import publish
 from berth.operations.wrong_allocations import Leak, Misheld, Wrong, doubt
@@ -39,7 +43,6 @@ from bus.resources import Provider
 SECONDS = 15.0  # until an agent or a cell answers
 _AT_ONCE = 100  # builds in one query
 
-Agent = tuple[str, str]  # cell and name
 _Words = Mapping[Agent, Mapping[str, Sequence[ReportedGuest]]]  # agent that answered → build → guests
 
 
@@ -59,6 +62,7 @@ class Mending:
         self._bus = bus
         self._seconds = seconds
         self._reply_to = f"heal-{Clock().uuid()[:8]}"
+        self.guests = GuestMending(bus, self._words, self._adopt, self._reply_to, seconds)
 
     async def judged(self, found: Sequence[Misheld]) -> list[Mend]:
         """Query cells and agents about each build with wrong allocations, and decide whether their answers
@@ -246,27 +250,32 @@ async def repaired(settings: Settings, found: Audit, yes: bool) -> tuple[list[He
     reasons against a repair; make the repairs if `yes`."""
     leaks = [leak for leak in found.leaks if leak.proven]
     shown = [Healed(str(leak), GIVEN_BACK) for leak in leaks]
-    if not found.misheld and not (yes and leaks):
-        return shown, {}
-    if not yes:
-        try:
-            async with Bus(wiring.transport(settings, "heal")):
-                pass
-        except Unavailable:  # leaks are proven by the databases alone
-            return shown, {str(misheld): "no running berth can be queried here" for misheld in found.misheld}
+    try:
+        async with Bus(wiring.transport(settings, "heal")):
+            pass
+    except Unavailable:  # leaks are proven by the databases alone
+        if yes and (found.misheld or leaks):
+            raise
+        return shown, {str(misheld): "no running berth can be queried here" for misheld in found.misheld}
+    guests = await compare_guests(settings)
     async with Bus(wiring.transport(settings, "heal")) as bus:
         proven = [await _release_leak(bus, leak) for leak in leaks] if yes else shown
         mended, doubts = await _mended(bus, found.misheld, yes)
-    return [*proven, *mended], doubts
+        by_guests, more_doubts = await _mended_guests(bus, found, guests, yes)
+    return [*proven, *mended, *by_guests], doubts | more_doubts
 
 
 async def _release_leak(bus: Bus, leak: Leak) -> Healed:
     """Release an unneeded holder consumer's allocations unless it has changed since the audit."""
-    release = ReleaseRequested(consumer=leak.consumer, generation=leak.generation)
+    return await _release(bus, str(leak), leak.consumer, leak.generation)
+
+
+async def _release(bus: Bus, sentence: str, consumer: str, generation: int) -> Healed:
+    release = ReleaseRequested(consumer=consumer, generation=generation)
     result = (await bus.asker(topics.RELEASE)(release)).result
     if isinstance(result, Released):
-        return Healed(str(leak), GIVEN_BACK, GIVEN_BACK, done=True)
-    return Healed(str(leak), GIVEN_BACK, f"not given back ({type(result).__name__.lower()})")
+        return Healed(sentence, GIVEN_BACK, GIVEN_BACK, done=True)
+    return Healed(sentence, GIVEN_BACK, f"not given back ({type(result).__name__.lower()})")
 
 
 async def _mended(bus: Bus, found: Sequence[Misheld], yes: bool) -> tuple[list[Healed], dict[str, str]]:
@@ -282,4 +291,38 @@ async def _mended(bus: Bus, found: Sequence[Misheld], yes: bool) -> tuple[list[H
         else:
             why = await mending.mend(mend)
             proven.append(Healed(sentence, would, f"not {would} ({why})" if why else would, done=not why))
+    return proven, doubts
+
+
+async def _mended_guests(
+    bus: Bus, found: Audit, guests: GuestComparison, yes: bool
+) -> tuple[list[Healed], dict[str, str]]:
+    """Return the repairs of differences between guests and records, and of consumers that no cell has a
+    record of; and the other differences with the reasons against a repair.
+    """
+    mending = Mending(bus).guests
+    proven: list[Healed] = []
+    doubts: dict[str, str] = {}
+    for repair in await mending.judged(guests):
+        sentence, would = str(repair.difference), repair.would
+        if repair.why_not:
+            doubts[sentence] = repair.why_not
+        elif not yes:
+            proven.append(Healed(sentence, would))
+        else:
+            why = await mending.mend(repair)
+            proven.append(Healed(sentence, would, f"not {would} ({why})" if why else would, done=not why))
+    with_guests = {guest.build: agent for agent, listed in guests.books.items() for guest in listed}
+    repaired_builds = {repair.sentence.partition(":")[0]: repair for repair in proven}
+    for consumer, sentence in found.ownerless.items():
+        if consumer in repaired_builds:  # its guest is adopted, with these allocations
+            proven.append(dataclasses.replace(repaired_builds[consumer], sentence=sentence))
+        elif consumer in with_guests:
+            doubts[sentence] = f"agent {with_guests[consumer][1]} has a guest of it"
+        elif why := unanswered(guests):
+            doubts[sentence] = why
+        elif yes:
+            proven.append(await _release(bus, sentence, consumer, found.generations[consumer]))
+        else:
+            proven.append(Healed(sentence, GIVEN_BACK))
     return proven, doubts

@@ -87,13 +87,16 @@ class Database:
             "postgresql" if address.get_backend_name() == "postgresql" else "sqlite"
         )
         self._url = url
+        self._on_new_history: list[Callable[[], None]] = []
         self._file: SqliteFile | None = None
         self._postgres: PostgresPool | None = None
         self._writing: AbstractAsyncContextManager[None] = nullcontext()
         self._reading: AbstractAsyncContextManager[None] = nullcontext()
         pooled = {**_POOL, "pool_size": pool_size}
         if self.dialect == "postgresql":
-            self._postgres = PostgresPool(parsed, namespace, statement_seconds, pooled)
+            self._postgres = PostgresPool(
+                parsed, namespace, statement_seconds, pooled, self.begin_new_history
+            )
             self._engine = self._postgres.engine
             self._begin_write, self._begin_read = postgres.WRITE, postgres.READ
         else:
@@ -161,8 +164,12 @@ class Database:
         """Register a callback for a fail-over: commits that this process has seen may be lost. It is called
         before any connection to the new primary is used.
         """
-        if self._postgres is not None:
-            self._postgres.on_new_history.append(callback)
+        self._on_new_history.append(callback)
+
+    def begin_new_history(self) -> None:
+        """Call the callbacks for a fail-over."""
+        for callback in self._on_new_history:
+            callback()
 
     async def close(self) -> None:
         await self._engine.dispose()

@@ -83,11 +83,15 @@ class PostgresPool:
     """
 
     def __init__(
-        self, address: Address, namespace: str, statement_seconds: float | None, pooled: Mapping[str, Any]
+        self,
+        address: Address,
+        namespace: str,
+        statement_seconds: float | None,
+        pooled: Mapping[str, Any],
+        on_new_history: Callable[[], None],
     ) -> None:
         self._broke_at = 0.0
-        self.on_new_history: list[Callable[[], None]] = []  # called after a fail-over
-        self.servers = Servers(address.hosts, self._forget_history)
+        self.servers = Servers(address.hosts, on_new_history)
         url, security = secured(address.url)
         settings = {
             "application_name": f"berth {namespace}".strip(),
@@ -134,10 +138,6 @@ class PostgresPool:
             self._broke_at = monotonic()
             driver.terminate()
         return bool(driver.is_closed())
-
-    def _forget_history(self) -> None:
-        for callback in self.on_new_history:
-            callback()
 
     def _born(self, connection: Any, record: Any) -> None:
         record.info["born"] = monotonic()

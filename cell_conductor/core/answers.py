@@ -270,7 +270,9 @@ def adopted(build: Build | None, event: Adoption, now: float) -> tuple[Build | N
         known = holding(build, build.at, event.held.allocations)
         if known is not build or known.generation != event.held.generation:
             build = replace(known, generation=event.held.generation)
-    if build.attempt == 1 and build.as_placed.request == _request(build.id):  # adopted, and not moved since
+    if build.attempt == asked.attempt and build.as_placed.request == _request(
+        build.id
+    ):  # adopted, and not moved since
         return build, (builds.order(build, adopt=True), _adoption_result(asked, "adopted"))
     return build, (_adoption_result(asked, "known"),)
 
@@ -286,7 +288,9 @@ def _adopted_build(asked: BuildAdoptRequested, held: Held, now: float, version: 
     )
     built = builds.attempt_over(asked.chosen, "built", AS_IT_WAS, now, now)
     build = builds.new_build(placed, now)
-    return replace(build, status="active", version=version, attempts=(built,), end="active")
+    return replace(
+        build, status="active", version=version, attempt=asked.attempt, attempts=(built,), end="active"
+    )
 
 
 def _request(build: str) -> str:

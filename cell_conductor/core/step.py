@@ -113,8 +113,9 @@ def _known(build: Build, event: Event, now: float, limits: AttemptLimits) -> Ste
 
 
 def _is_elsewhere(build: Build, report: AgentReported) -> bool:
-    """Return whether an agent reports a guest on another host than that of the attempt. After a fail-over that
-    lost commits, an attempt may have been placed twice: the recorded one counts.
+    """Return whether an agent reports a guest on another host than that of the attempt.
+
+    After a fail-over that lost commits, an attempt may have been placed twice: the recorded host counts.
     """
     return build.placed is not None and report.root != build.host.root
 

@@ -14,6 +14,7 @@ from berth import wiring
 from berth.commands import audit as audit_command
 from berth.commands.run import migrate_all
 from berth.operations.audit import audit
+from berth.operations.guest_differences import GuestComparison, differences
 from berth.operations.healing import Mending
 from berth.operations.wrong_allocations import Misheld, misheld
 from berth.settings import Settings
@@ -22,8 +23,8 @@ from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.guests import GuestsAsked, GuestsReported, ReportedGuest
 from bus.local import LocalBroker, LocalTransport
-from bus.messages import AgentReported, BuildOrdered, BuildPlaced, Selection
-from bus.queries import FindBuilds
+from bus.messages import AgentReported, BuildOrdered, BuildPlaced, DestroyOrdered, Selection
+from bus.queries import BuildStands, FindBuilds
 from bus.requests import BuildSpec, Flavor
 from bus.resources import FindAllocations
 from bus.sql.database import Database
@@ -31,6 +32,7 @@ from bus.sql.migrations import migrate
 from bus.topics import (
     AGENT_ASKED,
     AGENT_BUILD,
+    AGENT_DESTROY,
     AGENT_GUESTS,
     AGENT_REPORT,
     CELL_CLAIM,
@@ -64,6 +66,19 @@ class WitnessedCell:
     placement: Placement
     database: Database
     guests: list[ReportedGuest]
+    strays: list[ReportedGuest]  # of agent-2
+
+    async def repairs(self, *known: str) -> list[str]:
+        """Compare the agents' guests with these builds, and return the results of the repairs."""
+        books = {("c1", AGENT): self.guests, ("c1", "agent-2"): self.strays}
+        stood = await places(self.database)
+        found = GuestComparison(differences(books, known, stood, ()), books)
+        mending = Mending(self.bus).guests
+        return [repair.why_not or await mending.mend(repair) for repair in await mending.judged(found)]
+
+    async def stands(self, build: str = WHO) -> BuildStands | None:
+        found = (await self.bus.asker(FIND_BUILDS)(FindBuilds(cell="c1", builds=(build,)))).builds
+        return found[0] if found else None
 
     async def finds(self) -> list[Misheld]:
         store = self.placement.database
@@ -94,20 +109,28 @@ async def cell(url: str, placement: Placement) -> AsyncIterator[WitnessedCell]:
     await migrate(database, "cell_conductor")
     assert await report(placement, a_report(1), a_report(2)) == ["", ""]
     guests = [ReportedGuest(WHO, 1, HERE, "running", on_hosts(1, VCPU=2))]
+    strays: list[ReportedGuest] = []
 
     async def build(order: BuildOrdered) -> AgentReported:
         return an_agent_report(order, "built")
 
     async def tell(asked: GuestsAsked) -> GuestsReported:
-        there = tuple(guests) if asked.agent == AGENT else ()
+        there = tuple(guests) if asked.agent == AGENT else tuple(strays)
         return GuestsReported(
             cell=asked.cell, agent=asked.agent, builds=asked.builds, guests=there, reply_to=asked.reply_to
         )
+
+    async def destroy(order: DestroyOrdered) -> AgentReported:
+        listed = guests if order.agent == AGENT else strays
+        covered = range(order.above + 1, order.attempt + 1)
+        listed[:] = [each for each in listed if each.build != order.build or each.attempt not in covered]
+        return an_agent_report(order, "destroyed")
 
     agents = [
         Worker(f"agent.c1.{name}", consumes=[
             on(AGENT_BUILD.at(cell="c1", agent=name), build, emits=[AGENT_REPORT]),
             on(AGENT_ASKED.at(cell="c1", agent=name), tell, emits=[AGENT_GUESTS]),
+            on(AGENT_DESTROY.at(cell="c1", agent=name), destroy, emits=[AGENT_REPORT]),
         ]) for name in (AGENT, "agent-2")
     ]  # fmt: skip
 
@@ -120,7 +143,7 @@ async def cell(url: str, placement: Placement) -> AsyncIterator[WitnessedCell]:
         await stack.enter_async_context(
             serving(lambda: LocalTransport(broker), silent_placement(placement), conductor, *agents)
         )
-        one = WitnessedCell(bus, placement, database, guests)
+        one = WitnessedCell(bus, placement, database, guests, strays)
         await one.takes(on_hosts(1, VCPU=2), None)
         await bus.publish(PLACED)
 
@@ -181,6 +204,49 @@ async def test_a_build_that_its_cell_changed_after_the_check_is_not_healed(cell:
     stale = Misheld(one.wrong, replace(one.place, attempt=2), one.generation, one.held, one.sentence)
     [mend] = await Mending(cell.bus).judged([stale])
     assert mend.why_not == "it is being changed: try again"
+
+
+LOST = uid(8)
+
+
+async def test_the_only_guest_of_a_lost_build_is_adopted_with_its_attempt(cell: WitnessedCell) -> None:
+    cell.guests.append(ReportedGuest(LOST, 2, HERE, "running", on_hosts(1, VCPU=1)))
+    assert await cell.repairs(WHO) == [""]
+    stands = await cell.stands(LOST)
+    assert stands is not None and stands.chosen is not None
+    assert (stands.status, stands.attempt, stands.chosen.root) == ("active", 2, HERE)
+    assert (await holdings(cell.placement.database))[LOST][1] == on_hosts(1, VCPU=1)
+    assert [*await cell.finds(), *await cell.repairs(WHO, LOST)] == []
+
+
+async def test_a_guest_is_adopted_with_the_allocations_that_placement_still_has(cell: WitnessedCell) -> None:
+    held = on_hosts(1, VCPU=1)
+    [claimed] = await claim(cell.placement, an_order(a_claim(8, held)))
+    assert isinstance(claimed, Claimed)
+    cell.guests.append(ReportedGuest(LOST, 1, HERE, "running", held))
+    assert await cell.repairs(WHO) == [""]
+    assert await cell.finds() == [] and await cell.stands(LOST) is not None
+
+
+async def test_a_guest_that_does_not_fit_its_host_is_not_adopted(cell: WitnessedCell) -> None:
+    cell.guests.append(ReportedGuest(LOST, 1, HERE, "running", on_hosts(1, VCPU=1000)))
+    [why] = await cell.repairs(WHO)
+    assert why.startswith("its resources cannot be claimed: refused") and await cell.stands(LOST) is None
+
+
+async def test_a_guest_of_a_build_that_runs_on_another_host_is_destroyed(cell: WitnessedCell) -> None:
+    cell.strays.append(ReportedGuest(WHO, 1, uid(2, "a"), "running", on_hosts(2, VCPU=2)))
+    assert await cell.repairs(WHO) == [""]
+    assert cell.strays == [] and len(cell.guests) == 1
+    stands = await cell.stands()
+    assert stands is not None and stands.status == "active"
+
+
+async def test_a_build_without_a_guest_at_any_agent_is_deleted(cell: WitnessedCell) -> None:
+    cell.guests.clear()
+    assert await cell.repairs(WHO) == [""]
+    stands = await cell.stands()
+    assert stands is not None and stands.status == "deleted" and await cell.held() == {}
 
 
 BUILD = 1

@@ -306,7 +306,7 @@ def test_each_difference_is_one_sentence(
     books = {("c1", "a1"): [ReportedGuest(RECORDED, *guest, "running", {}) for guest in guests]}
     stood, nothing = ({RECORDED: ACTIVE} if stands else {}), set[str]()
     found = differences(books, {RECORDED} if known else nothing, stood, {RECORDED} if kept else nothing)
-    assert found == said
+    assert [str(difference) for difference in found] == said
 
 
 def test_agents_without_an_answer_have_no_differences() -> None:

@@ -1,0 +1,220 @@
+"""Repairs differences between agents' guests and the cells' records, as after a fail-over that lost commits:
+adopts guests without a record, destroys guests of a build that runs on another host, and deletes builds
+without a guest.
+"""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from berth.operations.adoptable import OldServer, flavor_of
+from berth.operations.guest_differences import Agent, GuestComparison, GuestDifference, Wrong
+from berth.operations.host_states import providers_by_id
+from berth.operations.publishing import publish
+from bus import topics
+from bus.chunks import portions
+from bus.claims import Choice, Claimed, ClaimRequested, ConsumerClaim
+from bus.delivery.runner import Bus
+from bus.guests import BuildAdoptRequested, ReportedGuest
+from bus.messages import BuildDeleteRequested, DestroyOrdered, Selection
+from bus.requests import BuildSpec
+from bus.resources import Consumer, FindAllocations, Provider
+
+REPAIRS: dict[Wrong, str] = {"unknown": "adopted", "elsewhere": "destroyed", "missing": "deleted"}
+_CONSUMERS = 500  # in one query
+
+GuestsOf = Callable[
+    [Mapping[Agent, set[str]]], Awaitable[Mapping[Agent, Mapping[str, Sequence[ReportedGuest]]]]
+]
+Adopt = Callable[[BuildAdoptRequested], Awaitable[str]]
+
+
+@dataclass(frozen=True)
+class GuestRepair:
+    """A difference, and the reason against its repair; empty: it may be repaired."""
+
+    difference: GuestDifference
+    why_not: str = ""
+
+    @property
+    def would(self) -> str:
+        return REPAIRS[self.difference.wrong]
+
+
+def judged(found: GuestComparison, consumers: Mapping[str, Consumer]) -> list[GuestRepair]:
+    """Return each difference with the reason against its repair, or an empty reason if the agents' guests and
+    the records prove the repair. `consumers`: those of builds without a record, from placement.
+    """
+    guests: dict[str, list[tuple[Agent, ReportedGuest]]] = defaultdict(list)
+    for agent, listed in found.books.items():
+        for guest in listed:
+            guests[guest.build].append((agent, guest))
+    return [
+        GuestRepair(each, _doubt(each, found, guests[each.build], consumers.get(each.build)))
+        for each in found.differences
+    ]
+
+
+def _doubt(
+    difference: GuestDifference,
+    found: GuestComparison,
+    guests: Sequence[tuple[Agent, ReportedGuest]],
+    consumer: Consumer | None,
+) -> str:
+    place, guest = difference.place, difference.guest
+    if difference.wrong == "unknown":
+        return _doubt_of_unknown(found, guests, consumer)
+    assert place is not None
+    if difference.wrong == "missing":
+        if guests:
+            (_, agent), other = guests[0]
+            return f"agent {agent} has a guest of its attempt {other.attempt}"
+        return unanswered(found)
+    expected = (place.cell, place.host.agent), place.attempt, place.host.root
+    if not any((agent, other.attempt, other.root) == expected for agent, other in guests):
+        return f"agent {place.host.agent} does not confirm the guest on {place.host.host}"
+    return "" if guest is not None and guest.state != "arriving" else "the guest is arriving: try again"
+
+
+def _doubt_of_unknown(
+    found: GuestComparison, guests: Sequence[tuple[Agent, ReportedGuest]], consumer: Consumer | None
+) -> str:
+    if len(guests) > 1:
+        return f"there are {len(guests)} guests of it"
+    (_, guest), *_ = guests
+    if guest.state == "arriving":
+        return "it is arriving: try again"
+    if not guest.allocations:
+        return "its agent does not report its allocations"
+    if consumer is not None and consumer.allocations != guest.allocations:
+        return "placement has other allocations of it"
+    return _unread(found)
+
+
+def unanswered(found: GuestComparison) -> str:
+    """Return why a build that no agent reports may still have a guest; empty: it has none."""
+    if found.silent:
+        return f"{_names(found.silent)} did not answer and may have its guest"
+    return _unread(found)
+
+
+def _unread(found: GuestComparison) -> str:
+    return (
+        f"the database of cell {', '.join(sorted(found.unread))} is not in the settings"
+        if found.unread
+        else ""
+    )
+
+
+def _names(agents: Collection[Agent]) -> str:
+    names = sorted(name for _, name in agents)
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return f"agent {', '.join(names[:3])}{more}"
+
+
+class GuestMending:
+    """Repairs differences between agents' guests and the cells' records. `guests_of` asks agents for guests
+    of builds; `adopt` sends an adoption to a cell, and returns why it failed.
+    """
+
+    def __init__(self, bus: Bus, guests_of: GuestsOf, adopt: Adopt, reply_to: str, seconds: float) -> None:
+        self._bus = bus
+        self._guests_of = guests_of
+        self._adopt = adopt
+        self._reply_to = reply_to
+        self._seconds = seconds
+        self._roots: dict[str, Provider] = {}
+        self._consumers: dict[str, Consumer] = {}
+
+    async def judged(self, found: GuestComparison) -> list[GuestRepair]:
+        """Query placement about the builds of unknown guests, and decide which differences to repair."""
+        ask = self._bus.asker(topics.ALLOCATIONS, timeout=self._seconds)
+        for some in portions(
+            {each.build for each in found.differences if each.wrong == "unknown"}, _CONSUMERS
+        ):
+            answer = await ask(FindAllocations(consumers=some))
+            self._consumers |= {consumer.id: consumer for consumer in answer.consumers}
+        roots = (each.guest.root for each in found.differences if each.guest is not None)
+        self._roots = await providers_by_id(self._bus, roots, self._seconds)
+        return judged(found, self._consumers)
+
+    async def mend(self, repair: GuestRepair) -> str:
+        """Make a repair; return an empty text, or why it failed."""
+        match repair.difference.wrong:
+            case "unknown":
+                return await self._adopt_guest(repair.difference)
+            case "elsewhere":
+                return await self._destroy(repair.difference)
+            case "missing":
+                return await self._delete(repair.difference)
+
+    async def _adopt_guest(self, difference: GuestDifference) -> str:
+        """Claim the guest's allocations, unless placement has them, and give its build to its cell."""
+        guest, (cell, agent) = difference.guest, difference.agent
+        assert guest is not None
+        provider, consumer = self._roots.get(guest.root), self._consumers.get(guest.build)
+        if provider is None:
+            return "placement has no record of its host"
+        choice = Choice(allocations=guest.allocations)
+        generation = consumer.generation if consumer is not None else None
+        if generation is None:
+            claim = ConsumerClaim(consumer=guest.build, generation=None, choices=(choice,))
+            result = (await self._bus.asker(topics.CLAIM)(ClaimRequested(claims=(claim,)))).results[0]
+            if not isinstance(result, Claimed):
+                return f"its resources cannot be claimed: {type(result).__name__.lower()} {result}"
+            generation = result.generation
+        return await self._adopt(
+            BuildAdoptRequested(
+                build=guest.build,
+                cell=cell,
+                chosen=Selection(
+                    root=guest.root, host=provider.host or provider.name, agent=agent, choice=choice
+                ),
+                generation=generation,
+                spec=BuildSpec(flavor=flavor_of(guest.allocations, OldServer())),
+                attempt=guest.attempt,
+                reply_to=self._reply_to,
+            )
+        )
+
+    async def _destroy(self, difference: GuestDifference) -> str:
+        """Order an agent to destroy exactly this guest, and wait until the agent does not list it."""
+        guest, (cell, agent) = difference.guest, difference.agent
+        assert guest is not None
+        provider = self._roots.get(guest.root)
+        await publish(
+            self._bus,
+            DestroyOrdered(
+                build=guest.build,
+                attempt=guest.attempt,
+                above=guest.attempt - 1,
+                cell=cell,
+                agent=agent,
+                root=guest.root,
+                host=provider.host or provider.name if provider is not None else guest.root,
+            ),
+        )
+        for _ in range(10):
+            listed = (await self._guests_of({(cell, agent): {guest.build}})).get((cell, agent), {})
+            if guest.build in listed and all(other.attempt != guest.attempt for other in listed[guest.build]):
+                return ""
+            await asyncio.sleep(0.2)
+        return "its agent has not destroyed it yet: try again"
+
+    async def _delete(self, difference: GuestDifference) -> str:
+        place = difference.place
+        assert place is not None
+        listener = await self._bus.listen(topics.BUILD_DELETED.at(reply_to=self._reply_to))
+        try:
+            await publish(
+                self._bus, BuildDeleteRequested(build=place.build, cell=place.cell, reply_to=self._reply_to)
+            )
+            async with asyncio.timeout(self._seconds):
+                while (await listener.get()).build != place.build:
+                    pass
+        except TimeoutError:
+            return "its cell has not confirmed it yet: try again"
+        finally:
+            await listener.stop()
+        return ""
