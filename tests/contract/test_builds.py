@@ -234,6 +234,24 @@ async def test_a_restart_repeats_the_messages_of_unfinished_builds(
     assert {message.build for message in await restarted.resume()} == {ONE.build, three.build, four.build}
 
 
+async def test_after_a_failover_the_orders_of_unfinished_builds_are_repeated(
+    builds: Builds, store: Database, books: Books, time: ToldClock
+) -> None:
+    """The new primary lacks the agent's report, which this conductor has applied."""
+    await placed(builds, books, ONE)
+    async with store.write() as tx:
+        await tx.fetch("CREATE TABLE standby AS SELECT * FROM builds", [])
+    assert await builds.resume_after_failover() == []
+    await heard(builds, FAILED)  # the second attempt is in memory
+    async with store.write() as tx:
+        await tx.fetch("DELETE FROM builds", [])
+        await tx.fetch("INSERT INTO builds SELECT * FROM standby", [])
+    store.begin_new_history()
+    assert await builds.resume_after_failover() == [FIRST]
+    assert await builds.resume_after_failover() == []
+    assert ends(await came_of(builds, BUILT))
+
+
 async def test_a_restart_repeats_the_messages_of_thousands_of_builds(builds: Builds, books: Books) -> None:
     await placed(builds, books, *(a_placed(number) for number in range(2300)))
     assert len({message.build for message in await builds.resume()}) == 2300

@@ -5,11 +5,13 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from sqlalchemy import text
 
 from bus.claims import Choice, Claimed, Full, Held, Moved, NoSuchProvider, Refused, Released, Retired
 from bus.messages import InventoryReported
 from bus.replication import PlacementChanged, ProviderChange
 from bus.reports import Inventory
+from bus.resources import FindAllocations
 from bus.sql.failures import Conflict
 from bus.sql.transaction import PostgresTransaction
 from bus.vocabulary import Contended
@@ -398,3 +400,19 @@ async def test_a_great_commit_is_announced_in_parts_that_fit_a_message(placement
         (2, 1),
     ]
     assert placement.memory.index.seen == 2
+
+
+async def test_after_a_failover_the_ids_of_names_are_looked_up_again(placement: Placement) -> None:
+    """The new primary lacks a project that this process has stored, and has given its id to another one."""
+    await report(placement, a_report(1))
+    await claim(placement, an_order(replace(a_claim(1, on_hosts(1)), project="lost")))
+    async with placement.database.write() as tx:
+        await tx.execute(text("UPDATE projects SET external_id = 'another' WHERE external_id = 'lost'"))
+    placement.database.begin_new_history()
+    await report(placement, a_report(2))
+    await claim(placement, an_order(replace(a_claim(2, on_hosts(1)), project="lost")))
+    found = await placement.lookups.allocations(FindAllocations(consumers=(uid(1), uid(2))))
+    assert {consumer.id: consumer.project for consumer in found.consumers} == {
+        uid(1): "another",
+        uid(2): "lost",
+    }
