@@ -50,7 +50,8 @@ class BusSettings(SettingsGroup, frozen=True, kw_only=True):
 class DatabaseSettings(SettingsGroup, frozen=True, kw_only=True):
     """The database in which workers store their records."""
 
-    url: str = field(default="", name="database_url")  # URL of PostgreSQL; empty: SQLite files in state_dir
+    # URL of PostgreSQL, with one host or a list (h1:5432,h2:5432); empty: SQLite files in state_dir
+    url: str = field(default="", name="database_url")
     state_dir: str = ".berth"  # directory of SQLite files, of the in-process bus and of simulated agents
 
 

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import urlsplit
 
 import msgspec
 from rich.console import Console
@@ -267,10 +267,23 @@ def refuse_strangers(settings: Settings) -> None:
         places += [("cell_amqp_urls", cell.broker), ("cell_ferry_urls", cell.ferry)]
         places += [("cell_database_urls", cell.database)]
     for name, url in places:
-        parts = urlsplit(url)
-        for host in (parts.hostname, *parse_qs(parts.query).get("host", ())):
+        for host in _hosts(url):
             if host and not (host.startswith("/") or is_loopback(host)):  # no path of a Unix socket
                 raise OperationRefused(f"{name}: load tests aim at loopback only, and {host} is not")
+
+
+def _hosts(url: str) -> list[str | None]:
+    if url.startswith("postgresql"):
+        from bus.sql.addresses import parse_url  # takes long to load
+
+        address = parse_url(url)
+        named = address.url.query.get("host", ())
+        return [
+            address.url.host,
+            *([named] if isinstance(named, str) else named),
+            *(h.name for h in address.hosts),
+        ]
+    return [urlsplit(url).hostname]
 
 
 async def _with_progress(load: Load, console: Console) -> LoadOutcome:

@@ -53,7 +53,7 @@ def parse_url(url: str) -> Address:
     if address.get_backend_name() != "postgresql":
         return Address(address)
     hosts = _listed_hosts(listed[2]) if listed else ()
-    if "host" in address.query and (address.host or hosts):
+    if "host" in address.query and hosts:
         raise ValueError("the hosts are named twice: before the database, and by the parameter host")
     hosts = hosts or _hosts_of_parameters(address)
     wanted = _single(address, "target_session_attrs")

@@ -1,4 +1,4 @@
-"""Which differences between agents' guests and the cells' records may be repaired."""
+"""Differences between agents' guests and the cells' records that may be repaired, and those that may not."""
 
 from collections.abc import Mapping, Sequence
 
