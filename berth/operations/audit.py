@@ -156,6 +156,7 @@ class _Known:
 class BuildsByCell:
     builds: dict[str, _Known] = field(default_factory=dict)
     doubled: list[str] = field(default_factory=list)
+    deleted: set[str] = field(default_factory=set)  # also of builds that were never in a cell
 
 
 async def _of_cells(
@@ -175,6 +176,7 @@ async def builds_by_cell(settings: Settings, cells: Sequence[str]) -> BuildsByCe
 
     found = BuildsByCell()
     async for cell, builds in _of_cells(settings, cells, census):
+        found.deleted |= {id_ for id_, standing in builds.items() if standing.status == "deleted"}
         for id_, standing in builds.items():
             if standing.status == "deleted" and not standing.root:
                 continue  # a record that a deleted build was never in this cell

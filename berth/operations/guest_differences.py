@@ -31,7 +31,7 @@ _AT_ONCE = 50  # agents queried at a time
 Agent = tuple[str, str]  # cell and name
 
 
-Wrong = Literal["missing", "unknown", "elsewhere"]
+Wrong = Literal["missing", "unknown", "elsewhere", "deleted"]
 
 
 @dataclass(frozen=True)
@@ -72,6 +72,7 @@ async def compare_guests(settings: Settings) -> GuestComparison:
     placement = wiring.database(settings, worker_roles.Role("placement"))
     try:
         asked = {agent_key for agent_key in await agents(placement) if agent_key[0] in settings.cell_names}
+        deleted = (await builds_by_cell(settings, settings.cell_names)).deleted
         before = await places_by_cell(settings, settings.cell_names)
         async with Bus(wiring.transport(settings, "audit")) as bus:
             books, silent = await _books(bus, asked)
@@ -82,9 +83,9 @@ async def compare_guests(settings: Settings) -> GuestComparison:
     finally:
         await placement.close()
     stood = {build: place for build, place in after.items() if before.get(build) == place}
-    return GuestComparison(
-        differences(books, builds.builds.keys(), stood, held_builds), books, silent, unread
-    )
+    deleted &= builds.deleted
+    found = differences(books, builds.builds.keys(), stood, held_builds, deleted)
+    return GuestComparison(found, books, silent, unread)
 
 
 def differences(
@@ -92,10 +93,13 @@ def differences(
     builds: Collection[str],
     stood: Mapping[str, PlaceByCell],
     held_builds: Collection[str],
+    deleted: Collection[str] = (),
 ) -> list[GuestDifference]:
-    """Return missing guests, unknown guests, and guests on another host than their build.
+    """Return missing guests, unknown guests, guests of deleted builds, and guests on another host than their
+    build.
 
     `builds`: all recorded builds. `stood`: active, unchanged builds. `held_builds`: with holder consumers.
+    `deleted`: builds that were deleted before the agents were queried.
     """
     found = []
     recorded = {agent: {(g.build, g.attempt, g.root) for g in guests} for agent, guests in books.items()}
@@ -111,7 +115,11 @@ def differences(
         for guest in guests:
             has = f"{guest.build}: agent {name} of cell {cell} has a guest of its attempt {guest.attempt}"
             known, whose = stood.get(guest.build), (cell, name)
-            if guest.build not in builds:
+            if guest.build in deleted:
+                if guest.build not in held_builds:
+                    sentence = f"{has}, and its cell has deleted it"
+                    found.append(GuestDifference("deleted", guest.build, sentence, None, whose, guest))
+            elif guest.build not in builds:
                 sentence = f"{has}, and no cell knows it"
                 found.append(GuestDifference("unknown", guest.build, sentence, None, whose, guest))
             elif known is None or guest.build in held_builds:

@@ -21,7 +21,12 @@ from bus.messages import BuildDeleteRequested, DestroyOrdered, Selection
 from bus.requests import BuildSpec
 from bus.resources import Consumer, FindAllocations, Provider
 
-REPAIRS: dict[Wrong, str] = {"unknown": "adopted", "elsewhere": "destroyed", "missing": "deleted"}
+REPAIRS: dict[Wrong, str] = {
+    "unknown": "adopted",
+    "elsewhere": "destroyed",
+    "deleted": "destroyed",
+    "missing": "deleted",
+}
 _CONSUMERS = 500  # in one query
 
 GuestsOf = Callable[
@@ -65,6 +70,8 @@ def _doubt(
     place, guest = difference.place, difference.guest
     if difference.wrong == "unknown":
         return _doubt_of_unknown(found, guests, consumer)
+    if difference.wrong == "deleted":
+        return ""  # a client has requested it
     assert place is not None
     if difference.wrong == "missing":
         if guests:
@@ -144,7 +151,7 @@ class GuestMending:
         match repair.difference.wrong:
             case "unknown":
                 return await self._adopt_guest(repair.difference)
-            case "elsewhere":
+            case "elsewhere" | "deleted":
                 return await self._destroy(repair.difference)
             case "missing":
                 return await self._delete(repair.difference)

@@ -14,7 +14,7 @@ from berth import wiring
 from berth.operations.adoptable import SHARES
 from berth.operations.audit import Audit
 from berth.operations.guest_differences import Agent, GuestComparison, compare_guests
-from berth.operations.guest_repairs import GuestMending, unanswered
+from berth.operations.guest_repairs import REPAIRS, GuestMending, unanswered
 from berth.operations.host_states import providers_by_id
 from berth.operations.publishing import publish
 from berth.operations.wrong_allocations import Leak, Misheld, Wrong, doubt
@@ -313,11 +313,12 @@ async def _mended_guests(
             why = await mending.mend(repair)
             proven.append(Healed(sentence, would, f"not {would} ({why})" if why else would, done=not why))
     with_guests = {guest.build: agent for agent, listed in guests.books.items() for guest in listed}
-    repaired_builds = {repair.sentence.partition(":")[0]: repair for repair in proven}
+    adopted = {each.sentence.partition(":")[0]: each for each in proven if each.would == REPAIRS["unknown"]}
+    destroyed = {each.sentence.partition(":")[0] for each in proven if each.would == REPAIRS["deleted"]}
     for consumer, sentence in found.ownerless.items():
-        if consumer in repaired_builds:  # its guest is adopted, with these allocations
-            proven.append(dataclasses.replace(repaired_builds[consumer], sentence=sentence))
-        elif consumer in with_guests:
+        if consumer in adopted:  # with these allocations
+            proven.append(dataclasses.replace(adopted[consumer], sentence=sentence))
+        elif consumer in with_guests and consumer not in destroyed:
             doubts[sentence] = f"agent {with_guests[consumer][1]} has a guest of it"
         elif why := unanswered(guests):
             doubts[sentence] = why

@@ -36,12 +36,13 @@ def repairs(
     books: Mapping[Agent, Sequence[ReportedGuest]],
     *,
     active: bool = True,
+    deleted: Sequence[str] = (),
     silent: Sequence[Agent] = (),
     unread: Sequence[str] = (),
     held: Consumer | None = None,
 ) -> list[tuple[str, str]]:
     stood = {BUILD: ACTIVE} if active else {}
-    found = GuestComparison(differences(books, stood.keys(), stood, ()), books, silent, unread)
+    found = GuestComparison(differences(books, stood.keys(), stood, (), deleted), books, silent, unread)
     return [(repair.would, repair.why_not) for repair in judged(found, {BUILD: held} if held else {})]
 
 
@@ -75,6 +76,12 @@ def test_a_guest_elsewhere_is_destroyed_if_the_agent_of_the_recorded_host_has_th
     assert repairs({A2: [guest(root=THERE)]}, silent=[A1]) == [
         ("destroyed", "agent a1 does not confirm the guest on h1")
     ]
+
+
+def test_a_guest_of_a_deleted_build_is_destroyed() -> None:
+    assert repairs({A1: [guest()]}, active=False, deleted=[BUILD]) == [("destroyed", "")]
+    left = differences({A1: [guest()]}, [BUILD], {}, [BUILD], [BUILD])
+    assert left == []  # its holder consumer shows that its cell waits for the agent
 
 
 def test_a_build_is_deleted_only_if_every_agent_answers_and_has_no_guest_of_it() -> None:
