@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
 import signal
 import subprocess
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 from deploy.processes import (
     BinariesMissing,
@@ -71,17 +74,32 @@ def _find_epmd() -> Path | None:
     return None
 
 
+@dataclass(frozen=True)
+class Membership:
+    """A node's place in a cluster: its name, the cluster's epmd and cookie, and the node that it joins."""
+
+    name: str
+    epmd_port: int
+    cookie: str
+    joins: str = ""  # empty for the first node
+
+
 class RabbitMQ(Server):
-    """A one-node RabbitMQ broker without plugins, with the default user guest (loopback only)."""
+    """A RabbitMQ node without plugins, with the default user guest (loopback only)."""
 
     name = "RabbitMQ"
 
     def __init__(
-        self, directory: Path, port: int | None = None, certificate: Certificate | None = None
+        self,
+        directory: Path,
+        port: int | None = None,
+        certificate: Certificate | None = None,
+        member: Membership | None = None,
     ) -> None:
         super().__init__(directory, port, certificate)
         self.tls_port = free_port() if certificate is not None else 0
-        self._epmd_port = free_port()
+        self._member = member
+        self._epmd_port = member.epmd_port if member is not None else free_port()
         self._distribution_port = free_port()
         self._epmd: subprocess.Popen[bytes] | None = None
 
@@ -109,16 +127,8 @@ class RabbitMQ(Server):
         self.directory.mkdir(parents=True, exist_ok=True)
         environment = self.environment()
         with self.log_path.open("ab") as log:
-            # In the foreground as a child process: the daemon that the Erlang VM would start otherwise
-            self._epmd = subprocess.Popen(
-                [str(binaries.epmd), "-address", "127.0.0.1", "-port", str(self._epmd_port)],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                cwd=self.directory,
-                env=environment,
-                start_new_session=True,
-            )
+            if self._member is None:
+                self._epmd = _start_epmd(self._epmd_port, self.directory)
             self._process = subprocess.Popen(
                 [str(binaries.server)],
                 stdin=subprocess.DEVNULL,
@@ -128,11 +138,17 @@ class RabbitMQ(Server):
                 env=environment,
                 start_new_session=True,
             )
-        self._watchdog = Watchdog("KILL", self._process.pid, self._epmd.pid)
+        ours = [self._process.pid] if self._epmd is None else [self._process.pid, self._epmd.pid]
+        self._watchdog = Watchdog("KILL", *ours)
 
     def environment(self) -> dict[str, str]:
         """Write the configuration files, and return the environment for the server and rabbitmqctl."""
         home = self.directory
+        if self._member is not None:
+            cookie = home / ".erlang.cookie"
+            cookie.unlink(missing_ok=True)
+            cookie.write_text(self._member.cookie)
+            cookie.chmod(0o400)
         (home / "rabbitmq.conf").write_text("\n".join(self._configuration()) + "\n")
         plugins = home / "enabled_plugins"
         plugins.write_text("[].\n")
@@ -153,7 +169,7 @@ class RabbitMQ(Server):
             # The script then execs the VM instead of keeping a shell around it, as under systemd, so
             # that our child is the broker; a plain SIGTERM is its clean shutdown.
             RUNNING_UNDER_SYSTEMD="true",
-            RABBITMQ_NODENAME="rabbit@localhost",
+            RABBITMQ_NODENAME=f"{self._member.name if self._member is not None else 'rabbit'}@localhost",
             RABBITMQ_DIST_PORT=str(self._distribution_port),
             RABBITMQ_CONF_ENV_FILE=str(empty),
             RABBITMQ_CONFIG_FILE=str(home / "rabbitmq.conf"),
@@ -176,6 +192,15 @@ class RabbitMQ(Server):
             "log.console = true",
             "log.console.level = info",
         ]
+        if self._member is not None:
+            # as in deploy/services/rabbitmq.conf
+            lines += ["cluster_partition_handling = pause_minority", "net_ticktime = 15"]
+            if self._member.joins:
+                backend = "cluster_formation.peer_discovery_backend"
+                lines += [
+                    f"{backend} = classic_config",
+                    f"cluster_formation.classic_config.nodes.1 = {self._member.joins}@localhost",
+                ]
         if self.certificate is not None:
             lines += [
                 f"listeners.ssl.default = 127.0.0.1:{self.tls_port}",
@@ -199,3 +224,69 @@ class RabbitMQ(Server):
             self._epmd.wait()
             self._epmd = None
         super()._clean_up()
+
+
+def _start_epmd(port: int, directory: Path) -> subprocess.Popen[bytes]:
+    """Start Erlang's port mapper as a child process, so that no Erlang VM starts it as a daemon."""
+    return subprocess.Popen(
+        [str(find_rabbitmq().epmd), "-address", "127.0.0.1", "-port", str(port)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        cwd=directory,
+        env={"PATH": search_path()},
+        start_new_session=True,
+    )
+
+
+class RabbitMQCluster:
+    """Three RabbitMQ nodes on loopback that form a cluster, each with a separate process and directory."""
+
+    def __init__(self, directory: Path, size: int = 3) -> None:
+        self._directory = Path(directory).resolve()
+        self._epmd_port = free_port()
+        cookie = secrets.token_hex(10)
+        names = [f"n{number}" for number in range(1, size + 1)]
+        self.nodes = [
+            RabbitMQ(
+                self._directory / name,
+                member=Membership(name, self._epmd_port, cookie, "" if name == names[0] else names[0]),
+            )
+            for name in names
+        ]
+        self._epmd: subprocess.Popen[bytes] | None = None
+        self._watchdog: Watchdog | None = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    @property
+    def url(self) -> str:
+        """Return a URL with the addresses of all nodes."""
+        return f"amqp://guest:guest@{','.join(f'127.0.0.1:{node.port}' for node in self.nodes)}/"
+
+    def start(self) -> None:
+        """Start the nodes that do not run; at the first start, the others join the first."""
+        if self._epmd is None:
+            self._directory.mkdir(parents=True, exist_ok=True)
+            self._epmd = _start_epmd(self._epmd_port, self._directory)
+            self._watchdog = Watchdog("KILL", self._epmd.pid)
+        with ThreadPoolExecutor() as threads:
+            starts = [threads.submit(node.start) for node in self.nodes[:1]]
+            wait(starts)
+            starts += [threads.submit(node.start) for node in self.nodes[1:]]
+        for start in starts:
+            start.result()
+
+    def stop(self) -> None:
+        for node in self.nodes:
+            node.kill()
+        if self._epmd is not None and self._watchdog is not None:
+            self._epmd.kill()
+            self._epmd.wait()
+            self._watchdog.dismiss()
+            self._epmd = self._watchdog = None
