@@ -11,8 +11,8 @@ from urllib.parse import quote, unquote, urlsplit, urlunsplit
 import httpx
 import msgspec
 
-from berth.cell_file import vhost_of
 from berth.settings import BadSetting
+from bus.broker_urls import addresses, first_url, vhost_of
 from bus.errors import BrokerRefused, Unavailable
 from bus.masking import masked
 
@@ -23,11 +23,11 @@ _NOT_THERE = re.compile("does not exist|not[ _]found|no_such_user", re.IGNORECAS
 _HERE = ("127.0.0.1", "::1", "localhost")
 
 
-def management_url(amqp_url: str) -> str:
-    """Return the default URL of a RabbitMQ's management API, derived from its AMQP URL."""
-    parts = urlsplit(amqp_url)
-    scheme, port = {"amqp": ("http", 15672), "amqps": ("https", 15671)}[parts.scheme]
-    return f"{scheme}://{parts.hostname}:{port}"
+def management_urls(amqp_url: str) -> list[str]:
+    """Return the default URLs of RabbitMQ's management API, one for each address in the AMQP URL."""
+    scheme, port = ("https", 15671) if amqp_url.startswith("amqps:") else ("http", 15672)
+    hosts = dict.fromkeys(host for host, _ in addresses(amqp_url))
+    return [f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}" for host in hosts]
 
 
 class Management:
@@ -35,7 +35,7 @@ class Management:
 
     def __init__(self, url: str, amqp_url: str) -> None:
         """Store the management API's URL; its user and password default to those of the AMQP URL."""
-        parts, known = urlsplit(url), urlsplit(amqp_url)
+        parts, known = urlsplit(url), urlsplit(first_url(amqp_url))
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise BadSetting(f"--management {masked(url)}: must look like http://user:password@host:15672")
         user, password = parts.username or known.username, parts.password or known.password
@@ -156,14 +156,16 @@ async def broker_users(amqp_url: str, management: str, rabbitmqctl: str) -> Brok
         return Rabbitmqctl(rabbitmqctl, amqp_url)
     if management:
         return Management(management, amqp_url)
-    usual = Management(management_url(amqp_url), amqp_url)
-    if await usual.there():
-        return usual
+    several = [Management(url, amqp_url) for url in management_urls(amqp_url)]
+    for usual in several:
+        if await usual.there():
+            return usual
     command = shutil.which("rabbitmqctl")
-    if command and urlsplit(amqp_url).hostname in _HERE:
+    if command and any(host in _HERE for host, _ in addresses(amqp_url)):
         return Rabbitmqctl(command, amqp_url)
+    tried = " and ".join(usual.by for usual in several)
     raise Unavailable(
-        f"nothing to administer RabbitMQ with: {usual.by} does not answer, and no rabbitmqctl is here for it."
+        f"nothing to administer RabbitMQ with: {tried} does not answer, and no rabbitmqctl is here for it."
         " Name one with --management URL or --rabbitmqctl COMMAND; or make the user by hand, with what"
         " `berth cell permissions` prints"
     )

@@ -7,14 +7,18 @@ import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, unquote, urlsplit, urlunsplit
+from urllib.parse import quote, unquote, urlsplit
 
 from berth.settings import BadSetting, Settings
+from bus.broker_urls import first_url
 
 _HEAD = """\
 # Secrets of a conductor or an agent of cell {cell}, by `berth cell add` or `add-agent`: keep it secret.
 # Other settings of that worker may be added here.
 """
+
+
+_AUTHORITY_PATH_QUERY = re.compile(r"([^/?#]*)([^?#]*)(.*)", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -69,19 +73,15 @@ def write_secret(path: Path, text: str) -> None:
 
 def as_user(url: str, user: str, password: str, path: str | None = None) -> str:
     """Return the URL with the given user and password, and with the given path unless that is None."""
-    parts = urlsplit(url)
-    at = parts.netloc.rpartition("@")[2]
-    known = f"{quote(user, safe='')}:{quote(password, safe='')}@{at}"
-    return urlunsplit(parts._replace(netloc=known, path=parts.path if path is None else path))
-
-
-def vhost_of(amqp_url: str) -> str:
-    return unquote(urlsplit(amqp_url).path[1:]) or "/"
+    scheme, _, rest = url.partition("://")
+    authority, old_path, query = _AUTHORITY_PATH_QUERY.findall(rest)[0]
+    known = f"{quote(user, safe='')}:{quote(password, safe='')}@{authority.rpartition('@')[2]}"
+    return f"{scheme}://{known}{old_path if path is None else path}{query}"
 
 
 def password_of(url: str, user: str) -> str:
     """Return the password in a URL, or an empty text if the user in the URL is not `user`."""
-    parts = urlsplit(url)
+    parts = urlsplit(first_url(url))
     return unquote(parts.password or "") if unquote(parts.username or "") == user else ""
 
 

@@ -25,6 +25,7 @@ from berth.settings import (
     by_name,
     described,
 )
+from bus.broker_urls import single_urls
 from bus.masking import masked
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ DATABASE_PARAMETERS = frozenset(
 
 _AT_LEAST = {
     "hosts": 1, "max_attempts": 1, "agents_per_cell": 1, "cells_a_process": 1, "baremetal": 0,
-    "crash_after": 0, "drain": 0, "metrics_port": 0, "ironic_agents_per_cell": 1,
+    "crash_after": 0, "drain": 0, "amqp_heartbeat": 1, "metrics_port": 0, "ironic_agents_per_cell": 1,
     "placement_http_connections": 1, "max_wait": 0,
     "host_subset_size": 1, "scheduler_near": 0, "nova_max_attempts": 1, "nova_wait": 0,
     "keep_changes": 1000,
@@ -114,8 +115,9 @@ def _check_numbers(values: Mapping[str, Any], refuse: Refuse) -> None:
         if values[name] > values["keep_ids"]:
             # placement would accept the id again while the cell still has the record of its end
             refuse(name, f"must not be longer than keep_ids ({values['keep_ids']:g})")
-    if values["metrics_port"] > 65535:
-        refuse("metrics_port", "must be at most 65535")
+    for name in ("metrics_port", "amqp_heartbeat"):
+        if values[name] > 65535:
+            refuse(name, "must be at most 65535")
 
 
 def _check_cells(values: Mapping[str, Any], refuse: Refuse) -> None:
@@ -148,10 +150,7 @@ def _check_cell_limits(settings: Settings, refuse: Refuse) -> None:
 def _check_addresses(values: Mapping[str, Any], refuse: Refuse) -> None:
     for name in ("amqp_url", "cell_amqp_urls", "cell_ferry_urls"):
         for url in _urls(values[name]):
-            if not url.startswith(("amqp://", "amqps://")):
-                refuse(name, "must begin with amqp:// or amqps://")
-            if not _names_server(url):
-                refuse(name, "must look like amqp://user:password@host:5672/vhost")
+            check_broker_url(url, name, refuse)
             _check_files(url, ("cafile", "certfile", "keyfile"), name, refuse)
     for name in ("database_url", "cell_database_urls"):
         for url in _urls(values[name]):
@@ -168,7 +167,7 @@ def _check_addresses(values: Mapping[str, Any], refuse: Refuse) -> None:
 
 def _check_files(url: str, named: tuple[str, ...], name: str, refuse: Refuse) -> None:
     """Call `refuse` for each certificate file in a URL's options that does not exist or cannot be read."""
-    for option, path in parse_qsl(urlsplit(url).query):
+    for option, path in parse_qsl(url.partition("?")[2]):
         if option in named and not os.access(path, os.R_OK):
             refuse(name, f"{option}={path}: there is no such file, or it cannot be read")
 
@@ -177,12 +176,12 @@ def _urls(value: str | Mapping[str, str]) -> list[str]:
     return [url for url in ([value] if isinstance(value, str) else value.values()) if url]
 
 
-def _names_server(url: str) -> bool:
+def check_broker_url(url: str, name: str, refuse: Refuse) -> None:
+    """Call `refuse` if the URL of a RabbitMQ, with one or several addresses, is malformed."""
     try:
-        parts = urlsplit(url)
-        return bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        return False
+        single_urls(url)
+    except ValueError as problem:
+        refuse(name, str(problem))
 
 
 def _check_database(url: str, name: str, refuse: Refuse) -> None:

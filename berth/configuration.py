@@ -1,6 +1,7 @@
 """Reads settings from BERTH_ variables, a TOML file, --set and options; the last source with a value wins."""
 
 import os
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ EFFECTIVE_ENV = "BERTH_EFFECTIVE_SETTINGS"  # passes a supervisor's settings to 
 SUPERVISED_ENV = "BERTH_SUPERVISED"  # tells a worker that its standard input closes with its supervisor
 DEFAULT_FILE = Path("berth.toml")
 _OTHER_VARIABLES = ("BERTH_CONFIG", EFFECTIVE_ENV, SUPERVISED_ENV)
+_NAMED = re.compile(r"\s*[\w-]+\s*=")
 # the setting of each key of a table [cells.NAME]
 _OF_A_CELL = {"broker": "cell_amqp_urls", "database": "cell_database_urls", "ferry": "cell_ferry_urls"}
 
@@ -171,7 +173,7 @@ def _converted(name: str, value: Any, origin: str) -> Any:
         elif kind == dict[str, dict[str, Any]]:
             value = _tables(value, bad)
         elif kind in (dict[str, float], dict[str, str]):
-            pairs = [part.partition("=") for part in value.split(",") if part.strip()]
+            pairs = [part.partition("=") for part in _parts(value)]
             if not all(equals for _, equals, _ in pairs):
                 raise bad
             value = {key.strip(): item.strip() for key, _, item in pairs}
@@ -179,6 +181,18 @@ def _converted(name: str, value: Any, origin: str) -> Any:
         return msgspec.convert(value, kind, strict=False)
     except msgspec.ValidationError:
         raise bad from None
+
+
+def _parts(text: str) -> list[str]:
+    """Return the comma separated parts of a text `name=value, name=value`. A part without a name belongs to
+    the URL before it: URLs may list several addresses."""
+    parts: list[str] = []
+    for part in text.split(","):
+        if parts and "://" in parts[-1] and not _NAMED.match(part):
+            parts[-1] += f",{part}"
+        elif part.strip():
+            parts.append(part)
+    return parts
 
 
 def _tables(text: str, bad: BadSetting) -> Any:

@@ -5,6 +5,7 @@ from typing import Any
 
 from msgspec.structs import asdict
 
+from berth.checks import check_broker_url
 from berth.settings import BadSetting, IronicNodeSettings, Settings, by_name
 from berth.worker_roles import Role
 from bus import topics
@@ -30,8 +31,8 @@ _NOTIFICATIONS_KEPT = 600.0  # seconds that a broker stores notifications for an
 def check(settings: Settings, refuse: Callable[[str, str], None]) -> None:
     """Check the settings of Ironic; call `refuse` with the name of each wrong setting, and the reason."""
     ironic = settings.ironic
-    if ironic.is_heard and not ironic.news.amqp_url.startswith(("amqp://", "amqps://")):
-        refuse("ironic_amqp_url", "must begin with amqp:// or amqps://")
+    if ironic.is_heard:
+        check_broker_url(ironic.news.amqp_url, "ironic_amqp_url", refuse)
     for name in ("ironic_exchange", "ironic_topics"):
         if not by_name(settings)[name]:
             refuse(name, "must not be empty")

@@ -13,6 +13,7 @@ from urllib.parse import unquote, urlsplit
 import msgspec
 
 from berth.settings import Settings, by_name
+from bus.broker_urls import first_url
 from bus.context import envelopes_handled
 from bus.masking import masked_text
 from bus.protocol import Envelope
@@ -72,7 +73,7 @@ def secrets_of(settings: Settings) -> tuple[str, ...]:
 
 def _passwords(url: str) -> Iterator[str]:
     try:
-        password = urlsplit(url).password
+        password = urlsplit(first_url(url)).password
     except ValueError:
         return
     if password:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from berth.checks import check_broker_url
 from berth.settings import BadSetting, Settings
 from bus.clock import Clock
 from bus.delivery.runner import Bus
@@ -32,8 +33,8 @@ def check(settings: Settings, refuse: Callable[[str, str], None]) -> None:
         ("nova_fallback_amqp_url", nova.fallback_amqp_url),
         ("nova_notification_amqp_url", nova.notification_amqp_url),
     ):
-        if url and not url.startswith(("amqp://", "amqps://")):
-            refuse(name, "must begin with amqp:// or amqps://")
+        if url:
+            check_broker_url(url, name, refuse)
     if nova.amqp_url and nova.amqp_url == nova.fallback_amqp_url:
         refuse(
             "nova_fallback_amqp_url",

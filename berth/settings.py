@@ -8,10 +8,11 @@ from collections.abc import Iterator, Mapping
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, TypeVar
-from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import field
+
+from bus.broker_urls import user_of
 
 
 class BadSetting(ValueError):
@@ -36,13 +37,17 @@ class Cell(msgspec.Struct, frozen=True):
     @property
     def user(self) -> str:
         """Return the RabbitMQ user of the cell's workers."""
-        return urlsplit(self.broker).username or ""
+        return user_of(self.broker) or ""
 
 
 class BusSettings(SettingsGroup, frozen=True, kw_only=True):
     """The connection to the message broker."""
 
-    amqp_url: str = ""  # URL of RabbitMQ; empty: an in-process bus, and all workers in one process
+    # URL of RabbitMQ; of a cluster with all nodes, as in amqp://user:password@host1:5672,host2:5672/vhost;
+    # empty: an in-process bus, and all workers in one process
+    amqp_url: str = ""
+    # seconds between heartbeats with RabbitMQ; a node that is silent for twice as long counts as lost
+    amqp_heartbeat: int = 5
     exchange: str = "berth"  # exchange on RabbitMQ to which berth publishes all messages
     queue_type: str = "quorum"  # type of durable queues on RabbitMQ: quorum or classic
 

@@ -63,6 +63,7 @@ def _rabbit(settings: Settings, url: str, name: str, *, declares_shared: bool) -
         exchange=settings.bus.exchange,
         quorum=settings.bus.queue_type == "quorum",
         name=f"berth {name}",
+        heartbeat=settings.bus.amqp_heartbeat,
         declares_shared=declares_shared,
         central=central_queues() if url == settings.bus.amqp_url else (),
     )

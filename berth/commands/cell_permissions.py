@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 from berth import wiring, worker_roles
-from berth.cell_file import vhost_of
 from berth.commands.options import Commands, StateDir, option, positional
 from berth.commands.terminal import effective
 from berth.operations.publishing import checked
 from berth.settings import BadSetting, Settings
+from bus.broker_urls import vhost_of
 from bus.cells import CellEditRequested, DropCell, RegisterCell
 from bus.errors import OperationRefused
 from bus.rabbit.permissions import BrokerUser, Permissions, UserLimits, definitions, of_cell, of_ferry

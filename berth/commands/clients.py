@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from berth.cell_file import as_user, vhost_of, write_secret
+from berth.cell_file import as_user, write_secret
 from berth.commands.cell_ending import queues_of
 from berth.commands.cell_making import undone_on_failure
 from berth.commands.cell_permissions import BrokerTool
@@ -19,6 +19,7 @@ from berth.commands.terminal import Cli, plain_table
 from berth.operations.publishing import checked
 from berth.settings import BadSetting, Settings
 from bus import topics
+from bus.broker_urls import vhost_of
 from bus.clients import ClientEditRequested, FindClients
 from bus.errors import OperationRefused
 from bus.masking import printable

@@ -46,6 +46,7 @@ from berth.operations.publishing import publish
 from berth.services import Supervisor, embedded, settle_in, stop_on_signals
 from berth.settings import Settings
 from bus import topics
+from bus.broker_urls import addresses
 from bus.clock import monotonic
 from bus.delivery.runner import Bus
 from bus.errors import OperationRefused
@@ -283,6 +284,8 @@ def _hosts(url: str) -> list[str | None]:
             *([named] if isinstance(named, str) else named),
             *(h.name for h in address.hosts),
         ]
+    if url.startswith("amqp"):
+        return [host for host, _ in addresses(url)]
     return [urlsplit(url).hostname]
 
 

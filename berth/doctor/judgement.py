@@ -15,6 +15,8 @@ POSTGRESQL = (13,)
 
 CLOCK_SECONDS = 1.0  # permitted difference from this machine's clock: workers compare each other's times
 CLOCK_BROKEN = 30.0
+MEMBERS = 3  # of a quorum queue, in a cluster of as many nodes
+SHOWN = 5  # queues listed by name
 DEEP = 1000  # messages in one queue
 SLOW_SECONDS = 1.0  # for the answer to a simple query
 DISK_SHARE, DISK_BROKEN = 0.1, 0.02  # free share of a disk: below these a warning, an error
@@ -29,6 +31,15 @@ class Finding(msgspec.Struct, frozen=True):
     do: str = ""
 
 
+class ManagementSeen(msgspec.Struct, frozen=True):
+    """The state of a RabbitMQ cluster, as its management API reports it."""
+
+    alarms: tuple[str, ...] = ()  # memory, disk
+    clock: float | None = None  # seconds by which its clock is ahead; None: unknown
+    nodes: dict[str, bool] = {}  # whether each node runs
+    members: dict[str, tuple[str, ...]] = {}  # the nodes with a member of each quorum queue
+
+
 class BrokerSeen(msgspec.Struct, frozen=True):
     """The state of a RabbitMQ broker, as observed with the permissions of one user."""
 
@@ -38,8 +49,7 @@ class BrokerSeen(msgspec.Struct, frozen=True):
     fresh: bool = False  # berth has created nothing there yet
     stuck: bool = False  # the broker accepted no message in time
     refused: tuple[str, ...] = ()  # operations that this user is not permitted
-    alarms: tuple[str, ...] = ()  # memory, disk; from its management API
-    clock: float | None = None  # seconds by which its clock is ahead; None: unknown
+    management: ManagementSeen = ManagementSeen()
 
 
 class QueueSeen(msgspec.Struct, frozen=True):
@@ -150,15 +160,31 @@ def _broker(seen: BrokerSeen) -> Iterator[Finding]:
     for refusal in seen.refused:
         do = "Set its permissions: `berth cell permissions CELL` prints those of a cell's user."
         yield Finding("broken", about, _sentence(refusal), do)
-    for alarm in seen.alarms:
+    for alarm in seen.management.alarms:
         do = "Make room there: until then it takes no messages, and everybody waits."
         yield Finding("broken", about, f"It has an alarm: too little {alarm}.", do)
-    if seen.stuck and not seen.alarms:
+    if seen.stuck and not seen.management.alarms:
         do = "Check for an alarm of disk or memory (`rabbitmq-diagnostics alarms`), or half a cluster."
         yield Finding("broken", about, "It took no message within 5 seconds.", do)
     if seen.fresh:
         yield Finding("warning", about, "Nothing of berth's is there yet.", "Start the workers: `berth up`.")
-    yield from _clock(about, seen.clock)
+    yield from _nodes(about, seen.management)
+    yield from _clock(about, seen.management.clock)
+
+
+def _nodes(about: str, cluster: ManagementSeen) -> Iterator[Finding]:
+    if down := [node for node, is_running in cluster.nodes.items() if not is_running]:
+        do = "Start it: with another node less there is no majority, and nothing is accepted."
+        yield Finding("warning", about, f"The node {', '.join(down)} of the cluster does not run.", do)
+    wanted = min(MEMBERS, len(cluster.nodes))
+    few = {queue: members for queue, members in cluster.members.items() if len(members) < wanted}
+    if not few:
+        return
+    names = ", ".join(sorted(few)[:SHOWN]) + (f" and {len(few) - SHOWN} more" if len(few) > SHOWN else "")
+    without = [node for node in cluster.nodes if any(node not in members for members in few.values())]
+    grow = " and ".join(f"`rabbitmq-queues grow {node} all`" for node in without)
+    sentence = f"Quorum queues with fewer than {wanted} members: {names}."
+    yield Finding("warning", about, sentence, f"Add the missing members: {grow}.")
 
 
 def _database(seen: DatabaseSeen) -> Iterator[Finding]:

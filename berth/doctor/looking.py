@@ -10,13 +10,13 @@ from email.utils import parsedate_to_datetime
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 import httpx
 from sqlalchemy import text
 
 from berth import wiring, worker_roles
-from berth.broker_users import management_url
+from berth.broker_users import management_urls
 from berth.doctor.judgement import (
     BerthSeen,
     BrokerSeen,
@@ -24,11 +24,13 @@ from berth.doctor.judgement import (
     IronicSeen,
     KeystoneSeen,
     LettersSeen,
+    ManagementSeen,
     QueueSeen,
     WorkerSeen,
 )
 from berth.settings import Settings
 from bus import topics
+from bus.broker_urls import first_url, place, vhost_of
 from bus.cells import FindCells
 from bus.clock import Clock
 from bus.delivery.runner import Bus
@@ -120,7 +122,6 @@ async def _brokers(
 ) -> tuple[list[BrokerSeen], list[QueueSeen], list[str]]:
     if settings.embedded:
         return [], [], []
-    from bus.rabbit.connection import place
     from bus.rabbit.inspection import inspect as inspect_broker
 
     seen, queues, missing = [], [], []
@@ -142,11 +143,12 @@ async def _brokers(
         except (*_AWAY, OSError) as problem:
             seen.append(BrokerSeen(place(url), problem=str(problem)))
             continue
-        of_central = (
-            await _management(management or management_url(url), url, clock) if central else ((), None)
-        )
+        reported = None
+        for api in [management] if management else management_urls(url):
+            reported = reported or (await _management(api, url, clock) if central else None)
         refused = tuple(found.refused)
-        seen.append(BrokerSeen(place(url), found.version, "", found.fresh, found.stuck, refused, *of_central))
+        reported = reported or ManagementSeen()
+        seen.append(BrokerSeen(place(url), found.version, "", found.fresh, found.stuck, refused, reported))
         if found.fresh:
             continue
         for worker, spec in queues_of_broker:
@@ -159,24 +161,36 @@ async def _brokers(
     return seen, queues, missing
 
 
-async def _management(url: str, amqp_url: str, clock: Clock) -> tuple[tuple[str, ...], float | None]:
-    """Return RabbitMQ's memory and disk alarms, and how many seconds its clock is ahead of this machine's; no
-    alarms and None if its management API does not answer."""
-    parts, known = urlsplit(url), urlsplit(amqp_url)
+async def _management(url: str, amqp_url: str, clock: Clock) -> ManagementSeen | None:
+    """Return what RabbitMQ's management API at this URL reports, or None if it does not answer."""
+    parts, known = urlsplit(url), urlsplit(first_url(amqp_url))
     at = urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2])).rstrip("/")
-    credentials = (parts.username or known.username or "guest", parts.password or known.password or "guest")
+    user, password = parts.username or known.username, parts.password or known.password
+    credentials = unquote(user or "guest"), unquote(password or "guest")
+    vhost = quote(vhost_of(amqp_url), safe="")
     try:
         async with httpx.AsyncClient(timeout=ANSWER_SECONDS, auth=credentials) as http:
-            response = await http.get(f"{at}/api/nodes?columns=name,mem_alarm,disk_free_alarm")
+            response = await http.get(f"{at}/api/nodes?columns=name,running,mem_alarm,disk_free_alarm")
             nodes = response.json() if response.status_code == 200 else []
             ahead = parsedate_to_datetime(response.headers["date"]).timestamp() + 0.5 - clock.now()
+            response = await http.get(f"{at}/api/queues/{vhost}?columns=name,type,members")
+            queues = response.json() if response.status_code == 200 else []
     except (httpx.HTTPError, ValueError, KeyError):
-        return (), None
+        return None
     alarms = []
     for resource, name in (("memory", "mem"), ("disk", "disk_free")):
         if short := [str(node["name"]) for node in nodes if node.get(f"{name}_alarm")]:
             alarms.append(f"{resource} at {', '.join(short)}")
-    return tuple(alarms), ahead
+    return ManagementSeen(
+        alarms=tuple(alarms),
+        clock=ahead,
+        nodes={str(node["name"]): bool(node.get("running")) for node in nodes},
+        members={
+            str(queue["name"]): tuple(queue["members"])
+            for queue in queues
+            if queue.get("type") == "quorum" and "members" in queue
+        },
+    )
 
 
 # Workers

@@ -2,11 +2,12 @@
 
 import asyncio
 import logging
+import random
 import ssl
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, cast
-from urllib.parse import parse_qsl, unquote, urlencode, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, urlencode
 
 from aio_pika import Connection
 from aio_pika.abc import AbstractChannel, AbstractConnection
@@ -19,15 +20,16 @@ from aio_pika.exceptions import (
     ProbableAuthenticationError,
 )
 
+from bus.broker_urls import place, single_urls
 from bus.errors import BrokerRefused, Unavailable
 from bus.masking import distrusted
+from bus.rabbit.addresses import LONGEST_LIMIT, AddressOrder, BrokerAddress, resolved
 from bus.rabbit.wire import Wire
 
 # berth logs connection errors itself, once, without a traceback for every attempt.
 logging.getLogger("aiormq.connection").setLevel(logging.CRITICAL)
 
-HEARTBEAT = 15  # seconds; a peer that is silent for three of them counts as disconnected
-_DIAL_SECONDS = 10.0
+HEARTBEAT = 5  # seconds; a broker that is silent for two of them counts as lost
 ANSWER_SECONDS = 60.0  # limit for a reply on a live connection whose broker has lost a request or a confirm
 _OPENING_SECONDS = (
     30.0  # a broker short of memory blocks connections; a broker that ends meanwhile never replies
@@ -35,6 +37,8 @@ _OPENING_SECONDS = (
 
 # The channel or the connection broke. A future may also end as cancelled then: see `cancelled_by_us`.
 BROKEN = (AMQPError, OSError, RuntimeError, asyncio.CancelledError)
+
+_order = AddressOrder(random.Random())  # of the process, so that all of its connections share the failures
 
 _REFUSALS = ("ACCESS_REFUSED", "NOT_FOUND", "RESOURCE_LOCKED", "PRECONDITION_FAILED")
 
@@ -87,61 +91,63 @@ def refusal(closed: ChannelClosed) -> Exception:
     return RequestRefused(text) if text.startswith(_REFUSALS) else closed
 
 
-def broker_url(url: str, name: str) -> str:
+def broker_url(url: str, name: str, heartbeat: int = HEARTBEAT) -> str:
     """Return this RabbitMQ URL with a connection name and heartbeat; raise ValueError if it is invalid,
     without the URL in the text, because it contains a password.
     """
     try:
-        parts = urlsplit(url)
-        good = parts.scheme in ("amqp", "amqps") and bool(parts.hostname) and parts.port != 0
-        make_url(url)
-    except ValueError:
-        good = False
-    if not good:
-        raise ValueError("the RabbitMQ URL must look like amqp://user:password@host:5672/vhost (or amqps://)")
-    query = {"heartbeat": str(HEARTBEAT), "name": name or "berth", **dict(parse_qsl(parts.query))}
-    return urlunsplit(parts._replace(query=urlencode(query)))
-
-
-def place(url: str) -> str:
-    """Return user, host and virtual host from the URL of a broker, without the password, for logs."""
-    parts = urlsplit(url)
-    user = f"{unquote(parts.username)}@" if parts.username else ""
-    vhost = f" vhost {unquote(parts.path[1:])}" if len(parts.path) > 1 else ""
-    return f"{user}{parts.hostname}:{parts.port or (5671 if parts.scheme == 'amqps' else 5672)}{vhost}"
-
-
-def user_of(url: str) -> str | None:
-    """Return the user name in a broker's URL, or None without a user name."""
-    named = urlsplit(url).username
-    return unquote(named) if named else None
+        for single in single_urls(url):
+            make_url(single)
+    except ValueError as problem:
+        raise ValueError(f"the RabbitMQ URL {problem}") from None
+    start, _, query = url.partition("?")
+    options = {"heartbeat": str(heartbeat), "name": name or "berth", **dict(parse_qsl(query))}
+    return f"{start}?{urlencode(options)}"
 
 
 async def dial(url: str) -> Connection:
-    """Return a new connection to a broker, or raise Unavailable or BadCredentials."""
-    connection = Connection(make_url(url))
-    connection.kwargs["transport_factory"] = _Streams()
+    """Return a new connection to a broker, or raise Unavailable or BadCredentials. Of several addresses, each
+    is tried for a short time, and those that failed recently are tried last.
+    """
+    found, problems = await resolved(url)
+    for address in _order.ordered(found):
+        limit = _order.limit(address) if len(found) > 1 else LONGEST_LIMIT
+        try:
+            connection = await _dial(address, limit)
+        except Unavailable as problem:
+            _order.failed(address)
+            problems.append(problem)
+        else:
+            _order.succeeded(address)
+            return connection
+    several = "; ".join(dict.fromkeys(map(str, problems)))
+    refused = any(isinstance(problem, BadCredentials) for problem in problems)
+    raise (BadCredentials if refused else Unavailable)(several) from None
+
+
+async def _dial(address: BrokerAddress, limit: float) -> Connection:
+    connection = Connection(make_url(address.url))
+    connection.kwargs["transport_factory"] = _Streams(address)
+    broker = f"RabbitMQ at {address.place}"
     try:
-        async with asyncio.timeout(_DIAL_SECONDS):
+        async with asyncio.timeout(limit):
             await connection.connect()
     except (ProbableAuthenticationError, AuthenticationError) as refused:
-        raise BadCredentials(
-            f"RabbitMQ at {place(url)} does not accept these credentials: {reason(refused)}"
-        ) from None
+        raise BadCredentials(f"{broker} does not accept these credentials: {reason(refused)}") from None
     except InvalidFrameError as problem:
         if "Connection.OpenOk" not in str(problem):  # the last step, for which no reason is given
-            raise Unavailable(f"RabbitMQ at {place(url)} cannot be understood: {reason(problem)}") from None
+            raise Unavailable(f"{broker} cannot be understood: {reason(problem)}") from None
         raise Unavailable(
-            f"RabbitMQ at {place(url)} does not let us into the virtual host: "
+            f"{broker} does not let us into the virtual host: "
             "there is none of that name, or this user has no permissions there"
         ) from None
     except TimeoutError:
-        raise Unavailable(f"RabbitMQ at {place(url)} does not answer") from None
+        raise Unavailable(f"{broker} does not answer") from None
     except (*BROKEN, EOFError, ValueError) as problem:
         if cancelled_by_us(problem):
             raise
         why = distrusted(problem) or reason(problem)
-        raise Unavailable(f"RabbitMQ at {place(url)} cannot be reached: {why}") from None
+        raise Unavailable(f"{broker} cannot be reached: {why}") from None
     finally:
         if connection.transport is None:
             await connection.close()  # there is nothing to close, but it would try when it is collected
@@ -168,8 +174,21 @@ def reason(problem: BaseException) -> str:
     return " ".join(text.split()) or type(problem).__name__
 
 
+def avoid(connection: AbstractConnection) -> None:
+    """Try the address of this connection last from now on, because the connection broke or is unusable."""
+    streams: _Streams = cast(Connection, connection).kwargs["transport_factory"]
+    _order.failed(streams.address)
+
+
+def address_of(connection: AbstractConnection) -> str:
+    """Return the address of a connection that `dial` opened, for logs."""
+    streams: _Streams = cast(Connection, connection).kwargs["transport_factory"]
+    return streams.address.place
+
+
 class _Streams:
-    def __init__(self) -> None:
+    def __init__(self, address: BrokerAddress) -> None:
+        self.address = address
         self.wire: Wire
         self.writer: asyncio.StreamWriter
 
@@ -179,7 +198,10 @@ class _Streams:
         loop = asyncio.get_running_loop()
         self.wire = Wire(loop)
         protocol = asyncio.StreamReaderProtocol(self.wire, loop=loop)
-        transport, _ = await loop.create_connection(lambda: protocol, url.host, url.port, ssl=tls, **options)
+        if tls is not None:
+            options["server_hostname"] = url.host
+        ip, port = self.address.ip, self.address.port
+        transport, _ = await loop.create_connection(lambda: protocol, ip, port, ssl=tls, **options)
         self.writer = asyncio.StreamWriter(transport, protocol, self.wire, loop)
         return self.wire, self.writer
 

@@ -12,6 +12,7 @@ from typing import Any
 from aio_pika import ExchangeType
 from aio_pika.abc import AbstractChannel, AbstractConnection
 
+from bus.broker_urls import place
 from bus.clock import Backoff, Clock
 from bus.errors import BrokerRefused, Unavailable
 from bus.rabbit.connection import (
@@ -24,7 +25,6 @@ from bus.rabbit.connection import (
     cancelled_by_us,
     dial,
     open_channel,
-    place,
     plainly,
     raising_refusals,
     reason,

@@ -15,6 +15,7 @@ import msgspec
 from aio_pika import ExchangeType
 from aio_pika.abc import AbstractConnection
 
+from bus.broker_urls import place
 from bus.clock import Backoff, Clock
 from bus.errors import BrokerRefused, Unavailable
 from bus.rabbit.connection import (
@@ -25,7 +26,6 @@ from bus.rabbit.connection import (
     cancelled_by_us,
     dial,
     open_channel,
-    place,
     plainly,
     reason,
 )

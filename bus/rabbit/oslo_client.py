@@ -7,9 +7,10 @@ from typing import Any
 import msgspec
 from aio_pika.abc import AbstractConnection
 
+from bus.broker_urls import place
 from bus.clock import Clock
 from bus.errors import Unavailable
-from bus.rabbit.connection import answered, broker_url, dial, open_channel, place, plainly
+from bus.rabbit.connection import answered, broker_url, dial, open_channel, plainly
 from bus.rabbit.oslo import PREFETCH, RpcAddress, RpcCall, RpcFailure, packed, properties_of, unpacked
 from bus.rabbit.underlay import BulkChannel, hang_up
 from bus.rabbit.wire import Arrived, NoQueueBound, Post

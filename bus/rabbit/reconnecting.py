@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 from prometheus_client import Counter, Gauge
 
+from bus.broker_urls import place, user_of
 from bus.clock import Backoff, Clock, monotonic
 from bus.errors import BrokerRefused, Unavailable, Unroutable
 from bus.protocol import QueueSpec
@@ -14,11 +15,11 @@ from bus.rabbit.connection import (
     BROKEN,
     BadCredentials,
     RequestRefused,
+    address_of,
+    avoid,
     cancelled_by_us,
     dial,
-    place,
     reason,
-    user_of,
 )
 from bus.rabbit.session import Session
 from bus.rabbit.topology import BrokerNames, Declared, ExchangeMissing, Topology
@@ -256,11 +257,12 @@ class Link:
                 await session.open_publisher()  # before other callers, so that messages keep their order
                 await session.settle_in()
         except BaseException as error:
+            avoid(connection)
             await hang_up(connection)
             if isinstance(error, (*BROKEN, ExchangeMissing, RequestRefused)) and not cancelled_by_us(error):
                 raise Unavailable(f"RabbitMQ at {self.place} broke off: {reason(error)}") from None
             raise
-        log.info("connected to RabbitMQ at %s", self.place)
+        log.info("connected to RabbitMQ at %s", address_of(connection))
         return session
 
     async def _live(self, session: Session, started: asyncio.Event) -> None:
@@ -281,7 +283,8 @@ class Link:
                         if self.closed:
                             return
                         LOST.labels(self.place).inc()
-                        log.warning("lost the connection to RabbitMQ at %s: %s", self.place, why)
+                        at = address_of(session.connection)
+                        log.warning("lost the connection to RabbitMQ at %s: %s", at, why)
                         await hang_up(session.connection)
                         session = await self._reconnect()
                 finally:  # before the group waits for cancelled tasks, which must not begin anything

@@ -5,6 +5,7 @@ bench.amqp_client`).
 
 import asyncio
 import itertools
+import math
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Self
@@ -12,7 +13,7 @@ from typing import Any, Self
 from aio_pika.abc import AbstractConnection
 from aio_pika.exceptions import ChannelClosed, ChannelInvalidStateError, ConnectionClosed
 
-from bus.rabbit.connection import BROKEN, answered, open_channel, reason, refusal, streams_of
+from bus.rabbit.connection import BROKEN, answered, avoid, open_channel, reason, refusal, streams_of
 from bus.rabbit.wire import Arrived, FramesOfChannel, OnMessage, Post, arrived
 
 _HANGING_UP_SECONDS = 5.0
@@ -119,13 +120,24 @@ async def _never(_: object) -> None:
 
 
 async def ended(connection: AbstractConnection) -> str:
-    """Wait until the connection has closed, and return the reason."""
+    """Wait until the connection has closed or the broker is silent for two heartbeats, and return the reason.
+    Unless we closed it, its address is tried last from then on.
+    """
     if connection.transport is None:
         return "it was closed"
     under = connection.transport.connection
-    closing = under.closing
-    while not closing.done() and under.is_opened:
+    wire, writer = streams_of(connection)
+    closing, silent = under.closing, 0
+    limit = 2 * under.connection_tune.heartbeat or math.inf
+    while not closing.done() and under.is_opened and silent <= limit:
+        before = wire.reads
         await asyncio.wait([closing], timeout=1.0)
+        # Counted, not measured: this process may have been suspended itself.
+        silent = silent + 1 if wire.reads == before else 0
+    if connection.transport is not None:
+        avoid(connection)
+    if silent > limit:
+        writer.transport.abort()  # without the closing handshake, which a silent broker does not answer
     why = closing.exception() if closing.done() and not closing.cancelled() else None
     closing.cancel()
     return reason(why) if isinstance(why, Exception) else "it fell silent"

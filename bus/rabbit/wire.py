@@ -92,6 +92,7 @@ class Wire(asyncio.StreamReader):
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(limit=1024 * 1024, loop=loop)
         self.channels: dict[int, FramesOfChannel] = {}
+        self.reads = 0  # how often data has arrived
         self.blocked = False  # the broker is short of memory or disk, and accepts no messages
         self._clock = loop.time
         self._rest = b""
@@ -99,6 +100,7 @@ class Wire(asyncio.StreamReader):
         self._last_read = self._clock()
 
     def feed_data(self, data: bytes) -> None:  # type: ignore[override]  # sockets give nothing else
+        self.reads += 1
         if not self._framed:
             super().feed_data(data)
             return

@@ -283,6 +283,8 @@ def test_a_wrong_flag_is_named_with_the_way_to_help(user: User, arguments: str, 
     ("variables", "setting"),
     [
         ({"BERTH_AMQP_URL": "amqp://u@10.0.0.9/", "BERTH_DATABASE_URL": "postgresql://h/b"}, "amqp_url"),
+        ({"BERTH_AMQP_URL": "amqp://u@[::1],10.0.0.9/", "BERTH_DATABASE_URL": "postgresql://h/b"},
+         "amqp_url"),
         ({"BERTH_DATABASE_URL": "postgresql://u:p@10.0.0.9/b"}, "database_url"),
         ({"BERTH_DATABASE_URL": "postgresql://u:p@127.0.0.1/b?host=10.0.0.9"}, "database_url"),
         ({"BERTH_DATABASE_URL": "postgresql://u:p@127.0.0.1:5432,10.0.0.9:5432/b"}, "database_url"),

@@ -86,7 +86,8 @@ async def test_an_untrusted_rabbitmq_is_refused_with_the_reason(
         async with Bus(RabbitTransport(url, patience=0.0)):
             pass
     place = f"RabbitMQ at guest@{host}:{servers.rabbitmq.tls_port}"
-    assert str(refused.value) == f"{place} cannot be reached: {why} (tried for 0 s)"
+    address = "" if host == "127.0.0.1" else " (127.0.0.1)"
+    assert f"{place}{address} cannot be reached: {why}" in str(refused.value)
 
 
 @pytest.mark.parametrize(

@@ -39,10 +39,11 @@ class FakeManagement:
         self.asked: list[tuple[str, str, Any]] = []
         self.answers: dict[str, tuple[int, Any]] = {}
         self.away = False
+        self.only = ""  # the host that answers, if not all do
         patch.setattr(httpx, "AsyncClient", partial(REAL_CLIENT, transport=httpx.MockTransport(self.answer)))
 
     def answer(self, request: httpx.Request) -> httpx.Response:
-        if self.away:
+        if self.away or self.only not in ("", request.url.host):
             raise httpx.ConnectError("connection refused")
         path = request.url.raw_path.decode()
         body = json.loads(request.content) if request.content else request.headers["authorization"]
@@ -105,7 +106,11 @@ async def test_the_management_api_is_found_at_its_usual_address(
     assert (await broker_users(AMQP.replace("amqp:", "amqps:"), "", "")).by.endswith(
         "https://mq.example:15671"
     )
+    several = "amqp://admin:p@127.0.0.9:1,mq.example/v"
+    fake.only = "mq.example"
+    assert (await broker_users(several, "", "")).by == "the management API at http://mq.example:15672"
     fake.away = True
+    assert (await broker_users("amqp://mq.example,127.0.0.1/", "", "")).by == "/usr/sbin/rabbitmqctl"
     assert (await broker_users("amqp://127.0.0.1/", "", "")).by == "/usr/sbin/rabbitmqctl"
     with pytest.raises(
         Unavailable, match="no rabbitmqctl is here for it"
@@ -319,6 +324,7 @@ def test_a_foreign_file_is_not_overwritten(tmp_path: Path, text: str) -> None:
     [
         ("amqp://guest:guest@mq:5672/v?heartbeat=9", "b-c9", "p/w@", None, "amqp://b-c9:p%2Fw%40@mq:5672/v?heartbeat=9"),
         ("amqp://mq/", "b-c9", "x", None, "amqp://b-c9:x@mq/"),
+        ("amqp://a:b@[::1],[::2]:1,mq/v", "b-c9", "x", None, "amqp://b-c9:x@[::1],[::2]:1,mq/v"),
         ("postgresql+asyncpg://a@db:1/berth", "berth_c9", "x", "/berth_c9", "postgresql+asyncpg://berth_c9:x@db:1/berth_c9"),
     ],
 )  # fmt: skip

@@ -1,7 +1,9 @@
 """Findings of `berth doctor`: a sentence and advice for each."""
 
+from functools import partial
 from typing import Any
 
+import httpx
 import pytest
 from msgspec.structs import replace
 
@@ -13,14 +15,17 @@ from berth.doctor.judgement import (
     IronicSeen,
     KeystoneSeen,
     LettersSeen,
+    ManagementSeen,
     QueueSeen,
     WorkerSeen,
     exit_code,
     judged,
 )
+from berth.doctor.looking import _management
 from berth.operations.guest_differences import differences
 from berth.operations.wrong_allocations import Misheld, Wrong, doubt, leaks, misheld
 from bus.claims import Choice, holder_consumer
+from bus.clock import Clock
 from bus.guests import ReportedGuest
 from bus.messages import Selection
 from bus.vocabulary import Allocations
@@ -29,11 +34,12 @@ from placement_worker.store.audit import StoredHolder, TreesOfConsumer
 from tests.support.ids import uid
 
 KNOWN = ("0001_first", "0002_more", "0003_last")
+NODES = dict.fromkeys(("n1@a", "n2@b", "n3@c", "n4@d"), True)
 WELL = BerthSeen(
     python=(3, 12, 1),
     disk=0.5,
     state_dir=".berth",
-    brokers=(BrokerSeen("u@h:5672", "3.12.1", clock=0.3),),
+    brokers=(BrokerSeen("u@h:5672", "3.12.1", management=ManagementSeen(clock=0.3)),),
     queues=(QueueSeen("scheduler:build.requested", "scheduler", 3, 2, 1),),
     databases=(
         DatabaseSeen("placement", "postgresql://h/b", "15.3", "", KNOWN[-1], KNOWN, 0.01),
@@ -49,6 +55,10 @@ def seen(**other: Any) -> BerthSeen:
 
 def broker(**said: Any) -> dict[str, Any]:
     return {"brokers": (BrokerSeen("u@h:5672", **({"version": "3.12.1"} | said)),)}
+
+
+def cluster(**said: Any) -> dict[str, Any]:
+    return broker(management=ManagementSeen(**said))
 
 
 def database(**said: Any) -> dict[str, Any]:
@@ -77,11 +87,18 @@ def test_a_sound_berth_has_no_findings() -> None:
         (broker(version="3.8.9"), 1, "RabbitMQ u@h:5672", "It is version 3.8.9."),
         (broker(version="4.0.0-rc.1"), 0, "RabbitMQ u@h:5672", "It lets us in, and is version 4.0.0-rc.1."),
         (broker(refused=("no write access",)), 2, "RabbitMQ u@h:5672", "no write access."),
-        (broker(alarms=("disk at a@b",)), 2, "RabbitMQ u@h:5672", "It has an alarm: too little disk at a@b."),
+        (cluster(alarms=("disk at a@b",)), 2, "RabbitMQ u@h:5672",
+         "It has an alarm: too little disk at a@b."),
         (broker(stuck=True), 2, "RabbitMQ u@h:5672", "It took no message within 5 seconds."),
         (broker(fresh=True), 1, "RabbitMQ u@h:5672", "Nothing of berth's is there yet."),
-        (broker(clock=-2.0), 1, "RabbitMQ u@h:5672", "Its clock is 2.0 s behind this machine's."),
-        (broker(clock=31.0), 2, "RabbitMQ u@h:5672", "Its clock is 31.0 s ahead of this machine's."),
+        (cluster(clock=-2.0), 1, "RabbitMQ u@h:5672", "Its clock is 2.0 s behind this machine's."),
+        (cluster(clock=31.0), 2, "RabbitMQ u@h:5672", "Its clock is 31.0 s ahead of this machine's."),
+        (cluster(nodes={"n1@a": True, "n2@b": False}), 1, "RabbitMQ u@h:5672",
+         "The node n2@b of the cluster does not run."),
+        (cluster(nodes=NODES, members={"q": ("n1@a", "n3@c"), "r": ("n1@a", "n2@b", "n3@c")}), 1,
+         "RabbitMQ u@h:5672", "Quorum queues with fewer than 3 members: q."),
+        (cluster(nodes={"n1@a": True}, members={"q": ("n1@a",)}), 0, "RabbitMQ u@h:5672",
+         "It lets us in, and is version 3.12.1."),
         (database(problem="cannot connect"), 2, "database placement", "cannot connect."),
         (database(version="12.9"), 1, "database placement", "PostgreSQL is version 12.9."),
         (database(revision=""), 2, "database placement", "It was never made: it has no tables."),
@@ -126,10 +143,52 @@ def test_each_problem_has_a_finding_and_advice(
 
 
 def test_an_alarm_explains_why_nothing_is_taken() -> None:
-    found = judged(seen(**broker(stuck=True, alarms=("memory at a@b",))))
+    found = judged(seen(**broker(stuck=True, management=ManagementSeen(alarms=("memory at a@b",)))))
     assert [finding.says for finding in found if finding.level == "broken"] == [
         "It has an alarm: too little memory at a@b."
     ]
+
+
+def test_the_command_that_adds_missing_members_names_the_nodes_without_one() -> None:
+    few = {f"q{number}": ("n1@a",) for number in range(7)}
+    nodes = dict.fromkeys(("n1@a", "n2@b", "n3@c"), True)
+    [found] = [
+        finding for finding in judged(seen(**cluster(nodes=nodes, members=few))) if "members" in finding.do
+    ]
+    assert found.says == "Quorum queues with fewer than 3 members: q0, q1, q2, q3, q4 and 2 more."
+    assert found.do == (
+        "Add the missing members: `rabbitmq-queues grow n2@b all` and `rabbitmq-queues grow n3@c all`."
+    )
+
+
+async def test_the_management_api_reports_the_nodes_and_the_members_of_queues(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    answers = {
+        "/api/nodes": [
+            {"name": "n1@a", "running": True, "mem_alarm": False, "disk_free_alarm": True},
+            {"name": "n2@b", "running": False},
+        ],
+        "/api/queues/v": [
+            {"name": "q", "type": "quorum", "members": ["n1@a"]},
+            {"name": "private", "type": "classic"},
+        ],
+    }
+    asked = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        asked.append((request.url.host, request.headers["authorization"]))
+        date = {"date": "Thu, 01 Jan 1970 00:00:10 GMT"}
+        return httpx.Response(200, json=answers[request.url.path], headers=date)
+
+    client = partial(httpx.AsyncClient, transport=httpx.MockTransport(answer))
+    monkeypatch.setattr(httpx, "AsyncClient", client)
+    clock = Clock(now=lambda: 10.0)
+    found = await _management("http://mq:15672", "amqp://u:p%40ss@h1,h2/v", clock)
+    assert found == ManagementSeen(
+        alarms=("disk at n1@a",), clock=0.5, nodes={"n1@a": True, "n2@b": False}, members={"q": ("n1@a",)}
+    )
+    assert asked == [("mq", httpx.BasicAuth("u", "p@ss")._auth_header)] * 2
 
 
 def test_the_worst_comes_first() -> None:

@@ -139,7 +139,7 @@ def test_urls_in_sentences_are_masked(text: str, shown: str) -> None:
 
 def test_the_secrets_of_the_settings_are_known() -> None:
     settings = Settings().having(
-        amqp_url="amqp://u:p%40ss-eins@h/",
+        amqp_url="amqp://u:p%40ss-eins@h,[::1]:5672/",
         cells=("c1",),
         cell_database_urls={"c1": "postgresql://u:pass-zwei@h/b"},
         database_url="postgresql://u:abc@h/b",
