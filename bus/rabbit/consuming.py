@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from functools import partial
 
 from bus.clock import Backoff
@@ -22,6 +23,7 @@ PutBack = Callable[[str, Sequence[Envelope]], Awaitable[None]]
 _AT_FIRST = 64  # AMQP messages in advance, until it is known how many envelopes they hold
 _AT_LEAST = 4  # enough to have the next one here while one is being settled
 _AT_MOST = 512  # later messages may be large: a megabyte each
+PROOF_SECONDS = 10.0  # between two checks that the broker still has our consumer
 _BEGINNING = 60.0  # seconds; a queue without a leader does not answer, and is asked again
 
 
@@ -37,6 +39,7 @@ class RabbitInbox:
         self._put_back = put_back
         self._reading: Reading | None = None
         self._stopping = False
+        self._ended = asyncio.Event()  # nothing is consumed any more
         self._going_back: set[asyncio.Task[None]] = set()
         self._steering = asyncio.Lock()
         self._size = 1.0  # recent average of envelopes in an AMQP message
@@ -161,6 +164,7 @@ class RabbitInbox:
             await reading.channel.cancel(before)
 
     async def _run(self, reading: Reading) -> None:
+        self._link.spawn(self._prove())
         try:
             while True:
                 await self._attend(reading)
@@ -168,7 +172,44 @@ class RabbitInbox:
                     return
                 reading = again
         finally:
+            self._ended.set()
             self.more.set()  # waiters notice a broken link
+
+    async def _prove(self) -> None:
+        """Check periodically that the broker has our queue with a consumer; if not, consume it again.
+
+        After a partition of a cluster the broker may have deleted a private queue, without a notice to its
+        consumer. A quorum queue without a leader reports no consumers, so it is checked twice.
+        """
+        without = 0
+        while not self._ended.is_set():
+            with suppress(TimeoutError):  # not cancelled: a cancelled request closes the channel
+                async with asyncio.timeout(PROOF_SECONDS):
+                    await self._ended.wait()
+                    return
+            reading, consumers = self._reading, await self._count_consumers()
+            is_consuming = reading is not None and reading is self._reading and not reading.closed
+            without = without + 1 if consumers == 0 and is_consuming else 0
+            if reading is None or self._stopping or not is_consuming or consumers is None:
+                continue
+            if consumers < 0 or without == 2:
+                log.warning("%s: the broker has lost our queue or consumer; consuming again", self._name)
+                end = reading.on_queue_deleted if consumers < 0 else reading.end
+                end()
+
+    async def _count_consumers(self) -> int | None:
+        """Return how many consumers the broker has for our queue, -1 if the queue is missing or belongs to
+        another connection, and None if the broker does not reply.
+        """
+        try:
+            session = await self._link.session()
+            return (await session.topology.depth(self._name))[1]
+        except RequestRefused as refused:
+            return -1 if refused.code in ("NOT_FOUND", "RESOURCE_LOCKED") else None
+        except (*BROKEN, Unavailable) as problem:
+            if cancelled_by_us(problem):
+                raise
+            return None
 
     async def _begin_again(self) -> Reading | None:
         backoff = Backoff(self._link.clock)

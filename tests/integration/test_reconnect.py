@@ -10,11 +10,11 @@ import pytest
 
 from bus.errors import Unroutable
 from bus.protocol import QueueSpec
-from bus.rabbit import RabbitTransport
+from bus.rabbit import RabbitTransport, consuming
 from deploy.servers import RabbitMQ
 from tests.support.envelopes import an_envelope, number_in
 from tests.support.servers import crash
-from tests.support.waiting import in_time
+from tests.support.waiting import in_time, until
 
 pytestmark = [pytest.mark.services, pytest.mark.slow]
 
@@ -163,6 +163,35 @@ async def test_a_silent_broker_is_disconnected_and_reconnected(
             delivery.done()
             heard.add(number_in(delivery))
     await transport.close()
+
+
+async def test_a_private_queue_that_vanished_without_a_notice_is_consumed_again(
+    broker: RabbitMQ,
+    connect: Callable[[], RabbitTransport],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """In a partition of a cluster, a node deletes the record of a queue of the other side."""
+    monkeypatch.setattr(consuming, "PROOF_SECONDS", 0.5)
+    transport = connect()
+    await transport.open()
+    private = await transport.consume(QueueSpec("private", ("host.*",), durable=False), 10)
+    await transport.consume(QUEUE, 10)
+    name = transport._link.names.queue("private")
+    record = f'{{rabbit_queue, rabbit_misc:r(<<"/">>, queue, <<"{name}">>)}}'
+    forget = f"rabbit_misc:execute_mnesia_transaction(fun() -> mnesia:delete({record}) end)."
+    assert "ok" in await asyncio.to_thread(broker.control, "eval", forget)
+    await until(lambda: "consuming again" in caplog.text, seconds=15)  # else declared again after 30 s
+    await transport.publish([an_envelope(1, "host.reported")], expected=[False])
+    numbers = itertools.count(2)
+
+    async def arrives() -> bool:
+        await transport.publish([an_envelope(next(numbers), "host.reported")], expected=[False])
+        return private.get_nowait() is not None
+
+    await until(arrives)
+    assert f"{name}: the broker has lost our queue or consumer" in caplog.text
+    assert ":q: the broker has lost" not in caplog.text
 
 
 async def test_closing_while_there_is_no_broker_is_prompt(

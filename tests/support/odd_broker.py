@@ -17,7 +17,6 @@ _ANSWERS: dict[str, Callable[[Any], Any]] = {
     "Channel.Close": lambda _: commands.Channel.CloseOk(),
     "Confirm.Select": lambda _: commands.Confirm.SelectOk(),
     "Exchange.Declare": lambda _: commands.Exchange.DeclareOk(),
-    "Queue.Declare": lambda asked: commands.Queue.DeclareOk(asked.queue, 0, 0),
     "Queue.Bind": lambda _: commands.Queue.BindOk(),
     "Basic.Qos": lambda _: commands.Basic.QosOk(),
     "Basic.Consume": lambda asked: commands.Basic.ConsumeOk(asked.consumer_tag),
@@ -35,6 +34,8 @@ class OddBroker:
     silent: Callable[[Any], bool] = lambda _: False
     heard: Counter[str] = field(default_factory=Counter)
     url: str = ""
+    consumers: int = 1  # of each queue
+    is_suspended: bool = False  # then it sends nothing
     reads: asyncio.Event = field(default_factory=asyncio.Event)  # while it is set
     there: list[asyncio.StreamWriter] = field(default_factory=list)
 
@@ -49,7 +50,8 @@ class OddBroker:
         published: Counter[int] = Counter()  # by channel
 
         def say(what: Any, channel: int = 0) -> None:
-            writer.write(frame.marshal(what, channel))
+            if not self.is_suspended:
+                writer.write(frame.marshal(what, channel))
 
         async def lives() -> None:
             while True:
@@ -69,6 +71,8 @@ class OddBroker:
                     continue
                 if asked.name == "ContentBody":
                     say(commands.Basic.Ack(published[channel]), channel)
+                elif isinstance(asked, commands.Queue.Declare):
+                    say(commands.Queue.DeclareOk(asked.queue, 0, self.consumers), channel)
                 elif asked.name in _ANSWERS:
                     say(_ANSWERS[asked.name](asked), channel)
 

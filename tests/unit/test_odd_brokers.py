@@ -1,6 +1,7 @@
 """A broker that loses single answers blocks no worker and loses no message."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
@@ -17,7 +18,7 @@ from bus.delivery.suspects import Process
 from bus.errors import Unavailable
 from bus.messages import BuildUnplaceable
 from bus.protocol import QueueSpec
-from bus.rabbit import RabbitTransport, connection, session, underlay
+from bus.rabbit import RabbitTransport, connection, consuming, session, underlay
 from bus.rabbit.connection import dial, streams_of
 from bus.rabbit.inspection import delete_queues
 from bus.rabbit.underlay import hang_up
@@ -184,3 +185,32 @@ async def test_an_internal_error_of_a_connection_ends_the_worker(caplog: pytest.
             await in_time(publishing)
         assert up() == 0
     assert "ZeroDivisionError" in caplog.text
+
+
+async def test_a_consumer_that_the_broker_has_lost_is_registered_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(consuming, "PROOF_SECONDS", 0.02)
+    async with an_odd_broker() as broker, a_transport(broker) as transport:
+        await in_time(transport.consume(QueueSpec("one", ("k",)), 10))
+        checks = broker.heard["Queue.Declare"]
+        await until(lambda: broker.heard["Queue.Declare"] > checks + 5)
+        assert broker.heard["Basic.Consume"] == 1
+        broker.consumers = 0
+        await until(lambda: broker.heard["Basic.Consume"] > 1)
+        assert "one: the broker has lost our queue or consumer; consuming again" in caplog.text
+
+
+async def test_a_broker_without_heartbeats_counts_as_lost_after_two(caplog: pytest.LogCaptureFixture) -> None:
+    async with an_odd_broker() as broker:
+        transport = RabbitTransport(f"{broker.url}?heartbeat=1", exchange="x", poll_seconds=0.05)
+        await transport.open()
+        broker.is_suspended = True
+        began = time.monotonic()
+        await until(lambda: "lost the connection" in caplog.text)
+        took = time.monotonic() - began
+        broker.is_suspended = False
+        await in_time(transport.publish([an_envelope(1)], expected=[True]))
+        await in_time(transport.close())
+    assert "it fell silent" in caplog.text
+    assert 2 < took < 6  # aio-pika's limit is 6 seconds
