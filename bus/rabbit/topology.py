@@ -39,6 +39,7 @@ DELAYS = (0.1, 0.5, 1, 5, 15, 60, 300, 1800)
 MAX_DELAY = 24 * 3600
 LETTER = "letter"  # the key of dead letters; those of a cell's workers have the cell's name in it
 _PAUSE_SECONDS = 1.0  # for the declaration under way to finish
+_LOCATOR = "x-queue-leader-locator"
 _NEVER = 1_000_000_000  # redeliveries: the runner bounds them, and RabbitMQ 4 would drop after 20
 
 
@@ -128,6 +129,7 @@ class Topology:
     _one_at_a_time: asyncio.Lock = field(default_factory=asyncio.Lock)
     _made: set[str] = field(default_factory=set)
     _dead_is_ours: bool = False
+    _without_locator: set[str] = field(default_factory=set)
 
     async def missing(self, *, delays: bool) -> list[str]:
         """Return the names of those exchanges of berth that do not exist; with `delays`, check the exchange
@@ -269,11 +271,16 @@ class Topology:
         kind: dict[str, Any] = {"x-queue-type": "classic"}
         if self._quorum:
             kind = {"x-queue-type": "quorum", "x-delivery-limit": _NEVER}
+            if name not in self._without_locator:
+                kind[_LOCATOR] = "balanced"  # else every leader is on the node of the process that declares
         try:
             await self._ask(
                 lambda amqp: amqp.declare_queue(name, durable=True, arguments={**kind, **(arguments or {})})
             )
         except RequestRefused as refused:
+            if _LOCATOR in kind and f"arg '{_LOCATOR}'" in str(refused):  # of an earlier version of berth
+                self._without_locator.add(name)
+                return await self._durable(name, arguments)
             if refused.code == "ACCESS_REFUSED":
                 try:
                     await self._ask(lambda channel: channel.get_queue(name))
