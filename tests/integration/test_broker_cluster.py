@@ -1,0 +1,164 @@
+"""If one of three RabbitMQ nodes is killed or suspended, berth continues at the others and loses nothing."""
+
+import asyncio
+import itertools
+import os
+import signal
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from bus.protocol import QueueSpec
+from bus.rabbit import RabbitTransport
+from bus.rabbit.connection import address_of
+from deploy.rabbitmq import RabbitMQ, RabbitMQCluster
+from deploy.servers import find_rabbitmq
+from tests.support.envelopes import an_envelope, number_in
+from tests.support.servers import installed
+from tests.support.waiting import until
+
+pytestmark = [pytest.mark.services, pytest.mark.slow]
+
+SHARED = QueueSpec("shared", ("build.requested",))
+PRIVATE = QueueSpec("private", ("build.requested",), durable=False)
+
+
+@pytest.fixture(scope="module")
+def cluster(_server_directory: Path) -> Iterator[RabbitMQCluster]:
+    installed(find_rabbitmq)
+    with RabbitMQCluster(_server_directory / "cluster") as nodes:
+        yield nodes
+
+
+class Traffic:
+    """Publishes numbers steadily, and records which of them each queue has delivered."""
+
+    def __init__(self, cluster: RabbitMQCluster, exchange: str) -> None:
+        self._cluster = cluster
+        self.publisher, self.reader = (RabbitTransport(cluster.url, exchange=exchange) for _ in range(2))
+        self.published: set[int] = set()
+        self.received: dict[str, set[int]] = {SHARED.name: set(), PRIVATE.name: set()}
+        self._numbers = itertools.count()
+        self.is_publishing = True
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        await self.publisher.open()
+        await self.reader.open()
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(self._read(spec)) for spec in (SHARED, PRIVATE)]
+                await until(lambda: len(self.reader._inboxes) == 2)
+                publishing = [group.create_task(self._publish()) for _ in range(10)]
+                yield
+                await until(lambda: len(self.published) > 300)
+                self.is_publishing = False
+                await asyncio.wait(publishing)
+                await until(lambda: self.published <= self.received[SHARED.name], picture=self._missing)
+                for task in tasks:
+                    task.cancel()
+        finally:
+            await self.publisher.close()
+            await self.reader.close()
+
+    async def _publish(self) -> None:
+        while self.is_publishing:
+            number = next(self._numbers)
+            await self.publisher.publish([an_envelope(number)], expected=[True])
+            self.published.add(number)
+            await asyncio.sleep(0.2)
+
+    async def _read(self, spec: QueueSpec) -> None:
+        inbox = await self.reader.consume(spec, 50)
+        while True:
+            delivery = await inbox.get()
+            self.received[spec.name].add(number_in(delivery))
+            delivery.done()
+
+    def _missing(self) -> str:
+        return f"missing: {sorted(self.published - self.received[SHARED.name])}"
+
+    def node_of_reader(self) -> RabbitMQ:
+        session = self.reader._link._session
+        assert session is not None
+        [node] = [node for node in self._cluster.nodes if f":{node.port}" in address_of(session.connection)]
+        return node
+
+    async def gap_after(self, happens: Callable[[], Awaitable[object] | object]) -> dict[str, float]:
+        """Return, for each queue, the seconds until a message that was published later is received."""
+        began = time.monotonic()
+        result = happens()
+        if isinstance(result, Awaitable):
+            await result
+        first = next(self._numbers)
+        gaps: dict[str, float] = {}
+
+        def all_receive() -> bool:
+            for name, numbers in self.received.items():
+                if max(numbers, default=-1) > first:
+                    gaps.setdefault(name, time.monotonic() - began)
+            return len(gaps) == len(self.received)
+
+        await until(all_receive, picture=lambda: gaps, seconds=120)
+        return gaps
+
+
+@pytest.fixture
+async def traffic(cluster: RabbitMQCluster, bus_name: str) -> AsyncIterator[Traffic]:
+    made = Traffic(cluster, bus_name)
+    async with made.running():
+        await until(lambda: all(len(numbers) > 20 for numbers in made.received.values()))
+        yield made
+
+
+async def test_after_the_kill_of_its_node_a_consumer_receives_at_another_within_15_seconds(
+    cluster: RabbitMQCluster, traffic: Traffic
+) -> None:
+    node = traffic.node_of_reader()
+    gaps = await traffic.gap_after(lambda: asyncio.to_thread(node.kill))
+    print(f"receives again after the kill of its node: {gaps}")
+    assert traffic.node_of_reader() is not node
+    assert max(gaps.values()) < 15
+    late = QueueSpec("late", ("build.requested",))
+    await traffic.reader.declare(late)  # while a node is away
+    await asyncio.to_thread(cluster.start)
+
+    async def is_whole() -> bool:
+        return await online(cluster, traffic.reader, late) == 3
+
+    await until(is_whole)
+
+
+async def test_leaders_of_queues_are_spread_over_the_nodes(cluster: RabbitMQCluster, bus_name: str) -> None:
+    transport = RabbitTransport(cluster.url, exchange=bus_name)
+    await transport.open()
+    await transport.declare(*(QueueSpec(f"q{number}", ("build.requested",)) for number in range(6)))
+    await transport.close()
+    listed = await asyncio.to_thread(cluster.nodes[0].control, "list_queues", "name", "leader")
+    leaders = [line.split()[1] for line in listed.splitlines() if line.startswith(f"{bus_name}:q")]
+    assert len(leaders) == 6
+    assert len(set(leaders)) > 1
+
+
+async def online(cluster: RabbitMQCluster, transport: RabbitTransport, queue: QueueSpec) -> int:
+    """Return the number of running members of a quorum queue."""
+    listed = await asyncio.to_thread(cluster.nodes[0].control, "list_queues", "name", "online")
+    [line] = [line for line in listed.splitlines() if transport._link.names.queue(queue.name) in line]
+    return line.count("@")
+
+
+@pytest.mark.soak
+async def test_a_suspended_node_is_noticed_within_seconds(traffic: Traffic) -> None:
+    node = traffic.node_of_reader()
+    pid = node.pid
+    assert pid is not None
+    try:
+        gaps = await traffic.gap_after(lambda: os.kill(pid, signal.SIGSTOP))
+        print(f"receives again after its node was suspended: {gaps}")
+    finally:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGCONT)
+    assert max(gaps.values()) < 30
