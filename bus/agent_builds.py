@@ -94,7 +94,8 @@ class AgentBuilds:
             self._finished[build] = tuple(o for o in outcomes if not above < o.attempt <= attempt)
 
     def known(self) -> tuple[list[AgentReported], dict[str, tuple[Span, ...]]]:
-        """Return all recorded outcomes, and each build's destroyed attempts, for the agent's storage."""
+        """Return the recorded outcomes of all build attempts, and each build's destroyed attempts, for the
+        agent's storage."""
         finished = [outcome for outcomes in self._finished.values() for outcome in outcomes]
         return finished, dict(self._void)
 

@@ -62,9 +62,9 @@ class CandidateSearch(HostAmounts, Protocol):
     """The hosts that fit one query for candidates, with their properties in arrays; valid until the next
     await.
 
-    Array elements are in the same order as `positions`. Reservations count as used capacity. The arrays
-    include only reservations made before the search; the methods `amounts` and `ways`, for single hosts,
-    include later ones too.
+    Each array has one element per host, in the order of `positions` (the hosts' rows in the index).
+    Reservations count as used capacity. The arrays include only reservations made before the search; the
+    methods `amounts` and `ways`, for single hosts, include later ones too.
     """
 
     @property
@@ -77,7 +77,8 @@ class CandidateSearch(HostAmounts, Protocol):
         """
 
     def any_of(self, resource_class: str) -> bool:
-        """Return whether any provider has an inventory of this class; if not, `free` and `capacity` are 0."""
+        """Return whether any provider has an inventory of this resource class; if not, `free` and `capacity`
+        are 0."""
 
     def free(self, resource_class: str) -> Floats: ...
 
@@ -109,7 +110,8 @@ class CandidateSource(Protocol):
 
     @property
     def layout(self) -> int:
-        """Return a counter that grows whenever a host is added, removed, renamed or moved in the index."""
+        """Return a counter that grows whenever a host is added, removed or renamed, or gets another cell or
+        agent."""
 
     @property
     def size(self) -> int:
@@ -120,7 +122,7 @@ class CandidateSource(Protocol):
 
     @property
     def cells(self) -> Mapping[str, RegisteredCell]:
-        """Return the cells that operators have registered, by name."""
+        """Return a mapping of names to the cells that operators have registered."""
 
     def position(self, root: str) -> int | None: ...
 
@@ -136,14 +138,16 @@ class CandidateSource(Protocol):
         """
 
     def free(self, root: str) -> Mapping[str, int]:
-        """Return a host's free amounts by resource class, ignoring reservations; {} for an unknown host."""
+        """Return a mapping of resource classes to a host's free amounts, ignoring reservations; {} for an
+        unknown host."""
 
     def having(self, resource_class: str, amount: int) -> int:
         """Return how many providers have at least `amount` of a resource class free."""
 
     @property
     def sharing(self) -> Mapping[str, Collection[str]]:
-        """Return the root of each sharing provider, with the resource classes of its inventories."""
+        """Return a mapping of each sharing provider's root to the resource classes of the provider's
+        inventories."""
 
     def reserve(self, allocations: Allocations) -> None:
         """Count the given allocations as used in this scheduler's searches until `withdraw` is called."""
@@ -151,7 +155,8 @@ class CandidateSource(Protocol):
     def withdraw(self, allocations: Allocations) -> None: ...
 
     def watch(self, on_change: OnChange) -> None:
-        """Register a callback that gets the changed roots, aggregates and cells after each change."""
+        """Register a callback that gets the changed roots, aggregates and cells after each change of the
+        index."""
 
     def watch_for_more(self, on_change: OnChange) -> None:
         """Register a callback that gets roots, aggregates and cells with changes that may help waiting

@@ -76,7 +76,7 @@ class HostHealth(Value, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class HostCapabilities(Value, frozen=True, kw_only=True, omit_defaults=True):
-    """The hypervisor, driver and agent of one host, from its last heartbeat."""
+    """The hypervisor, hypervisor driver and agent version of one host, from its last heartbeat."""
 
     root: Id
     hypervisor: Text = ""
@@ -94,7 +94,8 @@ class HostCapabilities(Value, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def summary(self) -> str:
-        """Return hypervisor, driver and agent as one line; empty if the agent reports none of them."""
+        """Return the host's hypervisor, hypervisor driver and agent version as one line; empty if all are
+        unknown."""
         parts = (
             " ".join(filter(None, (self.hypervisor, self.version, self.architecture))),
             f"driver {self.driver}" * bool(self.driver),

@@ -209,7 +209,7 @@ class _Connection(HttpToolsProtocol):
                 self._refuse(431, f"The headers of a request may have {HEAD_BYTES} bytes.")
 
     def _check_sender(self) -> None:
-        """Refuse a request that is not complete at its deadline, which each received byte extends."""
+        """Refuse an HTTP request that is not complete at its deadline, which each received byte extends."""
         now = self.loop.time()
         if self.flow.read_paused or self._is_responding():
             self._since, self._received = now, 0

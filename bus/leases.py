@@ -61,7 +61,8 @@ class FindAgents(Message, frozen=True, kw_only=True):
 
 
 class AgentStands(Value, frozen=True, kw_only=True):
-    """The state of a bare-metal agent that shares a cell's nodes with other agents."""
+    """A bare-metal agent that shares a cell's nodes with other agents: its lease, and the counts of its
+    nodes."""
 
     agent: Word
     pool: Word

@@ -340,7 +340,8 @@ class IronicSpoke(Message, frozen=True, kw_only=True):
 
 
 class NodeChanged(Message, frozen=True, kw_only=True):
-    """A state change of an Ironic node, published by a tool or the simulator. The latest `at` is valid."""
+    """A state change of an Ironic node, published by a tool or the simulator. Of several such messages about
+    a node, the one with the latest time counts."""
 
     event: Word
     node: Id

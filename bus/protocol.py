@@ -70,8 +70,8 @@ class QueueSpec:
     connection of its reader closes.
 
     With `notes_readers`, the in-process broker stores in its file which messages it has delivered. After a
-    crash of the broker's process, `Delivery.crashes` grows only for these, not for messages still in the
-    queue.
+    crash of the broker's process, the count of crashes (`Delivery.crashes`) grows only for messages that had
+    been delivered, not for those still in the queue.
     """
 
     name: str

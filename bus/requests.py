@@ -21,8 +21,8 @@ from bus.vocabulary import (
 
 
 class Hints(Value, frozen=True, kw_only=True):
-    """A request's scheduler hints, as in Nova: the server group, or instances whose hosts it may or may not
-    use."""
+    """A request's scheduler hints, as in Nova: the server group, or instances whose hosts the request must
+    use or must avoid."""
 
     group: Id | None = None  # a server group it joins
     same_host: ShortList[Id] = ()  # on the host of at least one of the instances

@@ -76,7 +76,8 @@ class DrivenGuests:
         return f"the driver {type(driver).__name__} does not support the move {order.kind}"
 
     async def destroy(self, order: DestroyOrdered, known: Iterable[GuestRecord]) -> None:
-        """Destroy the guests that an order names: guests on record, and guests of interrupted calls."""
+        """Destroy the guests that an order names: those on record, and those that an interrupted call of the
+        hypervisor driver left."""
         driver = self._of_root.get(order.root)
         if driver is None:
             return

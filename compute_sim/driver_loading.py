@@ -11,7 +11,8 @@ from compute_sim.core.drivers import Driver
 
 
 class BadDriver(ValueError):
-    """The error for a wrong module, class or option of an operator's driver; `option` names the option."""
+    """The error for a wrong module, Python class or option of a driver of a hypervisor or hardware; `option`
+    names the option."""
 
     def __init__(self, why: str, option: str = "") -> None:
         super().__init__(why)
@@ -19,7 +20,8 @@ class BadDriver(ValueError):
 
 
 def load_driver(name: str, options: Mapping[str, Any], *, strict: bool = True) -> Driver:
-    """Return a driver object for `module:Class`; unless `strict`, option values may be texts."""
+    """Return a new object of the driver of a hypervisor or hardware that `module:Class` names; unless
+    `strict`, option values may be texts."""
     class_ = driver_class(name)
     if issubclass(class_, msgspec.Struct):
         made: Driver = converted(options, class_, strict=strict)
@@ -44,7 +46,7 @@ def load_driver(name: str, options: Mapping[str, Any], *, strict: bool = True) -
 
 
 def driver_class(name: str) -> type[Any]:
-    """Return the class that `module:Class` names."""
+    """Return the Python class of a driver that `module:Class` names."""
     module, _, path = name.partition(":")
     try:
         found: Any = importlib.import_module(module)

@@ -18,7 +18,8 @@ from compute_sim.guests import GuestRecord
 
 
 class DriverError(Exception):
-    """The error that a driver's call failed. If `retry` is false, the build is not tried on another host."""
+    """The error that a call of a hypervisor driver failed. If `retry` is false, the build is not tried on
+    another host."""
 
     def __init__(self, cause: str, *, retry: bool = True) -> None:
         super().__init__(cause)
@@ -26,7 +27,8 @@ class DriverError(Exception):
 
 
 class DriverGuest(msgspec.Struct, frozen=True, kw_only=True):
-    """A guest that exists on the hypervisor; the driver stores the build and attempt with the guest."""
+    """A guest that exists on the hypervisor; the hypervisor driver stores the build and attempt with the
+    guest."""
 
     build: str
     attempt: int

@@ -124,7 +124,8 @@ class GuestFile:
         os.ftruncate(self._file, sound)
 
     def shorten_by(self, snapshot: Callable[[], Iterable[GuestLine]]) -> None:
-        """Set the function that returns the current state as lines, which replace the file's older lines."""
+        """Set the function that returns the agent's current guests and outcomes as lines; they replace the
+        older lines of its file of guests."""
         self._snapshot = snapshot
 
     def add(self, *lines: GuestLine) -> None:
@@ -132,7 +133,7 @@ class GuestFile:
         self._added += len(lines)
 
     async def settled(self) -> None:
-        """Wait until all lines added to the file so far are on disk."""
+        """Wait until all lines added so far to the agent's file of guests are on disk."""
         until = self._added
         while self._kept < until:
             if self._writing is None:

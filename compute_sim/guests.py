@@ -283,7 +283,7 @@ class PowerSupply:
                 self.fail()
 
     def fail(self) -> None:
-        """Let the power supply fail now: all running builds and phases of moves are lost."""
+        """Simulate a power failure of the agent: all running builds and phases of moves are lost."""
         self.on = False
         self._back.clear()
         for job in self._jobs:

@@ -59,7 +59,7 @@ class Machine:
 
     @property
     def guest_driver(self) -> GuestDriver | None:
-        """Return the driver that runs the guests of this machine type; None if guests are simulated."""
+        """Return the hypervisor driver of this type of host; None if its guests are simulated."""
         return next((driver for driver in self.drivers if isinstance(driver, GuestDriver)), None)
 
 
@@ -200,7 +200,7 @@ class SimHost:
 
     @property
     def guest_driver(self) -> GuestDriver | None:
-        """Return the driver that runs the host's guests, or None if they are simulated."""
+        """Return the hypervisor driver that runs the host's guests, or None if they are simulated."""
         return Machine(self.drivers).guest_driver
 
 
@@ -244,7 +244,8 @@ def fleet(
     hardware: Hardware | None = None,
     seed: int = 0,
 ) -> list[SimAgent]:
-    """Return simulated agents for all cells, with `hosts` hypervisors and all bare-metal nodes among them."""
+    """Return simulated agents for all cells; `hosts` hypervisors and the bare-metal nodes are distributed
+    over the agents."""
     hardware = hardware or Hardware()
     zones, architectures, inventory = hardware.zones, hardware.architectures, hardware.inventory
     names = [f"cell{number + 1}" for number in range(cells)] if isinstance(cells, int) else list(cells)

@@ -48,7 +48,7 @@ class BadCredentials(Unavailable):
 
 
 class RequestRefused(Exception):
-    """The broker refused a request and closed the channel. `code` is AMQP's error name, e.g. NOT_FOUND."""
+    """The broker refused an AMQP request and closed the channel. `code` is AMQP's error name (NOT_FOUND)."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)

@@ -7,13 +7,14 @@
     <exchange>.dead     the dead letters
     <exchange>.dead.0   a queue for delayed messages whose queue was missing: see `bus.rabbit.dead_letters`
 
-The placement worker declares the dead-letter queue and the usual delay queues, for users that may not.
+The placement worker declares the dead-letter queue and the usual delay queues, for workers whose RabbitMQ
+users lack the permission.
 
 All four exchanges are topic exchanges, and the default exchange is not used, so that topic permissions can
 state which keys a user may publish and bind, and which queues it may reach: RabbitMQ checks keys nowhere
 else. A user needs `write` on exchanges to publish, and to consume a queue `configure`, `write` and `read` on
-it and `read` on <exchange> and <exchange>.queues. An existing object that a user may not configure is used
-as it is.
+it and `read` on <exchange> and <exchange>.queues. An existing object that a user may not configure is used as
+it is.
 """
 
 import asyncio

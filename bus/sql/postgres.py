@@ -132,7 +132,8 @@ class PostgresPool:
         return AsyncConnection(self.engine, Connection(self.engine.sync_engine, pooled))
 
     def broken(self, driver: asyncpg.Connection, error: Exception) -> bool:
-        """Return whether this error broke its connection; if so, the pool discards older connections too."""
+        """Return whether this error broke the database connection; if so, the connection pool also discards
+        all connections opened before."""
         state = sqlstate(error)
         if isinstance(error, _LAST_WORDS) or state.startswith(_CUT_OFF):
             self._broke_at = monotonic()

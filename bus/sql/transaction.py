@@ -48,7 +48,7 @@ class Transaction(ABC):
 
     @abstractmethod
     async def fetch(self, sql: str, values: Sequence[Any]) -> Sequence[Any]:
-        """Execute a statement in the driver's SQL syntax and return its rows; faster than `execute`.
+        """Execute a statement in the database driver's SQL syntax and return its rows; faster than `execute`.
 
         SQL refers to values as $1 (PostgreSQL) or ?1 (SQLite). A row is read by column name, or unpacked.
         """

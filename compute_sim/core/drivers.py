@@ -25,8 +25,8 @@ class Driver(Protocol):
         ...
 
     def update_provider_tree(self, tree: ProviderTree, in_use: InUse) -> None:
-        """Add all hardware of one type that the host has to its provider tree. A host's drivers are called
-        one after another."""
+        """Add all hardware of one type that the host has to its provider tree. The drivers of a host's
+        hardware are called one after another."""
         ...
 
 
@@ -236,8 +236,8 @@ def build_tree(
     *,
     disabled: bool = False,
 ) -> ProviderTree:
-    """Return a host's provider tree: its hardware, as the host's drivers add it, and what operators added in
-    placement."""
+    """Return a host's provider tree: its hardware, as the drivers of the hardware add it, and what operators
+    added in placement."""
     tree = ProviderTree(root, host, stored)
     for driver in drivers:
         driver.update_provider_tree(tree, in_use)

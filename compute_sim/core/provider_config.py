@@ -1,6 +1,6 @@
 """Reads inventories and traits from an operator's provider.yaml, in Nova's schema 1.0.
 
-The file adds content to existing providers and never changes content from drivers.
+The file adds content to existing providers and never changes content that drivers of the hardware added.
 """
 
 import re

@@ -28,7 +28,8 @@ class TreeMistake(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class ForeignContents:
-    """The classes, traits and aggregates that operators added to a provider; agents never report them."""
+    """The resource classes, traits and aggregates that operators added to a provider; agents never report
+    them."""
 
     classes: frozenset[str] = frozenset()
     traits: frozenset[str] = frozenset()
@@ -40,8 +41,8 @@ NOTHING_FOREIGN = ForeignContents()
 
 @dataclass(frozen=True, slots=True)
 class TreeProvider:
-    """A provider of a host's tree, with the host's hardware and the content that operators added in
-    placement."""
+    """A provider of a host's tree: the contents that drivers of the host's hardware added, and those that
+    operators added in placement."""
 
     id: str
     name: str
@@ -69,7 +70,7 @@ class ProviderTree:
 
     @property
     def providers(self) -> tuple[TreeProvider, ...]:
-        """Return the providers of the host's hardware, as drivers added them; a parent comes before its
+        """Return the providers of the host's hardware, as its drivers added them; a parent comes before its
         children."""
         return tuple(self._known[id_] for id_ in self._named.values())
 
@@ -105,7 +106,7 @@ class ProviderTree:
         return name
 
     def give(self, name: str, **inventories: Inventory) -> None:
-        """Add inventories to a provider; raise TreeMistake if it already has one of these classes."""
+        """Add inventories to a provider; raise TreeMistake if it has one of these resource classes."""
         provider = self[name]
         for class_, inventory in inventories.items():
             at = f"{name}: inventories.{class_}"
@@ -135,7 +136,8 @@ class ProviderTree:
         self._known[provider.id] = replace(provider, aggregates=provider.aggregates.union(aggregates))
 
     def report(self) -> tuple[ProviderReport, ...]:
-        """Return the drivers' providers, inventories, traits and aggregates as a report for placement."""
+        """Return the providers, inventories, traits and aggregates that drivers of the hardware added, as a
+        report for placement."""
         return tuple(
             ProviderReport(
                 id=provider.id,
@@ -178,8 +180,8 @@ def answered(providers: Iterable[Provider]) -> dict[str, tuple[TreeProvider, ...
 def differences(stored: Iterable[TreeProvider], tree: ProviderTree, *, closed_too: bool) -> Iterator[str]:
     """Yield one text for each change that a report of this tree would make to the tree in placement.
 
-    A removed class in use stays fully reserved, which is no change. Placement may reserve more than reported,
-    for allocations elsewhere in the tree; this counts as a change only with `closed_too`.
+    A removed resource class in use stays fully reserved, which is no change. Placement may reserve more than
+    reported, for allocations elsewhere in the tree; this counts as a change only with `closed_too`.
     """
     known = {provider.id: provider for provider in stored}
     for now in tree.providers:

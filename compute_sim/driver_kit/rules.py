@@ -25,7 +25,7 @@ IMPOSSIBLE_MB = 2**31 - 1  # memory that no host has
 
 
 async def _tree_is_valid(stand: DriverStand) -> None:
-    """A driver must give a host a provider tree with resources, and with valid names and amounts."""
+    """A driver of hardware must give a host a provider tree with resources and valid names and amounts."""
     tree = stand.tree()
     if not any(provider.inventories for provider in tree.providers):
         raise RuleBroken("no provider has an inventory")
@@ -33,20 +33,20 @@ async def _tree_is_valid(stand: DriverStand) -> None:
 
 
 async def _tree_is_stable(stand: DriverStand) -> None:
-    """If nothing has changed, a driver must return the same provider tree at each call."""
+    """If nothing has changed, a driver of hardware must return the same provider tree at each call."""
     if stand.tree().report() != stand.tree().report():
         raise RuleBroken("update_provider_tree added other contents at the second call")
 
 
 async def _hosts_are_separate(stand: DriverStand) -> None:
-    """A driver must give the providers of different hosts different names."""
+    """A driver of hardware must give the providers of different hosts different names."""
     first, second = ({provider.name for provider in stand.tree(number).providers} for number in range(2))
     if both := sorted(first & second):
         raise RuleBroken(f"both hosts have a provider {both[0]}: begin its name with tree.name")
 
 
 async def _tree_accepts_use(stand: DriverStand) -> None:
-    """A driver must not remove inventories from the provider tree while guests use them."""
+    """A driver of hardware must not remove inventories from the provider tree while guests use them."""
     used = {provider.id: dict.fromkeys(provider.inventories, 1) for provider in stand.tree().providers}
     tree = build_tree(stand.roots[0], stand.hosts[0], (stand.driver,), (), lambda id_: used.get(id_, {}))
     if not any(provider.inventories for provider in tree.providers):
@@ -117,7 +117,7 @@ async def _destroy_repeats(stand: DriverStand) -> None:
 
 
 async def _guests_are_separate(stand: DriverStand) -> None:
-    """A driver's method called for one guest must not change guests of other builds, attempts or hosts."""
+    """A hypervisor driver's call for one guest must not change guests of other builds, attempts or hosts."""
     build = stand.new_build()
     guests = [stand.guest(build, 1), stand.guest(build, 2), stand.guest(build, 1, 1)]
     for guest in guests:

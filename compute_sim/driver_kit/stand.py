@@ -23,7 +23,8 @@ _HOSTS = UUID("2d0f7f2e-4f3b-4d0e-8a53-6a5b8f1c9e10")  # namespace of the roots 
 
 
 class RuleBroken(Exception):
-    """The error that an operator's driver failed a test; the text states the expected and actual result."""
+    """The error that a driver of a hypervisor or hardware failed a test; the text states the expected and
+    actual result."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,7 @@ class DriverStand:
         return build_tree(self.roots[number], self.hosts[number], (self.driver,))
 
     def restart(self) -> None:
-        """Replace the driver object by a new object, as a restart of the agent does."""
+        """Replace the driver under test by a new object of it, as a restart of the agent does."""
         self.driver = self.make()
 
     def new_build(self) -> str:
@@ -145,7 +146,7 @@ class DriverStand:
         )
 
     async def listed(self, build: str) -> list[DriverGuest]:
-        """Return the guests of a build that the driver lists, sorted by host and attempt."""
+        """Return the guests of a build that the hypervisor driver lists, sorted by host and attempt."""
         found = [guest for guest in await self.guest_driver.guests() if guest.build == build]
         return sorted(found, key=lambda guest: (self.roots.index(guest.root), guest.attempt))
 

@@ -42,7 +42,8 @@ def rest_app(
     token = base64.b64encode(":".join(login).encode()).decode() if login[0] else ""
 
     def route(path: str, status: int = 204, **handlers: Handler) -> Route:
-        """Return a route of the REST API; PUT and DELETE requests are answered with the status `status`."""
+        """Return a route of the simulated Ironic's REST API, which answers PUT and DELETE requests with
+        `status`."""
 
         async def answer(request: Request) -> Response:
             return await _answer(request, handlers, conductor, token, status)

@@ -142,7 +142,7 @@ class _Doubling(FolderDriver):  # type: ignore[misc]
         (_Deaf, "After stop(), guests() must return", "returns attempt 1 running on check-1"),
         (_Boundless, "If a host cannot hold a guest", "was created"),
         (_Growing, "If nothing has changed", "other contents at the second call"),
-        (_Twin, "A driver must give the providers of different hosts", "both hosts have a provider gpu0"),
+        (_Twin, "A driver of hardware must give the providers", "both hosts have a provider gpu0"),
         (_Hanging, "After destroy(), guests() must not return", "not ended within 0.1 s"),
         (_Doubling, "migrate: after the move", "after `start` 2 guests run"),
     ],
