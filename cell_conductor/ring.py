@@ -68,7 +68,8 @@ class Ring:
         self._settled.clear()
 
     async def _lend_once(self, asked: LeaseAsked) -> LeaseAnswered:
-        """Grant or extend an agent's lease; return it with the nodes gained or lost since it last asked."""
+        """Grant or extend an agent's lease; return the lease, with the nodes that the agent gained or lost
+        since its last query."""
         agent, pool = asked.agent, asked.pool
         self._sightings.renewed(self.clock.monotonic())
         async with self.database.write() as tx:

@@ -112,7 +112,7 @@ decode_leftovers = msgspec.json.Decoder(tuple[Leftover, ...]).decode
 
 
 def adding(made: Iterable[Build], now: float) -> BoundStatement:
-    """Return the SQL statement that inserts new builds and returns the ids that did not exist."""
+    """Return the SQL statement that inserts the builds that do not exist yet, and returns their ids."""
     values = [(build.id, encoded(build.placed), *_row(build)) for build in _in_order(made)]
     return _INSERT.of(values, now=now)
 
@@ -122,7 +122,8 @@ async def load(tx: Transaction, ids: Collection[str]) -> dict[str, Build]:
 
 
 def saving(changed: Iterable[Build], now: float) -> BoundStatement:
-    """Return the SQL statement that updates builds and returns the ids that no other writer changed."""
+    """Return the SQL statement that updates builds, except those that another writer has changed, and returns
+    the ids of the updated builds."""
     rows = [(build.id, build.version, encoded(build.leftovers), *_row(build)) for build in _in_order(changed)]
     return _UPDATE.of(rows, now=now)
 

@@ -1,4 +1,5 @@
-"""Keeps placement equal to Ironic: each node is a provider with one unit of a class, reserved unless free."""
+"""Keeps placement equal to Ironic: each node is a provider with one unit of a resource class, reserved unless
+free."""
 
 from bus.openstack import Access
 from ironic_sync.api import IronicApi

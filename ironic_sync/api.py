@@ -56,7 +56,7 @@ class IronicUnavailable(Unavailable):
 
 
 class IronicRefused(Exception):
-    """The error that Ironic or its Keystone refused a request; the text gives the reason."""
+    """The error that Ironic or its Keystone refused an API request; the text gives the reason."""
 
     def __init__(self, status: int, text: str) -> None:
         super().__init__(f"Ironic refused ({status}): {text}")

@@ -98,7 +98,8 @@ class NovaDatabases:
         return NovaCloud(known, hosts, aggregates)
 
     async def still_waits(self, instances: Sequence[str]) -> bool:
-        """Return whether Nova still waits for a host of each instance: it is not built yet, or has a task."""
+        """Return whether Nova still waits for hosts for all these instances: each is not built yet, or has a
+        task."""
         try:
             async with self._api.connect() as connection:
                 for instance in instances:
@@ -267,9 +268,8 @@ async def fetch_aggregates(connection: Any) -> dict[str, MirroredAggregate]:
 
 
 def address_of(url: str) -> URL:
-    """Return a database URL of Nova's configuration with an asynchronous driver; raise ValueError if that is
-    impossible.
-    """
+    """Return a database URL of Nova's configuration with an asynchronous database driver; raise ValueError if
+    that is impossible."""
     try:
         address = make_url(url)
     except ArgumentError:

@@ -111,7 +111,8 @@ class NovaInspection:
         return found
 
     async def read_again(self, uuids: Sequence[str]) -> dict[str, InstanceFacts]:
-        """Read the given instances from Nova's databases again; return, by id, those that still exist."""
+        """Read the given instances from Nova's databases again; return a mapping of ids to those that still
+        exist."""
         found = dict[str, InstanceFacts]()
 
         async def read_instances(connection: AsyncConnection) -> None:

@@ -102,7 +102,7 @@ def _storable(value: Any) -> str | int | float:
 
 
 async def known_ids(tx: Transaction, ids: Collection[str]) -> set[str]:
-    """Return which of the given requests to Nova's scheduler are stored, by their ids."""
+    """Return the ids of those given requests to Nova's scheduler that are stored."""
     return {row["id"] for row in await _KNOWN(tx, [(id_,) for id_ in ids])} if ids else set()
 
 
@@ -136,7 +136,8 @@ async def of_instance(
 
 
 async def prune(tx: Transaction, before: float, limit: int) -> int:
-    """Delete requests and results before a time, at most `limit` of each; return the larger number."""
+    """Delete recorded requests of Nova and recorded results older than `before`, at most `limit` of each;
+    return the larger of the two counts."""
     requests = await _PRUNE_REQUESTS(tx, before=before, most=limit)
     return max(len(requests), len(await _PRUNE_OUTCOMES(tx, before=before, most=limit)))
 

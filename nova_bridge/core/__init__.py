@@ -1,1 +1,1 @@
-"""The bridge's decisions without I/O: translation of Nova's requests, and comparison of hosts."""
+"""Decisions of the bridge to Nova, without I/O: translation of Nova's requests, and comparison of hosts."""

@@ -67,7 +67,8 @@ class NovaCloud:
 
     @cached_property
     def zone_of(self) -> Mapping[str, str]:
-        """Return, by the name of Nova's service host, its availability zone, if an aggregate gives it one."""
+        """Return a mapping of the host names of Nova's services to their availability zones; hosts without a
+        zone from an aggregate are missing."""
         return {
             host: aggregate.zone
             for aggregate in self.aggregates.values()

@@ -37,7 +37,8 @@ class DecidedRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NovaOutcome:
-    """Nova's action for an instance after a request, from a notification: selected, used or refused."""
+    """One step of Nova for an instance, from a notification: a host was selected, the host was used, or the
+    request was refused."""
 
     request: str
     instance: str

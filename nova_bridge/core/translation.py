@@ -21,17 +21,17 @@ _POLICIES: tuple[GroupPolicy, ...] = ("affinity", "anti-affinity", "soft-affinit
 
 
 class CannotJudge(Exception):
-    """Error: berth cannot decide a request from placement's data. A configured nova-scheduler decides it;
-    without one, the request is refused."""
+    """Error: berth cannot decide a request of Nova from placement's data. A configured nova-scheduler decides
+    it; without one, the request is refused."""
 
 
 class NoSuchDestination(ValueError):
-    """Error: the request names a host, node, cell or zone that does not exist."""
+    """Error: the request of Nova names a host, node, cell or zone that does not exist."""
 
 
 @dataclass(frozen=True)
 class BridgeOptions:
-    """The settings of the bridge to Nova that change its answers."""
+    """The settings that change how the bridge answers Nova's scheduler RPC."""
 
     alternates: int = 2  # Nova's [scheduler]max_attempts minus 1
     default_zone: str = "nova"
@@ -90,7 +90,8 @@ def translated(
 
 
 def unjudged(spec: RequestSpec, options: BridgeOptions) -> str:
-    """Return why berth cannot decide a request from placement's data, or an empty text (docs/nova.md)."""
+    """Return why berth cannot decide a request of Nova from placement's data, or an empty text
+    (docs/nova.md)."""
     if spec.numa_topology is not None and not spec.is_rebuild:
         return "its NUMA topology, pinned CPUs or page size: placement has no NUMA cells of Nova's hosts"
     in_placement = {
