@@ -228,10 +228,9 @@ class ChangeLog:
         edition: int | None = None,
     ) -> int:
         """Execute `writes`, the last statements of a transaction, and log its changes of providers. Return
-        the change number, or 0 if no provider was altered.
-        `shaped` are the created or reshaped trees; `edition` is the new version of the class and trait names,
-        if the transaction changed one.
-        """
+        the change number, or 0 if no provider was altered. `shaped` are the created or reshaped trees;
+        `edition` is the new version of the names of resource classes and traits, if the transaction changed
+        such a name."""
         if not altered:
             for write in writes:
                 await write(tx)

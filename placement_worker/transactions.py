@@ -139,7 +139,8 @@ def contended_each(_: object, orders: Sequence[Any], *__: Any) -> list[Contended
 
 @asynccontextmanager
 async def changing(database: Database, book: Book) -> AsyncIterator[Transaction]:
-    """Yield a write transaction; raise Conflict, for a retry, if a class or trait name changed meanwhile."""
+    """Yield a write transaction; raise Conflict, for a retry, if a name of a resource class or trait changed
+    meanwhile."""
     reading = book.reading
     try:
         async with database.write() as tx:

@@ -121,7 +121,8 @@ class Placement:
 
     @again()
     async def start(self) -> None:
-        """Create the standard class and trait names, and load the index. Migrations must have run before."""
+        """Store the names of the standard resource classes and traits, and load the index. Migrations must
+        have run before."""
         await self.book.open(self.database, self.clock.now())
         await self.memory.reload()
 

@@ -57,7 +57,7 @@ class AggregateScene:
 
 
 def as_change(edit: AggregateEdit) -> ChangeAggregate:
-    """Return an edit that creates, changes or deletes an aggregate as the message `ChangeAggregate`."""
+    """Return an edit that creates, changes or deletes an aggregate as an equivalent `ChangeAggregate`."""
     match edit:
         case MakeAggregate(aggregate=id_, name=name, metadata=metadata, hosts=hosts, force=force):
             return ChangeAggregate(aggregate=id_, name=name, set=metadata, add=hosts, force=force)

@@ -273,7 +273,8 @@ def wakes(claim: claims.ConsumerClaim, world: ClaimWorld) -> bool:
 def fenced_off(
     order: claims.ClaimRequested, world: ClaimWorld, fences: Sequence[claims.ClaimResult | None]
 ) -> list[claims.ClaimResult]:
-    """Return the results of a request in which a claim is refused for another reason than capacity."""
+    """Return the results of a request for claims in which a claim is refused for another reason than
+    capacity."""
     results: list[claims.ClaimResult] = []
     further = Counter(name for claim in order.claims for name in _further_consumers(claim))
     seen = {*further}

@@ -37,10 +37,9 @@ def explain(snapshot: Snapshot, made: SearchPlan) -> Generator[None, None, Why]:
 def nearest(
     snapshot: Snapshot, made: SearchPlan, roots: Collection[str] = (), most: int = NEAREST
 ) -> tuple[NearMiss, ...]:
-    """Return the hosts that fail the fewest requirements, the smallest shortage first. A class that a host
-    lacks completely counts twice: for a bare-metal request, occupied nodes come before hypervisors. Disabled
-    hosts are omitted unless the query or the caller names them.
-    """
+    """Return the hosts that fail the fewest requirements, the smallest shortage first. A resource class that
+    a host lacks completely counts twice: for a bare-metal request, occupied nodes come before hypervisors.
+    Disabled hosts are omitted unless the query or the caller names them."""
     index, demands = snapshot.index, made.demands
     named = roots or made.query.roots
     anchors = made.hosts

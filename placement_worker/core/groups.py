@@ -49,7 +49,8 @@ class Demand:
 
 @dataclass(slots=True, eq=False)
 class Slot:
-    """A part of a query that one provider satisfies: a request group, or a class of the unsuffixed group."""
+    """A part of a query that one provider satisfies: a request group with a suffix, or one resource class of
+    the group without."""
 
     suffix: str
     asks: Resources

@@ -19,12 +19,12 @@ ODD = 0x9E3779B1
 
 @dataclass(slots=True)
 class BestFirst:
-    """Visits hosts by score, the best first. Each host has a distinct number, the best host the lowest: its
-    upper half comes from the score, its lower half from the host's row in the index, shuffled by the seed.
-    A page of hosts ends with such a number, after which the next page continues. For this, the next query
-    must repeat the scale of the previous answer (the amounts with the lowest and the highest score). A host
-    whose score changes in between may appear twice or not at all; all other hosts appear once.
-    """
+    """Visits hosts in the order of a score of their free amounts or capacities, the best first. Each host has
+    a distinct number, the best host the lowest: the number's upper half comes from the score, its lower half
+    from the host's row in the index, shuffled by the seed. A page of hosts ends with such a number, after
+    which the next page continues. For this, the next query must repeat the scale of the previous answer (the
+    lowest and the highest amount of each resource class). A host whose score changes in between may appear
+    twice or not at all; all other hosts appear once."""
 
     snapshot: Snapshot
     order: tuple[OrderBy, ...]  # with the scale it used
@@ -32,7 +32,8 @@ class BestFirst:
     numbers: npt.NDArray[np.int64]  # one for each of the positions
 
     def anchors(self) -> Iterator[Row | None]:
-        """Yield the hosts by score, the best first, and `None` at points where the search may pause."""
+        """Yield the hosts in the order of their scores, the best first, and `None` at points where the search
+        may pause."""
         for nth, position in enumerate(self.positions[np.argsort(self.numbers)].tolist()):
             if nth % IN_A_ROW == IN_A_ROW - 1:
                 yield None
@@ -46,9 +47,8 @@ class BestFirst:
 
 
 def in_order(snapshot: Snapshot, query: FindCandidates, left: Bools) -> BestFirst:
-    """Return an object that visits the hosts that fit a query by score, the best first. Hosts with a lower
-    number than the query's `after` are skipped.
-    """
+    """Return an object that visits the hosts that fit a query in the order of their scores, the best first.
+    Each host has a number in this order; those below the query's `after` are skipped."""
     positions = np.flatnonzero(left)
     order, scores = scored(snapshot, query.order, positions)
     numbers, most = _shuffled(positions, query.seed), sum(abs(by.multiplier) for by in order)
@@ -65,8 +65,7 @@ def scored(
     snapshot: Snapshot, order: Sequence[OrderBy], positions: Ints
 ) -> tuple[tuple[OrderBy, ...], npt.NDArray[np.float64]]:
     """Return the score of each host at these rows of the index, and the scale used for it (lowest and highest
-    amount of each class).
-    """
+    amount of each resource class)."""
     scores = np.zeros(positions.size)
     used = []
     for by in order:

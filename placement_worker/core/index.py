@@ -108,7 +108,8 @@ class Index(RowTable):
             facts[name] = fact
 
     def use(self, change: ProviderChange, number: int) -> bool:
-        """Set the used amounts of a provider; return whether more of any class may be free than before."""
+        """Set the used amounts of a provider; return whether more of any resource class may be free than
+        before."""
         row = self.rows.get(change.provider)
         if row is None:
             known = self._early.get(change.provider)
@@ -236,7 +237,8 @@ class Snapshot:
         return self.index.trees.get(root, ()) if preserved is None else preserved
 
     def top(self, name: str) -> Tops:
-        """Return for each row of the index the largest amount of this class that one claim could get."""
+        """Return for each row of the index the largest amount of this resource class that one claim could
+        get."""
         return self.index.classes[name].top
 
     def gives(self, name: str, asked: int) -> Bools:
@@ -245,14 +247,14 @@ class Snapshot:
         return met
 
     def left(self, name: str) -> Sums:
-        """Return the free amount of a class in each row of the index (may be below 0). Do not write to it."""
+        """Return the free amount of a resource class in each row of the index (may be below 0). Do not write
+        to it."""
         return self.index.classes[name].left
 
     def free_of_trees(self, name: str) -> Sums:
-        """Return an array with the free amount of a class in each whole tree, at the root's row of the index;
-        valid until the index changes. In a tree of several providers an overcommitted one counts as 0. Do not
-        write to the array.
-        """
+        """Return an array with the free amount of a resource class in each whole tree, at the root's row of
+        the index; valid until the index changes. In a tree of several providers an overcommitted one counts
+        as 0. Do not write to the array."""
         index, high = self.index, self.index.high
         kind = index.classes.get(name)
         if kind is None:

@@ -22,7 +22,8 @@ _CONTENT = attrgetter("inventories", "parent", "traits", "aggregates")
 
 
 def withheld(before: Tree, after: Tree) -> Tree:
-    """Return `after` with as much new inventory withheld as is still allocated of the old inventory."""
+    """Return the reshaped tree `after`, with as much of its new inventory withheld as consumers still have
+    allocated of the old inventory."""
     beyond: Counter[str] = Counter()  # by how much the usage of a class exceeds its capacity, over the tree
     for provider, name, inventory in _inventories(after):
         beyond[name] += max(provider.used.get(name, 0) - inventory.capacity, 0)

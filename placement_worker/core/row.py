@@ -219,7 +219,8 @@ class ClassArrays:
 
 
 class ReservedAmounts:
-    """The amounts that one scheduler has reserved: by provider, and by class as arrays over index rows."""
+    """The amounts that one scheduler has reserved: by provider, and by resource class as arrays over index
+    rows."""
 
     def __init__(self) -> None:
         self.of: dict[str, dict[str, int]] = {}  # provider → reserved amounts, without zeros

@@ -1,4 +1,4 @@
-"""The arrays of the index, with a row for each provider: its tree, classes, traits and aggregates."""
+"""The arrays of the index, a row for each provider: its tree, resource classes, traits and aggregates."""
 
 from collections import defaultdict
 from collections.abc import Mapping

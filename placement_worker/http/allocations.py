@@ -152,8 +152,7 @@ async def _denied(
     call: api_call.ApiCall, results: Sequence[ClaimResult], claims: Sequence[ConsumerClaim], doing: str
 ) -> errors.Problem:
     """Return the API error for refused claims: for a generation conflict first, then for an unknown provider
-    or class, then for the refusal.
-    """
+    or resource class, then for the refusal."""
     problem = errors.denied(results, claims)
     named = {provider for claim in claims for choice in claim.choices for provider in choice.allocations}
     if problem.code == errors.CONCURRENT_UPDATE or not named:
@@ -174,7 +173,8 @@ def _consumer(call: api_call.ApiCall) -> str:
 
 
 def _claims(body: Mapping[str, Any], minor: int) -> tuple[ConsumerClaim, ...]:
-    """Return a claim for each consumer in a request body; numbers such as 1.0 are converted to integers."""
+    """Return a claim for each consumer in an HTTP request's body; numbers such as 1.0 are converted to
+    integers."""
     key = "consumer_generation"
     return tuple(
         ConsumerClaim(

@@ -160,7 +160,8 @@ class ApiCall:
         return schema.read(await self.body())
 
     async def decoded(self, decoder: msgspec.json.Decoder[T]) -> T:
-        """Return the request's JSON body as a value of the decoder's type; answer 400 if it is not valid."""
+        """Return the HTTP request's JSON body as a value of the decoder's type; answer 400 if it is not
+        valid."""
         body = await self.body()
         try:
             value = decoder.decode(body)

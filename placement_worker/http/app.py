@@ -216,7 +216,8 @@ _METHODS = frozenset(("GET", "HEAD", "OPTIONS", "PUT", "POST", "DELETE", "PATCH"
 
 
 def count(method: str, route: str, status: int, seconds: float) -> None:
-    """Count a request in the metrics by its URL pattern, not its URL, so that clients cannot add series."""
+    """Count an HTTP request in the metrics by its URL pattern, not its URL, so that clients cannot add
+    series."""
     requests, histogram = _series(method if method in _METHODS else "other", route, status)
     requests.inc()
     histogram.observe(seconds)
@@ -299,9 +300,8 @@ class _Pages(CORSMiddleware):
 
 
 class _Entry:
-    """The outermost ASGI application: authenticates a request, reads its microversion, checks its length, and
-    passes it to its route.
-    """
+    """The outermost ASGI application: authenticates an HTTP request, reads its microversion, checks its
+    length, and passes it to its route."""
 
     def __init__(self, app: ASGIApp, options: Options, served: Served) -> None:
         self._app = app

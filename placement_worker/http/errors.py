@@ -89,7 +89,7 @@ class Problem(Exception):
         return HTTPStatus(self.status).phrase
 
     def rendered(self, accept: str, request_id: str, minor: int) -> tuple[str, bytes]:
-        """Return the content type and the body of the response that refuses the request."""
+        """Return the content type and the body of the response that refuses the HTTP request."""
         title = self.title
         general = self._general.replace("{accept}", accept)
         kind = best(accept) or TEXT
@@ -201,9 +201,8 @@ def no_traits(names: Sequence[str]) -> str:
 def refused(
     result: EditResult | NameResult, doing: str = "", conflicts: str = "update conflict: "
 ) -> Problem:
-    """Return the API error for a refused edit. Its text begins with `doing`, or for a conflict of generations
-    or names with `conflicts`.
-    """
+    """Return the API error for a refused edit. Its text begins with `doing` or, if generations or names
+    conflict, with `conflicts`."""
     doing = f"{doing}: " if doing else ""
     match result:
         case Missing(what="provider", names=names):

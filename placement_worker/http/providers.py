@@ -21,7 +21,8 @@ _NEVER = -1  # a generation nothing has
 
 
 async def provider_of(call: ApiCall, *parts: Part) -> resources.Provider:
-    """Return the provider in the request's URL, with the given parts; answer 404 if it does not exist."""
+    """Return the provider that the HTTP request's URL names, read with the given parts (such as its
+    inventories); raise the API error 404 if it does not exist."""
     id_ = call.path["uuid"]
     answer = await call.placement.lookups.providers(resources.FindProviders(ids=(id_,), parts=parts))
     if not answer.providers:
@@ -247,7 +248,7 @@ def _doing(call: ApiCall, verb: str) -> str:
 
 
 def _checked(call: ApiCall, stocks: Mapping[str, Json], verb: str) -> resources.Inventories:
-    """Return the inventories in a request body; answer 400 if an inventory has no capacity."""
+    """Return the inventories in an HTTP request's body; answer 400 if an inventory has no capacity."""
     found = inventories_from(stocks)
     least, limit = (0, "greater than total") if call.minor >= 26 else (1, "greater than or equal to total")
     for name, stock in found.items():
@@ -260,7 +261,8 @@ def _checked(call: ApiCall, stocks: Mapping[str, Json], verb: str) -> resources.
 
 
 def generation_in(body: Json, key: str = "resource_provider_generation") -> int:
-    """Return the provider generation in a request body; a number such as 1.0 is converted to an integer."""
+    """Return the provider generation in an HTTP request's body; a number such as 1.0 is converted to an
+    integer."""
     return int(body[key]) if 0 <= body[key] < 2**62 else _NEVER
 
 

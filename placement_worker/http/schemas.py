@@ -70,7 +70,8 @@ def at(minor: int, schemas: ByVersion) -> "Schema":
 
 
 class Schema:
-    """A JSON schema of requests; `plain` is a stricter msgspec type: its values all satisfy the schema."""
+    """A JSON schema of HTTP requests; `plain` is a stricter msgspec type, whose values all satisfy the
+    schema."""
 
     def __init__(self, schema: Json, plain: Any = None, *, query: bool = False) -> None:
         formats = _query_formats if query else _formats
@@ -95,7 +96,7 @@ class Schema:
         return value
 
     def complaint(self, value: Any) -> str:
-        """Return the most relevant validation error of a request body, or "" if it is valid."""
+        """Return the most relevant validation error of an HTTP request's body, or "" if it is valid."""
         try:
             worst = best_match(islice(self._validator.iter_errors(value), _ERRORS))
         except RecursionError:

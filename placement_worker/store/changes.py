@@ -75,9 +75,8 @@ _cells = msgspec.json.Decoder(tuple[RegisteredCell, ...])
 async def announce(
     tx: Transaction, changes: Sequence[ProviderChange], writes: Sequence[BoundStatement] = ()
 ) -> tuple[list[PlacementChanged], int]:
-    """Execute `writes` and log changes of providers; return the messages to publish, and the version of
-    stored class and trait names.
-    """
+    """Execute `writes` and log changes of providers; return the messages to publish, and the version of the
+    stored names of resource classes and traits."""
     parts = list(portions(changes, CHANGES_A_MESSAGE))
     encoded = [(nth, _encode(part).decode()) for nth, part in enumerate(parts, 1)]
     if tx.dialect == "postgresql":

@@ -37,9 +37,8 @@ LEFTOVERS = sql("SELECT h.root FROM hosts h JOIN resource_providers p ON p.uuid 
 
 
 async def enter(tx: Transaction, roots: Collection[str], now: float) -> dict[str, Tree]:
-    """Lock the record of each host, inserted if missing. Return, by root, a Tree with the host's owner and
-    without providers.
-    """
+    """Lock the record of each host, inserted if missing. Return a mapping of each root to a `Tree` with the
+    host's owner and without providers."""
     listed = [(root,) for root in roots]
     found = await _LOCK_HOSTS(tx, listed)
     if len(found) < len({*roots}):
@@ -54,7 +53,7 @@ def owned(root: str, row: Mapping[str, Any]) -> Tree:
 
 
 async def leave(tx: Transaction, roots: Collection[str]) -> None:
-    """Delete the database rows that `enter` inserted for these roots, if they still have no owner."""
+    """Delete the records inserted only to lock these root providers, if the providers still have no owner."""
     await _LEAVE(tx, [(root,) for root in roots])
 
 

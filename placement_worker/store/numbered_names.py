@@ -66,7 +66,8 @@ class NumberedNames:
         self.learn(found)
 
     def learn(self, found: Iterable[tuple[int, str]]) -> None:
-        """Add stored names and their ids to the cache; they are committed, or about to be committed."""
+        """Add stored names of this table and their ids to the cache; they are committed, or about to be
+        committed."""
         for id_, name in found:
             if self.names.get(id_, name) != name:
                 self.forget([id_])
@@ -81,9 +82,8 @@ class NumberedNames:
                 del self.ids[name]
 
     async def make(self, tx: Transaction, names: Collection[str], now: float) -> tuple[dict[str, int], int]:
-        """Insert those of the given names that are missing; return the ids of all of them, to be cached after
-        the commit, and the number of new ones.
-        """
+        """Insert those of the given names that are missing in this table; return the ids of all of them, to
+        be cached after the commit, and the number of new ones."""
         new = await self._insert_names(tx, names, now)
         found = {name: id_ for id_, name in await self._find(tx, [(name,) for name in names])}
         if len(found) < len(set(names)):  # another process took the numbers we chose
@@ -91,7 +91,7 @@ class NumberedNames:
         return found, new
 
     async def look_up(self, database: Database, names: Iterable[str]) -> list[str]:
-        """Read the ids of the given names into the cache; return the names that do not exist."""
+        """Read the ids of the given names of this table into the cache; return the names that are missing."""
         missing = sorted({name for name in names if name not in self.ids})
         if not missing:
             return missing
@@ -102,7 +102,8 @@ class NumberedNames:
         return [name for name in missing if name not in existing]
 
     async def agree(self, database: Database, found: Sequence[tuple[int, str]]) -> None:
-        """Add names and ids to the cache; if they contradict it, read all names from the database again."""
+        """Add names of this table and their database ids to the cache; if they contradict the cache, read all
+        names from the database again."""
         if any(self.names.get(id_, name) != name for id_, name in found):
             await self._again(database)
         else:
@@ -139,7 +140,8 @@ class ClassNames(NumberedNames):
 
 
 class Book:
-    """All cached names of placement: classes, traits, aggregates, projects, users and consumer types."""
+    """All cached names of placement: resource classes, traits, aggregates, projects, users and consumer
+    types."""
 
     def __init__(self) -> None:
         self.edition = 0  # of class and trait names, as they are remembered here
@@ -185,12 +187,14 @@ class Book:
         self.edition = max(self.edition, edition)
 
     async def turn_to(self, tx: Transaction, edition: int) -> None:
-        """Read class and trait names again if `edition`, their version in the database, is newer."""
+        """Read the names of resource classes and traits again if `edition`, their version in the database, is
+        newer."""
         if edition > self.edition:
             await self.read_all(tx)
 
     async def new_edition(self, tx: Transaction) -> int:
-        """Increase and return the version of class and trait names, because this transaction changes one."""
+        """Increase and return the version of the names of resource classes and traits, because this
+        transaction changes such a name."""
         [(edition,)] = await _NEW_EDITION(tx, id=NAMES_EDITION)
         return int(edition)
 
@@ -215,7 +219,8 @@ class Book:
         return name in (self.classes if kind == "resource class" else self.traits).ids
 
     async def class_names(self, tx: Transaction, ids: Collection[int]) -> dict[int, str]:
-        """Return the names of all resource classes by id, read again if a given id is not cached."""
+        """Return a mapping of ids to the names of all resource classes, read again if a given id is not
+        cached."""
         if any(id_ not in self.classes.names for id_ in ids):
             await self.classes.read_all(tx)
         return self.classes.names
@@ -229,7 +234,7 @@ _USED = {
 
 
 class StoredName(NamedTuple):
-    """A name as stored in the database, with its id."""
+    """The name of a resource class or trait, as stored in the database."""
 
     id: int
     name: str

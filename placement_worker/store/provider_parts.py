@@ -60,7 +60,8 @@ class StoredNames(msgspec.Struct, frozen=True):
 
 
 class Stocks(NamedTuple):
-    """A provider's inventories by class, with usage, withheld amounts, and classes from agents' reports."""
+    """A provider's inventories by resource class, with usage, withheld amounts, and the resource classes that
+    agents reported."""
 
     inventories: Inventories
     used: dict[str, int]

@@ -113,9 +113,8 @@ async def read_locked(tx: Transaction, book: Book, providers: Collection[str]) -
 async def read_locked_at(
     tx: Transaction, book: Book, providers: Collection[str]
 ) -> tuple[dict[str, Tree], int]:
-    """Lock and return, by root, the trees that contain the given providers. Also return the last change
-    number of placement, or 0 if there is no tree.
-    """
+    """Lock the trees that contain the given providers, and return a mapping of roots to these trees. Also
+    return the last change number of placement, or 0 if there is no tree."""
     if tx.dialect == "sqlite" or not providers:  # a writer of SQLite has the database exclusively
         return await read_at(tx, book, providers)
     for _ in range(_LOCK_ATTEMPTS):
@@ -127,14 +126,13 @@ async def read_locked_at(
 
 
 async def read(tx: Transaction, book: Book, providers: Collection[str]) -> dict[str, Tree]:
-    """Return the whole trees that contain the given providers, by root, without locking them."""
+    """Return a mapping of roots to the whole trees that contain the given providers, without locking them."""
     return (await read_at(tx, book, providers))[0]
 
 
 async def read_at(tx: Transaction, book: Book, providers: Collection[str]) -> tuple[dict[str, Tree], int]:
-    """Return, by root, the whole trees that contain the given providers. Also return the last change number
-    of placement, or 0 if there is no tree.
-    """
+    """Return a mapping of roots to the whole trees that contain the given providers. Also return the last
+    change number of placement, or 0 if there is no tree."""
     rows = await _READ(tx, [(uuid,) for uuid in providers]) if providers else ()
     if not rows:
         return {}, 0
@@ -176,10 +174,9 @@ async def read_at(tx: Transaction, book: Book, providers: Collection[str]) -> tu
 async def with_stocks(
     tx: Transaction, book: Book, rows: Sequence[Any]
 ) -> list[tuple[Any, provider_parts.Stocks]]:
-    """Return database rows of providers, sorted by id, each with its inventories; renew the cached class and
-    trait names if outdated. The rows are sorted here, because with ORDER BY PostgreSQL may read all providers
-    to return a few.
-    """
+    """Return database rows of providers, sorted by id, each with its inventories; renew the cached names of
+    resource classes and traits if outdated. The rows are sorted here, because with ORDER BY PostgreSQL may
+    read all providers to return a few."""
     rows = sorted(rows, key=itemgetter("id"))
     await book.turn_to(tx, rows[0]["edition"])
     stored = [provider_parts.stored_inventories(row["inventories"]) for row in rows]
@@ -255,7 +252,8 @@ def new_names(pairs: Iterable[Judged]) -> set[str]:
 
 
 async def clashes(tx: Transaction, pairs: Sequence[Judged], owners: dict[str, str]) -> dict[str, str]:
-    """Return, by root, why an agent's report is refused: another tree's provider has the same id or name."""
+    """Return a mapping of root to the reason why an agent's report is refused: another tree's provider has
+    the same id or name."""
     new_ids: set[str] = set()
     for before, _, after in pairs:
         new_ids.update(

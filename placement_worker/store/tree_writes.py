@@ -211,7 +211,8 @@ Reshaped = tuple[Sequence[ProviderChange], Mapping[str, Tree], Sequence[BoundSta
 async def reshape(tx: Transaction, book: Book, known: KnownNames, order: Reshape, now: float) -> Reshaped:
     """Store a reshape: give providers both inventories, move the allocations, remove the old inventories.
 
-    Return the changes to log, the changed trees and the remaining statements; raise Undone if a step fails.
+    Return the changes to log, the changed trees, and the SQL statements still to execute; raise Undone if a
+    step fails.
     """
     world, working = await _open(tx, book, order, now)
     if (refusal := edits.widen(order, working, known)) is not None:
