@@ -1,6 +1,7 @@
 """The scheduler filters and weighs all hosts for build requests, then claims the best in placement.
 
-The module `worker` is not imported here: commands that only read a request do without its database.
+The module `worker` is not imported here, so that commands that only parse a request do not load its database
+code.
 """
 
 from scheduler_worker.core.attributes import NUMA_POLICIES, PciAlias, RequestOptions, Unreadable

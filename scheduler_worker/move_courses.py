@@ -112,7 +112,8 @@ class MoveCourses:
         await self._fence(allowed, unplaceable=False)
 
     async def finish(self, courses: Sequence[MoveCourse]) -> None:
-        """Store and publish refusals; publish again the messages of moves that an earlier delivery began."""
+        """Store and publish refusals; publish again the messages of moves that an earlier delivery of the
+        request began."""
         # Refused moves are fenced first, so that no concurrent delivery begins them.
         barred = [(course, course.state.barred.why) for course in courses if course.state.barred is not None]
         await self._fence(barred, unplaceable=True)
@@ -200,7 +201,8 @@ class MoveCourses:
                 course.take(move_state.Stopped(Barred(code="image", why=why)))
 
     async def came_before(self, courses: Sequence[MoveCourse]) -> None:
-        """Find the moves that an earlier delivery began or ended: their results are published again."""
+        """Find the moves that an earlier delivery of the request began or ended: their results are published
+        again."""
         retire = self.scheduler.ending.retire
         results = await together([retire(course.asked.move, "", unplaceable=False) for course in courses])
         for course, result in zip(courses, results, strict=True):

@@ -282,7 +282,8 @@ class GuestSpecs:
         return flavor or image
 
     def one_of(self, key: str, *allowed: str) -> str:
-        """Return the value of a property, or "" if it is missing. Raise Unreadable if it is not allowed."""
+        """Return the value of a flavor or image property, or "" if it is missing. Raise Unreadable if it is
+        not an allowed value."""
         spec = self.get(key)
         return "" if spec is None else spec.one_of(*allowed)
 

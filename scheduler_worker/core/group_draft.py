@@ -102,7 +102,8 @@ class QuestionDraft:
             )
 
     def settle_traits(self) -> None:
-        """Move traits of a group without resources to the root. Raise Unreadable for contradicting traits."""
+        """Apply the traits of the group without suffix to the root provider if the group has no resources.
+        Raise Unreadable for contradicting traits."""
         group = self.groups[""]
         if not group.wanted and not group.any_of:
             self.root_required |= group.required
@@ -200,7 +201,8 @@ def tie(draft: QuestionDraft, flavor: Flavor) -> None:
 
 
 def fill(draft: QuestionDraft, flavor: Flavor) -> None:
-    """Add to the draft request the flavor's vcpus, memory and disk, unless extra specs set these classes."""
+    """Add to the draft request the flavor's vcpus, memory and disk, unless extra specs set the amounts of
+    these resource classes."""
     requested = {name for group in draft.groups.values() for name in group.resources}
     resources = draft.groups[""].resources
     if not requested & {"VCPU", "PCPU"}:
@@ -314,7 +316,8 @@ def add_devices(
 
 
 def add_image(draft: QuestionDraft, image: Image | None, options: RequestOptions) -> None:
-    """Add to the draft request the traits that the image requires and, if enabled, traits of properties."""
+    """Add to the draft request the traits that the image requires and, if this is enabled, the traits that
+    correspond to the image's properties."""
     if image is None:
         return
     required = draft.groups[""].required

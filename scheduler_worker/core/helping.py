@@ -259,7 +259,8 @@ def lessened(alternative: Alternative) -> Iterator[Lessened]:
 
 
 def relaxed(alternative: Alternative) -> Iterator[Relaxed]:
-    """Yield copies of one flavor of a request, each without one requirement other than a resource amount."""
+    """Yield copies of one flavor of a request; each copy omits another one of its requirements, but no
+    resource amount."""
     yield from _elsewhere(alternative)
     yield from _otherwise(alternative)
     if alternative.group is not None:

@@ -47,7 +47,8 @@ class SeenThrough:
 
 @dataclass(frozen=True, slots=True)
 class NotYet:
-    """The event that no cell could report the build now: the move is retried, later refused with `barred`."""
+    """The event that no cell could report the build now: the move is retried, and at last refused for the
+    reason in `barred`."""
 
     barred: Barred
     start: MoveStart | None = None

@@ -193,7 +193,7 @@ class Order(msgspec.Struct, frozen=True, gc=False):
         return messages
 
     def move_message(self, move: MoveStart) -> MovePlaced | MoveRefused:
-        """Return the final message of a move: placed or refused."""
+        """Return the scheduler's result of a move: a host is claimed, or the move is refused."""
         for settled in self.settled:
             alternates = tuple([selection_of(spare) for spare in settled.spares])
             return move.placed(settled.generation, settled.chosen, alternates, settled.decision, settled.cell)

@@ -191,9 +191,10 @@ class ChoicePolicy:
         subset: int = 1,
         near: float = 0.0,
     ) -> "ChoicePolicy":
-        """Return the policy for names of filters and weighers, or for the defaults if they are None.
+        """Return the scheduling policy with the filters and weighers of these names; None: the defaults.
 
-        Weighers may be a mapping from names to multipliers. `options` is a mapping from names to options.
+        `weighers` may be a mapping of weighers' names to multipliers. `options` is a mapping of filters' and
+        weighers' names to their options.
         """
         given: dict[str, Mapping[str, Any]] = dict(options or {})
         if max_builds is not None:

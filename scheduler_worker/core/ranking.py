@@ -118,7 +118,8 @@ class Ranking:
     def spares(
         self, cell: str, several: int, excluding: Collection[str], avoid: Collection[str] = ()
     ) -> tuple[Candidate, ...]:
-        """Return the next best hosts of a cell as alternates; each named host scores lower afterwards."""
+        """Return the next best hosts of a cell as alternates; each returned host scores lower as an alternate
+        of further instances."""
         if not several:
             return ()
         spares = self._spares.get(cell)
@@ -149,7 +150,8 @@ class Ranking:
         return None
 
     def _changed(self, index: int, its_tie: int, way: Candidate) -> None:
-        """Compute a host's score again after capacity was reserved or released, and sort the host by it."""
+        """Compute a host's score again after capacity was reserved or released, and correct its place in the
+        ranking."""
         self.turns += 1
         found, order, recorder = self.found, self._order, self._recorder
         found.forget(index)

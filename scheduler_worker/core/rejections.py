@@ -253,7 +253,8 @@ class Verdicts:
         )
 
     def _passes(self, rule: Rule) -> bool:
-        """Return whether a filter's rejection is temporary; that of a named host that is down is not."""
+        """Return whether a filter's rejection is temporary; the rejection of a down host that the request
+        names is not."""
         return rule.passes and not (self._found.alternative.pinned and rule.code == "down")
 
 

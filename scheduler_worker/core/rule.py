@@ -233,7 +233,7 @@ class OneHost(msgspec.Struct, frozen=True, gc=False):
         return float(self.host.root in roots)
 
     def within(self, matches: Callable[[Aggregate], bool]) -> Number:
-        """Return 1 if the host is in an aggregate that satisfies the condition, else 0."""
+        """Return 1 if `matches` is true for an aggregate of the host, else 0."""
         return float(any(map(matches, self.host.aggregates))) if self.host.aggregates else 0.0
 
     def cached(self, image: str) -> Number:

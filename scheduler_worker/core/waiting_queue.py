@@ -134,7 +134,8 @@ class HostData(Protocol):
 
 
 class ChangedHosts:
-    """Collects the hosts on which waiting requests must be tried again, and a history of recent changes."""
+    """Collects the hosts on which waiting requests must be tried again; keeps a history of recently changed
+    hosts."""
 
     def __init__(self) -> None:
         self.mark = 0  # number of changes

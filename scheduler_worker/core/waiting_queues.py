@@ -49,7 +49,7 @@ class WaitingQueues:
 
     @property
     def mark(self) -> int:
-        """Return the count of host changes, by which `enter` finds changes made during an evaluation."""
+        """Return the count of host changes so far, by which changes made during an evaluation are found."""
         return self._changes.mark
 
     def enter(self, key: QueueKey, kind: str, needs: int, mark: int | None = None) -> None:
@@ -136,7 +136,8 @@ class WaitingQueues:
             self._recheck(roots)
 
     def on_related_hosts_changed(self, kind: str) -> None:
-        """Try all hosts again for an equivalence class, because instances that its hints name moved."""
+        """Try all hosts again for an equivalence class, because an instance that its scheduler hints name has
+        moved."""
         if kind in self._queues:
             self._queues[kind].all_hosts = True
 

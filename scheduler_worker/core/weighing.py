@@ -152,7 +152,7 @@ def metrics(
 ) -> Weigher:
     """Prefer hosts by reported metrics times their ratios: `weight_setting = {temperature = -1.0}`.
 
-    If `required`, the filter of this name is enabled as well, and it rejects a host that lacks one of the
+    If `required`, the filter `metrics` is enabled as well, and it rejects a host that lacks one of the
     metrics; if not, such a host gets the value `weight_of_unavailable`.
     """
     ratios = tuple((weight_setting or {}).items())

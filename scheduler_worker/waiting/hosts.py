@@ -63,7 +63,8 @@ class Sight:
         return self.source.free(root)
 
     def watches(self, kind: str) -> Sequence[CapacityNeeded]:
-        """Return, for each flavor of an equivalence class, the amount that the fewest hosts have free."""
+        """Return, for each flavor of an equivalence class, the resource class and amount that the fewest
+        hosts have free."""
         shared = set[str]().union(*self.source.sharing.values())
         watches = []
         for alternative in self.alternatives(self._kinds[kind]):

@@ -102,7 +102,8 @@ class WaitingStore:
         self.sight.forget({entry.kind for entry in self.requests.values()})
 
     async def refresh_related(self) -> None:
-        """Evaluate requests again if instances that they name moved; end requests whose group was deleted."""
+        """Evaluate waiting requests again if instances that they name moved; end requests whose server group
+        was deleted."""
         if not self.related.stirred:
             return
         naming = [entry for entry in self.requests.values() if names_other_instances(entry.message)]
@@ -158,7 +159,8 @@ class WaitingStore:
         )
 
     def enter_stored(self, stored: Sequence[Marked], ours: set[Id], regroupings: int) -> None:
-        """Add the stored requests that this scheduler owns to the queues, with their current classes."""
+        """Add the stored waiting requests that this scheduler owns to the queues of their current equivalence
+        classes."""
         for entry, mark in stored:
             if entry.request not in ours or entry.request in self.queues:
                 continue
