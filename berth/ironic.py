@@ -97,7 +97,8 @@ def selection(settings: Settings) -> NodeSelection:
 
 
 def _selected(selection: Iterable[str]) -> dict[str, Any]:
-    """Return, by field of an Ironic node, the values that berth accepts, from texts such as `owner=p1`."""
+    """Return a mapping of an Ironic node's fields to the values that berth accepts, from texts such as
+    `owner=p1`."""
     found: dict[str, tuple[str, ...]] = {}
     for text in selection:
         field, _, value = text.partition("=")

@@ -164,7 +164,7 @@ class Load:
         return LoadOutcome(self.boots, seconds)
 
     async def _ask(self) -> None:
-        """Publish the build requests of the load, at a fixed rate or with a fixed number in progress."""
+        """Publish a load test's build requests, at a fixed rate or with a fixed number in progress."""
         while (left := self.plan.boots - len(self.boots)) > 0:
             if self.plan.rate:
                 due = int(self.plan.rate * self.now()) + 1 - len(self.boots)

@@ -237,7 +237,7 @@ class IronicSettings(SettingsGroup, frozen=True, kw_only=True):
 
 
 class NovaSettings(SettingsGroup, frozen=True, kw_only=True, rename=lambda name: f"nova_{name}"):
-    """The Nova that berth schedules for (docs/nova.md)."""
+    """Settings for the Nova whose scheduler berth replaces (docs/nova.md)."""
 
     # URL of the RabbitMQ and virtual host on which Nova calls its scheduler; empty: berth serves no Nova
     amqp_url: str = ""
@@ -429,7 +429,7 @@ SIMULATOR = frozenset(name for name, group in GROUP_OF.items() if group == "comp
 
 
 def by_name(settings: Settings) -> dict[str, Any]:
-    """Return the values of all settings, by the names under which users set them."""
+    """Return a mapping of each setting's name, as users write it, to its value."""
     return {name: attrgetter(".".join(path))(settings) for name, path, _ in _DECLARED}
 
 

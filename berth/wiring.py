@@ -195,7 +195,7 @@ def tables_of_agent(cell: str, agent: str, *, metal: bool = False) -> list[Worke
 
 
 def queues(settings: Settings) -> dict[worker_roles.Role, list[QueueSpec]]:
-    """Return, by role, the durable queues whose messages the workers in the settings receive."""
+    """Return a mapping of each role to the durable queues whose messages its workers receive."""
     return {role: specs for role, made in _tables(settings).items() if (specs := _durable(made))}
 
 
@@ -221,7 +221,8 @@ def all_workers_without_a_bus(cell: str = "c1") -> list[Worker]:
 
 
 def _tables(settings: Settings) -> dict[worker_roles.Role, list[Worker]]:
-    """Return workers by role, only to read their topics; ferries are left out, as they have no handlers."""
+    """Return a mapping of roles to workers, only to read their topics; ferries are left out, as they have no
+    handlers."""
     from bus.sql.database import Database
 
     bus, nowhere = Bus(alone()), Database("sqlite+aiosqlite://")

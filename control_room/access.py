@@ -84,7 +84,8 @@ class EventStream:
 
     @contextmanager
     def endable(self, working: asyncio.Timeout) -> Iterator[None]:
-        """Let the end of the event stream cancel the work in the `with` block, through its timeout."""
+        """While the `with` block runs, let the end of the event stream cancel the block through its
+        `asyncio.timeout`."""
         self.working = working
         try:
             yield
@@ -220,7 +221,7 @@ def theme_cookie(scope: Scope) -> str:
 
 
 def set_session(answer: Response, scope: Scope, session: WebSession) -> None:
-    """Set the session of a request, and add the session's cookie to the response."""
+    """Set the session of an HTTP request, and add the session's cookie to the response."""
     scope["session"], scope["session.new"] = session, False
     _set(answer, scope, session_cookie(scope), session.id, int(SECONDS))
 

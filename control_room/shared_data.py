@@ -23,7 +23,8 @@ class BackgroundTasks:
         self._group = group
 
     def start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T | None]:
-        """Start and return a background task; the server cancels it at its end, and logs an error in it."""
+        """Start and return a background task. An error in the task is logged; when the server stops, it
+        cancels the task."""
 
         async def logged() -> T | None:
             try:
@@ -76,7 +77,7 @@ class Changes:
 
     @contextmanager
     def wake(self, event: asyncio.Event) -> Iterator[None]:
-        """Set the given `asyncio.Event` at each change of the data, while the `with` block runs."""
+        """Set the given `asyncio.Event` at each change of the counted data, while the `with` block runs."""
         self._waiting.add(event)
         try:
             yield
@@ -134,8 +135,8 @@ class _Read(Generic[V]):
 
 
 class SharedData(Generic[K, V]):
-    """A cache of values by key. Concurrent readers of a key share one read, which is cancelled soon after all
-    have left.
+    """A cache of the data that pages show, each value under a key. Concurrent readers of a key share one
+    read, which is cancelled soon after all have left.
 
     A reader causes a new read if the value has expired, or `changes` has counted a change since the last
     read. A value expires after `seconds`, or after `times` the duration of its read if that is longer. Reads
@@ -173,8 +174,8 @@ class SharedData(Generic[K, V]):
         return await self._joined(key)
 
     async def latest(self, key: K) -> V:
-        """Return a key's value for an open page. Outdated values are read again: the slower the reads, the
-        less often."""
+        """Return the value under a key of this cache, for a page open in a browser. Outdated values are read
+        again: the slower the reads, the less often."""
         if (known := self._known.get(key)) is not None and self._is_fresh(known):
             return known.value
         async with self._turn:
@@ -186,12 +187,13 @@ class SharedData(Generic[K, V]):
             return await self._joined(key)
 
     def known(self, key: K) -> V | None:
-        """Return the value cached for a key, even if it has expired; None if no value is cached."""
+        """Return the value under a key of this cache, even if it has expired; None if no value is cached."""
         known = self._known.get(key)
         return known.value if known is not None else None
 
     def refresh(self, key: K) -> asyncio.Task[V | Exception | None] | None:
-        """Begin to read a key's value unless it is current or being read; return the task, or None."""
+        """Begin to read the value for a key of this cache in a background task, unless the cached value is
+        current or being read; return the task, or None."""
         known = self._known.get(key)
         if key in self._reads or (known is not None and self._is_fresh(known)):
             return None
@@ -233,7 +235,6 @@ class SharedData(Generic[K, V]):
         return read
 
     async def _run(self, key: K, read: _Read[V]) -> V | Exception:
-        """Read a key's value and cache it; return it, or the error, which `get` and `latest` then raise."""
         began = self._clock.monotonic()
         try:
             with self.interval.querying():

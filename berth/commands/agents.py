@@ -1,4 +1,5 @@
-"""`berth agent`: controls which agents use the bare-metal nodes of a cell, and tests an agent's driver."""
+"""`berth agent`: controls which agents use a cell's bare-metal nodes; tests drivers of hypervisors and
+hardware."""
 
 import logging
 from collections.abc import Sequence

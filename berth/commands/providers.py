@@ -281,7 +281,7 @@ async def reset_the_ownerless(cli: Cli, cell: str, match: str, dry_run: bool) ->
 
 
 async def _ownerless(bus: Bus) -> list[Provider]:
-    """Return the root providers without a cell, by name, except pools that share resources with hosts."""
+    """Return the root providers without a cell, sorted by name, except pools of shared resources."""
     found = [
         provider
         async for provider in every_provider(bus, FindProviders(parts=("owner", "traits")), timeout=60.0)

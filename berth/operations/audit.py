@@ -217,7 +217,8 @@ def _moving(places: Mapping[str, PlaceByCell], holders: Iterable[StoredHolder]) 
 async def _held_by_cells(
     settings: Settings, cells: Sequence[str], builds: Collection[str]
 ) -> dict[str, HeldByCell]:
-    """Return, by build, its state in its cell's records, which shows what its holder consumers may hold."""
+    """Return a mapping of each build to its state in its cell's records, which shows what its holder
+    consumers may hold."""
     from cell_conductor import held_by_cell
 
     found: dict[str, HeldByCell] = {}

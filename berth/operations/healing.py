@@ -120,8 +120,8 @@ class Mending:
         return known
 
     async def _holders(self, found: Sequence[Misheld]) -> dict[str, dict[str, Provider]]:
-        """Return, by build, the hosts from which it has allocations although its cell has recorded another
-        host. Pools of shared resources are left out."""
+        """Return a mapping of each build to the hosts from which it has allocations although its cell has
+        recorded another host. Pools of shared resources are left out."""
         elsewhere = [misheld for misheld in found if misheld.wrong == "elsewhere"]
         ids = (id_ for misheld in elsewhere for id_ in misheld.held)
         providers = await providers_by_id(self._bus, ids, self._seconds)
@@ -135,8 +135,8 @@ class Mending:
         return hosts
 
     async def _words(self, wanted: Mapping[Agent, set[str]]) -> _Words:
-        """Ask agents which guests of these builds they have; return the guests by agent and build, without
-        the agents that did not answer."""
+        """Ask agents which guests of these builds they have; return a mapping of agents and builds to guests,
+        without the agents that did not answer."""
         reported: dict[Agent, dict[str, list[ReportedGuest]]] = {}
         open_: dict[Agent, set[str]] = {agent: set(builds) for agent, builds in wanted.items()}
         if not open_:

@@ -55,7 +55,7 @@ async def every_provider(bus: Bus, query: FindProviders, timeout: float = 10.0) 
 
 
 async def providers_by_id(bus: Bus, ids: Iterable[str], timeout: float = 30.0) -> dict[str, Provider]:
-    """Return the providers with these ids, by id, with their cells, agents and traits."""
+    """Return a mapping of these ids to the providers, with their cells, agents and traits."""
     ask = bus.asker(topics.PROVIDERS, timeout=timeout)
     found: dict[str, Provider] = {}
     for some in portions(sorted({*ids}), A_PAGE):
@@ -110,7 +110,8 @@ class HostStandings:
             return cls(None)
 
     def capabilities(self, root: Provider) -> HostCapabilities:
-        """Return a host's hypervisor, driver and agent; the fields are empty if it never sent a heartbeat."""
+        """Return a host's hypervisor, hypervisor driver and agent version; empty if it never sent a
+        heartbeat."""
         return self._capabilities.get(root.id) or HostCapabilities(root=root.id)
 
     def of(self, root: Provider) -> HostStanding:

@@ -57,8 +57,8 @@ async def observed(
 async def _confirm(
     nova: NovaFacts, reader: NovaInspection, contents: PlacementContents, placement: PlacementClient
 ) -> None:
-    """Read instances and consumers on which Nova and placement differ a second time: they may have changed
-    between the reads of Nova and of placement."""
+    """Read again the instances and consumers on which Nova and placement differ: they may have changed
+    between the two reads."""
     suspects = [*orphans(nova, contents), *unallocated(nova, contents), *doubled(nova, contents)]
     if not 0 < len(suspects) <= CONFIRMED:
         return

@@ -1,4 +1,4 @@
-"""Shadow mode: what the page about Nova shows of the comparison of both schedulers."""
+"""Prepares the page about shadow mode: how the decisions of Nova's scheduler and of berth's differ."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

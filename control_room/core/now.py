@@ -114,7 +114,7 @@ class Heartbeats:
         return [self._agents[key] for key in sorted(self._agents)]
 
     def schedulers(self, now: float) -> dict[str, float]:
-        """Return, by name of each scheduler, the seconds since its last heartbeat."""
+        """Return a mapping of each scheduler's name to the seconds since its last heartbeat."""
         while self._schedulers and now - next(iter(self._schedulers.values()))[0] > EXPIRY:
             self._schedulers.popitem(last=False)
         return {name: max(0.0, now - at) for name, (at, _) in sorted(self._schedulers.items())}

@@ -69,12 +69,13 @@ class WhatIfRequest:
 
 
 def form_texts(params: Mapping[str, str]) -> dict[str, str]:
-    """Return the text of each field of the what-if form, by the field's name; "" for an empty field."""
+    """Return a mapping of each field of the what-if form to its text; "" for an empty field."""
     return {name: params.get(name, "").strip() for name in NAMES}
 
 
 def parse_request(texts: Mapping[str, str]) -> WhatIfRequest | None:
-    """Parse a request from a form; return None for an empty form, and raise InvalidForm with all mistakes."""
+    """Parse a what-if question from a form; return None for an empty form, and raise InvalidForm with all
+    mistakes."""
     if not any(texts.values()):
         return None
     problems: list[str] = []
@@ -178,7 +179,8 @@ _MOST_AMOUNT = 2**31 - 1  # as in placement
 
 
 class InvalidPlan(Exception):
-    """Error: an invalid mix of flavors, or invalid hosts to add or remove; each argument is one mistake."""
+    """Error: a what-if question has an invalid mix of flavors, or invalid hosts to add or remove; each
+    argument is one mistake."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -42,7 +42,7 @@ MOST_FIELDS = 300  # fields of a form: more than the dead letters of a page
 
 
 class PageRefused(Exception):
-    """Error: a request was refused; an error page shows the reason."""
+    """Error: an HTTP request for a page was refused; an error page shows the reason."""
 
     def __init__(self, status: int, title: str, text: str, *, retry_after: float = 0.0) -> None:
         super().__init__(text)
@@ -157,13 +157,13 @@ def session_of(request: Request) -> WebSession:
 
 
 def address_of(scope: Scope) -> str:
-    """Return the IP address of the browser that sent a request, or an empty text if it is unknown."""
+    """Return the IP address of the browser that sent an HTTP request, or an empty text if it is unknown."""
     client = scope.get("client")
     return str(client[0]) if client else ""
 
 
 def user_of(request: Request) -> str:
-    """Return the name of the user that sent a request, for the log."""
+    """Return the name of the user that sent an HTTP request, for the log."""
     visitor = session_of(request).visitor
     return visitor.user if visitor else "?"
 

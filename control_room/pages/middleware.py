@@ -54,7 +54,7 @@ class RunningRequests:
 
     @contextmanager
     def count(self, session: str, user: Hashable, address: str) -> Iterator[None]:
-        """Count a request as running while the block runs; raise PageRefused if too many are running."""
+        """Count an HTTP request as running while the block runs; raise PageRefused if too many run."""
         limits: Mapping[Hashable, tuple[int, str]] = {
             ("session", session): (OF_A_SESSION, "this session"),
             ("user", user): (OF_A_USER if user else IN_ALL, "this user"),
@@ -212,7 +212,8 @@ class AccessMiddleware:
         return from_our_page(headers)
 
     def _is_allowed_name(self, host: str) -> bool:
-        """Return whether the request names an allowed host, which prevents DNS rebinding by other sites."""
+        """Return whether the host name in an HTTP request's Host header is allowed; this prevents DNS
+        rebinding by other sites."""
         name = host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host
         if name in ("localhost", *self._context.access.names):
             return True

@@ -90,7 +90,8 @@ class PlanResult:
 
 @dataclass(frozen=True)
 class _PlanQuery:
-    """A mix of flavors, and hosts to add and remove, as text of a URL query; and the client's identity."""
+    """A what-if question as a URL query (a mix of flavors, hosts to add and remove), with the client that
+    sent it."""
 
     text: str
     reader: Hashable = field(compare=False)
