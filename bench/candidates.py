@@ -132,8 +132,7 @@ class HeldIndex:
 
 def measure_source(hosts: int) -> dict[str, float]:
     """Measure a scheduler's reads for one decision: find all hosts that fit, and their free amounts of two
-    classes.
-    """
+    resource classes."""
     index = Index()
     for tree in fleet(hosts):
         index.put(tree, 1)

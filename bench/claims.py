@@ -3,9 +3,9 @@
     python -m bench.claims [--database-url URL] [--hosts N] [--seconds S]
 
 Without a URL it starts a private PostgreSQL, and prints the processor time per claim of this process and of
-PostgreSQL. Every claim takes three classes of one host; two transactions are in flight, as in the worker;
-the relay publishes to a dummy bus. With `--hosts 1` all claims are for one host with capacity for all, so
-every claim must succeed.
+PostgreSQL. Every claim takes three resource classes of one host; two transactions are in flight, as in the
+worker; the relay publishes to a dummy bus. With `--hosts 1` all claims are for one host with capacity for
+all, so every claim must succeed.
 """
 
 import argparse

@@ -40,7 +40,7 @@ def broker_at(url: str | None) -> Iterator[str]:
 
 
 def of_berth(amqp_url: str, database_url: str, cells: int, hosts: int, **more: object) -> dict[str, str]:
-    """Return the environment of a berth on the servers; `more` are settings by name."""
+    """Return the environment of a berth on the servers; `more` is a mapping of names to further settings."""
     of_cells = ",".join(f"c{number + 1}" for number in range(cells))
     # The control room is not used here, and its port may be in use.
     named = {"cells": of_cells, "hosts": hosts, "control_room_http": "off", **more}

@@ -78,7 +78,7 @@ def kind(pid: int, command: str) -> str:
 
 
 def _family() -> dict[int, str]:
-    """Return the command lines, by process id, of this process and of all its descendants."""
+    """Return a mapping of the ids of this process and all its descendants to their command lines."""
     children: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():

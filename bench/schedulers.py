@@ -97,7 +97,8 @@ def _run(
 
 
 def _counted(ports: Sequence[int]) -> defaultdict[str, float]:
-    """Return the sum of each metric over all processes, by name, and by name with labels."""
+    """Return a mapping of each metric's name, and of its name with labels, to the metric's sum over all
+    processes."""
     counted: defaultdict[str, float] = defaultdict(float)
     for port in ports:
         with urlopen(f"http://127.0.0.1:{port}/metrics") as page:

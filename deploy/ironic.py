@@ -159,9 +159,8 @@ class IronicServer(Server):
         return enabled | {kind: f"{name},{enabled[kind]}" for kind, name in self._drivers.names.items()}
 
     def _announce_drivers(self) -> None:
-        """Register the drivers by entry points in a directory on Python's path, as an installed package
-        would.
-        """
+        """Register the hardware interfaces by entry points in a directory on Python's path, as an installed
+        package would."""
         about = self._plugins / "berth_drivers-1.dist-info"
         about.mkdir(parents=True, exist_ok=True)
         (about / "METADATA").write_text("Metadata-Version: 2.1\nName: berth-drivers\nVersion: 1\n")

@@ -47,7 +47,7 @@ class MariaDB(Server):
         self._data = self.directory / "data"
 
     def url(self, database: str) -> str:
-        """Return the URL of a database for SQLAlchemy with the driver PyMySQL."""
+        """Return the URL of a database for SQLAlchemy with the database driver PyMySQL."""
         at = f"{self.user}:{self._password}@127.0.0.1:{self.port}"
         return f"mysql+pymysql://{at}/{database}?charset=utf8mb4"
 

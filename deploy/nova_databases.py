@@ -19,7 +19,7 @@ class RegionDatabases(Protocol):
         ...
 
     def url(self, name: str) -> str:
-        """Return the URL of a database, with the driver that Nova uses."""
+        """Return the URL of a database, with the database driver that Nova uses."""
         ...
 
 

@@ -199,7 +199,7 @@ class NovaRegion:
         return found
 
     async def memory(self) -> dict[str, float]:
-        """Return the memory of all processes of the region in MB, by name."""
+        """Return a mapping of the names of the region's processes to their memory in MB."""
         base = {"keystone": self.foundation.keystone.pid, "rabbitmq": self.foundation.rabbitmq.pid}
         pids = self.processes.pids | {name: pid for name, pid in base.items() if pid}
         return await asyncio.to_thread(memory_of, pids)
