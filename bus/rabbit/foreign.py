@@ -4,7 +4,7 @@ import asyncio
 import logging
 import math
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
@@ -29,6 +29,7 @@ from bus.rabbit.connection import (
     raising_refusals,
     reason,
 )
+from bus.rabbit.queue_state import queue_state, unread
 from bus.rabbit.underlay import BulkChannel, hang_up
 from bus.rabbit.wire import PERSISTENT, Arrived, Post, Properties
 
@@ -67,15 +68,19 @@ class ForeignListener:
     made_by: str  # a sentence about the exchange's owner
     quorum: bool = True
     kept_seconds: float | None = None  # seconds without a consumer until the broker deletes our queue
+    most_messages: int | None = None  # in our queue: then the broker drops the oldest
     poll_seconds: float = POLL_SECONDS
     clock: Clock = field(default_factory=Clock)
     subscribed: bool = field(default=False, init=False)  # connected, and bound to an exchange that is there
+    # at `gap`: whether messages may have been lost; False: the queue kept all since it was last consumed
+    has_lost: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
         self._url = broker_url(self.url, self.name)
         self._waiting = False  # a missing exchange has been logged
         self._complaint = ""  # the last logged error of the broker
         self._binding: AbstractChannel | None = None
+        self._is_full = False  # the queue has reached most_messages
 
     async def run(self, handle: HandleBodies, gap: Gap) -> None:
         """Pass messages to `handle` in order, until cancelled; call `gap` if messages may have been lost."""
@@ -88,6 +93,7 @@ class ForeignListener:
                     await self._attend(connection, handle, gap)
                 finally:
                     self.subscribed, self._binding = False, None
+                    self.has_lost = True  # with the broker, an exchange that is not durable disappears
                     await hang_up(connection)
             except (Unavailable, BrokerRefused) as problem:
                 if str(problem) != self._complaint:
@@ -105,8 +111,9 @@ class ForeignListener:
                 if loop.time() >= look_at:
                     with plainly(self._url):
                         before, self.subscribed = self.subscribed, await self._bind(connection)
-                    if self.subscribed and not before:
+                    if self.subscribed and (not before or self._is_full):
                         gap()
+                        self.has_lost = False
                     pause = self.poll_seconds if self.subscribed else min(2 * pause, self.poll_seconds)
                     look_at = loop.time() + pause
                 bodies, tag = await subscription.next(look_at)
@@ -125,6 +132,9 @@ class ForeignListener:
             kind = {"x-queue-type": "quorum", "x-delivery-limit": _NEVER}
         if self.kept_seconds is not None:
             kind = {**kind, "x-expires": int(self.kept_seconds * 1000)}
+        if self.most_messages is not None:
+            kind = {**kind, "x-max-length": self.most_messages}
+        await self._check_length(connection)
         channel = await open_channel(connection, confirms=False)
         try:
             async with answered():
@@ -138,6 +148,25 @@ class ForeignListener:
         await subscription.channel.consume(self.queue, PREFETCH, subscription.received)
         return subscription
 
+    async def unread(self, queues: Iterable[str]) -> dict[str, int]:
+        """Return the number of messages in each of these queues that has no consumer; raise Unavailable or
+        BrokerRefused.
+        """
+        return await unread(self._url, queues)
+
+    async def _check_length(self, connection: AbstractConnection) -> None:
+        """Note whether the broker may have dropped messages: our queue is missing or full."""
+        if self.most_messages is None:
+            return
+        try:
+            found = await queue_state(connection, self.queue)
+        except RequestRefused as refused:
+            if refused.code != "ACCESS_REFUSED":
+                raise
+            return
+        self._is_full = found is not None and found.messages >= self.most_messages - PREFETCH
+        self.has_lost |= found is None or self._is_full
+
     async def _bind(self, connection: AbstractConnection) -> bool:
         """Bind berth's queue to the exchange by all routing keys; return False if the exchange is missing."""
         if self._binding is None or self._binding.is_closed:
@@ -150,6 +179,7 @@ class ForeignListener:
         except RequestRefused as refused:
             if "no exchange" not in str(refused):
                 raise
+            self.has_lost = True
             if not self._waiting:
                 self._waiting = True
                 log.warning(
@@ -162,6 +192,7 @@ class ForeignListener:
         if self._waiting or self._complaint:
             log.warning("subscribed the exchange %r at %s", self.exchange, place(self._url))
         self._waiting, self._complaint = False, ""
+        await self._check_length(connection)
         return True
 
 

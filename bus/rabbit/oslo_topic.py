@@ -8,6 +8,7 @@ from aio_pika.abc import AbstractConnection
 from bus.errors import BrokerRefused, Unavailable
 from bus.rabbit.connection import RequestRefused, answered, broker_url, dial, open_channel, plainly
 from bus.rabbit.oslo import RpcAddress
+from bus.rabbit.queue_state import queue_state
 from bus.rabbit.underlay import hang_up
 
 
@@ -36,15 +37,14 @@ async def observe(address: RpcAddress, *, name: str) -> TopicQueue:
 
 
 async def _observed(connection: AbstractConnection, address: RpcAddress) -> TopicQueue:
-    channel = await open_channel(connection, confirms=False)
     try:
-        async with answered():
-            queue = await channel.get_queue(address.topic)  # passive
+        found = await queue_state(connection, address.topic)
     except RequestRefused as refused:
-        return TopicQueue() if refused.code == "NOT_FOUND" else TopicQueue(problem=str(refused))
-    found = queue.declaration_result
+        return TopicQueue(problem=str(refused))
+    if found is None:
+        return TopicQueue()
     arguments: dict[str, Any] = {"x-queue-type": "quorum"} if address.quorum else {}
-    mismatch = ""
+    mismatch, channel = "", await open_channel(connection, confirms=False)
     try:  # the queue exists, so this compares it and changes nothing
         async with answered():
             await channel.declare_queue(
@@ -52,4 +52,4 @@ async def _observed(connection: AbstractConnection, address: RpcAddress) -> Topi
             )
     except RequestRefused as refused:
         mismatch = str(refused)
-    return TopicQueue(True, found.message_count or 0, found.consumer_count or 0, mismatch)
+    return TopicQueue(True, found.messages, found.consumers, mismatch)
