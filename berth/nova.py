@@ -24,6 +24,10 @@ from nova_bridge import (
 )
 from nova_bridge.inspection import NovaInspection
 
+# A shadow that is stopped permanently must not fill Nova's RabbitMQ: then its queue is deleted.
+SHADOW_QUEUE_SECONDS = 86400.0
+SHADOW_QUEUE_MESSAGES = 20_000  # about 150 MB
+
 
 def check(settings: Settings, refuse: Callable[[str, str], None]) -> None:
     """Check the settings of Nova; call `refuse` with the name of each wrong setting, and the reason."""
@@ -122,6 +126,8 @@ def shadow(settings: Settings, bus: Bus, store: Database) -> Worker:
         made_by="Nova makes it when it starts; notifications need driver = messagingv2 in"
         " [oslo_messaging_notifications] and notification_format = versioned or both in [notifications]",
         quorum=settings.bus.queue_type == "quorum",
+        kept_seconds=SHADOW_QUEUE_SECONDS,
+        most_messages=SHADOW_QUEUE_MESSAGES,
         clock=bus.clock,
     )
     followed = ShadowedNova(
@@ -129,6 +135,7 @@ def shadow(settings: Settings, bus: Bus, store: Database) -> Worker:
         databases=databases(settings, bus.clock),
         options=_options(settings),
         days=nova.shadow_days,
+        topics=nova.notification_topics,
     )
     return nova_shadow(followed, store, bus, bus.clock)
 

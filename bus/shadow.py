@@ -47,6 +47,8 @@ class SchedulerFigures(Value, frozen=True, kw_only=True):
     instances: Count = 0  # on hosts, of the requests for which both schedulers found hosts
     hosts: Count = 0  # that got at least one of the instances
     imbalance: Number | None = None  # coefficient of variation of the instances over all hosts
+    # mean share of the hosts' free memory that is stranded after a decision: the flavor no longer fits there
+    fragmentation: Number | None = None
     p50: Seconds | None = None  # latency
     p99: Seconds | None = None
 
@@ -64,6 +66,20 @@ class HostShare(Value, frozen=True, kw_only=True):
 class ReasonCount(Value, frozen=True, kw_only=True):
     reason: Cause
     requests: Count
+
+
+class MissingPeriod(Value, frozen=True, kw_only=True):
+    """A period of which notifications of Nova may be lost, with the requests in them."""
+
+    since: Seconds
+    until: Seconds
+
+
+class UnreadQueue(Value, frozen=True, kw_only=True):
+    """A queue of Nova's notifications that grows because it has no consumer."""
+
+    queue: Text
+    messages: Count
 
 
 class NovaReportFound(Message, frozen=True, kw_only=True):
@@ -89,3 +105,5 @@ class NovaReportFound(Message, frozen=True, kw_only=True):
     more_hosts: Count = 0  # that are not listed
     listed: LongList[ObservedRequest] = ()
     undecided_reasons: LongList[ReasonCount] = ()
+    missing: LongList[MissingPeriod] = ()
+    unread: LongList[UnreadQueue] = ()

@@ -39,7 +39,8 @@ _SERVICES = text("""
 """)
 _NODES = text("""
     SELECT uuid, host, hypervisor_hostname, hypervisor_type, hypervisor_version, cpu_info, host_ip,
-    supported_instances, metrics, stats, updated_at, created_at
+    supported_instances, metrics, stats, updated_at, created_at, memory_mb, memory_mb_used,
+    ram_allocation_ratio, vcpus, vcpus_used, cpu_allocation_ratio
     FROM compute_nodes WHERE deleted = 0 AND uuid IS NOT NULL AND host IS NOT NULL
     AND (COALESCE(updated_at, created_at) >= :since)
 """)
@@ -176,6 +177,8 @@ class NovaDatabases:
             cell=cell,
             version=int(service["version"] or 0),
             state=host_state(node, enabled=not why, why_disabled=why),
+            free_memory_mb=_free(node["memory_mb"], node["ram_allocation_ratio"], node["memory_mb_used"]),
+            free_vcpus=_free(node["vcpus"], node["cpu_allocation_ratio"], node["vcpus_used"]),
         )
 
     def _why_not(self, service: Row) -> str:
@@ -221,6 +224,10 @@ def host_state(node: Row, *, enabled: bool, why_disabled: str) -> HostState:
         ip=str(node["host_ip"] or ""),
         capabilities=capabilities,
     )
+
+
+def _free(total: int | None, ratio: float | None, used: int | None) -> int:
+    return max(0, int((total or 0) * (ratio or 1.0)) - (used or 0))
 
 
 def _flat(prefix: str, values: Any) -> dict[str, str]:

@@ -22,6 +22,7 @@ from bus.shadow import FindNovaReport, NovaReportFound
 from bus.sql.database import Database
 from bus.worker import Worker, answers, every
 from nova_bridge import shadow_store
+from nova_bridge.core.fragmentation import free_memory
 from nova_bridge.core.notifications import (
     NO_VALID_HOST,
     NovaNotification,
@@ -43,12 +44,15 @@ from nova_bridge.core.shadow_report import DecidedRequest, NovaOutcome, of_insta
 from nova_bridge.core.translation import BridgeOptions, CannotJudge, NoSuchDestination, translated
 from nova_bridge.databases import NovaDatabases
 from nova_bridge.mirror import Mirror
+from nova_bridge.unread_queues import UnreadQueues
 from nova_bridge.worker import MIRROR_ASKS, mirror_of
 
 log = logging.getLogger(__name__)
 
 ANSWER_SECONDS = 10.0  # for a decision: a scheduler that takes longer could not serve Nova
 AT_ONCE = 16  # decisions
+LOSS_SECONDS = 1.0  # until a loss is stored if no notification arrives
+QUEUE_SECONDS = 60.0  # between two checks of Nova's queues
 PRUNE_SECONDS = 3600.0
 PRUNE_PAGE = 1000
 DAY = 86400.0
@@ -69,6 +73,7 @@ class ShadowedNova:
     databases: NovaDatabases
     options: BridgeOptions = field(default_factory=BridgeOptions)
     days: float = 14.0  # for which requests are stored
+    topics: Sequence[str] = ("versioned_notifications",)  # of the notifications
 
 
 class Shadow:
@@ -84,6 +89,8 @@ class Shadow:
         clock: Clock,
         *,
         days: float = 14.0,
+        notifications: ForeignListener,
+        unread: UnreadQueues,
     ) -> None:
         self._database = database
         self._databases = databases
@@ -92,10 +99,29 @@ class Shadow:
         self._options = options
         self._clock = clock
         self._days = days
+        self._notifications = notifications
+        self._unread = unread
+        self._lost_until: float | None = None  # end of a period with losses that is not stored yet
         self._slots = asyncio.Semaphore(AT_ONCE)
+
+    def subscribed(self) -> None:
+        """Note from when on all notifications arrive: earlier ones may be lost."""
+        log.warning("subscribed to Nova's notifications")
+        if self._notifications.has_lost:
+            self._lost_until = self._clock.now()
+
+    async def record_loss(self) -> None:
+        """Store the period of which notifications may be lost, if there is one."""
+        until, self._lost_until = self._lost_until, None
+        if until is not None:
+            async with self._database.write() as tx:
+                lost = await shadow_store.add_missing(tx, until)
+            if lost is not None:
+                log.warning("notifications of Nova between %.0f and %.0f may be lost", lost.since, lost.until)
 
     async def handle(self, bodies: Sequence[bytes]) -> None:
         """Store Nova's notifications with berth's decisions on their requests, or raise Unavailable."""
+        await self.record_loss()
         read = [found for body in bodies if (found := _readable(body)) is not None]
         decisions = await self._decide_all(read)
         outcomes = {each.id: self._outcome(each) for each in read if each.event != "asked"}
@@ -112,11 +138,21 @@ class Shadow:
         requests = [each async for each in shadow_store.requests_since(self._database, question.since)]
         since = question.since - SKEW_SECONDS
         outcomes = [each async for each in shadow_store.outcomes_since(self._database, since)]
+        async with self._database.read() as tx:
+            missing = await shadow_store.missing_since(tx, question.since)
         cloud = self._mirror.cloud
         hosts = {shown_host(cloud, host.host, host.node) for host in cloud.hosts.values()}
-        return await asyncio.to_thread(
-            report, requests, outcomes, hosts, since=question.since, until=now, listed=question.listed
+        found = await asyncio.to_thread(
+            report,
+            requests,
+            outcomes,
+            hosts,
+            since=question.since,
+            until=now,
+            listed=question.listed,
+            missing=missing,
         )
+        return structs.replace(found, unread=self._unread.growing)
 
     async def prune(self) -> None:
         """Delete stored requests to Nova's scheduler, and Nova's results, that are older than `days`."""
@@ -212,6 +248,7 @@ class Shadow:
             made = translated(alone, instances, self._mirror.cloud, self._options, request=request)
             return WhatIf(request=made.question.request, best=1, is_external=True)
 
+        found = replace(found, free=free_memory(self._mirror.cloud, spec.flavor))
         try:
             try:
                 asked = question()
@@ -272,6 +309,7 @@ def _uuid(text: str) -> str:
 
 def nova_shadow(nova: ShadowedNova, database: Database, bus: Bus, clock: Clock) -> Worker:
     """Return the worker that lets berth decide a running Nova's requests as well, and compares decisions."""
+    unread = UnreadQueues(nova.notifications, nova.topics)
     mirror = mirror_of(nova.databases, bus, clock)
     shadow = Shadow(
         database,
@@ -281,18 +319,20 @@ def nova_shadow(nova: ShadowedNova, database: Database, bus: Bus, clock: Clock) 
         nova.options,
         clock,
         days=nova.days,
+        notifications=nova.notifications,
+        unread=unread,
     )
     return Worker(
         "nova_shadow",
         answers=[answers(topics.NOVA_REPORT, shadow.answer, concurrency=2)],
         asks=(topics.WHAT_IF, *MIRROR_ASKS),
-        timers=[every(PRUNE_SECONDS, shadow.prune, at_once=True)],
+        timers=[
+            every(PRUNE_SECONDS, shadow.prune, at_once=True),
+            every(QUEUE_SECONDS, unread.check, at_once=True),
+            every(LOSS_SECONDS, shadow.record_loss),
+        ],
         starts=[mirror.refresh],
-        runs=[mirror.run, lambda: nova.notifications.run(shadow.handle, _gap)],
+        runs=[mirror.run, lambda: nova.notifications.run(shadow.handle, shadow.subscribed)],
         stops=[nova.databases.close],
         announces=frozenset({HostReported}),
     )
-
-
-def _gap() -> None:
-    log.info("subscribed to Nova's notifications; those of a time without the exchange are missing")

@@ -7,9 +7,11 @@ from typing import Any, get_type_hints
 import msgspec
 
 from bus.decisions import Decision
+from bus.shadow import MissingPeriod
 from bus.sql.database import Database
 from bus.sql.statement import Statement, sql
 from bus.sql.transaction import Transaction
+from nova_bridge.core.fragmentation import FreeMemory
 from nova_bridge.core.shadow_report import DecidedRequest, NovaOutcome
 
 PAGE = 5000
@@ -59,6 +61,16 @@ _OUTCOMES_OF = sql(f"""
     FROM {{n: request str, instance str}} JOIN nova_outcomes o ON o.request = n.request
     AND (n.instance = '' OR o.instance = n.instance) ORDER BY o.at DESC LIMIT :most
 """)
+_ADD_PERIOD = sql("""
+    INSERT INTO missing_periods (since, until) SELECT n.since, n.until FROM {n: since float, until float}
+    WHERE true ON CONFLICT (since, until) DO NOTHING
+""")
+_LATEST = sql("""
+    SELECT max(at) AS at FROM (SELECT max(at) AS at FROM observed_requests
+    UNION ALL SELECT max(at) AS at FROM nova_outcomes) AS latest
+""")
+_PERIODS = sql("SELECT since, until FROM missing_periods WHERE until >= :since ORDER BY since")
+_PRUNE_PERIODS = sql("DELETE FROM missing_periods WHERE until < :before")
 _PRUNE_REQUESTS = sql("""
     DELETE FROM observed_requests WHERE id IN
     (SELECT id FROM observed_requests WHERE at < :before ORDER BY at LIMIT :most) RETURNING id
@@ -71,6 +83,7 @@ _PRUNE_OUTCOMES = sql("""
 _encode = msgspec.json.Encoder().encode
 _hosts = msgspec.json.Decoder(tuple[str, ...]).decode
 _decision = msgspec.json.Decoder(Decision).decode
+_free = msgspec.json.Decoder(FreeMemory).decode
 
 
 async def add_requests(tx: Transaction, requests: Iterable[tuple[DecidedRequest, Decision]]) -> None:
@@ -93,10 +106,10 @@ def _row(record: DecidedRequest | NovaOutcome) -> tuple[str | int | float, ...]:
 
 
 def _storable(value: Any) -> str | int | float:
-    """Return a value for a column: a tuple as JSON, and texts without U+0000, which PostgreSQL refuses."""
+    """Return a value for a column: structures as JSON, texts without U+0000, which PostgreSQL refuses."""
     if isinstance(value, str):
         return value[:LONGEST_TEXT].replace("\0", "")
-    if isinstance(value, tuple):
+    if isinstance(value, tuple | FreeMemory):
         return _encode(value).decode()
     return int(value) if isinstance(value, bool) else value
 
@@ -135,9 +148,23 @@ async def of_instance(
     return found, [_outcome(row) for row in outcomes]
 
 
+async def add_missing(tx: Transaction, until: float) -> MissingPeriod | None:
+    """Store that notifications may be lost since the latest stored one; None if none was ever stored."""
+    [latest] = await _LATEST(tx)
+    if latest["at"] is None or latest["at"] >= until:
+        return None
+    await _ADD_PERIOD(tx, [(latest["at"], until)])
+    return MissingPeriod(since=latest["at"], until=until)
+
+
+async def missing_since(tx: Transaction, since: float) -> list[MissingPeriod]:
+    return [MissingPeriod(since=row["since"], until=row["until"]) for row in await _PERIODS(tx, since=since)]
+
+
 async def prune(tx: Transaction, before: float, limit: int) -> int:
     """Delete recorded requests of Nova and recorded results older than `before`, at most `limit` of each;
     return the larger of the two counts."""
+    await _PRUNE_PERIODS(tx, before=before)
     requests = await _PRUNE_REQUESTS(tx, before=before, most=limit)
     return max(len(requests), len(await _PRUNE_OUTCOMES(tx, before=before, most=limit)))
 
@@ -156,7 +183,8 @@ async def _pages(database: Database, statement: Statement, since: float) -> Asyn
 
 def _request(row: Any) -> DecidedRequest:
     stored: dict[str, Any] = {name: row[name] for name in _REQUEST_COLUMNS}
-    stored |= {"hosts": _hosts(row["hosts"]), "is_searched": bool(stored.pop("searched"))}
+    stored |= {"hosts": _hosts(row["hosts"]), "free": _free(row["free"])}
+    stored["is_searched"] = bool(stored.pop("searched"))
     return DecidedRequest(**stored)
 
 

@@ -1,6 +1,7 @@
 """`berth nova`: commands about a Nova that berth serves or observes."""
 
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -54,7 +55,8 @@ def _print(found: NovaReportFound, cli: Cli) -> None:
     verdicts = [(verdict.name, verdict.requests) for verdict in shown.verdicts if verdict.requests]
     cli.say.print(plain_table(("result", "requests"), verdicts))
     rows = [("Nova", *_figures(found.nova)), ("berth", *_figures(found.berth))]
-    cli.say.print(plain_table(("scheduler", "hosts used", "imbalance", "p50", "p99"), rows))
+    columns = ("scheduler", "hosts used", "imbalance", "fragmentation", "p50", "p99")
+    cli.say.print(plain_table(columns, rows))
     if shown.shares:
         shares = [(printable(each.share.host), each.share.nova, each.share.berth) for each in shown.shares]
         cli.say.print(plain_table(("host", "Nova", "berth"), shares))
@@ -68,13 +70,23 @@ def _print(found: NovaReportFound, cli: Cli) -> None:
             cli.say.print(
                 plain_table(("instance", "operation", "flavor", "Nova", "berth"), map(_row, requests))
             )
+    for period in found.missing:
+        cli.line(f"notifications may be missing: {_utc(period.since)} to {_utc(period.until)}", "yellow")
+    for queue in found.unread:
+        text = f"Nova's queue {printable(queue.queue)} grows without a consumer: {queue.messages} messages"
+        cli.line(text, "yellow")
     for reason in found.undecided_reasons:
         cli.line(f"not decided: {several(reason.requests, 'request')}: {printable(reason.reason)}", "yellow")
 
 
 def _figures(figures: SchedulerFigures) -> tuple[object, ...]:
     imbalance = "–" if figures.imbalance is None else f"{figures.imbalance:.2f}"
-    return figures.hosts, imbalance, duration(figures.p50), duration(figures.p99)
+    stranded = "–" if figures.fragmentation is None else f"{100 * figures.fragmentation:.1f} %"
+    return figures.hosts, imbalance, stranded, duration(figures.p50), duration(figures.p99)
+
+
+def _utc(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 def _row(request: ObservedRequest) -> tuple[str, ...]:

@@ -33,6 +33,8 @@ class NovaHost:
     cell: str  # uuid
     version: int  # of its service
     state: HostState  # for filters and weighers
+    free_memory_mb: int = 0  # with the allocation ratio, as nova-compute last reported
+    free_vcpus: int = 0
 
 
 @dataclass(frozen=True)

@@ -1,17 +1,27 @@
 """Compares the decisions of Nova's scheduler with berth's about the same requests."""
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import ceil, sqrt
 
-from bus.shadow import HostShare, NovaReportFound, ObservedRequest, ReasonCount, SchedulerFigures, Verdict
+from bus.shadow import (
+    HostShare,
+    MissingPeriod,
+    NovaReportFound,
+    ObservedRequest,
+    ReasonCount,
+    SchedulerFigures,
+    Verdict,
+)
 from bus.vocabulary import MAX_CAUSE
+from nova_bridge.core.fragmentation import UNKNOWN, FreeMemory
 from nova_bridge.core.notifications import NO_VALID_HOST, Event
 
 LATE_SECONDS = 5.0  # after its request, berth's decision may already see what Nova has claimed for it
 MOST_SHARES = 200
 MOST_REASONS = 50
+MOST_PERIODS = 50
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +42,7 @@ class DecidedRequest:
     undecided: str = ""  # why berth did not decide
     seconds: float = 0.0  # berth's latency
     lag: float = 0.0  # from the request to berth's decision
+    free: FreeMemory = UNKNOWN  # before the decision
     is_searched: bool = True  # False: Nova's scheduler searched no hosts, as Placement had no candidates
 
 
@@ -142,8 +153,12 @@ def report(
     since: float = 0.0,
     until: float = 0.0,
     listed: int = 100,
+    missing: Iterable[MissingPeriod] = (),
 ) -> NovaReportFound:
-    """Return the comparison of Nova's and berth's decisions; `hosts`: all compute hosts, also empty ones."""
+    """Return the comparison of Nova's and berth's decisions; `hosts`: all compute hosts, also empty ones.
+
+    `missing`: periods of which notifications may have been lost.
+    """
     cases = _joined(decided, outcomes)
     verdicts = Counter(case.verdict for case in cases)
     compared = [case for case in cases if case.verdict in ("same", "different")]
@@ -166,8 +181,11 @@ def report(
         undecided=verdicts["undecided"],
         late=verdicts["late"],
         open=verdicts["open"],
-        nova=_figures(by_nova, everywhere, selected),
-        berth=_figures(by_berth, everywhere, answered),
+        nova=_figures(by_nova, everywhere, selected, _fragmentation(compared, lambda case: case.nova_hosts)),
+        berth=_figures(
+            by_berth, everywhere, answered, _fragmentation(compared, lambda case: case.decided.hosts)
+        ),
+        missing=_merged(missing),
         shares=tuple(shares[:MOST_SHARES]),
         more_hosts=max(0, len(shares) - MOST_SHARES),
         listed=tuple(_listed(cases, listed)),
@@ -221,15 +239,41 @@ def _shares(by_nova: Mapping[str, int], by_berth: Mapping[str, int]) -> list[Hos
 
 
 def _figures(
-    by_host: Mapping[str, int], everywhere: Collection[str], seconds: Sequence[float]
+    by_host: Mapping[str, int],
+    everywhere: Collection[str],
+    seconds: Sequence[float],
+    fragmentation: float | None,
 ) -> SchedulerFigures:
     return SchedulerFigures(
         instances=sum(by_host.values()),
         hosts=len(by_host),
         imbalance=imbalance([by_host.get(host, 0) for host in everywhere]),
+        fragmentation=fragmentation,
         p50=percentile(seconds, 50),
         p99=percentile(seconds, 99),
     )
+
+
+def _fragmentation(compared: Iterable[_Case], hosts_of: Callable[[_Case], Sequence[str]]) -> float | None:
+    """Return the mean fragmentation after the decisions on requests for one instance; None: no such request.
+
+    Each decision starts from the state of the hosts at its time, for Nova and berth alike.
+    """
+    single = [case for case in compared if case.decided.instances == 1]
+    shares = [case.decided.free.fragmentation(hosts_of(case)[0]) for case in single]
+    found = [share for share in shares if share is not None]
+    return sum(found) / len(found) if found else None
+
+
+def _merged(periods: Iterable[MissingPeriod]) -> tuple[MissingPeriod, ...]:
+    """Return the newest periods, at most `MOST_PERIODS`, with overlapping ones merged."""
+    found: list[MissingPeriod] = []
+    for period in sorted(periods, key=lambda each: each.since):
+        if found and period.since <= found[-1].until:
+            found[-1] = MissingPeriod(since=found[-1].since, until=max(found[-1].until, period.until))
+        else:
+            found.append(period)
+    return tuple(found[-MOST_PERIODS:])
 
 
 def imbalance(instances: Sequence[int]) -> float | None:

@@ -37,6 +37,7 @@ def upgrade() -> None:
         seconds=sa.Double,
         lag=sa.Double,
         searched=sa.Integer,  # 0: decided from an error notification
+        free=text,  # JSON: free memory of the hosts before the decision
     )
     _table(
         "nova_outcomes",
@@ -49,6 +50,12 @@ def upgrade() -> None:
         host=text,
         cause=text,
         reason=text,
+    )
+    op.create_table(
+        "missing_periods",  # of which notifications may be lost
+        sa.Column("since", sa.Double, nullable=False),
+        sa.Column("until", sa.Double, nullable=False),
+        sa.PrimaryKeyConstraint("since", "until"),
     )
     op.create_index("nova_outcomes_request", "nova_outcomes", ["request"])
     op.create_index("observed_requests_request", "observed_requests", ["request"])

@@ -30,6 +30,9 @@ async def test_the_page_compares_both_schedulers() -> None:
     assert page.count(f"/nova/{SHADOWED}") == 1
     assert "zone az9 removed the last 9 of 12 hosts" in page and "No valid host was found." in page
     assert "berth cannot decide about its NUMA topology" in page
+    assert page.count("12.3 %") == 2, "the fragmentation of both"
+    assert "Notifications of Nova may be missing" in page
+    assert "versioned_notifications.info grows without a consumer" in page
 
 
 async def test_a_period_without_requests_is_named() -> None:
@@ -68,6 +71,9 @@ async def test_the_command_prints_the_comparison(nova: CommandLine) -> None:
     output = await nova("report", "--most", "3")
     assert "60 requests" in output and "of 40 requests got the same hosts" in output
     assert "zone az9 removed the last 9 of 12 hosts" in output
+    assert output.count("12.3 %") == 2
+    assert "notifications may be missing: 1970-01-01 00:10:00 UTC to 1970-01-01 00:15:00 UTC" in output
+    assert "Nova's queue versioned_notifications.info grows without a consumer: 1234 messages" in output
     assert "not decided: 4 requests: berth cannot decide about its NUMA topology" in output
 
 

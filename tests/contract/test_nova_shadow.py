@@ -12,6 +12,7 @@ from bus.resources import FindAllocations
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
 from nova_bridge import shadow, shadow_store
+from nova_bridge.core.fragmentation import FreeMemory
 from nova_bridge.core.shadow_report import DecidedRequest, NovaOutcome
 from placement_worker import Placement
 from tests.support.ids import uid
@@ -146,6 +147,37 @@ async def test_undecided_and_late_requests_are_not_compared(
         assert "several instances of a server group" in found.undecided_reasons[0].reason
 
 
+async def test_a_period_without_notifications_is_in_the_report(
+    hosts: Placement, open_database: Callable[..., Database]
+) -> None:
+    async with a_shadowed_nova(hosts, open_database(), has_scheduler=False) as world:
+        await world.notifications.interrupt()  # the first start has missed nothing that it knows of
+        await world.notifications.deliver(used("compute-1", 1))
+        assert (await world.report()).missing == ()
+        world.now[0] = START + 600
+        await world.notifications.interrupt()
+        await world.notifications.deliver(used("compute-1", 2, id=2, after=601))
+        [period] = (await world.report()).missing
+        assert START <= period.since < START + 10 and period.until == START + 600
+        assert (await world.report(since=START + 700)).missing == ()
+
+
+async def test_queues_of_nova_that_grow_without_a_consumer_are_in_the_report(
+    hosts: Placement, open_database: Callable[..., Database], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shadow, "QUEUE_SECONDS", 0.01)
+    async with a_shadowed_nova(hosts, open_database(), has_scheduler=False) as world:
+        world.notifications.waiting = 2000
+        assert (await world.report()).unread == (), "their number is known for the first time"
+
+        async def are_reported() -> bool:
+            world.notifications.waiting += 1
+            names = [f"versioned_notifications.{priority}" for priority in ("info", "error")]
+            return [each.queue for each in (await world.report()).unread] == names
+
+        await until(are_reported, "both queues are in the report")
+
+
 async def test_without_a_scheduler_requests_are_undecided(
     hosts: Placement, open_database: Callable[..., Database], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -207,6 +239,7 @@ async def test_stored_requests_and_results_are_read_with_all_their_fields(databa
     decided = DecidedRequest(
         id="n1", request="r1", instance="i1", at=1.5, operation="resize", project="p1", flavor="m1",
         instances=2, hosts=("a", "b"), reason="full", code="room", undecided="late", seconds=0.25, lag=0.5,
+        free=FreeMemory(total=10, stranded=2, flavor=1, strands={"a": 3}),
         is_searched=False,
     )  # fmt: skip
     outcome = NovaOutcome(

@@ -2,11 +2,13 @@
 
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import aio_pika
 import pytest
 
 from bus.errors import Unavailable
+from bus.rabbit import foreign
 from bus.rabbit.foreign import ForeignListener, ForeignPublisher
 from bus.sql.database import Database
 from nova_bridge import shadow, shadow_store
@@ -48,7 +50,7 @@ async def nova(amqp_url: str, bus_name: str) -> AsyncIterator[ForeignPublisher]:
     await publisher.close()
 
 
-def a_listener(url: str, name: str) -> ForeignListener:
+def a_listener(url: str, name: str, **limits: Any) -> ForeignListener:
     return ForeignListener(
         url,
         exchange=f"{name}.nova",
@@ -57,6 +59,7 @@ def a_listener(url: str, name: str) -> ForeignListener:
         name="berth nova-shadow",
         made_by="Nova makes it",
         poll_seconds=0.1,
+        **limits,
     )
 
 
@@ -85,6 +88,41 @@ async def test_notifications_wait_for_a_stopped_shadow(
             return (await world.report()).requests == 2
 
         await until(has_both, "the refused request of the other routing key")
+
+
+@pytest.mark.parametrize("limits", [{"kept_seconds": 0.2}, {"most_messages": 3}], ids=["expired", "full"])
+async def test_a_stopped_shadow_does_not_fill_novas_rabbitmq(
+    amqp_url: str,
+    bus_name: str,
+    placement: Placement,
+    store: Database,
+    nova: ForeignPublisher,
+    monkeypatch: pytest.MonkeyPatch,
+    limits: dict[str, Any],
+) -> None:
+    monkeypatch.setattr(foreign, "PREFETCH", 0)
+    limits = {"most_messages": 100, **limits}
+    listener = a_listener(amqp_url, bus_name, **limits)
+    async with a_shadowed_nova(placement, store, has_scheduler=False, listener=listener) as world:
+        await until(lambda: listener.subscribed)
+        await nova.publish([(INFO, asked(1))])
+        await knows(world, ())
+        assert (await world.report()).missing == ()
+
+    async def is_limited() -> bool:
+        await nova.publish([(INFO, used("compute-1", number)) for number in range(2, 7)])
+        left = (await listener.unread([listener.queue])).get(listener.queue, 0)
+        return left <= (0 if "kept_seconds" in limits else limits["most_messages"])
+
+    await until(is_limited, "the queue is limited")
+    again = a_listener(amqp_url, bus_name, **limits)
+    async with a_shadowed_nova(placement, store, has_scheduler=False, listener=again) as world:
+        world.now[0] += 60
+
+        async def is_missing() -> bool:
+            return len((await world.report()).missing) == 1
+
+        await until(is_missing, "the period is in the report")
 
 
 async def test_notifications_are_repeated_until_they_are_stored(

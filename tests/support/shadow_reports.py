@@ -8,8 +8,9 @@ from msgspec.structs import replace
 from bus import topics
 from bus.clock import Clock
 from bus.decisions import Decision, Removal
-from bus.shadow import FindNovaReport, NovaReportFound
+from bus.shadow import FindNovaReport, MissingPeriod, NovaReportFound, UnreadQueue
 from bus.worker import Worker, answers
+from nova_bridge.core.fragmentation import FreeMemory
 from nova_bridge.core.shadow_report import DecidedRequest, NovaOutcome, of_instance, report
 from tests.support.ids import uid
 
@@ -36,6 +37,7 @@ def rows(now: float) -> tuple[list[DecidedRequest], list[NovaOutcome]]:
             "id": uid(number, "f"), "request": f"req-{number}", "instance": uid(number), "at": at,
             "project": uid(1), "flavor": chance.choice(("m1.small", "m1.large")), "hosts": (chosen,),
             "seconds": chance.uniform(0.005, 0.03), "lag": 0.05,
+            "free": FreeMemory(total=1024, flavor=24, stranded=123),
         }  # fmt: skip
         known: dict[str, Any] = {"request": f"req-{number}", "instance": uid(number)}
         if number <= 40:
@@ -66,7 +68,10 @@ def a_shadow_worker(clock: Clock | None = None) -> Worker:
             listed = tuple(replace(each, decision=_DECISION) for each in of_instance(requests, outcomes))
             return NovaReportFound(until=clock.now(), requests=len(listed), listed=listed)
         recent = [request for request in requests if request.at >= question.since]
-        span = {"since": question.since, "until": clock.now()}
-        return report(recent, outcomes, _HOSTS, listed=question.listed, **span)
+        since, until, missing = question.since, clock.now(), [MissingPeriod(since=600, until=900)]
+        found = report(
+            recent, outcomes, _HOSTS, since=since, until=until, listed=question.listed, missing=missing
+        )
+        return replace(found, unread=(UnreadQueue(queue="versioned_notifications.info", messages=1234),))
 
     return Worker("nova_shadow", answers=[answers(topics.NOVA_REPORT, answer)])

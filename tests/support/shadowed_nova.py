@@ -1,7 +1,7 @@
 """A running Nova for tests of shadow mode: its hosts, its stored requests, and its notifications."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -51,11 +51,23 @@ class GivenNotifications(ForeignListener):
 
     def __init__(self) -> None:
         super().__init__("amqp://nowhere/", exchange="nova", keys=(), queue="q", name="test", made_by="Nova")
+        self.waiting = 0  # messages in each of Nova's own queues
+        self._gap: Gap
         self._handle: asyncio.Future[HandleBodies] = asyncio.get_running_loop().create_future()
 
     async def run(self, handle: HandleBodies, gap: Gap) -> None:
+        self._gap = gap
         self._handle.set_result(handle)
         await asyncio.Event().wait()
+
+    async def unread(self, queues: Iterable[str]) -> dict[str, int]:
+        return {name: self.waiting for name in queues if self.waiting}
+
+    async def interrupt(self) -> None:
+        """Report that messages were lost."""
+        self.has_lost = True
+        await in_time(self._handle)
+        self._gap()
 
     async def deliver(self, *bodies: bytes) -> None:
         """Deliver messages together; returns when they may be acknowledged."""

@@ -4,7 +4,11 @@ from typing import Any
 
 import pytest
 
-from bus.shadow import HostShare, NovaReportFound, ObservedRequest, ReasonCount
+from bus.reports import HostState
+from bus.shadow import HostShare, MissingPeriod, NovaReportFound, ObservedRequest, ReasonCount
+from nova_bridge.core.cloud import NovaCloud, NovaHost
+from nova_bridge.core.fragmentation import free_memory
+from nova_bridge.core.request_spec import NovaFlavor
 from nova_bridge.core.shadow_report import (
     MOST_SHARES,
     DecidedRequest,
@@ -41,6 +45,11 @@ def refused(number: int, cause: str = "NoValidHost", **fields: Any) -> NovaOutco
 
 def selected(number: int, after: float = 0.1, **fields: Any) -> NovaOutcome:
     return outcome(number, "selected", after, **fields)
+
+
+def a_host(name: str, memory: int, vcpus: int) -> NovaHost:
+    state = HostState(root=name, host=name)
+    return NovaHost(name, name, name, "c", 1, state, free_memory_mb=memory, free_vcpus=vcpus)
 
 
 def found(
@@ -147,6 +156,31 @@ def test_differences_are_listed_with_their_reasons_newest_first() -> None:
     )  # fmt: skip
     assert listed[0].nova_reason == "full"
     assert [each.instance for each in found(requests, outcomes, listed=1).listed] == ["i4", "i3"]
+
+
+def test_fragmentation_is_the_mean_share_of_memory_on_hosts_where_the_flavor_fits_no_more() -> None:
+    disabled = NovaHost("x", "x", "x", "c", 1, HostState(root="x", host="x", enabled=False), 9999, 99)
+    hosts = {
+        "full": a_host("full", memory=100, vcpus=0),
+        "last": a_host("last", memory=300, vcpus=1),
+        "roomy": a_host("roomy", memory=700, vcpus=8),
+        "disabled": disabled,
+    }
+    free = free_memory(NovaCloud(hosts=hosts), NovaFlavor(memory_mb=100, vcpus=1))
+    requests = [decided(1, "roomy", free=free), decided(2, "last", free=free)]
+    several = decided(3, "last", "last", instances=2, free=free)
+    outcomes = [used(number, "last") for number in (1, 2, 3)]
+    counted = found([*requests, several], [*outcomes, used(3, "last", instance="i4")])
+    assert counted.same + counted.different == 3
+    assert counted.berth.fragmentation == pytest.approx((0.1 + 0.3) / 2)
+    assert counted.nova.fragmentation == pytest.approx(0.3)
+    assert found([decided(1, "a")], [used(1, "a")]).nova.fragmentation is None
+
+
+def test_missing_periods_that_overlap_are_one() -> None:
+    periods = [MissingPeriod(since=since, until=until) for since, until in ((5, 8), (1, 3), (2, 4))]
+    expected = (MissingPeriod(since=1, until=4), MissingPeriod(since=5, until=8))
+    assert found([], [], missing=periods).missing == expected
 
 
 def test_a_rebuild_keeps_its_kind_after_it_ended() -> None:
