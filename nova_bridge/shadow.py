@@ -112,10 +112,11 @@ class Shadow:
 
     async def record_loss(self) -> None:
         """Store the period of which notifications may be lost, if there is one."""
-        until, self._lost_until = self._lost_until, None
-        if until is not None:
+        if (until := self._lost_until) is not None:
             async with self._database.write() as tx:
                 lost = await shadow_store.add_missing(tx, until)
+            if self._lost_until == until:
+                self._lost_until = None
             if lost is not None:
                 log.warning("notifications of Nova between %.0f and %.0f may be lost", lost.since, lost.until)
 
