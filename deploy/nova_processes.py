@@ -16,7 +16,7 @@ from deploy.placement import ROOT
 from deploy.processes import BinariesMissing, ServerFailed, executable, tail
 
 ENVIRONMENT = ROOT / ".venv-nova"
-STOP_SECONDS = 15.0
+STOP_SECONDS = 30.0
 
 
 def find_nova() -> Path:

@@ -18,6 +18,7 @@ from deploy.processes import ServerFailed, tail
 from deploy.servers import RabbitMQ
 
 READY_SECONDS = 120.0
+READY = {"nova": "serving calls of topic", "nova-shadow": "subscribed to Nova's notifications"}  # in the log
 STOP_SECONDS = 30.0
 
 
@@ -34,7 +35,7 @@ class BerthOnRabbitMQ:
     @asynccontextmanager
     async def placement(self, foundation: Foundation) -> AsyncIterator[str]:
         """Run `berth run placement` until the block ends, register it in the catalogue, and yield its URL."""
-        await asyncio.to_thread(_make_virtual_host, foundation.rabbitmq, "berth")
+        await asyncio.to_thread(make_virtual_host, foundation.rabbitmq, "berth")
         access = ApiAccess(keystone=foundation.placement_user)
         directory, url = foundation.directory / "berth", foundation.database_url
         self.server = BerthPlacement(directory, url, access, bus_url(foundation))
@@ -51,6 +52,7 @@ class BerthWorker:
         self.log = directory / f"{name}.log"
         self._settings = settings
         self._process: asyncio.subprocess.Process | None = None
+        self._start = 0  # size of the log when the process was started
 
     @property
     def pid(self) -> int:
@@ -63,6 +65,7 @@ class BerthWorker:
         }
         environment |= {f"BERTH_{name.upper()}": value for name, value in self._settings.items()}
         with self.log.open("ab") as log:
+            self._start = log.tell()
             self._process = await asyncio.create_subprocess_exec(
                 sys.executable, "-m", "berth", "run", self.name, stdin=asyncio.subprocess.DEVNULL,
                 stdout=log, stderr=log, cwd=self.log.parent,
@@ -77,6 +80,13 @@ class BerthWorker:
         async with asyncio.timeout(STOP_SECONDS):
             await process.wait()
 
+    async def is_ready(self) -> None:
+        """Wait until the process logs that it is ready; a worker without an entry in `READY` logs nothing."""
+        async with asyncio.timeout(READY_SECONDS):
+            while READY.get(self.name, "").encode() not in self.log.read_bytes()[self._start :]:
+                self.check()
+                await asyncio.sleep(0.1)
+
     def check(self) -> None:
         """Raise ServerFailed if the process has ended by itself."""
         if self._process is not None and self._process.returncode is not None:
@@ -89,15 +99,17 @@ async def berth_scheduling(
     settings: Mapping[str, str] | None = None,
     workers: Sequence[str] = ("scheduler", "nova"),
 ) -> AsyncIterator[dict[str, BerthWorker]]:
-    """Run berth's scheduler and bridge for a region whose Placement is `BerthOnRabbitMQ`.
+    """Run workers of berth for a region, by default the scheduler and the bridge.
 
-    Yields the workers by name as soon as the bridge receives Nova's RPC calls.
+    berth's Placement must be running on the same virtual host. Yields the workers by name as soon as the
+    bridge receives Nova's RPC calls, and shadow mode receives Nova's notifications.
     """
     directory = region.foundation.directory / "berth"
     shared = {
         "amqp_url": bus_url(region.foundation),
         "database_url": region.foundation.database_url.replace("+asyncpg", ""),
         "nova_amqp_url": region.bus_urls[""],
+        "nova_notification_amqp_url": region.bus_urls[""],
         "nova_database_url": region.database_urls[API_DATABASE],
         **(settings or {}),
     }
@@ -105,18 +117,15 @@ async def berth_scheduling(
     try:
         for worker in running.values():
             await worker.start()
-        async with asyncio.timeout(READY_SECONDS):
-            while "serving calls of topic" not in tail(running["nova"].log, 200):
-                for worker in running.values():
-                    worker.check()
-                await asyncio.sleep(0.1)
+        for worker in running.values():
+            await worker.is_ready()
         yield running
     finally:
         for worker in reversed(running.values()):
             await worker.stop()
 
 
-def _make_virtual_host(broker: RabbitMQ, name: str) -> None:
+def make_virtual_host(broker: RabbitMQ, name: str) -> None:
     everything = '<<".*">>, <<".*">>, <<".*">>'
     broker.control(
         "eval",

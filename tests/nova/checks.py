@@ -3,12 +3,15 @@
 import asyncio
 import json
 import os
+import re
 import sys
+from collections import Counter
 
 from deploy.nova import NovaRegion
 from deploy.nova_client import wait_until
 
 SECONDS = 120.0  # for what takes a second on an idle machine
+_SPAWNED = re.compile(r"\[instance: ([0-9a-f-]{36})\] Took \S+ seconds to spawn")
 
 
 async def check_allocations(region: NovaRegion) -> None:
@@ -33,6 +36,12 @@ async def check_allocations(region: NovaRegion) -> None:
         await wait_until(is_right, "the allocations are those of the servers", SECONDS)
     except AssertionError as wrong:
         raise AssertionError(f"{wrong}: {found}") from None
+
+
+def spawns(region: NovaRegion) -> Counter[str]:
+    """Return how many times nova-compute processes have started each server, according to their logs."""
+    logs = [path.read_text(errors="replace") for name, path in region.logs().items() if name in region.hosts]
+    return Counter(server for log in logs for server in _SPAWNED.findall(log))
 
 
 async def audit(database_url: str) -> dict[str, object]:

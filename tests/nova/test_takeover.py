@@ -1,35 +1,73 @@
-"""berth takes over a running Nova region step by step and leaves it again, without a lost or doubled server.
+"""berth takes over a running Nova region step by step and leaves it again, twice, while clients boot and
+delete servers all the time. No server is lost or doubled.
 
 The steps are those of docs/howto/nova.md. A proxy is in front of Placement, as in most clouds. It holds
 requests while the contents are copied for the last time.
 """
 
 import asyncio
-import json
-import os
-import sys
+import time
+from collections import Counter, deque
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-import asyncpg
 import pytest
 import pytest_asyncio
 
 from deploy.nova import HostCapacity, NovaOptions, NovaRegion, find_nova, running_nova
-from deploy.nova_configuration import API_DATABASE
+from deploy.nova_client import wait_until
 from deploy.nova_placements import Foundation, register, serving
 from deploy.nova_processes import find_nova as nova_python
-from deploy.nova_scheduling import _make_virtual_host, berth_scheduling, bus_url
-from deploy.placement import ApiAccess, BerthPlacement, OpenStackPlacement
+from deploy.nova_scheduling import berth_scheduling
+from deploy.placement import ApiAccess, OpenStackPlacement
 from deploy.servers import find_binaries
-from tests.nova.checks import SECONDS, audit, check_allocations
+from tests.nova.berth_beside import BerthBeside, berth_database, berth_of
+from tests.nova.checks import SECONDS, audit, check_allocations, spawns
 from tests.support.servers import installed
 from tests.support.switched_proxy import SwitchedProxy, switched_proxy
 
 pytestmark = [pytest.mark.nova, pytest.mark.services, pytest.mark.asyncio(loop_scope="module")]
+
+
+CLIENTS = 3
+NOVA_SHUTDOWN = {"DEFAULT": {"manager_shutdown_timeout": 160, "graceful_shutdown_timeout": 180}}  # as in Nova
+KEPT = 4  # servers of each client; the oldest is deleted when there is another
+STEP_SECONDS = 60.0
+
+
+@dataclass
+class Clients:
+    """Clients that boot servers without a pause and delete their oldest ones, and what came of it."""
+
+    region: NovaRegion
+    servers: list[deque[str]] = field(default_factory=lambda: [deque() for _ in range(CLIENTS)])
+    accepted: list[str] = field(default_factory=list)
+    deleted: set[str] = field(default_factory=set)
+    seconds: list[float] = field(default_factory=list)  # from each request until the server was active
+
+    @asynccontextmanager
+    async def working(self) -> AsyncIterator[None]:
+        """Let the clients work until the block ends; each then ends what it has begun."""
+        is_over = asyncio.Event()
+        async with asyncio.TaskGroup() as group:
+            for servers in self.servers:
+                group.create_task(self._work(servers, is_over))
+            yield
+            is_over.set()
+
+    async def _work(self, servers: deque[str], is_over: asyncio.Event) -> None:
+        nova = self.region.nova
+        while not is_over.is_set():
+            began = time.monotonic()
+            servers.append(await nova.boot())
+            self.accepted.append(servers[-1])
+            await nova.active(servers[-1], seconds=SECONDS)
+            self.seconds.append(time.monotonic() - began)
+            if len(servers) > KEPT:
+                self.deleted.add(servers[0])
+                await nova.delete(servers.popleft(), seconds=SECONDS)
 
 
 @dataclass
@@ -39,73 +77,44 @@ class TakenRegion:
     region: NovaRegion
     proxy: SwitchedProxy
     former: str
-    berth: str
-    servers: list[str] = field(default_factory=list)
+    berth: BerthBeside
+    clients: Clients
+    steps: dict[str, list[float]] = field(default_factory=dict)  # seconds
 
-    async def command(self, *words: str) -> tuple[int, str]:
-        """Run a command of berth with the settings of the take-over and a token of the administrator."""
-        token = self.region.directory / "token"
-        token.write_text(await self.region.nova.http.token())
-        user = self.region.users["placement"].options
-        known = {name: value for name, value in os.environ.items() if not name.startswith(("BERTH_", "OS_"))}
-        settings = {
-            **{f"OS_{name.upper()}": value for name, value in user.items()},
-            "BERTH_PLACEMENT_AUTH": "keystone", "BERTH_PLACEMENT_CLOUD": "envvars",
-            "BERTH_NOVA_DATABASE_URL": self.region.database_urls[API_DATABASE],
-            "BERTH_NOVA_AMQP_URL": self.region.bus_urls[""],
-        }  # fmt: skip
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "berth", *words, "--token-file", str(token), env=known | settings,
-            stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
-        )  # fmt: skip
-        output, _ = await process.communicate()
-        return process.returncode or 0, output.decode()
+    @asynccontextmanager
+    async def step(self, name: str) -> AsyncIterator[None]:
+        """Measure a step, which must not be longer than a minute, and wait for boots after it."""
+        began = time.monotonic()
+        yield
+        self.steps.setdefault(name, []).append(time.monotonic() - began)
+        print(f"\n{name}: {self.steps[name][-1]:.1f} s after {len(self.clients.seconds)} boots", end="")
+        assert self.steps[name][-1] < STEP_SECONDS, (name, self.steps)
+        booted = len(self.clients.seconds)
+        await wait_until(lambda: self._have_booted(booted + 2 * CLIENTS), f"boots after {name}", SECONDS)
 
-    async def check(self, step: str, url: str, *words: str) -> list[dict[str, Any]]:
-        """Return the errors and warnings before a step, except that the user of the databases may write."""
-        _, output = await self.command("nova", "check", "--step", step, "--url", url, "--json", *words)
-        findings = json.loads(output.splitlines()[-1])["findings"]
-        return [
-            finding
-            for finding in findings
-            if finding["level"] != "note" and finding["says"] != "berth's user may write."
-        ]
-
-    async def copy(self, source: str, target: str, *words: str) -> None:
-        code, output = await self.command(
-            "import",
-            "placement",
-            "--url",
-            source,
-            "--to",
-            target,
-            "--verify",
-            *words,
-            "--to-token-file",
-            str(self.region.directory / "token"),
-        )
-        assert code == 0 and "both sides hold the same" in output, output
+    async def _have_booted(self, number: int) -> bool:
+        return len(self.clients.seconds) >= number
 
     async def switch(self, source: str, target: str) -> None:
         """Copy for the last time while requests wait, then let the other Placement answer them."""
         async with self.proxy.held():
-            booting = asyncio.create_task(self.boot())  # it waits
-            deleting = asyncio.create_task(self.region.nova.delete(self.servers.pop(0), seconds=SECONDS))
-            await self.copy(source, target, "--prune")
+            output = await self.berth.copy(source, target, "--verify", "--prune")
+            assert "verified: both sides hold the same" in output, output
             self.proxy.switch(target)
-        await asyncio.gather(booting, deleting)
-        await self.is_right()
 
-    async def boot(self) -> None:
-        server = await self.region.nova.boot()
-        await self.region.nova.active(server, seconds=SECONDS)
-        self.servers.append(server)
+    async def compares(self) -> bool:
+        """Return whether shadow mode has compared a request of Nova."""
+        report = await self.berth.value("nova", "report")
+        return bool(report.get("same") or report.get("different"))
 
     async def is_right(self) -> None:
-        """Check that each server is active and holds its allocations once, at the Placement in use."""
+        """Check, while no client works, that every accepted server is active on one host, with exactly its
+        allocations at the Placement in use, unless it was deleted."""
+        clients = self.clients
         found = {server["id"]: server["status"] for server in await self.region.nova.servers()}
-        assert found == dict.fromkeys(self.servers, "ACTIVE")
+        assert found == dict.fromkeys(set(clients.accepted) - clients.deleted, "ACTIVE")
         await check_allocations(self.region)
+        assert spawns(self.region) == Counter(clients.accepted), "each server was started once"
 
 
 @asynccontextmanager
@@ -115,25 +124,6 @@ async def former_placement(foundation: Foundation) -> AsyncIterator[OpenStackPla
     server = OpenStackPlacement(directory, url, access, python=nova_python())
     async with serving(server):
         yield server
-
-
-def berth_database(foundation: Foundation) -> str:
-    return f"{foundation.database_url.rpartition('/')[0]}/berth_placement"
-
-
-@asynccontextmanager
-async def berth_of(region: NovaRegion) -> AsyncIterator[str]:
-    """Run berth's Placement with an empty database, in parallel to the former one."""
-    foundation = region.foundation
-    await asyncio.to_thread(_make_virtual_host, foundation.rabbitmq, "berth")
-    connection = await asyncpg.connect(foundation.database_url.replace("+asyncpg", ""))
-    await connection.execute("CREATE DATABASE berth_placement")
-    await connection.close()
-    access = ApiAccess(keystone=foundation.placement_user)
-    url = berth_database(foundation)
-    server = BerthPlacement(foundation.directory / "berth", url, access, bus_url(foundation))
-    async with serving(server):
-        yield server.base_url
 
 
 @asynccontextmanager
@@ -147,13 +137,15 @@ async def a_region(directory: Path | None = None) -> AsyncIterator[TakenRegion]:
             proxies.append((proxy, server.base_url))
             yield proxy.url
 
-    options = NovaOptions(hosts=2, capacity=HostCapacity(vcpus=16, memory_mb=32768, disk_gb=200))
+    options = NovaOptions(
+        hosts=2, capacity=HostCapacity(vcpus=16, memory_mb=32768, disk_gb=200), sections=NOVA_SHUTDOWN
+    )
     async with (
         running_nova(options, placement=placement, directory=directory) as region,
         berth_of(region) as berth,
     ):
         [(proxy, former)] = proxies
-        yield TakenRegion(region, proxy, former, berth)
+        yield TakenRegion(region, proxy, former, berth, Clients(region))
 
 
 @pytest_asyncio.fixture(loop_scope="module")
@@ -164,39 +156,49 @@ async def taken() -> AsyncIterator[TakenRegion]:
         yield found
 
 
-async def test_berth_takes_over_and_leaves_again(taken: TakenRegion) -> None:
-    region = taken.region
-    for _ in range(3):
-        await taken.boot()
-
-    # Import while the former Placement is in use.
-    assert await taken.check("import", taken.former) == []
-    await taken.copy(taken.former, taken.berth)
-    await taken.boot()
-    assert [finding["about"] for finding in await taken.check("placement", taken.berth)] == ["allocations"]
-
-    # The Placement endpoint.
-    await taken.switch(taken.former, taken.berth)
-    assert await taken.check("placement", taken.berth, "--done") == []
-
-    # The scheduler: both for a moment, then berth alone.
-    assert await taken.check("scheduler", taken.berth) == []
-    database = berth_database(region.foundation)
-    async with berth_scheduling(region, {"database_url": database.replace("+asyncpg", "")}):
-        await region.processes.stop("scheduler")
-        for _ in range(3):
-            await taken.boot()
+async def test_berth_takes_over_and_leaves_again_twice_under_continuous_boots(taken: TakenRegion) -> None:
+    clients = taken.clients
+    for _ in range(2):
+        async with AsyncExitStack() as scheduling:
+            async with clients.working():
+                await take_over(taken, scheduling)
+            await taken.is_right()
+            report = await audit(berth_database(taken.region.foundation))
+            assert report["clean"], report["breaches"]
+            async with clients.working():
+                await leave(taken, scheduling)
         await taken.is_right()
-        report = await audit(database)
-        assert report["clean"], report["breaches"]
+    rounded = {name: [round(seconds, 1) for seconds in found] for name, found in taken.steps.items()}
+    print(f"\n{len(clients.accepted)} boots, the slowest {max(clients.seconds):.1f} s; steps: {rounded}")
 
-        # Back: a nova-scheduler runs before the bridge stops.
+
+async def take_over(taken: TakenRegion, scheduling: AsyncExitStack) -> None:
+    region = taken.region
+    settings = taken.berth.worker_settings
+    await taken.berth.passes("import", taken.former)
+    async with taken.step("import"):
+        await taken.berth.copy(taken.former, taken.berth.url, "--verify")  # requests in progress may differ
+    async with berth_scheduling(region, settings, ("scheduler", "nova-shadow")), taken.step("shadow"):
+        await wait_until(taken.compares, "shadow mode has compared a request", SECONDS)
+    # The servers that were booted after the import are not at berth yet.
+    await taken.berth.passes("placement", taken.berth.url, known={"allocations"})
+    async with taken.step("Placement endpoint"):
+        await taken.switch(taken.former, taken.berth.url)
+    await taken.berth.passes("placement", taken.berth.url, "--done")
+    await taken.berth.passes("scheduler", taken.berth.url)
+    async with taken.step("scheduler"):
+        await scheduling.enter_async_context(berth_scheduling(region, settings))
+        await region.processes.stop("scheduler")
+    # The stopped nova-scheduler counts as up for service_down_time.
+    await taken.berth.passes("scheduler", taken.berth.url, "--done", known={"nova-scheduler"})
+
+
+async def leave(taken: TakenRegion, scheduling: AsyncExitStack) -> None:
+    region = taken.region
+    async with taken.step("scheduler back"):  # a nova-scheduler runs before the bridge stops
         await region.processes.restart("scheduler")
         await region.wait_for_consumers("", ["scheduler"])
-    await taken.boot()
-
-    # The Placement endpoint back; what happened since is carried back.
-    await taken.switch(taken.berth, taken.former)
-    assert await taken.check("placement", taken.former, "--done") == []
-    await taken.boot()
-    await taken.is_right()
+        await scheduling.aclose()
+    async with taken.step("Placement endpoint back"):
+        await taken.switch(taken.berth.url, taken.former)
+    await taken.berth.passes("placement", taken.former, "--done")

@@ -18,6 +18,7 @@ class SwitchedProxy:
         self._passing = 0
         self._is_idle = asyncio.Event()
         self._is_idle.set()
+        self._connections: set[asyncio.Task[None]] = set()
         self.url = ""
 
     @asynccontextmanager
@@ -33,7 +34,24 @@ class SwitchedProxy:
     def switch(self, backend: str) -> None:
         self._backend = backend
 
-    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.get_running_loop().create_task(self._serve(reader, writer))
+        self._connections.add(task)
+        task.add_done_callback(self._connections.discard)
+
+    async def close(self) -> None:
+        """Close all connections, also those with a request in progress."""
+        for task in (open_ := list(self._connections)):
+            task.cancel()
+        await asyncio.gather(*open_, return_exceptions=True)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            await self._answer(reader, writer)
+        finally:
+            writer.close()
+
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(OSError, asyncio.IncompleteReadError):
             head = await reader.readuntil(_END)
             await self._may_pass.wait()
@@ -45,7 +63,6 @@ class SwitchedProxy:
                 self._passing -= 1
                 if not self._passing:
                     self._is_idle.set()
-        writer.close()
 
     async def _forward(self, head: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         lines = head.removesuffix(_END).split(b"\r\n")
@@ -71,9 +88,10 @@ async def _pipe(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> N
 @asynccontextmanager
 async def switched_proxy(backend: str) -> AsyncIterator[SwitchedProxy]:
     proxy = SwitchedProxy(backend)
-    server = await asyncio.start_server(proxy.serve, "127.0.0.1", 0)
+    server = await asyncio.start_server(proxy.accept, "127.0.0.1", 0)
     proxy.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     try:
         yield proxy
     finally:
         server.close()
+        await proxy.close()
