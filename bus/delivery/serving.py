@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from bus.clock import Clock
 from bus.delivery.settling import HANDLING_SECONDS, AnsweredRow, ConsumedRow, Emit, Emitter, ServedRow
@@ -21,8 +22,8 @@ MAX_PREFETCH = 20_000
 UNSETTLED_PAUSE = 0.2  # seconds before the next try after the transport failed
 
 
-READERS: dict["QueueReader", None] = {}
-"""The readers of this process, oldest first, for the diagnosis of stuck processes."""
+# the queue readers of this process, oldest first, for the diagnosis of stuck processes
+READERS: WeakKeyDictionary["QueueReader", None] = WeakKeyDictionary()
 
 
 class QueueReader:

@@ -13,7 +13,7 @@ _LISTED = re.compile(r"(postgresql(?:\+\w+)?://(?:[^@]*@)?)([^@/?#]*,[^@/?#]*)([
 _SHAPE = "must look like postgresql://user:password@host:5432/database"
 
 
-class Host(NamedTuple):
+class DatabaseHost(NamedTuple):
     """A host name or address, and the port of its PostgreSQL."""
 
     name: str
@@ -23,11 +23,11 @@ class Host(NamedTuple):
         return f"[{self.name}]:{self.port}" if ":" in self.name else f"{self.name}:{self.port}"
 
 
-class Address(NamedTuple):
+class DatabaseAddress(NamedTuple):
     """A parsed database URL. `hosts` is empty unless the URL lists several hosts of one PostgreSQL."""
 
     url: URL
-    hosts: tuple[Host, ...] = ()
+    hosts: tuple[DatabaseHost, ...] = ()
 
     @property
     def shown(self) -> str:
@@ -39,7 +39,7 @@ class Address(NamedTuple):
         return f"{before}{','.join(map(str, self.hosts))}{after}"
 
 
-def parse_url(url: str) -> Address:
+def parse_url(url: str) -> DatabaseAddress:
     """Return the parts of a database URL; raise ValueError with the reason if the URL cannot be used.
 
     Several hosts are written `h1:5432,h2:5432` in place of the host, or as libpq's parameters
@@ -51,7 +51,7 @@ def parse_url(url: str) -> Address:
     except (ValueError, ArgumentError):
         raise ValueError(_SHAPE) from None
     if address.get_backend_name() != "postgresql":
-        return Address(address)
+        return DatabaseAddress(address)
     hosts = _listed_hosts(listed[2]) if listed else ()
     if "host" in address.query and hosts:
         raise ValueError("the hosts are named twice: before the database, and by the parameter host")
@@ -60,15 +60,15 @@ def parse_url(url: str) -> Address:
     if wanted and wanted not in SESSIONS:
         raise ValueError(f"target_session_attrs={wanted}: berth writes, so there are {', '.join(SESSIONS)}")
     if not hosts:
-        return Address(address)
+        return DatabaseAddress(address)
     if wanted == "any":
         raise ValueError("target_session_attrs=any: with several hosts it must be read-write or primary")
     if len(set(hosts)) < len(hosts):
         raise ValueError("a host is listed twice")
-    return Address(address.difference_update_query(["host", "port", "target_session_attrs"]), hosts)
+    return DatabaseAddress(address.difference_update_query(["host", "port", "target_session_attrs"]), hosts)
 
 
-def _hosts_of_parameters(address: URL) -> tuple[Host, ...]:
+def _hosts_of_parameters(address: URL) -> tuple[DatabaseHost, ...]:
     value, ports = address.query.get("host", ""), _single(address, "port")
     text = value if isinstance(value, str) else ",".join(value)
     if "," not in text:
@@ -78,7 +78,7 @@ def _hosts_of_parameters(address: URL) -> tuple[Host, ...]:
     return _listed_hosts(text, ports)
 
 
-def _listed_hosts(text: str, ports: str = "") -> tuple[Host, ...]:
+def _listed_hosts(text: str, ports: str = "") -> tuple[DatabaseHost, ...]:
     names = text.split(",")
     listed = ports.split(",") if ports else [""]
     if len(listed) not in (1, len(names)):
@@ -90,7 +90,7 @@ def _repeated(ports: Sequence[str], count: int) -> Sequence[str]:
     return ports if len(ports) == count else [ports[0]] * count
 
 
-def _host(text: str, port: str) -> Host:
+def _host(text: str, port: str) -> DatabaseHost:
     """Return a host of a list; its own port, as in `h1:5432`, precedes `port`."""
     found = re.fullmatch(r"(?:\[([0-9A-Fa-f:.]+)\]|([^\[\]:/]+))(?::(.*))?", text.strip())
     if found is None:
@@ -98,7 +98,7 @@ def _host(text: str, port: str) -> Host:
     number = port if found[3] is None else found[3]
     if number and not (number.isascii() and number.isdigit() and 0 < int(number) < 65536):
         raise ValueError(f"{number!r} in the list of hosts is no port")
-    return Host(found[1] or found[2], int(number or PORT))
+    return DatabaseHost(found[1] or found[2], int(number or PORT))
 
 
 def _single(address: URL, name: str) -> str:

@@ -17,7 +17,7 @@ from bus.errors import Unavailable
 from bus.masking import masked
 from bus.sql.addresses import parse_url
 from bus.sql.postgres import secured
-from bus.sql.servers import Servers
+from bus.sql.servers import DatabaseServers
 
 _ROUNDS = 4096  # the server's default
 
@@ -140,7 +140,7 @@ async def logins(url: str) -> AsyncIterator[Logins]:
     """Connect to the PostgreSQL server at this URL, and yield an object that manages its logins."""
     parsed = parse_url(url)
     address, security = secured(parsed.url.set(drivername="postgresql+asyncpg"))
-    connecting = {"async_creator_fn": Servers(parsed.hosts).connect, **security}
+    connecting = {"async_creator_fn": DatabaseServers(parsed.hosts).connect, **security}
     engine = create_async_engine(
         address, isolation_level="AUTOCOMMIT", hide_parameters=True, connect_args=connecting
     )

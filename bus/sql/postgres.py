@@ -14,10 +14,10 @@ from sqlalchemy.pool import PoolProxiedConnection
 from sqlalchemy.util import greenlet_spawn
 
 from bus.clock import monotonic
-from bus.sql.addresses import Address
+from bus.sql.addresses import DatabaseAddress
 from bus.sql.failures import READ_ONLY, sqlstate
 from bus.sql.servers import FAILURES as FAILURES
-from bus.sql.servers import Servers
+from bus.sql.servers import DatabaseServers
 
 FILES = ("sslrootcert", "sslcert", "sslkey")
 MODES = ("disable", "allow", "prefer", "require", "verify-ca", "verify-full")
@@ -84,14 +84,14 @@ class PostgresPool:
 
     def __init__(
         self,
-        address: Address,
+        address: DatabaseAddress,
         namespace: str,
         statement_seconds: float | None,
         pooled: Mapping[str, Any],
         on_new_history: Callable[[], None],
     ) -> None:
         self._broke_at = 0.0
-        self.servers = Servers(address.hosts, on_new_history)
+        self.servers = DatabaseServers(address.hosts, on_new_history)
         url, security = secured(address.url)
         settings = {
             "application_name": f"berth {namespace}".strip(),

@@ -14,7 +14,7 @@ from weakref import WeakSet
 
 import asyncpg
 
-from bus.sql.addresses import Host
+from bus.sql.addresses import DatabaseHost
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +38,7 @@ _UNKNOWN = (
 )
 
 
-class History(NamedTuple):
+class ServerHistory(NamedTuple):
     """The system identifier of a PostgreSQL cluster and a timeline of it. A promotion raises the timeline."""
 
     system: int
@@ -47,17 +47,17 @@ class History(NamedTuple):
     def __str__(self) -> str:
         return f"{self.system}/{self.timeline}"
 
-    def replaces(self, other: "History | None") -> bool:
+    def replaces(self, other: "ServerHistory | None") -> bool:
         """Return whether a server with this history makes a server with the other one a former primary."""
         return other is not None and self.system == other.system and self.timeline > other.timeline
 
 
 class ServerState(NamedTuple):
     recovering: bool  # a standby
-    history: History | None  # None: the server does not show it
+    history: ServerHistory | None  # None: the server does not show it
 
 
-def refusal(state: ServerState, newest: History | None, *, listed: bool) -> str:
+def refusal(state: ServerState, newest: ServerHistory | None, *, listed: bool) -> str:
     """Return why a server must not be used, or an empty text. `newest`: the newest known history. `listed`:
     the server is one of several hosts, of which only the primary is used.
     """
@@ -73,7 +73,7 @@ def refusal(state: ServerState, newest: History | None, *, listed: bool) -> str:
     return ""
 
 
-def newest_of(states: Sequence[ServerState], known: History | None) -> History | None:
+def newest_of(states: Sequence[ServerState], known: ServerHistory | None) -> ServerHistory | None:
     """Return the newest history among the known one and those of these servers."""
     for state in states:
         if known is None or (state.history is not None and state.history.replaces(known)):
@@ -81,32 +81,34 @@ def newest_of(states: Sequence[ServerState], known: History | None) -> History |
     return known
 
 
-class Session(asyncpg.Connection):  # type: ignore[misc]
+class ServerSession(asyncpg.Connection):  # type: ignore[misc]
     """A connection that knows the history of its server, which cannot change while the connection is open."""
 
     __slots__ = ("history",)
-    history: History | None
+    history: ServerHistory | None
 
 
-class Servers:
+class DatabaseServers:
     """The servers of one database: a single host, or several of which one is the primary.
 
     `on_new_history` is called when the server's history has changed, before any connection to the new primary
     is used.
     """
 
-    def __init__(self, hosts: Sequence[Host] = (), on_new_history: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self, hosts: Sequence[DatabaseHost] = (), on_new_history: Callable[[], None] = lambda: None
+    ) -> None:
         self.hosts = tuple(hosts)
-        self.newest: History | None = None
+        self.newest: ServerHistory | None = None
         self._on_new_history = on_new_history
-        self._primary: Host | None = None
+        self._primary: DatabaseHost | None = None
         self._options: dict[str, Any] = {}
-        self._open: WeakSet[Session] = WeakSet()
+        self._open: WeakSet[ServerSession] = WeakSet()
 
-    async def connect(self, **options: Any) -> Session:
+    async def connect(self, **options: Any) -> ServerSession:
         """Return a connection to the primary; raise ConnectionError if no server may be used."""
         if not self.hosts:
-            session = await asyncpg.connect(connection_class=Session, **options)
+            session = await asyncpg.connect(connection_class=ServerSession, **options)
             return self._admitted(session, await _state(session))
         self._options = options
         if self._primary is not None:
@@ -122,8 +124,8 @@ class Servers:
             for host in self.hosts:
                 group.create_task(self._watch(host))
 
-    async def _watch(self, host: Host) -> None:
-        session: Session | None = None
+    async def _watch(self, host: DatabaseHost) -> None:
+        session: ServerSession | None = None
         try:
             while True:
                 await asyncio.sleep(WATCH_SECONDS)
@@ -142,18 +144,18 @@ class Servers:
             if session is not None:
                 session.terminate()
 
-    async def _survey(self) -> Session:
+    async def _survey(self) -> ServerSession:
         """Ask all hosts at the same time, and return a connection to the primary with the newest history."""
-        found: dict[Host, tuple[Session, ServerState]] = {}
-        why: dict[Host, str] = {}
+        found: dict[DatabaseHost, tuple[ServerSession, ServerState]] = {}
+        why: dict[DatabaseHost, str] = {}
 
-        async def ask(host: Host) -> None:
+        async def ask(host: DatabaseHost) -> None:
             try:
                 found[host] = await self._ask(host)
             except FAILURES as error:
                 why[host] = " ".join(str(error).split()) or "no answer"
 
-        chosen: Session | None = None
+        chosen: ServerSession | None = None
         try:
             async with asyncio.TaskGroup() as group:
                 for host in self.hosts:
@@ -175,20 +177,20 @@ class Servers:
                     session.terminate()
         raise ConnectionError(_reasons(why))
 
-    async def _ask(self, host: Host) -> tuple[Session, ServerState]:
+    async def _ask(self, host: DatabaseHost) -> tuple[ServerSession, ServerState]:
         """Return a connection to this host and the server's state."""
-        session: Session | None = None
+        session: ServerSession | None = None
         try:
             async with asyncio.timeout(HOST_SECONDS):
                 options = {**self._options, "host": host.name, "port": host.port}
-                session = await asyncpg.connect(connection_class=Session, **options)
+                session = await asyncpg.connect(connection_class=ServerSession, **options)
                 return session, await _state(session)
         except BaseException:
             if session is not None:
                 session.terminate()
             raise
 
-    def _admitted(self, session: Session, state: ServerState) -> Session:
+    def _admitted(self, session: ServerSession, state: ServerState) -> ServerSession:
         if why := refusal(state, self.newest, listed=bool(self.hosts)):
             session.terminate()
             raise ConnectionError(why)
@@ -197,7 +199,7 @@ class Servers:
         self._open.add(session)
         return session
 
-    def _learn(self, history: History | None) -> None:
+    def _learn(self, history: ServerHistory | None) -> None:
         """Remember a newer history, and close all connections to servers with an older one."""
         before = self.newest
         if history is None or history == before or (before is not None and before.replaces(history)):
@@ -215,14 +217,14 @@ class Servers:
         self._on_new_history()
 
 
-async def _state(session: Session) -> ServerState:
+async def _state(session: ServerSession) -> ServerState:
     try:
         row = await session.fetchrow(_STATE, timeout=HOST_SECONDS)
     except _UNKNOWN:
         recovering = await session.fetchval("SELECT pg_is_in_recovery()", timeout=HOST_SECONDS)
         return ServerState(recovering, None)
-    return ServerState(row["recovering"], History(row["system"], row["timeline"]))
+    return ServerState(row["recovering"], ServerHistory(row["system"], row["timeline"]))
 
 
-def _reasons(why: Mapping[Host, str]) -> str:
+def _reasons(why: Mapping[DatabaseHost, str]) -> str:
     return "; ".join(f"{host}: {reason}" for host, reason in why.items())

@@ -58,7 +58,7 @@ def standby(directory: Path, primary: Postgres) -> Iterator[Standby]:
 
 
 @dataclass
-class Client:
+class BootingClient:
     """A client that boots and deletes continuously, and records the ends that it receives."""
 
     bus: Bus
@@ -169,7 +169,7 @@ async def test_a_failover_to_a_synchronous_standby_loses_nothing(
     await execute(primary, "SELECT pg_reload_conf()")
     settings = settings_for(url_of(restarted_rabbitmq), url_of_both(primary, standby), bus_name)
     async with running(settings) as berth, asyncio.TaskGroup() as group:
-        client = Client(berth.bus)
+        client = BootingClient(berth.bus)
         receiving = group.create_task(client.receive())
         await client.listens.wait()
         loading = group.create_task(client.load())
@@ -205,7 +205,7 @@ async def test_heal_repairs_what_a_failover_to_an_asynchronous_standby_lost(
     """Also if the former primary still runs: its last commits are those of the first seconds."""
     settings = settings_for(url_of(restarted_rabbitmq), url_of_both(primary, standby), bus_name)
     async with running(settings) as berth, asyncio.TaskGroup() as group:
-        client = Client(berth.bus)
+        client = BootingClient(berth.bus)
         receiving = group.create_task(client.receive())
         await client.listens.wait()
         loading = group.create_task(client.load())

@@ -13,7 +13,7 @@ from sqlalchemy import text
 from bus.clock import monotonic
 from bus.errors import Unavailable
 from bus.sql.database import Database
-from bus.sql.servers import Servers
+from bus.sql.servers import DatabaseServers
 from deploy.servers import Postgres, find_postgres, private_directory
 from tests.support.servers import installed
 from tests.support.standby import NAME, Standby, execute, url_of_both
@@ -102,7 +102,7 @@ async def test_a_process_with_one_address_refuses_the_former_primary_behind_it(
     primary: Postgres, standby: Standby
 ) -> None:
     """A virtual address, or a name, may lead back to it."""
-    servers = Servers()
+    servers = DatabaseServers()
     login = {"user": primary.user, "password": primary.password, "database": primary.database}
     options = {"host": "127.0.0.1", **login}
     before = await servers.connect(port=primary.port, **options)

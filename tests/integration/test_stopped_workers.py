@@ -15,7 +15,7 @@ from berth.process_watch import EXIT_BLOCKED
 from berth.services import Supervisor
 from berth.settings import Settings
 from tests.support.berth_processes import running
-from tests.support.replicas import Replica, ReplicatedBerth, replicated
+from tests.support.replicas import ReplicatedBerth, WorkerProcess, replicated
 from tests.support.waiting import until
 
 log = logging.getLogger(__name__)
@@ -51,7 +51,7 @@ class LoadThroughStops:
     rate: float
     boots: dict[str, Boot] = field(default_factory=dict)
 
-    async def run(self, replicas: Sequence[Replica], number: signal.Signals) -> None:
+    async def run(self, replicas: Sequence[WorkerProcess], number: signal.Signals) -> None:
         """Stop each replica, start it again, and wait until it serves; then end the load."""
         load = Load(self.berth.bus, LoadPlan(boots=100_000, rate=self.rate, patience=60.0))
         async with asyncio.TaskGroup() as group:

@@ -66,7 +66,7 @@ class Seen:
 
 
 @dataclass
-class Round:
+class MeasuredRound:
     """The boots of one round: seconds from the request to ACTIVE, and in Nova's scheduler."""
 
     servers: list[str] = field(default_factory=list)
@@ -75,15 +75,15 @@ class Round:
 
 
 @dataclass
-class Shadowed:
+class ObservedRegion:
     region: NovaRegion
     berth: BerthBeside
     seen: Seen
     flavors: dict[str, str]
 
-    async def boots(self) -> Round:
+    async def boots(self) -> MeasuredRound:
         """Boot `ROUND` servers, 1 in 10 of which cannot be placed, delete them, and return the latencies."""
-        found, slots = Round(), asyncio.Semaphore(AT_ONCE)
+        found, slots = MeasuredRound(), asyncio.Semaphore(AT_ONCE)
 
         async def boot(number: int) -> None:
             async with slots:
@@ -125,7 +125,7 @@ class Shadowed:
         await self._control("set_policy", "--apply-to", "queues", *policy)
 
     @asynccontextmanager
-    async def shadow(self) -> AsyncIterator["Shadow"]:
+    async def shadow(self) -> AsyncIterator["ShadowProcess"]:
         """Run shadow mode with the data of Nova's Placement, until the block ends."""
         await self.berth.copy(self.region.placement_url, self.berth.url, "--prune")
         workers = ("scheduler", "nova-shadow")
@@ -134,12 +134,12 @@ class Shadowed:
             berth_scheduling(self.region, self.berth.worker_settings, workers) as running,
             Bus(wiring.transport(settings, "test")) as bus,
         ):
-            yield Shadow(self, running["nova-shadow"], bus)
+            yield ShadowProcess(self, running["nova-shadow"], bus)
 
 
 @dataclass
-class Shadow:
-    shadowed: Shadowed
+class ShadowProcess:
+    shadowed: ObservedRegion
     worker: Any
     bus: Bus
 
@@ -177,7 +177,7 @@ class Shadow:
 
 
 @pytest_asyncio.fixture(loop_scope="module")
-async def shadowed() -> AsyncIterator[Shadowed]:
+async def shadowed() -> AsyncIterator[ObservedRegion]:
     installed(find_binaries)
     installed(find_nova)
     async with (
@@ -198,14 +198,14 @@ async def shadowed() -> AsyncIterator[Shadowed]:
         flavors = {
             name: await region.nova.create_flavor(name, vcpus=number) for name, number in vcpus.items()
         }
-        found = Shadowed(region, berth, seen, flavors)
+        found = ObservedRegion(region, berth, seen, flavors)
         await found.limit_unread_queues()
         yield found
 
 
-async def test_nova_is_not_affected_and_the_report_is_right(shadowed: Shadowed) -> None:
+async def test_nova_is_not_affected_and_the_report_is_right(shadowed: ObservedRegion) -> None:
     await shadowed.boots()  # Nova's caches are filled
-    problems, rounds = errors(shadowed.region), list[tuple[str, Round]]()
+    problems, rounds = errors(shadowed.region), list[tuple[str, MeasuredRound]]()
     queues = set(await shadowed.queues())
     for _ in range(2):
         rounds.append(("off", await shadowed.boots()))
@@ -230,7 +230,7 @@ async def test_nova_is_not_affected_and_the_report_is_right(shadowed: Shadowed) 
     assert "x-expires" in limits and "x-max-length" in limits
 
 
-async def killed_and_restarted(shadowed: Shadowed) -> int:
+async def killed_and_restarted(shadowed: ObservedRegion) -> int:
     """Kill shadow mode in the middle of a round, start it again, and return how many requests are missing."""
     async with shadowed.shadow() as shadow:
         await shadow.has_hosts()
@@ -253,7 +253,7 @@ async def killed_and_restarted(shadowed: Shadowed) -> int:
     return len(servers) - len(known)
 
 
-async def check_report(shadowed: Shadowed, shadow: Shadow, measured: Round) -> None:
+async def check_report(shadowed: ObservedRegion, shadow: ShadowProcess, measured: MeasuredRound) -> None:
     """Compare the report about a round with what the test has received from Nova."""
     seen, found = shadowed.seen, {each.instance: each for each in await shadow.knows(measured.servers)}
     first = min(each.at for each in found.values())
@@ -292,12 +292,12 @@ def errors(region: NovaRegion) -> list[str]:
     return [line for line in region.problems() if "NoValidHost" not in line and "Traceback" not in line]
 
 
-def typical(rounds: list[Round], latency: str) -> float:
+def typical(rounds: list[MeasuredRound], latency: str) -> float:
     found = [each.boot if latency == "boot" else each.search for each in rounds]
     return median([seconds for each in found for seconds in each])
 
 
-def figures(rounds: list[tuple[str, Round]]) -> str:
+def figures(rounds: list[tuple[str, MeasuredRound]]) -> str:
     medians = [
         f"{name} boot {median(each.boot):.2f} s, select_destinations {1000 * median(each.search):.0f} ms"
         for name, each in rounds

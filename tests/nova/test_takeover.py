@@ -38,7 +38,7 @@ STEP_SECONDS = 60.0
 
 
 @dataclass
-class Clients:
+class BootingClients:
     """Clients that boot servers without a pause and delete their oldest ones, and what came of it."""
 
     region: NovaRegion
@@ -78,7 +78,7 @@ class TakenRegion:
     proxy: SwitchedProxy
     former: str
     berth: BerthBeside
-    clients: Clients
+    clients: BootingClients
     steps: dict[str, list[float]] = field(default_factory=dict)  # seconds
 
     @asynccontextmanager
@@ -145,7 +145,7 @@ async def a_region(directory: Path | None = None) -> AsyncIterator[TakenRegion]:
         berth_of(region) as berth,
     ):
         [(proxy, former)] = proxies
-        yield TakenRegion(region, proxy, former, berth, Clients(region))
+        yield TakenRegion(region, proxy, former, berth, BootingClients(region))
 
 
 @pytest_asyncio.fixture(loop_scope="module")

@@ -22,7 +22,7 @@ from tests.support.berth_processes import PatientBus
 
 
 @dataclass
-class Replica:
+class WorkerProcess:
     """One process of a worker, with its log file; `stop` and `start` may be called repeatedly."""
 
     role: worker_roles.Role
@@ -79,7 +79,7 @@ class Replica:
 class ReplicatedBerth:
     settings: Settings
     bus: PatientBus
-    replicas: Sequence[Replica]
+    replicas: Sequence[WorkerProcess]
 
 
 @asynccontextmanager
@@ -88,14 +88,14 @@ async def replicated(
 ) -> AsyncIterator[ReplicatedBerth]:
     """Run `replicas` processes of each worker, and one of each agent, until the `with` block ends."""
     await migrate_all(settings, Console(quiet=True))
-    started: list[Replica] = []
+    started: list[WorkerProcess] = []
     async with AsyncExitStack() as stack:
         stack.push_async_callback(_end, started)
         for role in worker_roles.roles(settings):
             if role.worker in ("ironic", "control-room"):
                 continue
             for number in range(1 if role.worker == "compute" else replicas):
-                replica = Replica(role, number, settings, directory)
+                replica = WorkerProcess(role, number, settings, directory)
                 started.append(replica)
                 await replica.start()
         bus = await stack.enter_async_context(PatientBus(wiring.transport(settings, "test")))
@@ -103,5 +103,5 @@ async def replicated(
         yield ReplicatedBerth(settings, bus, started)
 
 
-async def _end(replicas: Sequence[Replica]) -> None:
+async def _end(replicas: Sequence[WorkerProcess]) -> None:
     await asyncio.gather(*(replica.stop(signal.SIGKILL) for replica in replicas))

@@ -3,11 +3,11 @@
 import pytest
 
 from berth.settings import BadSetting
-from bus.sql.addresses import Host, parse_url
-from bus.sql.servers import History, ServerState, newest_of, refusal
+from bus.sql.addresses import DatabaseHost, parse_url
+from bus.sql.servers import ServerHistory, ServerState, newest_of, refusal
 from tests.unit.test_settings import settings_of
 
-BOTH = (Host("h1", 5432), Host("h2", 5433))
+BOTH = (DatabaseHost("h1", 5432), DatabaseHost("h2", 5433))
 SYSTEM, OTHER = 7, 8
 
 
@@ -28,8 +28,11 @@ def test_several_hosts_can_be_written_in_each_known_form(url: str) -> None:
 
 
 def test_an_ipv6_address_and_a_common_port_in_a_list() -> None:
-    assert parse_url("postgresql://[::1]:1,h2/db").hosts == (Host("::1", 1), Host("h2", 5432))
-    assert parse_url("postgresql:///db?host=h1,h2&port=9").hosts == (Host("h1", 9), Host("h2", 9))
+    assert parse_url("postgresql://[::1]:1,h2/db").hosts == (DatabaseHost("::1", 1), DatabaseHost("h2", 5432))
+    assert parse_url("postgresql:///db?host=h1,h2&port=9").hosts == (
+        DatabaseHost("h1", 9),
+        DatabaseHost("h2", 9),
+    )
 
 
 @pytest.mark.parametrize("url", ["postgresql://u:a,b@h/db", "postgresql:///db?host=/run/postgresql"])
@@ -65,32 +68,34 @@ def test_a_wrong_list_of_hosts_is_refused_with_the_reason(url: str, why: str) ->
 
 
 def primary(timeline: int, system: int = SYSTEM) -> ServerState:
-    return ServerState(False, History(system, timeline))
+    return ServerState(False, ServerHistory(system, timeline))
 
 
 @pytest.mark.parametrize(
     ("state", "newest", "listed", "why"),
     [
         (primary(1), None, True, ""),
-        (primary(2), History(SYSTEM, 2), True, ""),
-        (primary(3), History(SYSTEM, 2), True, ""),
-        (primary(1), History(SYSTEM, 2), True, "it is a former primary"),
-        (primary(1), History(SYSTEM, 2), False, "it is a former primary"),
-        (ServerState(True, History(SYSTEM, 2)), None, True, "it is a standby"),
-        (ServerState(True, History(SYSTEM, 2)), None, False, ""),  # `berth audit` may read a standby
-        (primary(9, OTHER), History(SYSTEM, 2), True, "it belongs to another PostgreSQL cluster"),
-        (primary(1, OTHER), History(SYSTEM, 2), False, ""),  # the address leads to a new cluster
-        (ServerState(False, None), History(SYSTEM, 2), True, ""),
+        (primary(2), ServerHistory(SYSTEM, 2), True, ""),
+        (primary(3), ServerHistory(SYSTEM, 2), True, ""),
+        (primary(1), ServerHistory(SYSTEM, 2), True, "it is a former primary"),
+        (primary(1), ServerHistory(SYSTEM, 2), False, "it is a former primary"),
+        (ServerState(True, ServerHistory(SYSTEM, 2)), None, True, "it is a standby"),
+        (ServerState(True, ServerHistory(SYSTEM, 2)), None, False, ""),  # `berth audit` may read a standby
+        (primary(9, OTHER), ServerHistory(SYSTEM, 2), True, "it belongs to another PostgreSQL cluster"),
+        (primary(1, OTHER), ServerHistory(SYSTEM, 2), False, ""),  # the address leads to a new cluster
+        (ServerState(False, None), ServerHistory(SYSTEM, 2), True, ""),
     ],
 )
 def test_standbys_and_former_primaries_are_refused(
-    state: ServerState, newest: History | None, listed: bool, why: str
+    state: ServerState, newest: ServerHistory | None, listed: bool, why: str
 ) -> None:
     refused = refusal(state, newest, listed=listed)
     assert refused.startswith(why) and bool(refused) == bool(why)
 
 
 def test_a_standby_of_the_new_primary_shows_that_the_old_one_is_a_former_primary() -> None:
-    newest = newest_of([primary(1), ServerState(True, History(SYSTEM, 2)), primary(9, OTHER)], None)
-    assert newest == History(SYSTEM, 2)
-    assert newest_of([primary(1), ServerState(False, None)], History(SYSTEM, 3)) == History(SYSTEM, 3)
+    newest = newest_of([primary(1), ServerState(True, ServerHistory(SYSTEM, 2)), primary(9, OTHER)], None)
+    assert newest == ServerHistory(SYSTEM, 2)
+    assert newest_of([primary(1), ServerState(False, None)], ServerHistory(SYSTEM, 3)) == ServerHistory(
+        SYSTEM, 3
+    )
