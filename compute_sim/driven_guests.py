@@ -98,7 +98,10 @@ class DrivenGuests:
             ) from None
 
     async def succeeds(self, method: Literal["destroy", "start", "stop"], guest: GuestRecord) -> bool:
-        """Destroy, start or stop a guest, unless its host is simulated; return whether that succeeded."""
+        """Destroy, start or stop a guest by its host's driver; return whether the call succeeded.
+
+        A simulated host has no driver: return True.
+        """
         driver: Any = self._of_root.get(guest.root)
         if driver is None:
             return True

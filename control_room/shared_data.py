@@ -77,7 +77,7 @@ class Changes:
 
     @contextmanager
     def wake(self, event: asyncio.Event) -> Iterator[None]:
-        """Set the given `asyncio.Event` at each change of the counted data, while the `with` block runs."""
+        """Set the given `asyncio.Event` at each change counted here, while the `with` block runs."""
         self._waiting.add(event)
         try:
             yield
@@ -140,7 +140,7 @@ class SharedData(Generic[K, V]):
 
     A reader causes a new read if the value has expired, or `changes` has counted a change since the last
     read. A value expires after `seconds`, or after `times` the duration of its read if that is longer. Reads
-    after changes begin at least `spacing` seconds apart.
+    that follow changes start at least `spacing` seconds apart.
     """
 
     def __init__(

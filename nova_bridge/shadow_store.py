@@ -17,7 +17,7 @@ from nova_bridge.core.shadow_report import DecidedRequest, NovaOutcome
 PAGE = 5000
 LONGEST_TEXT = 4000  # characters
 
-_SQL_TYPES: Mapping[Any, str] = {int: "int", float: "float", bool: "int"}  # others are text or JSON as text
+_SQL_TYPES: Mapping[Any, str] = {int: "int", float: "float", bool: "int"}  # else text, or JSON as text
 
 
 def _columns(record: type) -> dict[str, str]:
@@ -115,14 +115,14 @@ def _storable(value: Any) -> str | int | float:
 
 
 async def known_ids(tx: Transaction, ids: Collection[str]) -> set[str]:
-    """Return the ids of those given requests to Nova's scheduler that are stored."""
+    """Return which of the given requests to Nova's scheduler are stored, by id."""
     return {row["id"] for row in await _KNOWN(tx, [(id_,) for id_ in ids])} if ids else set()
 
 
 async def observed_keys(tx: Transaction, keys: Collection[tuple[str, str]]) -> set[tuple[str, str]]:
     """Return the pairs (API request id, instance) of the stored requests that match one of the given pairs.
 
-    Pairs match if their API request ids are equal; if these are empty, the instances must be equal.
+    Pairs match if their API request ids are equal; if both ids are empty, if the instances are equal.
     """
     return {(row["request"], row["instance"]) for row in await _ASKED(tx, list(keys))} if keys else set()
 
@@ -140,7 +140,7 @@ async def outcomes_since(database: Database, since: float) -> AsyncIterator[Nova
 async def of_instance(
     tx: Transaction, instance: str, most: int
 ) -> tuple[list[tuple[DecidedRequest, Decision]], list[NovaOutcome]]:
-    """Return the requests for an instance, with berth's decisions, and Nova's results for these requests."""
+    """Return the requests for an instance, with berth's decisions and with Nova's results."""
     rows = await _OF_INSTANCE(tx, instance=instance, most=most)
     found = [(_request(row), _decision(row["decision"])) for row in rows]
     keys = {(each.request, "" if each.request and each.instances > 1 else each.instance) for each, _ in found}
@@ -149,7 +149,7 @@ async def of_instance(
 
 
 async def add_missing(tx: Transaction, until: float) -> MissingPeriod | None:
-    """Store that notifications may be lost since the latest stored one; None if none was ever stored."""
+    """Store the period since the latest stored notification as missing; None: there is no such period."""
     [latest] = await _LATEST(tx)
     if latest["at"] is None or latest["at"] >= until:
         return None

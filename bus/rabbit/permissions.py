@@ -43,7 +43,10 @@ class Permissions:
 
 @dataclass(frozen=True)
 class UserLimits:
-    """The limits of one RabbitMQ user. How many queues it may declare is limited by their permitted names."""
+    """The limits of one RabbitMQ user.
+
+    RabbitMQ cannot limit how many queues a user declares; the user's permissions restrict the queue names.
+    """
 
     connections: int
     channels: int

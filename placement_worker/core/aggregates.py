@@ -119,8 +119,10 @@ def _changed(
 
 
 def move_in_and_out(wanted: Intent, working: WorkingTrees) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Add the edit's hosts to an aggregate and remove others from it, in memory; return the uuids of the
-    added and the removed providers.
+    """Add the hosts that an edit adds to an aggregate, and remove the hosts that the edit removes, in memory.
+
+    Return the uuids of the added and of the removed providers. An edit that deletes the aggregate removes all
+    hosts.
     """
     id_ = wanted.now.id
     added = []

@@ -18,7 +18,7 @@ from scheduler_worker.core.scale import Pick
 
 
 class Begun(msgspec.Struct, frozen=True, gc=False):
-    """The first event of an order. `refusal` is the reason if its request cannot be placed, else empty."""
+    """An order's request was parsed. `refusal` is the reason if the request cannot be placed, else empty."""
 
     refusal: str = ""
 

@@ -25,7 +25,7 @@ Refusal = tuple[Rule, str]
 
 
 def masks_of(rules: Sequence[Rule], view: View, alternative: Alternative) -> Iterator[Mask]:
-    """Yield each filter over arrays that rejects any host, with a Boolean array: True for accepted hosts."""
+    """Yield each filter over arrays that rejects at least one host, with its array (True: accepted host)."""
     for rule in rules:
         if rule.admits is not None:
             mask = rule.admits(view, alternative)

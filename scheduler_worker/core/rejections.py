@@ -51,7 +51,7 @@ class Shortage:
 
     @property
     def code(self) -> str:
-        """Return the code of the first requested resource or filter after which no host was left."""
+        """Return the code for the reason why no host fits (docs/reasons.md), such as `no_hosts`."""
         if self.refusal:
             return "unreadable"
         if self.fitted:
@@ -266,7 +266,7 @@ def _named_reserved(alternative: Alternative, removal: Removal) -> Removal:
 
 
 def _lacking_reserved(alternative: Alternative, miss: NearMiss, roots: Sequence[str]) -> NearMiss:
-    """Return a rejected host's record; if the host is reserved, it tells for which waiting request."""
+    """Return a rejected host's record; if the host is reserved, with the waiting request that it is for."""
     root = next((root for root in roots if root in alternative.reserved), "")
     if not root:
         return miss

@@ -82,7 +82,7 @@ class _Lane:
 
 
 class WaitingQueue:
-    """Evaluates waiting requests in a separate task, and publishes the results of those that end."""
+    """Evaluates waiting requests in a separate task; publishes the result when one is placed or fails."""
 
     def __init__(
         self,
