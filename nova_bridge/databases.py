@@ -99,8 +99,7 @@ class NovaDatabases:
         return NovaCloud(known, hosts, aggregates)
 
     async def still_waits(self, instances: Sequence[str]) -> bool:
-        """Return whether Nova still waits for hosts for all these instances: each is not built yet, or has a
-        task."""
+        """Return whether Nova still waits for a host for each instance: it is not built, or has a task."""
         try:
             async with self._api.connect() as connection:
                 for instance in instances:
@@ -231,7 +230,7 @@ def _free(total: int | None, ratio: float | None, used: int | None) -> int:
 
 
 def _flat(prefix: str, values: Any) -> dict[str, str]:
-    """Return nested values as a flat dictionary whose keys are paths such as `cpu_info:topology:cores`."""
+    """Return nested values as a flat dictionary. Its keys are paths such as `cpu_info:topology:cores`."""
     if not isinstance(values, dict):
         return {prefix: ",".join(map(str, values)) if isinstance(values, list) else str(values)}
     found: dict[str, str] = {}

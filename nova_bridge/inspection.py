@@ -33,7 +33,7 @@ _FLAVORS = text("SELECT id, name FROM flavors WHERE id > :after ORDER BY id LIMI
 _EXTRA_SPECS = """
     SELECT id, flavor_id, {key}, value FROM flavor_extra_specs WHERE id > :after ORDER BY id LIMIT :page
 """
-# nova-compute reports to its cell's database, nova-scheduler to the one that it is configured with.
+# nova-compute reports to its cell's database, nova-scheduler to the database of its configuration.
 _SERVICES = text("""
     SELECT id, services.binary AS name, host, version, disabled, forced_down, last_seen_up, created_at
     FROM services WHERE deleted = 0 AND services.binary IN ('nova-compute', 'nova-scheduler')
@@ -111,8 +111,7 @@ class NovaInspection:
         return found
 
     async def read_again(self, uuids: Sequence[str]) -> dict[str, InstanceFacts]:
-        """Read the given instances from Nova's databases again; return a mapping of ids to those that still
-        exist."""
+        """Read the given instances from Nova's databases again; return the existing instances by id."""
         found = dict[str, InstanceFacts]()
 
         async def read_instances(connection: AsyncConnection) -> None:

@@ -67,7 +67,7 @@ NOTIFICATIONS = Counter(
 
 @dataclass(frozen=True, kw_only=True)
 class ShadowedNova:
-    """A running Nova whose scheduler's decisions are compared with berth's."""
+    """A running Nova. Shadow mode compares the decisions of its scheduler with berth's."""
 
     notifications: ForeignListener
     databases: NovaDatabases
@@ -105,13 +105,13 @@ class Shadow:
         self._slots = asyncio.Semaphore(AT_ONCE)
 
     def subscribed(self) -> None:
-        """Note from when on all notifications arrive: earlier ones may be lost."""
+        """Remember when the subscription began: notifications published before may be lost."""
         log.warning("subscribed to Nova's notifications")
         if self._notifications.has_lost:
             self._lost_until = self._clock.now()
 
     async def record_loss(self) -> None:
-        """Store the period of which notifications may be lost, if there is one."""
+        """Store the period before the subscription, if notifications may have been lost in it."""
         if (until := self._lost_until) is not None:
             async with self._database.write() as tx:
                 lost = await shadow_store.add_missing(tx, until)

@@ -14,7 +14,7 @@ MOST_UNREAD = 1000  # messages; a queue with more is reported if it grows
 
 
 class UnreadQueues:
-    """Nova's own queues of notifications without a consumer, whose number of messages grows.
+    """Detects queues of Nova's notifications that grow because they have no consumer.
 
     When Nova publishes a notification, it creates a queue for the topic and priority, consumed or not.
     """

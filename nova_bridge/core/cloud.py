@@ -12,7 +12,7 @@ _WORD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,63}")
 
 @dataclass(frozen=True)
 class NovaCell:
-    """A cell of Nova; `word` is its name in berth, where names have no spaces or dots."""
+    """A cell of Nova. `word` is its name in berth, without spaces and dots."""
 
     uuid: str
     name: str
@@ -95,5 +95,5 @@ class NovaCloud:
 
     @cached_property
     def least_version(self) -> int:
-        """Return the lowest version among all nova-compute services, or 0 if there are none."""
+        """Return the lowest version among all nova-compute services, or 0 without any service."""
         return min((host.version for host in self.hosts.values()), default=0)

@@ -34,7 +34,7 @@ class NodeFacts:
     host: str
     name: str  # at the hypervisor, and of its provider
     cell: str
-    mapped_to: str | None  # None: `nova-manage cell_v2 discover_hosts` has not found the host
+    mapped_to: str | None  # None: `nova-manage cell_v2 discover_hosts` must still find the host
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +59,7 @@ class FlavorFacts:
 
 @dataclass(kw_only=True)
 class NovaFacts:
-    """The observed state of a Nova. Objects of a cell whose database cannot be read are missing."""
+    """The observed state of a Nova. If a cell's database cannot be read, its objects are missing."""
 
     databases: list[DatabaseFacts] = field(default_factory=list)
     services: list[ServiceFacts] = field(default_factory=list)

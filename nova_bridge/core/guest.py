@@ -1,7 +1,7 @@
 """The flavor and image of a RequestSpec as berth reads them.
 
-Nova and berth read some properties differently. Here they are changed so that berth's demands on a host are
-those of Nova's pre-filters and of `ResourceRequest.from_request_spec`.
+Nova and berth read some properties differently. This module changes the properties so that berth demands of
+a host what Nova's pre-filters and `ResourceRequest.from_request_spec` demand.
 """
 
 from collections.abc import Iterator, Mapping
@@ -14,7 +14,7 @@ _IN_GROUPS = ("accel:device_profile", "pci_passthrough:alias")
 # Properties for which Nova demands nothing of a host, or only if the image has them.
 _NO_DEMANDS = ("hw:viommu_model", "hw:firmware_stateless")
 _DEFAULTS_OF_TPM = {"hw:tpm_model": "tpm-tis", "hw:tpm_secret_security": "user"}
-# Nova compares the version and the address width only for images that also name one of the others.
+# Nova compares the version and the address width only for images with one of the properties in `_KINDS`.
 _KINDS = ("hw_architecture", "img_hv_type", "hw_vm_mode")
 _ONLY_WITH_KIND = ("img_hv_requested_version", "hw_maxphysaddr_bits")
 

@@ -91,8 +91,7 @@ def operation_of(spec: RequestSpec) -> str:
 
 
 def instances_of(spec: RequestSpec, instance: str) -> tuple[str, ...]:
-    """Return an id for each instance of a request of Nova: that of the first is given, the others are
-    invented."""
+    """Return an id for each instance of a request of Nova: the given id, then invented ids."""
     further = min(spec.num_instances, MOST_INSTANCES) - 1
     return (instance, *(str(uuid5(NAMESPACE_OID, f"{instance}/{number}")) for number in range(further)))
 

@@ -9,7 +9,7 @@ from nova_bridge.core.objects import DATA, NAME, plain
 Phase = Literal["start", "end"]
 Fields = Mapping[str, Any]
 
-# The fields of an RPC call's context that are published: those without credentials.
+# The fields of an RPC call's context that are published: all fields without credentials.
 _CONTEXT = """
     user user_id user_name project project_id project_name domain user_domain project_domain user_identity
     system_scope is_admin is_admin_project read_only show_deleted read_deleted request_id global_request_id

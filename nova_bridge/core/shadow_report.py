@@ -155,9 +155,9 @@ def report(
     listed: int = 100,
     missing: Iterable[MissingPeriod] = (),
 ) -> NovaReportFound:
-    """Return the comparison of Nova's and berth's decisions; `hosts`: all compute hosts, also empty ones.
+    """Return the comparison of Nova's and berth's decisions; `hosts`: all compute hosts, even if empty.
 
-    `missing`: periods of which notifications may have been lost.
+    `missing`: periods in which notifications may have been lost.
     """
     cases = _joined(decided, outcomes)
     verdicts = Counter(case.verdict for case in cases)
@@ -207,9 +207,8 @@ def of_instance(
 def _joined(decided: Iterable[DecidedRequest], outcomes: Iterable[NovaOutcome]) -> list[_Case]:
     """Return each request to Nova's scheduler with Nova's results for its instances.
 
-    A live migration may call the scheduler several times under one API request id; a result belongs to the
-    last call before it. The results of all instances of a multi-create belong to the request with their API
-    request id.
+    A live migration may call the scheduler several times under one API request id: its result is that of the
+    last call before it. The results of a multi-create, for all instances, are found by API request id.
     """
     by_key: dict[tuple[str, str], list[_Case]] = {}
     for request in sorted(decided, key=lambda each: each.at):
@@ -266,7 +265,7 @@ def _fragmentation(compared: Iterable[_Case], hosts_of: Callable[[_Case], Sequen
 
 
 def _merged(periods: Iterable[MissingPeriod]) -> tuple[MissingPeriod, ...]:
-    """Return the newest periods, at most `MOST_PERIODS`, with overlapping ones merged."""
+    """Merge overlapping periods; return the newest periods, at most `MOST_PERIODS`."""
     found: list[MissingPeriod] = []
     for period in sorted(periods, key=lambda each: each.since):
         if found and period.since <= found[-1].until:

@@ -1,7 +1,7 @@
 """Translates a RequestSpec of Nova into a query to berth's scheduler.
 
-Nova's pre-filters are part of the translation, except those by aggregate metadata (tenants, isolated
-aggregates): the scheduler applies these itself, from the mirrored aggregates.
+Nova's pre-filters are part of the translation. Pre-filters by aggregate metadata (tenants, isolated
+aggregates) are not: the scheduler applies them itself, from the mirrored aggregates.
 """
 
 from collections.abc import Iterable, Sequence

@@ -10,7 +10,7 @@ down_revision = None
 
 
 def _table(name: str, **columns: Any) -> None:
-    """Create a table whose primary key is the column `id`."""
+    """Create a table with the primary key `id` and indexes of `at` and `instance`."""
     listed = [sa.Column(column, type_, nullable=False) for column, type_ in columns.items()]
     op.create_table(name, *listed, sa.PrimaryKeyConstraint("id"))
     op.create_index(f"{name}_at", name, ["at", "id"])
@@ -52,7 +52,7 @@ def upgrade() -> None:
         reason=text,
     )
     op.create_table(
-        "missing_periods",  # of which notifications may be lost
+        "missing_periods",  # periods with lost notifications
         sa.Column("since", sa.Double, nullable=False),
         sa.Column("until", sa.Double, nullable=False),
         sa.PrimaryKeyConstraint("since", "until"),
