@@ -29,7 +29,7 @@ CONNECTIONS = 32
 MARKERS = 10  # if so many nodes at the end of a page were all deleted, listing restarts from the beginning
 PAGE = 1000  # Ironic's own limit, unless configured
 
-# Ironic returns these fields only with all fields, never among chosen `fields`.
+# Fields that Ironic returns only with all fields, never among chosen `fields`.
 WITH_ALL = frozenset({"created_at", "updated_at"})
 
 # The minor version that introduced a node field or a list filter; fields not named here always existed.
@@ -108,7 +108,7 @@ class IronicApi:
         return await self._patiently(self._agreed)
 
     async def node(self, uuid: str, fields: Sequence[str] | None = None) -> Json | None:
-        """Return the node with this uuid or name, with at least the given fields; None if none exists."""
+        """Return the node with this uuid or name, with at least the given fields, or None if not found."""
         try:
             return await self._get(f"/v1/nodes/{quote(uuid, safe='')}", fields)
         except IronicRefused as refused:
@@ -184,7 +184,7 @@ class IronicApi:
         await (self._do("PUT", path, {"reason": reason}) if on else self._do("DELETE", path))
 
     async def set_traits(self, uuid: str, traits: Sequence[str]) -> None:
-        """Replace all traits of the Ironic node by these."""
+        """Replace all traits of an Ironic node by the given traits."""
         await self._do("PUT", f"/v1/nodes/{quote(uuid, safe='')}/traits", {"traits": list(traits)})
 
     async def create_node(self, **node: Any) -> Json:

@@ -58,7 +58,7 @@ class Following:
     async def handle(self, bodies: Sequence[bytes]) -> None:
         """Handle messages of Ironic's exchange in sequence; return after their reports are published."""
         self._received_at = self.clock.monotonic()
-        reports: dict[str, InventoryReported] = {}  # the last report of a node replaces earlier ones
+        reports: dict[str, InventoryReported] = {}  # the last report of each node
         dates = []
         nodes = set[str]()
         for body in bodies:

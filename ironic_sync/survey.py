@@ -102,7 +102,7 @@ class Survey:
         return found
 
     async def placed_of(self, uuids: Sequence[str]) -> dict[str, Provider]:
-        """Return those of the given providers that are nodes managed by this process."""
+        """Return which of the given providers are nodes managed by this process, by id."""
         agents = self.selection.all_agents()
         found = await self.placed_now(uuids)
         ours = (provider for provider in found.values() if provider.agent in agents)
@@ -114,7 +114,7 @@ class Survey:
     async def everything(
         self, placed: Mapping[str, Provider], read: dict[str, str | None]
     ) -> AsyncIterator[list[SurveyedNode]]:
-        """Yield, for each page of Ironic's nodes, those that differ; add all nodes listed to `read`."""
+        """Yield the differing nodes of each page of Ironic's nodes; add all nodes listed to `read`."""
         pages = self.api.nodes(fields=self._fields, limit=self.page, **self._filters)
         while True:
             began = self.moment()
@@ -125,7 +125,7 @@ class Survey:
             yield await self.judged([(raw, began) for raw in page], placed)
 
     def unread(self, placed: Mapping[str, Provider], read: Collection[str]) -> list[str]:
-        """Return nodes of placement that Ironic did not list, except those that placement marks deleted."""
+        """Return nodes of placement that Ironic did not list, without nodes that placement marks deleted."""
         return [uuid for uuid, provider in placed.items() if uuid not in read and not provider.gone]
 
     async def instances(self, uuids: Iterable[str]) -> dict[str, str | None]:
@@ -140,7 +140,7 @@ class Survey:
     async def each(
         self, uuids: Iterable[str], placed: Mapping[str, Provider], most_gone: int | None = None
     ) -> list[SurveyedNode]:
-        """Read nodes; return those that differ or are deleted; stop after `most_gone` deleted nodes."""
+        """Read nodes; return differing and deleted nodes; stop after `most_gone` deleted nodes."""
         found: list[SurveyedNode] = []
         for some in portions(uuids, READS_AT_ONCE):
             began = self.moment()
@@ -209,7 +209,7 @@ class Survey:
     async def judged(
         self, reads: Sequence[tuple[Raw, Moment]], placed: Mapping[str, Provider]
     ) -> list[SurveyedNode]:
-        """Return those of the nodes read from Ironic that differ from their providers in placement."""
+        """Return the nodes read from Ironic that differ from their providers in placement."""
         found = []
         for position, (raw, began) in enumerate(reads):
             if position % NODES_IN_A_ROW == 0:

@@ -116,7 +116,7 @@ class Sweep:
         return True
 
     async def _unlisted(self, placed: Mapping[str, Provider], read: Collection[str]) -> list[SurveyedNode]:
-        """Read unlisted nodes; return those that differ or, unless suspiciously many, are deleted."""
+        """Read unlisted nodes; return nodes that differ and, unless suspiciously many, deleted nodes."""
         present = sum(not provider.gone for provider in placed.values())
         most = allowance(present, self.share)
         unread = self.survey.unread(placed, read)
@@ -131,7 +131,7 @@ class Sweep:
         return [node for node in found if node.node is not None or not self.held_back]
 
     async def _repair(self, found: Sequence[SurveyedNode]) -> Counter[str]:
-        """Report repairable differences to placement; return counts of those that only operators can fix."""
+        """Report repairable differences to placement; return counts of differences left to operators."""
         counts = Counter(difference.what for node in found for difference in node.differences)
         for aspect, number in counts.items():
             DIFFERENCES.labels(aspect).inc(number)

@@ -30,7 +30,7 @@ Run = Callable[[], Coroutine[Any, Any, None]]
 
 @dataclass(frozen=True, kw_only=True)
 class FollowedIronic:
-    """An Ironic whose nodes berth follows by notifications, by its API, or by both, which is best."""
+    """An Ironic that berth follows by notifications, by its API, or by both, which is best."""
 
     selection: NodeSelection
     notifications: Notifications | None = None

@@ -112,7 +112,7 @@ def _written(inventory: Inventory) -> str:
 def _unequal(
     ironic: Sequence[str], placement: Sequence[str], by_operators: Sequence[str]
 ) -> tuple[str, str] | None:
-    """Return the values of only one side as texts, except those added by operators; None if equal."""
+    """Return the values of only one side as texts, without values added by operators; None if equal."""
     only_ironic = sorted({*ironic} - {*placement})
     only_placement = sorted({*placement} - {*ironic, *by_operators})
     return (", ".join(only_ironic), ", ".join(only_placement)) if only_ironic or only_placement else None

@@ -79,7 +79,7 @@ class KnownStates:
         return report
 
     def forget_reported(self) -> None:
-        """Forget this process's last report of each node, as other processes may have sent newer ones."""
+        """Forget this process's last report of each node, as other processes may have sent newer reports."""
         self._of = {uuid: replace(belief, reported=None) for uuid, belief in self._of.items()}
 
     def _store(self, uuid: str, step: Step) -> Step:

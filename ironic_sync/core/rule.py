@@ -73,7 +73,7 @@ def report(
 
 
 def deletion_report(uuid: str, place: Place, sequence: int) -> InventoryReported:
-    """Return the report that tells placement that an Ironic node was deleted."""
+    """Return the report to placement that an Ironic node was deleted."""
     return _report(uuid, place, sequence, gone=True)
 
 
