@@ -62,7 +62,7 @@ class ConsumerClaim(Value, frozen=True, kw_only=True):
     keep: Id | None = None
     # claimed by a client of the Placement API, for a consumer without a record in any cell
     client: bool = False
-    # The server group to join, whose policy is judged with the claim; None: unchanged.
+    # The server group to join; its policy is judged with the claim. None: unchanged.
     group: Id | None = None
     # Id of a move that begins with this claim, at most once: the claim retires the id. The holder consumer
     # of the source is then of type MIGRATION.

@@ -78,7 +78,7 @@ class Record(Value, frozen=True, kw_only=True):
     subset: Whole = 1  # the host was drawn from this many best hosts
     scales: LongList[RecordedScale] = ()
     hosts: LongList[RecordedHost] = ()
-    turned_down: LongList[Text] = ()  # roots of better hosts whose claims were refused
+    turned_down: LongList[Text] = ()  # roots of better hosts with refused claims
     asked: AlsoAsked | None = None  # demands in addition to flavor and image
 
 

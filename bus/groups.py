@@ -62,7 +62,7 @@ GroupEdit = MakeGroup | DropGroup
 
 
 class GroupEdited(Tagged, frozen=True, kw_only=True):
-    group: ServerGroup | None = None  # None: it does not exist any more
+    group: ServerGroup | None = None  # None: the group was deleted
     changed: bool = False  # False: nothing changed
 
 

@@ -37,7 +37,7 @@ class Envelope(msgspec.Struct, kw_only=True, omit_defaults=True):
     causation: Short = ""  # id of the message that caused this one
     attempt: int = 1  # number of handler calls, without redeliveries
     faults: int = 0  # number of tries that failed by an unexpected exception
-    unheard: int = 0  # number of tries whose emitted messages were unroutable
+    unheard: int = 0  # number of tries with unroutable emitted messages
     sent_at: float = 0.0
     traceparent: Short = ""
     reply_to: Short = ""  # queue for the answer

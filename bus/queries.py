@@ -314,7 +314,7 @@ class FindInstances(Message, frozen=True, kw_only=True):
     name: Annotated[str, Meta(max_length=255)] = ""
     statuses: Annotated[tuple[InstanceStatus, ...], Meta(max_length=16)] = ()  # empty: all but deleted
     since: float = 0.0  # only instances whose last change was then or later; seconds since 1970
-    reply_to: ReplyTo = ""  # only instances whose build request has this reply address
+    reply_to: ReplyTo = ""  # only instances with this reply address in their build request
     after: Text = ""  # ids after this one
     limit: Annotated[int, Meta(ge=1, le=1000)] = 500
     count: bool = False  # also return the total number

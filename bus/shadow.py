@@ -69,7 +69,7 @@ class ReasonCount(Value, frozen=True, kw_only=True):
 
 
 class MissingPeriod(Value, frozen=True, kw_only=True):
-    """A period of which notifications of Nova may be lost, with the requests in them."""
+    """A period in which notifications of Nova may be lost, with the requests that they contain."""
 
     since: Seconds
     until: Seconds

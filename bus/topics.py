@@ -98,7 +98,7 @@ class Query(Generic[A, R]):
     source: str  # askers and answering worker
     target: str
     within: bool = False
-    of_client: bool = False  # each client has its own key, and answers have keys below client.NAME
+    of_client: bool = False  # a key for each client; answers have keys below client.NAME
 
     @property
     def narrowed(self) -> bool:

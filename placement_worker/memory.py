@@ -152,7 +152,7 @@ class Memory:
     async def handle_many(self, messages: Sequence[PlacementChanged]) -> Sequence[None]:
         """Apply commits of any process to the index; the trees that the messages lack are read together."""
         known_history = [message for message in messages if self.index.is_of(message.history)]
-        if len(known_history) < len(messages):  # of a new primary, or late ones of the former primary
+        if len(known_history) < len(messages):  # of a new primary, or late messages of the former primary
             await self.fresh()
         unknown = [message for message in known_history if not self.index.knows(message.number)]
         if self.loads:

@@ -277,7 +277,7 @@ class PendingChoices:
             self._withdraw(reservation)
 
     def expire(self) -> None:
-        """Release reservations whose claims the index shows by now, or whose time limit has passed."""
+        """Release reservations if the index shows their claims, or if their time limit has passed."""
         now, confirmed, seen = self._clock.monotonic(), self._confirmed, self._source.seen
         while confirmed and confirmed[0][0] <= seen:
             self._end(heappop(confirmed)[2])

@@ -29,7 +29,7 @@ from scheduler_worker.dependencies import Ending, PlacementQueries
 
 MORE_WHEN_PACKED = 4  # additional alternates while packing, because the next best hosts fill up soon
 BATCH_BYTES = 16 * 1024 * 1024  # flavors, images and metadata in a batch; a single request is always accepted
-REMEMBERED = 4096  # distinct requests whose alternatives are cached
+REMEMBERED = 4096  # distinct requests with cached alternatives
 REMEMBERED_BYTES = 32 * 1024 * 1024  # total size of remembered requests
 # Most policies do not read these fields, so requests that differ only in them are alike.
 _SELDOM_READ: Mapping[str, Any] = {"metadata": {}, "name": "", "user": ""}

@@ -109,7 +109,7 @@ class WhatIfs:
     async def chosen(
         self, order: Order, best: int, supposing: Supposing
     ) -> tuple[WhatIfAnswered, Alternative]:
-        """Return the answer for the first flavor of which enough instances would fit, or why none fits."""
+        """Return the answer for the first flavor that fits for enough instances, or why no flavor fits."""
         [order] = self._scheduler.narrow([order])
         shorts: list[Shortage] = []
         before = supposing.several

@@ -277,7 +277,7 @@ class _Serving:
         return narrow
 
     async def _end(self, readers: Collection[QueueReader]) -> None:
-        """Stop these readers together, so that none is read while the consumer of another is cancelled."""
+        """Stop all given readers together: no queue is read while the consumer of another is cancelled."""
 
         for reader in readers:
             reader.take_no_more()

@@ -84,7 +84,7 @@ class ServedRow(ABC):
             await self._settle(readable)
 
     async def handle_alone(self, delivery: Delivery) -> None:
-        """Handle one message without others, also if it was redelivered, and remove it from its queue."""
+        """Handle one message alone, also if it was redelivered, and remove it from its queue."""
         if (message := await self._readable(delivery)) is not None:
             await self._settle([(delivery, message)])
 

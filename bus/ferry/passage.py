@@ -49,7 +49,7 @@ class Passage:
     _unheard: tuple[str, float] = ("", 0.0)  # the key without a consumer, and since when
 
     async def run(self) -> None:
-        """Forward messages until cancelled; those not confirmed by the other broker stay in their queue."""
+        """Forward messages until cancelled. Messages that the other broker does not confirm stay queued."""
         inbox = await self.here.consume(self.crossing.queue, PREFETCH)
         while True:
             deliveries = [await inbox.get(), *islice(iter(inbox.get_nowait, None), TOGETHER - 1)]

@@ -134,7 +134,7 @@ class _Walk:
                 raise
 
     async def letters(self) -> AsyncGenerator[Arrived]:
-        """Yield each dead letter once, fetched in batches whose bodies fit into memory."""
+        """Yield each dead letter once, fetched in batches that fit into memory."""
         depth, size = self._session.topology.depth, _AT_FIRST
         left, _ = await depth(self._name)
         while True:

@@ -18,7 +18,7 @@ class QueueState:
 
 
 async def queue_state(connection: AbstractConnection, name: str) -> QueueState | None:
-    """Return the state of a queue, or None if there is no such queue; raise RequestRefused otherwise."""
+    """Return the state of a queue, None if it does not exist; raise RequestRefused for another refusal."""
     channel = await open_channel(connection, confirms=False)
     try:
         async with answered():

@@ -38,7 +38,7 @@ T = TypeVar("T")
 
 DELAYS = (0.1, 0.5, 1, 5, 15, 60, 300, 1800)
 MAX_DELAY = 24 * 3600
-LETTER = "letter"  # the key of dead letters; those of a cell's workers have the cell's name in it
+LETTER = "letter"  # the key of dead letters; for a cell's workers it contains the cell's name
 _PAUSE_SECONDS = 1.0  # for the declaration under way to finish
 _LOCATOR = "x-queue-leader-locator"
 _NEVER = 1_000_000_000  # redeliveries: the runner bounds them, and RabbitMQ 4 would drop after 20

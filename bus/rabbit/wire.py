@@ -276,7 +276,7 @@ _NONE: tuple[None, str] = (None, "")
 
 @dataclass(eq=False, slots=True)
 class _Coming:
-    """A message of which not all AMQP frames have arrived."""
+    """A message that is incomplete: some of its AMQP frames have not arrived."""
 
     consumer: str | None  # None: returned messages
     tag: int

@@ -74,7 +74,7 @@ def refusal(state: ServerState, newest: ServerHistory | None, *, listed: bool) -
 
 
 def newest_of(states: Sequence[ServerState], known: ServerHistory | None) -> ServerHistory | None:
-    """Return the newest history among the known one and those of these servers."""
+    """Return the newest history among the known history and the servers' histories."""
     for state in states:
         if known is None or (state.history is not None and state.history.replaces(known)):
             known = state.history

@@ -137,7 +137,7 @@ class GroupPlaces:
 
 
 def roots_of(places: Iterable[tuple[str, bool]]) -> frozenset[str]:
-    """Return the roots of a consumer's providers; sharing providers count only if there are no others."""
+    """Return the roots of a consumer's providers; sharing providers count only without other providers."""
     listed = list(places)
     not_shared = frozenset(root for root, shares in listed if not shares)
     return not_shared or frozenset(root for root, _ in listed)

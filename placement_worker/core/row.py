@@ -227,7 +227,7 @@ class ReservedAmounts:
         self.changes = 0
         self._arrays: dict[str, Sums] = {}
         self._count = Counter[str]()  # class → number of providers with reserved amounts
-        # Class → providers whose reservation is not in the array yet.
+        # Class → providers with a reservation that is not in the array yet.
         self._unwritten: defaultdict[str, set[str]] = defaultdict(set)
         self._index: RowTable | None = None
         self._layout = -1

@@ -18,7 +18,7 @@ T = TypeVar("T")
 PAGE_BYTES = 700_000  # an answer must fit a message; there is another page
 PATIENCE = 100_000  # steps without a fit, some tenths of a second, after which a search returns its results
 HOST_PATIENCE = 20_000  # steps for one host while other hosts wait on further pages
-KEPT = 256  # stored searches of unfinished hosts; further ones start again
+KEPT = 256  # stored searches of unfinished hosts; further searches start again
 TOGETHER = "all of it together"
 
 

@@ -49,7 +49,7 @@ class ProviderState:
         return any(self.used.values())
 
     def withheld_with(self, inventories: Mapping[str, Inventory]) -> dict[str, int]:
-        """Return the withheld amounts of those inventories that an operator's edit does not change."""
+        """Return the withheld amounts of inventories that an operator's edit does not change."""
         return {
             name: amount
             for name, amount in self.withheld.items()

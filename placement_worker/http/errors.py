@@ -299,7 +299,7 @@ def _insufficient_capacity(refusal: Refusal) -> Problem:
 
 
 async def unknown(placement: Placement, kind: NameKind, names: Collection[str]) -> list[str]:
-    """Return those of the given names that are no existing resource classes or traits (see `kind`)."""
+    """Return which of the given names are no existing resource classes or traits (see `kind`)."""
     missing = [name for name in names if not placement.book.known(kind, name)]
     if missing:
         answer = await placement.classes_and_traits.find(FindNames(kind=kind, names=tuple(missing)))

@@ -141,7 +141,7 @@ class KeystoneTokens:
         return str(response.headers["X-Subject-Token"]) if response else None
 
     async def _of_user(self, method: str, path: str, **more: Any) -> httpx.Response | None:
-        """Send a request with a user's credentials instead of berth's; return None if these are refused."""
+        """Send a request with a user's, not berth's, credentials; return None if Keystone refuses them."""
         assert self._client is not None, "use it with `async with`"
         try:
             response = await self._client.request(

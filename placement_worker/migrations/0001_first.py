@@ -189,7 +189,7 @@ def _of_berth() -> None:
     # The last changes, for the relay and for readers with gaps.
     texts = [_columns(sa.Text, "changes"), sa.Column("aggregates", sa.Text), sa.Column("cells", sa.Text)]
     _table("change_log", number, *texts, keys=("number",))
-    # Builds whose conductors are still to be informed, by change number.
+    # Builds of which the conductors must still be informed, by change number.
     number = _columns(sa.BigInteger, "number", autoincrement=False)
     _table("reshaped_builds", number, _columns(sa.Text, "builds"), keys=("number",))
     id_ = _columns(sa.Integer, "id", autoincrement=False)

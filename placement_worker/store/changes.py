@@ -168,7 +168,7 @@ class ProviderNumbers:
 
     @asynccontextmanager
     async def taken(self, most: int) -> AsyncIterator[Iterator[int]]:
-        """Provide `most` database ids for new providers; unused ones are kept for the next caller."""
+        """Provide `most` database ids for new providers; unused ids are kept for the next caller."""
         numbers = iter(await self._take(most))
         spare = self._spare
         try:

@@ -285,7 +285,7 @@ async def save_world(
     ]
     ending = world.woken & world.tombstones.keys()
     rows[_WAKE] = [(uuid,) for uuid in world.woken - ending]
-    # Separate statements: later ones change the same rows.
+    # Separate statements, because they change the same rows.
     if rows[server_groups.JOIN]:
         await server_groups.JOIN(tx, rows[server_groups.JOIN])
     if rows[_DELETE_ALLOCATIONS]:

@@ -87,7 +87,7 @@ ENTER_CELL = sql("""
 LOCK_CELL = sql("SELECT c.name, c.enabled, c.note FROM cells c WHERE c.name = :cell FOR UPDATE OF c")
 SAVE_CELL = sql("UPDATE cells SET enabled = :enabled, note = :note, updated_at = :NOW WHERE name = :cell")
 DROP_CELL = sql("DELETE FROM cells WHERE name = :cell")
-# Cell → number of hosts, without deleted ones that are in use.
+# Cell → number of hosts, without deleted hosts that are in use.
 HOSTS = sql("""
     SELECT h.cell, count(*) AS hosts FROM hosts h JOIN resource_providers r ON r.uuid = h.root
     WHERE h.cell <> '' AND NOT h.gone GROUP BY h.cell

@@ -121,7 +121,7 @@ class NumberedNames:
 
 
 class ClassNames(NumberedNames):
-    """Names of resource classes: standard ones have fixed ids, custom ones begin at FIRST_CUSTOM_CLASS."""
+    """Resource class names. Standard classes have fixed ids; custom classes begin at FIRST_CUSTOM_CLASS."""
 
     insert = sql("""
         INSERT INTO resource_classes (id, name, created_at, updated_at)

@@ -302,7 +302,7 @@ _SET_USED = sql("""
 
 
 async def read_holders(tx: Transaction, book: Book, root: str) -> list[TreeHolder]:
-    """Return the consumers with allocations in a provider tree, whose providers the caller has locked."""
+    """Return the consumers with allocations in a provider tree. The caller has locked its providers."""
     found = [(id_,) for (id_,) in await _HOLDERS(tx, [(root,)])]
     rows = await _HOLDINGS(tx, found) if found else ()
     names = await book.class_names(tx, {row["resource_class_id"] for row in rows})

@@ -143,7 +143,7 @@ class HostColumns:
         return self._column("metric", name, lambda state: state.metrics.get(name, UNKNOWN))
 
     def cached(self, image: str) -> Numbers:
-        """Return an array with 1 for each host that has cached the image, and 0 for the others."""
+        """Return an array with 1 for each host that has cached the image, else 0."""
         images = [key for key in self._columns if key[0] == "image"]
         if ("image", image) not in images and len(images) >= MOST_IMAGES:
             for key in images:

@@ -50,7 +50,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Settled(msgspec.Struct, frozen=True, gc=False):
-    """An instance whose host is claimed, but whose result waits until its alternates are chosen."""
+    """An instance with a claimed host. Its result is published after its alternates are chosen."""
 
     instance: Id
     cell: str
@@ -329,7 +329,7 @@ def ended(order: Order, instance: Id, reason: str) -> Order:
 def spares_of(
     pick: Pick, way: Candidate, excluding: frozenset[str], avoid: set[str], several: int
 ) -> tuple[Candidate, ...]:
-    """Return at most `several` alternates in the claimed host's cell, none of which placement refused."""
+    """Return at most `several` alternates in the claimed host's cell, without hosts placement refused."""
     found: dict[str, Candidate] = {}
     for spare in (*pick.spares, *pick.choices):
         if spare.cell != way.cell or spare.root in excluding or spare.root in found:

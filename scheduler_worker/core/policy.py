@@ -283,12 +283,12 @@ class Choosable(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def all_rules(policy: ChoicePolicy, options: Options, custom: Custom) -> list[Choosable]:
-    """Return all filters: first the enabled ones in the configured order, then the disabled ones."""
+    """Return all filters: the enabled filters in the configured order, then the disabled filters."""
     return _choosable(_FILTERS, [rule.name for rule in policy.rules], options, custom)
 
 
 def all_weighers(policy: ChoicePolicy, options: Options, custom: Custom) -> list[Choosable]:
-    """Return all weighers: first the enabled ones, then the disabled ones."""
+    """Return all weighers, the enabled weighers first."""
     multipliers = {weigher.name: weigher.multiplier for weigher in policy.weighers}
     weighers = []
     for weigher in _choosable(_WEIGHERS, [*multipliers], options, custom):

@@ -20,7 +20,7 @@ Roots = Collection[Root]
 QueueKey = tuple[int, float, Id]  # −priority, arrival and id of a waiting request: the lowest is first
 
 REMEMBERED = 20_000  # recent changes of hosts, for evaluations in progress
-MOST_QUEUES = 64  # classes whose first requests may reserve hosts
+MOST_QUEUES = 64  # equivalence classes in which the first request may reserve a host
 MOST_ASKED = 64  # hosts for which filters are evaluated before one is reserved without
 
 

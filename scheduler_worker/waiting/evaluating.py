@@ -185,7 +185,7 @@ class WaitingMoves:
         self._store = store
         self._courses = courses
         self.undo_placed: UndoPlaced = courses.undo_placed
-        self._looked_at: set[Id] = set()  # moves looked up in this round
+        self._looked_at: set[Id] = set()  # moves that this round has read
 
     async def place_many(self, requests: Sequence[MoveRequested]) -> list[MoveVerdict]:
         """Return for each new move whether it has begun, was refused or waits."""
