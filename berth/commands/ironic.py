@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated
 
 from rich.markup import escape
 
@@ -12,7 +12,7 @@ from berth.commands import ironic_nodes
 from berth.commands.options import Commands, option
 from berth.commands.terminal import Cli, effective, say
 from berth.services import settle_in, stop_on_signals
-from berth.settings import BadSetting, Settings
+from berth.settings import BadSetting
 from bus import topics
 from bus.clock import Clock
 from bus.delivery.runner import Bus
@@ -20,9 +20,8 @@ from bus.errors import OperationRefused
 from compute_sim.core.faults import Durations
 
 if TYPE_CHECKING:  # HTTP clients load slowly, and most commands need none
-    from bus.protocol import Transport
     from compute_sim.ironic.simulation import Simulation
-    from ironic_sync import FollowedIronic, IronicApi
+    from ironic_sync import FollowedIronic
     from ironic_sync.survey import Survey
 
 _DEALT = "Dealt out over the nodes"
@@ -57,19 +56,6 @@ class SimulatedIronicOptions:
     password: str = option("", "The user's password.", envvar="BERTH_SIM_IRONIC_PASSWORD")
 
 
-class Sides(NamedTuple):
-    """The two sources that a comparison reads: Ironic's API, and placement through the bus."""
-
-    ironic: "FollowedIronic"
-    transport: "Transport"
-
-    @property
-    def api(self) -> "IronicApi":
-        if self.ironic.api is None:
-            raise OperationRefused("this takes Ironic's API: set BERTH_IRONIC_API_URL")
-        return self.ironic.api
-
-
 commands = Commands()
 ironic = Commands(no_args_is_help=True)
 commands.add_typer(ironic, name="ironic")
@@ -81,7 +67,12 @@ OnlyJson = Annotated[Cli, "Say it as JSON.", "without --state-dir"]
 @ironic.command("diff")
 async def diff_command(cli: OnlyJson) -> int:
     """Show, for each bare-metal node, how Ironic and placement differ; exit 1 if they differ."""
-    return await show_diff(cli, sides_of(cli.settings))
+    from ironic_sync.comparison import diff
+
+    async with _surveyed(cli) as (bus, followed, survey):
+        compared = await diff(survey, bus.asker(topics.ALLOCATIONS))
+    cli.rows(compared.differences, "\n".join(map(escape, compared.lines(followed.share_gone))))
+    return 1 if compared.differences else 0
 
 
 @ironic.command("sweep")
@@ -93,7 +84,37 @@ async def sweep_command(
 
     The ironic worker repairs all other differences.
     """
-    return await sweep_missing(cli, sides_of(cli.settings), allow_removals)
+    from ironic_sync.comparison import remove_missing
+
+    async with _surveyed(cli) as (bus, followed, survey):
+        done = await remove_missing(followed, survey, bus.publish, bus.clock, allow=allow_removals)
+    for uuid in done.removed:
+        cli.tell(f"{uuid}: gone", node=uuid, gone=True)
+    if done.held_back:
+        raise OperationRefused(
+            f"at least {done.held_back} nodes are missing in Ironic, more at once than is plausible: no "
+            "node was removed; if they were deleted, use --allow-removals"
+        )
+    if not cli.as_json:
+        cli.say.print(f"{len(done.removed)} nodes were deleted, and removed from placement")
+    return 0
+
+
+@asynccontextmanager
+async def _surveyed(cli: Cli) -> AsyncIterator[tuple[Bus, "FollowedIronic", "Survey"]]:
+    """Yield a bus, the Ironic in the settings, and an object that compares its nodes with placement."""
+    from berth.ironic import followed
+    from ironic_sync.api import IronicRefused
+    from ironic_sync.comparison import survey_of
+
+    found = followed(cli.settings.having(ironic_amqp_url=""), Clock())
+    if found.api is None:
+        raise OperationRefused("this takes Ironic's API: set BERTH_IRONIC_API_URL")
+    async with cli.bus("ironic diff") as bus, found.api:
+        try:
+            yield bus, found, survey_of(found, found.api, bus.asker(topics.PROVIDERS), bus.clock)
+        except IronicRefused as refused:
+            raise OperationRefused(str(refused)) from None
 
 
 @ironic.command("sim")
@@ -164,50 +185,3 @@ def _lines(url: str, place: str, options: SimulatedIronicOptions) -> Iterator[st
         yield f"churn: {options.churn:g} notifications a second"
     if options.fail:
         yield f"failures: {options.fail:.0%} of all works"
-
-
-def sides_of(settings: Settings) -> Sides:
-    from berth.ironic import followed
-    from berth.wiring import transport
-
-    return Sides(followed(settings.having(ironic_amqp_url=""), Clock()), transport(settings, "ironic diff"))
-
-
-async def show_diff(cli: Cli, sides: Sides) -> int:
-    from ironic_sync.comparison import diff
-
-    async with _surveyed(sides) as (bus, survey):
-        compared = await diff(survey, bus.asker(topics.ALLOCATIONS))
-    cli.rows(compared.differences, "\n".join(map(escape, compared.lines(sides.ironic.share_gone))))
-    return 1 if compared.differences else 0
-
-
-async def sweep_missing(cli: Cli, sides: Sides, allow_removals: bool) -> int:
-    from ironic_sync.comparison import remove_missing
-
-    async with _surveyed(sides) as (bus, survey):
-        done = await remove_missing(sides.ironic, survey, bus.publish, bus.clock, allow=allow_removals)
-    for uuid in done.removed:
-        cli.tell(f"{uuid}: gone", node=uuid, gone=True)
-    if done.held_back:
-        raise OperationRefused(
-            f"at least {done.held_back} nodes are missing in Ironic, more at once than is plausible: no "
-            "node was removed; if they were deleted, use --allow-removals"
-        )
-    if not cli.as_json:
-        cli.say.print(f"{len(done.removed)} nodes were deleted, and removed from placement")
-    return 0
-
-
-@asynccontextmanager
-async def _surveyed(sides: Sides) -> AsyncIterator[tuple[Bus, "Survey"]]:
-    """Yield a bus and an object that compares Ironic's nodes with placement."""
-    from ironic_sync.api import IronicRefused
-    from ironic_sync.comparison import survey_of
-
-    api = sides.api
-    async with Bus(sides.transport) as bus, api:
-        try:
-            yield bus, survey_of(sides.ironic, api, bus.asker(topics.PROVIDERS), bus.clock)
-        except IronicRefused as refused:
-            raise OperationRefused(str(refused)) from None

@@ -5,15 +5,13 @@ import io
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
 from rich.console import Console
 
-from berth.commands.ironic import Sides, show_diff, sweep_missing
+from berth.commands.ironic import diff_command, sweep_command
 from berth.commands.ironic_trouble import access_of
 from berth.commands.terminal import Cli
 from berth.settings import Settings
@@ -42,14 +40,16 @@ class PlacementBesideIronic:
         self.said = io.StringIO()
         self.say = Console(file=self.said, soft_wrap=True, width=200)
 
-    def sides(self, **more: Any) -> Sides:
-        chosen = FollowedIronic(selection=SELECTION, api=self.ironic.api(), pages_per_second=1000.0)
-        return Sides(replace(chosen, **more), LocalTransport(self.broker))
+    def followed(self) -> FollowedIronic:
+        return FollowedIronic(selection=SELECTION, api=self.ironic.api(), pages_per_second=1000.0)
 
     async def diff(self, as_json: bool = False) -> tuple[int, list[str]]:
         self.said.truncate(self.said.seek(0))
-        code = await show_diff(Cli(Settings(), as_json, self.say), self.sides())
+        code = await diff_command(Cli(Settings(), as_json, self.say))
         return code, self.said.getvalue().splitlines()
+
+    async def sweep(self, allow_removals: bool = False) -> int:
+        return await sweep_command(Cli(Settings(), say=self.say), allow_removals)
 
     @asynccontextmanager
     async def serving(self, worker: Callable[[Bus], Worker]) -> AsyncIterator[None]:
@@ -63,14 +63,16 @@ class PlacementBesideIronic:
 
     def following(self, bus: Bus) -> Worker:
         """The ironic worker, which sweeps when it starts."""
-        return ironic_sync(self.sides().ironic, bus.publish, bus.asker(topics.PROVIDERS), clock=bus.clock)
+        return ironic_sync(self.followed(), bus.publish, bus.asker(topics.PROVIDERS), clock=bus.clock)
 
 
 @pytest.fixture
-async def house(tmp_path: Path) -> AsyncIterator[PlacementBesideIronic]:
+async def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[PlacementBesideIronic]:
     database = Database(f"sqlite+aiosqlite:///{tmp_path}/placement.db")
     await migrate(database, "placement_worker")
     made = PlacementBesideIronic(LocalBroker())
+    monkeypatch.setattr("berth.ironic.followed", lambda settings, clock: made.followed())
+    monkeypatch.setattr("berth.wiring.transport", lambda settings, name: LocalTransport(made.broker))
     async with made.serving(lambda bus: placement_worker(Placement(database, Clock()), bus.publish, ("c1",))):
         await until(lambda: "ask:placement.providers" in made.broker.queues)
         yield made
@@ -176,9 +178,9 @@ async def test_many_missing_nodes_are_removed_only_if_allowed(house: PlacementBe
     assert code == 1 and "`berth ironic sweep --allow-removals`" in lines[-1]
     assert lines[-2] == "0 nodes in Ironic, 20 in placement: 20 differ"
     with pytest.raises(OperationRefused, match="use --allow-removals"):
-        await sweep_missing(Cli(Settings(), say=house.say), house.sides(), False)
+        await house.sweep()
     assert len((await house.diff())[1]) == 22
-    assert await sweep_missing(Cli(Settings(), say=house.say), house.sides(), True) == 0
+    assert await house.sweep(allow_removals=True) == 0
     assert "20 nodes were deleted" in house.said.getvalue()
     await until(lambda: in_step(house))
     assert (await house.diff())[1] == ["0 nodes in Ironic, 0 in placement: nothing differs"]
@@ -188,7 +190,7 @@ async def test_a_few_missing_nodes_are_removed(house: PlacementBesideIronic) -> 
     await synchronized(house, *range(20))
     del house.ironic.nodes[node_number(3)]
     house.ironic.change(4, maintenance=True)
-    assert await sweep_missing(Cli(Settings(), say=house.say), house.sides(), False) == 0
+    assert await house.sweep() == 0
 
     async def only_the_other() -> bool:
         return (await house.diff())[1][-1] == "19 nodes in Ironic, 19 in placement: 1 differ"
@@ -196,9 +198,9 @@ async def test_a_few_missing_nodes_are_removed(house: PlacementBesideIronic) -> 
     await until(only_the_other)
 
 
-async def test_the_diff_requires_an_ironic_api(house: PlacementBesideIronic) -> None:
+async def test_the_diff_requires_an_ironic_api() -> None:
     with pytest.raises(OperationRefused, match="BERTH_IRONIC_API_URL"):
-        await show_diff(Cli(Settings(), say=house.say), house.sides(api=None))
+        await diff_command(Cli(Settings()))
 
 
 CLOUDS = """

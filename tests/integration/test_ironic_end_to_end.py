@@ -19,7 +19,7 @@ import pytest
 from rich.console import Console
 
 from berth import wiring
-from berth.commands.ironic import show_diff, sides_of
+from berth.commands.ironic import diff_command
 from berth.commands.run import migrate_all
 from berth.commands.terminal import Cli
 from berth.configuration import read
@@ -100,9 +100,7 @@ class IronicSite:
 
     async def differences(self) -> list[str]:
         said = io.StringIO()
-        code = await show_diff(
-            Cli(self.settings, say=Console(file=said, soft_wrap=True)), sides_of(self.settings)
-        )
+        code = await diff_command(Cli(self.settings, say=Console(file=said, soft_wrap=True)))
         *lines, _ = said.getvalue().splitlines()
         assert (code == 0) == (not lines)
         return lines
