@@ -36,7 +36,7 @@ from berth.commands.options import (
     settings_given,
 )
 from berth.commands.run import migrate_all, ready, scheduling
-from berth.commands.terminal import Cli, coloured, complain, effective, say
+from berth.commands.terminal import coloured, complain, effective, say
 from berth.control_room_place import room_url, with_a_room
 from berth.loadtest import MIX, MOST_MIXED, Load, LoadOutcome, LoadPlan, latency_svg, mixed
 from berth.operations.audit import Audit, refuse_the_unmade
@@ -123,7 +123,7 @@ async def load_command(
     Latency is the time from a request to the end of its build, which takes simulated agents --build-time (0.1
     s on average by default). The command starts a separate berth; --attach loads a running one.
     """
-    settings = effective(**settings_given(options)).settings
+    settings, console = effective(**settings_given(options)).settings, complain if as_json else say
     plan = LoadPlan(
         boots=options.boots,
         rate=options.rate,
@@ -131,8 +131,25 @@ async def load_command(
         flavors=load_flavors(options),
         seed=settings.compute.seed,
     )
-    cli = Cli(settings, as_json, complain if as_json else say)
-    return await load(cli, plan, options.attach, options.picture)
+    refuse_strangers(settings)
+    if options.picture is not None:
+        options.picture.touch()  # an unwritable file is reported before the load, not after it
+    async with _berth_to_load(settings, options.attach, console) as (bus, settings):
+        hosts = await (scheduling(bus, settings, share=0.0) if options.attach else ready(bus, settings))
+        settle_in()
+        result = await _with_progress(Load(bus, plan), console)
+        found = await audit_databases(settings)
+    if options.picture is not None:
+        mode = "embedded" if settings.embedded else "RabbitMQ + PostgreSQL"
+        title = f"{len(result.boots)} boots on {hosts} hosts, {mode}: {result.per_second:.0f} boots/s"
+        options.picture.write_text(latency_svg(result, title), encoding="utf-8")
+        console.print(f"time from request to end, over the run: {options.picture}")
+    if as_json:
+        summary = {**result.summary(), "flavors": len(plan.flavors), "hosts": hosts, "audit": found.breaches}
+        sys.stdout.write(json.dumps(summary, indent=2) + "\n")
+    else:
+        show(result, console)
+    return _verdict(result, found, console)
 
 
 def load_flavors(options: LoadOptions) -> tuple[Flavor, ...]:
@@ -211,29 +228,6 @@ async def _metal_summary(bus: Bus, settings: Settings) -> str:
         f"bare metal: two nodes cleaned → available, claimable after {claimable * 1000:.0f} ms; "
         f"a build for one ended {coloured(build_ended.status)}: {escape(how)}"
     )
-
-
-async def load(cli: Cli, plan: LoadPlan, attach: bool, picture: Path | None) -> int:
-    settings, console = cli.settings, cli.say
-    refuse_strangers(settings)
-    if picture is not None:
-        picture.touch()  # an unwritable file is reported before the load, not after it
-    async with _berth_to_load(settings, attach, console) as (bus, settings):
-        hosts = await (scheduling(bus, settings, share=0.0) if attach else ready(bus, settings))
-        settle_in()
-        result = await _with_progress(Load(bus, plan), console)
-        found = await audit_databases(settings)
-    if picture is not None:
-        mode = "embedded" if settings.embedded else "RabbitMQ + PostgreSQL"
-        title = f"{len(result.boots)} boots on {hosts} hosts, {mode}: {result.per_second:.0f} boots/s"
-        picture.write_text(latency_svg(result, title), encoding="utf-8")
-        console.print(f"time from request to end, over the run: {picture}")
-    if cli.as_json:
-        summary = {**result.summary(), "flavors": len(plan.flavors), "hosts": hosts, "audit": found.breaches}
-        sys.stdout.write(json.dumps(summary, indent=2) + "\n")
-    else:
-        show(result, console)
-    return _verdict(result, found, console)
 
 
 @asynccontextmanager
