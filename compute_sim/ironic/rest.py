@@ -37,19 +37,9 @@ def rest_app(
     conductor: Conductor, works: Works, power: Power, login: tuple[str, str] = ("", "")
 ) -> Starlette:
     """Return Ironic's REST API as a web app; if `login` has a user, requests need its name and password."""
-    nodes = _Handlers(conductor, works, power)
-    api, allocations = nodes.api, nodes.allocations
     token = base64.b64encode(":".join(login).encode()).decode() if login[0] else ""
-
-    def route(path: str, status: int = 204, **handlers: Handler) -> Route:
-        """Return a route of the simulated Ironic's REST API, which answers PUT and DELETE requests with
-        `status`."""
-
-        async def answer(request: Request) -> Response:
-            return await _answer(request, handlers, conductor, token, status)
-
-        return Route(path, answer, methods=sorted(handlers))
-
+    nodes = _Handlers(conductor, works, power, token)
+    api, allocations, route = nodes.api, nodes.allocations, nodes.route
     node = "/v1/nodes/{ident}"
     return Starlette(
         routes=[
@@ -87,10 +77,38 @@ def rest_app(
 
 
 class _Handlers:
-    def __init__(self, conductor: Conductor, works: Works, power: Power) -> None:
-        self._conductor, self._works, self._power = conductor, works, power
+    def __init__(self, conductor: Conductor, works: Works, power: Power, token: str) -> None:
+        self._conductor, self._works, self._power, self._token = conductor, works, power, token
         self.api = Api(conductor, works, power)
         self.allocations = NodeAllocations(conductor)
+
+    def route(self, path: str, status: int = 204, **handlers: Handler) -> Route:
+        """Return a route of the API that answers PUT and DELETE requests with `status`."""
+
+        async def answer(request: Request) -> Response:
+            id_ = f"req-{self._conductor.clock.uuid()}"
+            try:
+                minor = _minor(request)
+                given = request.headers.get("Authorization", "").encode()
+                if self._token and not hmac.compare_digest(given, f"Basic {self._token}".encode()):
+                    raise ApiRefusal(401, "Incorrect username or password")
+                method = "GET" if request.method == "HEAD" else request.method
+                if method != "GET":
+                    # Ironic delays a request too while it cannot notify
+                    await self._conductor.wait_for_space()
+                body = await handlers[method](SimRequest(request, minor, id_))
+                code = {"GET": 200, "PATCH": 200, "POST": 201}.get(method, status)
+                response = Response(status_code=code) if body is None else json_response(body, code)
+                response.headers[VERSION] = f"1.{minor}"
+            except ApiRefusal as refused:
+                response = _refusal(refused.status, refused.text)
+                if refused.status == 401:
+                    response.headers["WWW-Authenticate"] = 'Basic realm="Baremetal API"'
+            response.headers[MINIMUM], response.headers[MAXIMUM] = _LOWEST, _HIGHEST
+            response.headers[REQUEST_ID] = id_
+            return response
+
+        return Route(path, answer, methods=sorted(handlers))
 
     async def power_state(self, call: SimRequest) -> None:
         await self.api.power(call.ident, target_of(await call.fields()), call.id)
@@ -185,45 +203,28 @@ class _Handlers:
         self._power.tamper(self._conductor.find(call.ident), bmc)
 
     async def storm(self, call: SimRequest) -> Json:
-        """Handle a request such as {"target": "provide", "count": 5000}: start `provide` for 5000 nodes."""
+        """Handle a request such as {"target": "provide", "count": 5000}: start it for 5000 idle nodes."""
         body = await call.fields()
         target, count = target_of(body), body.get("count")
         if not isinstance(count, int) or count < 1:
             raise ApiRefusal(400, "count is how many nodes")
-        return {"nodes": storm(self._conductor, self._works, target, count, call.id)}
+        begun = 0
+        for node in self._conductor.nodes.values():
+            event = event_of(target, node.provision_state)
+            if begun == count:
+                break
+            busy = node.reservation is not None or node.maintenance
+            if event is None or busy or node.protected or node.retired:
+                continue
+            self._works.begin(node, event, call.id)
+            begun += 1
+        return {"nodes": begun}
 
 
 def _node_json(node: SimNode, fields: tuple[str, ...] | None, detail: bool, call: SimRequest) -> Json:
-    if fields is not None:
-        return views.some(node, fields, call.minor, call.url)
-    if detail:
+    if fields is None and detail:
         return views.whole(node, call.minor, call.url)
-    return views.some(node, views.SHORT, call.minor, call.url)
-
-
-async def _answer(
-    request: Request, handlers: dict[str, Handler], conductor: Conductor, token: str, status: int
-) -> Response:
-    id_ = f"req-{conductor.clock.uuid()}"
-    try:
-        minor = _minor(request)
-        given = request.headers.get("Authorization", "")
-        if token and not hmac.compare_digest(given.encode(), f"Basic {token}".encode()):
-            raise ApiRefusal(401, "Incorrect username or password")
-        method = "GET" if request.method == "HEAD" else request.method
-        if method != "GET":
-            await conductor.wait_for_space()  # Ironic delays a request too while it cannot notify
-        body = await handlers[method](SimRequest(request, minor, id_))
-        status = {"GET": 200, "PATCH": 200, "POST": 201}.get(method, status)
-        response = Response(status_code=status) if body is None else json_response(body, status)
-        response.headers[VERSION] = f"1.{minor}"
-    except ApiRefusal as refused:
-        response = _refusal(refused.status, refused.text)
-        if refused.status == 401:
-            response.headers["WWW-Authenticate"] = 'Basic realm="Baremetal API"'
-    response.headers[MINIMUM], response.headers[MAXIMUM] = _LOWEST, _HIGHEST
-    response.headers[REQUEST_ID] = id_
-    return response
+    return views.some(node, views.SHORT if fields is None else fields, call.minor, call.url)
 
 
 async def _no_such_path(request: Request, problem: Exception) -> Response:
@@ -256,18 +257,3 @@ def _version(url: str) -> Json:
     links = [{"href": f"{url}/v1/", "rel": "self"}]
     versions = {"min_version": _LOWEST, "version": _HIGHEST}
     return {"id": "v1", "links": links, "status": "CURRENT", **versions}
-
-
-def storm(conductor: Conductor, works: Works, target: str, count: int, request: str) -> int:
-    """Start a change to provision state `target` on up to `count` idle nodes; return their number."""
-    asked = 0
-    for node in conductor.nodes.values():
-        event = event_of(target, node.provision_state)
-        if asked == count:
-            break
-        busy = node.reservation is not None or node.maintenance
-        if event is None or busy or node.protected or node.retired:
-            continue
-        works.begin(node, event, request)
-        asked += 1
-    return asked
