@@ -281,8 +281,7 @@ def is_loopback(host: str) -> bool:
 
 
 def _check_names(settings: Settings, refuse: Refuse) -> None:
-    """Check the settings of filters, weighers, build requests and the simulator by parsing them; skip default
-    values, because the parsers load slowly."""
+    """Check settings by parsing them (filters, requests, simulator), except defaults: parsers load slowly."""
     parsed = attrgetter("build_time", "move_time", "drivers", "machines", "provider_config")
     if parsed(settings.compute) != parsed(SimulatorSettings()):
         _check_simulation(settings.compute, refuse)

@@ -97,8 +97,7 @@ def selection(settings: Settings) -> NodeSelection:
 
 
 def _selected(selection: Iterable[str]) -> dict[str, Any]:
-    """Return a mapping of an Ironic node's fields to the values that berth accepts, from texts such as
-    `owner=p1`."""
+    """Parse texts such as `owner=p1` to a mapping of an Ironic node's fields to the accepted values."""
     found: dict[str, tuple[str, ...]] = {}
     for text in selection:
         field, _, value = text.partition("=")

@@ -221,8 +221,7 @@ def all_workers_without_a_bus(cell: str = "c1") -> list[Worker]:
 
 
 def _tables(settings: Settings) -> dict[worker_roles.Role, list[Worker]]:
-    """Return a mapping of roles to workers, only to read their topics; ferries are left out, as they have no
-    handlers."""
+    """Return workers by role, to read their topics only; ferries have no handlers and are left out."""
     from bus.sql.database import Database
 
     bus, nowhere = Bus(alone()), Database("sqlite+aiosqlite://")

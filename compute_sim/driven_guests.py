@@ -20,8 +20,7 @@ Order = BuildOrdered | MoveOrdered | DestroyOrdered
 
 
 class DrivenGuests:
-    """Calls operators' drivers of hypervisors to create, start, stop, move and destroy the guests of an
-    agent."""
+    """Calls operators' hypervisor drivers to create, start, stop, move and destroy an agent's guests."""
 
     def __init__(self, drivers: Mapping[str, GuestDriver] | None = None) -> None:
         self._of_root = dict(drivers or {})
@@ -76,8 +75,7 @@ class DrivenGuests:
         return f"the driver {type(driver).__name__} does not support the move {order.kind}"
 
     async def destroy(self, order: DestroyOrdered, known: Iterable[GuestRecord]) -> None:
-        """Destroy the guests that an order names: those on record, and those that an interrupted call of the
-        hypervisor driver left."""
+        """Destroy the guests of an order: guests on record, and guests left by an interrupted driver call."""
         driver = self._of_root.get(order.root)
         if driver is None:
             return

@@ -11,8 +11,7 @@ from compute_sim.core.drivers import Driver
 
 
 class BadDriver(ValueError):
-    """The error for a wrong module, Python class or option of a driver of a hypervisor or hardware; `option`
-    names the option."""
+    """Error: a driver's module, Python class or option is wrong; `option` names the option."""
 
     def __init__(self, why: str, option: str = "") -> None:
         super().__init__(why)
@@ -20,8 +19,7 @@ class BadDriver(ValueError):
 
 
 def load_driver(name: str, options: Mapping[str, Any], *, strict: bool = True) -> Driver:
-    """Return a new object of the driver of a hypervisor or hardware that `module:Class` names; unless
-    `strict`, option values may be texts."""
+    """Return a new object of the driver class `module:Class`; unless `strict`, option values may be texts."""
     class_ = driver_class(name)
     if issubclass(class_, msgspec.Struct):
         made: Driver = converted(options, class_, strict=strict)

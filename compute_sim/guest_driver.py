@@ -18,8 +18,7 @@ from compute_sim.guests import GuestRecord
 
 
 class DriverError(Exception):
-    """The error that a call of a hypervisor driver failed. If `retry` is false, the build is not tried on
-    another host."""
+    """Error: a hypervisor driver's call failed. Without `retry`, no other host is tried for the build."""
 
     def __init__(self, cause: str, *, retry: bool = True) -> None:
         super().__init__(cause)
@@ -27,8 +26,7 @@ class DriverError(Exception):
 
 
 class DriverGuest(msgspec.Struct, frozen=True, kw_only=True):
-    """A guest that exists on the hypervisor; the hypervisor driver stores the build and attempt with the
-    guest."""
+    """A guest on a hypervisor; the hypervisor driver stores the build and attempt with the guest."""
 
     build: str
     attempt: int

@@ -124,8 +124,7 @@ class GuestFile:
         os.ftruncate(self._file, sound)
 
     def shorten_by(self, snapshot: Callable[[], Iterable[GuestLine]]) -> None:
-        """Set the function that returns the agent's current guests and outcomes as lines; they replace the
-        older lines of its file of guests."""
+        """Set the function that returns the agent's guests and outcomes as lines, to shorten the file."""
         self._snapshot = snapshot
 
     def add(self, *lines: GuestLine) -> None:

@@ -179,8 +179,7 @@ X86 = "x86_64"
 
 @dataclass(frozen=True, slots=True)
 class SimHost:
-    """One simulated host: its root provider's id, its inventory, zone and aggregates, and the drivers of its
-    hardware and hypervisor."""
+    """One simulated host: its inventory, zone and aggregates, and its drivers of hardware and hypervisor."""
 
     root: str
     host: str
@@ -244,8 +243,7 @@ def fleet(
     hardware: Hardware | None = None,
     seed: int = 0,
 ) -> list[SimAgent]:
-    """Return simulated agents for all cells; `hosts` hypervisors and the bare-metal nodes are distributed
-    over the agents."""
+    """Return simulated agents for all cells; divide `hosts` hypervisors and bare-metal nodes among them."""
     hardware = hardware or Hardware()
     zones, architectures, inventory = hardware.zones, hardware.architectures, hardware.inventory
     names = [f"cell{number + 1}" for number in range(cells)] if isinstance(cells, int) else list(cells)

@@ -84,8 +84,7 @@ class EventStream:
 
     @contextmanager
     def endable(self, working: asyncio.Timeout) -> Iterator[None]:
-        """While the `with` block runs, let the end of the event stream cancel the block through its
-        `asyncio.timeout`."""
+        """Let the end of the event stream cancel the `with` block through its `asyncio.timeout`."""
         self.working = working
         try:
             yield

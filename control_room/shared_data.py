@@ -23,8 +23,7 @@ class BackgroundTasks:
         self._group = group
 
     def start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T | None]:
-        """Start and return a background task. An error in the task is logged; when the server stops, it
-        cancels the task."""
+        """Start a background task, which is cancelled when the server stops; its errors are logged."""
 
         async def logged() -> T | None:
             try:

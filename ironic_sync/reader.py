@@ -170,8 +170,7 @@ class Reader:
                 self._many.set()
 
     async def _read_round(self, moment: Callable[[], Moment], take: Take) -> int:
-        """List available nodes in pages while nodes wait to be read; return how many waiting nodes were
-        found."""
+        """List available nodes in pages while nodes wait to be read; return how many of them it found."""
         pages = self.api.nodes(fields=self.fields, limit=PAGE, **self._listing)
 
         async def following() -> tuple[int, Moment, Sequence[Mapping[str, Any]] | None]:

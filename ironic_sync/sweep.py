@@ -167,8 +167,7 @@ SETTLING_SECONDS = 2.0  # until a hinted change has taken effect
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class SweepSchedule:
-    """Decides when Ironic is next compared with placement, and whether all nodes are read or only changed
-    ones."""
+    """Decides when the next sweep of Ironic starts, and whether it reads all nodes or only changed nodes."""
 
     sweep: Sweep
     seconds: float

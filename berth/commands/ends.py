@@ -68,8 +68,7 @@ async def ends_command(
 
 
 async def _publish_again(bus: Bus, cell: str, ended: tuple[Instance, ...]) -> None:
-    """Deliver the builds' placements to their cell again: for a known placement, the cell publishes the
-    build's end."""
+    """Deliver the builds' placements to their cell again: the cell publishes the end of known builds."""
     ask = bus.asker(topics.FIND_BUILDS)
     for some in portions(ended, _BUILDS):
         answer = await ask(FindBuilds(cell=cell, builds=tuple(instance.build for instance in some)))

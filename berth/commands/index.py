@@ -118,8 +118,7 @@ class Later(TyperCommand):
 
 
 class EveryCommand(TyperGroup):
-    """The top-level group of the command line. The module of a command is imported only when the command is
-    called."""
+    """The top-level group of the command line, which imports a command's module only when it is called."""
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)

@@ -61,8 +61,7 @@ class Audit:
 async def audit(
     settings: Settings, *, settled: bool = False, placement_only: bool = False, clock: Clock | None = None
 ) -> Audit:
-    """Compare placement's database with those of the cells, and return the violations found. `settled`: an
-    unfinished build is a violation, too."""
+    """Compare placement's database with the cells'; return violations. `settled`: also unfinished builds."""
     from placement_worker.store import audit as stored  # databases take long to load
 
     clock = clock or Clock()
@@ -217,8 +216,7 @@ def _moving(places: Mapping[str, PlaceByCell], holders: Iterable[StoredHolder]) 
 async def _held_by_cells(
     settings: Settings, cells: Sequence[str], builds: Collection[str]
 ) -> dict[str, HeldByCell]:
-    """Return a mapping of each build to its state in its cell's records, which shows what its holder
-    consumers may hold."""
+    """Return each build's state in its cell's records, which shows what its holder consumers may hold."""
     from cell_conductor import held_by_cell
 
     found: dict[str, HeldByCell] = {}

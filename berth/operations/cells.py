@@ -56,8 +56,7 @@ async def check_to_cell(bus: Bus, settings: Settings, cell: str) -> None:
 async def ask_cells(
     cells: Sequence[str], ask: Callable[[str], Awaitable[R | None]]
 ) -> tuple[dict[str, R], list[str]]:
-    """Send a query to cells in parallel; return a mapping of cells to answers, and the cells that did not
-    answer."""
+    """Send a query to cells in parallel; return the answers by cell, and the cells that did not answer."""
 
     async def ask_cell(cell: str) -> R | None:
         try:
@@ -162,8 +161,7 @@ async def conductor_answers(bus: Bus, cell: str) -> bool:
 
 
 async def require(bus: Bus, settings: Settings, name: str) -> RegisteredCell:
-    """Return the cell of this name; raise OperationRefused if it is neither registered nor named in the
-    settings."""
+    """Return the cell of this name; raise OperationRefused unless it is registered or in the settings."""
     found = await registered_cells(bus)
     cells = cells_by_name((cell for cell in found.cells if not cell.gone), settings)
     if name not in cells:

@@ -197,8 +197,7 @@ async def waiting_moves(bus: Bus, ids: Collection[str]) -> tuple[WaitingRequest,
 
 @asynccontextmanager
 async def following(bus: Bus, name: str, listener: MoveListener) -> AsyncIterator[FollowedMoves]:
-    """Yield an object that watches moves until the `with` block ends; `name` is the reply address to which
-    cells send the moves' results."""
+    """Yield an object that watches moves in the `with` block; cells reply to the address `name`."""
     moves = FollowedMoves(bus, name, listener)
     refusals = await bus.listen(topics.MOVE_REFUSED.at(reply_to=name))
     ends = await bus.listen(topics.MOVE_ENDED.at(reply_to=name))

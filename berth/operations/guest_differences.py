@@ -131,8 +131,7 @@ def differences(
 
 
 async def _books(bus: Bus, agents: Collection[Agent]) -> tuple[dict[Agent, list[ReportedGuest]], list[Agent]]:
-    """Query agents for their guests; return a mapping of agents to their guests, and the agents that did not
-    answer."""
+    """Ask agents for their guests; return the guests by agent, and the agents that did not answer."""
     reply_to = f"audit-{Clock().uuid()[:8]}"
     replies = await bus.listen(topics.AGENT_GUESTS.at(reply_to=reply_to))
     read: dict[Agent, list[ReportedGuest]] = {}

@@ -65,8 +65,7 @@ class Mending:
         self.guests = GuestMending(bus, self._words, self._adopt, self._reply_to, seconds)
 
     async def judged(self, found: Sequence[Misheld]) -> list[Mend]:
-        """Query cells and agents about each build with wrong allocations, and decide whether their answers
-        prove which allocations are right."""
+        """Ask cells and agents about each build with wrong allocations; decide which allocation is right."""
         stands = await self._stands(found)
         holders = await self._holders(found)
         wanted: dict[Agent, set[str]] = defaultdict(set)
@@ -135,8 +134,7 @@ class Mending:
         return hosts
 
     async def _words(self, wanted: Mapping[Agent, set[str]]) -> _Words:
-        """Ask agents which guests of these builds they have; return a mapping of agents and builds to guests,
-        without the agents that did not answer."""
+        """Ask agents for guests of these builds; return guests by agent and build, without silent agents."""
         reported: dict[Agent, dict[str, list[ReportedGuest]]] = {}
         open_: dict[Agent, set[str]] = {agent: set(builds) for agent, builds in wanted.items()}
         if not open_:

@@ -110,8 +110,7 @@ class HostStandings:
             return cls(None)
 
     def capabilities(self, root: Provider) -> HostCapabilities:
-        """Return a host's hypervisor, hypervisor driver and agent version; empty if it never sent a
-        heartbeat."""
+        """Return a host's hypervisor, driver and agent version; empty if it never sent a heartbeat."""
         return self._capabilities.get(root.id) or HostCapabilities(root=root.id)
 
     def of(self, root: Provider) -> HostStanding:

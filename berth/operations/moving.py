@@ -200,8 +200,7 @@ async def steering(
 
 
 class _FirstAnswer(MoveListener):
-    """Completes a future with the first progress message about a move; forwards all progress messages except
-    refusals to a listener."""
+    """Completes a future with a move's first progress message; forwards all but refusals to a listener."""
 
     def __init__(self, answer: "asyncio.Future[MoveProgress]", listener: MoveListener) -> None:
         self._answer = answer

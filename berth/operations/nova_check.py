@@ -57,8 +57,7 @@ async def observed(
 async def _confirm(
     nova: NovaFacts, reader: NovaInspection, contents: PlacementContents, placement: PlacementClient
 ) -> None:
-    """Read again the instances and consumers on which Nova and placement differ: they may have changed
-    between the two reads."""
+    """Read instances and consumers again on which Nova and placement differ, as they may have changed."""
     suspects = [*orphans(nova, contents), *unallocated(nova, contents), *doubled(nova, contents)]
     if not 0 < len(suspects) <= CONFIRMED:
         return

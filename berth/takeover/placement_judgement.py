@@ -43,8 +43,7 @@ def has_pci_in_placement(placement: PlacementContents) -> bool:
 
 
 def orphans(nova: NovaFacts, placement: PlacementContents) -> list[str]:
-    """Return the consumers that have allocations from compute nodes but are neither instances nor migrations
-    of Nova."""
+    """Return consumers with allocations from compute nodes that are no instances or migrations of Nova."""
     known = nova.instances.keys() | nova.building | nova.migrations
     roots = {node.uuid for node in nova.nodes} & placement.providers.keys()
     return sorted(

@@ -16,8 +16,7 @@ InUse = Callable[[str], Mapping[str, int]]  # provider id → amounts that guest
 
 
 class Driver(Protocol):
-    """The interface of a driver of a host's hardware, which adds one type of hardware to the host's provider
-    tree."""
+    """The interface of a hardware driver, which adds one type of hardware to a host's provider tree."""
 
     @property
     def follows_use(self) -> bool:
@@ -25,8 +24,7 @@ class Driver(Protocol):
         ...
 
     def update_provider_tree(self, tree: ProviderTree, in_use: InUse) -> None:
-        """Add all hardware of one type that the host has to its provider tree. The drivers of a host's
-        hardware are called one after another."""
+        """Add all hardware of one type to a host's provider tree; a host's drivers run one after another."""
         ...
 
 
@@ -236,8 +234,7 @@ def build_tree(
     *,
     disabled: bool = False,
 ) -> ProviderTree:
-    """Return a host's provider tree: its hardware, as the drivers of the hardware add it, and what operators
-    added in placement."""
+    """Return a host's provider tree: hardware that its drivers add, and what operators added in placement."""
     tree = ProviderTree(root, host, stored)
     for driver in drivers:
         driver.update_provider_tree(tree, in_use)

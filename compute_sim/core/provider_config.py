@@ -131,8 +131,7 @@ def _wrong(provider: ConfiguredProvider) -> str:
 
 @dataclass(frozen=True)
 class ProviderConfigDriver:
-    """Adds inventories and traits of a provider.yaml file to a host's provider tree, after all the host's
-    hardware was added."""
+    """Adds inventories and traits of a provider.yaml file to a host's provider tree, after all hardware."""
 
     providers: tuple[ConfiguredProvider, ...]
     follows_use: bool = False

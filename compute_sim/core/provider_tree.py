@@ -22,14 +22,12 @@ STANDARD_TRAITS = frozenset(os_traits.get_traits())
 
 
 class TreeMistake(ValueError):
-    """The error that a driver of a host's hardware adds invalid data to a provider tree; the text names the
-    provider, the field and the reason."""
+    """Error: a hardware driver adds invalid data to a provider tree; the text names field and reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class ForeignContents:
-    """The resource classes, traits and aggregates that operators added to a provider; agents never report
-    them."""
+    """The classes, traits and aggregates that operators added to a provider; agents never report them."""
 
     classes: frozenset[str] = frozenset()
     traits: frozenset[str] = frozenset()
@@ -41,8 +39,7 @@ NOTHING_FOREIGN = ForeignContents()
 
 @dataclass(frozen=True, slots=True)
 class TreeProvider:
-    """A provider of a host's tree: the contents that drivers of the host's hardware added, and those that
-    operators added in placement."""
+    """A provider of a host's tree: contents from hardware drivers, and contents that operators added."""
 
     id: str
     name: str
@@ -70,8 +67,7 @@ class ProviderTree:
 
     @property
     def providers(self) -> tuple[TreeProvider, ...]:
-        """Return the providers of the host's hardware, as its drivers added them; a parent comes before its
-        children."""
+        """Return the providers that a host's hardware drivers added; parents come before their children."""
         return tuple(self._known[id_] for id_ in self._named.values())
 
     @property
@@ -136,8 +132,7 @@ class ProviderTree:
         self._known[provider.id] = replace(provider, aggregates=provider.aggregates.union(aggregates))
 
     def report(self) -> tuple[ProviderReport, ...]:
-        """Return the providers, inventories, traits and aggregates that drivers of the hardware added, as a
-        report for placement."""
+        """Return all that hardware drivers added to a host's provider tree, as a report for placement."""
         return tuple(
             ProviderReport(
                 id=provider.id,

@@ -23,8 +23,7 @@ _HOSTS = UUID("2d0f7f2e-4f3b-4d0e-8a53-6a5b8f1c9e10")  # namespace of the roots 
 
 
 class RuleBroken(Exception):
-    """The error that a driver of a hypervisor or hardware failed a test; the text states the expected and
-    actual result."""
+    """Error: a driver of a hypervisor or hardware failed a test; the text has expected and actual result."""
 
 
 @dataclass(frozen=True)
@@ -39,8 +38,7 @@ class RuleResult:
 
 @dataclass
 class DriverStand:
-    """An operator's driver of a hypervisor or a host's hardware under test, with two hosts and the guests
-    that the tests create on them."""
+    """A driver of a hypervisor or hardware under test, with two hosts and the guests that tests create."""
 
     make: Callable[[], Driver]  # constructs the driver, as a starting agent does
     hosts: tuple[str, str] = ("check-1", "check-2")

@@ -327,8 +327,7 @@ def bucket(seconds: float) -> int:
 
 
 def percentiles(counts: Mapping[int, int], shares: Iterable[float]) -> list[float | None]:
-    """Return percentiles of build times: for each share such as 0.95, the seconds within which that share of
-    builds ended; None without builds."""
+    """Return, for each share such as 0.95, the seconds in which that share of builds ended, or None."""
     numbers = sorted(counts)
     passed = list(accumulate(counts[number] for number in numbers))
     if not passed:

@@ -145,8 +145,7 @@ class StockColumns:
         self._ends = np.searchsorted(self.host, numbers, side="right")
 
     def by_host(self, values: Counts) -> Counts:
-        """Return the sum for each host of `values`, which has one value for each inventory of the resource
-        class."""
+        """Sum `values` for each host; `values` has one value for each inventory of the resource class."""
         sums = np.concatenate((np.zeros(1, dtype=np.int64), np.cumsum(values)))
         found: Counts = sums[self._ends] - sums[self._begins]
         return found

@@ -74,8 +74,7 @@ def form_texts(params: Mapping[str, str]) -> dict[str, str]:
 
 
 def parse_request(texts: Mapping[str, str]) -> WhatIfRequest | None:
-    """Parse a what-if question from a form; return None for an empty form, and raise InvalidForm with all
-    mistakes."""
+    """Parse a what-if question from a form; None: empty form. Raise InvalidForm with all mistakes."""
     if not any(texts.values()):
         return None
     problems: list[str] = []
@@ -179,8 +178,7 @@ _MOST_AMOUNT = 2**31 - 1  # as in placement
 
 
 class InvalidPlan(Exception):
-    """Error: a what-if question has an invalid mix of flavors, or invalid hosts to add or remove; each
-    argument is one mistake."""
+    """Error: a what-if question has invalid flavors or hosts; each argument is one mistake."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -174,8 +174,7 @@ def theme_of(request: Request) -> str:
 
 
 def redirect_to(path: str) -> Response:
-    """Return a redirect to a path of this site; to the control room's home page, if the path would lead to
-    another site."""
+    """Return a redirect to a path of this site, or to the home page if the path leads to another site."""
     safe = path if path.startswith("/") and not path.startswith(("//", "/\\")) else "/"
     return RedirectResponse(safe, status_code=303)
 

@@ -212,8 +212,7 @@ class AccessMiddleware:
         return from_our_page(headers)
 
     def _is_allowed_name(self, host: str) -> bool:
-        """Return whether the host name in an HTTP request's Host header is allowed; this prevents DNS
-        rebinding by other sites."""
+        """Return whether the name in a Host header is allowed: this prevents DNS rebinding by other sites."""
         name = host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host
         if name in ("localhost", *self._context.access.names):
             return True

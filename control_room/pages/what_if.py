@@ -90,16 +90,14 @@ class PlanResult:
 
 @dataclass(frozen=True)
 class _PlanQuery:
-    """A what-if question as a URL query (a mix of flavors, hosts to add and remove), with the client that
-    sent it."""
+    """A what-if question as a URL query (mix of flavors, hosts to add and remove), with the client."""
 
     text: str
     reader: Hashable = field(compare=False)
 
 
 class CapacityPages(PageGroup):
-    """Computes how many instances of a mix of flavors would fit. Computations run one at a time: each may
-    cover 10,000 hosts."""
+    """Computes how many instances of a mix of flavors fit, one question at a time (up to 10,000 hosts)."""
 
     def __init__(self, context: PageContext, renderer: Renderer) -> None:
         super().__init__(context, renderer)

@@ -24,8 +24,7 @@ class KnownStates:
         return self._of.get(uuid, _UNKNOWN)
 
     def moment(self, now: float) -> Moment:
-        """Return the time `now` with the number of notifications received so far, to mark the start of a read
-        from Ironic."""
+        """Return `now` with the number of notifications received so far, as the start of a read of Ironic."""
         return Moment(now, self.received)
 
     def handle(self, notification: ReceivedNotification, latest: float) -> Step:
