@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 
 import msgspec
 
+from bench.permanent_lease import PermanentLease
 from berth.searching import candidate_source, cell_queries, placement_queries
 from berth.services import settle_in, stop_on_signals
 from bus import topics
@@ -132,6 +133,7 @@ def workers(site: Site, bus: Bus) -> dict[str, Callable[[], Worker]]:
             AGENT,
             CELL,
             site.api(),
+            PermanentLease(AGENT, CELL),
             notifications=notification_source(
                 Notifications(site.amqp_url, queue="bench.agent", quorum=False)
             ),

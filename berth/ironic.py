@@ -174,10 +174,10 @@ def metal(settings: Settings, role: Role, bus: Bus) -> Worker:
         agent,
         cell,
         api,
+        lease,
         notifications=notifications,
         period=settings.compute.heartbeat,
         patience=settings.ironic.builds.build_patience,
         maintenance_patience=settings.ironic.builds.maintenance_patience,
         clock=clock,
-        lease=lease,
     )

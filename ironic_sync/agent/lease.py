@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -89,19 +89,6 @@ ListNodes = Callable[[], Awaitable[Sequence[str]]]  # lists the nodes of our poo
 
 class NotLeased(Unavailable):
     """Error: the agent has no lease on a bare-metal node, so it must not change the node in Ironic."""
-
-
-class UnsharedNodes:
-    """Permits an agent that shares its cell's bare-metal nodes with no other agent to change all of them."""
-
-    def standing(self, root: str, epoch: int, since: float) -> Standing:
-        return "ours"
-
-    def writing(self, root: str, epoch: int) -> AbstractAsyncContextManager[None]:
-        return nullcontext()
-
-    def good(self) -> bool:
-        return True
 
 
 @dataclass(eq=False, repr=False)

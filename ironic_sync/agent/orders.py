@@ -20,7 +20,7 @@ from ironic_sync.agent.core import node as metal_node
 from ironic_sync.agent.core import steps
 from ironic_sync.agent.core.node import FIELDS, MetalNode, node_of
 from ironic_sync.agent.core.steps import Order, Step, next_step
-from ironic_sync.agent.lease import NodeLease, UnsharedNodes
+from ironic_sync.agent.lease import NodeLease
 from ironic_sync.api import IronicApi, IronicRefused
 from ironic_sync.core.node import DEPLOYING
 
@@ -88,7 +88,7 @@ class RunningOrders:
     maintenance_patience: float
     clock: Clock
     builds: AgentBuilds
-    right: NodeLease | UnsharedNodes = field(default_factory=UnsharedNodes)
+    right: NodeLease
     _jobs: dict[Key, OrderProgress] = field(default_factory=dict)
     # node → jobs there
     _on: defaultdict[str, set[OrderProgress]] = field(default_factory=lambda: defaultdict(set))

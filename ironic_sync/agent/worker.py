@@ -15,7 +15,7 @@ from bus.messages import AgentReported, HostReported
 from bus.reports import HostState
 from bus.topics import AGENT_BUILD, AGENT_DESTROY, AGENT_REPORT, HOST_REPORTED, LEASE, REPORT_NODES
 from bus.worker import Worker, every, on
-from ironic_sync.agent.lease import ListNodes, NodeLease, NotLeased, UnsharedNodes
+from ironic_sync.agent.lease import ListNodes, NodeLease, NotLeased
 from ironic_sync.agent.orders import LONGEST_PAUSE, RunningOrders
 from ironic_sync.api import IronicApi, IronicRefused
 from ironic_sync.core.node import Malformed, ReceivedNotification, from_rest, opened
@@ -51,7 +51,7 @@ def notification_source(notifications: Notifications) -> NotificationSource:
 
 @dataclass(eq=False, repr=False)
 class _Heartbeats:
-    agent: str  # or the pool of agents
+    agent: str  # the pool of agents
     cell: str
     orders: RunningOrders
     period: float
@@ -109,6 +109,7 @@ def metal_agent(
     agent: str,
     cell: str,
     api: IronicApi,
+    lease: NodeLease,
     *,
     notifications: NotificationSource | None = None,
     period: float = 10.0,
@@ -117,9 +118,8 @@ def metal_agent(
     maintenance_patience: float = 300.0,  # seconds of a node in maintenance, after which its build fails
     concurrency: int = 5000,
     clock: Clock | None = None,
-    lease: NodeLease | None = None,
 ) -> Worker:
-    """Return the worker of an agent that builds on Ironic's nodes; with a lease it shares them."""
+    """Return the worker of an agent that builds on the Ironic nodes that are leased to it."""
     orders = RunningOrders(
         agent,
         api,
@@ -127,15 +127,11 @@ def metal_agent(
         maintenance_patience,
         clock or Clock(),
         AgentBuilds(),
-        lease or UnsharedNodes(),
+        lease,
     )
-    tidings = _Heartbeats(lease.pool if lease else agent, cell, orders, period, patience)
-    runs: list[Callable[[], Coroutine[Any, Any, None]]] = []
-    if notifications is not None:
-        runs.append(partial(notifications, orders.check_node))
-    if lease is not None:
-        lease.changed = orders.check_all
-        runs.append(lease.run)
+    lease.changed = orders.check_all
+    tidings = _Heartbeats(lease.pool, cell, orders, period, patience)
+    follow = [] if notifications is None else [partial(notifications, orders.check_node)]
     address = {"cell": cell, "agent": agent}
     return Worker(
         f"agent.{cell}.{agent}",
@@ -147,10 +143,10 @@ def metal_agent(
             every(period, tidings.beat, emits=[HOST_REPORTED], at_once=True),
             every(progress_every, tidings.progress, emits=[AGENT_REPORT]),
         ],
-        asks=[] if lease is None else [LEASE, REPORT_NODES],
+        asks=[LEASE, REPORT_NODES],
         starts=[api.open],
-        runs=runs,
-        stops=[api.close] if lease is None else [lease.leave, api.close],
+        runs=[*follow, lease.run],
+        stops=[lease.leave, api.close],
     )
 
 

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
+from bench.permanent_lease import PermanentLease
 from bus import topics
 from bus.clock import Clock
 from bus.delivery.runner import Bus, Listener
@@ -74,6 +75,7 @@ class IronicCloud:
                 AGENT,
                 CELL,
                 self._api_for("agent"),
+                PermanentLease(AGENT, CELL),
                 notifications=notification_source(
                     Notifications(self._amqp_url, queue=f"{self._name}.agent", quorum=False)
                 ),

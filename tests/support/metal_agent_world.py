@@ -8,6 +8,7 @@ from typing import Any
 
 import httpx
 
+from bench.permanent_lease import PermanentLease
 from bus import topics
 from bus.clock import Clock
 from bus.delivery.runner import Bus, Listener
@@ -34,6 +35,7 @@ from compute_sim.ironic.conductor import SimPlan
 from compute_sim.ironic.node import SimNode, enrolled
 from compute_sim.ironic.simulation import Simulation
 from ironic_sync import ironic_sync
+from ironic_sync.agent.lease import NodeLease
 from ironic_sync.agent.worker import metal_agent
 from ironic_sync.api import IronicApi
 from tests.support.bus_notifier import BusNotifier
@@ -107,6 +109,7 @@ class MetalWorld:
         self._process: asyncio.Task[None] | None = None
         self.retry = True
         self.leftover = False  # and of this one
+        self.lease: NodeLease = PermanentLease(AGENT, CELL)
         self.more: dict[str, Any] = {}  # for the agents that are started
 
     def start(self) -> None:
@@ -119,7 +122,7 @@ class MetalWorld:
         await asyncio.wait([self._process])
 
     async def _live(self) -> None:
-        agent = metal_agent(AGENT, CELL, self.line.api(self.clock), clock=self.clock, **self.more)
+        agent = metal_agent(AGENT, CELL, self.line.api(self.clock), self.lease, clock=self.clock, **self.more)
         try:
             async with Bus(LocalTransport(self.broker)) as bus:
                 await bus.serve(agent, asyncio.Event())
@@ -175,9 +178,11 @@ class MetalWorld:
 
 
 @asynccontextmanager
-async def metal_world(plan: SimPlan | None = None, nodes: int = 2, **more: Any) -> AsyncIterator[MetalWorld]:
+async def metal_world(
+    plan: SimPlan | None = None, nodes: int = 2, lease: NodeLease | None = None, **more: Any
+) -> AsyncIterator[MetalWorld]:
     made = MetalWorld(plan, nodes)
-    made.more = more
+    made.lease, made.more = lease or made.lease, more
     async with Bus(LocalTransport(made.broker)) as bus, asyncio.TaskGroup() as group:
         made.bus, made._group = bus, group
         made.reports = await bus.listen(AGENT_REPORT.at(cell=CELL))
@@ -231,7 +236,9 @@ class MetalCloud:
                 self.placement_db, CELL, self.cell_db, self.clock, build_timeout=self.build_timeout
             ),
             "ironic_sync": lambda bus: ironic_sync(),
-            "agent": lambda bus: metal_agent(AGENT, CELL, self.line.api(self.clock), clock=self.clock),
+            "agent": lambda bus: metal_agent(
+                AGENT, CELL, self.line.api(self.clock), PermanentLease(AGENT, CELL), clock=self.clock
+            ),
         }
 
     def start(self, name: str) -> None:
