@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from bus.messages import ReplyTo, Selection
+from bus.messages import Selection
 from bus.requests import BuildSpec
 from bus.vocabulary import (
     Allocations,
@@ -15,6 +15,7 @@ from bus.vocabulary import (
     LongList,
     Message,
     Ordinal,
+    ReplyTo,
     Text,
     Whole,
     Word,

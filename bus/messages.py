@@ -9,7 +9,6 @@ from bus.decisions import Decision
 from bus.reports import HostState, ProviderReport, Reshaping
 from bus.requests import BuildSpec, Flavor, Hints, Image, InstanceName, ResourceGroup
 from bus.vocabulary import (
-    END,
     MAX_GROUPS,
     UNSAID_ID,
     Allocations,
@@ -26,33 +25,18 @@ from bus.vocabulary import (
     Number,
     Ordinal,
     Properties,
+    ReplyTo,
     Seconds,
     ShortList,
     SmallMap,
     Text,
     TraitName,
     Value,
+    Wait,
     Weight,
     Word,
     Zone,
 )
-
-ReplyTo = Annotated[
-    str,
-    Meta(
-        pattern=r"^[A-Za-z0-9_-]{0,64}" + END,
-        description="a name that is added to the routing key of the answer",
-    ),
-]
-Wait = Annotated[
-    str, Meta(pattern=r"^([0-9]{1,6}(s|m|h|d))?" + END, description="how long: 90s, 30m, 12h, 7d; or nothing")
-]
-_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-
-
-def seconds_of(wait: Wait) -> float:
-    """Return the number of seconds of a duration such as `30m`; an empty text is 0."""
-    return float(int(wait[:-1]) * _UNITS[wait[-1]]) if wait else 0.0
 
 
 class BuildRequested(Message, frozen=True, kw_only=True):

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, field
 
 from bus.decisions import Decision
-from bus.messages import Attempt, BuildPlaced, ReplyTo, Selection, Wait
+from bus.messages import Attempt, BuildPlaced, Selection
 from bus.requests import BuildSpec, Flavor, Image
 from bus.vocabulary import (
     Allocations,
@@ -24,10 +24,12 @@ from bus.vocabulary import (
     Message,
     Number,
     Ordinal,
+    ReplyTo,
     Seconds,
     ShortList,
     Text,
     Value,
+    Wait,
     Whole,
     Word,
 )

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, field
 
 from bus.decisions import Decision, NearMiss, Removal
-from bus.messages import Attempt, BuildPlaced, BuildRequested, ReplyTo, Selection
+from bus.messages import Attempt, BuildPlaced, BuildRequested, Selection
 from bus.moves import MoveRequested
 from bus.requests import BuildSpec, ResourceGroup
 from bus.vocabulary import (
@@ -25,6 +25,7 @@ from bus.vocabulary import (
     Message,
     Number,
     Ordinal,
+    ReplyTo,
     Seconds,
     Shapes,
     ShortList,

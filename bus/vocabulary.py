@@ -59,6 +59,23 @@ Resources = LargeMap[ClassName, Amount]
 Allocations = LargeMap[Id, Resources]  # provider → resource class → amount
 Shapes = LargeMap[Id, Ordinal]  # provider → its shape when it was chosen
 
+ReplyTo = Annotated[
+    str,
+    Meta(
+        pattern=r"^[A-Za-z0-9_-]{0,64}" + END,
+        description="a name that is added to the routing key of the answer",
+    ),
+]
+Wait = Annotated[
+    str, Meta(pattern=r"^([0-9]{1,6}(s|m|h|d))?" + END, description="how long: 90s, 30m, 12h, 7d; or nothing")
+]
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+def seconds_of(wait: Wait) -> float:
+    """Return the number of seconds of a duration such as `30m`; an empty text is 0."""
+    return float(int(wait[:-1]) * _UNITS[wait[-1]]) if wait else 0.0
+
 
 class Value(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The base class of values encoded as JSON objects: fields may be added with defaults, never renamed.

@@ -24,8 +24,9 @@ from berth.operations.publishing import PATIENCE, checked, publish
 from bus.delivery.runner import Bus
 from bus.errors import AnswerRefused, Unavailable, Unroutable
 from bus.masking import printable
-from bus.messages import BuildEnded, BuildRequested, BuildUnplaceable, seconds_of
+from bus.messages import BuildEnded, BuildRequested, BuildUnplaceable
 from bus.queries import WaitingRequest
+from bus.vocabulary import seconds_of
 
 commands = Commands()
 

@@ -15,8 +15,8 @@ from bus import topics
 from bus.chunks import portions
 from bus.clock import Clock
 from bus.delivery.runner import Bus
-from bus.messages import seconds_of
 from bus.queries import FindBuilds, FindInstances, Instance, InstanceStatus
+from bus.vocabulary import seconds_of
 
 _BUILDS = 100  # in one query
 _ENDED: tuple[InstanceStatus, ...] = tuple(

@@ -15,8 +15,8 @@ from berth.settings import BadSetting
 from bus import topics
 from bus.clock import Clock
 from bus.masking import printable
-from bus.messages import seconds_of
 from bus.shadow import FindNovaReport, NovaReportFound, ObservedRequest, SchedulerFigures
+from bus.vocabulary import seconds_of
 from control_room.core.nova import agreement, report_shown
 from control_room.core.words import duration, listed, several
 

@@ -26,9 +26,9 @@ from msgspec.structs import replace
 
 from bus.agent_builds import sent_allocations
 from bus.claims import Choice, ClaimRequested, ReleaseRequested
-from bus.messages import AgentReported, seconds_of
+from bus.messages import AgentReported
 from bus.moves import SHELVED, MoveEnd, MoveOrdered, MovePhase, MoveProgress, MoveReported, PhaseOver
-from bus.vocabulary import MAX_CAUSE, Message
+from bus.vocabulary import MAX_CAUSE, Message, seconds_of
 from cell_conductor.core import build as builds
 from cell_conductor.core import move as moves
 from cell_conductor.core.build import Build, Effects, Leftover, Status

@@ -15,9 +15,10 @@ import msgspec
 from bus.aggregates import Aggregate
 from bus.cells import RegisteredCell
 from bus.host_health import DISABLED
-from bus.messages import BuildRequested, seconds_of
+from bus.messages import BuildRequested
 from bus.queries import FindCandidates
 from bus.requests import Flavor, Image
+from bus.vocabulary import seconds_of
 from scheduler_worker.core import group_draft
 from scheduler_worker.core.attributes import (
     MAX_NOTES,

@@ -13,12 +13,12 @@ import msgspec
 
 from bus.context import StoredContext
 from bus.decisions import Decision
-from bus.messages import BuildRequested, BuildUnplaceable, HostReported, seconds_of
+from bus.messages import BuildRequested, BuildUnplaceable, HostReported
 from bus.reports import HostState
 from bus.sql.database import Database
 from bus.sql.failures import retrying
 from bus.sql.transaction import Transaction
-from bus.vocabulary import MAX_CAUSE, Id
+from bus.vocabulary import MAX_CAUSE, Id, seconds_of
 from scheduler_worker.agents import RESCUED, UNPLACEABLE, WAITING_NOW
 from scheduler_worker.core.order import Order
 from scheduler_worker.core.waiting_queue import Root

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from bus.host_health import DISABLED
-from bus.messages import seconds_of
 from bus.requests import Flavor, Hints, Image
-from bus.vocabulary import MAX_INT
+from bus.vocabulary import MAX_INT, seconds_of
 from scheduler_worker.core.attributes import MAX_NOTES, Unreadable
 from tests.support.ids import uid
 from tests.support.rule_builders import OPTIONS, alternatives, asked, flavor, groups
