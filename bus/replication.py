@@ -10,8 +10,20 @@ from msgspec import Meta
 
 from bus.aggregates import Aggregate
 from bus.cells import RegisteredCell
-from bus.reports import capacity_of
-from bus.vocabulary import Compact, Count, Id, LargeMap, LongList, Message, Ordinal, Ratio, Text, Value, Whole
+from bus.vocabulary import (
+    Compact,
+    Count,
+    Id,
+    LargeMap,
+    LongList,
+    Message,
+    Ordinal,
+    Ratio,
+    Text,
+    Value,
+    Whole,
+    capacity_of,
+)
 
 
 class KnownInventory(Compact, frozen=True):

@@ -6,7 +6,6 @@ from msgspec import Meta, field
 
 from bus.vocabulary import (
     LONG,
-    MAX_CAPACITY,
     MAX_INT,
     SHORT,
     Allocations,
@@ -27,6 +26,7 @@ from bus.vocabulary import (
     TraitName,
     Value,
     Zone,
+    capacity_of,
 )
 
 # Trait of providers below one parent of which only one can be in use at a time, such as the types of a GPU.
@@ -46,11 +46,6 @@ class Inventory(Value, frozen=True, kw_only=True):
     @property
     def capacity(self) -> int:
         return capacity_of(self.total, self.reserved, self.allocation_ratio)
-
-
-def capacity_of(total: int, reserved: int, allocation_ratio: float) -> int:
-    """Return the amount that may be claimed of an inventory, between -MAX_CAPACITY and MAX_CAPACITY."""
-    return int(max(min((total - reserved) * allocation_ratio, MAX_CAPACITY), -MAX_CAPACITY))
 
 
 class ProviderReport(Value, frozen=True, kw_only=True):

@@ -72,6 +72,11 @@ Wait = Annotated[
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
+def capacity_of(total: int, reserved: int, allocation_ratio: float) -> int:
+    """Return the amount that may be claimed of an inventory, between -MAX_CAPACITY and MAX_CAPACITY."""
+    return int(max(min((total - reserved) * allocation_ratio, MAX_CAPACITY), -MAX_CAPACITY))
+
+
 def seconds_of(wait: Wait) -> float:
     """Return the number of seconds of a duration such as `30m`; an empty text is 0."""
     return float(int(wait[:-1]) * _UNITS[wait[-1]]) if wait else 0.0

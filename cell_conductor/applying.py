@@ -17,7 +17,7 @@ from bus.sql.failures import Conflict, retrying
 from bus.vocabulary import Message
 from cell_conductor import store
 from cell_conductor.core.build import Build, Effects
-from cell_conductor.core.events import AttemptLimits, Event, placed_by
+from cell_conductor.core.events import AttemptLimits, Event, MoveImpossible
 from cell_conductor.core.move import BuildMove, end_messages, never_begun
 from cell_conductor.core.placed_move import postpone_reason
 from cell_conductor.core.step import step
@@ -65,7 +65,7 @@ class EventApplier:
         applied: dict[str, tuple[Build, Build, Effects]] = {}
         for id_, event in events.items():
             before = self.cached.get(id_)
-            if before is None or placed_by(event) is not None:
+            if before is None or _placed_by(event) is not None:
                 continue
             after, effects = step(before, event, now, self.limits)
             if after is None or after is before:
@@ -100,11 +100,11 @@ class EventApplier:
         async with self.database.write() as tx:
             known = await store.load(tx, events)
             moves_here = {build.move.id for build in known.values() if build.move is not None}
-            begun = {move.move for event in events.values() if (move := placed_by(event)) is not None}
+            begun = {move.move for event in events.values() if (move := _placed_by(event)) is not None}
             ended = await store.ended_moves(tx, begun - moves_here)
             for id_, event in events.items():
                 before = known.get(id_)
-                placed = placed_by(event)
+                placed = _placed_by(event)
                 if placed is not None and placed.move in ended:  # read here: the move may have just ended
                     applied[id_] = before, end_messages(ended[placed.move])
                     continue
@@ -196,3 +196,9 @@ def count_ends(messages: Iterable[Message]) -> None:
             BUILDS_ENDED.labels(message.cell, message.status).inc()
         elif isinstance(message, MoveEnded):
             MOVES_ENDED.labels(message.cell, message.kind, message.end).inc()
+
+
+def _placed_by(event: Event) -> MovePlaced | None:
+    if isinstance(event, MoveImpossible):
+        return event.placed
+    return event if isinstance(event, MovePlaced) else None

@@ -68,12 +68,6 @@ Event = (
 )
 
 
-def placed_by(event: Event) -> MovePlaced | None:
-    if isinstance(event, MoveImpossible):
-        return event.placed
-    return event if isinstance(event, MovePlaced) else None
-
-
 class AttemptLimits(Struct, frozen=True):
     """The most attempts of a build, and the time limits of builds, agents, leases and records, in seconds."""
 

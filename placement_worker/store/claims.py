@@ -12,10 +12,11 @@ from typing import Any
 
 from bus.claims import ConsumerClaim, Retired
 from bus.replication import ProviderChange
-from bus.reports import EXCLUDES_SIBLINGS, capacity_of
+from bus.reports import EXCLUDES_SIBLINGS
 from bus.sql.failures import Conflict
 from bus.sql.statement import BoundStatement, Statement, sql
 from bus.sql.transaction import Transaction
+from bus.vocabulary import capacity_of
 from placement_worker.core.claim_world import ClaimedProvider, ClaimWorld, Holder, Stock, ended
 from placement_worker.store import server_groups
 from placement_worker.store.hosts import limits

@@ -19,8 +19,8 @@ from bus.groups import ServerGroup
 from bus.host_health import DISABLED, HELD
 from bus.moves import MoveRequested
 from bus.queries import WhatIf, WhatIfAnswered, WhatIfMoves
-from bus.reports import capacity_of
 from bus.requests import Flavor, Image
+from bus.vocabulary import capacity_of
 from control_room.core.hosts import HostStock, KnownHost
 from control_room.core.planning import PlanAnswer, PlanStopped, planned
 from control_room.core.what_if_form import InvalidPlan, parse_plan
