@@ -314,7 +314,7 @@ class FindInstances(Message, frozen=True, kw_only=True):
     host: Annotated[str, Meta(max_length=255)] = ""  # name of the host, or id of its root
     name: Annotated[str, Meta(max_length=255)] = ""
     statuses: Annotated[tuple[InstanceStatus, ...], Meta(max_length=16)] = ()  # empty: all but deleted
-    since: float = 0.0  # only instances whose last change was then or later; seconds since 1970
+    since: Seconds = 0.0  # only instances whose last change was then or later; seconds since 1970
     reply_to: ReplyTo = ""  # only instances with this reply address in their build request
     after: Text = ""  # ids after this one
     limit: Annotated[int, Meta(ge=1, le=1000)] = 500

@@ -34,7 +34,8 @@ _CELL_TABLES = """
     CREATE TABLE compute_nodes (id serial PRIMARY KEY, uuid varchar(36), host varchar(255),
         hypervisor_hostname varchar(255), hypervisor_type text, hypervisor_version integer, cpu_info text,
         host_ip varchar(39), supported_instances text, metrics text, stats text, updated_at timestamp,
-        created_at timestamp, deleted integer DEFAULT 0);
+        created_at timestamp, memory_mb integer, memory_mb_used integer, ram_allocation_ratio float,
+        vcpus integer, vcpus_used integer, cpu_allocation_ratio float, deleted integer DEFAULT 0);
     CREATE TABLE instances (id serial PRIMARY KEY, uuid varchar(36) NOT NULL UNIQUE, host varchar(255),
         node varchar(255), vm_state varchar(255), task_state varchar(255), instance_type_id integer,
         deleted integer DEFAULT 0);
