@@ -114,6 +114,7 @@ async def traffic(cluster: RabbitMQCluster, bus_name: str) -> AsyncIterator[Traf
         yield made
 
 
+@pytest.mark.soak
 async def test_after_the_kill_of_its_node_a_consumer_receives_at_another_within_15_seconds(
     cluster: RabbitMQCluster, traffic: Traffic
 ) -> None:
