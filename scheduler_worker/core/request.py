@@ -203,11 +203,11 @@ def _read(asked: bytes, options: RequestOptions) -> tuple[_FlavorRead, ...]:
     notes = tuple(islice(unknown(flavor, where, group_draft.READ, options.unscoped), MAX_NOTES))
     found = []
     for page_kb in page_choices(specs, options.large_pages):
-        near = _with_pages(specs, image, place, options, page_kb, notes)
+        near = _with_pages(specs, image, place, options, page_kb)
         found.append(near)
         if near.prefers_near_devices:
-            found.append(_with_pages(specs, image, place, options, page_kb, notes, near=False))
-    return tuple(found)
+            found.append(_with_pages(specs, image, place, options, page_kb, near=False))
+    return tuple([read._replace(notes=notes) for read in found])
 
 
 def _with_pages(
@@ -216,7 +216,6 @@ def _with_pages(
     place: _Place,
     options: RequestOptions,
     page_kb: int,
-    notes: tuple[str, ...],
     *,
     near: bool = True,
 ) -> _FlavorRead:
@@ -230,7 +229,7 @@ def _with_pages(
     group_draft.tie(draft, flavor)
     draft.settle_traits()
     question = _question(draft, place)
-    return _FlavorRead(question, draft.preferred, draft.preferred_amounts, notes, prefers)
+    return _FlavorRead(question, draft.preferred, draft.preferred_amounts, (), prefers)
 
 
 def _question(draft: group_draft.QuestionDraft, place: _Place) -> FindCandidates:
