@@ -207,11 +207,13 @@ async def test_nova_is_not_affected_and_the_report_is_right(shadowed: ObservedRe
     await shadowed.boots()  # Nova's caches are filled
     problems, rounds = errors(shadowed.region), list[tuple[str, MeasuredRound]]()
     queues = set(await shadowed.queues())
-    for _ in range(2):
-        rounds.append(("off", await shadowed.boots()))
+    for state in ("off", "on", "on", "off"):  # in this order, because Nova gets slower with each round
+        if state == "off":
+            rounds.append((state, await shadowed.boots()))
+            continue
         async with shadowed.shadow() as shadow:
             await shadow.has_hosts()
-            rounds.append(("on", measured := await shadowed.boots()))
+            rounds.append((state, measured := await shadowed.boots()))
             await check_report(shadowed, shadow, measured)
     print(f"\n{figures(rounds)}")
     on, off = ([each for name, each in rounds if name == state] for state in ("on", "off"))
