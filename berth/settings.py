@@ -281,7 +281,7 @@ class ConductorSettings(SettingsGroup, frozen=True, kw_only=True):
 
 
 class RetentionSettings(SettingsGroup, frozen=True, kw_only=True, rename=lambda name: f"keep_{name}"):
-    """How long workers store records of what has ended (docs/running.md, "Growth")."""
+    """The time for which workers store records of what has ended (docs/running.md, "Growth")."""
 
     builds: float = 7 * 86400.0  # time for which a cell's database stores a build after its end
     moves: float = 7 * 86400.0  # time for which databases store a move after its end

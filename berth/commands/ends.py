@@ -7,7 +7,7 @@ from msgspec import structs
 from berth.commands.instances import instances_table
 from berth.commands.options import Commands, option
 from berth.commands.terminal import Cli
-from berth.operations.boot_options import is_time
+from berth.operations.boot_options import seconds_since
 from berth.operations.cells import all_shown, ask_cells, chosen_cells, instance_pages
 from berth.operations.publishing import checked
 from berth.settings import BadSetting
@@ -16,7 +16,6 @@ from bus.chunks import portions
 from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.queries import FindBuilds, FindInstances, Instance, InstanceStatus
-from bus.vocabulary import seconds_of
 
 _BUILDS = 100  # in one query
 _ENDED: tuple[InstanceStatus, ...] = tuple(
@@ -40,13 +39,12 @@ async def ends_command(
     With `--publish` it gets the ends again, and so may clients that received them before. Refused requests
     (`build.unplaceable`) are not listed: publish such a request again, with the same id, to get its answer.
     """
-    if not is_time(since):
-        raise BadSetting(f"--since {since}: takes a time, such as 90s, 30m, 12h or 7d")
-    if publish and seconds_of(since) > cli.settings.keep.builds / 2:
+    seconds = seconds_since(since)
+    if publish and seconds > cli.settings.keep.builds / 2:
         raise BadSetting(
             f"--since {since}: with --publish at most half of keep_builds; older builds are deleted"
         )
-    start = Clock().now() - seconds_of(since)
+    start = Clock().now() - seconds
     question = checked(FindInstances(cell="any", statuses=_ENDED, since=start, reply_to=reply_to))
     found: list[Instance] = []
     async with cli.bus("ends") as bus:

@@ -10,13 +10,12 @@ import msgspec
 from berth.commands.importing import check_certificates, placement_url, token_of
 from berth.commands.options import Commands, described, option
 from berth.commands.terminal import Cli, plain_table, write_json
-from berth.operations.boot_options import is_time
+from berth.operations.boot_options import seconds_since
 from berth.settings import BadSetting
 from bus import topics
 from bus.clock import Clock
 from bus.masking import printable
 from bus.shadow import FindNovaReport, NovaReportFound, ObservedRequest, SchedulerFigures
-from bus.vocabulary import seconds_of
 from control_room.core.nova import agreement, report_shown
 from control_room.core.words import duration, listed, several
 
@@ -35,9 +34,7 @@ async def report_command(cli: Cli, since: Since = "24h", most: Most = 20) -> int
 
     `berth run nova-shadow` follows Nova and stores the decisions; nothing is claimed.
     """
-    if not is_time(since):
-        raise BadSetting(f"--since {since}: takes a time (90s, 30m, 12h, 7d)")
-    question = FindNovaReport(since=max(0.0, Clock().now() - seconds_of(since)), listed=most)
+    question = FindNovaReport(since=max(0.0, Clock().now() - seconds_since(since)), listed=most)
     async with cli.bus("nova report") as bus:
         found = await bus.asker(topics.NOVA_REPORT, timeout=SECONDS)(question)
     if cli.as_json:

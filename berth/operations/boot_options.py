@@ -23,6 +23,7 @@ from bus.errors import NOT_JSON, AnswerRefused, OperationRefused, Unavailable
 from bus.messages import BuildEnded, BuildRequested, BuildUnplaceable
 from bus.queries import BuildStands, FindBuilds, FindWaiting, WaitingRequest
 from bus.requests import Flavor, Hints, Image
+from bus.vocabulary import seconds_of
 
 _LONGEST_NAME = 200
 _TRAIT = re.compile(r"[A-Z0-9_]{1,255}")
@@ -126,6 +127,13 @@ def image_named(name: str, properties: Sequence[str]) -> Image | None:
 def is_time(text: str) -> bool:
     """Return whether a text is a duration, such as 90s or 30m."""
     return bool(_TIME.fullmatch(text))
+
+
+def seconds_since(since: str) -> float:
+    """Return the seconds of the option --since, such as 30m; raise BadSetting if it is no duration."""
+    if not is_time(since):
+        raise BadSetting(f"--since {since}: takes a time (90s, 30m, 12h, 7d)")
+    return seconds_of(since)
 
 
 def waiting_time(wait: str | None) -> str:

@@ -5,8 +5,9 @@ between agents' guests and the cells' records (`berth/operations/guest_repairs.p
 import asyncio
 import dataclasses
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from msgspec.structs import replace
 
@@ -284,12 +285,17 @@ async def _mended(bus: Bus, found: Sequence[Misheld], yes: bool) -> tuple[list[H
         sentence, would = str(mend.one), _MENDED[mend.one.wrong]
         if mend.why_not:
             doubts[sentence] = mend.why_not
-        elif not yes:
-            proven.append(Healed(sentence, would))
         else:
-            why = await mending.mend(mend)
-            proven.append(Healed(sentence, would, f"not {would} ({why})" if why else would, done=not why))
+            proven.append(await _repaired(sentence, would, partial(mending.mend, mend), yes))
     return proven, doubts
+
+
+async def _repaired(sentence: str, would: str, mend: Callable[[], Awaitable[str]], yes: bool) -> Healed:
+    """Make a proven repair if `yes` is set, and return it with its result; `mend` returns why it failed."""
+    if not yes:
+        return Healed(sentence, would)
+    why = await mend()
+    return Healed(sentence, would, f"not {would} ({why})" if why else would, done=not why)
 
 
 async def _mended_guests(
@@ -305,11 +311,8 @@ async def _mended_guests(
         sentence, would = str(repair.difference), repair.would
         if repair.why_not:
             doubts[sentence] = repair.why_not
-        elif not yes:
-            proven.append(Healed(sentence, would))
         else:
-            why = await mending.mend(repair)
-            proven.append(Healed(sentence, would, f"not {would} ({why})" if why else would, done=not why))
+            proven.append(await _repaired(sentence, would, partial(mending.mend, repair), yes))
     with_guests = {guest.build: agent for agent, listed in guests.books.items() for guest in listed}
     adopted = {each.sentence.partition(":")[0]: each for each in proven if each.would == REPAIRS["unknown"]}
     destroyed = {each.sentence.partition(":")[0] for each in proven if each.would == REPAIRS["deleted"]}
