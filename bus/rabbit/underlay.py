@@ -66,15 +66,17 @@ class BulkChannel:
         except ChannelClosed as closed:
             raise refusal(closed) from None
 
-    async def consume(self, queue: str, in_advance: int, on_message: OnMessage) -> str:
+    async def consume(self, queue: str, in_advance: int, on_message: OnMessage, *, priority: int = 0) -> str:
         """Consume a queue, calling `on_message` with each message; return the consumer tag. `in_advance` is
-        the prefetch count.
+        the prefetch count. A consumer with a higher priority gets all messages for which it has room.
         """
         consumer = f"{self._under.number}.{next(self._consumers)}"
         self._frames.consumers[consumer] = on_message
         async with answered():
             await self._channel.set_qos(in_advance)
-            await self._under.basic_consume(queue, _never, consumer_tag=consumer)
+            await self._under.basic_consume(
+                queue, _never, consumer_tag=consumer, arguments={"x-priority": priority} if priority else None
+            )
         return consumer
 
     def when_cancelled(self, call: Callable[[str], None]) -> None:

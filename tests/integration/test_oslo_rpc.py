@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 from aio_pika import Message, connect
-from aio_pika.abc import AbstractChannel, AbstractConnection
+from aio_pika.abc import AbstractChannel, AbstractConnection, AbstractIncomingMessage
 
 from bus.rabbit import oslo
 from bus.rabbit.oslo import (
@@ -109,6 +109,25 @@ async def test_casts_reach_every_server(address: RpcAddress, channel: AbstractCh
         await send(channel, address, f"{address.topic}_fanout", method="update_aggregates")
         await until(lambda: len(received) == 2)
     assert sorted(received) == ["first: update_aggregates", "second: update_aggregates"]
+
+
+async def test_a_server_of_oslo_messaging_gets_no_calls_while_ours_runs(
+    address: RpcAddress, channel: AbstractChannel
+) -> None:
+    async def handle(call: RpcCall) -> RpcResult:
+        return RpcResult("ours")
+
+    taken = list[bytes]()
+
+    async def take(message: AbstractIncomingMessage) -> None:
+        taken.append(message.body)
+
+    client = RpcClient(address, name="test")
+    async with serving(address, handle):
+        await (await channel.get_queue(address.topic)).consume(take, no_ack=True)
+        answers = [await client.forward(call_of(), 30.0) for _ in range(20)]
+    await client.close()
+    assert (answers, taken) == (["ours"] * 20, [])
 
 
 async def test_a_stopped_server_answers_the_calls_in_progress_and_accepts_no_more(

@@ -32,7 +32,6 @@ pytestmark = [pytest.mark.nova, pytest.mark.services, pytest.mark.asyncio(loop_s
 
 
 CLIENTS = 3
-NOVA_SHUTDOWN = {"DEFAULT": {"manager_shutdown_timeout": 160, "graceful_shutdown_timeout": 180}}  # as in Nova
 KEPT = 4  # servers of each client; the oldest is deleted when there is another
 STEP_SECONDS = 60.0
 
@@ -102,6 +101,21 @@ class TakenRegion:
             assert "verified: both sides hold the same" in output, output
             self.proxy.switch(target)
 
+    async def has_scheduled_earlier_boots(self) -> None:
+        """Wait until no server is left in the status BUILD that is in it now: their calls were answered."""
+
+        async def building() -> set[str]:
+            return {
+                server["id"] for server in await self.region.nova.servers() if server["status"] == "BUILD"
+            }
+
+        earlier = await building()
+
+        async def is_none_left() -> bool:
+            return not earlier & await building()
+
+        await wait_until(is_none_left, "earlier boots have hosts", STEP_SECONDS)
+
     async def compares(self) -> bool:
         """Return whether shadow mode has compared a request of Nova."""
         report = await self.berth.value("nova", "report")
@@ -137,9 +151,7 @@ async def a_region(directory: Path | None = None) -> AsyncIterator[TakenRegion]:
             proxies.append((proxy, server.base_url))
             yield proxy.url
 
-    options = NovaOptions(
-        hosts=2, capacity=HostCapacity(vcpus=16, memory_mb=32768, disk_gb=200), sections=NOVA_SHUTDOWN
-    )
+    options = NovaOptions(hosts=2, capacity=HostCapacity(vcpus=16, memory_mb=32768, disk_gb=200))
     async with (
         running_nova(options, placement=placement, directory=directory) as region,
         berth_of(region) as berth,
@@ -188,6 +200,7 @@ async def take_over(taken: TakenRegion, scheduling: AsyncExitStack) -> None:
     await taken.berth.passes("scheduler", taken.berth.url)
     async with taken.step("scheduler"):
         await scheduling.enter_async_context(berth_scheduling(region, settings))
+        await taken.has_scheduled_earlier_boots()
         await region.processes.stop("scheduler")
     # The stopped nova-scheduler counts as up for service_down_time.
     await taken.berth.passes("scheduler", taken.berth.url, "--done", known={"nova-scheduler"})
