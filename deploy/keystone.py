@@ -46,10 +46,11 @@ class KeystoneServer(HttpServer):
     def _launch(self) -> None:
         if not self._configuration.exists():
             self._prepare()
-        # Keystone reads the options of its process: they are in a file that gunicorn finds by itself.
+        # Keystone reads the options of its process: they are in a file that gunicorn finds by itself. Each
+        # sign-in writes to SQLite, which refuses simultaneous writes, so one thread handles all requests.
         options = {
-            "wsgi_app": "keystone.wsgi.api:application", "bind": f"127.0.0.1:{self.port}", "threads": 8,
-            "keepalive": 60, "loglevel": "warning",
+            "wsgi_app": "keystone.wsgi.api:application", "bind": f"127.0.0.1:{self.port}", "threads": 1,
+            "worker_class": "gthread", "keepalive": 60, "loglevel": "warning",
         }  # fmt: skip
         lines = "".join(f"{name} = {value!r}\n" for name, value in options.items())
         (self.directory / "gunicorn.conf.py").write_text(lines)
