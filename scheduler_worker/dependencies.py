@@ -13,7 +13,6 @@ import msgspec
 
 from bus import claims, resources
 from bus.candidates import CandidateSource
-from bus.chunks import portions
 from bus.clock import Clock
 from bus.errors import AnswerRefused, Retry
 from bus.groups import FindGroups, GroupsFound
@@ -21,7 +20,7 @@ from bus.messages import BuildPlaced, BuildUnplaceable
 from bus.moves import FindMoves, MovesFound
 from bus.protocol import Ask
 from bus.queries import BuildsFound, Candidate, FindBuilds, FindInstances, InstancesFound
-from bus.vocabulary import MAX_CAUSE, Allocations, Id
+from bus.vocabulary import MAX_CAUSE, Allocations, Id, portions
 from scheduler_worker.core.attributes import RequestOptions
 from scheduler_worker.core.events import Fence, FenceAnswers, FenceImpossible, Located
 from scheduler_worker.core.held_claim import place_of
