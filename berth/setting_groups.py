@@ -9,6 +9,8 @@ from typing import Any
 import msgspec
 from msgspec import field
 
+from bus.vocabulary import KEEP_SECONDS
+
 
 class SettingsGroup(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Base class of groups of settings. All times are in seconds."""
@@ -148,12 +150,12 @@ class ConductorSettings(SettingsGroup, frozen=True, kw_only=True):
 class RetentionSettings(SettingsGroup, frozen=True, kw_only=True, rename=lambda name: f"keep_{name}"):
     """The time for which workers store records of what has ended (docs/running.md, "Growth")."""
 
-    builds: float = 7 * 86400.0  # time for which a cell's database stores a build after its end
-    moves: float = 7 * 86400.0  # time for which databases store a move after its end
-    decisions: float = 7 * 86400.0  # time for which schedulers store decisions, for `berth why`
+    builds: float = KEEP_SECONDS  # time for which a cell's database stores a build after its end
+    moves: float = KEEP_SECONDS  # time for which databases store a move after its end
+    decisions: float = KEEP_SECONDS  # time for which schedulers store decisions, for `berth why`
     # time for which placement refuses claims with the id of an ended build or move; a request with this id
     # that arrives later is a new request
-    ids: float = 7 * 86400.0
+    ids: float = KEEP_SECONDS
     changes: int = 20_000  # number of placement's latest commits in its change log
 
 
