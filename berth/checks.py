@@ -15,16 +15,8 @@ from urllib.parse import parse_qsl, urlsplit
 import msgspec
 from msgspec.structs import asdict
 
-from berth.settings import (
-    BadSetting,
-    CellAccountLimits,
-    RequestSettings,
-    SchedulerSettings,
-    Settings,
-    SimulatorSettings,
-    by_name,
-    described,
-)
+from berth.setting_groups import CellAccountLimits, RequestSettings, SchedulerSettings, SimulatorSettings
+from berth.settings import BadSetting, Settings, by_name, described
 from bus.broker_urls import single_urls
 from bus.masking import masked
 

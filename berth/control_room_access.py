@@ -11,7 +11,8 @@ from weakref import WeakSet
 import httpx
 
 from berth.placement_http import policy_of, tokens_of
-from berth.settings import ControlRoomSettings, Settings
+from berth.setting_groups import ControlRoomSettings
+from berth.settings import Settings
 from bus.clock import Clock
 from bus.errors import Unavailable
 from control_room.access import AccessRules, Credential, Project, SingleSignOn, Visitor

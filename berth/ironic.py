@@ -6,7 +6,8 @@ from typing import Any
 from msgspec.structs import asdict
 
 from berth.checks import check_broker_url
-from berth.settings import BadSetting, IronicNodeSettings, Settings, by_name
+from berth.openstack_settings import IronicNodeSettings
+from berth.settings import BadSetting, Settings, by_name
 from berth.worker_roles import Role
 from bus import topics
 from bus.clock import Clock

@@ -15,9 +15,9 @@ from typing import Any
 import msgspec
 from prometheus_client.metrics import MetricWrapperBase
 
-from berth import settings as settings_module
 from berth.choice import extension_functions, policy, rule_options
-from berth.settings import GROUP_OF, KINDS, Settings, SettingsGroup, by_name
+from berth.setting_groups import SettingsGroup
+from berth.settings import GROUP_OF, KINDS, Settings, by_name
 from bus.decisions import CONSTRAINTS, ENDS, MOVES
 from placement_worker.http.access import DEFAULTS
 from placement_worker.http.app import ROUTES
@@ -244,44 +244,41 @@ def settings_markdown() -> str:
     return "\n".join(parts)
 
 
+def _groups(kind: type[SettingsGroup], *path: str) -> Iterator[tuple[str, type[SettingsGroup]]]:
+    """Yield the path and the class of each group of settings in a group."""
+    for field in msgspec.structs.fields(kind):
+        if isinstance(field.type, type) and issubclass(field.type, SettingsGroup):
+            yield " ".join((*path, field.name)), field.type
+            yield from _groups(field.type, *path, field.name)
+
+
 def _titles() -> Mapping[str, str]:
     """Return, for each group of settings, the first paragraph of its docstring."""
-    found = dict[str, str]()
-
-    def below(kind: type[SettingsGroup], path: tuple[str, ...]) -> None:
-        for field in msgspec.structs.fields(kind):
-            if isinstance(field.type, type) and issubclass(field.type, SettingsGroup):
-                field_path = (*path, field.name)
-                found[" ".join(field_path)] = inspect.cleandoc(field.type.__doc__ or "").split("\n\n")[0]
-                below(field.type, field_path)
-
-    below(Settings, ())
+    found = {path: inspect.cleandoc(kind.__doc__ or "").split("\n\n")[0] for path, kind in _groups(Settings)}
     return {path: re.sub(r" ?\((docs/\w+\.md)\)", "", title) for path, title in found.items()}
 
 
 def _words() -> Mapping[str, str]:
-    """Return, for each setting, the comment that describes it in berth/settings.py."""
-    source = inspect.getsource(settings_module)
-    notes = {
-        token.start[0]: (token.string.lstrip("# "), token.line.strip().startswith("#"))
-        for token in tokenize.generate_tokens(io.StringIO(source).readline)
-        if token.type == tokenize.COMMENT
-    }
+    """Return, for each setting, the comment that describes it in its group."""
     found = dict[str, str]()
-    for group in ast.parse(source).body:
-        if not isinstance(group, ast.ClassDef):
-            continue
-        kind = getattr(settings_module, group.name)
-        if not (isinstance(kind, type) and issubclass(kind, SettingsGroup)):
-            continue
+    for _, kind in _groups(Settings):
+        source = inspect.getsource(kind)
+        notes = {
+            token.start[0]: (token.string.lstrip("# "), token.line.strip().startswith("#"))
+            for token in tokenize.generate_tokens(io.StringIO(source).readline)
+            if token.type == tokenize.COMMENT
+        }
         outside = {info.name: info.encode_name for info in msgspec.structs.fields(kind)}
-        for field in group.body:
-            if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
-                name = outside[field.target.id]
-                if name in KINDS and name not in found:
-                    first = field.lineno
-                    while notes.get(first - 1, ("", False))[1]:  # a comment on a separate line
-                        first -= 1
-                    lines = range(first, (field.end_lineno or field.lineno) + 1)
-                    found[name] = " ".join(notes[line][0] for line in lines if line in notes)
+        fields = {
+            outside[field.target.id]: field
+            for field in ast.walk(ast.parse(source))
+            if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
+        }
+        for name in fields.keys() & KINDS.keys():
+            field = fields[name]
+            first = field.lineno
+            while notes.get(first - 1, ("", False))[1]:  # a comment on a separate line
+                first -= 1
+            lines = range(first, (field.end_lineno or field.lineno) + 1)
+            found[name] = " ".join(notes[line][0] for line in lines if line in notes)
     return {name: text.replace("|", "\\|") for name, text in found.items()}

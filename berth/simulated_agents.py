@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from berth import __version__
-from berth.settings import BadSetting, Settings, SimulatorSettings
+from berth.setting_groups import SimulatorSettings
+from berth.settings import BadSetting, Settings
 from bus import topics
 from bus.delivery.runner import Bus
 from bus.worker import Worker

@@ -1,5 +1,8 @@
-"""Basic types of all messages: ids, names and counts, base classes, and refusals of edits in placement."""
+"""Basic types of all messages: ids, names, counts, bounded lists, base classes, and refusals of edits in
+placement.
+"""
 
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Annotated, Literal, TypeVar
 
 import msgspec
@@ -11,6 +14,7 @@ SHORT = 1000
 MAX_GROUPS = 256  # request groups in one query
 LONG = 50_000
 MAX_RATIO = 3.40282e38  # of allocation_ratio, as in the Placement API
+KEEP_SECONDS = 7 * 86400.0  # for this time workers store what has ended, unless settings say otherwise
 MAX_CAPACITY = 2**45  # of one inventory: the sum over 100,000 hosts still fits into 64 bits
 T = TypeVar("T")
 K = TypeVar("K")
@@ -80,6 +84,24 @@ def capacity_of(total: int, reserved: int, allocation_ratio: float) -> int:
 def seconds_of(wait: Wait) -> float:
     """Return the number of seconds of a duration such as `30m`; an empty text is 0."""
     return float(int(wait[:-1]) * _UNITS[wait[-1]]) if wait else 0.0
+
+
+def portions(items: Iterable[T], most: int) -> Iterator[tuple[T, ...]]:
+    """Split items into tuples of at most `most` items, for several messages or transactions."""
+    listed = tuple(items)
+    return (listed[at : at + most] for at in range(0, len(listed), most))
+
+
+def portions_by_size(items: Sequence[T], size_of: Callable[[T], int], most: int) -> Iterator[Sequence[T]]:
+    """Split items into lists with a total size of at most `most` each; a larger item is alone in its list."""
+    begin = size = 0
+    for position, item in enumerate(items):
+        if size and size + size_of(item) > most:
+            yield items[begin:position]
+            begin, size = position, 0
+        size += size_of(item)
+    if begin < len(items):
+        yield items[begin:]
 
 
 class Value(msgspec.Struct, frozen=True, kw_only=True, gc=False):

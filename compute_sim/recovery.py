@@ -8,13 +8,13 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from bus.chunks import portions
 from bus.claims import MIGRATION, holder_consumer
 from bus.clock import Clock
 from bus.errors import Unavailable
 from bus.messages import AgentReported
 from bus.protocol import Ask
 from bus.resources import Consumer, FindAllocations, FindProviders, ProvidersFound
+from bus.vocabulary import portions
 from compute_sim.agent import SimulatedAgent
 from compute_sim.core.device_book import GuestKey
 from compute_sim.core.phases import NOTHING, Ownership, ownership

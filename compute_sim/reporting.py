@@ -7,13 +7,13 @@ from itertools import cycle, islice
 
 from msgspec.structs import replace
 
-from bus.chunks import portions
 from bus.clock import Clock, ReportSequence
 from bus.errors import Unavailable
 from bus.messages import HostReported, InventoryReported, NodeChanged
 from bus.protocol import Ask
 from bus.reports import HostState
 from bus.resources import FindAllocations, FindProviders, Provider, ProvidersFound
+from bus.vocabulary import portions
 from compute_sim.agent import SimulatedAgent
 from compute_sim.core.faults import SimOptions, draw
 from compute_sim.guests import HostGuests

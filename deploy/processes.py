@@ -143,7 +143,24 @@ class Certificate:
     key: Path
 
 
-class Server(ABC):
+class Startable(ABC):
+    """Base class of servers and clusters that a `with` statement starts and stops."""
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    @abstractmethod
+    def start(self) -> None: ...
+
+    @abstractmethod
+    def stop(self) -> None: ...
+
+
+class Server(Startable):
     """Base class of private servers: one main process with its log and watchdog."""
 
     name = "server"
@@ -158,13 +175,6 @@ class Server(ABC):
         self._process: subprocess.Popen[bytes] | None = None
         self._watchdog: Watchdog | None = None
         self._lock = threading.RLock()
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
 
     @property
     def running(self) -> bool:

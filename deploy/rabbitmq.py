@@ -10,12 +10,12 @@ import subprocess
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
 
 from deploy.processes import (
     BinariesMissing,
     Certificate,
     Server,
+    Startable,
     Watchdog,
     exchange,
     executable,
@@ -239,7 +239,7 @@ def _start_epmd(port: int, directory: Path) -> subprocess.Popen[bytes]:
     )
 
 
-class RabbitMQCluster:
+class RabbitMQCluster(Startable):
     """Three RabbitMQ nodes on loopback that form a cluster, each with a separate process and directory."""
 
     def __init__(self, directory: Path, size: int = 3) -> None:
@@ -256,13 +256,6 @@ class RabbitMQCluster:
         ]
         self._epmd: subprocess.Popen[bytes] | None = None
         self._watchdog: Watchdog | None = None
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
 
     @property
     def url(self) -> str:

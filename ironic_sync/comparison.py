@@ -4,10 +4,10 @@ import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from bus.chunks import portions
 from bus.clock import Clock
 from bus.protocol import Ask
 from bus.resources import AllocationsFound, FindAllocations, FindProviders, Provider, ProvidersFound
+from bus.vocabulary import portions
 from ironic_sync.core.difference import NodeDifference, allowance
 from ironic_sync.core.known_state import KnownStateRules, Moment
 from ironic_sync.following import Publish

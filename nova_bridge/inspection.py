@@ -10,8 +10,8 @@ from sqlalchemy import TextClause, bindparam, text
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from bus.chunks import portions
 from bus.clock import Clock
+from bus.vocabulary import portions
 from nova_bridge.core.facts import (
     DatabaseFacts,
     FlavorFacts,

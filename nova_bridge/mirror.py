@@ -15,7 +15,6 @@ from bus.aggregates import (
     refusal_reason,
 )
 from bus.cells import CellEditAnswered, CellEditRequested, CellsFound, FindCells
-from bus.chunks import portions
 from bus.clock import Clock
 from bus.errors import AnswerRefused, NoAnswer, Unavailable
 from bus.messages import HostReported
@@ -28,6 +27,7 @@ from bus.resources import (
     Provider,
     ProvidersFound,
 )
+from bus.vocabulary import portions
 from nova_bridge.core.cloud import NovaCloud
 from nova_bridge.core.differences import AGENT, aggregate_edits, cell_edits, owner_edits
 from nova_bridge.databases import NovaDatabases

@@ -7,9 +7,9 @@ from itertools import chain
 from msgspec import structs
 
 from bus import resources
-from bus.chunks import portions_by_size
 from bus.sql.failures import Conflict
 from bus.sql.transaction import Transaction
+from bus.vocabulary import portions_by_size
 from placement_worker.core import bulk_load as loading
 from placement_worker.core import edits
 from placement_worker.core.edits import EditOfOne, EditOfOneInventory

@@ -5,13 +5,12 @@ from dataclasses import dataclass, replace
 
 from msgspec import structs
 
-from bus.chunks import portions, portions_by_size
 from bus.errors import Poison
 from bus.messages import BuildReshaped, InventoryReported
 from bus.reports import ProviderReport
 from bus.resources import OwnerEditAnswered, OwnerEditRequested, OwnerGiven
 from bus.sql.transaction import Transaction
-from bus.vocabulary import Contended, Missing
+from bus.vocabulary import Contended, Missing, portions, portions_by_size
 from placement_worker.change_log import ReshapedBuilds
 from placement_worker.core.reports import (
     bars_report,

@@ -11,7 +11,6 @@ from typing import Any, Generic, TypeVar, cast
 from msgspec import structs
 from sqlalchemy.exc import IntegrityError
 
-from bus.chunks import portions, portions_by_size
 from bus.claims import (
     CLEANUP,
     ClaimAnswered,
@@ -29,7 +28,7 @@ from bus.errors import Unavailable
 from bus.sql.database import Database
 from bus.sql.failures import Conflict, retrying
 from bus.sql.transaction import Transaction
-from bus.vocabulary import Contended
+from bus.vocabulary import Contended, portions, portions_by_size
 from placement_worker.change_log import ChangeLog
 from placement_worker.core import capacity
 from placement_worker.core.claim_world import ClaimWorld

@@ -18,7 +18,7 @@ from bus.messages import BuildReshaped, InventoryReported
 from bus.queries import CandidatesFound, FindCandidates
 from bus.replication import PlacementChanged
 from bus.sql.database import Database
-from bus.vocabulary import Message
+from bus.vocabulary import KEEP_SECONDS, Message
 from bus.worker import Answers, Narrow, On, Widen, Worker, answers, answers_many, every, on_many, prune_period
 from placement_worker.change_log import ChangeLog, Publish
 from placement_worker.core.index import Snapshot
@@ -69,16 +69,18 @@ class Searches:
         return None
 
 
-KEEP_IDS = 7 * 86400.0  # for this time retired consumers, and reports of deleted trees, are refused
-
-
 class Placement:
     """All operations of placement. Several processes may use the same database, which orders their writes."""
 
     def __init__(
-        self, database: Database, clock: Clock, *, keep_ids: float = KEEP_IDS, keep_changes: int | None = None
+        self,
+        database: Database,
+        clock: Clock,
+        *,
+        keep_ids: float = KEEP_SECONDS,
+        keep_changes: int | None = None,
     ) -> None:
-        self.keep_ids = keep_ids
+        self.keep_ids = keep_ids  # for this time retired consumers, and reports of deleted trees, are refused
         self.database = database
         self.clock = clock
         self.book = Book()

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from msgspec import structs
 
 from bus.candidates import CandidateSource
-from bus.chunks import portions
 from bus.claims import HOLDER_TYPES
 from bus.clients import (
     ClientAnswered,
@@ -32,7 +31,7 @@ from bus.moves import FindMoves, MoveProgress, MoveRefused, MoveRequested, Moves
 from bus.queries import BuildsFound, DecisionFound, FindBuilds
 from bus.resources import FindAllocations
 from bus.sql.database import Database
-from bus.vocabulary import UNSAID_ID, Id
+from bus.vocabulary import UNSAID_ID, Id, portions
 from scheduler_worker.core.move_start import refused as refused_move
 from scheduler_worker.core.order import unplaceable
 from scheduler_worker.dependencies import CellQueries, PlacementQueries

@@ -13,7 +13,6 @@ import msgspec
 
 from bus import claims, resources
 from bus.candidates import CandidateSource
-from bus.chunks import portions
 from bus.clock import Clock
 from bus.errors import AnswerRefused, Retry
 from bus.groups import FindGroups, GroupsFound
@@ -21,7 +20,7 @@ from bus.messages import BuildPlaced, BuildUnplaceable
 from bus.moves import FindMoves, MovesFound
 from bus.protocol import Ask
 from bus.queries import BuildsFound, Candidate, FindBuilds, FindInstances, InstancesFound
-from bus.vocabulary import MAX_CAUSE, Allocations, Id
+from bus.vocabulary import KEEP_SECONDS, MAX_CAUSE, Allocations, Id, portions
 from scheduler_worker.core.attributes import RequestOptions
 from scheduler_worker.core.events import Fence, FenceAnswers, FenceImpossible, Located
 from scheduler_worker.core.held_claim import place_of
@@ -32,10 +31,15 @@ from scheduler_worker.hosts import GRACE, HostBook
 
 UNDELIVERABLE_SECONDS = 60.0  # a message without a consumer is published again for this time
 REQUESTS_AT_ONCE = 1280  # hosts are searched and weighed once for equal requests of a batch
+REMEMBERED = 200_000  # requests; the oldest are forgotten
+UNHEARD = 50_000  # requests without a conductor that are remembered
+PLACEMENT_ASKED = 500  # ids in one query
+TIMEOUT = 15.0  # longer than a claim may take to be answered
 
 Publish = Callable[..., Awaitable[None]]  # publishes messages; returns after the broker's confirm
 Claims = Callable[[Sequence[claims.ClaimRequested]], Awaitable[Sequence[claims.ClaimAnswered]]]
 T = TypeVar("T")
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,8 +68,8 @@ class SchedulerOptions:
     undeliverable_for: float = UNDELIVERABLE_SECONDS
     batch: int = REQUESTS_AT_ONCE
     concurrency: int = 2
-    keep_decisions: float = 7 * 86400.0  # how long decisions are stored
-    keep_moves: float = 7 * 86400.0  # how long ended moves between cells are stored
+    keep_decisions: float = KEEP_SECONDS  # how long decisions are stored
+    keep_moves: float = KEEP_SECONDS  # how long ended moves between cells are stored
 
 
 async def together(asks: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
@@ -101,12 +105,6 @@ async def providers_of(
         answer = await placement.providers(resources.FindProviders(ids=some, parts=parts))
         found |= {provider.id: provider for provider in answer.providers}
     return found
-
-
-REMEMBERED = 200_000  # requests; the oldest are forgotten
-log = logging.getLogger(__name__)
-PLACEMENT_ASKED = 500  # ids in one query
-UNHEARD = 50_000  # requests without a conductor that are remembered
 
 
 class RetryTimes:
@@ -219,9 +217,6 @@ class Ending:
         left = self._undeliverable_for - self._unheard.retried_for(request)
         if left > 0:
             raise Retry(after=min(left, LONGEST_PAUSE), why=f"no conductor of cell {cell!r} hears of it")
-
-
-TIMEOUT = 15.0  # longer than a claim may take to be answered
 
 
 class PendingChoice(msgspec.Struct, eq=False, gc=False):

@@ -10,12 +10,12 @@ from collections.abc import Mapping
 import msgspec
 
 from bus.candidates import CandidateSource
-from bus.chunks import portions
 from bus.clock import Clock
 from bus.host_health import FindHostHealth, HostHealth, HostHealthFound, condition
 from bus.sql.database import Database
 from bus.sql.statement import sql
 from bus.sql.transaction import Transaction
+from bus.vocabulary import portions
 from scheduler_worker.agents import HOSTS
 from scheduler_worker.core.host_map import HostKey
 from scheduler_worker.hosts import HostBook

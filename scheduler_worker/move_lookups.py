@@ -11,13 +11,12 @@ from dataclasses import dataclass, field
 from msgspec import structs
 
 from bus.candidates import CandidateSource
-from bus.chunks import portions
 from bus.errors import AnswerRefused, NoAnswer, Unroutable
 from bus.groups import FindGroups
 from bus.moves import MoveRequested
 from bus.queries import BuildsFound, BuildStands, FindBuilds
 from bus.resources import Provider
-from bus.vocabulary import Id
+from bus.vocabulary import Id, portions
 from scheduler_worker.core.held_claim import place_of
 from scheduler_worker.core.move_start import Barred, MoveStart, misread, move_start, stuck, unready
 from scheduler_worker.core.move_state import LookedUpMove, NotYet, SeenThrough, Stopped

@@ -12,12 +12,11 @@ from typing import Any
 import msgspec
 
 from bus.candidates import CandidateSource
-from bus.chunks import portions
 from bus.clock import Clock
 from bus.errors import AnswerRefused, Retry
 from bus.groups import FindGroups, ServerGroup
 from bus.messages import BuildRequested
-from bus.vocabulary import Id
+from bus.vocabulary import Id, portions
 from scheduler_worker.core.attributes import RequestOptions, Unreadable
 from scheduler_worker.core.events import Begun
 from scheduler_worker.core.move_start import MoveStart

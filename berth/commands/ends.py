@@ -12,10 +12,10 @@ from berth.operations.cells import all_shown, ask_cells, chosen_cells, instance_
 from berth.operations.publishing import checked
 from berth.settings import BadSetting
 from bus import topics
-from bus.chunks import portions
 from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.queries import FindBuilds, FindInstances, Instance, InstanceStatus
+from bus.vocabulary import portions
 
 _BUILDS = 100  # in one query
 _ENDED: tuple[InstanceStatus, ...] = tuple(

@@ -13,14 +13,13 @@ from berth.operations.host_states import every_provider
 from berth.operations.publishing import checked
 from berth.settings import BadSetting
 from bus import topics
-from bus.chunks import portions
 from bus.delivery.runner import Bus
 from bus.errors import OperationRefused
 from bus.masking import printable
 from bus.names import FindNames, Named, NameKind
 from bus.requests import ResourceGroup
 from bus.resources import FindAllocations, FindProviders, FindUsages, OwnerEditRequested, OwnerGiven, Provider
-from bus.vocabulary import Missing
+from bus.vocabulary import Missing, portions
 
 commands = Commands()
 providers = Commands(name="provider", no_args_is_help=True)

@@ -20,11 +20,10 @@ from bus.aggregates import (
     MakeAggregate,
     refusal_reason,
 )
-from bus.chunks import portions
 from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.errors import NOT_JSON
-from bus.vocabulary import Missing
+from bus.vocabulary import Missing, portions
 
 _PAIR = re.compile(r"([^=,\s]+)='((?:[^'\\]|\\.)*)'")  # properties as older clients write them in JSON
 

@@ -12,12 +12,12 @@ from berth.operations.host_states import every_provider, host_named, providers_b
 from berth.operations.publishing import checked, publish
 from berth.settings import Settings
 from bus import topics
-from bus.chunks import portions
 from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.guests import BuildAdopted, BuildAdoptRequested
 from bus.queries import FindBuilds
 from bus.resources import Consumer, FindAllocations, FindProviders
+from bus.vocabulary import portions
 
 PAGE = 500  # providers or consumers in one query
 _BUILDS = 100  # builds in one query to a cell

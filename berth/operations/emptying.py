@@ -21,13 +21,13 @@ from berth.operations.host_states import causes_of
 from berth.operations.moving import supposed
 from berth.operations.publishing import checked
 from bus import topics
-from bus.chunks import portions
 from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.errors import OperationRefused, Unavailable, Unroutable
 from bus.moves import FindMoves, MoveRequested
 from bus.queries import FindInstances, Instance, WhatIfAnswered
 from bus.resources import Consumer, FindAllocations, FindProviders, Provider
+from bus.vocabulary import portions
 
 _HOSTS_A_QUESTION = 200
 POLL_SECONDS = 1.0  # between two checks of builds and deletions in progress

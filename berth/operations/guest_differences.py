@@ -16,11 +16,11 @@ from berth.operations.audit import builds_by_cell, places_by_cell
 from berth.operations.publishing import publish
 from berth.settings import Settings
 from bus import topics
-from bus.chunks import portions
 from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.errors import Unroutable
 from bus.guests import GuestsAsked, ReportedGuest
+from bus.vocabulary import portions
 
 if TYPE_CHECKING:
     from cell_conductor import PlaceByCell

@@ -13,13 +13,13 @@ from berth.operations.guest_differences import Agent, GuestComparison, GuestDiff
 from berth.operations.host_states import providers_by_id
 from berth.operations.publishing import publish
 from bus import topics
-from bus.chunks import portions
 from bus.claims import Choice, Claimed, ClaimRequested, ConsumerClaim
 from bus.delivery.runner import Bus
 from bus.guests import BuildAdoptRequested, ReportedGuest
 from bus.messages import BuildDeleteRequested, DestroyOrdered, Selection
 from bus.requests import BuildSpec
 from bus.resources import Consumer, FindAllocations, Provider
+from bus.vocabulary import portions
 
 REPAIRS: dict[Wrong, str] = {
     "unknown": "adopted",

@@ -21,7 +21,6 @@ from berth.operations.publishing import publish
 from berth.operations.wrong_allocations import Leak, Misheld, Wrong, doubt
 from berth.settings import Settings
 from bus import topics
-from bus.chunks import portions
 from bus.claims import (
     Choice,
     Claimed,
@@ -40,6 +39,7 @@ from bus.errors import Unavailable, Unroutable
 from bus.guests import BuildAdopted, BuildAdoptRequested, GuestsAsked, GuestsReported, ReportedGuest
 from bus.queries import BuildStands, FindBuilds
 from bus.resources import Provider
+from bus.vocabulary import portions
 
 SECONDS = 15.0  # until an agent or a cell answers
 _AT_ONCE = 100  # builds in one query

@@ -13,7 +13,6 @@ from berth.operations.publishing import checked
 from berth.settings import BadSetting
 from bus import topics
 from bus.aggregates import Aggregate, FindAggregates
-from bus.chunks import portions
 from bus.delivery.runner import Bus
 from bus.errors import OperationRefused, Unavailable, Unroutable
 from bus.groups import FindGroups, ServerGroup
@@ -35,6 +34,7 @@ from bus.messages import BuildRequested
 from bus.names import MakeName, NameEditRequested
 from bus.requests import ResourceGroup
 from bus.resources import Edited, EditRequested, FindProviders, Provider, SetTraits, Stale
+from bus.vocabulary import portions
 
 A_PAGE = 500
 HEALTH_SECONDS = 3.0  # until a scheduler answers

@@ -19,7 +19,6 @@ from berth.operations.host_states import host_named
 from berth.operations.publishing import PATIENCE, checked, publish, within
 from berth.settings import BadSetting, Settings
 from bus import topics
-from bus.chunks import portions
 from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.errors import OperationRefused, Unavailable, Unroutable
@@ -28,6 +27,7 @@ from bus.moves import FindMoves, MoveProgress, MoveRequested, MoveStands, MoveSt
 from bus.queries import BuildStands, WaitingRequest, WhatIfAnswered, WhatIfMoves
 from bus.requests import BuildSpec, Flavor
 from bus.resources import Provider
+from bus.vocabulary import portions
 
 ANY = "00000000-0000-0000-0000-000000000000"  # placeholder for ids that each request gets
 SECONDS = 30.0  # for the evaluation of moves

@@ -40,8 +40,7 @@ class SocketReply(msgspec.Struct, omit_defaults=True):
 
     id: int = 0
     error: str = ""
-    unroutable: bool = False
-    no_such_letter: bool = False
+    raised: str = ""  # the class of the error, if it is one of _ERRORS
     letters: list[DeadLetter] = []
     count: int = 0
     depths: BusDepths | None = None
@@ -51,6 +50,7 @@ class SocketReply(msgspec.Struct, omit_defaults=True):
     crashes: int = 0
 
 
+_ERRORS = {kind.__name__: kind for kind in (Unroutable, NoSuchLetter)}  # a process raises these errors again
 calls = msgspec.json.Decoder(SocketCall)
 words = msgspec.json.Decoder(SocketReply)
 
@@ -113,10 +113,10 @@ class _ClientConnection:
         try:
             await self._deed(call, answer, group)
         except Exception as problem:
-            answer.unroutable = isinstance(problem, Unroutable)
-            answer.no_such_letter = isinstance(problem, NoSuchLetter)
-            known = answer.unroutable or answer.no_such_letter
-            answer.error = str(problem) if known else f"{type(problem).__name__}: {problem}"
+            kind = type(problem).__name__
+            answer.raised, answer.error = (
+                (kind, str(problem)) if kind in _ERRORS else ("", f"{kind}: {problem}")
+            )
         self._send(answer)
 
     async def _deed(self, call: SocketCall, answer: SocketReply, group: asyncio.TaskGroup) -> None:
@@ -134,13 +134,11 @@ class _ClientConnection:
         elif call.do == "store_dead_letter" and call.letter is not None:
             await transport.store_dead_letter(call.letter)
         elif call.do == "dead":
-            answer.letters = await transport.dead_letters(
-                int(call.number), after=call.after, beginning=call.beginning
-            )
+            answer.letters = await transport.dead_letters(int(call.number), call.after, call.beginning)
         elif call.do == "depths":
             answer.depths = await transport.depths(call.ids)
         elif call.do == "remove_dead_letters":
-            letter = self.transport.broker.dead.get(call.ids[0])
+            letter = transport.broker.dead.get(call.ids[0])
             if letter is not None and letter.died == call.number:  # it has not died again meanwhile
                 answer.count = await transport.remove_dead_letters(call.ids)
         elif call.do == "consume":
@@ -157,9 +155,8 @@ class _ClientConnection:
             delivery = await inbox.get()
             tag = next(self._tags)
             self._unsettled[tag] = delivery
-            self._send(
-                SocketReply(inbox=inbox_id, tag=tag, envelope=delivery.envelope, crashes=delivery.crashes)
-            )
+            envelope, crashes = delivery.envelope, delivery.crashes
+            self._send(SocketReply(inbox=inbox_id, tag=tag, envelope=envelope, crashes=crashes))
 
     def _send(self, reply: SocketReply) -> None:
         if not self.writer.is_closing():
@@ -271,8 +268,7 @@ class SocketTransport(asyncio.Protocol):
         finally:
             self._answers.pop(call.id, None)
         if reply.error:
-            known = Unroutable if reply.unroutable else NoSuchLetter if reply.no_such_letter else Unavailable
-            raise known(reply.error)
+            raise _ERRORS.get(reply.raised, Unavailable)(reply.error)
         return reply
 
     def connection_made(self, transport: Any) -> None:

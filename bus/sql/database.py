@@ -16,7 +16,7 @@ from sqlalchemy.pool import StaticPool
 
 from bus.errors import Unavailable
 from bus.masking import masked
-from bus.sql import postgres
+from bus.sql import postgres, servers
 from bus.sql.addresses import parse_url
 from bus.sql.failures import explained, misses_something, reason
 from bus.sql.postgres import PostgresPool
@@ -218,7 +218,7 @@ class Database:
             return SqliteTransaction(self.name, await self._engine.connect())
         except exc.TimeoutError as error:
             raise explained(error, self.name) from error
-        except (exc.SQLAlchemyError, *postgres.FAILURES) as error:
+        except (exc.SQLAlchemyError, *servers.FAILURES) as error:
             # Any reason, even a wrong password, may be corrected while messages wait.
             REFUSED.inc()
             raise Unavailable(f"{self.name}: cannot connect: {reason(error)}") from error

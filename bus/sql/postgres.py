@@ -16,8 +16,7 @@ from sqlalchemy.util import greenlet_spawn
 from bus.clock import monotonic
 from bus.sql.addresses import DatabaseAddress
 from bus.sql.failures import READ_ONLY, sqlstate
-from bus.sql.servers import FAILURES as FAILURES
-from bus.sql.servers import DatabaseServers
+from bus.sql.servers import FAILURES, DatabaseServers
 
 FILES = ("sslrootcert", "sslcert", "sslkey")
 MODES = ("disable", "allow", "prefer", "require", "verify-ca", "verify-full")

@@ -13,7 +13,7 @@ from sqlalchemy.pool import PoolProxiedConnection
 from sqlalchemy.sql.base import Executable
 
 from bus.errors import Unavailable
-from bus.sql import postgres
+from bus.sql import postgres, servers
 from bus.sql.failures import READ_ONLY, explained, reason, sqlstate
 from bus.sql.postgres import PostgresPool
 
@@ -106,7 +106,7 @@ class PostgresTransaction(Transaction):
         except asyncio.CancelledError:
             self._unfinished = True
             raise
-        except postgres.FAILURES as error:  # what SQLAlchemy does not translate
+        except servers.FAILURES as error:  # what SQLAlchemy does not translate
             raise self._explained(error) from error
 
     async def fetch(self, sql: str, values: Sequence[Any]) -> Sequence[Any]:
@@ -116,7 +116,7 @@ class PostgresTransaction(Transaction):
         except asyncio.CancelledError:
             self._unfinished = True
             raise
-        except postgres.FAILURES as error:
+        except servers.FAILURES as error:
             raise self._explained(error) from error
 
     async def begin(self, begin: str) -> None:
@@ -138,7 +138,7 @@ class PostgresTransaction(Transaction):
     async def _execute_command(self, command: str) -> str:
         try:
             return str(await self._driver.execute(command))
-        except postgres.FAILURES as error:
+        except servers.FAILURES as error:
             raise self._explained(error) from error
 
     def _explained(self, error: Exception) -> Exception:

@@ -6,6 +6,7 @@ from bus.claims import ClaimResult, Held, ReleaseResult
 from bus.guests import BuildAdoptRequested
 from bus.messages import AgentReported, BuildDeleteRequested, BuildPlaced, BuildReshaped
 from bus.moves import HandoverProgress, MovePlaced, MoveReported, MoveSteered
+from bus.vocabulary import KEEP_SECONDS
 from cell_conductor.core.build import Status
 
 
@@ -78,5 +79,5 @@ class AttemptLimits(Struct, frozen=True):
     poll_every: float = 5.0  # between checks for silent agents
     stalled_after: float = 60.0  # silence after which messages are repeated
     agent_lease: float = 2.0  # of agents that share nodes
-    keep_builds: float = 7 * 86400.0  # how long an ended build is stored
-    keep_moves: float = 7 * 86400.0
+    keep_builds: float = KEEP_SECONDS  # how long an ended build is stored
+    keep_moves: float = KEEP_SECONDS

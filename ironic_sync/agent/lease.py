@@ -8,11 +8,11 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from bus.chunks import portions
 from bus.clock import Clock
 from bus.errors import AnswerRefused, Unavailable
 from bus.leases import LeaseAnswered, LeaseAsked, NodesReported, NodesTaken
 from bus.protocol import Ask
+from bus.vocabulary import portions
 
 NEVER = float("-inf")
 

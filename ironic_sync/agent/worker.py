@@ -9,11 +9,11 @@ from functools import partial
 from typing import Any
 
 from bus.agent_builds import AgentBuilds, report
-from bus.chunks import portions
 from bus.clock import Clock, ReportSequence
 from bus.messages import AgentReported, HostReported
 from bus.reports import HostState
 from bus.topics import AGENT_BUILD, AGENT_DESTROY, AGENT_REPORT, HOST_REPORTED, LEASE, REPORT_NODES
+from bus.vocabulary import portions
 from bus.worker import Worker, every, on
 from ironic_sync.agent.lease import ListNodes, NodeLease, NotLeased
 from ironic_sync.agent.orders import LONGEST_PAUSE, RunningOrders

@@ -12,12 +12,12 @@ from msgspec.structs import replace
 
 from bus.aggregates import Aggregate
 from bus.cells import RegisteredCell
-from bus.chunks import portions
 from bus.messages import BuildReshaped
 from bus.replication import ChangesFound, PlacementChanged, ProviderChange
 from bus.sql.database import Database
 from bus.sql.statement import BoundStatement, sql
 from bus.sql.transaction import Transaction
+from bus.vocabulary import portions
 
 # Rows of the table `changes`: growing numbers, and a row that edits of aggregates lock.
 LAST_CHANGE, NAMES_EDITION, CLASS_NUMBERS, PROVIDER_NUMBERS, LAST_TOLD, AGGREGATES_TURN = 1, 2, 3, 4, 5, 6

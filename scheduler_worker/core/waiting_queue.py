@@ -133,15 +133,11 @@ class HostData(Protocol):
         """Return the hosts that would fit the equivalence class if empty, and the capacity each lacks now."""
 
 
-class ChangedHosts:
-    """Collects the hosts on which waiting requests must be tried again; keeps a history of recently changed
-    hosts."""
+class ChangeHistory:
+    """The history of recent changes of hosts, for requests whose search began before the last changes."""
 
     def __init__(self) -> None:
         self.mark = 0  # number of changes
-        self.capacity: dict[Root, None] = {}  # with possibly more free capacity
-        self.reports: dict[Root, None] = {}  # with changed reports
-        self.released: dict[Root, None] = {}  # unchanged, but no longer excluded
         self._recent: deque[tuple[int, Root]] = deque()
         self._forgotten = 0  # changes up to this mark are not known any more
 
@@ -163,16 +159,6 @@ class ChangedHosts:
         self.mark += 1
         self._recent.clear()
         self._forgotten = self.mark
-
-    @property
-    def any(self) -> bool:
-        return bool(self.capacity or self.reports or self.released)
-
-    def take(self) -> tuple[dict[Root, None], dict[Root, None], dict[Root, None]]:
-        """Return and clear three sets: hosts with more capacity, with changed reports, no longer reserved."""
-        changed = self.capacity, self.reports, self.released
-        self.capacity, self.reports, self.released = {}, {}, {}
-        return changed
 
 
 def reservations(

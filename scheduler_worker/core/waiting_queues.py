@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 
 from bus.vocabulary import Id
 from scheduler_worker.core.waiting_queue import (
-    ChangedHosts,
+    ChangeHistory,
     ClassQueue,
     HostData,
     HostReservation,
@@ -36,7 +36,11 @@ class WaitingQueues:
         self._queues: dict[str, ClassQueue] = {}
         self._watchers: dict[str, list[tuple[int, str]]] = {}  # resource class → (amount, class), sorted
         self._trials: dict[Id, Trial] = {}
-        self._changes = ChangedHosts()
+        self._changes = ChangeHistory()
+        # hosts on which waiting requests must be tried again
+        self._capacity: dict[Root, None] = {}  # with possibly more free capacity
+        self._reports: dict[Root, None] = {}  # with changed reports
+        self._released: dict[Root, None] = {}  # unchanged, but no longer excluded
         self.reserved: dict[Root, HostReservation] = {}  # for the first requests of this process
         self.reserved_elsewhere: dict[Root, QueueKey] = {}
         self._shuffled = False  # reserved hosts are to be computed again
@@ -112,10 +116,10 @@ class WaitingQueues:
 
     def changed(self, roots: Roots) -> None:
         """Let waiting requests try hosts whose free capacity, traits, inventories or aggregates changed."""
-        self._note(roots, self._changes.capacity)
+        self._note(roots, self._capacity)
 
     def reported(self, roots: Roots) -> None:
-        self._note(roots, self._changes.reports)
+        self._note(roots, self._reports)
 
     def _note(self, roots: Roots, changes: dict[Root, None]) -> None:
         if len(roots) > TOO_MANY:
@@ -156,8 +160,8 @@ class WaitingQueues:
     @property
     def has_work(self) -> bool:
         """Return whether any changed host must be evaluated, or any waiting request can be placed."""
-        changed = self._changes.any or self._shuffled
-        return bool(self._queues) and (changed or any(queue.ready for queue in self._queues.values()))
+        changed = self._capacity or self._reports or self._released or self._shuffled
+        return bool(self._queues) and bool(changed or any(queue.ready for queue in self._queues.values()))
 
     def next_retry(self) -> float | None:
         retries = [queue.retry_at for queue in self._queues.values() if queue.retry_at is not None]
@@ -241,10 +245,11 @@ class WaitingQueues:
     def _recheck(self, roots: Roots) -> None:
         """Let waiting requests try hosts again, because a request no longer occupies or reserves them."""
         self._changes.remember(roots)
-        self._changes.released.update(dict.fromkeys(roots))
+        self._released.update(dict.fromkeys(roots))
 
     def _distribute_changes(self) -> None:
-        capacity, reports, released = self._changes.take()
+        capacity, reports, released = self._capacity, self._reports, self._released
+        self._capacity, self._reports, self._released = {}, {}, {}
         for root in capacity:
             for queue in self._concerned(root):
                 queue.untested[root] = None

@@ -2,11 +2,8 @@
 
 import asyncio
 import json
-import shutil
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import pytest
 
@@ -21,9 +18,9 @@ from bus.delivery.runner import Bus
 from bus.messages import BuildDeleted, BuildDeleteRequested, BuildEnded, BuildRequested, BuildUnplaceable
 from bus.queries import FindCandidates
 from bus.requests import Flavor, ResourceGroup
-from deploy.servers import Postgres, RabbitMQ, find_postgres, private_directory
+from deploy.servers import Postgres, RabbitMQ
 from tests.support.berth_processes import running, settled
-from tests.support.servers import installed, url_of
+from tests.support.servers import url_of
 from tests.support.standby import NAME, Standby, execute, url_of_both
 from tests.support.waiting import receive_all, until
 
@@ -35,26 +32,6 @@ FLAVOR = Flavor(name="small", vcpus=1, memory_mb=64, disk_gb=1)
 HOSTS = 60
 ACTIVE = 20  # builds that stay active before the client begins to delete
 REPLY_TO = "test"
-
-
-@pytest.fixture
-def directory() -> Iterator[Path]:
-    installed(find_postgres)
-    made = private_directory("berth-failover-")
-    yield made
-    shutil.rmtree(made, ignore_errors=True)
-
-
-@pytest.fixture
-def primary(directory: Path) -> Iterator[Postgres]:
-    with Postgres(directory / "primary") as server:
-        yield server
-
-
-@pytest.fixture
-def standby(directory: Path, primary: Postgres) -> Iterator[Standby]:
-    with Standby(directory / "standby", primary) as server:
-        yield server
 
 
 @dataclass

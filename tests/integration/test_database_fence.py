@@ -1,11 +1,9 @@
 """A database with a standby: the pool finds the primary, and refuses a former primary that still runs."""
 
 import asyncio
-import shutil
 import socket
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 
 import pytest
 from sqlalchemy import text
@@ -14,8 +12,7 @@ from bus.clock import monotonic
 from bus.errors import Unavailable
 from bus.sql.database import Database
 from bus.sql.servers import DatabaseServers
-from deploy.servers import Postgres, find_postgres, private_directory
-from tests.support.servers import installed
+from deploy.servers import Postgres
 from tests.support.standby import NAME, Standby, execute, url_of_both
 from tests.support.waiting import until
 
@@ -23,24 +20,9 @@ pytestmark = [pytest.mark.services, pytest.mark.slow]
 
 
 @pytest.fixture
-def directory() -> Iterator[Path]:
-    installed(find_postgres)
-    made = private_directory("berth-standby-")
-    yield made
-    shutil.rmtree(made, ignore_errors=True)
-
-
-@pytest.fixture
-async def primary(directory: Path) -> AsyncIterator[Postgres]:
-    with Postgres(directory / "primary") as server:
-        await execute(server, "CREATE TABLE commits (id bigserial PRIMARY KEY, process text)")
-        yield server
-
-
-@pytest.fixture
-def standby(directory: Path, primary: Postgres) -> Iterator[Standby]:
-    with Standby(directory / "standby", primary) as server:
-        yield server
+async def primary(primary: Postgres) -> Postgres:
+    await execute(primary, "CREATE TABLE commits (id bigserial PRIMARY KEY, process text)")
+    return primary
 
 
 @asynccontextmanager

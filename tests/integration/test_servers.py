@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -24,7 +23,6 @@ from deploy.servers import (
     find_postgres,
     find_rabbitmq,
     free_port,
-    private_directory,
 )
 
 pytestmark = [pytest.mark.services, pytest.mark.slow]
@@ -44,13 +42,6 @@ def binaries() -> None:
 
 def _external() -> bool:
     return bool(os.environ.get("BERTH_TEST_AMQP_URL") or os.environ.get("BERTH_TEST_DATABASE_URL"))
-
-
-@pytest.fixture
-def directory() -> Iterator[Path]:
-    made = private_directory("berth-test-")
-    yield made
-    shutil.rmtree(made, ignore_errors=True)
 
 
 def _processes() -> dict[int, tuple[int, str]]:

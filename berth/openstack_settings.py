@@ -1,0 +1,114 @@
+"""Defines the groups of settings with which berth uses Ironic and Nova."""
+
+from msgspec import field
+
+from berth.setting_groups import SettingsGroup
+
+
+def _of_ironic(name: str) -> str:
+    return f"ironic_{name}"
+
+
+class IronicNewsSettings(SettingsGroup, frozen=True, kw_only=True, rename=_of_ironic):
+    """The connection to Ironic's notifications (docs/ironic.md)."""
+
+    amqp_url: str = ""  # URL of the RabbitMQ to which Ironic publishes; empty: berth reads no notifications
+    exchange: str = "ironic"  # exchange of Ironic's notifications
+    # topics of Ironic's notifications, as in Ironic's option versioned_notifications_topics
+    topics: tuple[str, ...] = ("ironic_versioned_notifications",)
+
+
+class IronicApiSettings(SettingsGroup, frozen=True, kw_only=True, rename=_of_ironic):
+    """The connection to Ironic's API."""
+
+    # URL of Ironic's API; empty: from the catalog of ironic_cloud; both empty: berth does not call Ironic
+    url: str = field(default="", name="ironic_api_url")
+    # entry of clouds.yaml with the credentials; envvars: the OS_* variables; empty: no authentication
+    cloud: str = ""
+
+
+class IronicSweepSettings(SettingsGroup, frozen=True, kw_only=True, rename=_of_ironic):
+    """The periodic comparison of Ironic's nodes with placement."""
+
+    sweep_seconds: float = 60.0  # time between two comparisons of recently changed nodes
+    # largest share of all nodes that one comparison may remove; if more are missing, berth removes none
+    share_gone: float = 0.1
+    # whether an available node with an instance stays schedulable (Nova: skip_reserve_in_use_ironic_nodes)
+    skip_reserve_in_use: bool = False
+
+
+class IronicBuildSettings(SettingsGroup, frozen=True, kw_only=True, rename=_of_ironic):
+    """Settings of berth's agents that deploy instances on Ironic's nodes."""
+
+    # time that a node may stay in one provision state; then the build fails on this node
+    build_patience: float = 3600.0
+    # time that a node may be in maintenance before its deployment starts; then the build tries another node
+    maintenance_patience: float = 300.0
+    agents_per_cell: int = 1  # bare-metal agents that `berth up` runs in each cell; they share the nodes
+
+
+class IronicNodeSettings(SettingsGroup, frozen=True, kw_only=True, rename=_of_ironic):
+    """The Ironic nodes that berth uses, and their cells, zones and aggregates."""
+
+    # nodes that berth manages, as FIELD=VALUE; FIELD is conductor_group (- is the group without a name),
+    # shard, owner or resource_class; several values of a field are alternatives; empty: all nodes
+    selection: tuple[str, ...] = ()
+    # field of a node that selects its cell in ironic_cells: conductor_group, owner, ..., properties.NAME
+    cell_by: str = ""
+    # cell of a node by the value of the node's field ironic_cell_by; *: the cell for all other values
+    cells: dict[str, str] = field(default_factory=dict)
+    # id of the agent that builds in a cell, by the cell's name, if it is an agent of another system
+    agents: dict[str, str] = field(default_factory=dict)
+    zone: str = ""  # availability zone of nodes whose field ironic_zone_by is empty
+    zone_by: str = ""  # field of a node with its availability zone; the same fields as ironic_cell_by
+    # fields of a node, or zone: nodes with equal values belong to one host aggregate
+    aggregates_by: tuple[str, ...] = ()
+
+
+class IronicSettings(SettingsGroup, frozen=True, kw_only=True):
+    """The groups of settings with which berth uses Ironic."""
+
+    news: IronicNewsSettings = IronicNewsSettings()
+    api: IronicApiSettings = IronicApiSettings()
+    sweeps: IronicSweepSettings = IronicSweepSettings()
+    builds: IronicBuildSettings = IronicBuildSettings()
+    nodes: IronicNodeSettings = IronicNodeSettings()
+
+    @property
+    def is_read(self) -> bool:
+        return bool(self.api.url or self.api.cloud)
+
+    @property
+    def is_heard(self) -> bool:
+        return bool(self.news.amqp_url)
+
+
+class NovaSettings(SettingsGroup, frozen=True, kw_only=True, rename=lambda name: f"nova_{name}"):
+    """Settings for the Nova whose scheduler berth replaces (docs/nova.md)."""
+
+    # URL of the RabbitMQ and virtual host on which Nova calls its scheduler; empty: berth serves no Nova
+    amqp_url: str = ""
+    exchange: str = "nova"  # Nova's option control_exchange
+    durable_queues: bool = False  # Nova's option amqp_durable_queues
+    quorum_queues: bool = False  # Nova's option rabbit_quorum_queue
+    database_url: str = ""  # URL of Nova's API database, for a user who may read it
+    # URL of the database of a cell of Nova, by the cell's name; without one Nova's own URL is used
+    cell_database_urls: dict[str, str] = field(default_factory=dict)
+    service_down_time: float = 60.0  # Nova's option: time without a report after which a compute is down
+    max_attempts: int = 3  # Nova's option: hosts for a boot, the alternates included
+    default_zone: str = "nova"  # Nova's option default_availability_zone
+    # time that a call may wait for capacity; Nova's option long_rpc_timeout limits it
+    wait: float = 0.0
+    # whether Nova's option query_placement_for_routed_network_aggregates is on
+    routed_networks: bool = False
+    # notifications that the bridge publishes as nova-scheduler would: off, versioned, unversioned or both
+    # (Nova's option notification_format)
+    notification_format: str = "off"
+    # URL of the RabbitMQ and virtual host of Nova's notifications; empty: no shadow mode, and the bridge
+    # publishes to nova_amqp_url
+    notification_amqp_url: str = ""
+    # Nova's option versioned_notifications_topics: topics that shadow mode reads and the bridge publishes to
+    notification_topics: tuple[str, ...] = ("versioned_notifications",)
+    shadow_days: float = 14.0  # days for which compared requests are stored
+    # URL of the virtual host of a nova-scheduler that decides what berth cannot; empty: such requests fail
+    fallback_amqp_url: str = ""

@@ -1,0 +1,31 @@
+"""Private servers of one test: a directory for their files, and a PostgreSQL with a standby."""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from deploy.servers import Postgres, find_postgres, private_directory
+from tests.support.servers import installed
+from tests.support.standby import Standby
+
+
+@pytest.fixture
+def directory() -> Iterator[Path]:
+    made = private_directory("berth-test-")
+    yield made
+    shutil.rmtree(made, ignore_errors=True)
+
+
+@pytest.fixture
+def primary(directory: Path) -> Iterator[Postgres]:
+    installed(find_postgres)
+    with Postgres(directory / "primary") as server:
+        yield server
+
+
+@pytest.fixture
+def standby(directory: Path, primary: Postgres) -> Iterator[Standby]:
+    with Standby(directory / "standby", primary) as server:
+        yield server
