@@ -4,9 +4,9 @@
 0002_more.py.
 
 Processes are restarted one by one, so the previous version runs with a migrated database: a migration only
-adds (a table, an index, a column with a default). A removal must not affect running code: such a file states
-`oldest = "0002_more"`, the migration that code must know to work with the new schema. Older code does not
-start, and older processes that still run wait for their restart.
+adds (a table, an index, a column with a default); scripts/migration-rules checks it. A removal must not
+affect running code: such a file states `oldest = "0002_more"`, the migration that code must know to work with
+the new schema. Older code does not start, and older processes that still run wait for their restart.
 """
 
 import asyncio
@@ -16,10 +16,11 @@ from pathlib import Path
 from weakref import WeakKeyDictionary
 
 from sqlalchemy import Connection, inspect, text
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from bus.errors import MigrationsBroken
 from bus.sql.database import Database
+from bus.sql.failures import Conflict, explained
 from bus.sql.transaction import Transaction
 
 _HERE = text("SELECT 1 FROM pg_namespace WHERE nspname = :name")
@@ -31,6 +32,10 @@ _ADD_VERSION = text(
 )  # as alembic makes it
 # Any login of the database can hold an advisory lock; a lock of this table takes a right to the table.
 _LOCK = text("LOCK TABLE alembic_version IN SHARE ROW EXCLUSIVE MODE")
+# A change of a table waits for its users, and every later query waits behind it, so it waits briefly.
+_WAIT_BRIEFLY = text("SET LOCAL lock_timeout = '1s'")
+_PAUSE = 2.0  # seconds between two attempts, in which waiting queries are executed
+_ATTEMPTS = 200  # in about 10 minutes
 _HAS_VERSION = {
     "postgresql": text("SELECT to_regclass('alembic_version') IS NOT NULL"),
     "sqlite": text("SELECT count(*) FROM sqlite_master WHERE name = 'alembic_version'"),
@@ -47,7 +52,8 @@ _turns: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDict
 
 async def migrate(database: Database, package: str) -> list[str]:
     """Apply a package's missing migrations to a database, all or none; return their names. Concurrent
-    processes wait for each other.
+    processes wait for each other. A long transaction on a table delays its migration, for 10 minutes at most,
+    but never other queries of that table for longer than a second.
     """
     with as_file(files(package) / "migrations") as folder:
         names = _names(folder)
@@ -56,24 +62,38 @@ async def migrate(database: Database, package: str) -> list[str]:
             return []
         if database.dialect == "postgresql":
             await _make_version_table(database)
-        async with database.unhurried() as patient, patient.write() as tx:
-            if tx.dialect == "postgresql":
-                await tx.execute(_LOCK)
-            before = await _version(tx)  # another process may just have been here
-            if before is not None and before not in names:
-                if await _oldest(tx) in names:
-                    log.info("%s is at %s, of a newer version, and only added to", database.name, before)
-                    return []
-                raise MigrationsBroken(
-                    f"{database.name} is at {before}, which {package} does not have: made by a newer version?"
-                )
-            missing = names[names.index(before) + 1 :] if before is not None else names
-            if missing:
-                async with _turns.setdefault(asyncio.get_running_loop(), asyncio.Lock()):
+        for _ in range(_ATTEMPTS - 1):
+            try:
+                return await _apply(database, package, folder, names)
+            except Conflict as in_use:
+                log.warning("%s: the migration waits for another transaction: %s", database.name, in_use)
+                await asyncio.sleep(_PAUSE)
+        return await _apply(database, package, folder, names)
+
+
+async def _apply(database: Database, package: str, folder: Path, names: list[str]) -> list[str]:
+    async with database.unhurried() as patient, patient.write() as tx:
+        if tx.dialect == "postgresql":
+            await tx.execute(_LOCK)
+            await tx.execute(_WAIT_BRIEFLY)
+        before = await _version(tx)  # another process may just have been here
+        if before is not None and before not in names:
+            if await _oldest(tx) in names:
+                log.info("%s is at %s, of a newer version, and only added to", database.name, before)
+                return []
+            raise MigrationsBroken(
+                f"{database.name} is at {before}, which {package} does not have: made by a newer version?"
+            )
+        missing = names[names.index(before) + 1 :] if before is not None else names
+        if missing:
+            async with _turns.setdefault(asyncio.get_running_loop(), asyncio.Lock()):
+                try:
                     oldest = await tx.connection.run_sync(_upgrade, folder, names)
-                await tx.execute(_SET_OLDEST, {"oldest": oldest})
-        database.revision = names[-1]
-        return missing
+                except DBAPIError as error:
+                    raise explained(error, database.name) from error
+            await tx.execute(_SET_OLDEST, {"oldest": oldest})
+    database.revision = names[-1]
+    return missing
 
 
 async def current(database: Database, package: str) -> str | None:

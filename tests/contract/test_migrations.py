@@ -17,6 +17,7 @@ from bus.sql.database import Database
 from bus.sql.migrations import current, migrate
 from bus.sql.statement import Json, Rows
 from tests.support.databases import EVERY_WAY
+from tests.support.waiting import until
 
 DATABASES = EVERY_WAY
 
@@ -117,6 +118,29 @@ async def test_an_advisory_lock_of_another_login_does_not_stop_a_migration(
             assert await migrate(store, PACKAGE) == ["0001"]
     await store.close()
     await other.close()
+
+
+@pytest.mark.services
+async def test_a_migration_waits_for_a_long_transaction_and_does_not_hold_up_others(
+    database_url: str, add: Add, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    store, reader, other = [Database(database_url, namespace="waiting") for _ in range(3)]
+    add("0001", None, table("things"))
+    await migrate(store, PACKAGE)
+    add("0002", "0001", "op.add_column('things', sa.Column('word', sa.Text))")
+    monkeypatch.setattr("bus.sql.migrations._PAUSE", 0.1)
+    async with asyncio.TaskGroup() as group:
+        async with reader.read() as long:
+            await long.execute(text("SELECT id FROM things"))
+            migrating = group.create_task(migrate(store, PACKAGE))
+            await until(lambda: "the migration waits" in caplog.text)
+            for number in range(20):
+                async with asyncio.timeout(5), other.write() as tx:
+                    await tx.execute(text("INSERT INTO things (id) VALUES (:id)"), {"id": number})
+            assert not migrating.done()
+    assert migrating.result() == ["0002"]
+    for database in (store, reader, other):
+        await database.close()
 
 
 async def test_an_up_to_date_database_is_only_checked(
