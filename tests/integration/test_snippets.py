@@ -14,12 +14,12 @@ import pytest
 
 from deploy.servers import Postgres, RabbitMQ, find_rabbitmq, private_directory
 from tests.support.servers import a_module_database, installed, rabbitmqctl_in
-from tests.support.snippets import AMQP, DATABASE, PAGES, ROOT, PageReader, needs_services, snippets
+from tests.support.snippets import AMQP, DATABASE, PAGES, ROOT, PageReader, needs, snippets
 
 PLAYED = [page for page in PAGES if any(snippet.played for snippet in snippets(page))]
-ALONE = [page for page in PLAYED if not needs_services(page)]
+ALONE = [page for page in PLAYED if not needs(page)]
 EVERY_TIME = ("tutorial", "filter", "http", "placement", "metrics", "control_room", "scheduler")
-ON_SERVICES = [page for page in PLAYED if needs_services(page)]
+ON_SERVICES = [page for page in PLAYED if needs(page) == "services"]
 
 
 def named(page: Path) -> str:

@@ -4,6 +4,7 @@ A comment directly above a fenced block is a directive:
 
     <!-- with: berth up --hosts 20 -->   start this berth for the rest of the page
     <!-- with: services -->              the page needs RabbitMQ and PostgreSQL
+    <!-- with: cluster -->               the page needs three RabbitMQ nodes and a PostgreSQL with a standby
     <!-- as: mine/rules.py -->           write the block to this file, for later blocks
     <!-- prints -->                      the expected output of the previous block; `…` matches anything
     <!-- tested -->                      a separate test covers the block
@@ -44,7 +45,7 @@ _FENCE = re.compile(
 _ID = re.compile(r"\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b")
 _LASTING = re.compile(r"^(?:\w+=\S+ )*berth (?:--\S+ \S+ )*(?:up|run|ironic sim)\b")
 _UP = re.compile(r"berth is up")  # printed last: addresses are printed as soon as a server listens
-_SERVES = re.compile(r"Ctrl-C stops it|is ready|listens|serves|at http://")
+_SERVES = re.compile(r"Ctrl-C stops it|is ready|listens|serves|serving|at http://")
 
 
 @dataclass(frozen=True)
@@ -92,8 +93,10 @@ def _marks(said: str | None) -> dict[str, str]:
     return marks
 
 
-def needs_services(page: Path) -> bool:
-    return any(snippet.marks.get("with") == "services" for snippet in snippets(page))
+def needs(page: Path) -> str:
+    """Return "services" or "cluster" if the page needs it, otherwise an empty string."""
+    found = (snippet.marks.get("with", "") for snippet in snippets(page))
+    return next((needed for needed in found if needed in ("services", "cluster")), "")
 
 
 def commands(text: str) -> Iterator[str]:
@@ -167,8 +170,9 @@ class PageReader:
     def read(self, snippet: Snippet) -> None:
         if snippet.marks.keys() & {"not run", "tested"}:
             return
-        if snippet.marks.get("with", "services") != "services" and not self._lasting:
-            self._do(snippet.marks["with"], snippet)
+        needed = snippet.marks.get("with", "services")
+        if needed not in ("services", "cluster") and not self._lasting:
+            self._do(needed, snippet)
         if name := snippet.marks.get("as"):
             file = self.directory / name
             file.parent.mkdir(parents=True, exist_ok=True)
@@ -219,6 +223,12 @@ class PageReader:
         self._lasting.append(started)
         ready = _UP if re.search(r"\bup\b", command) else _SERVES
         self._until(lambda: bool(ready.search(log.read_text())), f"{snippet}: {command}", started)
+
+    def kill(self, command: str) -> None:
+        """Kill the first of the running commands that begins like this with SIGKILL, as in a crash."""
+        found = next(each for each in self._lasting if each.command.startswith(command))
+        os.kill(found.pid, signal.SIGKILL)
+        self._lasting.remove(found)
 
     def _stop(self, lasting: _Lasting) -> None:
         self._tell(f"kill {lasting.pid}; wait {lasting.pid}; echo $? >&3")
