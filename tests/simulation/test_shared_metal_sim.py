@@ -22,7 +22,7 @@ def quietly(caplog: pytest.LogCaptureFixture) -> None:
 
 async def killed_and_followed(cloud: RingCloud, name: str) -> float:
     before = cloud.owners()
-    free = {root for root, owner in before.items() if owner == name} - cloud.occupied()
+    free = {root for root, owner in before.items() if owner == name} - cloud.books.occupied()
     await cloud.kill(name)
     took = await cloud.until(lambda: free <= cloud.known().keys())
     await asyncio.sleep(5.0)

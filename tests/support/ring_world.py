@@ -126,12 +126,11 @@ NETWORK = 0.1  # seconds a request may take to arrive
 class MetalBooks(Books):
     """A node is one build's at a time."""
 
-    @property
-    def full(self) -> set[str]:
+    def occupied(self) -> set[str]:
         return {root for _, allocations in self.held.values() for root in allocations}
 
-    @full.setter
-    def full(self, value: set[str]) -> None: ...
+    def free_at(self, root: str) -> dict[str, int]:
+        return {"CUSTOM_BAREMETAL": int(root not in self.occupied())}
 
 
 class WatchedWay(httpx.AsyncBaseTransport):
@@ -261,9 +260,6 @@ class RingCloud:
                 found[root] = name
         return found
 
-    def occupied(self) -> set[str]:
-        return self.books.full
-
     async def edit(self, **what: Any) -> AgentEditAnswered:
         return await self.bus.asker(topics.EDIT_AGENT)(AgentEditRequested(cell=CELL, **what))
 
@@ -271,7 +267,7 @@ class RingCloud:
 
     async def build(self) -> str | None:
         """On a free node, with two more to fall back on."""
-        free = sorted(set(self.ironic.conductor.nodes) - self.occupied())
+        free = sorted(set(self.ironic.conductor.nodes) - self.books.occupied())
         if not free:
             return None
         roots = self.chance.sample(free, min(3, len(free)))

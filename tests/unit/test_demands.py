@@ -236,7 +236,7 @@ BATCH = 16
 @dataclass
 class Knowing:
     placement: FakePlacement = field(
-        default_factory=lambda: FakePlacement.of(*(a_candidate(number) for number in range(6)))
+        default_factory=lambda: FakePlacement(*(a_candidate(number) for number in range(6)))
     )
     questions: list[int] = field(default_factory=list)  # of each, how much it named
 

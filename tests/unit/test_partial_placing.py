@@ -32,7 +32,7 @@ GROUP = uid(1, "f")
 def metals(gold: int, silver: int) -> FakePlacement:
     nodes = [a_candidate(number, free={"CUSTOM_GOLD": 1}) for number in range(gold)]
     nodes += [a_candidate(100 + number, free={"CUSTOM_SILVER": 1}) for number in range(silver)]
-    return FakePlacement.of(*nodes)
+    return FakePlacement(*nodes)
 
 
 def a_scheduler(placement: FakePlacement, policy: GroupPolicy | None = None) -> Scheduler:
@@ -104,7 +104,7 @@ async def test_a_redelivered_request_reports_the_second_flavor_that_it_holds() -
 
 def of_eight_processors(hosts: int) -> FakePlacement:
     free = {"VCPU": 8, "MEMORY_MB": 1024}
-    return FakePlacement.of(*(a_candidate(number, free=free) for number in range(hosts)))
+    return FakePlacement(*(a_candidate(number, free=free) for number in range(hosts)))
 
 
 @pytest.mark.parametrize(
@@ -151,7 +151,7 @@ async def test_missing_instances_get_the_reasons_of_every_flavor() -> None:
     ("policy", "placed"), [("anti-affinity", 3), ("affinity", 1), ("soft-anti-affinity", 3)]
 )
 async def test_instances_of_a_request_count_in_their_group(policy: GroupPolicy, placed: int) -> None:
-    placement = FakePlacement.of(*(a_candidate(number) for number in range(3)))
+    placement = FakePlacement(*(a_candidate(number) for number in range(3)))
     request = a_request(instances=3, hints=Hints(group=GROUP))
     found, ended = await said(a_scheduler(placement, policy), request)
     assert ended == []
@@ -160,7 +160,7 @@ async def test_instances_of_a_request_count_in_their_group(policy: GroupPolicy, 
 
 
 async def test_requests_of_a_batch_count_in_their_group() -> None:
-    placement = FakePlacement.of(*(a_candidate(number) for number in range(3)))
+    placement = FakePlacement(*(a_candidate(number) for number in range(3)))
     requests = [a_request(number, hints=Hints(group=GROUP)) for number in range(4)]
     scheduler = a_scheduler(placement, "anti-affinity")
     found, _ = await said(scheduler, *requests)
@@ -172,7 +172,7 @@ FEW = {"VCPU": 4, "MEMORY_MB": 4096, "DISK_GB": 40}
 
 
 async def test_a_refused_choice_is_no_group_member() -> None:
-    placement = FakePlacement.of(a_candidate(1), a_candidate(2, free=FEW))
+    placement = FakePlacement(a_candidate(1), a_candidate(2, free=FEW))
     placement.source.lag = True
     placement.take(uid(1, "c"), ROOM)
     request = a_request(instances=2, hints=Hints(group=GROUP))
@@ -183,7 +183,7 @@ async def test_a_refused_choice_is_no_group_member() -> None:
 @pytest.mark.parametrize("policy", ["affinity", "anti-affinity"])
 async def test_a_released_member_is_forgotten(policy: GroupPolicy) -> None:
     """An empty group may go anywhere, also where its members were before."""
-    placement = FakePlacement.of(a_candidate(1), a_candidate(2, free=FEW))
+    placement = FakePlacement(a_candidate(1), a_candidate(2, free=FEW))
     scheduler, hints = a_scheduler(placement, policy), Hints(group=GROUP)
     (first,), _ = await said(scheduler, a_request(1, hints=hints))
     placement.held.clear()
@@ -195,7 +195,7 @@ async def test_a_released_member_is_forgotten(policy: GroupPolicy) -> None:
 
 
 async def test_a_group_that_there_is_not_is_named() -> None:
-    placement = FakePlacement.of(a_candidate(1))
+    placement = FakePlacement(a_candidate(1))
     _, (ended,) = await said(a_scheduler(placement), a_request(hints=Hints(group=GROUP)))
     assert ended.reason == f"hints.group: there is no server group {GROUP} in this project"
     assert placement.orders == []
@@ -203,7 +203,7 @@ async def test_a_group_that_there_is_not_is_named() -> None:
 
 @pytest.mark.parametrize(("hint", "beside"), [("same_host", True), ("different_host", False)])
 async def test_same_host_and_different_host_hints(hint: str, beside: bool) -> None:
-    placement = FakePlacement.of(*(a_candidate(number) for number in range(4)))
+    placement = FakePlacement(*(a_candidate(number) for number in range(4)))
     scheduler = a_scheduler(placement)
     (other,), _ = await said(scheduler, a_request(1))
     hints = msgspec.convert({hint: [other.build]}, Hints)
@@ -212,7 +212,7 @@ async def test_same_host_and_different_host_hints(hint: str, beside: bool) -> No
 
 
 async def test_a_record_is_small() -> None:
-    placement = FakePlacement.of(*(a_candidate(number, free={"VCPU": 8 + number}) for number in range(9)))
+    placement = FakePlacement(*(a_candidate(number, free={"VCPU": 8 + number}) for number in range(9)))
     (placed,), _ = await said(a_scheduler(placement), a_request(flavor=Flavor(name="f", vcpus=1)))
     record = placed.decision.record
     assert record is not None

@@ -116,7 +116,7 @@ def test_leaving_out_ignore_hosts_is_no_remedy_for_a_reserved_host() -> None:
 
 
 async def test_what_if_excludes_reserved_hosts_like_a_boot() -> None:
-    placement = FakePlacement.of(a_candidate(1))
+    placement = FakePlacement(a_candidate(1))
     scheduler = scheduler_of(placement, clock=TurnedClock().clock)
     reserved = [uid(1, "c")]
     scheduler.leave_out_reserved(
@@ -313,7 +313,7 @@ async def test_only_an_unplaceable_request_has_remedies_and_equal_requests_share
         return helps(alternative, choosing, seed, *late, needed=needed)
 
     monkeypatch.setattr(placing, "helps", counted)
-    scheduler = a_scheduler(FakePlacement.of(*HOSTS))
+    scheduler = a_scheduler(FakePlacement(*HOSTS))
     await scheduler.place_many([a_request(1), a_request(2)])
     assert not looked
     big = of(memory_mb=16384)
@@ -338,7 +338,7 @@ WHAT_IF = [
 async def test_what_if_answers_equal_boots_and_leave_no_reservation(
     instances: int, flavor: Flavor, fits: bool, room: int
 ) -> None:
-    placement = FakePlacement.of(*HOSTS)
+    placement = FakePlacement(*HOSTS)
     scheduler = a_scheduler(placement)
     request = a_request(instances=instances, flavor=flavor)
     answer = await WhatIfs(scheduler).answer(WhatIf(request=request, room=True))
@@ -357,7 +357,7 @@ async def test_what_if_answers_equal_boots_and_leave_no_reservation(
 
 
 async def test_counting_capacity_in_slices_gives_the_same_result(monkeypatch: pytest.MonkeyPatch) -> None:
-    scheduler = a_scheduler(FakePlacement.of(*HOSTS))
+    scheduler = a_scheduler(FakePlacement(*HOSTS))
     question = WhatIf(request=a_request(instances=2), room=True)
     at_once = (await WhatIfs(scheduler).answer(question)).room
     monkeypatch.setattr(what_if, "SLICE", -1.0)
@@ -373,13 +373,13 @@ async def test_counting_capacity_in_slices_gives_the_same_result(monkeypatch: py
     ],
 )
 async def test_an_unreadable_what_if_is_refused(request_: BuildRequested, refusal: str) -> None:
-    answer = await WhatIfs(a_scheduler(FakePlacement.of(*HOSTS))).answer(WhatIf(request=request_))
+    answer = await WhatIfs(a_scheduler(FakePlacement(*HOSTS))).answer(WhatIf(request=request_))
     assert not answer.fits and answer.refusal.startswith(refusal)
 
 
 async def test_builds_that_rules_count_are_supposed_as_well() -> None:
     """Two hosts that may build two at a time: five do not fit, four do."""
-    placement = FakePlacement.of(*HOSTS[:2])
+    placement = FakePlacement(*HOSTS[:2])
     policy = ChoicePolicy.from_names(("io_ops",), max_builds=2)
     scheduler = scheduler_of(placement, policy=policy, clock=TurnedClock().clock)
     for number in (1, 2):

@@ -27,13 +27,13 @@ from bus.vocabulary import Contended
 from scheduler_worker import ChoicePolicy, replay
 from scheduler_worker.core.order import MAX_SPEC_BYTES, MAX_SPECS_BYTES
 from scheduler_worker.placing import Scheduler
+from tests.support.claims_in_memory import Holding
 from tests.support.ids import uid
 from tests.support.plain_source import PlainSource, PlainSourceSearch
 from tests.support.rule_builders import failed_builds
 from tests.support.scheduler_builders import (
     SMALL,
     FakePlacement,
-    Holding,
     TurnedClock,
     a_candidate,
     a_heartbeat,
@@ -54,7 +54,7 @@ def a_scheduler(
 
 
 def hosts(count: int, **fields: object) -> FakePlacement:
-    return FakePlacement.of(*(a_candidate(number, **fields) for number in range(count)))  # type: ignore[arg-type]
+    return FakePlacement(*(a_candidate(number, **fields) for number in range(count)))  # type: ignore[arg-type]
 
 
 async def placed(scheduler: Scheduler, *requests: BuildRequested) -> list[BuildPlaced]:
@@ -92,7 +92,7 @@ async def test_a_request_gets_a_claimed_host_and_alternates() -> None:
 
 
 async def test_the_decision_is_recorded() -> None:
-    placement = FakePlacement.of(*(a_candidate(number, free={"VCPU": 8 * number}) for number in range(4)))
+    placement = FakePlacement(*(a_candidate(number, free={"VCPU": 8 * number}) for number in range(4)))
     scheduler = a_scheduler(placement)
     await scheduler.handle(a_heartbeat(3, enabled=False))
     (message,) = await placed(scheduler, a_request(flavor=Flavor(name="f", vcpus=4)))
@@ -138,7 +138,7 @@ async def test_more_choices_are_claimed_if_all_requests_prefer_the_fullest_host(
 
 
 async def test_alternates_are_in_the_chosen_cell_and_not_chosen_for_other_instances() -> None:
-    placement = FakePlacement.of(*(a_candidate(number, cell=f"cell{number % 2}") for number in range(12)))
+    placement = FakePlacement(*(a_candidate(number, cell=f"cell{number % 2}") for number in range(12)))
     messages = await placed(a_scheduler(placement), a_request(instances=4, alternates=10))
     chosen = {message.chosen.root for message in messages}
     assert len(chosen) == 4
@@ -281,7 +281,7 @@ async def test_a_host_that_fills_up_gives_way_to_the_next_choice() -> None:
 
 
 async def test_after_full_choices_other_hosts_are_searched() -> None:
-    placement = FakePlacement.of(*(a_candidate(number) for number in range(9)), a_candidate(9, free=LITTLE))
+    placement = FakePlacement(*(a_candidate(number) for number in range(9)), a_candidate(9, free=LITTLE))
     placement.source.lag = True
     for number in range(9):
         placement.take(uid(number, "c"), {"VCPU": 8})
@@ -295,7 +295,7 @@ async def test_a_changed_host_is_retried_and_a_deleted_one_comes_last(
     refusal: type[Moved | NoSuchProvider],
 ) -> None:
     sizes = {1: 1, 2: 9, 3: 9, 4: 9, 5: 1}
-    placement = FakePlacement.of(*(a_candidate(number, free={"VCPU": n}) for number, n in sizes.items()))
+    placement = FakePlacement(*(a_candidate(number, free={"VCPU": n}) for number, n in sizes.items()))
     refusing = [refusal]
     claim_many = placement.claim_many
 
@@ -419,7 +419,7 @@ async def test_unknown_cells_zones_and_empty_flavors_are_refused_by_field(
 
 
 async def test_a_full_cell_is_not_reported_as_unknown() -> None:
-    placement = FakePlacement.of(a_candidate(1), a_candidate(2, cell="cell2", free={"VCPU": 0}))
+    placement = FakePlacement(a_candidate(1), a_candidate(2, cell="cell2", free={"VCPU": 0}))
     scheduler = a_scheduler(placement)
     await scheduler.handle(a_heartbeat(1))
     message = await unplaceable(scheduler, a_request(cell="cell2"))

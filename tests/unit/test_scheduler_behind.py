@@ -43,7 +43,7 @@ TIGHT = {"VCPU": 1, "MEMORY_MB": 8192, "DISK_GB": 80}
 
 class World:
     def __init__(self, told: list[Candidate], unpublished: list[Candidate]):
-        self.placement = FakePlacement.of(*told, *unpublished)
+        self.placement = FakePlacement(*told, *unpublished)
         self.source = self.placement.source
         self.source.candidates, self.source.unpublished = tuple(told), list(unpublished)
         self.scheduler = scheduler_of(self.placement, source=self.source, clock=TurnedClock().clock)
