@@ -348,7 +348,7 @@ async def test_a_record_stays_while_placement_does_not_have_the_host_and_is_prun
     first = await Life.begins(store, time)
     await first.heartbeats(1, 2, 3)
     await first.heartbeats(1, 3, seconds=35)
-    first.source.candidates, first.source.layout = first.source.candidates[:1], 2
+    first.source.memory.index = spaced_source(HOSTS[:1]).memory.index
     await first.heartbeats(1)
     assert await first.stored() == ["host2"]
     await first.records.prune()

@@ -51,7 +51,7 @@ class ClaimsInMemory:
         return result
 
     def _world(self, consumers: Iterable[str], asked: Iterable[Allocations]) -> ClaimWorld:
-        held = {consumer: self.held.get(consumer, (0, {})) for consumer in consumers}
+        held = {consumer: self.held.get(consumer) or Holding(0, {}) for consumer in consumers}
         used: dict[str, Counter[str]] = defaultdict(Counter)  # provider → what these consumers hold
         for allocations in asked:
             for provider, resources in allocations.items():

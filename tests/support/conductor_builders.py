@@ -45,7 +45,8 @@ from cell_conductor.moves import CellMoves
 from tests.support.claims_in_memory import ClaimsInMemory, Holding
 from tests.support.ids import uid
 
-Q, A = TypeVar("Q"), TypeVar("A")
+Q = TypeVar("Q")
+A = TypeVar("A")
 CELL = "cell1"
 SPEC = BuildSpec(flavor=Flavor(name="small", vcpus=1))
 

@@ -6,14 +6,13 @@ from random import Random
 from typing import Any
 
 from bus.aggregates import Aggregate
-from bus.candidates import CandidateSearch, OnChange
+from bus.candidates import CandidateSearch
 from bus.groups import ServerGroup
 from bus.messages import BuildRequested
 from bus.queries import FindCandidates
 from bus.requests import Flavor, Image
 from bus.vocabulary import Allocations
 from placement_worker import IndexedSource
-from placement_worker.core.index import Index
 from placement_worker.core.trees import ProviderState, Tree
 from scheduler_worker import ChoicePolicy
 from scheduler_worker.core.host_map import HostsNow
@@ -21,6 +20,7 @@ from scheduler_worker.core.order import Order
 from scheduler_worker.core.ranking_order import tie
 from scheduler_worker.core.rule import Alternative, HostFacts, OneHost
 from tests.support.ids import uid
+from tests.support.index_source import FilledMemory
 from tests.support.plain_search import PlainSearch, Way
 from tests.support.provider_trees import SHARES, state, tree
 from tests.support.ranking_builders import Hall
@@ -54,17 +54,6 @@ FLAVORS = tuple(
         )
     )
 )
-
-
-class FilledMemory:
-    """Placement's memory as a test filled it."""
-
-    def __init__(self) -> None:
-        self.index = Index()
-
-    def watch(self, on_change: OnChange) -> None: ...
-
-    async def fresh(self) -> None: ...
 
 
 def a_policy(chance: Random) -> ChoicePolicy:

@@ -19,7 +19,7 @@ from scheduler_worker.core.rule import Alternative
 from scheduler_worker.core.scale import Pick
 from scheduler_worker.dependencies import PendingChoices
 from scheduler_worker.hosts import HostBook
-from tests.support.plain_source import PlainSource
+from tests.support.index_source import RecordingSource
 from tests.support.scheduler_builders import a_candidate, a_request
 
 ONE: Resources = {"VCPU": 1, "MEMORY_MB": 1024, "DISK_GB": 10}
@@ -58,7 +58,7 @@ class Hall:
 def a_hall(
     *candidates: Candidate, states: Sequence[HostState] = (), policy: ChoicePolicy | None = None
 ) -> Hall:
-    source = PlainSource(candidates, {candidate.root: dict(candidate.free) for candidate in candidates})
+    source = RecordingSource(candidates, {candidate.root: dict(candidate.free) for candidate in candidates})
     hall = Hall(source, policy or ChoicePolicy())
     hall.handle(*states)
     return hall

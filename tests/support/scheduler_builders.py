@@ -23,7 +23,7 @@ from bus.vocabulary import Resources
 from scheduler_worker.dependencies import PlacementQueries
 from tests.support.claims_in_memory import ClaimsInMemory
 from tests.support.ids import uid
-from tests.support.plain_source import PlainSource
+from tests.support.index_source import RecordingSource
 
 SMALL = Flavor(name="small", vcpus=1, memory_mb=1024, disk_gb=10)
 _NONE_OF = {f"resources:{name}": "0" for name in ("VCPU", "MEMORY_MB", "DISK_GB")}
@@ -88,11 +88,12 @@ class TurnedClock:
 class FakePlacement(ClaimsInMemory):
     """Placement as a scheduler sees it: candidates, and claims that take from what is free of them."""
 
-    def __init__(self, *candidates: Candidate) -> None:
+    def __init__(self, *candidates: Candidate, unpublished: Sequence[Candidate] = ()) -> None:
         super().__init__()
-        self.free = {candidate.root: dict(candidate.free) for candidate in candidates}
-        self.source = PlainSource(candidates, self.free)
-        self.hosts = {candidate.root: candidate for candidate in candidates}
+        self.hosts = {candidate.root: candidate for candidate in (*candidates, *unpublished)}
+        self.free = {root: dict(candidate.free) for root, candidate in self.hosts.items()}
+        self.source = RecordingSource(candidates, self.free)
+        self.source.unpublished += unpublished
         self.orders: list[ClaimRequested] = []
         self.releases: list[ReleaseRequested] = []
 
@@ -104,7 +105,7 @@ class FakePlacement(ClaimsInMemory):
         self.orders.extend(orders)
         answers = [self.claim(order) for order in orders]
         if not self.source.lag:
-            self.source.seen = self.number
+            self.source.memory.index.seen = self.number
         return answers
 
     async def release_one(self, question: ReleaseRequested) -> ReleaseAnswered:

@@ -26,7 +26,6 @@ from scheduler_worker.core.rule import Alternative
 from scheduler_worker.core.scale import Pick, replay
 from scheduler_worker.dependencies import PendingChoice
 from tests.support.exact_worlds import (
-    FilledMemory,
     PlainChoice,
     PlainRoom,
     a_policy,
@@ -36,6 +35,7 @@ from tests.support.exact_worlds import (
     some_trees,
 )
 from tests.support.ids import uid
+from tests.support.index_source import FilledMemory
 from tests.support.provider_trees import state, tree
 from tests.support.ranking_builders import Hall
 from tests.support.scheduler_builders import SMALL, a_request

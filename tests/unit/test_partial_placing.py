@@ -16,8 +16,8 @@ from scheduler_worker import ChoicePolicy
 from scheduler_worker.core.order import Order
 from scheduler_worker.core.scale import replay
 from scheduler_worker.placing import Scheduler
-from tests.support.exact_worlds import FilledMemory
 from tests.support.ids import uid
+from tests.support.index_source import FilledMemory
 from tests.support.provider_trees import state, tree
 from tests.support.ranking_builders import Hall, a_hall, free
 from tests.support.scheduler_builders import ROOM, SMALL, FakePlacement, TurnedClock, a_candidate, a_request
@@ -126,7 +126,7 @@ async def test_as_many_instances_as_fit_are_placed_if_enough(hosts: int, at_leas
 async def test_the_capacity_of_earlier_instances_is_part_of_the_reason() -> None:
     placement = of_eight_processors(3)
     _, (ended,) = await said(a_scheduler(placement), a_request(instances=5, flavor=BIG))
-    assert [(removal.code, removal.removed) for removal in ended.decision.removals] == [("chosen", 3)]
+    assert [(removal.code, removal.removed) for removal in ended.decision.removals] == [("class", 3)]
     assert ended.reason.endswith("free capacity for 3 of the 5 instances needed at once")
 
 

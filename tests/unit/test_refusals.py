@@ -33,8 +33,9 @@ from scheduler_worker.core.rules import RULES
 from scheduler_worker.placing import Scheduler
 from scheduler_worker.waiting.hosts import without_roots
 from scheduler_worker.what_if import WhatIfs
-from tests.support.exact_worlds import FLAVORS, FilledMemory, an_order
+from tests.support.exact_worlds import FLAVORS, an_order
 from tests.support.ids import uid
+from tests.support.index_source import FilledMemory
 from tests.support.provider_trees import SHARES, state, tree
 from tests.support.ranking_builders import Hall, a_hall
 from tests.support.rule_builders import recent_builds

@@ -24,12 +24,13 @@ from bus.messages import BuildPlaced, BuildRequested, BuildUnplaceable, HostFail
 from bus.queries import FindCandidates
 from bus.requests import Flavor
 from bus.vocabulary import Contended
+from placement_worker.source import HostSearch
 from scheduler_worker import ChoicePolicy, replay
 from scheduler_worker.core.order import MAX_SPEC_BYTES, MAX_SPECS_BYTES
 from scheduler_worker.placing import Scheduler
 from tests.support.claims_in_memory import Holding
 from tests.support.ids import uid
-from tests.support.plain_source import PlainSource, PlainSourceSearch
+from tests.support.index_source import RecordingSource
 from tests.support.rule_builders import failed_builds
 from tests.support.scheduler_builders import (
     SMALL,
@@ -99,7 +100,7 @@ async def test_the_decision_is_recorded() -> None:
     assert message.chosen.host == "host2"
     assert message.decision.considered == 4
     assert message.decision.removals == (
-        Removal(constraint="room", removed=1, left=3, code="class"),
+        Removal(constraint="VCPU: 4 free", removed=1, left=3, code="class", hosts=("host0",)),
         Removal(constraint="enabled", removed=1, left=2, code="disabled", hosts=("host3",)),
     )
     assert message.decision.scores == {"cpu": 0.666667, "total": 0.666667}
@@ -265,7 +266,7 @@ async def test_a_host_that_fills_up_gives_way_to_the_next_choice() -> None:
     placement.source.lag = True
     (loser,) = await placed(a_scheduler(placement), a_request())
     placement.held.clear()
-    placement.source.promised.clear()
+    placement.source.withdraw(loser.chosen.choice.allocations)
     placement.take(loser.chosen.root, {"VCPU": 7})
     scheduler = a_scheduler(placement)
     (message,) = await placed(scheduler, a_request())
@@ -366,9 +367,11 @@ async def test_lost_races_end_in_a_reason_only_when_patience_is_at_its_end() -> 
 async def test_no_host_is_published_after_the_consumer_is_retired() -> None:
     placement = hosts(3)
     message = await unplaceable(a_scheduler(placement), a_request(flavor=Flavor(name="huge", vcpus=99)))
-    assert message.reason == ("no valid host among 3: room removed 3. closest host0, host1, host2 (room)")
+    lacking = "91 VCPU: asked 99, free 8"
+    removed = "VCPU: 99 free removed 3"
+    assert message.reason == f"no valid host among 3: {removed}. closest host0, host1, host2 ({lacking})"
     assert message.decision.considered == 3
-    assert message.decision.removals == (Removal(constraint="room", removed=3, left=0, code="class"),)
+    assert [(removal.code, removal.left) for removal in message.decision.removals] == [("class", 0)]
     assert len(message.decision.nearest) == 3
     assert placement.retired == {message.instances[0]: message.reason}
 
@@ -423,7 +426,7 @@ async def test_a_full_cell_is_not_reported_as_unknown() -> None:
     scheduler = a_scheduler(placement)
     await scheduler.handle(a_heartbeat(1))
     message = await unplaceable(scheduler, a_request(cell="cell2"))
-    assert message.reason.startswith("no valid host among 2: cell cell2 removed 1, room removed 1")
+    assert message.reason.startswith("no valid host among 2: cell cell2 removed 1, VCPU: 1 free removed 1")
 
 
 async def test_a_twin_that_placed_it_wins_over_no_host() -> None:
@@ -498,8 +501,8 @@ async def test_many_large_requests_take_turns() -> None:
 
 
 async def test_placement_away_is_not_no_capacity() -> None:
-    class Away(PlainSource):
-        def search(self, question: FindCandidates, *, empty: bool = False) -> PlainSourceSearch:
+    class Away(RecordingSource):
+        def search(self, question: FindCandidates, *, empty: bool = False) -> HostSearch:
             raise Unavailable("placement's memory is not loaded yet")
 
     placement = hosts(2)
@@ -526,14 +529,14 @@ async def test_a_claim_without_an_answer_counts_until_it_must_have_been_seen() -
 
 
 async def test_a_query_that_placement_refuses_does_not_fail_the_batch() -> None:
-    class Particular(PlainSource):
-        def search(self, question: FindCandidates, *, empty: bool = False) -> PlainSourceSearch:
+    class Particular(RecordingSource):
+        def search(self, question: FindCandidates, *, empty: bool = False) -> HostSearch:
             if question.groups[0].resources.get("VCPU") == 3:
                 raise SenselessQuery("no such resource class")
             return super().search(question, empty=empty)
 
     placement = hosts(4)
-    placement.source = Particular(placement.source.candidates, placement.free)
+    placement.source = Particular(tuple(placement.hosts.values()), placement.free)
     claim_many = placement.claim_many
 
     async def strict(orders: Sequence[ClaimRequested]) -> Sequence[ClaimAnswered]:
