@@ -61,7 +61,7 @@ async def troubled(nodes: int, seed: int, seconds: float) -> RingCloud:
                     loop.call_later(chance.choice((0.2, 1.9, 2.4, 3.0, 8.0)), one.process.go_on)
                 case "conductor":
                     name = chance.choice(["conductor0", "conductor1"])
-                    await cloud.end(name)
+                    await cloud.kill(name)
                     await asyncio.sleep(chance.choice((0.0, 1.0)))
                     cloud.conduct(name)
                 case "edit":
@@ -80,7 +80,7 @@ async def troubled(nodes: int, seed: int, seconds: float) -> RingCloud:
         )
         await cloud.until(lambda: set(cloud.known()) == set(cloud.owners()), why="every node has an agent")
         assert {cloud.ended[build].root for build in running} == {
-            uuid for uuid, node in cloud.ironic.conductor.nodes.items() if node.instance_uuid
+            uuid for uuid, node in cloud.nodes.items() if node.instance_uuid
         }
         await asyncio.sleep(20.0)
         assert await killed_and_followed(cloud, "metal3") <= FIVE_SECONDS

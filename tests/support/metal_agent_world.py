@@ -198,37 +198,86 @@ async def metal_world(
             ironic.cancel()
 
 
-LONG = 600.0  # virtual seconds in which whatever would still happen has happened
+class MetalCell:
+    """A cell's broker and database, a simulated Ironic, and processes that are killed by name."""
 
-
-class MetalCloud:
-    """One cell of bare metal. Workers have names, and may be killed by them."""
-
-    def __init__(self, nodes: int, plan: SimPlan, seed: int, chaos: bool, build_timeout: float) -> None:
+    def __init__(self, nodes: int, plan: SimPlan, seed: int, chaos: bool = False) -> None:
         self.chance = random.Random(seed)
         loop = asyncio.get_running_loop()
-        self.clock = Clock(lambda: 1_700_000_000.0 + loop.time(), self.chance, loop.time)
-        self.broker = LocalBroker(
-            chaos=Chaos(random.Random(seed), reorder=0.2, duplicate=0.1) if chaos else None, clock=self.clock
-        )
-        self.placement_db = Database("sqlite+aiosqlite://", inline=True)
+        self.clock = Clock(lambda: 1_700_000_000.0 + loop.time(), random.Random(seed), loop.time)
+        misbehaving = Chaos(random.Random(seed), reorder=0.2, duplicate=0.1) if chaos else None
+        self.broker = LocalBroker(chaos=misbehaving, clock=self.clock)
         self.cell_db = Database("sqlite+aiosqlite://", inline=True)
         self.enrolled = enrolled(nodes, now=self.clock.now())
-        self.plan = plan
-        self.build_timeout = build_timeout
+        self.ironic = Simulation(self.enrolled, plan=plan, clock=self.clock)
         self.lives: dict[str, asyncio.Task[None]] = {}
         self.ended: dict[str, BuildEnded] = {}
-        self.unplaceable: dict[str, BuildUnplaceable] = {}
         self.bus: Bus
-        self.ironic: Simulation
-        self.line: WayToSimulatedIronic
         self.group: asyncio.TaskGroup
 
     @property
     def nodes(self) -> dict[str, SimNode]:
         return self.ironic.conductor.nodes
 
-    # Its workers
+    def serve(self, name: str, worker: Callable[[Bus], Worker]) -> None:
+        self.lives[name] = self.group.create_task(self.served(worker))
+
+    async def served(self, worker: Callable[[Bus], Worker]) -> None:
+        async with Bus(LocalTransport(self.broker), self.clock) as bus:
+            await bus.serve(worker(bus), asyncio.Event())
+
+    async def kill(self, name: str) -> None:
+        self.lives[name].cancel()
+        await asyncio.wait([self.lives[name]])
+
+    async def delete(self, build: str) -> None:
+        await self.bus.publish(BuildDeleteRequested(build=build, cell=CELL))
+
+    async def until(self, true: Callable[[], bool], why: str = "", seconds: float = 600.0) -> float:
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        while not true():
+            assert loop.time() < began + seconds, why or self.picture()
+            await asyncio.sleep(0.05)
+        return loop.time() - began
+
+    def picture(self) -> str:
+        nodes = self.nodes.values()
+        return "\n".join(f"{n.uuid} {n.provision_state} {n.instance_uuid} {n.extra}" for n in nodes)
+
+    def on_end(self, end: BuildEnded) -> None:
+        before = self.ended.setdefault(end.build, end)
+        assert (before.status, before.root) == (end.status, end.root), "it ended twice"
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        async with Bus(LocalTransport(self.broker), self.clock) as bus, asyncio.TaskGroup() as group:
+            self.bus, self.group = bus, group
+            ended = await bus.listen(topics.BUILD_ENDED.at())
+            self.lives["ends"] = group.create_task(receive_all(ended, self.on_end))
+            self.lives["ironic"] = group.create_task(self.ironic.run())
+            try:
+                yield
+            finally:
+                for task in self.lives.values():
+                    task.cancel()
+        await self.cell_db.close()
+
+
+class MetalCloud(MetalCell):
+    """Every worker of one cell of bare metal, with placement and a scheduler."""
+
+    def __init__(self, nodes: int, plan: SimPlan, seed: int, chaos: bool, build_timeout: float) -> None:
+        super().__init__(nodes, plan, seed, chaos)
+        self.placement_db = Database("sqlite+aiosqlite://", inline=True)
+        self.build_timeout = build_timeout
+        self.unplaceable: dict[str, BuildUnplaceable] = {}
+        voice = BusNotifier(
+            lambda *given: self.bus.publish(*given), lambda node: (CELL, AGENT, ""), self.clock
+        )
+        self.ironic = Simulation(self.enrolled, plan=plan, voice=voice, clock=self.clock)
+        voice.introduce(self.enrolled)
+        self.line = WayToSimulatedIronic(self.ironic)
 
     def factories(self) -> dict[str, Callable[[Bus], Worker]]:
         return {
@@ -242,41 +291,17 @@ class MetalCloud:
         }
 
     def start(self, name: str) -> None:
-        async def live() -> None:
-            async with Bus(LocalTransport(self.broker), self.clock) as bus:
-                await bus.serve(self.factories()[name](bus), asyncio.Event())
-
-        self.lives[name] = self.group.create_task(live())
-
-    async def kill(self, name: str) -> None:
-        self.lives[name].cancel()
-        await asyncio.wait([self.lives[name]])
-
-    # What a client does and sees
+        self.serve(name, self.factories()[name])
 
     async def build(self) -> str:
         build = self.clock.uuid()
         await self.bus.publish(BuildRequested(request=self.clock.uuid(), instances=(build,), flavor=METAL))
         return build
 
-    async def delete(self, build: str) -> None:
-        await self.bus.publish(BuildDeleteRequested(build=build, cell=CELL))
-
     async def end_of(self, build: str) -> str:
         """active, error or unplaceable."""
         await self.until(lambda: build in self.ended or build in self.unplaceable)
         return self.ended[build].status if build in self.ended else "unplaceable"
-
-    async def until(self, true: Callable[[], bool], why: str = "") -> None:
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + LONG
-        while not true():
-            assert loop.time() < deadline, why or self.picture()
-            await asyncio.sleep(0.05)
-
-    def picture(self) -> str:
-        nodes = self.nodes.values()
-        return "\n".join(f"{n.uuid} {n.provision_state} {n.instance_uuid} {n.extra}" for n in nodes)
 
     async def provider(self, root: str) -> Provider:
         (found,) = (await self.bus.asker(topics.PROVIDERS)(FindProviders(ids=(root,)))).providers
@@ -294,48 +319,23 @@ class MetalCloud:
         only = one.inventories["CUSTOM_BAREMETAL"]
         return only.reserved == 0 and one.used["CUSTOM_BAREMETAL"] == 0
 
-    async def handle(self) -> None:
-        ended = await self.bus.listen(topics.BUILD_ENDED.at())
-        lost = await self.bus.listen(topics.BUILD_UNPLACEABLE.at())
-
-        def each_end(end: BuildEnded) -> None:
-            before = self.ended.setdefault(end.build, end)
-            assert (before.status, before.root) == (end.status, end.root), "it ended twice"
-
-        def each_loss(loss: BuildUnplaceable) -> None:
-            self.unplaceable.update(dict.fromkeys(loss.instances, loss))
-
-        self.lives["ends"] = self.group.create_task(receive_all(ended, each_end))
-        self.lives["losses"] = self.group.create_task(receive_all(lost, each_loss))
+    def on_loss(self, loss: BuildUnplaceable) -> None:
+        self.unplaceable.update(dict.fromkeys(loss.instances, loss))
 
 
 @asynccontextmanager
 async def cloud(
-    nodes: int = 3,
-    plan: SimPlan | None = None,
-    *,
-    seed: int = 0,
-    chaos: bool = False,
+    nodes: int = 3, plan: SimPlan | None = None, *, seed: int = 0, chaos: bool = False,
     build_timeout: float = 1800.0,
-) -> AsyncIterator[MetalCloud]:
+) -> AsyncIterator[MetalCloud]:  # fmt: skip
     made = MetalCloud(nodes, plan or SimPlan(), seed, chaos, build_timeout)
     await migrate(made.placement_db, "placement_worker")
     await migrate(made.cell_db, "cell_conductor")
-    async with Bus(LocalTransport(made.broker), made.clock) as bus, asyncio.TaskGroup() as group:
-        made.bus, made.group = bus, group
-        voice = BusNotifier(bus.publish, lambda node: (CELL, AGENT, ""), made.clock)
-        made.ironic = Simulation(made.enrolled, plan=made.plan, voice=voice, clock=made.clock)
-        voice.introduce(made.enrolled)
-        made.line = WayToSimulatedIronic(made.ironic)
-        await made.handle()
+    async with made.running():
+        lost = await made.bus.listen(topics.BUILD_UNPLACEABLE.at())
+        made.lives["losses"] = made.group.create_task(receive_all(lost, made.on_loss))
         for name in made.factories():
             made.start(name)
-        made.lives["ironic"] = group.create_task(made.ironic.run())
-        try:
-            await asyncio.sleep(5.0)
-            yield made
-        finally:
-            for task in made.lives.values():
-                task.cancel()
+        await asyncio.sleep(5.0)
+        yield made
     await made.placement_db.close()
-    await made.cell_db.close()

@@ -5,7 +5,6 @@ Every write to the simulated Ironic is compared with the cell's database at its 
 
 import asyncio
 import contextvars
-import random
 from collections.abc import AsyncIterator, Coroutine, Generator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -14,27 +13,22 @@ import httpx
 
 from bus import topics
 from bus.claims import Choice
-from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.leases import AgentEditAnswered, AgentEditRequested
-from bus.local import LocalBroker, LocalTransport
-from bus.messages import BuildDeleteRequested, BuildEnded, BuildPlaced, Selection
+from bus.local import LocalTransport
+from bus.messages import BuildPlaced, Selection
 from bus.openstack import Access
-from bus.sql.database import Database
 from bus.sql.migrations import migrate
 from cell_conductor import AttemptLimits, cell_conductor
 from compute_sim.core.faults import Durations
 from compute_sim.ironic.conductor import SimPlan
-from compute_sim.ironic.node import enrolled
-from compute_sim.ironic.simulation import Simulation
 from ironic_sync import NodeSelection
 from ironic_sync.agent.lease import NodeLease
 from ironic_sync.agent.worker import metal_agent, nodes_of
 from ironic_sync.api import IronicApi
 from tests.support.conductor_builders import CELL, Books
 from tests.support.databases import inline_connection
-from tests.support.metal_agent_world import SPEC
-from tests.support.waiting import receive_all
+from tests.support.metal_agent_world import SPEC, MetalCell
 
 _whose: contextvars.ContextVar["StoppableProcess | None"] = contextvars.ContextVar("whose", default=None)
 
@@ -42,20 +36,12 @@ _whose: contextvars.ContextVar["StoppableProcess | None"] = contextvars.ContextV
 class StoppableProcess:
     def __init__(self) -> None:
         self._going = asyncio.Event()
-        self._going.set()
+        self.go_on, self.stop, self.going = self._going.set, self._going.clear, self._going.wait
+        self.go_on()
 
     @property
     def stopped(self) -> bool:
         return not self._going.is_set()
-
-    def stop(self) -> None:
-        self._going.clear()
-
-    def go_on(self) -> None:
-        self._going.set()
-
-    async def going(self) -> None:
-        await self._going.wait()
 
     def start(self, group: asyncio.TaskGroup, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         asyncio.get_running_loop().set_task_factory(_task)
@@ -152,46 +138,33 @@ class WatchedWay(httpx.AsyncBaseTransport):
 class RingProcess:
     """One life of one agent."""
 
-    def __init__(self, name: str, life: int, lease: NodeLease) -> None:
-        self.name, self.life, self.lease = name, life, lease
+    def __init__(self, name: str, lease: NodeLease) -> None:
+        self.name, self.lease = name, lease
         self.process = StoppableProcess()
-        self.task: asyncio.Task[None]
 
     @property
     def own(self) -> set[str]:
         return set(self.lease._lent._nodes) if self.lease.good() and not self.process.stopped else set()
 
 
-class RingCloud:
+class RingCloud(MetalCell):
     """Agents, two conductors, a simulated Ironic, and books in placement's stead."""
 
     def __init__(self, nodes: int, seed: int) -> None:
-        self.chance = random.Random(seed)
-        loop = asyncio.get_running_loop()
-        self.clock = Clock(lambda: 1_700_000_000.0 + loop.time(), random.Random(seed), loop.time)
-        self.broker = LocalBroker(clock=self.clock)
-        self.database = Database("sqlite+aiosqlite://", inline=True)
-        self.ironic = Simulation(
-            enrolled(nodes, now=self.clock.now()),
-            plan=SimPlan(step_time=Durations("constant", (1.0,)), seed=seed),
-            clock=self.clock,
-        )
+        super().__init__(nodes, SimPlan(step_time=Durations("constant", (1.0,)), seed=seed), seed)
         self.books = MetalBooks()
         self.agents: dict[str, RingProcess] = {}
-        self.conductors: dict[str, asyncio.Task[None]] = {}
-        self.lives = 0
+        self.started = 0
         self.writes = 0
         self.faults: list[str] = []
         self._wrote: dict[str, tuple[int, str, int]] = {}  # node → epoch, agent, life of the last write there
-        self.ended: dict[str, BuildEnded] = {}
         self.placed: dict[str, BuildPlaced] = {}
-        self.bus: Bus
-        self.group: asyncio.TaskGroup
 
     def start(self, name: str) -> None:
-        self.lives += 1
-        life = self.lives
-        api = IronicApi(Access(url="http://ironic"), self.clock, transport=WatchedWay(self, name, life))
+        self.started += 1
+        api = IronicApi(
+            Access(url="http://ironic"), self.clock, transport=WatchedWay(self, name, self.started)
+        )
         bus = Bus(LocalTransport(self.broker), self.clock)
         lease = NodeLease(
             name, POOL, CELL, bus.asker(topics.LEASE, timeout=1.0), self.clock,
@@ -203,37 +176,28 @@ class RingCloud:
             async with bus:
                 await bus.serve(agent, asyncio.Event())
 
-        self.agents[name] = one = RingProcess(name, life, lease)
-        one.task = one.process.start(self.group, live())
+        self.agents[name] = one = RingProcess(name, lease)
+        self.lives[name] = one.process.start(self.group, live())
 
     async def kill(self, name: str) -> None:
-        one = self.agents.pop(name)
-        one.process.go_on()
-        one.lease._lent.until = float("-inf")
-        one.task.cancel()
-        await asyncio.wait([one.task])
+        if name in self.agents:
+            one = self.agents.pop(name)
+            one.process.go_on()
+            one.lease._lent.until = float("-inf")
+        await super().kill(name)
 
     def conduct(self, name: str) -> None:
-        async def live() -> None:
-            async with Bus(LocalTransport(self.broker), self.clock) as bus:
-                conductor = cell_conductor(
-                    CELL, self.database, self.books.claim_many, self.books.release_many, clock=self.clock,
-                    limits=AttemptLimits(build_timeout=40.0, delete_timeout=30.0, cleanup_timeout=200.0),
-                )  # fmt: skip
-                await bus.serve(conductor, asyncio.Event())
-
-        self.conductors[name] = self.group.create_task(live())
-
-    async def end(self, name: str) -> None:
-        task = self.conductors.pop(name)
-        task.cancel()
-        await asyncio.wait([task])
+        limits = AttemptLimits(build_timeout=40.0, delete_timeout=30.0, cleanup_timeout=200.0)
+        claims = self.books.claim_many, self.books.release_many
+        self.serve(
+            name, lambda bus: cell_conductor(CELL, self.cell_db, *claims, clock=self.clock, limits=limits)
+        )
 
     # What is seen
 
     def saw_write(self, agent: str, life: int, node: str) -> None:
         self.writes += 1
-        row = inline_connection(self.database).execute(
+        row = inline_connection(self.cell_db).execute(
             "SELECT owner, epoch FROM ring_nodes WHERE root = ?", [node]
         )
         owner, epoch = row.fetchone() or ("", 0)
@@ -248,7 +212,7 @@ class RingCloud:
         self._wrote[node] = epoch, agent, life
 
     def owners(self) -> dict[str, str]:
-        rows = inline_connection(self.database).execute("SELECT root, owner FROM ring_nodes")
+        rows = inline_connection(self.cell_db).execute("SELECT root, owner FROM ring_nodes")
         return dict(rows.fetchall())
 
     def known(self) -> dict[str, str]:
@@ -267,16 +231,15 @@ class RingCloud:
 
     async def build(self) -> str | None:
         """On a free node, with two more to fall back on."""
-        free = sorted(set(self.ironic.conductor.nodes) - self.books.occupied())
+        free = sorted(set(self.nodes) - self.books.occupied())
         if not free:
             return None
-        roots = self.chance.sample(free, min(3, len(free)))
         hosts = [
             Selection(
                 root=root, host=root, agent=POOL,
                 choice=Choice(allocations={root: {"CUSTOM_BAREMETAL": 1}}, shapes={root: 1}),
             )
-            for root in roots
+            for root in self.chance.sample(free, min(3, len(free)))
         ]  # fmt: skip
         build = self.clock.uuid()
         placed = BuildPlaced(
@@ -288,47 +251,19 @@ class RingCloud:
         await self.bus.publish(placed)
         return build
 
-    async def delete(self, build: str) -> None:
-        await self.bus.publish(BuildDeleteRequested(build=build, cell=CELL))
-
-    async def until(self, true: Any, seconds: float = 300.0, why: str = "") -> float:
-        loop = asyncio.get_running_loop()
-        began = loop.time()
-        while not true():
-            assert loop.time() < began + seconds, why or f"after {seconds} s still not"
-            await asyncio.sleep(0.05)
-        return loop.time() - began
-
-    async def handle(self) -> None:
-        ended = await self.bus.listen(topics.BUILD_ENDED.at())
-
-        def each_end(end: BuildEnded) -> None:
-            before = self.ended.setdefault(end.build, end)
-            if before.status != end.status or before.root != end.root:
-                self.faults.append(f"{end.build} ended twice")
-
-        self.conductors["ends"] = self.group.create_task(receive_all(ended, each_end))
-
 
 @asynccontextmanager
 async def ring_cloud(nodes: int = 100, agents: int = 5, seed: int = 0) -> AsyncIterator[RingCloud]:
     made = RingCloud(nodes, seed)
-    await migrate(made.database, "cell_conductor")
-    async with Bus(LocalTransport(made.broker), made.clock) as bus, asyncio.TaskGroup() as group:
-        made.bus, made.group = bus, group
-        await made.handle()
-        ironic = group.create_task(made.ironic.run())
+    await migrate(made.cell_db, "cell_conductor")
+    async with made.running():
         for number in range(2):
             made.conduct(f"conductor{number}")
         for number in range(agents):
             made.start(f"metal{number}")
         try:
-            await made.until(lambda: set(made.known()) == set(made.ironic.conductor.nodes))
+            await made.until(lambda: set(made.known()) == set(made.nodes))
             yield made
         finally:
             for agent in made.agents.values():
                 agent.process.go_on()
-                agent.task.cancel()
-            for task in (ironic, *made.conductors.values()):
-                task.cancel()
-    await made.database.close()
