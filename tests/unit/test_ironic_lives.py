@@ -1,12 +1,218 @@
 """A node with many changes per second, announced in any order: the reports to placement."""
 
+import math
 import random
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
-from ironic_sync.core.node import ReceivedNotification
+from ironic_sync.core.node import IronicNode, Phase, ReceivedNotification
 from tests.support.belief_world import WAYS, NodeWorld, Vary
-from tests.support.random_ironic import RandomIronic
+from tests.support.ids import uid
+
+SAID_AFTER = 0.002  # seconds from a change to its notification
+
+
+class RandomIronic:
+    def __init__(
+        self, chance: random.Random, *, reads_tell_times: bool = True, tells_all: bool = False
+    ) -> None:
+        self.uuid = uid(1, "c")
+        self.said: list[ReceivedNotification] = []
+        self.now = 1_000_000.0
+        self.tells_all = tells_all
+        self._chance = chance
+        self._reads_tell_times = reads_tell_times
+        self._history: list[tuple[float, IronicNode | None]] = []
+        self._exists = False
+        self._create()
+
+    # Its history
+
+    def at(self, uuid: str, now: float) -> IronicNode | None:
+        found = None
+        for since, node in self._history:
+            if since > now:
+                break
+            found = node
+        if found is None:
+            return None
+        return replace(found, whole=True, updated_at=found.updated_at if self._reads_tell_times else None)
+
+    def nodes(self, now: float) -> Iterator[tuple[str, IronicNode | None]]:
+        yield self.uuid, self.at(self.uuid, now)
+
+    def since(self, uuid: str, now: float) -> float:
+        return max(since for since, _ in self._history if since <= now)
+
+    # What happens to it
+
+    def happens(self) -> list[ReceivedNotification]:
+        before = len(self.said)
+        self._pass(0.0, 0.9)
+        if not self._exists:
+            self._create()
+        else:
+            self._chance.choice(_TOLD if self.tells_all else (*_TOLD, *_NOT_TOLD))(self)
+        self._pass(0.0, 0.3)
+        return self.said[before:]
+
+    def _create(self) -> None:
+        self._exists = True
+        node = IronicNode(uuid=self.uuid, resource_class="gold", provision_state="enroll")
+        self._history.append((self.now, node))
+        self._say("create", "start", node)
+        self._pass(SAID_AFTER)
+        self._say("create", "end", node)
+        self._pass(0.0, 0.2)
+        self._change(provision_state="manageable", power_state="power off")
+        self._conductor("provision_set", "end")
+
+    def _delete(self) -> None:
+        if self._node.provision_state not in ("manageable", "available") or self._chance.random() < 0.8:
+            self._say("delete", "start", self._node)
+            self._pass(SAID_AFTER)
+            self._say("delete", "error", self._node)
+            return
+        node = self._node
+        self._say("delete", "start", node)
+        self._pass(0.0, 0.1)
+        self._exists = False
+        self._history.append((self.now, None))
+        self._pass(SAID_AFTER)
+        self._say("delete", "end", node)
+
+    def _provision(self) -> None:
+        state = self._node.provision_state
+        if state == "available":
+            if self._chance.random() < 0.3:
+                self._change(provision_state="manageable")
+                self._conductor("provision_set", "success")
+                return
+            self._on_the_way("deploying", "active")
+        elif state in ("manageable", "error"):
+            self._on_the_way("cleaning", "available")
+        else:
+            self._change(provision_state="deleting")
+            self._conductor("provision_set", "start")
+            self._pass(0.0, 0.6)
+            if self._chance.random() < 0.2:
+                self._change(provision_state="error")
+                self._conductor("provision_set", "error")
+                self._change(instance_uuid=None)  # #195 |
+                return
+            self._change(provision_state="cleaning", instance_uuid=None)
+            self._conductor("provision_set", "success")
+            self._pass(0.0, 0.6)
+            self._change(provision_state="available")
+            self._conductor("provision_set", "end")
+
+    def _on_the_way(self, over: str, to: str) -> None:
+        self._change(provision_state=over)
+        self._conductor("provision_set", "start")
+        self._pass(0.0, 0.6)
+        self._change(provision_state=to)
+        self._conductor("provision_set", "end")
+
+    def _patch(self) -> None:
+        self._asked("update", self._changed_by_hand())
+
+    def _set_maintenance(self) -> None:
+        self._asked("maintenance_set", {"maintenance": self._chance.random() < 0.5})
+
+    def _changed_by_hand(self) -> dict[str, Any]:
+        chance = self._chance
+        what = chance.choice(["maintenance", "instance_uuid", "name"])
+        if what == "maintenance":
+            return {what: chance.random() < 0.5}
+        if what == "instance_uuid":
+            return {what: chance.choice([None, uid(7, "b")])}
+        return {what: f"node{chance.randrange(100)}"}
+
+    def _asked(self, event: str, changes: dict[str, Any]) -> None:
+        self._say(event, "start", replace(self._node, **changes))
+        self._pass(0.0, 0.1)
+        if self._chance.random() < 0.2:
+            self._say(event, "error", replace(self._node, **changes))
+            return
+        self._change(**changes)
+        self._pass(SAID_AFTER)
+        self._say(event, "end", self._node)
+
+    def _set_traits(self) -> None:
+        traits = tuple(sorted(self._chance.sample(["CUSTOM_A", "CUSTOM_B", "CUSTOM_C"], 2)))
+        snapshot = replace(self._node, traits=traits)
+        self._say("update", "start", snapshot)
+        self._pass(0.0, 0.05)
+        if self._chance.random() < 0.6:
+            meanwhile = [RandomIronic._provision, RandomIronic._power_fails, RandomIronic._nothing]
+            self._chance.choice(meanwhile)(self)
+            self._pass(0.0, 0.05)
+        self._change(traits=traits)
+        self._pass(SAID_AFTER)
+        self._say("update", "end", snapshot)
+
+    def _power_fails(self) -> None:
+        power = self._chance.choice([None, "error", "power on"])
+        self._change(power_state=power, maintenance=True)
+        self._conductor("power_state_corrected", "success")
+        if self._chance.random() < 0.7:
+            self._pass(0.0, 1.0)
+            self._power_recovers()
+
+    def _power_recovers(self) -> None:
+        tells = self.tells_all or self._node.power_state in (None, "error")
+        self._change(power_state="power on", maintenance=False)
+        if tells:
+            self._conductor("power_state_corrected", "success")
+
+    def _set_power(self) -> None:
+        self._conductor("power_set", "start")
+        self._pass(0.0, 0.2)
+        if self._chance.random() < 0.3:
+            self._conductor("power_set", "error")
+            return
+        self._change(power_state=self._chance.choice(["power on", "power off"]))
+        self._conductor("power_set", "end")
+
+    def _allocated(self) -> None:
+        self._change(instance_uuid=uid(8, "b") if self._node.instance_uuid is None else None)
+
+    def _nothing(self) -> None:
+        self._pass(0.0, 2.0)
+
+    @property
+    def _node(self) -> IronicNode:
+        node = self._history[-1][1]
+        assert node is not None
+        return node
+
+    def _change(self, **changes: Any) -> None:
+        second = float(math.floor(self.now))
+        self._history.append((self.now, replace(self._node, updated_at=second, **changes)))
+
+    def _conductor(self, event: str, phase: Phase) -> None:
+        self._pass(SAID_AFTER / 4)
+        self._say(event, phase, self._node)
+
+    def _say(self, event: str, phase: Phase, node: IronicNode) -> None:
+        said = ReceivedNotification(
+            event=event, phase=phase, at=self.now, id=str(len(self.said)), uuid=self.uuid, node=node
+        )
+        self.said.append(said)
+
+    def _pass(self, least: float, most: float | None = None) -> None:
+        self.now += least if most is None else self._chance.uniform(least, most)
+
+
+_TOLD = (
+    *[RandomIronic._provision] * 3,
+    *[RandomIronic._patch, RandomIronic._set_maintenance, RandomIronic._set_traits] * 2,
+    *(RandomIronic._power_fails, RandomIronic._set_power, RandomIronic._nothing, RandomIronic._delete),
+)
+_NOT_TOLD = (RandomIronic._power_recovers, RandomIronic._allocated)
 
 
 def a_life(
