@@ -15,6 +15,7 @@ from placement_worker import IndexedSource
 from placement_worker.core.index import Index
 from placement_worker.core.trees import ProviderState, Tree
 from placement_worker.source import HostSearch
+from tests.support.provider_trees import an_index
 
 ALWAYS_FREE = "CUSTOM_ALWAYS_FREE"
 
@@ -28,6 +29,10 @@ class FilledMemory:
     def watch(self, on_change: OnChange) -> None: ...
 
     async def fresh(self) -> None: ...
+
+
+def source_of(trees: Sequence[Tree]) -> IndexedSource:
+    return IndexedSource(FilledMemory(an_index(trees)))
 
 
 class RecordingSource(IndexedSource):

@@ -10,14 +10,13 @@ from bus.groups import FindGroups, GroupPolicy, GroupsFound, ServerGroup
 from bus.messages import BuildPlaced, BuildRequested, BuildUnplaceable
 from bus.requests import Flavor, Hints
 from bus.resources import AllocationsFound, Consumer, FindAllocations
-from placement_worker import IndexedSource
 from placement_worker.core.trees import Tree
 from scheduler_worker import ChoicePolicy
 from scheduler_worker.core.order import Order
 from scheduler_worker.core.scale import replay
 from scheduler_worker.placing import Scheduler
 from tests.support.ids import uid
-from tests.support.index_source import FilledMemory
+from tests.support.index_source import source_of
 from tests.support.provider_trees import state, tree
 from tests.support.ranking_builders import Hall, a_hall, free
 from tests.support.scheduler_builders import ROOM, SMALL, FakePlacement, TurnedClock, a_candidate, a_request
@@ -226,9 +225,7 @@ ONE_EACH = [free(number, 9000 + number, vcpus=1) for number in (1, 2, 3)]
 
 
 def an_order(hall: Hall, instances: int, at_least: int = 0, group: ServerGroup | None = AFFINITY) -> Order:
-    request = a_request(instances=instances, at_least=at_least)
-    alternative = replace(hall.alternative(request), group=group)
-    return Order(request=request, alternatives=(alternative,), instances=request.instances, bytes=0)
+    return hall.order(a_request(instances=instances, at_least=at_least), group)
 
 
 def chosen(hall: Hall, order: Order) -> list[str]:
@@ -237,10 +234,7 @@ def chosen(hall: Hall, order: Order) -> list[str]:
 
 
 def a_world(*trees: Tree) -> Hall:
-    memory = FilledMemory()
-    for stored in trees:
-        memory.index.put(stored, 1)
-    return Hall(IndexedSource(memory), ChoicePolicy.from_names(weighers=["ram"]))
+    return Hall(source_of(trees), ChoicePolicy.from_names(weighers=["ram"]))
 
 
 def test_hosts_with_capacity_for_some_instances_are_named() -> None:
