@@ -14,6 +14,7 @@ from bus.local import LocalBroker, LocalTransport
 from bus.rabbit import RabbitTransport
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
+from compute_sim.ironic.node import enrolled
 from compute_sim.ironic.simulation import Simulation
 from placement_worker import Placement
 from placement_worker.store.audit import breaches
@@ -23,7 +24,19 @@ from tests.support.http_placement import HttpPlacement, a_door
 from tests.support.nova_database import NewDatabase
 from tests.support.placement_builders import Wall, a_placement, keeps_its_index
 from tests.support.servers import a_database, a_mariadb_database
-from tests.support.simulated_ironic import a_simulated_ironic, client_of
+from tests.support.simulated_ironic import INSTANCE, NOW, client_of
+
+
+def a_simulated_ironic() -> Simulation:
+    nodes = enrolled(25, now=NOW, conductor_groups=("", "rack1"), resource_classes=("baremetal", "gold"))
+    for number, node in enumerate(nodes):
+        node.shard = f"s{number % 3}" if number % 3 else None
+        node.owner = "alice" if number % 5 == 0 else None
+    nodes[3].maintenance = True
+    nodes[4].instance_uuid = INSTANCE
+    nodes[5].provision_state = "manageable"
+    return Simulation(nodes)
+
 
 EACH_DIALECT = [
     pytest.param("sqlite file", id="file"),

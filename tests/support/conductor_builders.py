@@ -34,8 +34,6 @@ from bus.moves import (
     MovePlaced,
     MoveProgress,
     MoveReported,
-    MoveSteered,
-    Steering,
 )
 from bus.requests import BuildSpec, Flavor
 from bus.vocabulary import Message
@@ -199,10 +197,6 @@ def a_report_of(
         move=placed.move, build=placed.build, phase=phase, step=step, attempt=2, cell=placed.cell,
         agent=here.agent, root=here.root, host=here.host, outcome=outcome, **more,
     )  # fmt: skip
-
-
-def a_steering(placed: MovePlaced, to: Steering, reply_to: str = "") -> MoveSteered:
-    return MoveSteered(move=placed.move, build=placed.build, cell=placed.cell, to=to, reply_to=reply_to)
 
 
 def in_short(effect: Message) -> str:

@@ -166,24 +166,3 @@ PAGES = {
     "nowhere": "/nowhere",
 }
 WIDTHS = (1280, 390)
-SCHEMES = ("light", "dark")
-
-ACTS = {
-    "waiting": ("button Show", "button Cancel request {waits}"),
-    "moves": ("button Confirm: stay on the new host", "button Revert: return to the source"),
-    "move": ("button Confirm: stay on the new host", "button Revert: return to the source"),
-    "host": (
-        "button Drain: disable it and move all instances",
-        "button Disable",
-        "button Enable",
-        "button Force down",
-        "button Undo force down",
-    ),
-    "dead-letters": ("button Replay marked …", "button Drop marked …"),
-    "dead-letter": ("button Replay …", "button Drop …"),
-    "what-if": ("button Would it fit?",),
-    "capacity": ("button How many fit?",),
-    "sign-in": ("button Sign in",),
-    "hosts": ("button Show", "section Hosts as tiles; arrow keys go from one to the next, Enter opens it"),
-    "builds": ("button Show",),
-}
