@@ -8,11 +8,8 @@ import pytest
 
 from tests.support.browser_tab import Tab
 from tests.support.envelopes import a_letter
-from tests.support.open_berth import PAGES, WIDTHS, OpenBerth
+from tests.support.open_berth import PAGES, SCHEMES, WIDTHS, OpenBerth
 from tests.support.waiting import until
-
-SCHEMES = ("light", "dark")
-
 
 ACTS = {
     "waiting": ("button Show", "button Cancel request {waits}"),

@@ -2,6 +2,7 @@
 
 import secrets
 from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,8 @@ from typing import Any
 import httpx
 import pytest
 import pytest_asyncio
+from sqlalchemy.engine import make_url
+from sqlalchemy.ext.asyncio import create_async_engine
 
 from bus.local import LocalBroker, LocalTransport
 from bus.rabbit import RabbitTransport
@@ -16,6 +19,7 @@ from bus.sql.database import Database
 from bus.sql.migrations import migrate
 from compute_sim.ironic.node import enrolled
 from compute_sim.ironic.simulation import Simulation
+from deploy.mariadb import MariaDB
 from placement_worker import Placement
 from placement_worker.store.audit import breaches
 from tests.support import midway
@@ -23,8 +27,22 @@ from tests.support.buses import Connect
 from tests.support.http_placement import HttpPlacement, a_door
 from tests.support.nova_database import NewDatabase
 from tests.support.placement_builders import Wall, a_placement, keeps_its_index
-from tests.support.servers import a_database, a_mariadb_database
+from tests.support.servers import _new_name, a_database
 from tests.support.simulated_ironic import INSTANCE, NOW, client_of
+
+
+@asynccontextmanager
+async def a_mariadb_database(server: MariaDB) -> AsyncIterator[str]:
+    """The SQLAlchemy URL of a new, empty MariaDB database, with the driver that Nova uses."""
+    name = _new_name()
+    engine = create_async_engine(make_url(server.url("berth")).set(drivername="mysql+aiomysql"))
+    try:
+        async with engine.connect() as connection:
+            await connection.exec_driver_sql(f"CREATE DATABASE {name} CHARACTER SET utf8mb4")
+            yield server.url(name)
+            await connection.exec_driver_sql(f"DROP DATABASE {name}")
+    finally:
+        await engine.dispose()
 
 
 def a_simulated_ironic() -> Simulation:

@@ -9,7 +9,17 @@ import os_traits  # type: ignore[import-untyped]
 import pytest
 
 from bus.claims import Claimed
-from bus.names import DropName, FindNames, MakeName, NameEdited, NameKind, RenameName
+from bus.names import (
+    DropName,
+    FindNames,
+    MakeName,
+    NameEdit,
+    NameEdited,
+    NameEditRequested,
+    NameKind,
+    NameResult,
+    RenameName,
+)
 from bus.reports import Inventory
 from bus.resources import Edited, EditResult, SetInventories, SetTraits
 from bus.sql.transaction import Transaction
@@ -18,7 +28,12 @@ from placement_worker import Placement
 from placement_worker.store import claims
 from tests.support.ids import uid
 from tests.support.placement_builders import Wall, a_claim, a_placement, a_report, an_order, on_hosts, seen_by
-from tests.support.placement_calls import edit, edit_name, report
+from tests.support.placement_calls import edit, report
+
+
+async def edit_name(placement: Placement, kind: NameKind, edit: NameEdit) -> NameResult:
+    return (await placement.classes_and_traits.edit(NameEditRequested(kind=kind, edit=edit))).result
+
 
 A = uid(1, "a")
 KINDS: list[NameKind] = ["resource class", "trait"]

@@ -1,11 +1,13 @@
 """After schedulers were killed, no build goes to a host that was dead, disabled or forced down before."""
 
 import asyncio
+import os
 import signal
 import subprocess
 import sys
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -16,11 +18,12 @@ import pytest
 from msgspec import inspect
 from msgspec.structs import replace
 
-from berth import wiring
+from berth import wiring, worker_roles
 from berth.commands.run import ready
+from berth.configuration import EFFECTIVE_ENV, SUPERVISED_ENV
 from berth.operations.boot_options import BootOptions, boot_request
 from berth.operations.host_states import forcing_down, host_named
-from berth.services import embedded
+from berth.services import Supervisor, embedded
 from berth.settings import Settings
 from berth.worker_roles import Role
 from bus import topics
@@ -36,10 +39,35 @@ from bus.resources import FindProviders
 from bus.topics import QUERIES, TOPICS
 from bus.vocabulary import MAX_INT, Message
 from scheduler_worker import host_records
-from tests.support.berth_processes import another, running
+from tests.support.berth_processes import running
 from tests.support.ids import uid
 from tests.support.placement_builders import a_placement, a_report, last_told
 from tests.support.waiting import in_time, until
+
+
+@asynccontextmanager
+async def another(settings: Settings, worker: str) -> AsyncIterator[asyncio.subprocess.Process]:
+    """Run one more process of a worker while the block runs; it may be killed there."""
+    environment = {
+        **os.environ,
+        EFFECTIVE_ENV: msgspec.json.encode(settings).decode(),
+        SUPERVISED_ENV: "1",  # it ends with us
+    }
+    process = await asyncio.create_subprocess_exec(
+        *Supervisor.command([worker_roles.Role(worker)]),
+        env=environment,
+        stdin=asyncio.subprocess.PIPE,
+        start_new_session=True,
+    )
+    try:
+        yield process
+        ended = process.returncode
+        assert ended in (None, -signal.SIGKILL), f"the other {worker} ended with {ended}"
+    finally:
+        if process.returncode is None:
+            process.terminate()
+        await process.wait()
+
 
 KINDS: dict[type[Message], str] = {t.message: t.pattern for t in TOPICS} | {
     kind: f"ask.{query.name}" for query in QUERIES for kind in (query.answer, query.asks)

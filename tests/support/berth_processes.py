@@ -14,12 +14,10 @@ from tempfile import TemporaryDirectory
 from time import sleep
 from typing import Self, TypeVar
 
-import msgspec
 from rich.console import Console
 
 from berth import wiring, worker_roles
 from berth.commands.run import migrate_all, ready
-from berth.configuration import EFFECTIVE_ENV, SUPERVISED_ENV
 from berth.operations.audit import Audit, audit
 from berth.services import Supervisor
 from berth.settings import Settings
@@ -102,30 +100,6 @@ async def running(
         finally:
             stopping.set()
             await asyncio.wait([supervising])
-
-
-@asynccontextmanager
-async def another(settings: Settings, worker: str) -> AsyncIterator[asyncio.subprocess.Process]:
-    """Run one more process of a worker while the block runs; it may be killed there."""
-    environment = {
-        **os.environ,
-        EFFECTIVE_ENV: msgspec.json.encode(settings).decode(),
-        SUPERVISED_ENV: "1",  # it ends with us
-    }
-    process = await asyncio.create_subprocess_exec(
-        *Supervisor.command([worker_roles.Role(worker)]),
-        env=environment,
-        stdin=asyncio.subprocess.PIPE,
-        start_new_session=True,
-    )
-    try:
-        yield process
-        ended = process.returncode
-        assert ended in (None, -signal.SIGKILL), f"the other {worker} ended with {ended}"
-    finally:
-        if process.returncode is None:
-            process.terminate()
-        await process.wait()
 
 
 async def settled(settings: Settings, seconds: float = 60.0, *, builds: int = 0) -> Audit:

@@ -166,3 +166,4 @@ PAGES = {
     "nowhere": "/nowhere",
 }
 WIDTHS = (1280, 390)
+SCHEMES = ("light", "dark")

@@ -86,16 +86,6 @@ def a_hall(
     return hall
 
 
-def ranked(
-    *candidates: Candidate,
-    states: Sequence[HostState] = (),
-    policy: ChoicePolicy | None = None,
-    seed: str = "s",
-    **request: object,
-) -> Ranking:
-    return a_hall(*candidates, states=states, policy=policy).rank(a_request(**request), seed)  # type: ignore[arg-type]
-
-
 def free(number: int, ram: int, vcpus: int = 8, cell: str = "cell1") -> Candidate:
     return a_candidate(number, free={"VCPU": vcpus, "MEMORY_MB": ram, "DISK_GB": 10_000}, cell=cell)
 

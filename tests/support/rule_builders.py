@@ -23,11 +23,6 @@ ASKED = FindCandidates(groups=(ResourceGroup(resources={"VCPU": 1, "MEMORY_MB": 
 _OF_WISH = Alternative.__dataclass_fields__.keys() - {"request", "flavor"}
 
 
-def reported(book: HostBook) -> tuple[int, set[str]]:
-    """Return how many hosts the book has reports of, and their cells."""
-    return book._count, set(book._hosts)
-
-
 def recent_builds(book: HostBook, cell: str, root: str, now: float) -> int:
     """Return the number of builds sent to a host that its last report may not include yet."""
     book._past(now)
@@ -124,11 +119,6 @@ def flavor(specs: Mapping[str, str] | None = None, **figures: int) -> Flavor:
 
 def alternatives(options: RequestOptions = OPTIONS, **request: Any) -> tuple[Alternative, ...]:
     return alternatives_of(a_request(**request), options, named, HOSTS.keys)
-
-
-def asked(specs: Mapping[str, str], **figures: int) -> FindCandidates:
-    (alternative,) = alternatives(flavor=flavor(specs, **figures))
-    return alternative.question
 
 
 def groups(question: FindCandidates) -> dict[str, str]:

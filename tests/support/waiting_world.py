@@ -27,14 +27,12 @@ from placement_worker import Placement, placement_worker
 from tests.support.cloud_workers import a_scheduler
 from tests.support.ids import uid
 from tests.support.placement_builders import a_report
-from tests.support.scheduler_builders import METAL, SMALL, a_request
+from tests.support.scheduler_builders import METAL, a_request
 from tests.support.waiting import receive_all
 
 CELL = "c1"
 NODE = {"CUSTOM_BAREMETAL": Inventory(total=1)}
 TAKEN = {"CUSTOM_BAREMETAL": Inventory(total=1, reserved=1)}
-ROOM = {"VCPU": Inventory(total=8), "MEMORY_MB": Inventory(total=8192), "DISK_GB": Inventory(total=80)}
-VM = SMALL
 
 
 @dataclass

@@ -18,16 +18,14 @@ from scheduler_worker.hosts import HostBook
 from tests.support.ids import uid
 from tests.support.index_source import RecordingSource
 from tests.support.ranking_builders import a_hall, free
-from tests.support.rule_builders import (
-    ASKED,
-    a_wish,
-    failed_builds,
-    recent_builds,
-    reported,
-    spaced_source,
-    the_facts,
-)
+from tests.support.rule_builders import ASKED, a_wish, failed_builds, recent_builds, spaced_source, the_facts
 from tests.support.scheduler_builders import a_candidate, a_heartbeat, a_request, a_state
+
+
+def reported(book: HostBook) -> tuple[int, set[str]]:
+    """Return how many hosts the book has reports of, and their cells."""
+    return book._count, set(book._hosts)
+
 
 AGENT = "agent"
 HOSTS = [replace(the_facts(number), agent=AGENT) for number in (1, 2, 3)]
