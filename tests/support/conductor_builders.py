@@ -51,27 +51,17 @@ SPEC = BuildSpec(flavor=Flavor(name="small", vcpus=1))
 
 def a_selection(number: int) -> Selection:
     root = uid(number, "c")
-    return Selection(
-        root=root,
-        host=f"host{number}",
-        agent=f"agent{number}",
-        choice=Choice(allocations={root: {"VCPU": 1}}, shapes={root: 1}),
-    )
+    choice = Choice(allocations={root: {"VCPU": 1}}, shapes={root: 1})
+    return Selection(root=root, host=f"host{number}", agent=f"agent{number}", choice=choice)
 
 
 def a_placed(build: int = 1, *, hosts: int = 3, generation: int = 1, reply_to: str = "") -> BuildPlaced:
     """A build on host0, with host1, host2... to fall back on."""
     selections = tuple(a_selection(number) for number in range(hosts))
     return BuildPlaced(
-        build=uid(build, "b"),
-        request=uid(build, "a"),
-        cell=CELL,
-        chosen=selections[0],
-        generation=generation,
-        alternates=selections[1:],
-        spec=SPEC,
-        reply_to=reply_to,
-    )
+        build=uid(build, "b"), request=uid(build, "a"), cell=CELL, chosen=selections[0],
+        generation=generation, alternates=selections[1:], spec=SPEC, reply_to=reply_to,
+    )  # fmt: skip
 
 
 def attempt_fields(order: BuildOrdered | DestroyOrdered | MoveOrdered) -> dict[str, Any]:
@@ -86,16 +76,10 @@ def an_agent_report(order: BuildOrdered | DestroyOrdered, outcome: str, **more: 
 def a_build_order(placed: BuildPlaced, attempt: int = 1, at: int | None = None) -> BuildOrdered:
     host = (placed.chosen, *placed.alternates)[attempt - 1 if at is None else at]
     return BuildOrdered(
-        build=placed.build,
-        attempt=attempt,
-        cell=placed.cell,
-        agent=host.agent,
-        root=host.root,
-        host=host.host,
-        spec=placed.spec,
+        build=placed.build, attempt=attempt, cell=placed.cell, agent=host.agent, root=host.root,
+        host=host.host, spec=placed.spec, mappings=host.mappings,
         allocations=sent_allocations(host.root, placed.spec, host.choice.allocations),
-        mappings=host.mappings,
-    )
+    )  # fmt: skip
 
 
 def a_destroy_order(placed: BuildPlaced, attempt: int = 1, at: int | None = None) -> DestroyOrdered:
@@ -158,30 +142,18 @@ LARGE = BuildSpec(flavor=Flavor(name="large", vcpus=2))
 
 
 def a_move(
-    kind: MoveKind = "migrate",
-    build: int = 1,
-    *,
-    number: int = 1,
-    hosts: tuple[int, ...] = (5, 6),
-    attempt: int = 1,
-    generation: int | None = 2,
-    **what: Any,
-) -> MovePlaced:
+    kind: MoveKind = "migrate", build: int = 1, *, number: int = 1, hosts: tuple[int, ...] = (5, 6),
+    attempt: int = 1, generation: int | None = 2, **what: Any,
+) -> MovePlaced:  # fmt: skip
     """From host0 to host5, with host6 to fall back on; what stays where it is has no host."""
     selections = tuple(a_selection(host) for host in hosts)
     stays = kind in ("shelve", "rebuild")
     return MovePlaced(
-        move=uid(number, "d"),
-        build=uid(build, "b"),
-        kind=kind,
-        cell=CELL,
-        attempt=0 if kind == "unshelve" else attempt,
-        generation=1 if stays else generation,
-        chosen=None if kind == "shelve" else selections[0],
-        alternates=() if stays else selections[1:],
-        spec=what.pop("spec", LARGE),
-        **what,
-    )
+        move=uid(number, "d"), build=uid(build, "b"), kind=kind, cell=CELL,
+        attempt=0 if kind == "unshelve" else attempt, generation=1 if stays else generation,
+        chosen=None if kind == "shelve" else selections[0], alternates=() if stays else selections[1:],
+        **{"spec": LARGE, **what},
+    )  # fmt: skip
 
 
 def a_move_report(order: MoveOrdered, outcome: MoveOutcome, **more: Any) -> MoveReported:

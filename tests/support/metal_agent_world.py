@@ -158,8 +158,7 @@ class MetalWorld:
                 await asyncio.sleep(0.01)
 
     def waiting(self) -> int:
-        queues = self.broker.queues
-        return sum(len(queues[name].items) for name in queues if name.startswith("agent."))
+        return sum(len(q.items) for name, q in self.broker.queues.items() if name.startswith("agent."))
 
     def calls(self) -> list[str]:
         return [call for call in self.line.calls if not call.startswith("GET")]

@@ -30,33 +30,20 @@ def a_move(number: int = 1, kind: str = "migrate", *, build: str = BUILD, **fiel
 
 def on_host(number: int, **fields: Any) -> Selection:
     one = a_candidate(number)
-    return Selection(
-        root=one.root, host=one.host, agent=one.agent, choice=Choice({one.root: dict(LITTLE)}), **fields
-    )
+    choice = Choice({one.root: dict(LITTLE)})
+    return Selection(root=one.root, host=one.host, agent=one.agent, choice=choice, **fields)
 
 
 def a_build_that_stands(
-    host: int = 1,
-    *,
-    build: str = BUILD,
-    status: str = "active",
-    attempt: int = 1,
-    generation: int | None = 1,
-    asked: AlsoAsked | None = None,
-    cell: str = "cell1",
-    **fields: Any,
-) -> BuildStands:
+    host: int = 1, *, build: str = BUILD, status: str = "active", attempt: int = 1,
+    generation: int | None = 1, asked: AlsoAsked | None = None, cell: str = "cell1", **fields: Any,
+) -> BuildStands:  # fmt: skip
     spec = BuildSpec(flavor=SMALL, project="p", user="u", name="web-1", metadata={"a": "b"})
     chosen = on_host(host)
     placed = BuildPlaced(
-        build=build,
-        request=uid(77, "a"),
-        cell=cell,
-        chosen=chosen,
-        generation=1,
-        spec=spec,
+        build=build, request=uid(77, "a"), cell=cell, chosen=chosen, generation=1, spec=spec,
         decision=Decision(record=Record(asked=asked)),
-    )
+    )  # fmt: skip
     known: dict[str, Any] = {"attempt": attempt, "generation": generation, "chosen": chosen, "spec": spec}
     return BuildStands(build=build, status=status, placed=placed, host=chosen.host, **{**known, **fields})
 

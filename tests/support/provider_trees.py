@@ -38,17 +38,11 @@ def state(
         for name, one in (inventories or {}).items()
     }
     return ProviderState(
-        id=number + 1,
-        uuid=uid(number, "a"),
-        name=f"p{number}",
-        parent=None if parent is None else uid(parent, "a"),
-        generation=1,
-        shape=shape,
-        inventories=stock,
-        used={name: (used or {}).get(name, 0) for name in stock},
-        traits=tuple(sorted(traits)),
+        id=number + 1, uuid=uid(number, "a"), name=f"p{number}", generation=1, shape=shape,
+        parent=None if parent is None else uid(parent, "a"), inventories=stock,
+        used={name: (used or {}).get(name, 0) for name in stock}, traits=tuple(sorted(traits)),
         aggregates=tuple(sorted(uid(aggregate, "e") for aggregate in aggregates)),
-    )
+    )  # fmt: skip
 
 
 def tree(*providers: ProviderState, cell: str = "c1") -> Tree:

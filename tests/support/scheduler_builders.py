@@ -42,28 +42,13 @@ def a_request(
 
 
 def a_candidate(
-    number: int = 1,
-    *,
-    asked: Resources | None = None,
-    free: Resources | None = None,
-    cell: str = "cell1",
-    zone: str = "",
-    agent: str | None = None,
-    traits: tuple[str, ...] = (),
-) -> Candidate:
-    root = uid(number, "c")
-    return Candidate(
-        root=root,
-        host=f"host{number}",
-        cell=cell,
-        agent=f"agent{number}" if agent is None else agent,
-        zone=zone,
-        allocations={root: asked or {"VCPU": 1, "MEMORY_MB": 1024, "DISK_GB": 10}},
-        shapes={root: 1},
-        free=ROOM if free is None else free,
-        capacity=ROOM,
-        traits=traits,
-    )
+    number: int = 1, *, asked: Resources | None = None, free: Resources | None = None, cell: str = "cell1",
+    zone: str = "", agent: str | None = None, traits: tuple[str, ...] = (),
+) -> Candidate:  # fmt: skip
+    root, agent = uid(number, "c"), f"agent{number}" if agent is None else agent
+    asked = asked or {"VCPU": 1, "MEMORY_MB": 1024, "DISK_GB": 10}
+    free = ROOM if free is None else free
+    return Candidate(root, f"host{number}", cell, agent, zone, {root: asked}, {root: 1}, free, ROOM, traits)
 
 
 def a_state(number: int = 1, **fields: object) -> HostState:

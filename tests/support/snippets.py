@@ -52,15 +52,8 @@ def snippets(page: Path) -> list[Snippet]:
     found = []
     for match in _FENCE.finditer(text):
         line = text.count("\n", 0, match.start("language")) + 1
-        found.append(
-            Snippet(
-                str(page.relative_to(ROOT)),
-                line,
-                match["language"],
-                dedent(match["text"]),
-                _marks(match["mark"]),
-            )
-        )
+        name, marks = str(page.relative_to(ROOT)), _marks(match["mark"])
+        found.append(Snippet(name, line, match["language"], dedent(match["text"]), marks))
     return found
 
 

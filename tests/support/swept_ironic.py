@@ -6,8 +6,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from msgspec import structs
-
 from bus.clock import Clock
 from bus.messages import InventoryReported
 from bus.rabbit.foreign import Gap, HandleBodies
@@ -52,31 +50,30 @@ class PlacedTrees:
     async def find(self, query: FindProviders) -> ProvidersFound:
         self.questions.append(query)
         self.before(query)
+        matching = [
+            tree
+            for root, tree in sorted(self.trees.items())
+            if (root in query.ids if query.ids else tree.agent in query.agents and root > query.after)
+            and tree.providers
+        ]
         found = [
             Provider(
                 id=provider.uuid,
                 **{name: getattr(provider, name) for name in _OF_PROVIDERS},
                 **{name: getattr(tree, name) for name in _OF_TREES},
             )
-            for tree in self._matching(query)
+            for tree in matching[: query.limit]
             for provider in tree.providers
         ]
         return ProvidersFound(providers=tuple(found))
 
-    def _matching(self, query: FindProviders) -> list[Tree]:
-        if query.ids:
-            return [self.trees[root] for root in query.ids if root in self.trees]
-        behind = sorted(root for root, tree in self.trees.items() if tree.agent in query.agents)
-        behind = [root for root in behind if root > query.after and self.trees[root].providers]
-        return [self.trees[root] for root in behind[: query.limit]]
-
     def open(self) -> set[int]:
-        """The nodes something may be placed on."""
+        """Return the nodes that something may be placed on."""
+        providers = [provider for tree in self.trees.values() for provider in tree.providers]
         return {
-            int(root[-12:], 16)
-            for root, tree in self.trees.items()
-            for provider in tree.providers
-            if all(inventory.reserved == 0 for inventory in provider.inventories.values())
+            int(one.uuid[-12:], 16)
+            for one in providers
+            if all(inventory.reserved == 0 for inventory in one.inventories.values())
         }
 
     def is_open(self, number: int) -> bool:
@@ -86,17 +83,14 @@ class PlacedTrees:
 class SweptIronic:
     """A little Ironic, a placement, and a sweep between them. Its clock stands still unless it is moved."""
 
-    def __init__(
-        self, selection: NodeSelection = SELECTION, ironic: FakeIronic | None = None, **more: Any
-    ) -> None:
+    def __init__(self, selection: NodeSelection = SELECTION, ironic: FakeIronic | None = None, **more: Any):
         self.ironic = ironic or FakeIronic()
         self.placed = PlacedTrees()
         self.now = 1_800_000_000.0
         self.told: list[list[SurveyedNode]] = []
         self.clock = Clock(lambda: self.now, random.Random(1), lambda: self.now)
-        self.rules = KnownStateRules(
-            place=selection.place, can_read=True, only_reads_place=selection.only_reads_place
-        )
+        reads = selection.only_reads_place
+        self.rules = KnownStateRules(place=selection.place, can_read=True, only_reads_place=reads)
         page, find = more.pop("page", 500), more.pop("find", self.placed.find)
         self.api = self.ironic.api(clock=self.clock)
         self.survey = Survey(self.api, find, selection, self.rules, self.moment, page=page)
@@ -128,11 +122,10 @@ class SweptIronic:
         self.say(number, at)
 
     def say(self, number: int, at: float) -> None:
-        said = report(
-            from_rest(self.ironic.nodes[node_number(number)]), Place(cell="c1", agent="c1-metal"), 0
-        )
+        node, place = self.ironic.nodes[node_number(number)], Place(cell="c1", agent="c1-metal")
+        said = report(from_rest(node), place, int(at * 1e6))
         assert said is not None
-        self.placed.report(structs.replace(said, sequence=int(at * 1e6)))
+        self.placed.report(said)
 
     async def differences(self) -> list[str]:
         return [difference.what for difference in (await diff(self.survey)).differences]

@@ -61,8 +61,7 @@ class WaitingWorld:
 
     async def ask(self, number: int, **fields: Any) -> str:
         """A request that waits for room; the id of its first build."""
-        fields = {"flavor": METAL, "wait": "30m", **fields}
-        request = a_request(number, **fields)
+        request = a_request(number, **{"flavor": METAL, "wait": "30m", **fields})
         await self.bus.publish(request)
         return request.instances[0]
 
@@ -75,14 +74,9 @@ class WaitingWorld:
 
     async def host_says(self, number: int, **state: Any) -> None:
         self._sequence += 1
-        await self.bus.publish(
-            HostReported(
-                cell=CELL,
-                agent=f"agent-{number}",
-                sequence=self._sequence,
-                hosts=(HostState(root=uid(number, "a"), host=f"host-{number}", **state),),
-            )
-        )
+        hosts = (HostState(root=uid(number, "a"), host=f"host-{number}", **state),)
+        said = HostReported(cell=CELL, agent=f"agent-{number}", sequence=self._sequence, hosts=hosts)
+        await self.bus.publish(said)
 
     async def cell(self, *, enabled: bool) -> None:
         edit = RegisterCell(cell=CELL, enabled=enabled)

@@ -2,20 +2,25 @@
 
 import math
 import random
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
 from ironic_sync.core.node import IronicNode, Phase, ReceivedNotification
-from tests.support.belief_world import WAYS, NodeWorld, Vary
+from tests.support.belief_world import WAYS, History, NodeWorld, Vary
 from tests.support.ids import uid
 
 SAID_AFTER = 0.002  # seconds from a change to its notification
 
 
-class RandomIronic:
+class RandomIronic(History):
+    """A node of an Ironic that changes randomly, with notifications like the real one.
+
+    Late, wrong and missing notifications follow the reference: a change of traits ends with a snapshot from
+    before the call, and a request is announced before it is executed and also when it is refused.
+    """
+
     def __init__(
         self, chance: random.Random, *, reads_tell_times: bool = True, tells_all: bool = False
     ) -> None:
@@ -25,29 +30,16 @@ class RandomIronic:
         self.tells_all = tells_all
         self._chance = chance
         self._reads_tell_times = reads_tell_times
-        self._history: list[tuple[float, IronicNode | None]] = []
+        super().__init__()
+        self._history = self.of[self.uuid] = []
         self._exists = False
         self._create()
 
-    # Its history
-
     def at(self, uuid: str, now: float) -> IronicNode | None:
-        found = None
-        for since, node in self._history:
-            if since > now:
-                break
-            found = node
+        found = super().at(uuid, now)
         if found is None:
             return None
         return replace(found, whole=True, updated_at=found.updated_at if self._reads_tell_times else None)
-
-    def nodes(self, now: float) -> Iterator[tuple[str, IronicNode | None]]:
-        yield self.uuid, self.at(self.uuid, now)
-
-    def since(self, uuid: str, now: float) -> float:
-        return max(since for since, _ in self._history if since <= now)
-
-    # What happens to it
 
     def happens(self) -> list[ReceivedNotification]:
         before = len(self.said)
