@@ -26,9 +26,10 @@ from tests.support import midway
 from tests.support.buses import Connect
 from tests.support.http_placement import HttpPlacement, a_door
 from tests.support.nova_database import NewDatabase
-from tests.support.placement_builders import Wall, a_placement, keeps_its_index
+from tests.support.placement_builders import a_placement, keeps_its_index
 from tests.support.servers import _new_name, a_database
 from tests.support.simulated_ironic import INSTANCE, NOW, client_of
+from tests.support.virtual_time import TurnedClock
 
 
 @asynccontextmanager
@@ -134,12 +135,12 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def wall() -> Wall:
-    return Wall()
+def wall() -> TurnedClock:
+    return TurnedClock(1_000_000.0)
 
 
 @pytest.fixture
-async def placement(url: str, wall: Wall) -> AsyncIterator[Placement]:
+async def placement(url: str, wall: TurnedClock) -> AsyncIterator[Placement]:
     async with a_placement(url, wall.clock) as one:
         yield one
         assert await breaches(one.database) == []

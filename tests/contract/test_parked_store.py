@@ -35,7 +35,8 @@ from tests.support.conductor_builders import a_move as a_move_between_cells
 from tests.support.ids import uid
 from tests.support.move_builders import a_build_that_stands, a_move
 from tests.support.rule_builders import spaced_source, the_facts
-from tests.support.scheduler_builders import TurnedClock, a_request, a_state
+from tests.support.scheduler_builders import a_request, a_state
+from tests.support.virtual_time import TurnedClock
 
 DECISION = Decision(considered=3, code="room", removals=(Removal(constraint="room", removed=3, left=0),))
 

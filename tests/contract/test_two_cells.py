@@ -59,8 +59,9 @@ from scheduler_worker.handovers import Handovers
 from tests.support.conductor_builders import a_move_report, an_agent_report, deliver
 from tests.support.ids import uid
 from tests.support.placement_builders import a_placement, a_report
-from tests.support.scheduler_builders import TurnedClock, a_request
+from tests.support.scheduler_builders import a_request
 from tests.support.schedulers import moves_of, scheduler_of
+from tests.support.virtual_time import TurnedClock
 
 HOSTS = {1: "c1", 2: "c1", 3: "c2", 4: "c2"}
 LIMITS = AttemptLimits(3, 100.0, 50.0, 400.0)

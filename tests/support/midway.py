@@ -33,14 +33,6 @@ class Gate:
 
         return stopped
 
-    def after(self, work: Callable[..., Awaitable[T]]) -> Callable[..., Awaitable[T]]:
-        async def stopped(*given: Any, **more: Any) -> T:
-            done = await work(*given, **more)
-            await self.stop()
-            return done
-
-        return stopped
-
 
 _OVERSOLD = Statement(
     "SELECT p.name, c.name AS class, i.used, i.total, i.reserved, i.allocation_ratio AS ratio"

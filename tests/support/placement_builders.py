@@ -1,6 +1,5 @@
 """Builders for tests of placement: reports, claims, and a Placement with a new database."""
 
-import random
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from operator import attrgetter
@@ -124,12 +123,6 @@ async def tell_all(placement: Placement) -> None:
     """The bus knows of every change so far: what a relay would have done."""
     async with placement.database.write() as tx:
         await changes.TELL(tx, number=await changes.last_number(tx))
-
-
-class Wall:
-    def __init__(self) -> None:
-        self.time = 1_000_000.0
-        self.clock = Clock(now=lambda: self.time, chance=random.Random(5), monotonic=lambda: self.time)
 
 
 async def keeps_its_index(placement: Placement) -> None:

@@ -1,10 +1,8 @@
 """Builders for tests of the scheduler: hosts, requests, and a placement in a dictionary."""
 
-import random
 from collections.abc import Sequence
 
 from bus.claims import ClaimAnswered, ClaimRequested, ReleaseAnswered, ReleaseRequested
-from bus.clock import Clock
 from bus.groups import FindGroups, GroupsFound
 from bus.messages import BuildRequested, HostReported
 from bus.queries import Candidate
@@ -60,14 +58,6 @@ def a_heartbeat(number: int = 1, *, sequence: int = 1, cell: str = "cell1", **st
     return HostReported(
         cell=cell, agent=f"agent{number}", sequence=sequence, period=10.0, hosts=(a_state(number, **state),)
     )
-
-
-class TurnedClock:
-    """A clock that tests turn."""
-
-    def __init__(self, now: float = 1000.0) -> None:
-        self.now = now
-        self.clock = Clock(now=lambda: self.now, chance=random.Random(7), monotonic=lambda: self.now)
 
 
 class FakePlacement(ClaimsInMemory):

@@ -30,8 +30,9 @@ from scheduler_worker.placing import Scheduler
 from tests.support.ids import uid
 from tests.support.index_source import RecordingSource
 from tests.support.rule_builders import alternatives, flavor, the_facts
-from tests.support.scheduler_builders import FakePlacement, TurnedClock, a_candidate, a_request
+from tests.support.scheduler_builders import FakePlacement, a_candidate, a_request
 from tests.support.schedulers import scheduler_of
+from tests.support.virtual_time import TurnedClock
 
 
 @pytest.mark.parametrize(

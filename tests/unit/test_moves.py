@@ -22,8 +22,9 @@ from scheduler_worker.placing import Scheduler
 from tests.support.claims_in_memory import Holding
 from tests.support.ids import uid
 from tests.support.move_builders import BUILD, MOVE, Cells, MovingPlacement, a_build_that_stands, a_move
-from tests.support.scheduler_builders import TurnedClock, a_candidate, a_heartbeat
+from tests.support.scheduler_builders import a_candidate, a_heartbeat
 from tests.support.schedulers import MovesWithoutWaiting, moves_of, scheduler_of
+from tests.support.virtual_time import TurnedClock
 
 KEEP = holder_consumer(BUILD, 1)
 GROUP = uid(5, "9")

@@ -19,8 +19,9 @@ from tests.support.ids import uid
 from tests.support.index_source import source_of
 from tests.support.provider_trees import state, tree
 from tests.support.ranking_builders import Hall, a_hall, free
-from tests.support.scheduler_builders import ROOM, SMALL, FakePlacement, TurnedClock, a_candidate, a_request
+from tests.support.scheduler_builders import ROOM, SMALL, FakePlacement, a_candidate, a_request
 from tests.support.schedulers import messages_of, scheduler_of
+from tests.support.virtual_time import TurnedClock
 
 GOLD = Flavor(name="gold", extra_specs={"resources:CUSTOM_GOLD": "1", "resources:VCPU": "0"})
 SILVER = Flavor(name="silver", extra_specs={"resources:CUSTOM_SILVER": "1", "resources:VCPU": "0"})

@@ -41,13 +41,13 @@ from tests.support.rule_builders import recent_builds
 from tests.support.scheduler_builders import (
     SMALL,
     FakePlacement,
-    TurnedClock,
     a_candidate,
     a_heartbeat,
     a_request,
     a_state,
 )
 from tests.support.schedulers import scheduler_of
+from tests.support.virtual_time import TurnedClock
 
 SMALL_FLAVOR, LARGE = FLAVORS[0], replace(FLAVORS[0], vcpus=64)
 

@@ -35,13 +35,13 @@ from tests.support.rule_builders import failed_builds
 from tests.support.scheduler_builders import (
     SMALL,
     FakePlacement,
-    TurnedClock,
     a_candidate,
     a_heartbeat,
     a_request,
     a_state,
 )
 from tests.support.schedulers import messages_of, scheduler_of
+from tests.support.virtual_time import TurnedClock
 
 BIG = Flavor(name="big", vcpus=8, memory_mb=1024)
 LITTLE = {"VCPU": 1, "MEMORY_MB": 1024, "DISK_GB": 10}

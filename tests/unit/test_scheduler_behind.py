@@ -32,8 +32,9 @@ from scheduler_worker.hosts import HostBook
 from tests.support.ids import uid
 from tests.support.index_source import RecordingSource
 from tests.support.ranking_builders import Hall, a_hall, free, hosts_of, take
-from tests.support.scheduler_builders import SMALL, FakePlacement, TurnedClock, a_candidate, a_request
+from tests.support.scheduler_builders import SMALL, FakePlacement, a_candidate, a_request
 from tests.support.schedulers import scheduler_of
+from tests.support.virtual_time import TurnedClock
 from tests.support.waiting import until
 
 BIG = Flavor(name="big", vcpus=6)
