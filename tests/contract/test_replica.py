@@ -144,8 +144,7 @@ class Doings:
     async def some(self, placement: Placement, times: int) -> None:
         for _ in range(times):
             often = self._report, self._claim, self._claim, self._release
-            rarely = self._gone, self._traits, self._aggregates, self._stock
-            seldom = (*rarely, self._rename, self._describe, self._cell)
+            seldom = (self._gone, *[self._edit] * 4, self._describe, self._cell)
             await self._chance.choice((*often, *often, *seldom))(placement)
 
     async def _report(self, placement: Placement) -> None:
@@ -187,13 +186,19 @@ class Doings:
             generation = self._consumers.pop(consumer)
             await placement.claims.release_many([a_release(consumer, generation)])
 
-    async def _traits(self, placement: Placement) -> None:
-        traits = self._chance.choice(((), ("COMPUTE_STATUS_DISABLED",), ("HW_CPU_X86_AVX",)))
-        await edit(placement, SetTraits(provider=self._one(), traits=traits))
-
-    async def _aggregates(self, placement: Placement) -> None:
-        aggregates = self._chance.choice(((), (uid(3, "e"),)))
-        await edit(placement, SetAggregates(provider=self._one(), aggregates=aggregates))
+    async def _edit(self, placement: Placement) -> None:
+        chance, provider = self._chance, self._one()
+        stock = {"VCPU": Inventory(total=chance.choice((8, 32)), allocation_ratio=1 / 3)}
+        stock |= chance.choice(({}, {"DISK_GB": Inventory(total=100, reserved=1, step_size=5)}))
+        traits = chance.choice(((), ("COMPUTE_STATUS_DISABLED",), ("HW_CPU_X86_AVX",)))
+        renamed = ChangeProvider(provider=provider, name=f"renamed-{chance.randrange(1000)}")
+        edits = (
+            SetTraits(provider=provider, traits=traits),
+            SetAggregates(provider=provider, aggregates=chance.choice(((), (uid(3, "e"),)))),
+            SetInventories(provider=provider, inventories=stock),
+            chance.choice((renamed, structs.replace(renamed, parent=self._one()))),
+        )
+        await edit(placement, chance.choice(edits))
 
     async def _describe(self, placement: Placement) -> None:
         one, named = uid(self._chance.randint(1, 4), "e"), f"rack-{self._chance.randrange(1000)}"
@@ -214,20 +219,6 @@ class Doings:
             DropCell(cell=cell, force=chance.random() < 0.5),
         )
         await placement.cells.edit(CellEditRequested(edit=chance.choice(edits)))
-
-    async def _stock(self, placement: Placement) -> None:
-        stock = {"VCPU": Inventory(total=self._chance.choice((8, 32)), allocation_ratio=1 / 3)}
-        stock |= self._chance.choice(({}, {"DISK_GB": Inventory(total=100, reserved=1, step_size=5)}))
-        await edit(placement, SetInventories(provider=self._one(), inventories=stock))
-
-    async def _rename(self, placement: Placement) -> None:
-        """Or hang it below another."""
-        provider, parent = self._one(), self._one()
-        name = f"renamed-{self._chance.randrange(1000)}"
-        change = ChangeProvider(provider=provider, name=name)
-        if self._chance.random() < 0.5:
-            change = structs.replace(change, parent=parent)
-        await edit(placement, change)
 
     def _one(self) -> str:
         return uid(self._chance.randint(1, self._hosts), "a")

@@ -168,8 +168,8 @@ class Up:
         """Another process: `berth ...` in the same environment."""
         return run_berth(arguments, self.directory, self.environment, seconds)
 
-    def run(self, *command: str, seconds: float = 60.0) -> subprocess.CompletedProcess[str]:
-        return _run(command, self.directory, self.environment, seconds)
+    def run(self, *command: str) -> subprocess.CompletedProcess[str]:
+        return _run(command, self.directory, self.environment, 60.0)
 
     def wait_until(self, condition: Callable[[], bool], what: str, seconds: float = 90.0) -> None:
         deadline = monotonic() + seconds

@@ -151,10 +151,10 @@ class Tab:
             if one["impact"] in ("serious", "critical")
         ]
 
-    async def stops(self, most: int = 400) -> Sequence[str]:
+    async def stops(self) -> Sequence[str]:
         await self.evaluate(_TO_THE_TOP)
         found: list[str] = []
-        for _ in range(most):
+        for _ in range(400):
             await self.press("Tab")
             stop = await self.evaluate(_STOP)
             if stop is None:

@@ -55,12 +55,12 @@ def a_selection(number: int) -> Selection:
     return Selection(root=root, host=f"host{number}", agent=f"agent{number}", choice=choice)
 
 
-def a_placed(build: int = 1, *, hosts: int = 3, generation: int = 1, reply_to: str = "") -> BuildPlaced:
+def a_placed(build: int = 1, *, hosts: int = 3, generation: int = 1) -> BuildPlaced:
     """A build on host0, with host1, host2... to fall back on."""
     selections = tuple(a_selection(number) for number in range(hosts))
     return BuildPlaced(
         build=uid(build, "b"), request=uid(build, "a"), cell=CELL, chosen=selections[0],
-        generation=generation, alternates=selections[1:], spec=SPEC, reply_to=reply_to,
+        generation=generation, alternates=selections[1:], spec=SPEC,
     )  # fmt: skip
 
 

@@ -91,12 +91,10 @@ class DriverCloud:
     async def name_of(self) -> dict[str, str]:
         return {provider.id: name for name, provider in (await self.providers()).items()}
 
-    async def booted(
-        self, *flavors: Flavor, aggregates: tuple[tuple[str, ...], ...] = ()
-    ) -> list[BuildEnded | BuildUnplaceable]:
+    async def booted(self, *flavors: Flavor) -> list[BuildEnded | BuildUnplaceable]:
         builds = [uid(next(_NUMBERS), "b") for _ in flavors]
         asked = [
-            BuildRequested(request=f"a{build[1:]}", instances=(build,), flavor=flavor, aggregates=aggregates)
+            BuildRequested(request=f"a{build[1:]}", instances=(build,), flavor=flavor)
             for build, flavor in zip(builds, flavors, strict=True)
         ]
         await self.bus.publish(*asked)

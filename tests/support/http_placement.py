@@ -70,12 +70,11 @@ def error_of(answer: httpx.Response) -> tuple[int, str, str]:
 
 
 def claim_in_json(
-    *shares: tuple[str, dict[str, int]], generation: int | None = None, project: str = "p1",
-    kind: str = "INSTANCE",
-) -> dict[str, Any]:  # fmt: skip
+    *shares: tuple[str, dict[str, int]], generation: int | None = None, kind: str = "INSTANCE"
+) -> dict[str, Any]:
     """Return a body for PUT /allocations."""
     allocations = {uuid: {"resources": resources} for uuid, resources in shares}
-    owner = {"project_id": project, "user_id": "u1"}
+    owner = {"project_id": "p1", "user_id": "u1"}
     return {
         "allocations": allocations, **owner, "consumer_generation": generation, "consumer_type": kind,
     }  # fmt: skip

@@ -124,8 +124,8 @@ class MetalWorld:
     def build(self, node: int = 0, attempt: int = 1, build: int = 1) -> BuildOrdered:
         return BuildOrdered(**self._address(node), build=uid(build, "b"), attempt=attempt, spec=SPEC)
 
-    def destroy(self, node: int = 0, attempt: int = 1, build: int = 1) -> DestroyOrdered:
-        return DestroyOrdered(**self._address(node), build=uid(build, "b"), attempt=attempt)
+    def destroy(self, node: int = 0) -> DestroyOrdered:
+        return DestroyOrdered(**self._address(node), build=uid(1, "b"), attempt=1)
 
     def _address(self, node: int) -> dict[str, Any]:
         root = self.nodes[node].uuid

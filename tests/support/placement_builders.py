@@ -99,10 +99,8 @@ def looking_for(resources: Resources, *, limit: int = 256, cell: str = "", **dem
 
 
 @asynccontextmanager
-async def a_placement(
-    url: str, clock: Clock | None = None, *, namespace: str = "placement", **options: Any
-) -> AsyncIterator[Placement]:
-    database = Database(url, namespace=namespace if url.startswith("postgresql") else "", **options)
+async def a_placement(url: str, clock: Clock | None = None, **options: Any) -> AsyncIterator[Placement]:
+    database = Database(url, namespace="placement" if url.startswith("postgresql") else "", **options)
     try:
         await migrate(database, "placement_worker")
         placement = Placement(database, clock or Clock())

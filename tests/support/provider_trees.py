@@ -126,7 +126,7 @@ def _inventory(chance: Random) -> Inventory | int:
     )
 
 
-def a_query(chance: Random, world: Sequence[Tree], limit: int = 100_000) -> FindCandidates:
+def a_query(chance: Random, world: Sequence[Tree]) -> FindCandidates:
     suffixes = ["", "_0", "_1", "2"][chance.choice((0, 0, 0, 1)) : chance.choice((1, 2, 2, 3, 3, 4))] or [""]
     groups = [
         _group(chance, world, suffix, bare=bool(suffix) and position > 0 and chance.random() < 0.2)
@@ -142,7 +142,7 @@ def a_query(chance: Random, world: Sequence[Tree], limit: int = 100_000) -> Find
     return FindCandidates(
         groups=tuple(groups),
         cell=chance.choice(("", "", "", "", "c1")),
-        limit=limit,
+        limit=100_000,
         per_host=0,
         seed=chance.choice(("", "a", "b", "c")),
         group_policy=chance.choice(("none", "none", "isolate")),
