@@ -37,9 +37,9 @@ from bus.moves import (
 )
 from bus.requests import Flavor, Image
 from compute_sim.core.faults import FaultPlan, MoveFaults
+from tests.integration.watched_agents import NOTES, RunningNow, WatchingSupervisor, note
 from tests.support.berth_processes import Running, alive, running
 from tests.support.waiting import receive_all, until
-from tests.support.watched_agents import NOTES, RunningNow, WatchingSupervisor, note
 
 
 class AgentNotes:
