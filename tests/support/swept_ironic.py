@@ -50,19 +50,16 @@ class PlacedTrees:
     async def find(self, query: FindProviders) -> ProvidersFound:
         self.questions.append(query)
         self.before(query)
-        matching = [
-            tree
-            for root, tree in sorted(self.trees.items())
-            if (root in query.ids if query.ids else tree.agent in query.agents and root > query.after)
-            and tree.providers
-        ]
+        behind = sorted(root for root, tree in self.trees.items() if tree.agent in query.agents)
+        page = [root for root in behind if root > query.after and self.trees[root].providers][: query.limit]
+        matching = [self.trees[root] for root in query.ids or page if root in self.trees]
         found = [
             Provider(
                 id=provider.uuid,
                 **{name: getattr(provider, name) for name in _OF_PROVIDERS},
                 **{name: getattr(tree, name) for name in _OF_TREES},
             )
-            for tree in matching[: query.limit]
+            for tree in matching
             for provider in tree.providers
         ]
         return ProvidersFound(providers=tuple(found))
