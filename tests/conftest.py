@@ -6,20 +6,90 @@ BERTH_TEST_DATABASE_URL name servers to use instead; the database user then need
 
 from __future__ import annotations
 
+import asyncio
+import io
 import os
+import re
 import secrets
 import shutil
+import signal
+import sys
 import tempfile
+import threading
+import traceback
 from collections.abc import AsyncIterator, Generator, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
+from types import FrameType
 
 import pytest
 
 from deploy.mariadb import MariaDB, find_mariadb
 from deploy.servers import Postgres, RabbitMQ, find_postgres, find_rabbitmq, private_directory
-from tests.support.overdue import limited
-from tests.support.servers import MEMORY, Authority, ExternalServer, a_database, installed, roomy, url_of
+from tests.support.servers import Authority, ExternalServer, a_database, installed, url_of
+
+SECONDS = float(os.environ.get("BERTH_TEST_SECONDS", "600"))  # five times the longest test on two cores
+
+
+class Overdue(SystemExit):
+    """The test exceeded its limit. A SystemExit leaves an event loop from whichever task was interrupted."""
+
+
+@contextmanager
+def limited(what: str, seconds: float = SECONDS) -> Iterator[None]:
+    """Raise Overdue in the main thread after so many seconds, and again at that interval while it goes on.
+
+    A hang that no Python code can interrupt ends the process later (`faulthandler_timeout` in the Makefile);
+    pytest-xdist then names the test and continues in a new process.
+
+    One signal is not enough: if it arrives just before the thread blocks in a lock, nothing wakes the thread.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def ring(number: int, frame: FrameType | None) -> None:
+        sys.stderr.write(f"{what} is not over after {seconds:g} s\n{_all_that_is_done()}")
+        raise Overdue(f"{what} is not over after {seconds:g} s: what it waits for is in what it wrote")
+
+    before = signal.signal(signal.SIGALRM, ring)
+    left, interval = signal.setitimer(signal.ITIMER_REAL, seconds, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, left, interval)
+        signal.signal(signal.SIGALRM, before)
+
+
+def _all_that_is_done() -> str:
+    """Return the stack of each task of the running loop and of each thread."""
+    said = io.StringIO()
+    try:
+        tasks = asyncio.all_tasks()
+    except RuntimeError:
+        tasks = set()
+    for task in tasks:
+        task.print_stack(file=said)
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    for ident, frame in sys._current_frames().items():
+        said.write(f"Thread {names.get(ident)}\n")
+        traceback.print_stack(frame, file=said)
+    return said.getvalue()
+
+
+MEMORY = Path("/dev/shm")
+
+
+_ROOM = 6 << 30  # bytes; two brokers and two databases take less than half of it
+
+
+def roomy(memory: Path) -> bool:
+    """Is this a place in memory, and is enough of that free?"""
+    if not os.access(memory, os.W_OK | os.X_OK):
+        return False
+    free = re.search(r"MemAvailable: +(\d+) kB", Path("/proc/meminfo").read_text())
+    return free is not None and min(int(free[1]) << 10, shutil.disk_usage(memory).free) >= _ROOM
+
 
 _ORDER = ("unit", "contract", "browser", "simulation", "integration")
 

@@ -8,8 +8,28 @@ import pytest
 
 from tests.support.browser_tab import Tab
 from tests.support.envelopes import a_letter
-from tests.support.open_berth import ACTS, PAGES, SCHEMES, WIDTHS, OpenBerth
+from tests.support.open_berth import PAGES, SCHEMES, WIDTHS, OpenBerth
 from tests.support.waiting import until
+
+ACTS = {
+    "waiting": ("button Show", "button Cancel request {waits}"),
+    "moves": ("button Confirm: stay on the new host", "button Revert: return to the source"),
+    "move": ("button Confirm: stay on the new host", "button Revert: return to the source"),
+    "host": (
+        "button Drain: disable it and move all instances",
+        "button Disable",
+        "button Enable",
+        "button Force down",
+        "button Undo force down",
+    ),
+    "dead-letters": ("button Replay marked …", "button Drop marked …"),
+    "dead-letter": ("button Replay …", "button Drop …"),
+    "what-if": ("button Would it fit?",),
+    "capacity": ("button How many fit?",),
+    "sign-in": ("button Sign in",),
+    "hosts": ("button Show", "section Hosts as tiles; arrow keys go from one to the next, Enter opens it"),
+    "builds": ("button Show",),
+}
 
 
 async def ended_in_ten_minutes(tab: Tab) -> int:

@@ -2,6 +2,7 @@
 
 import secrets
 from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -9,21 +10,52 @@ from typing import Any
 import httpx
 import pytest
 import pytest_asyncio
+from sqlalchemy.engine import make_url
+from sqlalchemy.ext.asyncio import create_async_engine
 
 from bus.local import LocalBroker, LocalTransport
 from bus.rabbit import RabbitTransport
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
+from compute_sim.ironic.node import enrolled
 from compute_sim.ironic.simulation import Simulation
+from deploy.mariadb import MariaDB
 from placement_worker import Placement
 from placement_worker.store.audit import breaches
 from tests.support import midway
 from tests.support.buses import Connect
 from tests.support.http_placement import HttpPlacement, a_door
 from tests.support.nova_database import NewDatabase
-from tests.support.placement_builders import Wall, a_placement, keeps_its_index
-from tests.support.servers import a_database, a_mariadb_database
-from tests.support.simulated_ironic import a_simulated_ironic, client_of
+from tests.support.placement_builders import a_placement, keeps_its_index
+from tests.support.servers import _new_name, a_database
+from tests.support.simulated_ironic import INSTANCE, NOW, client_of
+from tests.support.virtual_time import TurnedClock
+
+
+@asynccontextmanager
+async def a_mariadb_database(server: MariaDB) -> AsyncIterator[str]:
+    """The SQLAlchemy URL of a new, empty MariaDB database, with the driver that Nova uses."""
+    name = _new_name()
+    engine = create_async_engine(make_url(server.url("berth")).set(drivername="mysql+aiomysql"))
+    try:
+        async with engine.connect() as connection:
+            await connection.exec_driver_sql(f"CREATE DATABASE {name} CHARACTER SET utf8mb4")
+            yield server.url(name)
+            await connection.exec_driver_sql(f"DROP DATABASE {name}")
+    finally:
+        await engine.dispose()
+
+
+def a_simulated_ironic() -> Simulation:
+    nodes = enrolled(25, now=NOW, conductor_groups=("", "rack1"), resource_classes=("baremetal", "gold"))
+    for number, node in enumerate(nodes):
+        node.shard = f"s{number % 3}" if number % 3 else None
+        node.owner = "alice" if number % 5 == 0 else None
+    nodes[3].maintenance = True
+    nodes[4].instance_uuid = INSTANCE
+    nodes[5].provision_state = "manageable"
+    return Simulation(nodes)
+
 
 EACH_DIALECT = [
     pytest.param("sqlite file", id="file"),
@@ -103,12 +135,12 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def wall() -> Wall:
-    return Wall()
+def wall() -> TurnedClock:
+    return TurnedClock(1_000_000.0)
 
 
 @pytest.fixture
-async def placement(url: str, wall: Wall) -> AsyncIterator[Placement]:
+async def placement(url: str, wall: TurnedClock) -> AsyncIterator[Placement]:
     async with a_placement(url, wall.clock) as one:
         yield one
         assert await breaches(one.database) == []

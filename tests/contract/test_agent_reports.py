@@ -23,8 +23,9 @@ from compute_sim.machines import Hardware, Machine, SimAgent, SimHost, fleet
 from compute_sim.reporting import HOSTS_AT_A_STRETCH, HostReports
 from placement_worker import Placement
 from tests.support.ids import uid
-from tests.support.placement_builders import Wall, a_claim, a_report, an_order
+from tests.support.placement_builders import a_claim, a_report, an_order
 from tests.support.placement_calls import edit, find_providers
+from tests.support.virtual_time import TurnedClock
 
 
 class ClosingTypes(DriverOptions, frozen=True, kw_only=True):
@@ -51,7 +52,7 @@ def hosts(*drivers: Any, count: int = 2) -> Sequence[SimHost]:
 
 
 class OneAgent:
-    def __init__(self, placement: Placement, wall: Wall, some: Sequence[SimHost]) -> None:
+    def __init__(self, placement: Placement, wall: TurnedClock, some: Sequence[SimHost]) -> None:
         self.placement, self.wall = placement, wall
         self.hosts = some
         self.disk = AgentDisk()
@@ -72,7 +73,7 @@ class OneAgent:
 
     async def says(self, after: float = 0.0) -> list[str]:
         """The hosts it reports when so much time has passed."""
-        self.wall.time += after
+        self.wall.now += after
         said = [one for one in await self.news.announce() if isinstance(one, InventoryReported)]
         if self.waiting is not None:
             self.waiting += said
@@ -99,7 +100,7 @@ class OneAgent:
 
 
 @pytest.fixture
-def agent(placement: Placement, wall: Wall) -> OneAgent:
+def agent(placement: Placement, wall: TurnedClock) -> OneAgent:
     return OneAgent(placement, wall, hosts())
 
 
@@ -107,7 +108,7 @@ ONE, TWO = "c1-host00001", "c1-host00002"
 
 
 async def test_all_hosts_are_reported_once_after_a_start(
-    placement: Placement, wall: Wall, agent: OneAgent
+    placement: Placement, wall: TurnedClock, agent: OneAgent
 ) -> None:
     assert await agent.says() == [ONE, TWO]
     for _ in range(8):
@@ -118,7 +119,7 @@ async def test_all_hosts_are_reported_once_after_a_start(
 
 
 async def test_after_a_restart_only_changed_hosts_are_reported(
-    placement: Placement, wall: Wall, agent: OneAgent
+    placement: Placement, wall: TurnedClock, agent: OneAgent
 ) -> None:
     await agent.says()
     changed = [agent.hosts[0], replace(agent.hosts[1], drivers=(GPU,))]
@@ -161,7 +162,7 @@ async def test_a_lost_report_is_repeated_at_the_next_check(agent: OneAgent) -> N
 
 
 async def test_unprocessed_reports_are_not_repeated_while_placement_makes_progress(
-    placement: Placement, wall: Wall, monkeypatch: pytest.MonkeyPatch
+    placement: Placement, wall: TurnedClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("compute_sim.reporting.HOSTS_IN_A_REPORT", 2)
     agent = OneAgent(placement, wall, hosts(count=6))
@@ -202,19 +203,19 @@ async def test_a_report_that_placement_keeps_refusing_is_logged(
 
 
 async def test_a_tree_that_another_reported_is_taken_over(
-    placement: Placement, wall: Wall, agent: OneAgent
+    placement: Placement, wall: TurnedClock, agent: OneAgent
 ) -> None:
     await agent.says()
     heir = OneAgent(placement, wall, agent.hosts)
     who = SimAgent("a2", "c1", tuple(agent.hosts))
     heir.news = HostReports(who, heir.does, HostTrees(who, heir.disk), SimOptions(), wall.clock, heir.ask)
-    wall.time -= 5000.0  # its clock is behind
+    wall.now -= 5000.0  # its clock is behind
     assert await heir.says() == [ONE, TWO]
     assert len(await find_providers(placement, agents=("a2",), parts=())) == 2
 
 
 async def test_a_partitioned_gpu_is_reported_immediately_and_other_types_are_refused(
-    placement: Placement, wall: Wall
+    placement: Placement, wall: TurnedClock
 ) -> None:
     agent = OneAgent(placement, wall, hosts(GPU, count=1))
     assert await agent.says() == [ONE]
@@ -233,7 +234,7 @@ async def test_a_partitioned_gpu_is_reported_immediately_and_other_types_are_ref
 
 
 async def test_an_unpartitioned_gpu_is_reported_until_placement_has_the_report(
-    placement: Placement, wall: Wall
+    placement: Placement, wall: TurnedClock
 ) -> None:
     agent = OneAgent(placement, wall, hosts(GPU, count=1))
     await agent.says()
@@ -249,7 +250,7 @@ async def test_an_unpartitioned_gpu_is_reported_until_placement_has_the_report(
 
 
 async def test_amounts_that_placement_withholds_are_not_reported_as_a_difference(
-    placement: Placement, wall: Wall
+    placement: Placement, wall: TurnedClock
 ) -> None:
     """A cell is found to be two, while more of it is in use than the first of them has."""
     one = OneAgent(placement, wall, hosts(NumaDriver(cells=1, vcpus=12, vcpu_ratio=1.0), count=1))
@@ -267,7 +268,7 @@ async def test_amounts_that_placement_withholds_are_not_reported_as_a_difference
 
 
 async def test_a_disabled_host_is_reported_to_placement_and_schedulers(
-    placement: Placement, wall: Wall
+    placement: Placement, wall: TurnedClock
 ) -> None:
     one, two = hosts(NumaDriver(), count=2)
     agent = OneAgent(placement, wall, [replace(one, disabled="a new disk"), two])
@@ -279,7 +280,7 @@ async def test_a_disabled_host_is_reported_to_placement_and_schedulers(
 
 
 async def test_heartbeats_report_many_hosts_in_turn_and_all_hosts_after_a_reconnect(
-    placement: Placement, wall: Wall, monkeypatch: pytest.MonkeyPatch
+    placement: Placement, wall: TurnedClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("compute_sim.reporting.HOSTS_IN_A_BEAT", 2)
     agent = OneAgent(placement, wall, hosts(NumaDriver(), count=5))
@@ -300,7 +301,7 @@ async def test_heartbeats_report_many_hosts_in_turn_and_all_hosts_after_a_reconn
 
 
 async def test_more_providers_than_a_page_has_are_all_compared(
-    placement: Placement, wall: Wall, monkeypatch: pytest.MonkeyPatch
+    placement: Placement, wall: TurnedClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("compute_sim.reporting.HOSTS_IN_A_REPORT", 4)
     monkeypatch.setattr("compute_sim.reporting.PROVIDERS_A_QUESTION", 4)
@@ -311,7 +312,7 @@ async def test_more_providers_than_a_page_has_are_all_compared(
 
 
 async def test_a_check_of_many_hosts_does_not_block_builds(
-    placement: Placement, wall: Wall, monkeypatch: pytest.MonkeyPatch
+    placement: Placement, wall: TurnedClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     agent = OneAgent(placement, wall, hosts(count=10 * HOSTS_AT_A_STRETCH))
     turns = 0

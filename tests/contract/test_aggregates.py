@@ -27,7 +27,7 @@ from placement_worker import Placement
 from placement_worker.core.row_table import SHARES
 from placement_worker.store import aggregates as stored
 from placement_worker.store import changes
-from tests.support.aggregates import EAST, FAST, WEST, done, found, has_hosts, host, make, members
+from tests.support.aggregates import EAST, FAST, WEST, done, has_hosts, host, make
 from tests.support.ids import uid
 from tests.support.placement_builders import (
     a_claim,
@@ -37,7 +37,17 @@ from tests.support.placement_builders import (
     keeps_its_index,
     on_hosts,
 )
-from tests.support.placement_calls import claim, edit, edit_aggregate, report
+from tests.support.placement_calls import claim, edit, edit_aggregate, find_providers, report
+
+
+async def members(placement: Placement, id_: str) -> set[str]:
+    return {provider.id for provider in await find_providers(placement) if id_ in provider.aggregates}
+
+
+async def found(placement: Placement, **query: Any) -> list[str]:
+    answer = await placement.aggregates.find(FindAggregates(**query))
+    return [aggregate.name for aggregate in answer.aggregates]
+
 
 # Making, and being in it
 

@@ -88,7 +88,7 @@ def the_placement(placement: FakePlacement) -> Worker:
         "placement",
         answers=[
             answers_many(CLAIM, placement.claim_many),
-            answers(RELEASE, placement.release),
+            answers(RELEASE, placement.release_one),
             answers(PROVIDERS, placement.providers),
             answers(ALLOCATIONS, placement.allocations),
             answers(GROUPS, placement.find_groups),
@@ -109,7 +109,7 @@ async def scheduling(
 
 async def test_a_build_without_a_conductor_is_released_and_ends(connect: Connect) -> None:
     """Its sister in another cell is placed, and another request, too."""
-    placement = FakePlacement.of(a_candidate(1, cell="c1"), a_candidate(2, cell="typo"))
+    placement = FakePlacement(a_candidate(1, cell="c1"), a_candidate(2, cell="typo"))
     async with scheduling(connect, placement) as bus:
         placed = await bus.listen(BUILD_PLACED.at(cell="c1"))
         unplaceable = await bus.listen(BUILD_UNPLACEABLE.at())
@@ -129,8 +129,7 @@ async def test_a_build_without_a_conductor_is_released_and_ends(connect: Connect
 
 
 async def test_a_move_that_no_conductor_takes_is_undone_and_refused(connect: Connect) -> None:
-    placement, cells = MovingPlacement.of(a_candidate(1), a_candidate(2)), Cells()
-    assert isinstance(placement, MovingPlacement)
+    placement, cells = MovingPlacement(a_candidate(1), a_candidate(2)), Cells()
     placement.hold(BUILD, 1)
     cells.know(a_build_that_stands(1))
     conductor = Worker("conductor", answers=[answers(FIND_BUILDS, cells.find, cell="cell1")])

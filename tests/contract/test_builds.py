@@ -9,7 +9,6 @@ import pytest
 from msgspec.structs import replace
 from sqlalchemy import text
 
-from bus.clock import Clock
 from bus.errors import AnswerRefused, Poison, Retry
 from bus.messages import BuildDeleted, BuildEnded, BuildOrdered, BuildPlaced, DestroyOrdered, HostFailed
 from bus.queries import FindBuilds
@@ -34,17 +33,12 @@ from tests.support.conductor_builders import (
     an_agent_report,
     deliver,
 )
-
-
-class ToldClock:
-    def __init__(self) -> None:
-        self.now = 1000.0
-        self.clock = Clock(now=lambda: self.now, chance=random.Random(1), monotonic=lambda: self.now)
+from tests.support.virtual_time import TurnedClock
 
 
 @pytest.fixture
-def time() -> ToldClock:
-    return ToldClock()
+def time() -> TurnedClock:
+    return TurnedClock()
 
 
 @pytest.fixture
@@ -59,11 +53,11 @@ def books() -> Books:
 
 
 @pytest.fixture
-def builds(store: Database, books: Books, time: ToldClock) -> Builds:
+def builds(store: Database, books: Books, time: TurnedClock) -> Builds:
     return a_conductor(store, books, time)
 
 
-def a_conductor(store: Database, books: Books, time: ToldClock, **policy: Any) -> Builds:
+def a_conductor(store: Database, books: Books, time: TurnedClock, **policy: Any) -> Builds:
     return Builds(
         store,
         books.claim_many,
@@ -122,7 +116,7 @@ async def test_a_hundred_placed_together_are_two_statements_and_each_is_ordered(
 
 
 async def test_a_repeated_success_report_publishes_the_same_end(
-    builds: Builds, books: Books, time: ToldClock
+    builds: Builds, books: Books, time: TurnedClock
 ) -> None:
     await placed(builds, books, ONE)
     time.now += 5
@@ -195,7 +189,7 @@ async def test_a_swap_that_placement_cannot_process_does_not_delay_other_builds(
     assert plain(good) == [a_destroy_order(other, 1), a_build_order(other, 2)]
 
 
-async def test_builds_of_silent_agents_time_out(builds: Builds, books: Books, time: ToldClock) -> None:
+async def test_builds_of_silent_agents_time_out(builds: Builds, books: Books, time: TurnedClock) -> None:
     await placed(builds, books, ONE)
     time.now += 99
     assert await builds.time_out() == []
@@ -209,7 +203,7 @@ async def test_builds_of_silent_agents_time_out(builds: Builds, books: Books, ti
 
 
 async def test_a_restart_repeats_the_messages_of_unfinished_builds(
-    builds: Builds, store: Database, books: Books, time: ToldClock
+    builds: Builds, store: Database, books: Books, time: TurnedClock
 ) -> None:
     two, three, four, five = (a_placed(number) for number in (2, 3, 4, 5))
     await placed(builds, books, ONE, two, three, four, five)
@@ -235,7 +229,7 @@ async def test_a_restart_repeats_the_messages_of_unfinished_builds(
 
 
 async def test_after_a_failover_the_orders_of_unfinished_builds_are_repeated(
-    builds: Builds, store: Database, books: Books, time: ToldClock
+    builds: Builds, store: Database, books: Books, time: TurnedClock
 ) -> None:
     """The new primary lacks the agent's report, which this conductor has applied."""
     await placed(builds, books, ONE)
@@ -258,7 +252,7 @@ async def test_a_restart_repeats_the_messages_of_thousands_of_builds(builds: Bui
 
 
 async def test_allocations_are_released_if_the_agent_never_returns(
-    builds: Builds, books: Books, store: Database, time: ToldClock
+    builds: Builds, books: Books, store: Database, time: TurnedClock
 ) -> None:
     await placed(builds, books, ONE)
     await heard(builds, BUILT, a_delete(ONE))
@@ -274,7 +268,7 @@ async def test_allocations_are_released_if_the_agent_never_returns(
 
 
 async def test_leftovers_survive_the_record_of_their_build(
-    builds: Builds, books: Books, store: Database, time: ToldClock
+    builds: Builds, books: Books, store: Database, time: TurnedClock
 ) -> None:
     patient = a_conductor(store, books, time, cleanup_timeout=30 * 86400.0)
     await placed(patient, books, ONE)
@@ -291,7 +285,7 @@ async def test_leftovers_survive_the_record_of_their_build(
 
 
 async def test_old_ended_builds_are_pruned_unless_they_hold_resources(
-    books: Books, store: Database, time: ToldClock
+    books: Books, store: Database, time: TurnedClock
 ) -> None:
     builds = a_conductor(store, books, time, keep_builds=60.0)
     two, three = a_placed(2), a_placed(3)
@@ -305,7 +299,7 @@ async def test_old_ended_builds_are_pruned_unless_they_hold_resources(
 
 
 async def test_two_replicas_that_receive_the_same_failure_agree(
-    store: Database, books: Books, time: ToldClock
+    store: Database, books: Books, time: TurnedClock
 ) -> None:
     one, other = a_conductor(store, books, time), a_conductor(store, books, time)
     await placed(one, books, ONE)
@@ -346,7 +340,7 @@ CHANGED_BY_ANOTHER: dict[str, tuple[list[Message], Message]] = {
 
 @pytest.mark.parametrize(("heard_there", "event"), CHANGED_BY_ANOTHER.values(), ids=list(CHANGED_BY_ANOTHER))
 async def test_a_build_changed_by_another_replica_is_read_again(
-    store: Database, books: Books, time: ToldClock, heard_there: list[Message], event: Message
+    store: Database, books: Books, time: TurnedClock, heard_there: list[Message], event: Message
 ) -> None:
     said, stored = [], []
     for memory in (True, False):
@@ -364,7 +358,7 @@ async def test_a_build_changed_by_another_replica_is_read_again(
 
 
 async def test_a_build_that_was_forgotten_and_is_placed_again_is_judged_as_it_is(
-    store: Database, books: Books, time: ToldClock
+    store: Database, books: Books, time: TurnedClock
 ) -> None:
     one, other = a_conductor(store, books, time), a_conductor(store, books, time)
     again = replace(ONE, chosen=a_selection(7))
@@ -412,7 +406,7 @@ class SomeAgents:
 
 @pytest.mark.parametrize("seed", range(40))
 async def test_however_events_are_repeated_and_shuffled_a_build_ends_once_with_one_outcome(
-    store: Database, books: Books, time: ToldClock, seed: int
+    store: Database, books: Books, time: TurnedClock, seed: int
 ) -> None:
     chance = random.Random(seed)
     conductor = a_conductor(store, books, time)
@@ -546,7 +540,7 @@ async def test_an_ended_build_without_a_readable_history_can_be_deleted(
 
 
 async def test_an_unreadable_build_is_reported_and_does_not_delay_other_builds(
-    builds: Builds, books: Books, time: ToldClock
+    builds: Builds, books: Books, time: TurnedClock
 ) -> None:
     other = a_placed(2)
     await placed(builds, books, ONE, other)

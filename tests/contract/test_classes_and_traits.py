@@ -9,7 +9,17 @@ import os_traits  # type: ignore[import-untyped]
 import pytest
 
 from bus.claims import Claimed
-from bus.names import DropName, FindNames, MakeName, NameEdited, NameKind, RenameName
+from bus.names import (
+    DropName,
+    FindNames,
+    MakeName,
+    NameEdit,
+    NameEdited,
+    NameEditRequested,
+    NameKind,
+    NameResult,
+    RenameName,
+)
 from bus.reports import Inventory
 from bus.resources import Edited, EditResult, SetInventories, SetTraits
 from bus.sql.transaction import Transaction
@@ -17,8 +27,14 @@ from bus.vocabulary import Missing
 from placement_worker import Placement
 from placement_worker.store import claims
 from tests.support.ids import uid
-from tests.support.placement_builders import Wall, a_claim, a_placement, a_report, an_order, on_hosts, seen_by
-from tests.support.placement_calls import edit, edit_name, report
+from tests.support.placement_builders import a_claim, a_placement, a_report, an_order, on_hosts, seen_by
+from tests.support.placement_calls import edit, report
+from tests.support.virtual_time import TurnedClock
+
+
+async def edit_name(placement: Placement, kind: NameKind, edit: NameEdit) -> NameResult:
+    return (await placement.classes_and_traits.edit(NameEditRequested(kind=kind, edit=edit))).result
+
 
 A = uid(1, "a")
 KINDS: list[NameKind] = ["resource class", "trait"]
@@ -68,9 +84,9 @@ async def test_names_are_listed_by_name_by_prefix_and_by_use(placement: Placemen
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_making_twice_makes_once(placement: Placement, wall: Wall, kind: NameKind) -> None:
+async def test_making_twice_makes_once(placement: Placement, wall: TurnedClock, kind: NameKind) -> None:
     made = await edit_name(placement, kind, MakeName(name="CUSTOM_A"))
-    wall.time += 10
+    wall.now += 10
     again = await edit_name(placement, kind, MakeName(name="CUSTOM_A"))
     assert isinstance(made, NameEdited) and isinstance(again, NameEdited)
     assert (made.made, again.made) == (True, False)

@@ -7,23 +7,62 @@ import asyncio
 import pytest
 from msgspec import structs
 
+from bus.claims import holder_consumer
 from bus.clock import Clock
 from bus.errors import Unavailable
 from bus.guests import GuestsAsked
+from bus.resources import AllocationsFound, Consumer, FindAllocations, FindProviders, Provider, ProvidersFound
 from compute_sim.core.faults import Durations, FaultPlan
 from compute_sim.disk import AgentDisk
 from compute_sim.recovery import GuestRecovery
 from tests.support.ids import uid
-from tests.support.moving_agent import (
-    BUILD,
-    DESTINATION,
-    SOURCE,
-    MovingAgent,
-    SmallPlacement,
-    a_build,
-    a_destroy,
-)
+from tests.support.moving_agent import BUILD, DESTINATION, SOURCE, MovingAgent, a_build, a_destroy
 from tests.support.virtual_time import in_virtual_time
+
+
+class SmallPlacement:
+    """Allocations of builds, and of the holders of attempts that they left on the source."""
+
+    def __init__(self, build_on: str = "", kept: str = "", attempt: int = 1) -> None:
+        self.held: dict[str, tuple[str, str]] = {}  # consumer → provider, type
+        self.away: Exception | None = None
+        self.asked = 0
+        if build_on:
+            self.build_on(build_on)
+        if kept:
+            self.kept_on_source(kept, attempt)
+
+    def build_on(self, root: str, build: str = BUILD) -> None:
+        self.held[build] = root, "INSTANCE"
+
+    def kept_on_source(self, type_: str, attempt: int = 1) -> None:
+        self.held[holder_consumer(BUILD, attempt)] = SOURCE, type_
+
+    async def allocations(self, question: FindAllocations) -> AllocationsFound:
+        self.asked += 1
+        if self.away is not None:
+            raise self.away
+        return AllocationsFound(
+            consumers=tuple(
+                Consumer(
+                    id=consumer, generation=1, project="p", user="u", type=self.held[consumer][1],
+                    allocations={self.held[consumer][0]: {"VCPU": 1}},
+                )
+                for consumer in question.consumers
+                if consumer in self.held
+            ),
+            generations={},
+        )  # fmt: skip
+
+    async def providers(self, question: FindProviders) -> ProvidersFound:
+        return ProvidersFound(
+            providers=tuple(
+                Provider(id=id_, name=id_, parent=None, root=SOURCE, generation=1)
+                for id_ in question.ids
+                if id_ == uid(9, "d")
+            )
+        )
+
 
 OLD_PROVIDER = uid(9, "d")  # which the source had when its guest came, and has not now
 

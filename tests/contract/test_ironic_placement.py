@@ -28,9 +28,10 @@ from tests.support.belief_world import SILENT, Truth, recorded
 from tests.support.fake_ironic import node_number
 from tests.support.ids import uid
 from tests.support.ironic_builders import PLACE
-from tests.support.placement_builders import Wall, a_claim, a_provider, a_report, an_order, gone, on_hosts
+from tests.support.placement_builders import a_claim, a_provider, a_report, an_order, gone, on_hosts
 from tests.support.placement_calls import edit_aggregate, find_providers
 from tests.support.swept_ironic import SweptIronic
+from tests.support.virtual_time import TurnedClock
 from tests.support.waiting import until
 
 OWNER: Any = ("owner",)
@@ -198,9 +199,9 @@ def _facts(provider: Provider | ProviderReport) -> tuple[Any, ...]:
 
 
 async def test_recorded_notifications_lead_to_the_documented_placement_state(
-    placement: Placement, wall: Wall
+    placement: Placement, wall: TurnedClock
 ) -> None:
-    ironic, wall.time = RecordedIronic(), recorded()[-1].ended
+    ironic, wall.now = RecordedIronic(), recorded()[-1].ended
     clock = Clock(lambda: ironic.now, monotonic=lambda: ironic.now)
     rules = KnownStateRules(place=lambda node: PLACE, can_read=True)
     reader = Reader(ironic, clock)

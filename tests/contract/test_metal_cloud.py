@@ -2,14 +2,109 @@
 
 import asyncio
 import random
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 
+from bench.permanent_lease import PermanentLease
+from bus import topics
+from bus.delivery.runner import Bus
+from bus.messages import BuildRequested, BuildUnplaceable
+from bus.resources import FindAllocations, FindProviders, Provider
+from bus.sql.database import Database
+from bus.sql.migrations import migrate
+from bus.worker import Worker
 from compute_sim.core.faults import Durations
 from compute_sim.ironic.conductor import SimPlan
-from tests.support.metal_agent_world import MetalCloud, cloud
+from compute_sim.ironic.simulation import Simulation
+from ironic_sync import ironic_sync
+from ironic_sync.agent.worker import metal_agent
+from tests.support.bus_notifier import BusNotifier
+from tests.support.cloud_workers import of_one_cell
+from tests.support.conductor_builders import CELL
+from tests.support.metal_agent_world import AGENT, MetalCell, WayToSimulatedIronic
+from tests.support.scheduler_builders import METAL
 from tests.support.virtual_time import in_virtual_time
+from tests.support.waiting import receive_all
+
+
+class MetalCloud(MetalCell):
+    """Every worker of one cell of bare metal, with placement and a scheduler."""
+
+    def __init__(self, nodes: int, plan: SimPlan, seed: int, chaos: bool, build_timeout: float) -> None:
+        super().__init__(nodes, plan, seed, chaos)
+        self.placement_db = Database("sqlite+aiosqlite://", inline=True)
+        self.build_timeout = build_timeout
+        self.unplaceable: dict[str, BuildUnplaceable] = {}
+        voice = BusNotifier(
+            lambda *given: self.bus.publish(*given), lambda node: (CELL, AGENT, ""), self.clock
+        )
+        self.ironic = Simulation(self.enrolled, plan=plan, voice=voice, clock=self.clock)
+        voice.introduce(self.enrolled)
+        self.line = WayToSimulatedIronic(self.ironic)
+
+    def factories(self) -> dict[str, Callable[[Bus], Worker]]:
+        return {
+            **of_one_cell(
+                self.placement_db, CELL, self.cell_db, self.clock, build_timeout=self.build_timeout
+            ),
+            "ironic_sync": lambda bus: ironic_sync(),
+            "agent": lambda bus: metal_agent(
+                AGENT, CELL, self.line.api(self.clock), PermanentLease(AGENT, CELL), clock=self.clock
+            ),
+        }
+
+    def start(self, name: str) -> None:
+        self.serve(name, self.factories()[name])
+
+    async def build(self) -> str:
+        build = self.clock.uuid()
+        await self.bus.publish(BuildRequested(request=self.clock.uuid(), instances=(build,), flavor=METAL))
+        return build
+
+    async def end_of(self, build: str) -> str:
+        """active, error or unplaceable."""
+        await self.until(lambda: build in self.ended or build in self.unplaceable)
+        return self.ended[build].status if build in self.ended else "unplaceable"
+
+    async def provider(self, root: str) -> Provider:
+        (found,) = (await self.bus.asker(topics.PROVIDERS)(FindProviders(ids=(root,)))).providers
+        return found
+
+    async def held(self) -> dict[str, str]:
+        """Consumer → node."""
+        ask = self.bus.asker(topics.ALLOCATIONS)
+        consumers = (await ask(FindAllocations(providers=tuple(self.nodes)))).consumers
+        return {consumer.id: next(iter(consumer.allocations)) for consumer in consumers}
+
+    async def is_open(self, root: str) -> bool:
+        """Could a build be placed there now?"""
+        one = await self.provider(root)
+        only = one.inventories["CUSTOM_BAREMETAL"]
+        return only.reserved == 0 and one.used["CUSTOM_BAREMETAL"] == 0
+
+    def on_loss(self, loss: BuildUnplaceable) -> None:
+        self.unplaceable.update(dict.fromkeys(loss.instances, loss))
+
+
+@asynccontextmanager
+async def cloud(
+    nodes: int = 3, plan: SimPlan | None = None, *, seed: int = 0, chaos: bool = False,
+    build_timeout: float = 1800.0,
+) -> AsyncIterator[MetalCloud]:  # fmt: skip
+    made = MetalCloud(nodes, plan or SimPlan(), seed, chaos, build_timeout)
+    await migrate(made.placement_db, "placement_worker")
+    await migrate(made.cell_db, "cell_conductor")
+    async with made.running():
+        lost = await made.bus.listen(topics.BUILD_UNPLACEABLE.at())
+        made.lives["losses"] = made.group.create_task(receive_all(lost, made.on_loss))
+        for name in made.factories():
+            made.start(name)
+        await asyncio.sleep(5.0)
+        yield made
+    await made.placement_db.close()
 
 
 @in_virtual_time

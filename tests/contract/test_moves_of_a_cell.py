@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 from sqlalchemy import text
 
-from bus.claims import Choice
+from bus.claims import Choice, Claimed, ClaimRequested, ConsumerClaim
 from bus.clock import Clock
 from bus.decisions import Decision, Record
 from bus.errors import Poison, Retry
@@ -22,6 +22,7 @@ from cell_conductor.builds import Builds
 from cell_conductor.core.build import holder_consumer
 from cell_conductor.core.events import AttemptLimits
 from cell_conductor.moves import CellMoves
+from tests.support.claims_in_memory import Holding
 from tests.support.conductor_builders import (
     CELL,
     Books,
@@ -67,9 +68,14 @@ class MovingCell:
 
     def claimed(self, placed: MovePlaced = MOVE) -> MovePlaced:
         assert placed.chosen is not None
-        kept = holder_consumer(placed.build, placed.attempt)
-        generation = self.books.begin(placed.build, placed.chosen.choice.allocations, kept)
-        return replace(placed, generation=generation)
+        before = self.books.held.get(placed.build)
+        claim = ConsumerClaim(
+            consumer=placed.build, generation=before.generation if before else None, begins=placed.move,
+            choices=(placed.chosen.choice,), keep=holder_consumer(placed.build, placed.attempt),
+        )  # fmt: skip
+        [claimed] = self.books.claim(ClaimRequested(claims=(claim,))).results
+        assert isinstance(claimed, Claimed)
+        return replace(placed, generation=claimed.generation)
 
     async def hears(self, event: Message) -> list[Message] | Retry:
         outcome = await deliver(self.builds, event)
@@ -312,10 +318,10 @@ async def test_a_move_of_a_build_that_is_not_known_is_undone(
     source, generation = a_selection(0).choice.allocations, 1
     placed = a_move(kind, 2, number=3)
     if kind == "unshelve":
-        cell.books.held[build] = 1, a_selection(5).choice.allocations
+        cell.books.held[build] = Holding(1, a_selection(5).choice.allocations)
         placed = replace(placed, generation=1)
     else:
-        cell.books.held[build] = 1, source
+        cell.books.held[build] = Holding(1, source)
     if kind in ("migrate", "evacuate"):
         placed, generation = cell.claimed(placed), 3
     if deleted:

@@ -35,7 +35,8 @@ from tests.support.conductor_builders import a_move as a_move_between_cells
 from tests.support.ids import uid
 from tests.support.move_builders import a_build_that_stands, a_move
 from tests.support.rule_builders import spaced_source, the_facts
-from tests.support.scheduler_builders import TurnedClock, a_request, a_state
+from tests.support.scheduler_builders import a_request, a_state
+from tests.support.virtual_time import TurnedClock
 
 DECISION = Decision(considered=3, code="room", removals=(Removal(constraint="room", removed=3, left=0),))
 
@@ -348,7 +349,7 @@ async def test_a_record_stays_while_placement_does_not_have_the_host_and_is_prun
     first = await Life.begins(store, time)
     await first.heartbeats(1, 2, 3)
     await first.heartbeats(1, 3, seconds=35)
-    first.source.candidates, first.source.layout = first.source.candidates[:1], 2
+    first.source.memory.index = spaced_source(HOSTS[:1]).memory.index
     await first.heartbeats(1)
     assert await first.stored() == ["host2"]
     await first.records.prune()

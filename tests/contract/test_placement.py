@@ -22,7 +22,6 @@ from placement_worker.store.audit import holdings, retired
 from placement_worker.store.changes import CHANGES_A_MESSAGE
 from tests.support.ids import uid
 from tests.support.placement_builders import (
-    Wall,
     a_claim,
     a_placement,
     a_provider,
@@ -36,6 +35,7 @@ from tests.support.placement_builders import (
     tell_all,
 )
 from tests.support.placement_calls import claim, report
+from tests.support.virtual_time import TurnedClock
 
 VCPU = {"VCPU": Inventory(total=8)}
 
@@ -196,14 +196,14 @@ async def test_a_claim_without_a_generation_replaces_any_allocations(placement: 
     assert await holdings(placement.database) == {}
 
 
-async def test_retired_consumers_are_deleted_after_keep_ids(placement: Placement, wall: Wall) -> None:
+async def test_retired_consumers_are_deleted_after_keep_ids(placement: Placement, wall: TurnedClock) -> None:
     placement.keep_ids = 60.0
     await release(placement, a_release(1, None, "ended"))
-    wall.time += 50
+    wall.now += 50
     await release(placement, a_release(2, None, "ended"))
     await placement.prune()
     assert await retired(placement.database) == {uid(1), uid(2)}
-    wall.time += 20
+    wall.now += 20
     await placement.prune()
     assert await retired(placement.database) == {uid(2)}
 

@@ -3,28 +3,226 @@
 import asyncio
 import logging
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from random import Random
 
 import pytest
+from msgspec import structs
 
-from bus.aggregates import AggregateEditRequested, MakeAggregate
+from bus.aggregates import (
+    AggregateEdit,
+    AggregateEditRequested,
+    ChangeAggregate,
+    DropAggregate,
+    MakeAggregate,
+)
+from bus.cells import CellEdit, CellEditRequested, DropCell, RegisterCell
+from bus.claims import Claimed
+from bus.clock import Clock
+from bus.delivery.runner import Bus
 from bus.errors import Unavailable
 from bus.messages import BuildPlaced, BuildRequested
-from bus.replication import FindTrees, PlacementChanged, TreesFound
+from bus.replication import ChangesFound, FindChanges, FindTrees, PlacementChanged, TreesFound
+from bus.reports import Inventory
 from bus.requests import Flavor
-from bus.resources import LoadProviders
-from placement_worker import IndexedSource
+from bus.resources import ChangeProvider, LoadProviders, SetAggregates, SetInventories, SetTraits
+from bus.sql.database import Database
+from bus.sql.migrations import migrate
+from bus.topics import AGGREGATES, CELLS, CHANGES, PLACEMENT_CHANGED, TREES
+from bus.worker import On, on_many
+from placement_worker import BusReader, IndexedSource, Placement, Replica, placement_worker, replica
 from placement_worker.lookups import Lookups
 from placement_worker.store import changes
 from scheduler_worker import RequestOptions
-from tests.support.buses import Connect
+from tests.support.buses import Connect, serving
 from tests.support.ids import uid
-from tests.support.placement_builders import a_claim, a_load, a_report, an_order, on_hosts, tell_all
-from tests.support.placement_calls import claim, report
-from tests.support.replicated_placement import Doings, ReplicatedPlacement, replicated
+from tests.support.placement_builders import (
+    a_claim,
+    a_load,
+    a_provider,
+    a_release,
+    a_report,
+    an_order,
+    gone,
+    offered_by,
+    on_hosts,
+    seen_by,
+    tell_all,
+)
+from tests.support.placement_calls import claim, edit, report
 from tests.support.schedulers import scheduler_of
 from tests.support.waiting import DEADLINE, in_time, until
+
+CHILDREN = 100  # a child of host 3 has a number from 300 on
+Lose = Callable[[PlacementChanged], bool]
+
+
+class ReplicatedPlacement:
+    """One database; placements come and go, and so do replicas."""
+
+    def __init__(self, connect: Connect, database: Database, stack: AsyncExitStack) -> None:
+        self._connect = connect
+        self._database = database
+        self._stack = stack
+        self._serving = AsyncExitStack()
+        self.placement: Placement
+        self.asked = 0  # how often a replica asked for changes
+
+    async def start(self) -> Placement:
+        self.placement = Placement(self._database, Clock())
+        await self.placement.start()
+
+        bus = await self._serving.enter_async_context(Bus(self._connect()))
+        worker = placement_worker(self.placement, bus.publish, ("c1",))
+        await self._serving.enter_async_context(serving(self._connect, worker))
+        return self.placement
+
+    async def stop(self) -> None:
+        await self._serving.aclose()
+        self._serving = AsyncExitStack()
+
+    async def follow(self, lose: Lose | None = None, *, patience: float = 1.0) -> Replica:
+        stopping = asyncio.Event()
+        bus = await self._stack.enter_async_context(Bus(self._connect()))
+        changes = bus.asker(CHANGES, patience)
+
+        async def ask(question: FindChanges) -> ChangesFound:
+            self.asked += 1
+            return await changes(question)
+
+        described = bus.asker(AGGREGATES, patience), bus.asker(CELLS, patience)
+        kept, worker = replica(BusReader(bus.asker(TREES, patience), ask, *described), Clock())
+        if lose is not None:
+            worker = replace(worker, consumes=[_deafened(kept, lose)])
+        group = await self._stack.enter_async_context(asyncio.TaskGroup())
+        group.create_task(bus.serve(worker, stopping, drain=0.1))
+        self._stack.callback(stopping.set)
+        return kept
+
+    async def agrees(self, kept: Replica) -> None:
+        here = self.placement.memory
+        await here.fresh()
+        await kept.loaded()
+        await until(lambda: kept.index.seen == here.index.seen, "as far", picture=lambda: kept.index.seen)
+        assert offered_by(kept.index) == seen_by(self.placement)
+        assert kept.index.aggregate_facts == here.index.aggregate_facts
+        assert kept.index.cell_facts == here.index.cell_facts
+
+
+def _deafened(kept: Replica, lose: Lose) -> On:
+    async def handle_many(messages: Sequence[PlacementChanged]) -> Sequence[None]:
+        await kept.handle_many([message for message in messages if not lose(message)])
+        return [None] * len(messages)
+
+    return on_many(PLACEMENT_CHANGED, handle_many, private=True, concurrency=1)
+
+
+@asynccontextmanager
+async def replicated(connect: Connect, url: str) -> AsyncIterator[ReplicatedPlacement]:
+    database = Database(url, namespace="placement" if url.startswith("postgresql") else "")
+    try:
+        await migrate(database, "placement_worker")
+        async with AsyncExitStack() as stack:
+            world = ReplicatedPlacement(connect, database, stack)
+            try:
+                yield world
+            finally:
+                await world.stop()
+    finally:
+        await database.close()
+
+
+class Doings:
+    def __init__(self, chance: Random, hosts: int = 6) -> None:
+        self._chance = chance
+        self._hosts = hosts
+        self._sequence = 0
+        self._consumers: dict[int, int] = {}
+
+    async def some(self, placement: Placement, times: int) -> None:
+        for _ in range(times):
+            often = self._report, self._claim, self._claim, self._release
+            seldom = (self._gone, *[self._edit] * 4, self._describe, self._cell)
+            await self._chance.choice((*often, *often, *seldom))(placement)
+
+    async def _report(self, placement: Placement) -> None:
+        chance, host = self._chance, self._chance.randint(1, self._hosts)
+        self._sequence += 1
+        children = [
+            a_provider(host * CHILDREN + position, host, inventories={"CUSTOM_VF": Inventory(total=4)})
+            for position in range(chance.choice((0, 0, 1, 3)))
+        ]
+        await report(
+            placement,
+            a_report(
+                host,
+                *children,
+                sequence=self._sequence,
+                cell=chance.choice(("c1", "c2")),
+                traits=chance.choice(((), ("CUSTOM_FAST",), ("CUSTOM_FAST", "HW_CPU_X86_AVX"))),
+                aggregates=chance.choice(((), (uid(1, "e"),), (uid(1, "e"), uid(2, "e")))),
+                inventories={"VCPU": Inventory(total=chance.choice((8, 16)), allocation_ratio=2.0)},
+            ),
+        )
+
+    async def _gone(self, placement: Placement) -> None:
+        self._sequence += 1
+        await report(placement, gone(self._chance.randint(1, self._hosts), self._sequence))
+
+    async def _claim(self, placement: Placement) -> None:
+        consumer, host = self._chance.randint(1, 20), self._chance.randint(1, self._hosts)
+        order = an_order(
+            a_claim(consumer, {uid(host, "a"): {"VCPU": 1}}, generation=self._consumers.get(consumer))
+        )
+        result = (await claim(placement, order))[0]
+        if isinstance(result, Claimed):
+            self._consumers[consumer] = result.generation
+
+    async def _release(self, placement: Placement) -> None:
+        if self._consumers:
+            consumer = self._chance.choice(list(self._consumers))
+            generation = self._consumers.pop(consumer)
+            await placement.claims.release_many([a_release(consumer, generation)])
+
+    async def _edit(self, placement: Placement) -> None:
+        chance, provider = self._chance, self._one()
+        stock = {"VCPU": Inventory(total=chance.choice((8, 32)), allocation_ratio=1 / 3)}
+        stock |= chance.choice(({}, {"DISK_GB": Inventory(total=100, reserved=1, step_size=5)}))
+        traits = chance.choice(((), ("COMPUTE_STATUS_DISABLED",), ("HW_CPU_X86_AVX",)))
+        renamed = ChangeProvider(provider=provider, name=f"renamed-{chance.randrange(1000)}")
+        edits = (
+            SetTraits(provider=provider, traits=traits),
+            SetAggregates(provider=provider, aggregates=chance.choice(((), (uid(3, "e"),)))),
+            SetInventories(provider=provider, inventories=stock),
+            chance.choice((renamed, structs.replace(renamed, parent=self._one()))),
+        )
+        await edit(placement, chance.choice(edits))
+
+    async def _describe(self, placement: Placement) -> None:
+        one, named = uid(self._chance.randint(1, 4), "e"), f"rack-{self._chance.randrange(1000)}"
+        edits: tuple[AggregateEdit, ...] = (
+            MakeAggregate(aggregate=one, name=named, metadata={"ssd": "yes"}),
+            ChangeAggregate(aggregate=one, name=named),
+            ChangeAggregate(aggregate=one, set={"availability_zone": named}, add=(self._one(),), force=True),
+            DropAggregate(aggregate=one),
+        )
+        await placement.aggregates.edit(AggregateEditRequested(edit=self._chance.choice(edits)))
+
+    async def _cell(self, placement: Placement) -> None:
+        cell, chance = self._chance.choice(("c1", "c2", "c3")), self._chance
+        enabled, note = chance.choice((True, False, None)), chance.choice((None, "as it was", "new"))
+        edits: tuple[CellEdit, ...] = (
+            RegisterCell(cell=cell, enabled=enabled, note=note),
+            RegisterCell(cell=cell, enabled=enabled),
+            DropCell(cell=cell, force=chance.random() < 0.5),
+        )
+        await placement.cells.edit(CellEditRequested(edit=chance.choice(edits)))
+
+    def _one(self) -> str:
+        return uid(self._chance.randint(1, self._hosts), "a")
+
 
 # Each broker, and each database placement may have; what it does on the one is not the other's business.
 pytestmark = pytest.mark.parametrize(

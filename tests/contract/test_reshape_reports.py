@@ -2,23 +2,26 @@
 
 import asyncio
 import random
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Coroutine, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from sqlalchemy import text
 
 from bus.claims import Choice, Claimed, Released, ReleaseRequested, holder_consumer
 from bus.errors import Unavailable
 from bus.messages import BuildReshaped, InventoryReported
 from bus.reports import GuestPlace, Inventory, InventoryMove, Reshaping
 from bus.resources import FindAllocations
+from bus.sql.database import Database
 from bus.vocabulary import Allocations, Contended, Message
 from placement_worker import Placement
 from placement_worker.store import tree_writes
 from placement_worker.store.audit import breaches
 from tests.support.ids import uid
-from tests.support.midway import EveryCommit, Gate, begun, every_commit, under_way, waits
+from tests.support.midway import EveryCommit, Gate, T, every_commit
 from tests.support.placement_builders import (
     a_claim,
     a_load,
@@ -30,7 +33,50 @@ from tests.support.placement_builders import (
     on_hosts,
 )
 from tests.support.placement_calls import claim, find_providers, load, report
-from tests.support.waiting import in_time
+from tests.support.waiting import in_time, until
+
+
+@asynccontextmanager
+async def begun(work: Coroutine[Any, Any, T]) -> AsyncIterator["asyncio.Future[T]"]:
+    task = asyncio.ensure_future(work)
+    try:
+        yield task
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+@asynccontextmanager
+async def under_way(gate: Gate, work: Coroutine[Any, Any, T]) -> AsyncIterator["asyncio.Future[T]"]:
+    async with begun(work) as task:
+        try:
+            async with begun(gate.reached.wait()) as arriving:
+                first: list[asyncio.Future[Any]] = [task, arriving]
+                await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)
+            assert not task.done(), task
+            yield task
+        finally:
+            gate.open.set()
+            await asyncio.wait([task])
+
+
+WAITING = text(
+    "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+)
+
+
+async def count(database: Database, query: Any) -> int:
+    async with database.read() as tx:
+        return int((await tx.execute(query)).scalar_one())
+
+
+async def waits(placement: Placement, work: "asyncio.Future[Any]") -> None:
+    async def waiting() -> int:
+        assert not work.done(), work
+        return await count(placement.database, WAITING)
+
+    await until(waiting)
+
 
 __all__ = ["every_commit"]
 

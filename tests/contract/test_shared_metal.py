@@ -1,7 +1,6 @@
 """Leases, owners and orders of bare-metal nodes in a real database, with two conductors."""
 
 import asyncio
-import random
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any, TypeVar
@@ -10,7 +9,6 @@ import pytest
 from msgspec.structs import replace
 
 from bus.claims import Choice
-from bus.clock import Clock
 from bus.leases import AgentEditRequested, FindAgents, LeaseAnswered, LeaseAsked, NodesReported
 from bus.messages import (
     AgentReported,
@@ -30,20 +28,15 @@ from cell_conductor.core.events import AttemptLimits
 from cell_conductor.ring import Ring
 from tests.support.conductor_builders import CELL, Books, a_delete, a_placed, an_agent_report
 from tests.support.ids import uid
+from tests.support.virtual_time import TurnedClock
 
 POOL = "metal"
 LEASE = 2.0
 NODES = tuple(uid(number, "c") for number in range(100, 160))
 
 
-class RingTime:
-    def __init__(self) -> None:
-        self.now = 1000.0
-        self.clock = Clock(now=lambda: self.now, chance=random.Random(1), monotonic=lambda: self.now)
-
-
 class AskingAgent:
-    def __init__(self, name: str, conductors: list[Ring], time: RingTime, run: str = "1") -> None:
+    def __init__(self, name: str, conductors: list[Ring], time: TurnedClock, run: str = "1") -> None:
         self.name, self.conductors, self.time, self.run = name, conductors, time, run
         self.until = 0.0
         self.epoch = self.version = 0
@@ -74,7 +67,7 @@ class AskingAgent:
 
 class RingWorld:
     def __init__(self, database: Database) -> None:
-        self.time = RingTime()
+        self.time = TurnedClock()
         self.books = books = Books()
         limits = AttemptLimits(max_attempts=3, build_timeout=100.0, delete_timeout=50.0, agent_lease=LEASE)
         asks = books.claim_many, books.release_many

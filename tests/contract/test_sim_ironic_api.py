@@ -1,6 +1,8 @@
 """The simulated Ironic's API: versions, reads, writes and refusals as clients of a real one meet them."""
 
 import asyncio
+import json
+from collections.abc import Callable
 from typing import Any
 
 import httpx
@@ -13,7 +15,31 @@ from compute_sim.ironic.node import enrolled
 from compute_sim.ironic.notify import IronicExchange
 from compute_sim.ironic.simulation import Simulation
 from ironic_sync.api import IronicApi, IronicRefused
-from tests.support.simulated_ironic import ALICE, INSTANCE, NOW, OTHER, client_of, fault_of, names, read_until
+from tests.support.simulated_ironic import ALICE, INSTANCE, NOW, OTHER, client_of
+
+
+def fault_of(response: httpx.Response) -> str:
+    """The sentence inside the JSON inside the JSON."""
+    assert list(response.json()) == ["error_message"]
+    fault = json.loads(response.json()["error_message"])
+    assert (fault["faultcode"], fault["debuginfo"]) == ("Client", None)
+    return str(fault["faultstring"])
+
+
+async def read_until(
+    client: httpx.AsyncClient, path: str, check: Callable[[dict[str, Any]], bool]
+) -> dict[str, Any]:
+    async with asyncio.timeout(60):
+        while True:
+            answer: dict[str, Any] = (await client.get(path)).json()
+            if check(answer):
+                return answer
+            await asyncio.sleep(0)  # an application in the same loop answers without giving it a turn
+
+
+async def names(client: httpx.AsyncClient, query: str) -> list[str]:
+    return [node["name"][-2:] for node in (await client.get(f"/v1/nodes?{query}")).json()["nodes"]]
+
 
 # Versions
 

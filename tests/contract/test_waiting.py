@@ -22,9 +22,14 @@ from bus.sql.database import Database
 from bus.vocabulary import Contended
 from scheduler_worker.waiting.store import WaitingStore
 from tests.support.ids import uid
-from tests.support.scheduler_builders import METAL, a_request
+from tests.support.scheduler_builders import METAL, SMALL, a_request
 from tests.support.virtual_time import in_virtual_time
-from tests.support.waiting_world import ROOM, VM, WaitingWorld, waiting_world
+from tests.support.waiting_world import WaitingWorld, waiting_world
+
+ROOM = {"VCPU": Inventory(total=8), "MEMORY_MB": Inventory(total=8192), "DISK_GB": Inventory(total=80)}
+
+
+VM = SMALL
 
 
 @asynccontextmanager

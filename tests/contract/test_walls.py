@@ -38,8 +38,9 @@ from placement_worker import Placement
 from tests.support.buses import Connect, serving
 from tests.support.envelopes import buried, take
 from tests.support.ids import uid
-from tests.support.placement_builders import Wall, a_claim, a_load, a_release, a_report, an_order, on_hosts
+from tests.support.placement_builders import a_claim, a_load, a_release, a_report, an_order, on_hosts
 from tests.support.placement_calls import claim, load, report
+from tests.support.virtual_time import TurnedClock
 from tests.support.waiting import DEADLINE, until
 
 OURS, THEIRS, MINE_TOO, POOL, LONE = 1, 2, 3, 7, 8  # roots: of c1, of c2, of c1, two of operators
@@ -122,19 +123,19 @@ async def test_the_first_cell_that_reports_a_root_as_gone_owns_it(two_cells: Pla
     assert "of cell c1" in why
 
 
-async def test_a_sequence_is_at_most_a_day_ahead(two_cells: Placement, wall: Wall) -> None:
-    now = int(wall.time * 1_000_000)
+async def test_a_sequence_is_at_most_a_day_ahead(two_cells: Placement, wall: TurnedClock) -> None:
+    now = int(wall.now * 1_000_000)
     assert await reported_by(two_cells, "c1", a_report(1, sequence=now + DAY - 1)) == [""]
     for ahead in (now + DAY + 1_000_000, 2**62):
         [why] = await reported_by(two_cells, "c1", a_report(3, sequence=ahead))
         assert why.startswith("InventoryReported: sequence:") and "a day ahead" in why
     assert await reported_by(two_cells, "c1", a_report(3, sequence=now)) == [""]
-    wall.time += 2 * 24 * 3600  # a clock that was ahead by less than a day is caught up with
+    wall.now += 2 * 24 * 3600  # a clock that was ahead by less than a day is caught up with
     [seen] = (
         await two_cells.lookups.providers(FindProviders(ids=(uid(1, "a"),), parts=("owner",)))
     ).providers
-    assert await reported_by(two_cells, "c1", a_report(1, sequence=int(wall.time * 1_000_000))) == [""]
-    assert seen.sequence < wall.time * 1_000_000
+    assert await reported_by(two_cells, "c1", a_report(1, sequence=int(wall.now * 1_000_000))) == [""]
+    assert seen.sequence < wall.now * 1_000_000
 
 
 async def test_a_name_used_by_another_cell_gets_the_cell_as_suffix(two_cells: Placement) -> None:
@@ -166,8 +167,8 @@ async def test_a_name_is_available_after_its_owner_was_renamed(two_cells: Placem
     assert provider.name == "x"
 
 
-async def test_an_operator_undoes_a_wrong_owner_and_sequence(two_cells: Placement, wall: Wall) -> None:
-    ahead = int(wall.time * 1_000_000) + DAY // 2
+async def test_an_operator_undoes_a_wrong_owner_and_sequence(two_cells: Placement, wall: TurnedClock) -> None:
+    ahead = int(wall.now * 1_000_000) + DAY // 2
     assert await reported_by(two_cells, "c1", a_report(4, sequence=ahead)) == [""]  # it is c2's in truth
     [why] = await reported_by(two_cells, "c2", a_report(4, cell="c2", sequence=1))
     assert "of cell c1" in why

@@ -24,8 +24,8 @@ from bus.messages import BuildCancelRequested
 from bus.names import FindNames
 from bus.protocol import DeadLetter, Envelope, Transport
 from bus.rabbit import RabbitTransport
+from tests.integration.dying_worker import DEADLY, worker
 from tests.support.buses import queues_of
-from tests.support.dying_worker import DEADLY, worker
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.slow
@@ -52,7 +52,7 @@ class Supervised:
             self.starts += 1
             arguments = (self.broker, self.exchange, str(self.outcomes))
             process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "tests.support.dying_worker", *arguments
+                sys.executable, "-m", "tests.integration.dying_worker", *arguments
             )
             stopping = asyncio.ensure_future(self.stopping.wait())
             try:

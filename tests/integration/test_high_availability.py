@@ -15,8 +15,9 @@ import pytest
 from deploy.postgres import Postgres
 from deploy.rabbitmq import RabbitMQCluster
 from deploy.servers import find_rabbitmq
+from tests.integration.page_reader import PageReader
 from tests.support.servers import installed
-from tests.support.snippets import ROOT, PageReader, snippets
+from tests.support.snippets import ROOT, snippets
 from tests.support.standby import NAME, Standby, execute, url_of_both
 
 pytestmark = [pytest.mark.services, pytest.mark.soak]

@@ -8,12 +8,13 @@ import asyncio
 import os
 import signal
 from collections import defaultdict
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from berth import simulated_agents
@@ -36,9 +37,48 @@ from bus.moves import (
 )
 from bus.requests import Flavor, Image
 from compute_sim.core.faults import FaultPlan, MoveFaults
+from tests.integration.watched_agents import NOTES, RunningNow, WatchingSupervisor, note
 from tests.support.berth_processes import Running, alive, running
 from tests.support.waiting import receive_all, until
-from tests.support.watched_agents import NOTES, AgentNotes, WatchingSupervisor
+
+
+class AgentNotes:
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+
+    def path(self, agent: str) -> Path:
+        (found,) = self.directory.glob(f"{agent}-*")
+        return found
+
+    def of(self, agent: str) -> list[RunningNow]:
+        lines = self.path(agent).read_bytes().splitlines()
+        return [msgspec.json.decode(line, type=RunningNow) for line in lines]
+
+    def stands_still(self, agent: str) -> None:
+        note(self.path(agent), ())
+
+    def now(self) -> dict[str, list[tuple[int, str]]]:
+        found = defaultdict(list)
+        for path in self.directory.iterdir():
+            for build, attempt, root in self.of(path.name.rpartition("-")[0])[-1].running:
+                found[build].append((attempt, root))
+        return dict(found)
+
+    def at_once(self, build: str) -> Iterator[str]:
+        """Each time when two guests of this build ran, anywhere."""
+        events: list[tuple[float, str, tuple[tuple[str, int, str], ...]]] = []
+        for path in self.directory.iterdir():
+            agent = path.name.rpartition("-")[0]
+            events += [(now.at, agent, now.running) for now in self.of(agent)]
+        there: dict[str, tuple[tuple[str, int, str], ...]] = {}
+        for at, agent, now in sorted(events):
+            there[agent] = now
+            its = [
+                f"{attempt} on {root}" for on in there.values() for one, attempt, root in on if one == build
+            ]
+            if len(its) > 1:
+                yield f"at {at:.3f} of {build} {' and '.join(its)}"
+
 
 pytestmark = [pytest.mark.services, pytest.mark.slow]
 

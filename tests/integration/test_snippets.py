@@ -13,9 +13,12 @@ from pathlib import Path
 import pytest
 
 from deploy.servers import Postgres, RabbitMQ, find_rabbitmq, private_directory
+from tests.integration.page_reader import PageReader
 from tests.support.servers import a_module_database, installed, rabbitmqctl_in
-from tests.support.snippets import AMQP, DATABASE, PAGES, ROOT, PageReader, needs, snippets
+from tests.support.snippets import PAGES, ROOT, needs, snippets
 
+AMQP = "amqp://user:password@127.0.0.1/"
+DATABASE = "postgresql://user:password@127.0.0.1/berth"
 PLAYED = [page for page in PAGES if any(snippet.played for snippet in snippets(page))]
 ALONE = [page for page in PLAYED if not needs(page)]
 EVERY_TIME = ("tutorial", "filter", "http", "placement", "metrics", "control_room", "scheduler")

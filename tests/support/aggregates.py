@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from bus.aggregates import AggregateEdit, AggregateEdited, FindAggregates, MakeAggregate
+from bus.aggregates import AggregateEdit, AggregateEdited, MakeAggregate
 from placement_worker import Placement
 from tests.support.ids import uid
 from tests.support.placement_builders import a_report
-from tests.support.placement_calls import edit_aggregate, find_providers, report
+from tests.support.placement_calls import edit_aggregate, report
 
 EAST, WEST, FAST = uid(1, "c"), uid(2, "c"), uid(3, "c")
 
@@ -31,12 +31,3 @@ async def done(placement: Placement, edit: AggregateEdit) -> AggregateEdited:
     result = await edit_aggregate(placement, edit)
     assert isinstance(result, AggregateEdited), result
     return result
-
-
-async def members(placement: Placement, id_: str) -> set[str]:
-    return {provider.id for provider in await find_providers(placement) if id_ in provider.aggregates}
-
-
-async def found(placement: Placement, **query: Any) -> list[str]:
-    answer = await placement.aggregates.find(FindAggregates(**query))
-    return [aggregate.name for aggregate in answer.aggregates]

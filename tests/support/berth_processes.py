@@ -14,12 +14,10 @@ from tempfile import TemporaryDirectory
 from time import sleep
 from typing import Self, TypeVar
 
-import msgspec
 from rich.console import Console
 
 from berth import wiring, worker_roles
 from berth.commands.run import migrate_all, ready
-from berth.configuration import EFFECTIVE_ENV, SUPERVISED_ENV
 from berth.operations.audit import Audit, audit
 from berth.services import Supervisor
 from berth.settings import Settings
@@ -37,16 +35,17 @@ ROOT = Path(__file__).parent.parent.parent
 def run_berth(
     arguments: Iterable[str], directory: Path, environment: Mapping[str, str], seconds: float = 60.0
 ) -> subprocess.CompletedProcess[str]:
+    berth = [sys.executable, "-W", "error::ResourceWarning", "-m", "berth", *map(str, arguments)]
+    return _run(berth, directory, {"PYTHONPATH": str(ROOT), **environment}, seconds)
+
+
+def _run(
+    command: Sequence[str], directory: Path, environment: Mapping[str, str], seconds: float
+) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-W", "error::ResourceWarning", "-m", "berth", *map(str, arguments)],
-        cwd=directory,
-        env={"PYTHONPATH": str(ROOT), **environment},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=seconds,
-        check=False,
-    )
+        command, cwd=directory, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True,
+        timeout=seconds, check=False,
+    )  # fmt: skip
 
 
 class PatientBus(Bus):
@@ -104,35 +103,8 @@ async def running(
             await asyncio.wait([supervising])
 
 
-@asynccontextmanager
-async def another(settings: Settings, worker: str) -> AsyncIterator[asyncio.subprocess.Process]:
-    """Run one more process of a worker while the block runs; it may be killed there."""
-    environment = {
-        **os.environ,
-        EFFECTIVE_ENV: msgspec.json.encode(settings).decode(),
-        SUPERVISED_ENV: "1",  # it ends with us
-    }
-    process = await asyncio.create_subprocess_exec(
-        *Supervisor.command([worker_roles.Role(worker)]),
-        env=environment,
-        stdin=asyncio.subprocess.PIPE,
-        start_new_session=True,
-    )
-    try:
-        yield process
-        ended = process.returncode
-        assert ended in (None, -signal.SIGKILL), f"the other {worker} ended with {ended}"
-    finally:
-        if process.returncode is None:
-            process.terminate()
-        await process.wait()
-
-
 async def settled(settings: Settings, seconds: float = 60.0, *, builds: int = 0) -> Audit:
-    """The audit once it is clean and so many builds are known: what came late may still be settling.
-
-    If that takes longer, the last one, with what is wrong in it.
-    """
+    """Return the audit once it is clean and so many builds are known, or the last one before the time-out."""
     deadline = monotonic() + seconds
     while True:
         found = await audit(settings, settled=True)
@@ -146,9 +118,8 @@ class Up:
         self.directory = directory
         self.log_path = directory / "up.log"
         strange = {key: value for key, value in os.environ.items() if not key.startswith("BERTH_")}
-        self.environment = {**strange, "PYTHONPATH": str(ROOT), "NO_COLOR": "1", "COLUMNS": "200"} | dict(
-            environment
-        )
+        ours = {"PYTHONPATH": str(ROOT), "NO_COLOR": "1", "COLUMNS": "200"}
+        self.environment = {**strange, **ours, **environment}
         self._flags = flags
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -172,14 +143,9 @@ class Up:
         up = [sys.executable, "-m", "berth", "up", "--control-room", "127.0.0.1:0", *self._flags]
         with self.log_path.open("w") as log:
             self._process = subprocess.Popen(
-                up,
-                cwd=self.directory,
-                env=self.environment,
-                stdout=log,
-                stderr=log,
-                stdin=subprocess.DEVNULL,
-                start_new_session=True,
-            )
+                up, cwd=self.directory, env=self.environment, stdin=subprocess.DEVNULL, stdout=log,
+                stderr=log, start_new_session=True,
+            )  # fmt: skip
         self.wait_until(lambda: "berth is up" in self.log or self.pid is None, "berth is up")
         if self.pid is None:
             raise AssertionError(f"berth up ended with {self._process.returncode}:\n{self.log}")
@@ -202,16 +168,8 @@ class Up:
         """Another process: `berth ...` in the same environment."""
         return run_berth(arguments, self.directory, self.environment, seconds)
 
-    def run(self, *command: str, seconds: float = 60.0) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            command,
-            cwd=self.directory,
-            env=self.environment,
-            capture_output=True,
-            text=True,
-            timeout=seconds,
-            check=False,
-        )
+    def run(self, *command: str) -> subprocess.CompletedProcess[str]:
+        return _run(command, self.directory, self.environment, 60.0)
 
     def wait_until(self, condition: Callable[[], bool], what: str, seconds: float = 90.0) -> None:
         deadline = monotonic() + seconds
@@ -249,11 +207,10 @@ async def in_one_process(settings: Settings, workers: Sequence[Who] | None = Non
 @asynccontextmanager
 async def joined(settings: Settings, workers: Sequence[Who]) -> AsyncIterator[None]:
     async with asyncio.TaskGroup() as group:
+        roles = [worker_roles.Role(*worker) for worker in workers]
+        ways = [(role, wiring.way_of([role], settings)) for role in roles]
         serving = [
-            group.create_task(
-                wiring.serve([role], settings, wiring.way_of([role], settings), asyncio.Event())
-            )
-            for role in (worker_roles.Role(*worker) for worker in workers)
+            group.create_task(wiring.serve([role], settings, way, asyncio.Event())) for role, way in ways
         ]
         try:
             yield

@@ -16,11 +16,7 @@ from urllib.parse import urlsplit
 from tests.support.chromium import BrowserGone, Chromium
 from tests.support.waiting import until
 
-_KEYS = {
-    "Tab": ("Tab", "Tab", 9, ""),
-    "Enter": ("Enter", "Enter", 13, "\r"),
-    "ArrowRight": ("ArrowRight", "ArrowRight", 39, ""),
-}
+_KEYS = {"Tab": (9, ""), "Enter": (13, "\r"), "ArrowRight": (39, "")}
 _LEVELS = ("error", "warning", "assert")
 
 
@@ -40,13 +36,8 @@ class Tab:
     # What it is like
 
     async def wide(self, width: int, height: int = 900) -> None:
-        await self.tell(
-            "Emulation.setDeviceMetricsOverride",
-            width=width,
-            height=height,
-            deviceScaleFactor=1,
-            mobile=width < 500,
-        )
+        screen = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 500}
+        await self.tell("Emulation.setDeviceMetricsOverride", **screen)
 
     async def colours(self, scheme: str) -> None:
         """light or dark, as the system of the visitor has it."""
@@ -75,11 +66,8 @@ class Tab:
             await self.press("Enter")
 
     async def still(self) -> None:
-        await until(
-            lambda: not self._open_requests,
-            "all that it asks for is there",
-            picture=lambda: self._open_requests,
-        )
+        what = "all that it asks for is there"
+        await until(lambda: not self._open_requests, what, picture=lambda: self._open_requests)
         await self.evaluate("new Promise((then) => requestAnimationFrame(() => requestAnimationFrame(then)))")
 
     async def heard_out(self) -> None:
@@ -114,12 +102,19 @@ class Tab:
     async def number_of(self, selector: str) -> int:
         return int(await self.evaluate(f"document.querySelectorAll({json.dumps(selector)}).length"))
 
-    # Doing
-
     async def click(self, selector: str) -> None:
-        x, y = await self._middle_of(selector)
+        box = await self.evaluate(
+            f"""(() => {{
+                const found = document.querySelector({json.dumps(selector)});
+                if (!found) return null;
+                found.scrollIntoView({{ block: "center", behavior: "instant" }});
+                const box = found.getBoundingClientRect();
+                return {{ x: box.x + box.width / 2, y: box.y + box.height / 2 }};
+            }})()"""
+        )
+        assert box, f"there is no {selector}"
         for what in ("mousePressed", "mouseReleased"):
-            await self.tell("Input.dispatchMouseEvent", type=what, x=x, y=y, button="left", clickCount=1)
+            await self.tell("Input.dispatchMouseEvent", type=what, button="left", clickCount=1, **box)
 
     async def fill(self, selector: str, text: str) -> None:
         field = f"document.querySelector({json.dumps(selector)})"
@@ -128,35 +123,19 @@ class Tab:
 
     async def press(self, *names: str) -> None:
         for name in names:
-            key, code, number, text = _KEYS[name]
-            given = {"key": key, "code": code, "windowsVirtualKeyCode": number}
+            number, text = _KEYS[name]
+            given = {"key": name, "code": name, "windowsVirtualKeyCode": number}
             typed = {"text": text} if text else {}
             await self.tell("Input.dispatchKeyEvent", type="keyDown", **given, **typed)
             await self.tell("Input.dispatchKeyEvent", type="keyUp", **given)
-
-    async def _middle_of(self, selector: str) -> tuple[float, float]:
-        box = await self.evaluate(
-            f"""(() => {{
-                const found = document.querySelector({json.dumps(selector)});
-                if (!found) return null;
-                found.scrollIntoView({{ block: "center", behavior: "instant" }});
-                const box = found.getBoundingClientRect();
-                return [box.x + box.width / 2, box.y + box.height / 2];
-            }})()"""
-        )
-        assert box, f"there is no {selector}"
-        return box[0], box[1]
 
     # Judging
 
     async def screenshot(self, path: Path) -> None:
         """All of the page, not only what fits on the screen."""
         size = (await self.tell("Page.getLayoutMetrics"))["cssContentSize"]
-        made = await self.tell(
-            "Page.captureScreenshot",
-            captureBeyondViewport=True,
-            clip={"x": 0, "y": 0, "width": size["width"], "height": size["height"], "scale": 1},
-        )
+        clip = {"x": 0, "y": 0, "width": size["width"], "height": size["height"], "scale": 1}
+        made = await self.tell("Page.captureScreenshot", captureBeyondViewport=True, clip=clip)
         path.write_bytes(base64.b64decode(made["data"]))
 
     async def axe(self, rules: Sequence[str] = ()) -> list[str]:
@@ -172,10 +151,10 @@ class Tab:
             if one["impact"] in ("serious", "critical")
         ]
 
-    async def stops(self, most: int = 400) -> Sequence[str]:
+    async def stops(self) -> Sequence[str]:
         await self.evaluate(_TO_THE_TOP)
         found: list[str] = []
-        for _ in range(most):
+        for _ in range(400):
             await self.press("Tab")
             stop = await self.evaluate(_STOP)
             if stop is None:
@@ -268,10 +247,9 @@ def _axe() -> str:
 @asynccontextmanager
 async def a_tab(browser: Chromium, origin: str, path: str = "") -> AsyncIterator[Tab]:
     context = (await browser.tell("Target.createBrowserContext"))["browserContextId"]
-    target = (await browser.tell("Target.createTarget", url="about:blank", browserContextId=context))[
-        "targetId"
-    ]
-    session = (await browser.tell("Target.attachToTarget", targetId=target, flatten=True))["sessionId"]
+    page = await browser.tell("Target.createTarget", url="about:blank", browserContextId=context)
+    attached = await browser.tell("Target.attachToTarget", targetId=page["targetId"], flatten=True)
+    session = attached["sessionId"]
     tab = Tab(browser, session, origin.rstrip("/"))
     browser.listen(session, tab.heard)
     try:

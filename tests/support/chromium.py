@@ -58,12 +58,9 @@ def find_chromium() -> Path:
         if not os.access(given, os.X_OK):
             raise BinariesMissing(f"BERTH_TEST_BROWSER names {given}, which cannot be run")
         return Path(given)
-    found = next(filter(None, map(shutil.which, _NAMES)), None)
+    found = next(filter(None, map(shutil.which, (*_NAMES, *map(str, _APPLICATIONS)))), None)
     if found:
         return Path(found)
-    for path in _APPLICATIONS:
-        if os.access(path, os.X_OK):
-            return path
     raise BinariesMissing(
         "Chromium is not installed: run scripts/install-browser, or let BERTH_TEST_BROWSER name one"
     )
@@ -132,21 +129,12 @@ async def a_chromium() -> AsyncIterator[Chromium]:
     listens, says = os.pipe()
     profile = tempfile.mkdtemp(prefix="berth-browser-")
     with tempfile.TemporaryFile() as complaints:
+        python = sys.executable, "-ISc", _AT_3_AND_4, str(hears), str(says)
         process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-ISc",
-            _AT_3_AND_4,
-            str(hears),
-            str(says),
-            str(find_chromium()),
-            *_OPTIONS,
-            f"--user-data-dir={profile}",
-            "about:blank",
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.DEVNULL,
-            stderr=complaints,
+            *python, str(find_chromium()), *_OPTIONS, f"--user-data-dir={profile}", "about:blank",
+            stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL, stderr=complaints,
             pass_fds=(hears, says),
-        )
+        )  # fmt: skip
         os.close(hears)
         os.close(says)
         listening = asyncio.StreamReader(limit=256 << 20)

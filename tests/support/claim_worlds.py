@@ -2,8 +2,6 @@
 
 from typing import Any
 
-from msgspec.structs import replace
-
 from bus.claims import Choice, ClaimRequested, ConsumerClaim, Full, Retired
 from placement_worker.core.claim_world import ClaimedProvider, ClaimWorld, Holder, Stock
 
@@ -41,11 +39,3 @@ def order(*claims: ConsumerClaim) -> ClaimRequested:
 
 def full(asked: int, free: int, limit: str = "", name: str = "VCPU", provider: str = A) -> Full:
     return Full(provider=provider, resource_class=name, asked=asked, free=free, limit=limit)
-
-
-def holding(consumer: str, generation: int, held: dict[str, dict[str, int]]) -> dict[str, Holder]:
-    return {consumer: Holder(consumer, 7, generation, held)}
-
-
-def keeps(consumer: str, keep: str, *choices: Any, generation: int | None = 4) -> ConsumerClaim:
-    return replace(wants(consumer, *choices, generation=generation), keep=keep)

@@ -25,17 +25,16 @@ def of_one_cell(
     placement: Database, cell: str, builds: Database, clock: Clock, **conductor: Any
 ) -> dict[str, Make]:
     """Placement, the scheduler and the conductor of this cell; what is given more is the conductor's."""
+    limits = AttemptLimits(**conductor)
+
+    def conductor_of(bus: Bus) -> Worker:
+        asks = bus.asker_of_many(topics.CELL_CLAIM), bus.asker_of_many(topics.CELL_RELEASE)
+        return cell_conductor(cell, builds, *asks, clock=clock, limits=limits)
+
     return {
         "placement": lambda bus: placement_worker(Placement(placement, clock), bus.publish, (cell,)),
         "scheduler": lambda bus: a_scheduler(bus, clock),
-        "conductor": lambda bus: cell_conductor(
-            cell,
-            builds,
-            bus.asker_of_many(topics.CELL_CLAIM),
-            bus.asker_of_many(topics.CELL_RELEASE),
-            clock=clock,
-            limits=AttemptLimits(**conductor),
-        ),
+        "conductor": conductor_of,
     }
 
 
@@ -63,16 +62,10 @@ def a_scheduler_apart(
     reader = BusReader(bus.asker(topics.TREES), bus.asker(topics.CHANGES), *described)
     memory, holder_consumer = replica(reader, clock)
     queries = placement_queries(bus)
-    scheduler = served_scheduler(
-        bus,
-        IndexedSource(memory),
-        queries if claim_many is None else replace(queries, claim_many=claim_many),
-        clock,
-        database,
-        SchedulerOptions(**options),
-        memory.loaded if waits else at_once,
-    )
-    return holder_consumer, scheduler
+    queries = queries if claim_many is None else replace(queries, claim_many=claim_many)
+    source, loaded = IndexedSource(memory), memory.loaded if waits else at_once
+    options_ = SchedulerOptions(**options)
+    return holder_consumer, served_scheduler(bus, source, queries, clock, database, options_, loaded)
 
 
 async def at_once() -> None: ...
@@ -90,15 +83,9 @@ def served_scheduler(
     """Return a scheduler's worker. Without a database it makes one in memory at its start."""
     store = database or Database("sqlite+aiosqlite://", inline=True)
     needs = SchedulerNeeds(
-        source=source,
-        placement=queries,
-        cells=cell_queries(bus),
-        database=store,
-        publish=bus.publish,
-        clock=clock,
-        options=options,
-        loaded=loaded,
-    )
+        source=source, placement=queries, cells=cell_queries(bus), database=store, publish=bus.publish,
+        clock=clock, options=options, loaded=loaded,
+    )  # fmt: skip
     worker = scheduler_worker(needs)
     if database is not None:
         return worker

@@ -1,25 +1,15 @@
 """Builders for tests of a cell: builds, moves, agents' reports, and a placement with bookkeeping."""
 
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Literal
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Literal, TypeVar
 
 from bus.agent_builds import sent_allocations
 from bus.claims import (
     Choice,
     ClaimAnswered,
-    Claimed,
     ClaimRequested,
-    ClaimResult,
-    ConsumerClaim,
-    Full,
-    Held,
-    NothingHeld,
-    Refused,
     ReleaseAnswered,
-    Released,
     ReleaseRequested,
-    ReleaseResult,
-    Retired,
     holder_consumer,
 )
 from bus.errors import Unavailable
@@ -44,43 +34,34 @@ from bus.moves import (
     MovePlaced,
     MoveProgress,
     MoveReported,
-    MoveSteered,
-    Steering,
 )
 from bus.requests import BuildSpec, Flavor
-from bus.vocabulary import Allocations, Message
+from bus.vocabulary import Message
 from bus.worker import Outcome
 from cell_conductor.builds import Builds
 from cell_conductor.moves import CellMoves
+from tests.support.claims_in_memory import ClaimsInMemory, Holding
 from tests.support.ids import uid
 
+Q = TypeVar("Q")
+A = TypeVar("A")
 CELL = "cell1"
 SPEC = BuildSpec(flavor=Flavor(name="small", vcpus=1))
 
 
 def a_selection(number: int) -> Selection:
     root = uid(number, "c")
-    return Selection(
-        root=root,
-        host=f"host{number}",
-        agent=f"agent{number}",
-        choice=Choice(allocations={root: {"VCPU": 1}}, shapes={root: 1}),
-    )
+    choice = Choice(allocations={root: {"VCPU": 1}}, shapes={root: 1})
+    return Selection(root=root, host=f"host{number}", agent=f"agent{number}", choice=choice)
 
 
-def a_placed(build: int = 1, *, hosts: int = 3, generation: int = 1, reply_to: str = "") -> BuildPlaced:
+def a_placed(build: int = 1, *, hosts: int = 3, generation: int = 1) -> BuildPlaced:
     """A build on host0, with host1, host2... to fall back on."""
     selections = tuple(a_selection(number) for number in range(hosts))
     return BuildPlaced(
-        build=uid(build, "b"),
-        request=uid(build, "a"),
-        cell=CELL,
-        chosen=selections[0],
-        generation=generation,
-        alternates=selections[1:],
-        spec=SPEC,
-        reply_to=reply_to,
-    )
+        build=uid(build, "b"), request=uid(build, "a"), cell=CELL, chosen=selections[0],
+        generation=generation, alternates=selections[1:], spec=SPEC,
+    )  # fmt: skip
 
 
 def attempt_fields(order: BuildOrdered | DestroyOrdered | MoveOrdered) -> dict[str, Any]:
@@ -95,16 +76,10 @@ def an_agent_report(order: BuildOrdered | DestroyOrdered, outcome: str, **more: 
 def a_build_order(placed: BuildPlaced, attempt: int = 1, at: int | None = None) -> BuildOrdered:
     host = (placed.chosen, *placed.alternates)[attempt - 1 if at is None else at]
     return BuildOrdered(
-        build=placed.build,
-        attempt=attempt,
-        cell=placed.cell,
-        agent=host.agent,
-        root=host.root,
-        host=host.host,
-        spec=placed.spec,
+        build=placed.build, attempt=attempt, cell=placed.cell, agent=host.agent, root=host.root,
+        host=host.host, spec=placed.spec, mappings=host.mappings,
         allocations=sent_allocations(host.root, placed.spec, host.choice.allocations),
-        mappings=host.mappings,
-    )
+    )  # fmt: skip
 
 
 def a_destroy_order(placed: BuildPlaced, attempt: int = 1, at: int | None = None) -> DestroyOrdered:
@@ -127,96 +102,39 @@ async def deliver(builds: Builds, message: Message) -> Outcome:
     return (await handlers.get(type(message), builds.receive_many)([message]))[0]
 
 
-class Books:
+class Books(ClaimsInMemory):
+    """Placement as a conductor sees it: every host has capacity, except those in `full`."""
+
     def __init__(self, *placed: BuildPlaced) -> None:
-        self.held: dict[str, tuple[int, Allocations]] = {}
-        self.retired: dict[str, str] = {}
-        self.full: set[str] = set()  # roots without room
+        super().__init__()
+        self.full: set[str] = set()
         self.away = False
-        self.answers_lost = 0  # so many answers do not arrive, though the deed is done
-        self.asked: list[int] = []  # how many questions came together
+        self.answers_lost = 0  # the number of requests that are executed without an answer
+        self.asked: list[int] = []  # the number of requests in each batch
         for message in placed:
             self.hold(message)
 
+    def free_at(self, root: str) -> Mapping[str, int] | None:
+        return {} if root in self.full else None
+
     def hold(self, placed: BuildPlaced) -> None:
-        self.held[placed.build] = placed.generation, placed.chosen.choice.allocations
+        self.held[placed.build] = Holding(placed.generation, placed.chosen.choice.allocations)
 
     async def claim_many(self, questions: Sequence[ClaimRequested]) -> Sequence[ClaimAnswered]:
-        self._be_there(len(questions))
-        answers = [ClaimAnswered(results=(self._claim(question.claims[0]),)) for question in questions]
-        self._answer()
-        return answers
+        return self._answers(questions, self.claim)
 
     async def release_many(self, questions: Sequence[ReleaseRequested]) -> Sequence[ReleaseAnswered]:
-        self._be_there(len(questions))
-        answers = [ReleaseAnswered(result=self._release(question)) for question in questions]
-        self._answer()
-        return answers
+        return self._answers(questions, lambda question: ReleaseAnswered(result=self.release(question)))
 
-    def _be_there(self, questions: int) -> None:
+    def _answers(self, questions: Sequence[Q], answer: Callable[[Q], A]) -> list[A]:
         if self.away:
             raise Unavailable("placement is away")
-        self.asked.append(questions)
-
-    def _answer(self) -> None:
+        self.asked.append(len(questions))
+        answers = [answer(question) for question in questions]
         if self.answers_lost:
             self.answers_lost -= 1
             raise Unavailable("the answer was lost")
-
-    def _claim(self, claim: ConsumerClaim) -> ClaimResult:
-        if claim.consumer in self.retired:
-            return Retired(why=self.retired[claim.consumer])
-        generation, allocations = self.held.get(claim.consumer, (None, {}))
-        if generation != claim.generation:
-            return Held(generation=generation or 0, allocations=allocations)
-        if claim.take_over is not None:
-            return self._take_over(claim, claim.take_over, generation or 0, allocations)
-        refused = []
-        for number, choice in enumerate(claim.choices):
-            (root,) = choice.allocations
-            if root in self.full:
-                refused.append(Full(provider=root, resource_class="VCPU", asked=1, free=0))
-                continue
-            now = (generation or 0) + 1
-            self._keep(claim.keep, allocations)
-            self.held[claim.consumer] = now, choice.allocations
-            return Claimed(choice=number, generation=now, number=0, refused=tuple(refused))
-        return Refused(refusals=tuple(refused))
-
-    def _take_over(
-        self, claim: ConsumerClaim, other: str, generation: int, allocations: Allocations
-    ) -> ClaimResult:
-        if other not in self.held:
-            return Refused(refusals=(NothingHeld(consumer=other),))
-        _, there = self.held.pop(other)
-        self._keep(claim.keep, allocations)
-        self.held[claim.consumer] = generation + 1, there
-        return Claimed(choice=0, generation=generation + 1, number=0)
-
-    def begin(self, consumer: str, to: Allocations, keep: str | None) -> int:
-        generation, allocations = self.held.get(consumer, (0, {}))
-        assert self.retired.pop(consumer, SHELVED) == SHELVED
-        self._keep(keep, allocations)
-        self.held[consumer] = generation + 1, to
-        return generation + 1
-
-    def _release(self, question: ReleaseRequested) -> ReleaseResult:
-        why = self.retired.get(question.consumer)
-        if why is not None and (why != SHELVED or question.retire in ("", SHELVED)):
-            return Retired(why=why)
-        generation, allocations = self.held.get(question.consumer, (None, {}))
-        if question.fenced and generation != question.generation:
-            return Held(generation=generation or 0, allocations=allocations)
-        self._keep(question.keep, allocations)
-        self.held.pop(question.consumer, None)
-        if question.retire:
-            self.retired[question.consumer] = question.retire
-        return Released()
-
-    def _keep(self, holder_consumer: str | None, allocations: Allocations) -> None:
-        if holder_consumer is not None and allocations:
-            assert holder_consumer not in self.held
-            self.held[holder_consumer] = 1, allocations
+        return answers
 
 
 MoveOutcome = Literal["done", "failed", "progress", "overdue"]
@@ -224,30 +142,18 @@ LARGE = BuildSpec(flavor=Flavor(name="large", vcpus=2))
 
 
 def a_move(
-    kind: MoveKind = "migrate",
-    build: int = 1,
-    *,
-    number: int = 1,
-    hosts: tuple[int, ...] = (5, 6),
-    attempt: int = 1,
-    generation: int | None = 2,
-    **what: Any,
-) -> MovePlaced:
+    kind: MoveKind = "migrate", build: int = 1, *, number: int = 1, hosts: tuple[int, ...] = (5, 6),
+    attempt: int = 1, generation: int | None = 2, **what: Any,
+) -> MovePlaced:  # fmt: skip
     """From host0 to host5, with host6 to fall back on; what stays where it is has no host."""
     selections = tuple(a_selection(host) for host in hosts)
     stays = kind in ("shelve", "rebuild")
     return MovePlaced(
-        move=uid(number, "d"),
-        build=uid(build, "b"),
-        kind=kind,
-        cell=CELL,
-        attempt=0 if kind == "unshelve" else attempt,
-        generation=1 if stays else generation,
-        chosen=None if kind == "shelve" else selections[0],
-        alternates=() if stays else selections[1:],
-        spec=what.pop("spec", LARGE),
-        **what,
-    )
+        move=uid(number, "d"), build=uid(build, "b"), kind=kind, cell=CELL,
+        attempt=0 if kind == "unshelve" else attempt, generation=1 if stays else generation,
+        chosen=None if kind == "shelve" else selections[0], alternates=() if stays else selections[1:],
+        **{"spec": LARGE, **what},
+    )  # fmt: skip
 
 
 def a_move_report(order: MoveOrdered, outcome: MoveOutcome, **more: Any) -> MoveReported:
@@ -263,10 +169,6 @@ def a_report_of(
         move=placed.move, build=placed.build, phase=phase, step=step, attempt=2, cell=placed.cell,
         agent=here.agent, root=here.root, host=here.host, outcome=outcome, **more,
     )  # fmt: skip
-
-
-def a_steering(placed: MovePlaced, to: Steering, reply_to: str = "") -> MoveSteered:
-    return MoveSteered(move=placed.move, build=placed.build, cell=placed.cell, to=to, reply_to=reply_to)
 
 
 def in_short(effect: Message) -> str:

@@ -91,12 +91,10 @@ class DriverCloud:
     async def name_of(self) -> dict[str, str]:
         return {provider.id: name for name, provider in (await self.providers()).items()}
 
-    async def booted(
-        self, *flavors: Flavor, aggregates: tuple[tuple[str, ...], ...] = ()
-    ) -> list[BuildEnded | BuildUnplaceable]:
+    async def booted(self, *flavors: Flavor) -> list[BuildEnded | BuildUnplaceable]:
         builds = [uid(next(_NUMBERS), "b") for _ in flavors]
         asked = [
-            BuildRequested(request=f"a{build[1:]}", instances=(build,), flavor=flavor, aggregates=aggregates)
+            BuildRequested(request=f"a{build[1:]}", instances=(build,), flavor=flavor)
             for build, flavor in zip(builds, flavors, strict=True)
         ]
         await self.bus.publish(*asked)
@@ -109,8 +107,7 @@ class DriverCloud:
         await in_time(deleted.get())
 
     async def held(self, build: str) -> Allocations:
-        (held,) = await self.all_held(build)
-        return held
+        return (await self.all_held(build))[0]
 
     async def all_held(self, *builds: str) -> list[Allocations]:
         found = await self.bus.asker(topics.ALLOCATIONS)(FindAllocations(consumers=builds))
@@ -141,9 +138,9 @@ class DriverCloud:
         def unplaced(message: BuildUnplaceable) -> None:
             self.ends.update(dict.fromkeys(message.instances, message))
 
-        async with asyncio.TaskGroup() as group:
-            group.create_task(receive_all(ended, lambda end: self.ends.update({end.build: end})))
-            group.create_task(receive_all(nowhere, unplaced))
+        await asyncio.gather(
+            receive_all(ended, lambda end: self.ends.update({end.build: end})), receive_all(nowhere, unplaced)
+        )
 
 
 @dataclass(eq=False)
@@ -168,20 +165,19 @@ class RestartedAgent:
         await started.wait()
 
     async def stop(self) -> None:
-        if self._life is not None:
-            self._stopping.set()
-            await asyncio.wait([self._life])
-            self._gone()
+        self._stopping.set()
+        await self._ended()
 
     async def kill(self) -> None:
         assert self._life is not None
         self._life.cancel()
-        await asyncio.wait([self._life])
-        self._gone()
+        await self._ended()
 
-    def _gone(self) -> None:
-        self._life = None
-        self.disk.close()
+    async def _ended(self) -> None:
+        if self._life is not None:
+            await asyncio.wait([self._life])
+            self._life = None
+            self.disk.close()
 
     def _worker(self, bus: Bus) -> Worker:
         return compute_sim(

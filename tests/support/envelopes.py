@@ -55,13 +55,13 @@ async def numbers(inbox: Inbox, count: int) -> list[int]:
     return found
 
 
-async def buried(transport: Transport, count: int = 1) -> list[DeadLetter]:
-    """Return the dead letters once there are so many."""
+async def buried(transport: Transport) -> list[DeadLetter]:
+    """Return the dead letters once there are any."""
     letters: list[DeadLetter] = []
 
     async def are_there() -> bool:
         letters[:] = await transport.dead_letters()
-        return len(letters) >= count
+        return bool(letters)
 
     await until(are_there, picture=lambda: letters)
     return letters

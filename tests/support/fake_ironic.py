@@ -5,10 +5,10 @@ was never updated has no update time, and every response names the supported ver
 """
 
 import json
-import uuid
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
+from uuid import UUID
 
 import httpx
 
@@ -20,7 +20,7 @@ UNCHOSEN = ("created_at", "updated_at")
 
 
 def node_number(number: int) -> str:
-    return str(uuid.UUID(int=number))
+    return str(UUID(int=number))
 
 
 class FakeIronic:
@@ -43,25 +43,13 @@ class FakeIronic:
 
     def have(self, number: int, **more: Any) -> str:
         self.now += 1
-        found = {
-            "uuid": node_number(number),
-            "name": f"n{number}",
-            "resource_class": "gold",
-            "provision_state": "available",
-            "power_state": "power off",
-            "maintenance": False,
-            "instance_uuid": None,
-            "traits": [],
-            "conductor_group": "",
-            "owner": None,
-            "shard": None,
-            "properties": {},
-            "extra": {},
-            "created_at": self._time(),
-            "updated_at": None,
-        }
-        uuid = str(found["uuid"])
-        self.nodes[uuid] = found | more
+        uuid = node_number(number)
+        self.nodes[uuid] = {
+            "uuid": uuid, "name": f"n{number}", "resource_class": "gold", "provision_state": "available",
+            "power_state": "power off", "maintenance": False, "instance_uuid": None, "traits": [],
+            "conductor_group": "", "owner": None, "shard": None, "properties": {}, "extra": {},
+            "created_at": self._time(), "updated_at": None, **more,
+        }  # fmt: skip
         return uuid
 
     def change(self, number: int, **more: Any) -> None:

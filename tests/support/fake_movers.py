@@ -89,19 +89,12 @@ class FakeMovers:
         self.builds |= {build.build: build for build in builds}
 
     def worker(self) -> Worker:
+        ends = [topics.MOVE_PROGRESS, topics.MOVE_ENDED]
         return Worker(
             "movers",
             consumes=[
-                on(
-                    topics.MOVE_REQUESTED,
-                    self._move,
-                    emits=[topics.MOVE_REFUSED, topics.MOVE_PROGRESS, topics.MOVE_ENDED],
-                ),
-                on(
-                    topics.MOVE_STEER.at(cell="c1"),
-                    self._steer,
-                    emits=[topics.MOVE_PROGRESS, topics.MOVE_ENDED],
-                ),
+                on(topics.MOVE_REQUESTED, self._move, emits=[topics.MOVE_REFUSED, *ends]),
+                on(topics.MOVE_STEER.at(cell="c1"), self._steer, emits=ends),
                 on(topics.BUILD_CANCEL, self._cancel, emits=[topics.BUILD_CANCELLED]),
             ],
             answers=[
@@ -137,10 +130,8 @@ class FakeMovers:
     async def _what_if(self, asked: WhatIfMoves) -> WhatIfMovesAnswered:
         self.supposed.append(asked)
         there = PlacedThere(root=uid(self.spare, "a"), host=f"host-{self.spare}", cell="c1")
-        well = WhatIfAnswered(fits=True, placed=(there,))
-        return WhatIfMovesAnswered(
-            answers=tuple(self.would(move) if self.would is not None else well for move in asked.moves)
-        )
+        would = self.would or (lambda move: WhatIfAnswered(fits=True, placed=(there,)))
+        return WhatIfMovesAnswered(answers=tuple(map(would, asked.moves)))
 
     def waits(self, number: int, build: int) -> WaitingRequest:
         """A move of this build that waits for room."""
@@ -187,8 +178,7 @@ class FakeMovers:
             move=uid(number, "e"), build=uid(build), kind="migrate", cell="c1", phase=phase, source="host-1",
             host="host-9", since=1000.0,
         )  # fmt: skip
-        stands = replace(stands, **facts)
-        self.moves[stands.move] = stands
+        self.moves[stands.move] = stands = replace(stands, **facts)
         return stands
 
     # What the cell is asked
@@ -214,11 +204,12 @@ class FakeMovers:
         found = [
             Instance(
                 build=build.build, status=build.status, cell="c1", host=build.host, project="p",
-                flavor="small", root=build.chosen.root if build.chosen else "",
+                flavor="small", root=root,
             )
             for build in sorted(self.builds.values(), key=lambda each: each.build)
+            for root in [build.chosen.root if build.chosen else ""]
             if build.build > asked.after
-            and (not asked.host or asked.host in (build.host, build.chosen.root if build.chosen else ""))
+            and asked.host in ("", build.host, root)
             and (not asked.statuses or build.status in asked.statuses)
         ]  # fmt: skip
         page = found[: asked.limit]

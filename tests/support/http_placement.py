@@ -23,15 +23,9 @@ class HttpPlacement:
     placement: Placement
 
     async def __call__(
-        self,
-        method: str,
-        path: str,
-        body: Any = None,
-        *,
-        minor: int = LATEST,
-        token: str = "admin",
+        self, method: str, path: str, body: Any = None, *, minor: int = LATEST, token: str = "admin",
         **headers: str,
-    ) -> httpx.Response:
+    ) -> httpx.Response:  # fmt: skip
         """Header names are given with _ for -."""
         sent = {"openstack-api-version": f"placement 1.{minor}", "x-auth-token": token}
         sent |= {name.replace("_", "-"): value for name, value in headers.items()}
@@ -76,19 +70,14 @@ def error_of(answer: httpx.Response) -> tuple[int, str, str]:
 
 
 def claim_in_json(
-    *shares: tuple[str, dict[str, int]],
-    generation: int | None = None,
-    project: str = "p1",
-    kind: str = "INSTANCE",
+    *shares: tuple[str, dict[str, int]], generation: int | None = None, kind: str = "INSTANCE"
 ) -> dict[str, Any]:
-    """A body for PUT /allocations."""
+    """Return a body for PUT /allocations."""
+    allocations = {uuid: {"resources": resources} for uuid, resources in shares}
+    owner = {"project_id": "p1", "user_id": "u1"}
     return {
-        "allocations": {uuid: {"resources": resources} for uuid, resources in shares},
-        "project_id": project,
-        "user_id": "u1",
-        "consumer_generation": generation,
-        "consumer_type": kind,
-    }
+        "allocations": allocations, **owner, "consumer_generation": generation, "consumer_type": kind,
+    }  # fmt: skip
 
 
 @dataclass

@@ -18,31 +18,23 @@ from bus.messages import (
     BuildDeleteRequested,
     BuildEnded,
     BuildOrdered,
-    BuildRequested,
-    BuildUnplaceable,
     DestroyOrdered,
     HostReported,
 )
 from bus.openstack import Access
 from bus.requests import BuildSpec, Flavor
-from bus.resources import FindAllocations, FindProviders, Provider
 from bus.sql.database import Database
-from bus.sql.migrations import migrate
 from bus.topics import AGENT_REPORT, HOST_REPORTED
 from bus.worker import Worker
 from compute_sim.core.faults import Durations
 from compute_sim.ironic.conductor import SimPlan
 from compute_sim.ironic.node import SimNode, enrolled
 from compute_sim.ironic.simulation import Simulation
-from ironic_sync import ironic_sync
 from ironic_sync.agent.lease import NodeLease
 from ironic_sync.agent.worker import metal_agent
 from ironic_sync.api import IronicApi
-from tests.support.bus_notifier import BusNotifier
-from tests.support.cloud_workers import of_one_cell
 from tests.support.conductor_builders import CELL
 from tests.support.ids import uid
-from tests.support.scheduler_builders import METAL
 from tests.support.waiting import receive_all
 
 AGENT = f"{CELL}-metal"
@@ -132,8 +124,8 @@ class MetalWorld:
     def build(self, node: int = 0, attempt: int = 1, build: int = 1) -> BuildOrdered:
         return BuildOrdered(**self._address(node), build=uid(build, "b"), attempt=attempt, spec=SPEC)
 
-    def destroy(self, node: int = 0, attempt: int = 1, build: int = 1) -> DestroyOrdered:
-        return DestroyOrdered(**self._address(node), build=uid(build, "b"), attempt=attempt)
+    def destroy(self, node: int = 0) -> DestroyOrdered:
+        return DestroyOrdered(**self._address(node), build=uid(1, "b"), attempt=1)
 
     def _address(self, node: int) -> dict[str, Any]:
         root = self.nodes[node].uuid
@@ -166,8 +158,7 @@ class MetalWorld:
                 await asyncio.sleep(0.01)
 
     def waiting(self) -> int:
-        queues = self.broker.queues
-        return sum(len(queues[name].items) for name in queues if name.startswith("agent."))
+        return sum(len(q.items) for name, q in self.broker.queues.items() if name.startswith("agent."))
 
     def calls(self) -> list[str]:
         return [call for call in self.line.calls if not call.startswith("GET")]
@@ -198,144 +189,67 @@ async def metal_world(
             ironic.cancel()
 
 
-LONG = 600.0  # virtual seconds in which whatever would still happen has happened
+class MetalCell:
+    """A cell's broker and database, a simulated Ironic, and processes that are killed by name."""
 
-
-class MetalCloud:
-    """One cell of bare metal. Workers have names, and may be killed by them."""
-
-    def __init__(self, nodes: int, plan: SimPlan, seed: int, chaos: bool, build_timeout: float) -> None:
+    def __init__(self, nodes: int, plan: SimPlan, seed: int, chaos: bool = False) -> None:
         self.chance = random.Random(seed)
         loop = asyncio.get_running_loop()
-        self.clock = Clock(lambda: 1_700_000_000.0 + loop.time(), self.chance, loop.time)
-        self.broker = LocalBroker(
-            chaos=Chaos(random.Random(seed), reorder=0.2, duplicate=0.1) if chaos else None, clock=self.clock
-        )
-        self.placement_db = Database("sqlite+aiosqlite://", inline=True)
+        self.clock = Clock(lambda: 1_700_000_000.0 + loop.time(), random.Random(seed), loop.time)
+        misbehaving = Chaos(random.Random(seed), reorder=0.2, duplicate=0.1) if chaos else None
+        self.broker = LocalBroker(chaos=misbehaving, clock=self.clock)
         self.cell_db = Database("sqlite+aiosqlite://", inline=True)
         self.enrolled = enrolled(nodes, now=self.clock.now())
-        self.plan = plan
-        self.build_timeout = build_timeout
+        self.ironic = Simulation(self.enrolled, plan=plan, clock=self.clock)
         self.lives: dict[str, asyncio.Task[None]] = {}
         self.ended: dict[str, BuildEnded] = {}
-        self.unplaceable: dict[str, BuildUnplaceable] = {}
         self.bus: Bus
-        self.ironic: Simulation
-        self.line: WayToSimulatedIronic
         self.group: asyncio.TaskGroup
 
     @property
     def nodes(self) -> dict[str, SimNode]:
         return self.ironic.conductor.nodes
 
-    # Its workers
+    def serve(self, name: str, worker: Callable[[Bus], Worker]) -> None:
+        self.lives[name] = self.group.create_task(self.served(worker))
 
-    def factories(self) -> dict[str, Callable[[Bus], Worker]]:
-        return {
-            **of_one_cell(
-                self.placement_db, CELL, self.cell_db, self.clock, build_timeout=self.build_timeout
-            ),
-            "ironic_sync": lambda bus: ironic_sync(),
-            "agent": lambda bus: metal_agent(
-                AGENT, CELL, self.line.api(self.clock), PermanentLease(AGENT, CELL), clock=self.clock
-            ),
-        }
-
-    def start(self, name: str) -> None:
-        async def live() -> None:
-            async with Bus(LocalTransport(self.broker), self.clock) as bus:
-                await bus.serve(self.factories()[name](bus), asyncio.Event())
-
-        self.lives[name] = self.group.create_task(live())
+    async def served(self, worker: Callable[[Bus], Worker]) -> None:
+        async with Bus(LocalTransport(self.broker), self.clock) as bus:
+            await bus.serve(worker(bus), asyncio.Event())
 
     async def kill(self, name: str) -> None:
         self.lives[name].cancel()
         await asyncio.wait([self.lives[name]])
 
-    # What a client does and sees
-
-    async def build(self) -> str:
-        build = self.clock.uuid()
-        await self.bus.publish(BuildRequested(request=self.clock.uuid(), instances=(build,), flavor=METAL))
-        return build
-
     async def delete(self, build: str) -> None:
         await self.bus.publish(BuildDeleteRequested(build=build, cell=CELL))
 
-    async def end_of(self, build: str) -> str:
-        """active, error or unplaceable."""
-        await self.until(lambda: build in self.ended or build in self.unplaceable)
-        return self.ended[build].status if build in self.ended else "unplaceable"
-
-    async def until(self, true: Callable[[], bool], why: str = "") -> None:
+    async def until(self, true: Callable[[], bool], why: str = "", seconds: float = 600.0) -> float:
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + LONG
+        began = loop.time()
         while not true():
-            assert loop.time() < deadline, why or self.picture()
+            assert loop.time() < began + seconds, why or self.picture()
             await asyncio.sleep(0.05)
+        return loop.time() - began
 
     def picture(self) -> str:
         nodes = self.nodes.values()
         return "\n".join(f"{n.uuid} {n.provision_state} {n.instance_uuid} {n.extra}" for n in nodes)
 
-    async def provider(self, root: str) -> Provider:
-        (found,) = (await self.bus.asker(topics.PROVIDERS)(FindProviders(ids=(root,)))).providers
-        return found
+    def on_end(self, end: BuildEnded) -> None:
+        before = self.ended.setdefault(end.build, end)
+        assert (before.status, before.root) == (end.status, end.root), "it ended twice"
 
-    async def held(self) -> dict[str, str]:
-        """Consumer → node."""
-        ask = self.bus.asker(topics.ALLOCATIONS)
-        consumers = (await ask(FindAllocations(providers=tuple(self.nodes)))).consumers
-        return {consumer.id: next(iter(consumer.allocations)) for consumer in consumers}
-
-    async def is_open(self, root: str) -> bool:
-        """Could a build be placed there now?"""
-        one = await self.provider(root)
-        only = one.inventories["CUSTOM_BAREMETAL"]
-        return only.reserved == 0 and one.used["CUSTOM_BAREMETAL"] == 0
-
-    async def handle(self) -> None:
-        ended = await self.bus.listen(topics.BUILD_ENDED.at())
-        lost = await self.bus.listen(topics.BUILD_UNPLACEABLE.at())
-
-        def each_end(end: BuildEnded) -> None:
-            before = self.ended.setdefault(end.build, end)
-            assert (before.status, before.root) == (end.status, end.root), "it ended twice"
-
-        def each_loss(loss: BuildUnplaceable) -> None:
-            self.unplaceable.update(dict.fromkeys(loss.instances, loss))
-
-        self.lives["ends"] = self.group.create_task(receive_all(ended, each_end))
-        self.lives["losses"] = self.group.create_task(receive_all(lost, each_loss))
-
-
-@asynccontextmanager
-async def cloud(
-    nodes: int = 3,
-    plan: SimPlan | None = None,
-    *,
-    seed: int = 0,
-    chaos: bool = False,
-    build_timeout: float = 1800.0,
-) -> AsyncIterator[MetalCloud]:
-    made = MetalCloud(nodes, plan or SimPlan(), seed, chaos, build_timeout)
-    await migrate(made.placement_db, "placement_worker")
-    await migrate(made.cell_db, "cell_conductor")
-    async with Bus(LocalTransport(made.broker), made.clock) as bus, asyncio.TaskGroup() as group:
-        made.bus, made.group = bus, group
-        voice = BusNotifier(bus.publish, lambda node: (CELL, AGENT, ""), made.clock)
-        made.ironic = Simulation(made.enrolled, plan=made.plan, voice=voice, clock=made.clock)
-        voice.introduce(made.enrolled)
-        made.line = WayToSimulatedIronic(made.ironic)
-        await made.handle()
-        for name in made.factories():
-            made.start(name)
-        made.lives["ironic"] = group.create_task(made.ironic.run())
-        try:
-            await asyncio.sleep(5.0)
-            yield made
-        finally:
-            for task in made.lives.values():
-                task.cancel()
-    await made.placement_db.close()
-    await made.cell_db.close()
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        async with Bus(LocalTransport(self.broker), self.clock) as bus, asyncio.TaskGroup() as group:
+            self.bus, self.group = bus, group
+            ended = await bus.listen(topics.BUILD_ENDED.at())
+            self.lives["ends"] = group.create_task(receive_all(ended, self.on_end))
+            self.lives["ironic"] = group.create_task(self.ironic.run())
+            try:
+                yield
+            finally:
+                for task in self.lives.values():
+                    task.cancel()
+        await self.cell_db.close()

@@ -6,18 +6,19 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from bus.claims import Choice, Claimed, ClaimResult, ConsumerClaim, Held, NothingHeld, Refused
+from bus.claims import Choice
 from bus.decisions import AlsoAsked, Decision, Record
 from bus.errors import NoAnswer, Unroutable
 from bus.groups import FindGroups, GroupsFound, ServerGroup
 from bus.messages import BuildPlaced, Selection
-from bus.moves import BEGUN, MoveRequested
-from bus.queries import BuildsFound, BuildStands, FindBuilds
+from bus.moves import MoveRequested
+from bus.queries import BuildsFound, BuildStands, Candidate, FindBuilds
 from bus.reports import Inventory
 from bus.requests import BuildSpec
-from bus.resources import AllocationsFound, Consumer, FindAllocations, FindProviders, Provider, ProvidersFound
+from bus.resources import AllocationsFound, Consumer, FindAllocations, Provider
+from tests.support.claims_in_memory import Holding
 from tests.support.ids import uid
-from tests.support.scheduler_builders import SMALL, FakePlacement, Holding, a_candidate
+from tests.support.scheduler_builders import SMALL, FakePlacement, a_candidate
 
 LITTLE = {"VCPU": 1, "MEMORY_MB": 1024, "DISK_GB": 10}
 BUILD, MOVE = uid(1000, "b"), uid(1, "e")
@@ -29,33 +30,20 @@ def a_move(number: int = 1, kind: str = "migrate", *, build: str = BUILD, **fiel
 
 def on_host(number: int, **fields: Any) -> Selection:
     one = a_candidate(number)
-    return Selection(
-        root=one.root, host=one.host, agent=one.agent, choice=Choice({one.root: dict(LITTLE)}), **fields
-    )
+    choice = Choice({one.root: dict(LITTLE)})
+    return Selection(root=one.root, host=one.host, agent=one.agent, choice=choice, **fields)
 
 
 def a_build_that_stands(
-    host: int = 1,
-    *,
-    build: str = BUILD,
-    status: str = "active",
-    attempt: int = 1,
-    generation: int | None = 1,
-    asked: AlsoAsked | None = None,
-    cell: str = "cell1",
-    **fields: Any,
-) -> BuildStands:
+    host: int = 1, *, build: str = BUILD, status: str = "active", attempt: int = 1,
+    generation: int | None = 1, asked: AlsoAsked | None = None, cell: str = "cell1", **fields: Any,
+) -> BuildStands:  # fmt: skip
     spec = BuildSpec(flavor=SMALL, project="p", user="u", name="web-1", metadata={"a": "b"})
     chosen = on_host(host)
     placed = BuildPlaced(
-        build=build,
-        request=uid(77, "a"),
-        cell=cell,
-        chosen=chosen,
-        generation=1,
-        spec=spec,
+        build=build, request=uid(77, "a"), cell=cell, chosen=chosen, generation=1, spec=spec,
         decision=Decision(record=Record(asked=asked)),
-    )
+    )  # fmt: skip
     known: dict[str, Any] = {"attempt": attempt, "generation": generation, "chosen": chosen, "spec": spec}
     return BuildStands(build=build, status=status, placed=placed, host=chosen.host, **{**known, **fields})
 
@@ -80,12 +68,13 @@ class Cells:
         return BuildsFound(builds=tuple([known[build] for build in question.builds if build in known]))
 
 
-@dataclass
 class MovingPlacement(FakePlacement):
-    """Placement without a database that knows how moves begin, and are undone."""
+    """Placement without a database that also answers about groups and allocations."""
 
-    groups: dict[str, ServerGroup] = field(default_factory=dict)
-    metal: set[str] = field(default_factory=set)  # roots that are bare metal
+    def __init__(self, *candidates: Candidate) -> None:
+        super().__init__(*candidates)
+        self.groups: dict[str, ServerGroup] = {}
+        self.metal: set[str] = set()  # roots that are bare metal
 
     def hold(self, consumer: str, host: int, generation: int = 1) -> None:
         root = uid(host, "c")
@@ -93,21 +82,13 @@ class MovingPlacement(FakePlacement):
         self.held[consumer] = Holding(generation, {root: dict(LITTLE)})
 
     def roots(self, consumer: str) -> set[str]:
-        held = self.held.get(consumer)
-        return set(held.allocations) if held is not None else set()
+        return set(self.held[consumer].allocations) if consumer in self.held else set()
 
     async def allocations(self, question: FindAllocations) -> AllocationsFound:
-        held = {consumer: self.held[consumer] for consumer in question.consumers if consumer in self.held}
         consumers = [
-            Consumer(
-                id=one,
-                generation=its.generation,
-                project="p",
-                user="u",
-                type="INSTANCE",
-                allocations=its.allocations,
-            )
-            for one, its in held.items()
+            Consumer(id=one, project="p", user="u", type="INSTANCE", **self.held[one]._asdict())
+            for one in question.consumers
+            if one in self.held
         ]
         return AllocationsFound(consumers=tuple(consumers), generations={})
 
@@ -119,54 +100,8 @@ class MovingPlacement(FakePlacement):
             found = [one for one in found if not one.members.keys().isdisjoint(question.members)]
         return GroupsFound(groups=tuple(found))
 
-    async def providers(self, question: FindProviders) -> ProvidersFound:
-        known = (await super().providers(question)).providers
-        return ProvidersFound(providers=tuple([self._described(one) for one in known]))
-
-    def _described(self, provider: Provider) -> Provider:
-        host = self.hosts[provider.id]
-        inventories = {name: Inventory(total=amount) for name, amount in host.capacity.items()}
-        if provider.id in self.metal:
+    def provider(self, one: Candidate) -> Provider:
+        inventories = {name: Inventory(total=amount) for name, amount in one.capacity.items()}
+        if one.root in self.metal:
             inventories = {"CUSTOM_NODE": Inventory(total=1)}
-        return replace(provider, traits=host.traits, inventories=inventories)
-
-    def _claim_one(self, claim: ConsumerClaim, done: list[tuple[str, Choice]]) -> ClaimResult:
-        if claim.begins is None:
-            return super()._claim_one(claim, done)
-        if claim.begins in self.retired:
-            return self._ended(claim.begins)
-        if claim.consumer in self.retired:
-            return self._ended(claim.consumer)
-        before = self.held.get(claim.consumer)
-        is_at = before.generation if before is not None else None
-        if is_at != claim.generation or (claim.keep in self.held):
-            return Held(generation=is_at or 0, allocations=before.allocations if before is not None else {})
-        if claim.take_over is not None and claim.take_over not in self.held:
-            return Refused(refusals=(NothingHeld(consumer=claim.take_over),))
-        for position, choice in enumerate(claim.choices):
-            if claim.take_over is None and self._full(choice) is not None:
-                continue
-            self._begin(claim, choice, before)
-            done.append((claim.consumer, choice))
-            return Claimed(choice=position, generation=(is_at or 0) + 1, number=self.number)
-        full = [self._full(choice) for choice in claim.choices]
-        return Refused(refusals=tuple([one for one in full if one is not None]))
-
-    def _begin(self, claim: ConsumerClaim, choice: Choice, before: Holding | None) -> None:
-        assert claim.begins is not None
-        self.retired[claim.begins] = BEGUN
-        if before is not None and claim.keep is not None:
-            self.held[claim.keep] = Holding(1, before.allocations)
-        elif before is not None:
-            for root, resources in before.allocations.items():
-                self.take(root, {name: -amount for name, amount in resources.items()})
-        taken = choice.allocations
-        if claim.take_over is not None:
-            taken = self.held.pop(claim.take_over).allocations
-        else:
-            for root, resources in taken.items():
-                self.take(root, resources)
-        self.held.pop(claim.consumer, None)
-        if taken:
-            generation = before.generation if before is not None else 0
-            self.held[claim.consumer] = Holding(generation + 1, taken)
+        return replace(super().provider(one), traits=one.traits, inventories=inventories)

@@ -67,13 +67,8 @@ class OpenBerth:
 
     async def moved(self, build: str) -> MoveProgress:
         """Migrate an instance until the move waits for confirmation."""
-        asked = MoveRequested(
-            move=self.bus.clock.uuid(),
-            build=build,
-            kind="migrate",
-            verify=True,
-            reply_to=self.bus.clock.uuid(),
-        )
+        move, reply_to = self.bus.clock.uuid(), self.bus.clock.uuid()
+        asked = MoveRequested(move=move, build=build, kind="migrate", verify=True, reply_to=reply_to)
         listener = await self.bus.listen(topics.MOVE_PROGRESS.at(reply_to=asked.reply_to))
         await self.bus.publish(asked)
         while (message := await in_time(listener.get())).phase != "verify":
@@ -119,13 +114,9 @@ async def lived_in(berth: OpenBerth) -> None:
     letter = a_letter(body=msgspec.json.encode({"request": refused.request, "instances": []}))
     await berth.bus.transport.store_dead_letter(letter)
     berth.named.update(
-        build=first.build,
-        host=first.host,
-        refused=refused.request,
-        letter=letter.id,
-        move=moved.move,
+        build=first.build, host=first.host, refused=refused.request, letter=letter.id, move=moved.move,
         waits=waits,
-    )
+    )  # fmt: skip
 
     async def followed() -> bool:
         question = FindProviders(agents=(metal_agent(berth.settings, berth.settings.metal_cell),))
@@ -167,23 +158,3 @@ PAGES = {
 }
 WIDTHS = (1280, 390)
 SCHEMES = ("light", "dark")
-
-ACTS = {
-    "waiting": ("button Show", "button Cancel request {waits}"),
-    "moves": ("button Confirm: stay on the new host", "button Revert: return to the source"),
-    "move": ("button Confirm: stay on the new host", "button Revert: return to the source"),
-    "host": (
-        "button Drain: disable it and move all instances",
-        "button Disable",
-        "button Enable",
-        "button Force down",
-        "button Undo force down",
-    ),
-    "dead-letters": ("button Replay marked …", "button Drop marked …"),
-    "dead-letter": ("button Replay …", "button Drop …"),
-    "what-if": ("button Would it fit?",),
-    "capacity": ("button How many fit?",),
-    "sign-in": ("button Sign in",),
-    "hosts": ("button Show", "section Hosts as tiles; arrow keys go from one to the next, Enter opens it"),
-    "builds": ("button Show",),
-}

@@ -1,6 +1,5 @@
 """Builders for tests of placement: reports, claims, and a Placement with a new database."""
 
-import random
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from operator import attrgetter
@@ -100,10 +99,8 @@ def looking_for(resources: Resources, *, limit: int = 256, cell: str = "", **dem
 
 
 @asynccontextmanager
-async def a_placement(
-    url: str, clock: Clock | None = None, *, namespace: str = "placement", **options: Any
-) -> AsyncIterator[Placement]:
-    database = Database(url, namespace=namespace if url.startswith("postgresql") else "", **options)
+async def a_placement(url: str, clock: Clock | None = None, **options: Any) -> AsyncIterator[Placement]:
+    database = Database(url, namespace="placement" if url.startswith("postgresql") else "", **options)
     try:
         await migrate(database, "placement_worker")
         placement = Placement(database, clock or Clock())
@@ -124,12 +121,6 @@ async def tell_all(placement: Placement) -> None:
     """The bus knows of every change so far: what a relay would have done."""
     async with placement.database.write() as tx:
         await changes.TELL(tx, number=await changes.last_number(tx))
-
-
-class Wall:
-    def __init__(self) -> None:
-        self.time = 1_000_000.0
-        self.clock = Clock(now=lambda: self.time, chance=random.Random(5), monotonic=lambda: self.time)
 
 
 async def keeps_its_index(placement: Placement) -> None:

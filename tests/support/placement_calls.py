@@ -6,7 +6,6 @@ from bus.aggregates import AggregateEdit, AggregateEditRequested, AggregateResul
 from bus.cells import CellEdit, CellEditRequested, CellResult
 from bus.claims import ClaimRequested
 from bus.messages import InventoryReported
-from bus.names import NameEdit, NameEditRequested, NameKind, NameResult
 from bus.resources import (
     Edit,
     EditRequested,
@@ -36,10 +35,6 @@ async def claim(placement: Placement, *orders: ClaimRequested) -> list[Any]:
 async def edit(placement: Placement, edit: Edit) -> EditResult:
     [answer] = await in_time(placement.providers.edit_many([EditRequested(edit=edit)]))
     return answer.result
-
-
-async def edit_name(placement: Placement, kind: NameKind, edit: NameEdit) -> NameResult:
-    return (await placement.classes_and_traits.edit(NameEditRequested(kind=kind, edit=edit))).result
 
 
 async def edit_aggregate(placement: Placement, edit: AggregateEdit) -> AggregateResult:

@@ -38,17 +38,11 @@ def state(
         for name, one in (inventories or {}).items()
     }
     return ProviderState(
-        id=number + 1,
-        uuid=uid(number, "a"),
-        name=f"p{number}",
-        parent=None if parent is None else uid(parent, "a"),
-        generation=1,
-        shape=shape,
-        inventories=stock,
-        used={name: (used or {}).get(name, 0) for name in stock},
-        traits=tuple(sorted(traits)),
+        id=number + 1, uuid=uid(number, "a"), name=f"p{number}", generation=1, shape=shape,
+        parent=None if parent is None else uid(parent, "a"), inventories=stock,
+        used={name: (used or {}).get(name, 0) for name in stock}, traits=tuple(sorted(traits)),
         aggregates=tuple(sorted(uid(aggregate, "e") for aggregate in aggregates)),
-    )
+    )  # fmt: skip
 
 
 def tree(*providers: ProviderState, cell: str = "c1") -> Tree:
@@ -132,7 +126,7 @@ def _inventory(chance: Random) -> Inventory | int:
     )
 
 
-def a_query(chance: Random, world: Sequence[Tree], limit: int = 100_000) -> FindCandidates:
+def a_query(chance: Random, world: Sequence[Tree]) -> FindCandidates:
     suffixes = ["", "_0", "_1", "2"][chance.choice((0, 0, 0, 1)) : chance.choice((1, 2, 2, 3, 3, 4))] or [""]
     groups = [
         _group(chance, world, suffix, bare=bool(suffix) and position > 0 and chance.random() < 0.2)
@@ -148,7 +142,7 @@ def a_query(chance: Random, world: Sequence[Tree], limit: int = 100_000) -> Find
     return FindCandidates(
         groups=tuple(groups),
         cell=chance.choice(("", "", "", "", "c1")),
-        limit=limit,
+        limit=100_000,
         per_host=0,
         seed=chance.choice(("", "a", "b", "c")),
         group_policy=chance.choice(("none", "none", "isolate")),

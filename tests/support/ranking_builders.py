@@ -1,27 +1,45 @@
 """Rankings of a few hosts: placement is a list, and hosts' reports are given by the test."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from bus.candidates import CandidateSource
 from bus.clock import Clock
+from bus.groups import ServerGroup
 from bus.messages import BuildRequested, HostReported
 from bus.queries import Candidate
 from bus.reports import HostState
+from bus.requests import Flavor
 from bus.vocabulary import Resources
 from scheduler_worker import ChoicePolicy
 from scheduler_worker.core.attributes import RequestOptions
 from scheduler_worker.core.choosing import Choosing, Joined
 from scheduler_worker.core.host_map import HostMap
+from scheduler_worker.core.order import Order
 from scheduler_worker.core.ranking import Ranking
 from scheduler_worker.core.request import alternatives_of
 from scheduler_worker.core.rule import Alternative
 from scheduler_worker.core.scale import Pick
 from scheduler_worker.dependencies import PendingChoices
 from scheduler_worker.hosts import HostBook
-from tests.support.plain_source import PlainSource
+from tests.support.index_source import RecordingSource
 from tests.support.scheduler_builders import a_candidate, a_request
 
+FLAVORS = tuple(
+    Flavor(name=f"f{number}", vcpus=cpus, memory_mb=ram, disk_gb=disk, extra_specs=specs)
+    for number, (cpus, ram, disk, specs) in enumerate(
+        (
+            (1, 512, 1, {}),
+            (2, 1024, 5, {}),
+            (4, 4096, 10, {"trait:CUSTOM_A": "required"}),
+            (1, 256, 0, {"capabilities:hypervisor_type": "qemu"}),
+            (3, 3000, 7, {"trait:CUSTOM_B": "forbidden"}),
+            (1, 512, 20, {}),
+            (1, 1024, 2, {"resources1:CUSTOM_VF": "1"}),
+            (1, 512, 0, {**{f"resources{n}:CUSTOM_VF": "1" for n in (1, 2)}, "group_policy": "isolate"}),
+        )
+    )
+)
 ONE: Resources = {"VCPU": 1, "MEMORY_MB": 1024, "DISK_GB": 10}
 
 
@@ -54,24 +72,18 @@ class Hall:
     def alternative(self, request: BuildRequested) -> Alternative:
         return alternatives_of(request, RequestOptions(), self.source.named)[0]
 
+    def order(self, request: BuildRequested, group: ServerGroup | None = None) -> Order:
+        alternative = replace(self.alternative(request), group=group)
+        return Order(request=request, alternatives=(alternative,), instances=request.instances, bytes=0)
+
 
 def a_hall(
     *candidates: Candidate, states: Sequence[HostState] = (), policy: ChoicePolicy | None = None
 ) -> Hall:
-    source = PlainSource(candidates, {candidate.root: dict(candidate.free) for candidate in candidates})
+    source = RecordingSource(candidates, {candidate.root: dict(candidate.free) for candidate in candidates})
     hall = Hall(source, policy or ChoicePolicy())
     hall.handle(*states)
     return hall
-
-
-def ranked(
-    *candidates: Candidate,
-    states: Sequence[HostState] = (),
-    policy: ChoicePolicy | None = None,
-    seed: str = "s",
-    **request: object,
-) -> Ranking:
-    return a_hall(*candidates, states=states, policy=policy).rank(a_request(**request), seed)  # type: ignore[arg-type]
 
 
 def free(number: int, ram: int, vcpus: int = 8, cell: str = "cell1") -> Candidate:

@@ -16,16 +16,11 @@ from scheduler_worker.core.request import alternatives_of
 from scheduler_worker.core.rule import Alternative, HostFacts
 from scheduler_worker.hosts import HostBook
 from tests.support.ids import uid
-from tests.support.plain_source import PlainSource
+from tests.support.index_source import ALWAYS_FREE, RecordingSource
 from tests.support.scheduler_builders import ROOM, a_request
 
 ASKED = FindCandidates(groups=(ResourceGroup(resources={"VCPU": 1, "MEMORY_MB": 1024, "DISK_GB": 10}),))
 _OF_WISH = Alternative.__dataclass_fields__.keys() - {"request", "flavor"}
-
-
-def reported(book: HostBook) -> tuple[int, set[str]]:
-    """Return how many hosts the book has reports of, and their cells."""
-    return book._count, set(book._hosts)
 
 
 def recent_builds(book: HostBook, cell: str, root: str, now: float) -> int:
@@ -59,18 +54,19 @@ def a_wish(request: BuildRequested | None = None, **fields: object) -> Alternati
     return Alternative(request, request.flavor, ASKED, **of_wish)  # type: ignore[arg-type]
 
 
-def spaced_source(facts: Sequence[HostFacts]) -> PlainSource:
+def spaced_source(facts: Sequence[HostFacts]) -> RecordingSource:
     """Return a placement in which every host fits, and every third position is empty."""
     hosts = [
         Candidate(
-            one.root, one.host, one.cell, one.agent, one.zone, {}, {}, dict(one.free), dict(one.capacity),
+            one.root, one.host, one.cell, one.agent, one.zone, {}, {},
+            {**one.free, ALWAYS_FREE: 1}, {**one.capacity, ALWAYS_FREE: 1},
             one.traits,
             aggregates=tuple(aggregate.id for aggregate in one.aggregates),
         )
         for one in facts
     ]  # fmt: skip
     described = {one.id: one for host in facts for one in host.aggregates}
-    return PlainSource(hosts, aggregates=described, lag=True, spaced=True)
+    return RecordingSource(hosts, aggregates=described, spaced=True)
 
 
 def reported_by(facts: HostFacts, sequence: int = 1) -> HostReported:
@@ -90,7 +86,14 @@ def seen_at_once(facts: Sequence[HostFacts]) -> tuple[AllHosts, list[HostFacts]]
             book.failed(fact.cell, fact.root, 0.0)
     now, search = book.level(source, 0.0), source.search(ASKED)
     one_by_one = [now.facts(search, int(position)) for position in search.positions]
-    return AllHosts(search, now), one_by_one
+    return AllHosts(search, now), [
+        msgspec.structs.replace(one, free=_stated(one.free), capacity=_stated(one.capacity))
+        for one in one_by_one
+    ]
+
+
+def _stated(amounts: Mapping[str, int]) -> dict[str, int]:
+    return {name: amount for name, amount in amounts.items() if name != ALWAYS_FREE}
 
 
 OPTIONS = RequestOptions(
@@ -116,11 +119,6 @@ def flavor(specs: Mapping[str, str] | None = None, **figures: int) -> Flavor:
 
 def alternatives(options: RequestOptions = OPTIONS, **request: Any) -> tuple[Alternative, ...]:
     return alternatives_of(a_request(**request), options, named, HOSTS.keys)
-
-
-def asked(specs: Mapping[str, str], **figures: int) -> FindCandidates:
-    (alternative,) = alternatives(flavor=flavor(specs, **figures))
-    return alternative.question
 
 
 def groups(question: FindCandidates) -> dict[str, str]:

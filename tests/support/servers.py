@@ -4,10 +4,8 @@ without them.
 
 import asyncio
 import os
-import re
 import secrets
 import shlex
-import shutil
 import subprocess
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -18,21 +16,8 @@ from typing import NoReturn
 import asyncpg
 import pytest
 from sqlalchemy.engine import make_url
-from sqlalchemy.ext.asyncio import create_async_engine
 
-from deploy.mariadb import MariaDB
 from deploy.servers import BinariesMissing, Certificate, Postgres, RabbitMQ, find_rabbitmq
-
-MEMORY = Path("/dev/shm")
-_ROOM = 6 << 30  # bytes; two brokers and two databases take less than half of it
-
-
-def roomy(memory: Path) -> bool:
-    """Is this a place in memory, and is enough of that free?"""
-    if not os.access(memory, os.W_OK | os.X_OK):
-        return False
-    free = re.search(r"MemAvailable: +(\d+) kB", Path("/proc/meminfo").read_text())
-    return free is not None and min(int(free[1]) << 10, shutil.disk_usage(memory).free) >= _ROOM
 
 
 def installed(find: Callable[[], object]) -> None:
@@ -82,20 +67,6 @@ async def a_database(postgres: Postgres | ExternalServer, like: str = "") -> Asy
         yield _address(postgres, name)
     finally:
         await _execute(postgres, f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')
-
-
-@asynccontextmanager
-async def a_mariadb_database(server: MariaDB) -> AsyncIterator[str]:
-    """The SQLAlchemy URL of a new, empty MariaDB database, with the driver that Nova uses."""
-    name = _new_name()
-    engine = create_async_engine(make_url(server.url("berth")).set(drivername="mysql+aiomysql"))
-    try:
-        async with engine.connect() as connection:
-            await connection.exec_driver_sql(f"CREATE DATABASE {name} CHARACTER SET utf8mb4")
-            yield server.url(name)
-            await connection.exec_driver_sql(f"DROP DATABASE {name}")
-    finally:
-        await engine.dispose()
 
 
 @contextmanager

@@ -3,9 +3,8 @@ port of loopback.
 """
 
 import asyncio
-import json
 import random
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -153,40 +152,6 @@ async def client_of(sim: Simulation, **headers: str) -> AsyncIterator[httpx.Asyn
         ) as client:
             yield client
         task.cancel()
-
-
-def a_simulated_ironic() -> Simulation:
-    nodes = enrolled(25, now=NOW, conductor_groups=("", "rack1"), resource_classes=("baremetal", "gold"))
-    for number, node in enumerate(nodes):
-        node.shard = f"s{number % 3}" if number % 3 else None
-        node.owner = "alice" if number % 5 == 0 else None
-    nodes[3].maintenance = True
-    nodes[4].instance_uuid = INSTANCE
-    nodes[5].provision_state = "manageable"
-    return Simulation(nodes)
-
-
-def fault_of(response: httpx.Response) -> str:
-    """The sentence inside the JSON inside the JSON."""
-    assert list(response.json()) == ["error_message"]
-    fault = json.loads(response.json()["error_message"])
-    assert (fault["faultcode"], fault["debuginfo"]) == ("Client", None)
-    return str(fault["faultstring"])
-
-
-async def read_until(
-    client: httpx.AsyncClient, path: str, check: Callable[[dict[str, Any]], bool]
-) -> dict[str, Any]:
-    async with asyncio.timeout(60):
-        while True:
-            answer: dict[str, Any] = (await client.get(path)).json()
-            if check(answer):
-                return answer
-            await asyncio.sleep(0)  # an application in the same loop answers without giving it a turn
-
-
-async def names(client: httpx.AsyncClient, query: str) -> list[str]:
-    return [node["name"][-2:] for node in (await client.get(f"/v1/nodes?{query}")).json()["nodes"]]
 
 
 @asynccontextmanager

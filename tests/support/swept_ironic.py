@@ -2,23 +2,15 @@
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from msgspec import structs
-
-from bus import topics
 from bus.clock import Clock
-from bus.delivery.runner import Bus
-from bus.local import LocalBroker, LocalTransport
 from bus.messages import InventoryReported
 from bus.rabbit.foreign import Gap, HandleBodies
-from bus.replication import PlacementChanged, ProviderChange
 from bus.resources import FindProviders, Provider, ProvidersFound
-from bus.worker import Worker, answers, on_many
-from ironic_sync import FollowedIronic, NodeSelection, ironic_sync
+from ironic_sync import NodeSelection
 from ironic_sync.comparison import diff
 from ironic_sync.core.known_state import KnownStateRules, Moment
 from ironic_sync.core.node import Place, from_rest
@@ -27,7 +19,6 @@ from ironic_sync.survey import Survey, SurveyedNode
 from ironic_sync.sweep import Sweep
 from placement_worker.core.reports import reported
 from placement_worker.core.trees import Tree
-from placement_worker.store.tree_reads import changes_between
 from tests.support.fake_ironic import FakeIronic, node_number
 from tests.support.ironic_builders import a_notification
 
@@ -59,31 +50,27 @@ class PlacedTrees:
     async def find(self, query: FindProviders) -> ProvidersFound:
         self.questions.append(query)
         self.before(query)
+        behind = sorted(root for root, tree in self.trees.items() if tree.agent in query.agents)
+        page = [root for root in behind if root > query.after and self.trees[root].providers][: query.limit]
+        matching = [self.trees[root] for root in query.ids or page if root in self.trees]
         found = [
             Provider(
                 id=provider.uuid,
                 **{name: getattr(provider, name) for name in _OF_PROVIDERS},
                 **{name: getattr(tree, name) for name in _OF_TREES},
             )
-            for tree in self._matching(query)
+            for tree in matching
             for provider in tree.providers
         ]
         return ProvidersFound(providers=tuple(found))
 
-    def _matching(self, query: FindProviders) -> list[Tree]:
-        if query.ids:
-            return [self.trees[root] for root in query.ids if root in self.trees]
-        behind = sorted(root for root, tree in self.trees.items() if tree.agent in query.agents)
-        behind = [root for root in behind if root > query.after and self.trees[root].providers]
-        return [self.trees[root] for root in behind[: query.limit]]
-
     def open(self) -> set[int]:
-        """The nodes something may be placed on."""
+        """Return the nodes that something may be placed on."""
+        providers = [provider for tree in self.trees.values() for provider in tree.providers]
         return {
-            int(root[-12:], 16)
-            for root, tree in self.trees.items()
-            for provider in tree.providers
-            if all(inventory.reserved == 0 for inventory in provider.inventories.values())
+            int(one.uuid[-12:], 16)
+            for one in providers
+            if all(inventory.reserved == 0 for inventory in one.inventories.values())
         }
 
     def is_open(self, number: int) -> bool:
@@ -93,17 +80,14 @@ class PlacedTrees:
 class SweptIronic:
     """A little Ironic, a placement, and a sweep between them. Its clock stands still unless it is moved."""
 
-    def __init__(
-        self, selection: NodeSelection = SELECTION, ironic: FakeIronic | None = None, **more: Any
-    ) -> None:
+    def __init__(self, selection: NodeSelection = SELECTION, ironic: FakeIronic | None = None, **more: Any):
         self.ironic = ironic or FakeIronic()
         self.placed = PlacedTrees()
         self.now = 1_800_000_000.0
         self.told: list[list[SurveyedNode]] = []
         self.clock = Clock(lambda: self.now, random.Random(1), lambda: self.now)
-        self.rules = KnownStateRules(
-            place=selection.place, can_read=True, only_reads_place=selection.only_reads_place
-        )
+        reads = selection.only_reads_place
+        self.rules = KnownStateRules(place=selection.place, can_read=True, only_reads_place=reads)
         page, find = more.pop("page", 500), more.pop("find", self.placed.find)
         self.api = self.ironic.api(clock=self.clock)
         self.survey = Survey(self.api, find, selection, self.rules, self.moment, page=page)
@@ -135,21 +119,16 @@ class SweptIronic:
         self.say(number, at)
 
     def say(self, number: int, at: float) -> None:
-        said = report(
-            from_rest(self.ironic.nodes[node_number(number)]), Place(cell="c1", agent="c1-metal"), 0
-        )
+        node, place = self.ironic.nodes[node_number(number)], Place(cell="c1", agent="c1-metal")
+        said = report(from_rest(node), place, int(at * 1e6))
         assert said is not None
-        self.placed.report(structs.replace(said, sequence=int(at * 1e6)))
+        self.placed.report(said)
 
     async def differences(self) -> list[str]:
         return [difference.what for difference in (await diff(self.survey)).differences]
 
     def told_of(self) -> set[int]:
         return {int(one.uuid[-12:], 16) for seen in self.told for one in seen}
-
-
-FOLLOWED = NodeSelection(cell="c1")
-NOON = 1_800_000_000.0
 
 
 class SaidByHand:
@@ -183,118 +162,3 @@ class SaidByHand:
     def was_interrupted(self) -> None:
         self.subscribed = True
         self._gap()
-
-
-class FollowedWorld:
-    def __init__(self, bus: Bus, broker: LocalBroker, group: asyncio.TaskGroup, **more: Any) -> None:
-        self.ironic = FakeIronic()
-        self.placed = PlacedTrees()
-        self.ahead = 0.0  # seconds by which berth's wall clock is wrong
-        self.replicas: list[SaidByHand] = []
-        self._loop = asyncio.get_running_loop()
-        self._bus = bus
-        self._broker = broker
-        self._group = group
-        self._lives: list[asyncio.Task[None]] = []
-        self.clock = Clock(now=lambda: self.time, chance=random.Random(1), monotonic=self._loop.time)
-        self._more: dict[str, Any] = {"sweep_seconds": 3600.0, "pages_per_second": 1e9, **more}
-        self._number = 0
-        self._held_back: list[PlacementChanged] | None = None
-
-    @property
-    def time(self) -> float:
-        return NOON + self._loop.time()
-
-    async def start(self) -> SaidByHand:
-        voice = SaidByHand()
-        clock = Clock(now=lambda: self.time + self.ahead, chance=random.Random(1), monotonic=self._loop.time)
-        ironic = FollowedIronic(
-            selection=FOLLOWED,
-            notifications=voice,  # type: ignore[arg-type]
-            api=self.ironic.api(clock=clock),
-            **self._more,
-        )
-
-        async def live() -> None:
-            async with Bus(LocalTransport(self._broker), self.clock) as bus:
-                worker = ironic_sync(ironic, bus.publish, bus.asker(topics.PROVIDERS), clock=clock)
-                await bus.serve(worker, asyncio.Event())
-
-        self.replicas.append(voice)
-        self._lives.append(self._group.create_task(live()))
-        await voice.bound.wait()
-        await asyncio.sleep(20.0)
-        return voice
-
-    async def kill_all(self) -> None:
-        for life in self._lives:
-            life.cancel()
-        await asyncio.wait(self._lives)
-        self._lives.clear()
-        self.replicas.clear()
-
-    async def change(self, heard_by: SaidByHand | None, number: int, event: str, **changes: Any) -> None:
-        await asyncio.sleep(3.0)
-        self.ironic.now = int(self.time)
-        self.ironic.change(number, **changes)
-        if heard_by is not None:
-            await heard_by.say(event, self.time, self.ironic.nodes[node_number(number)])
-
-    async def takes(self, number: int, *, open: bool) -> float:
-        began = self._loop.time()
-        async with asyncio.timeout(7200.0):
-            while self.placed.is_open(number) != open:
-                await asyncio.sleep(0.01)
-        return self._loop.time() - began
-
-    def placement(self) -> Worker:
-        async def take(reports: Sequence[InventoryReported]) -> list[PlacementChanged | None]:
-            return [self._take(report) for report in reports]
-
-        return Worker(
-            "placement",
-            consumes=[on_many(topics.INVENTORY_REPORTED, take, emits=[topics.PLACEMENT_CHANGED])],
-            answers=[answers(topics.PROVIDERS, self.placed.find)],
-        )
-
-    def _take(self, report: InventoryReported) -> PlacementChanged | None:
-        before = self.placed.trees.get(report.root, Tree(report.root))
-        self.placed.report(report)
-        changes: list[ProviderChange] = changes_between([(before, self.placed.trees[report.root])])
-        if not changes:
-            return None
-        self._number += 1
-        said = PlacementChanged(number=self._number, changes=tuple(changes))
-        if self._held_back is None:
-            return said
-        self._held_back.append(said)
-        return None
-
-    def hold_changes_back(self) -> None:
-        self._held_back = []
-
-    async def tell_changes(self) -> None:
-        held, self._held_back = self._held_back or [], None
-        await self._bus.publish(*held)
-
-    def reopen_by_hand(self, number: int) -> None:
-        before = self.placed.trees[node_number(number)]
-        node = from_rest(self.ironic.nodes[before.root] | {"maintenance": False})
-        said = report(node, Place(cell=before.cell, agent=before.agent), before.sequence + 1)
-        assert said is not None
-        self.placed.report(said)
-
-
-@asynccontextmanager
-async def followed(**more: Any) -> AsyncIterator[FollowedWorld]:
-    time = asyncio.get_running_loop().time
-    clock = Clock(now=lambda: NOON + time(), chance=random.Random(1), monotonic=time)
-    broker = LocalBroker(clock=clock)
-    async with Bus(LocalTransport(broker), clock) as bus, asyncio.TaskGroup() as group:
-        made = FollowedWorld(bus, broker, group, **more)
-        serving = group.create_task(bus.serve(made.placement(), asyncio.Event()))
-        try:
-            yield made
-        finally:
-            await made.kill_all()
-            serving.cancel()

@@ -2,10 +2,13 @@
 
 import asyncio
 import itertools
+import random
 import selectors
 from collections.abc import Callable, Coroutine
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
+
+from bus.clock import Clock
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -66,3 +69,11 @@ def in_virtual_time(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P,
         run(test(*args, **more))
 
     return told
+
+
+class TurnedClock:
+    """A clock that tests turn."""
+
+    def __init__(self, now: float = 1000.0) -> None:
+        self.now = now
+        self.clock = Clock(now=lambda: self.now, chance=random.Random(7), monotonic=lambda: self.now)

@@ -1,7 +1,7 @@
 """Queries for flavors and images: each rule of the grammar with its result."""
 
 import tracemalloc
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -9,12 +9,19 @@ from typing import Any
 import pytest
 
 from bus.host_health import DISABLED
+from bus.queries import FindCandidates
 from bus.requests import Flavor, Hints, Image
 from bus.vocabulary import MAX_INT, seconds_of
 from scheduler_worker.core.attributes import MAX_NOTES, Unreadable
 from tests.support.ids import uid
-from tests.support.rule_builders import OPTIONS, alternatives, asked, flavor, groups
+from tests.support.rule_builders import OPTIONS, alternatives, flavor, groups
 from tests.support.scheduler_builders import METAL, SMALL
+
+
+def asked(specs: Mapping[str, str], **figures: int) -> FindCandidates:
+    (alternative,) = alternatives(flavor=flavor(specs, **figures))
+    return alternative.question
+
 
 REST = "VCPU 4, MEMORY_MB 4096, DISK_GB 5"
 NUMA = {"hw:numa_nodes": "2"}

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from bus.claims import Claimed, Full, Held, NothingHeld, OutsideCell, Refused, Released, Retired
 from bus.messages import AgentReported, HostFailed
-from bus.moves import MoveEnded, MoveProgress, MoveReported
+from bus.moves import MoveEnded, MovePlaced, MoveProgress, MoveReported, MoveSteered, Steering
 from bus.vocabulary import Contended, Message
 from cell_conductor.core.build import Build, holder_consumer
 from cell_conductor.core.events import (
@@ -31,10 +31,14 @@ from tests.support.conductor_builders import (
     a_placed,
     a_report_of,
     a_selection,
-    a_steering,
     an_agent_report,
     in_short,
 )
+
+
+def a_steering(placed: MovePlaced, to: Steering, reply_to: str = "") -> MoveSteered:
+    return MoveSteered(move=placed.move, build=placed.build, cell=placed.cell, to=to, reply_to=reply_to)
+
 
 LIMITS = AttemptLimits(max_attempts=3, build_timeout=100.0, delete_timeout=600.0, cleanup_timeout=5000.0)
 PLACED = a_placed(generation=1, hosts=1)

@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from bus.claims import (
     Choice,
@@ -19,22 +20,15 @@ from bus.claims import (
 )
 from placement_worker.core.capacity import claim, release
 from placement_worker.core.claim_world import ClaimWorld, Holder, Stock
-from tests.support.claim_worlds import (
-    A,
-    B,
-    C,
-    X,
-    Y,
-    Z,
-    full,
-    holding,
-    keeps,
-    order,
-    room,
-    stock,
-    wants,
-    world,
-)
+from tests.support.claim_worlds import A, B, C, X, Y, Z, full, order, room, stock, wants, world
+
+
+def holding(consumer: str, generation: int, held: dict[str, dict[str, int]]) -> dict[str, Holder]:
+    return {consumer: Holder(consumer, 7, generation, held)}
+
+
+def keeps(consumer: str, keep: str, *choices: Any, generation: int | None = 4) -> ConsumerClaim:
+    return replace(wants(consumer, *choices, generation=generation), keep=keep)
 
 
 @pytest.mark.parametrize(

@@ -28,10 +28,11 @@ from scheduler_worker.core.request import NOBODY, Prefilters, prefilters
 from scheduler_worker.orders import Orders
 from scheduler_worker.placing import Scheduler
 from tests.support.ids import uid
-from tests.support.plain_source import PlainSource
+from tests.support.index_source import RecordingSource
 from tests.support.rule_builders import alternatives, flavor, the_facts
-from tests.support.scheduler_builders import FakePlacement, TurnedClock, a_candidate, a_request
+from tests.support.scheduler_builders import FakePlacement, a_candidate, a_request
 from tests.support.schedulers import scheduler_of
+from tests.support.virtual_time import TurnedClock
 
 
 @pytest.mark.parametrize(
@@ -236,7 +237,7 @@ BATCH = 16
 @dataclass
 class Knowing:
     placement: FakePlacement = field(
-        default_factory=lambda: FakePlacement.of(*(a_candidate(number) for number in range(6)))
+        default_factory=lambda: FakePlacement(*(a_candidate(number) for number in range(6)))
     )
     questions: list[int] = field(default_factory=list)  # of each, how much it named
 
@@ -317,7 +318,7 @@ REQUESTED = uid(2000, "b")  # the first instance of the second request
 
 
 def orders() -> Orders:
-    return Orders(PlainSource([a_candidate(1)], {}), RequestOptions(), ChoicePolicy())
+    return Orders(RecordingSource([a_candidate(1)], {}), RequestOptions(), ChoicePolicy())
 
 
 @pytest.mark.parametrize(
@@ -384,11 +385,11 @@ def test_the_cache_of_requests_is_bounded_in_bytes(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_retried_order_uses_the_current_cells() -> None:
-    source = PlainSource([a_candidate(1)], {})
+    source = RecordingSource([a_candidate(1)], {})
     made = Orders(source, RequestOptions(), ChoicePolicy())
     order, _ = made.begin(a_request(1), 0.0)
     for enabled in (False, True):
-        source.cells = {"c1": RegisteredCell(name="c1", enabled=enabled)}
+        source.memory.index.cell_facts = {"c1": RegisteredCell(name="c1", enabled=enabled)}
         made._received((), ("c1",))
         closed = () if enabled else ("c1",)
         order, _ = made.again(order, Begun())

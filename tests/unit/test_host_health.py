@@ -16,18 +16,16 @@ from scheduler_worker.core.host_map import HostMap
 from scheduler_worker.core.rules.state import enabled, few_failures, up
 from scheduler_worker.hosts import HostBook
 from tests.support.ids import uid
-from tests.support.plain_source import PlainSource
+from tests.support.index_source import RecordingSource
 from tests.support.ranking_builders import a_hall, free
-from tests.support.rule_builders import (
-    ASKED,
-    a_wish,
-    failed_builds,
-    recent_builds,
-    reported,
-    spaced_source,
-    the_facts,
-)
+from tests.support.rule_builders import ASKED, a_wish, failed_builds, recent_builds, spaced_source, the_facts
 from tests.support.scheduler_builders import a_candidate, a_heartbeat, a_request, a_state
+
+
+def reported(book: HostBook) -> tuple[int, set[str]]:
+    """Return how many hosts the book has reports of, and their cells."""
+    return book._count, set(book._hosts)
+
 
 AGENT = "agent"
 HOSTS = [replace(the_facts(number), agent=AGENT) for number in (1, 2, 3)]
@@ -39,7 +37,7 @@ def a_report(*numbers: int, sequence: int, agent: str = AGENT, partial: bool = F
     return HostReported(cell="cell1", agent=agent, sequence=sequence, partial=partial, hosts=states)
 
 
-def reasons(book: HostBook, source: PlainSource, now: float) -> list[str]:
+def reasons(book: HostBook, source: RecordingSource, now: float) -> list[str]:
     """Why each host is refused, empty where it is admitted; the arrays must agree with the sentences."""
     seen, search = book.level(source, now), source.search(ASKED)
     facts = [seen.facts(search, position) for position in search.positions.tolist()]
@@ -48,7 +46,7 @@ def reasons(book: HostBook, source: PlainSource, now: float) -> list[str]:
     return [up().refuses(fact, a_wish()) or enabled().refuses(fact, a_wish()) or "" for fact in facts]
 
 
-def unknown(book: HostBook, source: PlainSource, now: float) -> list[bool]:
+def unknown(book: HostBook, source: RecordingSource, now: float) -> list[bool]:
     seen = book.level(source, now).unknown
     return [seen is not None and seen.item(position) for position in source.search(ASKED).positions.tolist()]
 
@@ -87,8 +85,7 @@ def test_a_host_that_placement_has_from_now_on_may_take_as_long_for_its_first_he
     for second in range(61):
         book.handle(a_report(1, sequence=second + 1), float(second))
     assert reasons(book, source, 60.0) == [""]
-    source.candidates = spaced_source(HOSTS[:2]).candidates
-    source.layout += 1
+    source.memory.index = spaced_source(HOSTS[:2]).memory.index
     assert (reasons(book, source, 61.0), unknown(book, source, 61.0)) == (["", ""], [False, True])
 
 
@@ -451,24 +448,24 @@ def test_a_host_that_fails_everything_is_left_alone_after_three_and_tried_again_
 def test_only_hosts_of_served_cells_are_used(
     named: tuple[str, ...] | None, registered: tuple[str, ...], served: list[bool]
 ) -> None:
-    source = PlainSource([a_candidate(1, cell="c1"), a_candidate(2, cell="c9")])
-    source.cells = {name: RegisteredCell(name=name, enabled=False) for name in registered}
+    source = RecordingSource([a_candidate(1, cell="c1"), a_candidate(2, cell="c9")])
+    source.memory.index.cell_facts = {name: RegisteredCell(name=name, enabled=False) for name in registered}
     hosts = HostMap(source, named)
     hosts.level()
     assert [bool(hosts.served[host.position]) for host in source.hosts()] == served
 
 
 def test_a_cell_that_is_registered_or_dropped_later_changes_it() -> None:
-    source = PlainSource([a_candidate(1, cell="c9")])
+    source = RecordingSource([a_candidate(1, cell="c9")])
     hosts, (host,) = HostMap(source, ("c1",)), source.hosts()
     for there in (False, True, False):
-        source.cells = {"c9": RegisteredCell(name="c9")} if there else {}
+        source.memory.index.cell_facts = {"c9": RegisteredCell(name="c9")} if there else {}
         hosts.level()
         assert bool(hosts.served[host.position]) is there
         assert hosts.why_no_agent(host) == ("" if there else "its cell 'c9' is none of ours: c1")
 
 
-def by_cell(hosts: HostMap, source: PlainSource) -> dict[str, list[str]]:
+def by_cell(hosts: HostMap, source: RecordingSource) -> dict[str, list[str]]:
     names = {host.position: host.host for host in source.hosts()}
     order, firsts = hosts.by_cell.tolist(), hosts.first_of_cell.tolist()
     return {
@@ -479,11 +476,10 @@ def by_cell(hosts: HostMap, source: PlainSource) -> dict[str, list[str]]:
 
 def test_hosts_are_grouped_again_when_one_changes_its_cell() -> None:
     one, two, three = (a_candidate(index, cell=cell) for index, cell in ((1, "c1"), (2, "c2"), (3, "c1")))
-    source = PlainSource([one, two, three])
+    source = RecordingSource([one, two, three])
     hosts = HostMap(source)
     hosts.level()
     assert by_cell(hosts, source) == {"c1": ["host1", "host3"], "c2": ["host2"]}
-    source.candidates = [a_candidate(1, cell="c2"), two, three]
-    source.layout += 1
+    source.put(a_candidate(1, cell="c2"))
     hosts.level()
     assert by_cell(hosts, source) == {"c1": ["host3"], "c2": ["host1", "host2"]}

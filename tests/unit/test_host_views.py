@@ -12,7 +12,7 @@ from scheduler_worker.core.host_map import AllHosts
 from scheduler_worker.core.rule import HostFacts, Number, OneHost, View
 from scheduler_worker.hosts import HostBook
 from tests.support.ids import uid
-from tests.support.plain_source import PlainSource
+from tests.support.index_source import RecordingSource
 from tests.support.rule_builders import (
     ASKED,
     a_wish,
@@ -91,19 +91,19 @@ def test_the_facts_of_a_host_combine_placement_and_report() -> None:
 
 def test_a_deleted_aggregate_has_no_metadata() -> None:
     source, book = spaced_source(HOSTS[:1]), HostBook(0.0)
-    del source.aggregates[SLOW.id]
+    del source.memory.index.aggregate_facts[SLOW.id]
     facts = book.level(source, 0.0).facts(source.search(ASKED), 0)
     assert facts.aggregates == (QUICK,)
 
 
-def each_says(name: str, book: HostBook, source: PlainSource, now: float = 0.0) -> list[float]:
+def each_says(name: str, book: HostBook, source: RecordingSource, now: float = 0.0) -> list[float]:
     search = source.search(ASKED)
     said = AllHosts(search, book.level(source, now)).fact(name)
     found: list[float] = np.broadcast_to(said, len(search.positions)).tolist()
     return found
 
 
-def loads(book: HostBook, source: PlainSource, now: float = 0.0) -> list[float]:
+def loads(book: HostBook, source: RecordingSource, now: float = 0.0) -> list[float]:
     return [-1.0 if math.isnan(one) else one for one in each_says("load", book, source, now)]
 
 
@@ -111,8 +111,7 @@ def test_reports_before_placement_knows_the_host_are_kept() -> None:
     book, source = HostBook(0.0), spaced_source(())
     book.handle(reported_by(the_facts(1, load=0.5)), 0.0)
     assert loads(book, source) == []
-    source.candidates = spaced_source([the_facts(2), the_facts(1)]).candidates
-    source.layout += 1
+    source.memory.index = spaced_source([the_facts(2), the_facts(1)]).memory.index
     assert loads(book, source) == [-1, 0.5]
 
 
@@ -121,8 +120,7 @@ def test_hosts_that_change_places_are_followed() -> None:
     for number in (1, 2, 3):
         book.handle(reported_by(the_facts(number, load=number / 10)), 0.0)
     assert loads(book, source) == [0.1, 0.2, 0.3]
-    source.candidates = spaced_source([the_facts(3), the_facts(4), the_facts(1)]).candidates
-    source.layout += 1
+    source.memory.index = spaced_source([the_facts(3), the_facts(4), the_facts(1)]).memory.index
     assert loads(book, source) == [0.3, -1, 0.1]
 
 
@@ -211,7 +209,7 @@ def test_changed_metadata_of_an_aggregate_takes_effect() -> None:
         return [float(found)] if isinstance(found, float) else found.tolist()
 
     assert most() == [3]
-    source.aggregates[SLOW.id] = Aggregate(id=SLOW.id, metadata={"most": "2"})
+    source.memory.index.aggregate_facts[SLOW.id] = Aggregate(id=SLOW.id, metadata={"most": "2"})
     assert most() == [2]
-    source.aggregates.clear()
+    source.memory.index.aggregate_facts.clear()
     assert most() == [8]

@@ -19,10 +19,12 @@ from bus.requests import Flavor, Hints, Image
 from scheduler_worker import ChoicePolicy
 from scheduler_worker.core.move_start import taken_back
 from scheduler_worker.placing import Scheduler
+from tests.support.claims_in_memory import Holding
 from tests.support.ids import uid
 from tests.support.move_builders import BUILD, MOVE, Cells, MovingPlacement, a_build_that_stands, a_move
-from tests.support.scheduler_builders import Holding, TurnedClock, a_candidate, a_heartbeat
+from tests.support.scheduler_builders import a_candidate, a_heartbeat
 from tests.support.schedulers import MovesWithoutWaiting, moves_of, scheduler_of
+from tests.support.virtual_time import TurnedClock
 
 KEEP = holder_consumer(BUILD, 1)
 GROUP = uid(5, "9")
@@ -82,8 +84,7 @@ class MovingCloud:
 
 
 def a_cloud(*candidates: Candidate, hosts: int = 4, **stands: object) -> MovingCloud:
-    placement = MovingPlacement.of(*(candidates or [a_candidate(number) for number in range(1, hosts + 1)]))
-    assert isinstance(placement, MovingPlacement)
+    placement = MovingPlacement(*(candidates or [a_candidate(number) for number in range(1, hosts + 1)]))
     cloud = MovingCloud(placement)
     placement.hold(BUILD, 1)
     cloud.cells.know(a_build_that_stands(1, **stands))  # type: ignore[arg-type]
@@ -479,7 +480,7 @@ async def test_an_undone_move_stays_undone_and_the_instance_can_move_again() -> 
 async def test_a_move_that_its_cell_continues_is_not_undone() -> None:
     cloud = a_cloud()
     placed = await cloud.placed(a_move())
-    cloud.placement.held[BUILD].generation += 1
+    cloud.placement.held[BUILD] = Holding(3, cloud.placement.held[BUILD].allocations)
     assert await undone(cloud, placed) is None
     assert cloud.placement.roots(KEEP) == {root(1)}
 

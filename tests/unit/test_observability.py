@@ -4,6 +4,7 @@ import json
 import logging
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,31 @@ from bus.protocol import Envelope
 from bus.vocabulary import Message
 from tests.support.envelopes import an_envelope
 from tests.support.ids import uid
-from tests.support.promql import asked
+
+_VALUES = re.compile(r""""(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|\[[^\]]*\]""")  # strings and ranges
+_GROUPS = re.compile(r"\b(?:by|without|on|ignoring|group_left|group_right)\s*\(([^)]*)\)")
+_METRICS = re.compile(
+    r"\b(?!(?:and|or|unless|bool|offset)\b)([a-zA-Z_:][\w:]*)\b(?!\s*\()(?:\s*\{([^}]*)\})?"
+)
+_AGGREGATIONS = re.compile(r"\b\w+\s*(?=\()")
+
+
+@dataclass
+class AskedOfPrometheus:
+    metrics: dict[str, set[str]] = field(default_factory=dict)  # with the labels each is picked by
+    sorted_by: set[str] = field(default_factory=set)
+
+
+def asked(expression: str) -> AskedOfPrometheus:
+    text, found = _VALUES.sub(" ", expression), AskedOfPrometheus()
+    if text.count("(") != text.count(")"):
+        raise ValueError(f"{expression!r}: brackets do not match")
+    for names in _GROUPS.findall(text):
+        found.sorted_by |= set(re.findall(r"\w+", names))
+    for name, selectors in _METRICS.findall(_AGGREGATIONS.sub(" ", _GROUPS.sub("", text))):
+        found.metrics.setdefault(name, set()).update(re.findall(r"\w+", selectors))
+    return found
+
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 ENVELOPE = an_envelope(

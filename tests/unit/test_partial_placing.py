@@ -10,18 +10,18 @@ from bus.groups import FindGroups, GroupPolicy, GroupsFound, ServerGroup
 from bus.messages import BuildPlaced, BuildRequested, BuildUnplaceable
 from bus.requests import Flavor, Hints
 from bus.resources import AllocationsFound, Consumer, FindAllocations
-from placement_worker import IndexedSource
 from placement_worker.core.trees import Tree
 from scheduler_worker import ChoicePolicy
 from scheduler_worker.core.order import Order
 from scheduler_worker.core.scale import replay
 from scheduler_worker.placing import Scheduler
-from tests.support.exact_worlds import FilledMemory
 from tests.support.ids import uid
+from tests.support.index_source import source_of
 from tests.support.provider_trees import state, tree
 from tests.support.ranking_builders import Hall, a_hall, free
-from tests.support.scheduler_builders import ROOM, SMALL, FakePlacement, TurnedClock, a_candidate, a_request
+from tests.support.scheduler_builders import ROOM, SMALL, FakePlacement, a_candidate, a_request
 from tests.support.schedulers import messages_of, scheduler_of
+from tests.support.virtual_time import TurnedClock
 
 GOLD = Flavor(name="gold", extra_specs={"resources:CUSTOM_GOLD": "1", "resources:VCPU": "0"})
 SILVER = Flavor(name="silver", extra_specs={"resources:CUSTOM_SILVER": "1", "resources:VCPU": "0"})
@@ -32,7 +32,7 @@ GROUP = uid(1, "f")
 def metals(gold: int, silver: int) -> FakePlacement:
     nodes = [a_candidate(number, free={"CUSTOM_GOLD": 1}) for number in range(gold)]
     nodes += [a_candidate(100 + number, free={"CUSTOM_SILVER": 1}) for number in range(silver)]
-    return FakePlacement.of(*nodes)
+    return FakePlacement(*nodes)
 
 
 def a_scheduler(placement: FakePlacement, policy: GroupPolicy | None = None) -> Scheduler:
@@ -104,7 +104,7 @@ async def test_a_redelivered_request_reports_the_second_flavor_that_it_holds() -
 
 def of_eight_processors(hosts: int) -> FakePlacement:
     free = {"VCPU": 8, "MEMORY_MB": 1024}
-    return FakePlacement.of(*(a_candidate(number, free=free) for number in range(hosts)))
+    return FakePlacement(*(a_candidate(number, free=free) for number in range(hosts)))
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ async def test_as_many_instances_as_fit_are_placed_if_enough(hosts: int, at_leas
 async def test_the_capacity_of_earlier_instances_is_part_of_the_reason() -> None:
     placement = of_eight_processors(3)
     _, (ended,) = await said(a_scheduler(placement), a_request(instances=5, flavor=BIG))
-    assert [(removal.code, removal.removed) for removal in ended.decision.removals] == [("chosen", 3)]
+    assert [(removal.code, removal.removed) for removal in ended.decision.removals] == [("class", 3)]
     assert ended.reason.endswith("free capacity for 3 of the 5 instances needed at once")
 
 
@@ -151,7 +151,7 @@ async def test_missing_instances_get_the_reasons_of_every_flavor() -> None:
     ("policy", "placed"), [("anti-affinity", 3), ("affinity", 1), ("soft-anti-affinity", 3)]
 )
 async def test_instances_of_a_request_count_in_their_group(policy: GroupPolicy, placed: int) -> None:
-    placement = FakePlacement.of(*(a_candidate(number) for number in range(3)))
+    placement = FakePlacement(*(a_candidate(number) for number in range(3)))
     request = a_request(instances=3, hints=Hints(group=GROUP))
     found, ended = await said(a_scheduler(placement, policy), request)
     assert ended == []
@@ -160,7 +160,7 @@ async def test_instances_of_a_request_count_in_their_group(policy: GroupPolicy, 
 
 
 async def test_requests_of_a_batch_count_in_their_group() -> None:
-    placement = FakePlacement.of(*(a_candidate(number) for number in range(3)))
+    placement = FakePlacement(*(a_candidate(number) for number in range(3)))
     requests = [a_request(number, hints=Hints(group=GROUP)) for number in range(4)]
     scheduler = a_scheduler(placement, "anti-affinity")
     found, _ = await said(scheduler, *requests)
@@ -172,7 +172,7 @@ FEW = {"VCPU": 4, "MEMORY_MB": 4096, "DISK_GB": 40}
 
 
 async def test_a_refused_choice_is_no_group_member() -> None:
-    placement = FakePlacement.of(a_candidate(1), a_candidate(2, free=FEW))
+    placement = FakePlacement(a_candidate(1), a_candidate(2, free=FEW))
     placement.source.lag = True
     placement.take(uid(1, "c"), ROOM)
     request = a_request(instances=2, hints=Hints(group=GROUP))
@@ -183,7 +183,7 @@ async def test_a_refused_choice_is_no_group_member() -> None:
 @pytest.mark.parametrize("policy", ["affinity", "anti-affinity"])
 async def test_a_released_member_is_forgotten(policy: GroupPolicy) -> None:
     """An empty group may go anywhere, also where its members were before."""
-    placement = FakePlacement.of(a_candidate(1), a_candidate(2, free=FEW))
+    placement = FakePlacement(a_candidate(1), a_candidate(2, free=FEW))
     scheduler, hints = a_scheduler(placement, policy), Hints(group=GROUP)
     (first,), _ = await said(scheduler, a_request(1, hints=hints))
     placement.held.clear()
@@ -195,7 +195,7 @@ async def test_a_released_member_is_forgotten(policy: GroupPolicy) -> None:
 
 
 async def test_a_group_that_there_is_not_is_named() -> None:
-    placement = FakePlacement.of(a_candidate(1))
+    placement = FakePlacement(a_candidate(1))
     _, (ended,) = await said(a_scheduler(placement), a_request(hints=Hints(group=GROUP)))
     assert ended.reason == f"hints.group: there is no server group {GROUP} in this project"
     assert placement.orders == []
@@ -203,7 +203,7 @@ async def test_a_group_that_there_is_not_is_named() -> None:
 
 @pytest.mark.parametrize(("hint", "beside"), [("same_host", True), ("different_host", False)])
 async def test_same_host_and_different_host_hints(hint: str, beside: bool) -> None:
-    placement = FakePlacement.of(*(a_candidate(number) for number in range(4)))
+    placement = FakePlacement(*(a_candidate(number) for number in range(4)))
     scheduler = a_scheduler(placement)
     (other,), _ = await said(scheduler, a_request(1))
     hints = msgspec.convert({hint: [other.build]}, Hints)
@@ -212,7 +212,7 @@ async def test_same_host_and_different_host_hints(hint: str, beside: bool) -> No
 
 
 async def test_a_record_is_small() -> None:
-    placement = FakePlacement.of(*(a_candidate(number, free={"VCPU": 8 + number}) for number in range(9)))
+    placement = FakePlacement(*(a_candidate(number, free={"VCPU": 8 + number}) for number in range(9)))
     (placed,), _ = await said(a_scheduler(placement), a_request(flavor=Flavor(name="f", vcpus=1)))
     record = placed.decision.record
     assert record is not None
@@ -226,9 +226,7 @@ ONE_EACH = [free(number, 9000 + number, vcpus=1) for number in (1, 2, 3)]
 
 
 def an_order(hall: Hall, instances: int, at_least: int = 0, group: ServerGroup | None = AFFINITY) -> Order:
-    request = a_request(instances=instances, at_least=at_least)
-    alternative = replace(hall.alternative(request), group=group)
-    return Order(request=request, alternatives=(alternative,), instances=request.instances, bytes=0)
+    return hall.order(a_request(instances=instances, at_least=at_least), group)
 
 
 def chosen(hall: Hall, order: Order) -> list[str]:
@@ -237,10 +235,7 @@ def chosen(hall: Hall, order: Order) -> list[str]:
 
 
 def a_world(*trees: Tree) -> Hall:
-    memory = FilledMemory()
-    for stored in trees:
-        memory.index.put(stored, 1)
-    return Hall(IndexedSource(memory), ChoicePolicy.from_names(weighers=["ram"]))
+    return Hall(source_of(trees), ChoicePolicy.from_names(weighers=["ram"]))
 
 
 def test_hosts_with_capacity_for_some_instances_are_named() -> None:

@@ -6,7 +6,6 @@ import itertools
 import random
 import tracemalloc
 from functools import cache
-from random import Random
 from time import process_time
 
 import msgspec
@@ -28,8 +27,8 @@ from placement_worker.core.trees import Tree
 from scheduler_worker import placing, what_if
 from scheduler_worker.placing import Scheduler
 from scheduler_worker.what_if import WhatIfs, WhatIfsOfMoves
-from tests.support.exact_worlds import a_source
 from tests.support.ids import uid
+from tests.support.index_source import source_of
 from tests.support.move_builders import BUILD, a_build_that_stands, a_move
 from tests.support.provider_trees import state, tree
 from tests.support.scheduler_builders import FakePlacement, a_candidate, a_request
@@ -396,7 +395,7 @@ def a_scheduler(source: CandidateSource, clock: Clock | None = None) -> Schedule
 
 
 async def room(*hosts: Tree, clock: Clock | None = None) -> WhatIfAnswered:
-    scheduler = a_scheduler(a_source(Random(1), hosts), clock)
+    scheduler = a_scheduler(source_of(hosts), clock)
     return await WhatIfs(scheduler).answer(WhatIf(request=a_request(flavor=ON_A_CELL), room=True))
 
 
@@ -430,7 +429,7 @@ async def test_more_instances_than_a_boot_may_have(count: int, fits: bool) -> No
     hosts = [
         a_host_of_cells(number, cells=1, vcpus=8) for number in range(1, 301)
     ]  # 8: as many as io_ops admits
-    scheduler = a_scheduler(a_source(Random(1), hosts))
+    scheduler = a_scheduler(source_of(hosts))
     question = WhatIf(request=a_request(flavor=ON_A_CELL), count=count)
     received = msgspec.json.decode(msgspec.json.encode(question), type=WhatIf)
     answer = await WhatIfs(scheduler).answer(received)
@@ -456,7 +455,7 @@ async def test_remedies_are_searched_for_a_limited_time(monkeypatch: pytest.Monk
     monkeypatch.setattr(placing, "MOST_HELP_SECONDS", 0.1)
     specs = {f"resources{index}:VCPU": "2" for index in range(60)} | {"group_policy": "isolate"}
     specs |= {f"same_subtree{index}": f"{index},{index + 1}" for index in range(59)}
-    scheduler = a_scheduler(a_source(Random(1), [a_host_of_cells(1, cells=1000, vcpus=100)]))
+    scheduler = a_scheduler(source_of([a_host_of_cells(1, cells=1000, vcpus=100)]))
     began = process_time()
     await scheduler.place_many([a_request(flavor=Flavor(name="f", extra_specs=specs))])
     assert process_time() - began < 4.0

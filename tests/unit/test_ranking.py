@@ -3,13 +3,14 @@
 import gc
 import weakref
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
 import pytest
 
 from bus.groups import ServerGroup
+from bus.queries import Candidate
 from bus.reports import HostState
 from bus.requests import Image
 from scheduler_worker.core.policy import ChoicePolicy
@@ -17,9 +18,20 @@ from scheduler_worker.core.ranking import Ranking
 from scheduler_worker.core.rule import Alternative, HostFacts, OneHost, Rule
 from scheduler_worker.core.weighing import WEIGHERS
 from tests.support.ids import uid
-from tests.support.ranking_builders import a_hall, free, hosts_of, ranked, take
+from tests.support.ranking_builders import a_hall, free, hosts_of, take
 from tests.support.rule_builders import a_wish, the_facts
 from tests.support.scheduler_builders import a_candidate, a_request, a_state
+
+
+def ranked(
+    *candidates: Candidate,
+    states: Sequence[HostState] = (),
+    policy: ChoicePolicy | None = None,
+    seed: str = "s",
+    **request: object,
+) -> Ranking:
+    return a_hall(*candidates, states=states, policy=policy).rank(a_request(**request), seed)  # type: ignore[arg-type]
+
 
 CELL = "cell1"
 

@@ -33,32 +33,30 @@ from scheduler_worker.core.rules import RULES
 from scheduler_worker.placing import Scheduler
 from scheduler_worker.waiting.hosts import without_roots
 from scheduler_worker.what_if import WhatIfs
-from tests.support.exact_worlds import FLAVORS, FilledMemory, an_order
 from tests.support.ids import uid
-from tests.support.provider_trees import SHARES, state, tree
-from tests.support.ranking_builders import Hall, a_hall
+from tests.support.index_source import FilledMemory, source_of
+from tests.support.provider_trees import SHARES, an_index, state, tree
+from tests.support.ranking_builders import FLAVORS, Hall, a_hall
 from tests.support.rule_builders import recent_builds
 from tests.support.scheduler_builders import (
     SMALL,
     FakePlacement,
-    TurnedClock,
     a_candidate,
     a_heartbeat,
     a_request,
     a_state,
 )
 from tests.support.schedulers import scheduler_of
+from tests.support.virtual_time import TurnedClock
 
 SMALL_FLAVOR, LARGE = FLAVORS[0], replace(FLAVORS[0], vcpus=64)
 
 
 def three_hosts() -> Hall:
     """Three hosts: p0 is open, p1 is disabled because of its disk, p2 is disabled."""
-    memory = FilledMemory()
     stock = {"VCPU": 8, "MEMORY_MB": 8192, "DISK_GB": 100}
-    for position, traits in enumerate(((), (DISABLED, f"{HELD}DISK"), (DISABLED,))):
-        memory.index.put(tree(state(position, None, dict(stock), None, traits)), 1)
-    return Hall(IndexedSource(memory))
+    traits_of = enumerate(((), (DISABLED, f"{HELD}DISK"), (DISABLED,)))
+    return Hall(source_of([tree(state(at, None, dict(stock), None, traits)) for at, traits in traits_of]))
 
 
 def refused(hall: Hall, order: Order) -> tuple[Shortage, str]:
@@ -69,7 +67,7 @@ def refused(hall: Hall, order: Order) -> tuple[Shortage, str]:
 
 def test_a_disabled_host_that_is_named_is_explained_first_with_its_cause() -> None:
     hall = three_hosts()
-    short, reason = refused(hall, an_order(hall, a_request(flavor=SMALL_FLAVOR, wanted_host="p1"), None))
+    short, reason = refused(hall, hall.order(a_request(flavor=SMALL_FLAVOR, wanted_host="p1")))
     assert reason.startswith("p1: disabled by an operator: disk. no valid host among 3: ")
     assert reason.endswith("not the requested host: 2 hosts, disabled: 1 host")
     assert short.code == "disabled"
@@ -77,29 +75,26 @@ def test_a_disabled_host_that_is_named_is_explained_first_with_its_cause() -> No
 
 def test_disabled_hosts_are_no_near_misses() -> None:
     hall = three_hosts()
-    short, _ = refused(hall, an_order(hall, a_request(flavor=LARGE), None))
+    short, _ = refused(hall, hall.order(a_request(flavor=LARGE)))
     assert [miss.host for miss in short.nearest] == ["p0"]
 
 
 def test_hosts_that_are_down_are_no_near_misses() -> None:
-    memory = FilledMemory()
     trees = [tree(state(number, None, {"VCPU": 8, "MEMORY_MB": 8192, "DISK_GB": 100})) for number in (0, 1)]
-    for stored in trees:
-        memory.index.put(stored, 1)
-    hall = Hall(IndexedSource(memory), now=40.0)
+    hall = Hall(source_of(trees), now=40.0)
     for second in range(41):
         hall.book.listened(float(second))
         for stored in trees[:1] if second else trees:  # p1 has one heartbeat, at the beginning
             states = (HostState(root=stored.root, host=stored.host),)
             report = HostReported(cell=stored.cell, agent=stored.agent, sequence=second + 1, hosts=states)
             hall.book.handle(report, float(second))
-    short, _ = refused(hall, an_order(hall, a_request(flavor=LARGE), None))
+    short, _ = refused(hall, hall.order(a_request(flavor=LARGE)))
     assert [miss.host for miss in short.nearest] == ["p0"]
 
 
 def test_a_reserved_host_is_named_as_reserved() -> None:
     hall = three_hosts()
-    order = an_order(hall, a_request(flavor=SMALL_FLAVOR), None)
+    order = hall.order(a_request(flavor=SMALL_FLAVOR))
     order = without_roots(order, [uid(0, "a")], lambda root: "reserved for waiting request R")
     short, reason = refused(hall, order)
     assert "reserved for other requests: 1 host" in reason
@@ -109,14 +104,14 @@ def test_a_reserved_host_is_named_as_reserved() -> None:
 
 def test_leaving_out_ignore_hosts_is_no_remedy_for_a_reserved_host() -> None:
     hall = three_hosts()
-    order = an_order(hall, a_request(flavor=SMALL_FLAVOR, ignore_hosts=("p2",)), None)
+    order = hall.order(a_request(flavor=SMALL_FLAVOR, ignore_hosts=("p2",)))
     order = without_roots(order, [uid(0, "a")], lambda root: "reserved for waiting request R")
     said = helps(order.alternative, hall.choosing(), "s")
     assert not [remedy for remedy in said if "ignore_hosts" in remedy]
 
 
 async def test_what_if_excludes_reserved_hosts_like_a_boot() -> None:
-    placement = FakePlacement.of(a_candidate(1))
+    placement = FakePlacement(a_candidate(1))
     scheduler = scheduler_of(placement, clock=TurnedClock().clock)
     reserved = [uid(1, "c")]
     scheduler.leave_out_reserved(
@@ -128,20 +123,18 @@ async def test_what_if_excludes_reserved_hosts_like_a_boot() -> None:
 
 def a_cell_hall() -> Hall:
     """A host of one provider, and one of two NUMA cells that is full; a pool shares with both."""
-    memory = FilledMemory()
     small = {"VCPU": 4, "MEMORY_MB": 4096}
-    memory.index.put(tree(state(0, None, {"VCPU": 8, "MEMORY_MB": 8192}, None, (), (3,))), 1)
+    flat = tree(state(0, None, {"VCPU": 8, "MEMORY_MB": 8192}, None, (), (3,)))
     cells = [state(position, 1, dict(small), dict(small)) for position in (2, 3)]
-    memory.index.put(tree(state(1, None, {}, None, (), (3,)), *cells), 1)
+    full = tree(state(1, None, {}, None, (), (3,)), *cells)
     pool = tree(state(4, None, {"DISK_GB": 100}, None, (SHARES,), (3,)), cell="")
-    memory.index.put(dataclasses.replace(pool, agent=""), 1)
-    return Hall(IndexedSource(memory))
+    return Hall(source_of([flat, full, dataclasses.replace(pool, agent="")]))
 
 
 def test_pools_and_flat_hosts_are_not_closest_to_a_numa_request() -> None:
     hall = a_cell_hall()
     flavor = Flavor(name="f", vcpus=4, memory_mb=1024, extra_specs={"hw:numa_nodes": "2"})
-    short, reason = refused(hall, an_order(hall, a_request(flavor=flavor), None))
+    short, reason = refused(hall, hall.order(a_request(flavor=flavor)))
     assert reason.startswith("no valid host among 2: ")
     assert short.nearest[0].host == "p1"
 
@@ -164,13 +157,13 @@ def test_aggregates_are_named() -> None:
     hall = three_hosts()
     there = Aggregate(id=uid(1, "e"), name="ssd")
     hall.source._memory.index.aggregate_facts[there.id] = there  # type: ignore[attr-defined]
-    _, reason = refused(hall, an_order(hall, a_request(flavor=SMALL_FLAVOR, aggregates=((there.id,),)), None))
+    _, reason = refused(hall, hall.order(a_request(flavor=SMALL_FLAVOR, aggregates=((there.id,),))))
     assert "root aggregate ssd removed" in reason
 
 
 def test_the_host_of_the_instance_named_by_same_host_is_explained_first() -> None:
     hall = three_hosts()
-    order = an_order(hall, a_request(flavor=LARGE), None)
+    order = hall.order(a_request(flavor=LARGE))
     alternative = dataclasses.replace(order.alternative, same=frozenset({uid(0, "a")}))
     _, reason = refused(hall, replace(order, alternatives=(alternative,)))
     assert reason.startswith("p0: 56 VCPU: asked 64, free 8. no valid host among 3: ")
@@ -313,7 +306,7 @@ async def test_only_an_unplaceable_request_has_remedies_and_equal_requests_share
         return helps(alternative, choosing, seed, *late, needed=needed)
 
     monkeypatch.setattr(placing, "helps", counted)
-    scheduler = a_scheduler(FakePlacement.of(*HOSTS))
+    scheduler = a_scheduler(FakePlacement(*HOSTS))
     await scheduler.place_many([a_request(1), a_request(2)])
     assert not looked
     big = of(memory_mb=16384)
@@ -338,7 +331,7 @@ WHAT_IF = [
 async def test_what_if_answers_equal_boots_and_leave_no_reservation(
     instances: int, flavor: Flavor, fits: bool, room: int
 ) -> None:
-    placement = FakePlacement.of(*HOSTS)
+    placement = FakePlacement(*HOSTS)
     scheduler = a_scheduler(placement)
     request = a_request(instances=instances, flavor=flavor)
     answer = await WhatIfs(scheduler).answer(WhatIf(request=request, room=True))
@@ -357,7 +350,7 @@ async def test_what_if_answers_equal_boots_and_leave_no_reservation(
 
 
 async def test_counting_capacity_in_slices_gives_the_same_result(monkeypatch: pytest.MonkeyPatch) -> None:
-    scheduler = a_scheduler(FakePlacement.of(*HOSTS))
+    scheduler = a_scheduler(FakePlacement(*HOSTS))
     question = WhatIf(request=a_request(instances=2), room=True)
     at_once = (await WhatIfs(scheduler).answer(question)).room
     monkeypatch.setattr(what_if, "SLICE", -1.0)
@@ -373,13 +366,13 @@ async def test_counting_capacity_in_slices_gives_the_same_result(monkeypatch: py
     ],
 )
 async def test_an_unreadable_what_if_is_refused(request_: BuildRequested, refusal: str) -> None:
-    answer = await WhatIfs(a_scheduler(FakePlacement.of(*HOSTS))).answer(WhatIf(request=request_))
+    answer = await WhatIfs(a_scheduler(FakePlacement(*HOSTS))).answer(WhatIf(request=request_))
     assert not answer.fits and answer.refusal.startswith(refusal)
 
 
 async def test_builds_that_rules_count_are_supposed_as_well() -> None:
     """Two hosts that may build two at a time: five do not fit, four do."""
-    placement = FakePlacement.of(*HOSTS[:2])
+    placement = FakePlacement(*HOSTS[:2])
     policy = ChoicePolicy.from_names(("io_ops",), max_builds=2)
     scheduler = scheduler_of(placement, policy=policy, clock=TurnedClock().clock)
     for number in (1, 2):
@@ -421,9 +414,7 @@ class RandomCloud:
     closed: set[str]
 
     def hall(self, *, enabled: bool = False) -> Hall:
-        memory = FilledMemory()
-        for stored in self.trees:
-            memory.index.put(stored, 1)
+        memory = FilledMemory(an_index(self.trees))
         tenants = Aggregate(id=uid(0, "e"), metadata={"filter_tenant_id": "other"})
         memory.index.aggregate_facts[tenants.id] = tenants
         hall = Hall(IndexedSource(memory), POLICY)
@@ -571,7 +562,7 @@ def check_remedies(world: RandomCloud, order: Order) -> int:
             continue  # an operator's to change
         request = relaxed(one, order.request)
         tried = world.hall(enabled="disabled" in one)
-        (answer,) = tried.choosing().choose([an_order(tried, request, None)])
+        (answer,) = tried.choosing().choose([tried.order(request)])
         assert answer.picks, (one, order.request)
     return len(said)
 
@@ -583,7 +574,7 @@ def test_refusals_are_true_and_remedies_help(seed: int) -> None:
         world = a_world(chance)
         request = a_question(chance, world, refused + 1)
         hall = world.hall()
-        order = an_order(hall, request, None)
+        order = hall.order(request)
         (answer,) = hall.choosing().choose([order])
         fits = world.holds(request) >= len(request.instances)
         assert fits == bool(answer.picks)

@@ -24,23 +24,24 @@ from bus.messages import BuildPlaced, BuildRequested, BuildUnplaceable, HostFail
 from bus.queries import FindCandidates
 from bus.requests import Flavor
 from bus.vocabulary import Contended
+from placement_worker.source import HostSearch
 from scheduler_worker import ChoicePolicy, replay
 from scheduler_worker.core.order import MAX_SPEC_BYTES, MAX_SPECS_BYTES
 from scheduler_worker.placing import Scheduler
+from tests.support.claims_in_memory import Holding
 from tests.support.ids import uid
-from tests.support.plain_source import PlainSource, PlainSourceSearch
+from tests.support.index_source import RecordingSource
 from tests.support.rule_builders import failed_builds
 from tests.support.scheduler_builders import (
     SMALL,
     FakePlacement,
-    Holding,
-    TurnedClock,
     a_candidate,
     a_heartbeat,
     a_request,
     a_state,
 )
 from tests.support.schedulers import messages_of, scheduler_of
+from tests.support.virtual_time import TurnedClock
 
 BIG = Flavor(name="big", vcpus=8, memory_mb=1024)
 LITTLE = {"VCPU": 1, "MEMORY_MB": 1024, "DISK_GB": 10}
@@ -54,7 +55,7 @@ def a_scheduler(
 
 
 def hosts(count: int, **fields: object) -> FakePlacement:
-    return FakePlacement.of(*(a_candidate(number, **fields) for number in range(count)))  # type: ignore[arg-type]
+    return FakePlacement(*(a_candidate(number, **fields) for number in range(count)))  # type: ignore[arg-type]
 
 
 async def placed(scheduler: Scheduler, *requests: BuildRequested) -> list[BuildPlaced]:
@@ -92,14 +93,14 @@ async def test_a_request_gets_a_claimed_host_and_alternates() -> None:
 
 
 async def test_the_decision_is_recorded() -> None:
-    placement = FakePlacement.of(*(a_candidate(number, free={"VCPU": 8 * number}) for number in range(4)))
+    placement = FakePlacement(*(a_candidate(number, free={"VCPU": 8 * number}) for number in range(4)))
     scheduler = a_scheduler(placement)
     await scheduler.handle(a_heartbeat(3, enabled=False))
     (message,) = await placed(scheduler, a_request(flavor=Flavor(name="f", vcpus=4)))
     assert message.chosen.host == "host2"
     assert message.decision.considered == 4
     assert message.decision.removals == (
-        Removal(constraint="room", removed=1, left=3, code="class"),
+        Removal(constraint="VCPU: 4 free", removed=1, left=3, code="class", hosts=("host0",)),
         Removal(constraint="enabled", removed=1, left=2, code="disabled", hosts=("host3",)),
     )
     assert message.decision.scores == {"cpu": 0.666667, "total": 0.666667}
@@ -138,7 +139,7 @@ async def test_more_choices_are_claimed_if_all_requests_prefer_the_fullest_host(
 
 
 async def test_alternates_are_in_the_chosen_cell_and_not_chosen_for_other_instances() -> None:
-    placement = FakePlacement.of(*(a_candidate(number, cell=f"cell{number % 2}") for number in range(12)))
+    placement = FakePlacement(*(a_candidate(number, cell=f"cell{number % 2}") for number in range(12)))
     messages = await placed(a_scheduler(placement), a_request(instances=4, alternates=10))
     chosen = {message.chosen.root for message in messages}
     assert len(chosen) == 4
@@ -265,7 +266,7 @@ async def test_a_host_that_fills_up_gives_way_to_the_next_choice() -> None:
     placement.source.lag = True
     (loser,) = await placed(a_scheduler(placement), a_request())
     placement.held.clear()
-    placement.source.promised.clear()
+    placement.source.withdraw(loser.chosen.choice.allocations)
     placement.take(loser.chosen.root, {"VCPU": 7})
     scheduler = a_scheduler(placement)
     (message,) = await placed(scheduler, a_request())
@@ -281,7 +282,7 @@ async def test_a_host_that_fills_up_gives_way_to_the_next_choice() -> None:
 
 
 async def test_after_full_choices_other_hosts_are_searched() -> None:
-    placement = FakePlacement.of(*(a_candidate(number) for number in range(9)), a_candidate(9, free=LITTLE))
+    placement = FakePlacement(*(a_candidate(number) for number in range(9)), a_candidate(9, free=LITTLE))
     placement.source.lag = True
     for number in range(9):
         placement.take(uid(number, "c"), {"VCPU": 8})
@@ -295,7 +296,7 @@ async def test_a_changed_host_is_retried_and_a_deleted_one_comes_last(
     refusal: type[Moved | NoSuchProvider],
 ) -> None:
     sizes = {1: 1, 2: 9, 3: 9, 4: 9, 5: 1}
-    placement = FakePlacement.of(*(a_candidate(number, free={"VCPU": n}) for number, n in sizes.items()))
+    placement = FakePlacement(*(a_candidate(number, free={"VCPU": n}) for number, n in sizes.items()))
     refusing = [refusal]
     claim_many = placement.claim_many
 
@@ -366,9 +367,11 @@ async def test_lost_races_end_in_a_reason_only_when_patience_is_at_its_end() -> 
 async def test_no_host_is_published_after_the_consumer_is_retired() -> None:
     placement = hosts(3)
     message = await unplaceable(a_scheduler(placement), a_request(flavor=Flavor(name="huge", vcpus=99)))
-    assert message.reason == ("no valid host among 3: room removed 3. closest host0, host1, host2 (room)")
+    lacking = "91 VCPU: asked 99, free 8"
+    removed = "VCPU: 99 free removed 3"
+    assert message.reason == f"no valid host among 3: {removed}. closest host0, host1, host2 ({lacking})"
     assert message.decision.considered == 3
-    assert message.decision.removals == (Removal(constraint="room", removed=3, left=0, code="class"),)
+    assert [(removal.code, removal.left) for removal in message.decision.removals] == [("class", 0)]
     assert len(message.decision.nearest) == 3
     assert placement.retired == {message.instances[0]: message.reason}
 
@@ -419,11 +422,11 @@ async def test_unknown_cells_zones_and_empty_flavors_are_refused_by_field(
 
 
 async def test_a_full_cell_is_not_reported_as_unknown() -> None:
-    placement = FakePlacement.of(a_candidate(1), a_candidate(2, cell="cell2", free={"VCPU": 0}))
+    placement = FakePlacement(a_candidate(1), a_candidate(2, cell="cell2", free={"VCPU": 0}))
     scheduler = a_scheduler(placement)
     await scheduler.handle(a_heartbeat(1))
     message = await unplaceable(scheduler, a_request(cell="cell2"))
-    assert message.reason.startswith("no valid host among 2: cell cell2 removed 1, room removed 1")
+    assert message.reason.startswith("no valid host among 2: cell cell2 removed 1, VCPU: 1 free removed 1")
 
 
 async def test_a_twin_that_placed_it_wins_over_no_host() -> None:
@@ -498,8 +501,8 @@ async def test_many_large_requests_take_turns() -> None:
 
 
 async def test_placement_away_is_not_no_capacity() -> None:
-    class Away(PlainSource):
-        def search(self, question: FindCandidates, *, empty: bool = False) -> PlainSourceSearch:
+    class Away(RecordingSource):
+        def search(self, question: FindCandidates, *, empty: bool = False) -> HostSearch:
             raise Unavailable("placement's memory is not loaded yet")
 
     placement = hosts(2)
@@ -526,14 +529,14 @@ async def test_a_claim_without_an_answer_counts_until_it_must_have_been_seen() -
 
 
 async def test_a_query_that_placement_refuses_does_not_fail_the_batch() -> None:
-    class Particular(PlainSource):
-        def search(self, question: FindCandidates, *, empty: bool = False) -> PlainSourceSearch:
+    class Particular(RecordingSource):
+        def search(self, question: FindCandidates, *, empty: bool = False) -> HostSearch:
             if question.groups[0].resources.get("VCPU") == 3:
                 raise SenselessQuery("no such resource class")
             return super().search(question, empty=empty)
 
     placement = hosts(4)
-    placement.source = Particular(placement.source.candidates, placement.free)
+    placement.source = Particular(tuple(placement.hosts.values()), placement.free)
     claim_many = placement.claim_many
 
     async def strict(orders: Sequence[ClaimRequested]) -> Sequence[ClaimAnswered]:

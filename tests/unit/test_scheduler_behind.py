@@ -30,10 +30,11 @@ from scheduler_worker.core.request import alternatives_of
 from scheduler_worker.dependencies import PendingChoice, PendingChoices
 from scheduler_worker.hosts import HostBook
 from tests.support.ids import uid
-from tests.support.plain_source import PlainSource
+from tests.support.index_source import RecordingSource
 from tests.support.ranking_builders import Hall, a_hall, free, hosts_of, take
-from tests.support.scheduler_builders import SMALL, FakePlacement, TurnedClock, a_candidate, a_request
+from tests.support.scheduler_builders import SMALL, FakePlacement, a_candidate, a_request
 from tests.support.schedulers import scheduler_of
+from tests.support.virtual_time import TurnedClock
 from tests.support.waiting import until
 
 BIG = Flavor(name="big", vcpus=6)
@@ -43,9 +44,8 @@ TIGHT = {"VCPU": 1, "MEMORY_MB": 8192, "DISK_GB": 80}
 
 class World:
     def __init__(self, told: list[Candidate], unpublished: list[Candidate]):
-        self.placement = FakePlacement.of(*told, *unpublished)
+        self.placement = FakePlacement(*told, unpublished=unpublished)
         self.source = self.placement.source
-        self.source.candidates, self.source.unpublished = tuple(told), list(unpublished)
         self.scheduler = scheduler_of(self.placement, source=self.source, clock=TurnedClock().clock)
 
     async def hosts(self, *requests: dict[str, Any]) -> list[str]:
@@ -151,8 +151,8 @@ ONE: Resources = {"VCPU": 1, "MEMORY_MB": 512}
 
 
 @pytest.fixture
-def source() -> PlainSource:
-    return PlainSource()
+def source() -> RecordingSource:
+    return RecordingSource()
 
 
 @pytest.fixture
@@ -161,7 +161,7 @@ def time() -> TurnedClock:
 
 
 @pytest.fixture
-def pending(source: PlainSource, time: TurnedClock) -> PendingChoices:
+def pending(source: RecordingSource, time: TurnedClock) -> PendingChoices:
     return PendingChoices(source, HostBook(0.0), time.clock, timeout=10)
 
 
@@ -169,7 +169,9 @@ def chosen(pending: PendingChoices, resources: Resources = ONE) -> PendingChoice
     return pending.enter(structs.replace(a_candidate(1), root=ROOT, allocations={ROOT: resources}))
 
 
-def test_a_failed_claim_releases_its_reservation_once(source: PlainSource, pending: PendingChoices) -> None:
+def test_a_failed_claim_releases_its_reservation_once(
+    source: RecordingSource, pending: PendingChoices
+) -> None:
     first, second = chosen(pending), chosen(pending)
     pending.drop(first)
     pending.drop(first)
@@ -179,18 +181,18 @@ def test_a_failed_claim_releases_its_reservation_once(source: PlainSource, pendi
 
 @pytest.mark.parametrize(("seen", "left"), [(6, ONE), (7, {}), (8, {})])
 def test_a_claim_is_counted_until_the_memory_has_it(
-    source: PlainSource, pending: PendingChoices, seen: int, left: dict[str, int]
+    source: RecordingSource, pending: PendingChoices, seen: int, left: dict[str, int]
 ) -> None:
     pending.confirm(chosen(pending), 7)
     assert pending.unsettled == []
-    source.seen = seen
+    source.memory.index.seen = seen
     pending.expire()
     assert source.taken(ROOT) == left
 
 
-def test_a_visible_claim_is_not_counted_twice(source: PlainSource, pending: PendingChoices) -> None:
+def test_a_visible_claim_is_not_counted_twice(source: RecordingSource, pending: PendingChoices) -> None:
     entry = chosen(pending)
-    source.seen = 9
+    source.memory.index.seen = 9
     pending.expire()
     assert source.taken(ROOT) == ONE
     pending.confirm(entry, 7)
@@ -199,7 +201,7 @@ def test_a_visible_claim_is_not_counted_twice(source: PlainSource, pending: Pend
 
 @pytest.mark.parametrize("confirmed", [False, True])
 def test_reservations_expire(
-    source: PlainSource, pending: PendingChoices, time: TurnedClock, confirmed: bool
+    source: RecordingSource, pending: PendingChoices, time: TurnedClock, confirmed: bool
 ) -> None:
     entry = chosen(pending)
     if confirmed:
@@ -210,15 +212,17 @@ def test_reservations_expire(
     time.now += 1
     pending.expire()
     assert source.promised == []
-    source.seen = 7
+    source.memory.index.seen = 7
     pending.expire()
     assert source.promised == []
 
 
-def test_numbers_that_start_over_do_not_hide_choices(source: PlainSource, pending: PendingChoices) -> None:
-    source.seen = 1000
+def test_numbers_that_start_over_do_not_hide_choices(
+    source: RecordingSource, pending: PendingChoices
+) -> None:
+    source.memory.index.seen = 1000
     pending.expire()
-    source.seen = 1
+    source.memory.index.seen = 1
     pending.expire()
     pending.confirm(chosen(pending), 2)
     assert source.taken(ROOT) == ONE

@@ -6,8 +6,7 @@ several agents can be compared. The guests of a killed process do not run: the t
 
 import os
 import sys
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import wraps
 from pathlib import Path
 from typing import Any
@@ -75,44 +74,6 @@ class WatchingSupervisor(Supervisor):
     def command(together: Sequence[worker_roles.Role]) -> Sequence[str]:
         words, watched = Supervisor.command(together), together[0].worker == "compute"
         return [__name__ if word == "berth" and watched else word for word in words]
-
-
-class AgentNotes:
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
-
-    def path(self, agent: str) -> Path:
-        (found,) = self.directory.glob(f"{agent}-*")
-        return found
-
-    def of(self, agent: str) -> list[RunningNow]:
-        lines = self.path(agent).read_bytes().splitlines()
-        return [msgspec.json.decode(line, type=RunningNow) for line in lines]
-
-    def stands_still(self, agent: str) -> None:
-        note(self.path(agent), ())
-
-    def now(self) -> dict[str, list[tuple[int, str]]]:
-        found = defaultdict(list)
-        for path in self.directory.iterdir():
-            for build, attempt, root in self.of(path.name.rpartition("-")[0])[-1].running:
-                found[build].append((attempt, root))
-        return dict(found)
-
-    def at_once(self, build: str) -> Iterator[str]:
-        """Each time when two guests of this build ran, anywhere."""
-        events: list[tuple[float, str, tuple[tuple[str, int, str], ...]]] = []
-        for path in self.directory.iterdir():
-            agent = path.name.rpartition("-")[0]
-            events += [(now.at, agent, now.running) for now in self.of(agent)]
-        there: dict[str, tuple[tuple[str, int, str], ...]] = {}
-        for at, agent, running in sorted(events):
-            there[agent] = running
-            its = [
-                f"{attempt} on {root}" for on in there.values() for one, attempt, root in on if one == build
-            ]
-            if len(its) > 1:
-                yield f"at {at:.3f} of {build} {' and '.join(its)}"
 
 
 if __name__ == "__main__":

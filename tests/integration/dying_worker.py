@@ -1,6 +1,6 @@
 """A worker process that is killed by some messages, as by the kernel when memory runs out.
 
-    python -m tests.support.dying_worker BROKER EXCHANGE OUTCOMES
+    python -m tests.integration.dying_worker BROKER EXCHANGE OUTCOMES
 
 BROKER is an AMQP URL, or the directory of an embedded bus. Each handled message is one line of OUTCOMES.
 """
