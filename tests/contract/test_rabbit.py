@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import re
 from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime
@@ -14,6 +15,7 @@ from aio_pika import ExchangeType, connect
 from aio_pika.abc import AbstractChannel, AbstractIncomingMessage
 from pika.adapters.blocking_connection import BlockingChannel
 
+from berth.doctor.judgement import RABBITMQ
 from bus import topics
 from bus.clock import Clock
 from bus.context import envelope_of
@@ -22,6 +24,7 @@ from bus.errors import BrokerRefused, Unavailable
 from bus.messages import BuildRequested, HostFailed
 from bus.protocol import MAX_MESSAGE_BYTES, DeadLetter, Delivery, Envelope, QueueSpec, encode_frame
 from bus.rabbit import RabbitTransport
+from bus.rabbit.connection import dial
 from bus.rabbit.consuming import RabbitInbox
 from bus.requests import Flavor
 from bus.worker import Worker, on
@@ -49,6 +52,18 @@ async def fetch(channel: AbstractChannel, queue: str) -> list[AbstractIncomingMe
     while (message := await named.get(no_ack=True, fail=False)) is not None:
         found.append(message)
     return found
+
+
+async def test_the_broker_under_test_is_the_wanted_version(amqp_url: str) -> None:
+    """With BERTH_TEST_RABBITMQ that is RabbitMQ 4, else a version that `berth doctor` accepts."""
+    connection = await dial(amqp_url)
+    version = connection.transport.connection.server_properties["version"].decode()  # type: ignore[union-attr]
+    await connection.close()
+    major, minor = map(int, version.split(".")[:2])
+    if os.environ.get("BERTH_TEST_RABBITMQ"):
+        assert major == 4, f"the broker is {version}"
+    else:
+        assert (major, minor) >= RABBITMQ, f"the broker is {version}"
 
 
 async def test_few_large_messages_are_prefetched(transport: RabbitTransport) -> None:

@@ -179,7 +179,7 @@ async def test_a_private_queue_that_vanished_without_a_notice_is_consumed_again(
     await transport.consume(QUEUE, 10)
     name = transport._link.names.queue("private")
     record = f'{{rabbit_queue, rabbit_misc:r(<<"/">>, queue, <<"{name}">>)}}'
-    forget = f"rabbit_misc:execute_mnesia_transaction(fun() -> mnesia:delete({record}) end)."
+    forget = f"mnesia:transaction(fun() -> mnesia:delete({record}) end)."
     assert "ok" in await asyncio.to_thread(broker.control, "eval", forget)
     await until(lambda: "consuming again" in caplog.text, seconds=15)  # else declared again after 30 s
     await transport.publish([an_envelope(1, "host.reported")], expected=[False])
