@@ -101,12 +101,15 @@ class Rabbitmqctl:
         return {user["user"] for user in await self._listed("list_users")}
 
     async def take(self, definitions: Mapping[str, Any]) -> None:
-        """Import definitions in RabbitMQ's format. They are passed on standard input, so that no file and no process list
-        contains them. The `import_definitions` of 3.13 to 4.0.5 never reads standard input; `eval` does, if it is the only
-        argument.
+        """Import definitions in RabbitMQ's format.
+
+        They are passed on standard input, so that no file and no process list contains them. With RabbitMQ
+        4.0.5 `import_definitions` never reads standard input; `eval` does, if it is the only argument.
         """
         text = json.dumps(definitions).replace("\\", "\\\\").replace('"', '\\"')
-        await self._run("eval", given=f'ok = rabbit_definitions:import_raw(<<"{text}">>).'.encode(), quiet=False)
+        await self._run(
+            "eval", given=f'ok = rabbit_definitions:import_raw(<<"{text}">>).'.encode(), quiet=False
+        )
 
     async def drop(self, user: str, *policies: str) -> None:
         ends = [self._end("delete_user", user)]

@@ -36,8 +36,8 @@ class RabbitMQBinaries:
 
 
 def find_rabbitmq() -> RabbitMQBinaries:
-    """Return the programs in the directory that BERTH_TEST_RABBITMQ names, as `scripts/install-rabbitmq4` unpacks
-    them, or else those of this machine; raise `BinariesMissing` if there are none.
+    """Return the programs in the directory that BERTH_TEST_RABBITMQ names, as `scripts/install-rabbitmq4`
+    unpacks them, or else those of this machine; raise `BinariesMissing` if there are none.
     """
     if given := os.environ.get("BERTH_TEST_RABBITMQ"):
         return _unpacked(Path(given).resolve())
@@ -101,8 +101,8 @@ class Membership:
 
 
 class RabbitMQ(Server):
-    """A RabbitMQ node with the default user guest (loopback only), and without plugins but, if it is wanted, the one
-    of its management API.
+    """A RabbitMQ node with the default user guest (loopback only). Its only plugin is the management API,
+    which is disabled by default.
     """
 
     name = "RabbitMQ"

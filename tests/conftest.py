@@ -1,8 +1,9 @@
 """Fixtures every test may use: private servers, a database per test, unique names on the bus.
 
 The servers start once per process that runs tests, on first use (deploy/servers.py).  BERTH_TEST_AMQP_URL and
-BERTH_TEST_DATABASE_URL name servers to use instead; the database user then needs CREATEDB.  BERTH_TEST_RABBITMQ
-names a directory with an unpacked RabbitMQ 4 (scripts/install-rabbitmq4), whose servers then start.
+BERTH_TEST_DATABASE_URL name servers to use instead; the database user then needs CREATEDB.
+BERTH_TEST_RABBITMQ names a directory with an unpacked RabbitMQ 4 (scripts/install-rabbitmq4), whose servers
+then start.
 """
 
 from __future__ import annotations
@@ -33,11 +34,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _may_use_rabbitmq(item: pytest.Item) -> bool:
-    """Return whether a test starts RabbitMQ by a fixture or by the parameter of `connect` for it, or is one of those
-    with real processes.
+    """Return whether a test starts RabbitMQ by a fixture or by the parameter of `connect` for it, or is an
+    integration test.
     """
     call = getattr(item, "callspec", None)
-    is_for_it = call is not None and any(isinstance(it, str) and it == "rabbit" for it in call.params.values())
+    is_for_it = call is not None and any(
+        isinstance(it, str) and it == "rabbit" for it in call.params.values()
+    )
     uses = is_for_it or not _BROKERS.isdisjoint(getattr(item, "fixturenames", ()))
     return uses or item.path.is_relative_to(Path(__file__).parent / "integration")
 

@@ -154,6 +154,8 @@ def _broker(seen: BrokerSeen) -> Iterator[Finding]:
     if seen.problem:
         do = "See that it runs (`rabbitmq-diagnostics status`) and that URL, user and password are right."
         yield Finding("broken", about, _sentence(seen.problem), do)
+        yield from _alarms(about, seen)
+        yield from _nodes(about, seen.management)
         return
     if _older(seen.version, RABBITMQ):
         do = f"Use {_dotted(RABBITMQ)} or newer: nothing older was tried."
@@ -163,11 +165,8 @@ def _broker(seen: BrokerSeen) -> Iterator[Finding]:
     for refusal in seen.refused:
         do = "Set its permissions: `berth cell permissions CELL` prints those of a cell's user."
         yield Finding("broken", about, _sentence(refusal), do)
-    reported = tuple(f"too little {alarm}" for alarm in seen.management.alarms)
-    for alarm in reported or ((seen.alarm,) if seen.alarm else ()):
-        do = "Make room there: until then it takes no messages, and everybody waits."
-        yield Finding("broken", about, f"It has an alarm: {alarm}.", do)
-    if seen.stuck and not seen.alarm and not reported:
+    yield from _alarms(about, seen)
+    if seen.stuck and not seen.alarm and not seen.management.alarms:
         do = "Check for an alarm of disk or memory (`rabbitmq-diagnostics alarms`), or half a cluster."
         yield Finding("broken", about, "It took no message within 5 seconds.", do)
     if seen.fresh:
@@ -175,6 +174,13 @@ def _broker(seen: BrokerSeen) -> Iterator[Finding]:
     yield from _features(about, seen.management)
     yield from _nodes(about, seen.management)
     yield from _clock(about, seen.management.clock)
+
+
+def _alarms(about: str, seen: BrokerSeen) -> Iterator[Finding]:
+    reported = tuple(f"too little {alarm}" for alarm in seen.management.alarms)
+    for alarm in reported or ((seen.alarm,) if seen.alarm else ()):
+        do = "Make room there: until then it takes no messages, and everybody waits."
+        yield Finding("broken", about, f"It has an alarm: {alarm}.", do)
 
 
 def _features(about: str, cluster: ManagementSeen) -> Iterator[Finding]:

@@ -43,6 +43,7 @@ from bus.sql.migrations import current
 
 ANSWER_SECONDS = 5.0
 _AWAY = (Unavailable, Unroutable, BrokerRefused, AnswerRefused, MigrationsBroken)
+BROKER_SECONDS = 12.0  # to inspect a broker, without the closing of the connection
 PAUSE_SECONDS = 1.0  # between two observations of queues
 IRONIC_SECONDS = 20.0  # to list all nodes
 SHOWN = 5  # nodes listed by name
@@ -65,8 +66,11 @@ async def inspect(settings: Settings, *, management: str = "") -> BerthSeen:
     # Workers without consumers are not queried, because a query would wait for them.
     unread = [queue for queue in queues if queue.name.startswith("ask:") and not queue.readers]
     absent = {*missing, *(queue.worker for queue in unread)}
-    accepting = not any(broker.stuck for broker in seen)
-    workers, letters, away = await _on_the_bus(settings, clock, absent, accepting=accepting)
+    central = seen[0] if seen else None
+    workers, letters, away = list[WorkerSeen](), LettersSeen(), ""
+    if central is None or not central.problem:
+        accepting = central is None or not central.stuck
+        workers, letters, away = await _on_the_bus(settings, clock, absent, accepting=accepting)
     free: float | None = None
     with suppress(OSError):
         disk = shutil.disk_usage(settings.database.state_dir)
@@ -83,7 +87,7 @@ async def inspect(settings: Settings, *, management: str = "") -> BerthSeen:
         letters=letters,
         keystone=keystone.result(),
         ironic=ironic.result(),
-        bus="" if any(broker.problem for broker in seen) else away,  # already reported for the broker
+        bus="" if any(broker.problem for broker in seen) else away,  # already reported for a broker
     )
 
 
@@ -143,22 +147,24 @@ async def _broker(
     from bus.rabbit.inspection import inspect as inspect_broker
 
     central = url == settings.bus.amqp_url
+    inspecting = inspect_broker(
+        url,
+        settings.bus.exchange,
+        [spec for _, spec in expected],
+        quorum=settings.bus.queue_type == "quorum",
+        pause=PAUSE_SECONDS,
+        publishes=central,
+    )
     inspected, reported = await asyncio.gather(
-        inspect_broker(
-            url,
-            settings.bus.exchange,
-            [spec for _, spec in expected],
-            quorum=settings.bus.queue_type == "quorum",
-            pause=PAUSE_SECONDS,
-            publishes=central,
-        ),
+        asyncio.wait_for(inspecting, BROKER_SECONDS),
         _cluster(([management] if management else management_urls(url)) if central else [], url, clock),
         return_exceptions=True,
     )
     if isinstance(reported, BaseException):
         raise reported
-    if isinstance(inspected, (*_AWAY, OSError)):
-        return BrokerSeen(place(url), problem=str(inspected)), [], []
+    if isinstance(inspected, (*_AWAY, OSError)):  # TimeoutError is an OSError, without a text
+        late = f"it accepts connections, but did not answer within {BROKER_SECONDS:g} s"
+        return BrokerSeen(place(url), problem=str(inspected) or late, management=reported), [], []
     if isinstance(inspected, BaseException):
         raise inspected
     found, later = inspected
@@ -236,8 +242,8 @@ async def _management(url: str, amqp_url: str, clock: Clock) -> ManagementSeen |
 async def _on_the_bus(
     settings: Settings, clock: Clock, absent: Collection[str], *, accepting: bool
 ) -> tuple[list[WorkerSeen], LettersSeen, str]:
-    """Return the response times of workers, the dead letters, and why the bus cannot be reached. If the brokers
-    are not `accepting` messages, no worker is asked: none could answer.
+    """Return the response times of workers, the dead letters, and why the bus cannot be reached. If the
+    broker is not `accepting` messages, no worker is asked: none could answer.
     """
     try:
         async with Bus(wiring.transport(settings, "doctor"), clock) as bus:

@@ -43,8 +43,8 @@ async def inspect(
     url: str, exchange: str, queues: Sequence[QueueSpec], *, quorum: bool, pause: float, publishes: bool
 ) -> tuple[BrokerState, dict[str, int]]:
     """Return the state of a RabbitMQ broker, and the number of messages in each queue `pause` seconds later,
-    which shows whether the queues become shorter. `publishes` is whether the URL's user should be permitted to
-    publish to the exchange with any key.
+    which shows whether the queues become shorter. `publishes` is whether the URL's user should be permitted
+    to publish to the exchange with any key.
     """
     connection = await dial(broker_url(url, "berth doctor"))
     found = BrokerState()
@@ -70,7 +70,9 @@ async def inspect(
         for name in found.waiting:
             if (again := await _waiting(topology, names.queue(name))) is not None:
                 later[name] = again[0]
-        if not found.fresh:  # last: with an alarm, a broker reads nothing more from a connection that published
+        if (
+            not found.fresh
+        ):  # last: with an alarm, a broker reads nothing more from a connection that published
             found.stuck = not await _takes(connection, exchange, found, is_permitted=publishes)
             found.alarm = streams_of(connection)[0].blocked
         return found, later

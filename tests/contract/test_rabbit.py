@@ -57,7 +57,8 @@ async def fetch(channel: AbstractChannel, queue: str) -> list[AbstractIncomingMe
 async def test_the_broker_under_test_is_the_wanted_version(amqp_url: str) -> None:
     """With BERTH_TEST_RABBITMQ that is RabbitMQ 4, else a version that `berth doctor` accepts."""
     connection = await dial(amqp_url)
-    version = connection.transport.connection.server_properties["version"].decode()  # type: ignore[union-attr]
+    assert connection.transport is not None
+    version = str(connection.transport.connection.server_properties["version"])
     await connection.close()
     major, minor = map(int, version.split(".")[:2])
     if os.environ.get("BERTH_TEST_RABBITMQ"):
@@ -204,6 +205,19 @@ async def test_classic_queues_are_used_without_quorum(amqp_url: str, bus_name: s
     await transport.open()
     assert (await take(await transport.consume(QUEUE, 10))).crashes == 1
     await transport.close()
+
+
+async def test_a_message_may_be_requeued_more_often_than_the_default_limit_of_rabbitmq_4(
+    transport: RabbitTransport,
+) -> None:
+    """Without an own `x-delivery-limit`, a quorum queue drops a message at its 21st redelivery."""
+    inbox = await transport.consume(QUEUE, 10)
+    await publish(transport, an_envelope(1))
+    for _ in range(25):
+        (await take(inbox)).requeue()
+    delivery = await take(inbox)
+    assert (number_in(delivery), delivery.crashes) == (1, 25), "each of our requeues counts"
+    delivery.done()
 
 
 async def test_a_refused_publication_does_not_affect_other_publications(

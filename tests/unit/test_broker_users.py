@@ -146,7 +146,7 @@ async def test_rabbitmqctl_gets_definitions_on_standard_input(tmp_path: Path) ->
     assert sorted(ends) == [
         "--quiet clear_policy -p v/h berth flood c9", "--quiet delete_user berth-c9",
     ]  # fmt: skip
-    erlang = r'''ok = rabbit_definitions:import_raw(<<"{\"users\": [{\"name\": \"a\\\"b\\\\c\"}]}">>).'''
+    erlang = r"""ok = rabbit_definitions:import_raw(<<"{\"users\": [{\"name\": \"a\\\"b\\\\c\"}]}">>)."""
     assert Path(f"{said}.input").read_text() == erlang
     with pytest.raises(Unavailable, match="No such file"):
         await Rabbitmqctl(str(tmp_path / "none"), AMQP).users()
@@ -159,7 +159,7 @@ async def test_a_rabbitmqctl_that_does_not_end_is_killed(
     command = tmp_path / "ctl"
     command.write_text("#!/bin/sh\nexec sleep 600\n")
     command.chmod(0o700)
-    with pytest.raises(Unavailable, match="ctl eval: it did not end within 0.1 s"):
+    with pytest.raises(Unavailable, match=r"ctl eval: it did not end within 0\.1 s"):
         await Rabbitmqctl(str(command), AMQP).take({})
 
 

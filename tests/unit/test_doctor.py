@@ -148,7 +148,11 @@ def test_each_problem_has_a_finding_and_advice(
 
 
 def test_an_alarm_explains_why_nothing_is_taken() -> None:
-    found = judged(seen(**broker(stuck=True, alarm="low on memory", management=ManagementSeen(alarms=("memory at a@b",)))))
+    found = judged(
+        seen(
+            **broker(stuck=True, alarm="low on memory", management=ManagementSeen(alarms=("memory at a@b",)))
+        )
+    )
     assert [finding.says for finding in found if finding.level == "broken"] == [
         "It has an alarm: too little memory at a@b."
     ]
