@@ -190,7 +190,10 @@ def _features(about: str, cluster: ManagementSeen) -> Iterator[Finding]:
         yield Finding("warning", about, sentence, do)
     if cluster.deprecated:
         sentence = f"Deprecated features in use: {', '.join(cluster.deprecated)}."
-        do = "Find their user before RabbitMQ is upgraded: newer versions refuse them. berth uses none."
+        do = (
+            "Find their user before RabbitMQ is upgraded: newer versions refuse them."
+            " Of berth, only `nova_durable_queues = false` uses one."
+        )
         yield Finding("warning", about, sentence, do)
 
 
