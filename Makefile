@@ -19,6 +19,12 @@ NOVA := .venv-nova
 # And what makes the site of docs/.
 DOCS := .venv-docs
 
+# And RabbitMQ 4 with its Erlang and C libraries.
+RABBITMQ4 := $(CURDIR)/.rabbitmq4
+
+# What runs on it: `make TESTS=tests/contract/test_rabbit.py test-rabbitmq4` runs one file.
+TESTS ?= tests/contract tests/integration
+
 # The Python that makes the virtual environment: `make PYTHON=python3.12 test` overrides the search.
 PYTHON ?= $(shell scripts/find-python)
 
@@ -29,11 +35,11 @@ export PYTHONDONTWRITEBYTECODE :=
 JOBS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test compliance ironic-test nova-test check lint soak bench screenshots room-bench docs snippets services lock clean
+.PHONY: help demo test test-rabbitmq4 compliance ironic-test nova-test check lint soak bench screenshots room-bench docs snippets services lock clean
 
 help: ## say what each target does (the default)
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(firstword $(MAKEFILE_LIST)) | column -t -s '|' 2>/dev/null \
-		|| sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1: \2/p' $(firstword $(MAKEFILE_LIST))
+	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1|\2/p' $(firstword $(MAKEFILE_LIST)) | column -t -s '|' 2>/dev/null \
+		|| sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1: \2/p' $(firstword $(MAKEFILE_LIST))
 
 demo: $(VENV)/.stamp-demo ## run the demonstration (ARGS="..." for options)
 	@$(BIN)/berth demo $(ARGS)
@@ -44,6 +50,12 @@ test: $(VENV)/.stamp-dev ## run all tests but the soak ones; installs RabbitMQ, 
 		echo "Going on without: the tests that need it are skipped (and fail where CI is set)."; }; done
 	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder -m "not soak and not ironic and not nova" \
 		-o faulthandler_timeout=1000 -o faulthandler_exit_on_timeout=true $(ARGS)
+
+test-rabbitmq4: $(VENV)/.stamp-dev ## run the tests that use RabbitMQ on Debian 13's RabbitMQ 4 (TESTS="..." for some)
+	@scripts/install-services
+	@scripts/install-rabbitmq4
+	@BERTH_TEST_RABBITMQ=$(RABBITMQ4) $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder \
+		-m "rabbitmq and not soak and not ironic and not nova" $(TESTS) $(ARGS)
 
 compliance: $(VENV)/.stamp-dev $(COMPLIANCE)/.stamp ## hold it against OpenStack Placement: its tests, its clients, itself
 	@scripts/install-services
@@ -115,7 +127,7 @@ lock: ## pin the dependencies anew (needs uv)
 		-o requirements-docs.lock
 
 clean: ## remove the virtual environment, caches and build results
-	@rm -rf $(VENV) $(COMPLIANCE) $(IRONIC) $(NOVA) $(DOCS) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	@rm -rf $(VENV) $(COMPLIANCE) $(IRONIC) $(NOVA) $(DOCS) $(RABBITMQ4) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # What only running needs.

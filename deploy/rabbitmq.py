@@ -7,6 +7,7 @@ import secrets
 import shutil
 import signal
 import subprocess
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,9 +32,15 @@ _HINT = "install it (`make services` does) or set BERTH_TEST_AMQP_URL to a broke
 class RabbitMQBinaries:
     server: Path
     epmd: Path
+    path: str  # directories with Erlang's programs and the machine's
 
 
 def find_rabbitmq() -> RabbitMQBinaries:
+    """Return the programs in the directory that BERTH_TEST_RABBITMQ names, as `scripts/install-rabbitmq4`
+    unpacks them, or else those of this machine; raise `BinariesMissing` if there are none.
+    """
+    if given := os.environ.get("BERTH_TEST_RABBITMQ"):
+        return _unpacked(Path(given).resolve())
     places = [
         Path("/usr/lib/rabbitmq/bin"),  # Debian, Ubuntu, Fedora: the real script behind the wrapper
         *newest_first(Path("/usr/lib/rabbitmq/lib"), "rabbitmq_server-*/sbin"),
@@ -52,7 +59,16 @@ def find_rabbitmq() -> RabbitMQBinaries:
     epmd = _find_epmd()
     if epmd is None:
         raise BinariesMissing(f"RabbitMQ is here but Erlang's epmd was not found: {_HINT}")
-    return RabbitMQBinaries(server, epmd)
+    return RabbitMQBinaries(server, epmd, search_path())
+
+
+def _unpacked(root: Path) -> RabbitMQBinaries:
+    server, erlang = root / "usr/lib/rabbitmq/bin/rabbitmq-server", root / "usr/lib/erlang/bin"
+    for program in (server, erlang / "erl", erlang / "epmd"):
+        if not executable(program):
+            problem = f"BERTH_TEST_RABBITMQ names {root}, which has no {program.relative_to(root)}"
+            raise BinariesMissing(f"{problem}: scripts/install-rabbitmq4 unpacks RabbitMQ 4 into .rabbitmq4")
+    return RabbitMQBinaries(server, erlang / "epmd", os.pathsep.join((str(erlang), search_path())))
 
 
 def _usable_rabbitmq_server(path: Path) -> bool:
@@ -85,7 +101,9 @@ class Membership:
 
 
 class RabbitMQ(Server):
-    """A RabbitMQ node without plugins, with the default user guest (loopback only)."""
+    """A RabbitMQ node with the default user guest (loopback only). Its only plugin is the management API,
+    which is disabled by default.
+    """
 
     name = "RabbitMQ"
 
@@ -95,8 +113,13 @@ class RabbitMQ(Server):
         port: int | None = None,
         certificate: Certificate | None = None,
         member: Membership | None = None,
+        *,
+        management: bool = False,
+        feature_flags: Sequence[str] = (),
     ) -> None:
         super().__init__(directory, port, certificate)
+        self._management_port = free_port() if management else 0
+        self._feature_flags = feature_flags  # enabled at the first start; none: all stable ones
         self.tls_port = free_port() if certificate is not None else 0
         self._member = member
         self._epmd_port = member.epmd_port if member is not None else free_port()
@@ -106,6 +129,10 @@ class RabbitMQ(Server):
     @property
     def url(self) -> str:
         return f"amqp://guest:guest@127.0.0.1:{self.port}/"
+
+    @property
+    def management_url(self) -> str:
+        return f"http://guest:guest@127.0.0.1:{self._management_port}"
 
     def control(self, *arguments: str) -> str:
         """Run rabbitmqctl with these arguments and return its output, which takes a second."""
@@ -151,7 +178,7 @@ class RabbitMQ(Server):
             cookie.chmod(0o400)
         (home / "rabbitmq.conf").write_text("\n".join(self._configuration()) + "\n")
         plugins = home / "enabled_plugins"
-        plugins.write_text("[].\n")
+        plugins.write_text("[rabbitmq_management].\n" if self._management_port else "[].\n")
         empty = home / "rabbitmq-env.conf"
         empty.write_text("")
         environment = {
@@ -160,7 +187,7 @@ class RabbitMQ(Server):
             if not key.startswith(("RABBITMQ_", "ERL_")) and key != "NOTIFY_SOCKET"
         }
         environment.update(
-            PATH=search_path(),
+            PATH=find_rabbitmq().path,
             HOME=str(home),  # where Erlang keeps its cookie
             LC_ALL="C",
             ERL_CRASH_DUMP=str(home / "erl_crash.dump"),
@@ -184,6 +211,8 @@ class RabbitMQ(Server):
             RABBITMQ_SCHEDULER_BIND_TYPE="u",
             RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS="+S 2:2 -kernel inet_dist_use_interface {127,0,0,1}",
         )
+        if self._feature_flags:
+            environment["RABBITMQ_FEATURE_FLAGS"] = ",".join(self._feature_flags)
         return environment
 
     def _configuration(self) -> list[str]:
@@ -201,6 +230,8 @@ class RabbitMQ(Server):
                     f"{backend} = classic_config",
                     f"cluster_formation.classic_config.nodes.1 = {self._member.joins}@localhost",
                 ]
+        if self._management_port:
+            lines += ["management.tcp.ip = 127.0.0.1", f"management.tcp.port = {self._management_port}"]
         if self.certificate is not None:
             lines += [
                 f"listeners.ssl.default = 127.0.0.1:{self.tls_port}",

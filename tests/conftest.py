@@ -2,6 +2,8 @@
 
 The servers start once per process that runs tests, on first use (deploy/servers.py).  BERTH_TEST_AMQP_URL and
 BERTH_TEST_DATABASE_URL name servers to use instead; the database user then needs CREATEDB.
+BERTH_TEST_RABBITMQ names a directory with an unpacked RabbitMQ 4 (scripts/install-rabbitmq4), whose servers
+then start.
 """
 
 from __future__ import annotations
@@ -91,6 +93,7 @@ def roomy(memory: Path) -> bool:
     return free is not None and min(int(free[1]) << 10, shutil.disk_usage(memory).free) >= _ROOM
 
 
+_BROKERS = frozenset({"rabbitmq", "restarted_rabbitmq"})
 _ORDER = ("unit", "contract", "browser", "simulation", "integration")
 
 
@@ -100,6 +103,20 @@ def pytest_configure(config: pytest.Config) -> None:
         tempfile.tempdir = None
 
 
+def _may_use_rabbitmq(item: pytest.Item) -> bool:
+    """Return whether a test starts RabbitMQ by a fixture or by the parameter of `connect` for it, or is an
+    integration test.
+    """
+    call = getattr(item, "callspec", None)
+    is_for_it = call is not None and any(
+        isinstance(it, str) and it == "rabbit" for it in call.params.values()
+    )
+    uses = is_for_it or not _BROKERS.isdisjoint(getattr(item, "fixturenames", ()))
+    return uses or item.path.is_relative_to(Path(__file__).parent / "integration")
+
+
+# Before pytest's own hook of this name, which deselects tests by their markers.
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     tests = Path(__file__).parent
 
@@ -114,6 +131,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         alone = services, place, directory == "integration" and item.path not in slow
         return alone if not several else (-place, item.path not in slow)
 
+    for item in items:
+        if _may_use_rabbitmq(item):
+            item.add_marker(pytest.mark.rabbitmq)
     items.sort(key=rank)  # stable: the order inside a directory stays
     changing = [item.nodeid for item in items if " at 0x" in item.nodeid]
     if changing:  # several processes run the tests, and each must call them by the same names

@@ -139,7 +139,8 @@ async def doctor_command(
     as_json: Json = False,
     management: str = option(
         "",
-        "RabbitMQ's management API, for its alarms and its clock (default: where it usually is).",
+        "RabbitMQ's management API, for nodes, feature flags, deprecated features and the clock"
+        " (default: where it usually is).",
         metavar="URL",
     ),
     cells: Cells = None,

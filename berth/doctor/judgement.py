@@ -34,10 +34,12 @@ class Finding(msgspec.Struct, frozen=True):
 class ManagementSeen(msgspec.Struct, frozen=True):
     """The state of a RabbitMQ cluster, as its management API reports it."""
 
-    alarms: tuple[str, ...] = ()  # memory, disk
+    alarms: tuple[str, ...] = ()  # memory, disk, with the nodes
     clock: float | None = None  # seconds by which its clock is ahead; None: unknown
     nodes: dict[str, bool] = {}  # whether each node runs
     members: dict[str, tuple[str, ...]] = {}  # the nodes with a member of each quorum queue
+    disabled: tuple[str, ...] = ()  # stable feature flags that are not enabled
+    deprecated: tuple[str, ...] = ()  # deprecated features that are in use
 
 
 class BrokerSeen(msgspec.Struct, frozen=True):
@@ -48,6 +50,7 @@ class BrokerSeen(msgspec.Struct, frozen=True):
     problem: str = ""  # why it could not be reached
     fresh: bool = False  # berth has created nothing there yet
     stuck: bool = False  # the broker accepted no message in time
+    alarm: str = ""  # why it accepts none, as it reports to its clients: "low on disk"
     refused: tuple[str, ...] = ()  # operations that this user is not permitted
     management: ManagementSeen = ManagementSeen()
 
@@ -151,6 +154,8 @@ def _broker(seen: BrokerSeen) -> Iterator[Finding]:
     if seen.problem:
         do = "See that it runs (`rabbitmq-diagnostics status`) and that URL, user and password are right."
         yield Finding("broken", about, _sentence(seen.problem), do)
+        yield from _alarms(about, seen)
+        yield from _nodes(about, seen.management)
         return
     if _older(seen.version, RABBITMQ):
         do = f"Use {_dotted(RABBITMQ)} or newer: nothing older was tried."
@@ -160,16 +165,36 @@ def _broker(seen: BrokerSeen) -> Iterator[Finding]:
     for refusal in seen.refused:
         do = "Set its permissions: `berth cell permissions CELL` prints those of a cell's user."
         yield Finding("broken", about, _sentence(refusal), do)
-    for alarm in seen.management.alarms:
-        do = "Make room there: until then it takes no messages, and everybody waits."
-        yield Finding("broken", about, f"It has an alarm: too little {alarm}.", do)
-    if seen.stuck and not seen.management.alarms:
+    yield from _alarms(about, seen)
+    if seen.stuck and not seen.alarm and not seen.management.alarms:
         do = "Check for an alarm of disk or memory (`rabbitmq-diagnostics alarms`), or half a cluster."
         yield Finding("broken", about, "It took no message within 5 seconds.", do)
     if seen.fresh:
         yield Finding("warning", about, "Nothing of berth's is there yet.", "Start the workers: `berth up`.")
+    yield from _features(about, seen.management)
     yield from _nodes(about, seen.management)
     yield from _clock(about, seen.management.clock)
+
+
+def _alarms(about: str, seen: BrokerSeen) -> Iterator[Finding]:
+    reported = tuple(f"too little {alarm}" for alarm in seen.management.alarms)
+    for alarm in reported or ((seen.alarm,) if seen.alarm else ()):
+        do = "Make room there: until then it takes no messages, and everybody waits."
+        yield Finding("broken", about, f"It has an alarm: {alarm}.", do)
+
+
+def _features(about: str, cluster: ManagementSeen) -> Iterator[Finding]:
+    if cluster.disabled:
+        sentence = f"Feature flags that are not enabled: {', '.join(cluster.disabled)}."
+        do = "Enable them (`rabbitmqctl enable_feature_flag all`): newer versions of RabbitMQ require them."
+        yield Finding("warning", about, sentence, do)
+    if cluster.deprecated:
+        sentence = f"Deprecated features in use: {', '.join(cluster.deprecated)}."
+        do = (
+            "Find their user before RabbitMQ is upgraded: newer versions refuse them."
+            " Of berth, only `nova_durable_queues = false` uses one."
+        )
+        yield Finding("warning", about, sentence, do)
 
 
 def _nodes(about: str, cluster: ManagementSeen) -> Iterator[Finding]:

@@ -43,6 +43,7 @@ from bus.sql.migrations import current
 
 ANSWER_SECONDS = 5.0
 _AWAY = (Unavailable, Unroutable, BrokerRefused, AnswerRefused, MigrationsBroken)
+BROKER_SECONDS = 12.0  # to inspect a broker, without the closing of the connection
 PAUSE_SECONDS = 1.0  # between two observations of queues
 IRONIC_SECONDS = 20.0  # to list all nodes
 SHOWN = 5  # nodes listed by name
@@ -65,7 +66,11 @@ async def inspect(settings: Settings, *, management: str = "") -> BerthSeen:
     # Workers without consumers are not queried, because a query would wait for them.
     unread = [queue for queue in queues if queue.name.startswith("ask:") and not queue.readers]
     absent = {*missing, *(queue.worker for queue in unread)}
-    workers, letters, away = await _on_the_bus(settings, clock, absent)
+    central = seen[0] if seen else None
+    workers, letters, away = list[WorkerSeen](), LettersSeen(), ""
+    if central is None or not central.problem:
+        accepting = central is None or not central.stuck
+        workers, letters, away = await _on_the_bus(settings, clock, absent, accepting=accepting)
     free: float | None = None
     with suppress(OSError):
         disk = shutil.disk_usage(settings.database.state_dir)
@@ -82,7 +87,7 @@ async def inspect(settings: Settings, *, management: str = "") -> BerthSeen:
         letters=letters,
         keystone=keystone.result(),
         ironic=ironic.result(),
-        bus="" if any(broker.problem for broker in seen) else away,  # already reported for the broker
+        bus="" if any(broker.problem for broker in seen) else away,  # already reported for a broker
     )
 
 
@@ -122,60 +127,92 @@ async def _brokers(
 ) -> tuple[list[BrokerSeen], list[QueueSeen], list[str]]:
     if settings.embedded:
         return [], [], []
-    from bus.rabbit.inspection import inspect as inspect_broker
-
-    seen, queues, missing = [], [], []
     by_url: dict[str, list[tuple[str, QueueSpec]]] = {settings.bus.amqp_url: []}
     for role, specs in wiring.queues(settings).items():
         url = settings.cell(role.cell).broker if role.cell else settings.bus.amqp_url
         by_url.setdefault(url, []).extend((str(role), spec) for spec in specs)
-    for url, queues_of_broker in by_url.items():
-        central = url == settings.bus.amqp_url
-        try:
-            found, later = await inspect_broker(
-                url,
-                settings.bus.exchange,
-                [spec for _, spec in queues_of_broker],
-                quorum=settings.bus.queue_type == "quorum",
-                pause=PAUSE_SECONDS,
-                publishes=central,
-            )
-        except (*_AWAY, OSError) as problem:
-            seen.append(BrokerSeen(place(url), problem=str(problem)))
-            continue
-        reported = None
-        for api in [management] if management else management_urls(url):
-            reported = reported or (await _management(api, url, clock) if central else None)
-        refused = tuple(found.refused)
-        reported = reported or ManagementSeen()
-        seen.append(BrokerSeen(place(url), found.version, "", found.fresh, found.stuck, refused, reported))
-        if found.fresh:
-            continue
-        for worker, spec in queues_of_broker:
-            if spec.name in found.waiting:
-                messages, readers = found.waiting[spec.name]
-                queues.append(QueueSeen(spec.name, worker, messages, later.get(spec.name, 0), readers))
-        present = {worker for worker, spec in queues_of_broker if spec.name in found.waiting}
-        every = dict.fromkeys(worker for worker, _ in queues_of_broker)
-        missing += [worker for worker in every if worker not in present]
+    examined = [_broker(settings, clock, url, by_url[url], management) for url in by_url]
+    seen, queues, missing = [], list[QueueSeen](), list[str]()
+    for broker, found, absent in await asyncio.gather(*examined):
+        seen.append(broker)
+        queues += found
+        missing += absent
     return seen, queues, missing
 
 
+async def _broker(
+    settings: Settings, clock: Clock, url: str, expected: list[tuple[str, QueueSpec]], management: str
+) -> tuple[BrokerSeen, list[QueueSeen], list[str]]:
+    """Return the state of one broker, its expected queues, and the workers without any queue there."""
+    from bus.rabbit.inspection import inspect as inspect_broker
+
+    central = url == settings.bus.amqp_url
+    inspecting = inspect_broker(
+        url,
+        settings.bus.exchange,
+        [spec for _, spec in expected],
+        quorum=settings.bus.queue_type == "quorum",
+        pause=PAUSE_SECONDS,
+        publishes=central,
+    )
+    inspected, reported = await asyncio.gather(
+        asyncio.wait_for(inspecting, BROKER_SECONDS),
+        _cluster(([management] if management else management_urls(url)) if central else [], url, clock),
+        return_exceptions=True,
+    )
+    if isinstance(reported, BaseException):
+        raise reported
+    if isinstance(inspected, (*_AWAY, OSError)):  # TimeoutError is an OSError, without a text
+        late = f"it accepts connections, but did not answer within {BROKER_SECONDS:g} s"
+        return BrokerSeen(place(url), problem=str(inspected) or late, management=reported), [], []
+    if isinstance(inspected, BaseException):
+        raise inspected
+    found, later = inspected
+    seen = BrokerSeen(
+        place(url),
+        found.version,
+        fresh=found.fresh,
+        stuck=found.stuck,
+        alarm=found.alarm,
+        refused=tuple(found.refused),
+        management=reported,
+    )
+    if found.fresh:
+        return seen, [], []
+    queues = []
+    for worker, spec in expected:
+        if spec.name in found.waiting:
+            messages, readers = found.waiting[spec.name]
+            queues.append(QueueSeen(spec.name, worker, messages, later.get(spec.name, 0), readers))
+    present = {queue.worker for queue in queues}
+    return seen, queues, [worker for worker in dict(expected) if worker not in present]
+
+
+async def _cluster(urls: list[str], amqp_url: str, clock: Clock) -> ManagementSeen:
+    """Return what the first of these management APIs that answers reports, which is empty if none does."""
+    reports = await asyncio.gather(*(_management(url, amqp_url, clock) for url in urls))
+    return next((report for report in reports if report is not None), ManagementSeen())
+
+
 async def _management(url: str, amqp_url: str, clock: Clock) -> ManagementSeen | None:
-    """Return what RabbitMQ's management API at this URL reports, or None if it does not answer."""
+    """Return what RabbitMQ's management API at this URL reports, or None if it does not answer in time."""
     parts, known = urlsplit(url), urlsplit(first_url(amqp_url))
     at = urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2])).rstrip("/")
     user, password = parts.username or known.username, parts.password or known.password
     credentials = unquote(user or "guest"), unquote(password or "guest")
     vhost = quote(vhost_of(amqp_url), safe="")
     try:
-        async with httpx.AsyncClient(timeout=ANSWER_SECONDS, auth=credentials) as http:
+        async with asyncio.timeout(ANSWER_SECONDS), httpx.AsyncClient(auth=credentials) as http:
             response = await http.get(f"{at}/api/nodes?columns=name,running,mem_alarm,disk_free_alarm")
             nodes = response.json() if response.status_code == 200 else []
             ahead = parsedate_to_datetime(response.headers["date"]).timestamp() + 0.5 - clock.now()
             response = await http.get(f"{at}/api/queues/{vhost}?columns=name,type,members")
             queues = response.json() if response.status_code == 200 else []
-    except (httpx.HTTPError, ValueError, KeyError):
+            response = await http.get(f"{at}/api/feature-flags")
+            flags = response.json() if response.status_code == 200 else []
+            response = await http.get(f"{at}/api/deprecated-features/used")  # since RabbitMQ 3.13
+            deprecated = response.json() if response.status_code == 200 else []
+    except (httpx.HTTPError, ValueError, KeyError, TimeoutError):
         return None
     alarms = []
     for resource, name in (("memory", "mem"), ("disk", "disk_free")):
@@ -190,6 +227,12 @@ async def _management(url: str, amqp_url: str, clock: Clock) -> ManagementSeen |
             for queue in queues
             if queue.get("type") == "quorum" and "members" in queue
         },
+        disabled=tuple(
+            str(flag["name"])
+            for flag in flags
+            if flag.get("state") == "disabled" and flag.get("stability") != "experimental"
+        ),
+        deprecated=tuple(str(feature["name"]) for feature in deprecated),
     )
 
 
@@ -197,11 +240,15 @@ async def _management(url: str, amqp_url: str, clock: Clock) -> ManagementSeen |
 
 
 async def _on_the_bus(
-    settings: Settings, clock: Clock, absent: Collection[str]
+    settings: Settings, clock: Clock, absent: Collection[str], *, accepting: bool
 ) -> tuple[list[WorkerSeen], LettersSeen, str]:
+    """Return the response times of workers, the dead letters, and why the bus cannot be reached. If the
+    broker is not `accepting` messages, no worker is asked: none could answer.
+    """
     try:
         async with Bus(wiring.transport(settings, "doctor"), clock) as bus:
-            return await _workers(bus, settings, absent), await _dead(bus), ""
+            letters = await _dead(bus)
+            return (await _workers(bus, settings, absent) if accepting else []), letters, ""
     except (*_AWAY, OSError) as problem:
         return [], LettersSeen(), str(problem)
     except BaseExceptionGroup as several:

@@ -20,6 +20,7 @@ from bus.rabbit.connection import (
     open_channel,
     plainly,
     raising_refusals,
+    streams_of,
 )
 from bus.rabbit.topology import BrokerNames, Topology
 from bus.rabbit.underlay import hang_up
@@ -33,6 +34,7 @@ class BrokerState:
     version: str = ""
     fresh: bool = False  # our exchange is not there
     stuck: bool = False
+    alarm: str = ""  # why it accepts no messages, as it reports to those who publish
     refused: list[str] = field(default_factory=list)
     waiting: dict[str, tuple[int, int]] = field(default_factory=dict)  # queue: messages, readers
 
@@ -41,7 +43,8 @@ async def inspect(
     url: str, exchange: str, queues: Sequence[QueueSpec], *, quorum: bool, pause: float, publishes: bool
 ) -> tuple[BrokerState, dict[str, int]]:
     """Return the state of a RabbitMQ broker, and the number of messages in each queue `pause` seconds later,
-    which shows whether the queues become shorter.
+    which shows whether the queues become shorter. `publishes` is whether the URL's user should be permitted
+    to publish to the exchange with any key.
     """
     connection = await dial(broker_url(url, "berth doctor"))
     found = BrokerState()
@@ -62,13 +65,16 @@ async def inspect(
                 await topology.queue(spec)  # as its worker makes it when it starts: it is there already
             except (BrokerRefused, RequestRefused) as refused:
                 found.refused.append(str(refused))
-        if publishes and not found.fresh:
-            found.stuck = not await _takes(connection, exchange, found)
         await asyncio.sleep(pause)
         later = {}
         for name in found.waiting:
             if (again := await _waiting(topology, names.queue(name))) is not None:
                 later[name] = again[0]
+        if (
+            not found.fresh
+        ):  # last: with an alarm, a broker reads nothing more from a connection that published
+            found.stuck = not await _takes(connection, exchange, found, is_permitted=publishes)
+            found.alarm = streams_of(connection)[0].blocked
         return found, later
     finally:
         with suppress(*BROKEN):
@@ -82,20 +88,28 @@ async def _waiting(topology: Topology, queue: str) -> tuple[int, int] | None:
         return None
 
 
-async def _takes(connection: AbstractConnection, exchange: str, found: BrokerState) -> bool:
-    """Return whether the broker accepts a test message in time; no queue receives the message."""
+async def _takes(
+    connection: AbstractConnection, exchange: str, found: BrokerState, *, is_permitted: bool
+) -> bool:
+    """Return whether the broker accepts test messages in time; no queue receives them.
+
+    With an alarm, a broker accepts the first message of a connection, and then reads nothing more from it.
+    """
+    wire, _ = streams_of(connection)
     try:
         async with asyncio.timeout(TAKES_SECONDS):
             channel = await open_channel(connection, confirms=True)
-            with raising_refusals():
-                through = await channel.get_exchange(exchange, ensure=False)
-                await through.publish(Message(b""), _NO_QUEUE_KEY, mandatory=True)
+            through = await channel.get_exchange(exchange, ensure=False)
+            for _ in range(2):
+                with raising_refusals(), suppress(PublishError, DeliveryError):  # returned: accepted
+                    await through.publish(Message(b""), _NO_QUEUE_KEY, mandatory=True)
+                if wire.blocked:
+                    return False
     except TimeoutError:
         return False
     except RequestRefused as refused:
-        found.refused.append(str(refused))
-    except (PublishError, DeliveryError):
-        pass  # returned: the broker accepted it
+        if is_permitted:
+            found.refused.append(str(refused))
     return True
 
 

@@ -93,7 +93,7 @@ class Wire(asyncio.StreamReader):
         super().__init__(limit=1024 * 1024, loop=loop)
         self.channels: dict[int, FramesOfChannel] = {}
         self.reads = 0  # how often data has arrived
-        self.blocked = False  # the broker is short of memory or disk, and accepts no messages
+        self.blocked = ""  # why the broker accepts no messages ("low on disk"); empty: it accepts them
         self._clock = loop.time
         self._rest = b""
         self._framed = True
@@ -118,7 +118,7 @@ class Wire(asyncio.StreamReader):
             if past > end:
                 break
             if number == 0 and kind == _METHOD:
-                self._method_names(int.from_bytes(data[at + _START.size : at + _START.size + 4]))
+                self._method(data[at + _START.size : past - len(_END)])
             channel = self.channels.get(number)
             if channel is None or not channel.take(kind, data, at + _START.size, past - len(_END)):
                 frames.append(_readable(kind, data[at:past]))
@@ -131,9 +131,12 @@ class Wire(asyncio.StreamReader):
             self._last_read = now
             super().feed_data(b"".join(frames))
 
-    def _method_names(self, method: int) -> None:
-        if method in (_BLOCKED, _UNBLOCKED):
-            self.blocked = method == _BLOCKED
+    def _method(self, payload: bytes) -> None:
+        method = int.from_bytes(payload[:4])
+        if method == _BLOCKED:  # with the reason, as text of at most 255 bytes after its length
+            self.blocked = payload[5:].decode(errors="replace") or "it does not say why"
+        elif method == _UNBLOCKED:
+            self.blocked = ""
 
 
 class FramesOfChannel:

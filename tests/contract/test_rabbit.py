@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import re
 from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime
@@ -14,6 +15,7 @@ from aio_pika import ExchangeType, connect
 from aio_pika.abc import AbstractChannel, AbstractIncomingMessage
 from pika.adapters.blocking_connection import BlockingChannel
 
+from berth.doctor.judgement import RABBITMQ
 from bus import topics
 from bus.clock import Clock
 from bus.context import envelope_of
@@ -22,6 +24,7 @@ from bus.errors import BrokerRefused, Unavailable
 from bus.messages import BuildRequested, HostFailed
 from bus.protocol import MAX_MESSAGE_BYTES, DeadLetter, Delivery, Envelope, QueueSpec, encode_frame
 from bus.rabbit import RabbitTransport
+from bus.rabbit.connection import dial
 from bus.rabbit.consuming import RabbitInbox
 from bus.requests import Flavor
 from bus.worker import Worker, on
@@ -49,6 +52,19 @@ async def fetch(channel: AbstractChannel, queue: str) -> list[AbstractIncomingMe
     while (message := await named.get(no_ack=True, fail=False)) is not None:
         found.append(message)
     return found
+
+
+async def test_the_broker_under_test_is_the_wanted_version(amqp_url: str) -> None:
+    """With BERTH_TEST_RABBITMQ that is RabbitMQ 4, else a version that `berth doctor` accepts."""
+    connection = await dial(amqp_url)
+    assert connection.transport is not None
+    version = str(connection.transport.connection.server_properties["version"])
+    await connection.close()
+    major, minor = map(int, version.split(".")[:2])
+    if os.environ.get("BERTH_TEST_RABBITMQ"):
+        assert major == 4, f"the broker is {version}"
+    else:
+        assert (major, minor) >= RABBITMQ, f"the broker is {version}"
 
 
 async def test_few_large_messages_are_prefetched(transport: RabbitTransport) -> None:
@@ -189,6 +205,19 @@ async def test_classic_queues_are_used_without_quorum(amqp_url: str, bus_name: s
     await transport.open()
     assert (await take(await transport.consume(QUEUE, 10))).crashes == 1
     await transport.close()
+
+
+async def test_a_message_may_be_requeued_more_often_than_the_default_limit_of_rabbitmq_4(
+    transport: RabbitTransport,
+) -> None:
+    """Without an own `x-delivery-limit`, a quorum queue drops a message at its 21st redelivery."""
+    inbox = await transport.consume(QUEUE, 10)
+    await publish(transport, an_envelope(1))
+    for _ in range(25):
+        (await take(inbox)).requeue()
+    delivery = await take(inbox)
+    assert (number_in(delivery), delivery.crashes) == (1, 25), "each of our requeues counts"
+    delivery.done()
 
 
 async def test_a_refused_publication_does_not_affect_other_publications(

@@ -179,7 +179,7 @@ async def test_a_private_queue_that_vanished_without_a_notice_is_consumed_again(
     await transport.consume(QUEUE, 10)
     name = transport._link.names.queue("private")
     record = f'{{rabbit_queue, rabbit_misc:r(<<"/">>, queue, <<"{name}">>)}}'
-    forget = f"rabbit_misc:execute_mnesia_transaction(fun() -> mnesia:delete({record}) end)."
+    forget = f"mnesia:transaction(fun() -> mnesia:delete({record}) end)."
     assert "ok" in await asyncio.to_thread(broker.control, "eval", forget)
     await until(lambda: "consuming again" in caplog.text, seconds=15)  # else declared again after 30 s
     await transport.publish([an_envelope(1, "host.reported")], expected=[False])
@@ -192,6 +192,34 @@ async def test_a_private_queue_that_vanished_without_a_notice_is_consumed_again(
     await until(arrives)
     assert f"{name}: the broker has lost our queue or consumer" in caplog.text
     assert ":q: the broker has lost" not in caplog.text
+
+
+async def test_a_message_in_hand_for_longer_than_the_consumer_timeout_comes_again(
+    broker: RabbitMQ, connect: Callable[[], RabbitTransport]
+) -> None:
+    """RabbitMQ closes the channel of a reader that holds a message for 30 minutes: that counts as a crash."""
+    checked = [
+        f"application:set_env(rabbit, {name}, 500)" for name in ("consumer_timeout", "channel_tick_interval")
+    ]
+    usual = ["application:set_env(rabbit, consumer_timeout, 1800000)",
+             "application:set_env(rabbit, channel_tick_interval, 60000)"]  # fmt: skip
+    await asyncio.to_thread(broker.control, "eval", f"{', '.join(checked)}.")
+    try:
+        transport = connect()
+        await transport.open()
+        inbox = await transport.consume(QUEUE, 10)
+        await transport.publish([an_envelope(1)], expected=[True])
+        first = await in_time(inbox.get(), DEADLINE)
+        again = await in_time(inbox.get(), DEADLINE)
+        assert (first.crashes, number_in(again), again.crashes) == (0, 1, 1)
+        again.done()
+        await transport.publish([an_envelope(2)], expected=[True])
+        while number_in(last := await in_time(inbox.get(), DEADLINE)) != 2:
+            last.done()
+        last.done()
+        await transport.close()
+    finally:
+        await asyncio.to_thread(broker.control, "eval", f"{', '.join(usual)}.")
 
 
 async def test_closing_while_there_is_no_broker_is_prompt(

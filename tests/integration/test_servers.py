@@ -157,6 +157,7 @@ def test_command_prints_urls_and_its_servers_end_with_it(directory: Path) -> Non
 
 
 def test_missing_binaries_are_reported_with_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("BERTH_TEST_RABBITMQ", raising=False)
     monkeypatch.setattr("deploy.postgres.executable", lambda path: False)
     monkeypatch.setattr("deploy.rabbitmq.executable", lambda path: False)
     with pytest.raises(BinariesMissing, match=r"make services.*BERTH_TEST_AMQP_URL"):
@@ -165,3 +166,13 @@ def test_missing_binaries_are_reported_with_a_remedy(monkeypatch: pytest.MonkeyP
         find_postgres()
     with pytest.raises(BinariesMissing, match=r"RabbitMQ.*PostgreSQL"):
         find_binaries()
+
+
+def test_a_directory_without_rabbitmq_is_reported_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BERTH_TEST_RABBITMQ", str(tmp_path))
+    with pytest.raises(
+        BinariesMissing, match=rf"{tmp_path}, which has no usr/lib/rabbitmq/.*install-rabbitmq4"
+    ):
+        find_rabbitmq()

@@ -123,31 +123,44 @@ async def test_the_management_api_is_found_at_its_usual_address(
 
 CONTROL = """#!/bin/sh
 echo "$@" >> {said}
-case "$2" in
-  list_users) echo '[{{"user":"guest","tags":[]}}]' ;;
-  import_definitions) cat >> {said} ;;
-  delete_user) echo 'Error:' >&2; echo 'User "berth-c9" does not exist' >&2; exit 67 ;;
-  clear_policy) echo 'Error: no rights' >&2; exit 1 ;;
+case "$*" in
+  eval) cat > {said}.input ;;
+  *list_users*) echo '[{{"user":"guest","tags":[]}}]' ;;
+  *delete_user*) echo 'Error:' >&2; echo 'User "berth-c9" does not exist' >&2; exit 67 ;;
+  *clear_policy*) echo 'Error: no rights' >&2; exit 1 ;;
 esac
 """
 
 
-async def test_rabbitmqctl_is_given_definitions_by_way_of_no_file(tmp_path: Path) -> None:
+async def test_rabbitmqctl_gets_definitions_on_standard_input(tmp_path: Path) -> None:
     said, command = tmp_path / "said", tmp_path / "ctl"
     command.write_text(CONTROL.format(said=said))
     command.chmod(0o700)
     control = Rabbitmqctl(str(command), AMQP)
     assert await control.users() == {"guest"}
-    await control.take({"users": ["x"]})
+    await control.take({"users": [{"name": 'a"b\\c'}]})
     with pytest.raises(BrokerRefused, match="clear_policy: Error: no rights"):
         await control.drop("berth-c9", "berth flood c9")
     first, second, *ends = said.read_text().splitlines()
-    assert (first, second) == ("--quiet list_users --formatter json", "--quiet import_definitions")
-    assert sorted("".join(ends).replace('{"users":["x"]}', "").split("--quiet ")) == [
-        "", "clear_policy -p v/h berth flood c9", "delete_user berth-c9",
+    assert (first, second) == ("--quiet list_users --formatter json", "eval")
+    assert sorted(ends) == [
+        "--quiet clear_policy -p v/h berth flood c9", "--quiet delete_user berth-c9",
     ]  # fmt: skip
+    erlang = r"""ok = rabbit_definitions:import_raw(<<"{\"users\": [{\"name\": \"a\\\"b\\\\c\"}]}">>)."""
+    assert Path(f"{said}.input").read_text() == erlang
     with pytest.raises(Unavailable, match="No such file"):
         await Rabbitmqctl(str(tmp_path / "none"), AMQP).users()
+
+
+async def test_a_rabbitmqctl_that_does_not_end_is_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("berth.broker_users._COMMAND_SECONDS", 0.1)
+    command = tmp_path / "ctl"
+    command.write_text("#!/bin/sh\nexec sleep 600\n")
+    command.chmod(0o700)
+    with pytest.raises(Unavailable, match=r"ctl eval: it did not end within 0\.1 s"):
+        await Rabbitmqctl(str(command), AMQP).take({})
 
 
 @pytest.mark.parametrize("refused", ["delete_user", "clear_policy"])

@@ -1,5 +1,6 @@
 """Findings of `berth doctor`: a sentence and advice for each."""
 
+import asyncio
 from functools import partial
 from typing import Any
 
@@ -89,6 +90,10 @@ def test_a_sound_berth_has_no_findings() -> None:
         (broker(refused=("no write access",)), 2, "RabbitMQ u@h:5672", "no write access."),
         (cluster(alarms=("disk at a@b",)), 2, "RabbitMQ u@h:5672",
          "It has an alarm: too little disk at a@b."),
+        (broker(stuck=True, alarm="low on disk"), 2, "RabbitMQ u@h:5672", "It has an alarm: low on disk."),
+        (cluster(disabled=("a", "b")), 1, "RabbitMQ u@h:5672", "Feature flags that are not enabled: a, b."),
+        (cluster(deprecated=("global_qos",)), 1, "RabbitMQ u@h:5672",
+         "Deprecated features in use: global_qos."),
         (broker(stuck=True), 2, "RabbitMQ u@h:5672", "It took no message within 5 seconds."),
         (broker(fresh=True), 1, "RabbitMQ u@h:5672", "Nothing of berth's is there yet."),
         (cluster(clock=-2.0), 1, "RabbitMQ u@h:5672", "Its clock is 2.0 s behind this machine's."),
@@ -143,7 +148,11 @@ def test_each_problem_has_a_finding_and_advice(
 
 
 def test_an_alarm_explains_why_nothing_is_taken() -> None:
-    found = judged(seen(**broker(stuck=True, management=ManagementSeen(alarms=("memory at a@b",)))))
+    found = judged(
+        seen(
+            **broker(stuck=True, alarm="low on memory", management=ManagementSeen(alarms=("memory at a@b",)))
+        )
+    )
     assert [finding.says for finding in found if finding.level == "broken"] == [
         "It has an alarm: too little memory at a@b."
     ]
@@ -173,6 +182,12 @@ async def test_the_management_api_reports_the_nodes_and_the_members_of_queues(
             {"name": "q", "type": "quorum", "members": ["n1@a"]},
             {"name": "private", "type": "classic"},
         ],
+        "/api/feature-flags": [
+            {"name": "on", "state": "enabled", "stability": "stable"},
+            {"name": "off", "state": "disabled", "stability": "stable"},
+            {"name": "khepri_db", "state": "disabled", "stability": "experimental"},
+        ],
+        "/api/deprecated-features/used": [{"name": "global_qos"}],
     }
     asked = []
 
@@ -186,9 +201,39 @@ async def test_the_management_api_reports_the_nodes_and_the_members_of_queues(
     clock = Clock(now=lambda: 10.0)
     found = await _management("http://mq:15672", "amqp://u:p%40ss@h1,h2/v", clock)
     assert found == ManagementSeen(
-        alarms=("disk at n1@a",), clock=0.5, nodes={"n1@a": True, "n2@b": False}, members={"q": ("n1@a",)}
+        alarms=("disk at n1@a",),
+        clock=0.5,
+        nodes={"n1@a": True, "n2@b": False},
+        members={"q": ("n1@a",)},
+        disabled=("off",),
+        deprecated=("global_qos",),
     )
-    assert asked == [("mq", httpx.BasicAuth("u", "p@ss")._auth_header)] * 2
+    assert asked == [("mq", httpx.BasicAuth("u", "p@ss")._auth_header)] * 4
+
+
+async def test_a_management_api_without_the_newer_addresses_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """RabbitMQ 3.10 has no address for deprecated features."""
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        date = {"date": "Thu, 01 Jan 1970 00:00:10 GMT"}
+        if request.url.path == "/api/nodes":
+            return httpx.Response(200, json=[{"name": "n1@a", "running": True}], headers=date)
+        return httpx.Response(404, json={"error": "Object Not Found"}, headers=date)
+
+    client = partial(httpx.AsyncClient, transport=httpx.MockTransport(answer))
+    monkeypatch.setattr(httpx, "AsyncClient", client)
+    found = await _management("http://mq:15672", "amqp://u:p@h/v", Clock(now=lambda: 10.0))
+    assert found == ManagementSeen(clock=0.5, nodes={"n1@a": True})
+
+
+async def test_a_silent_management_api_is_given_up_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def answer(_: httpx.Request) -> httpx.Response:
+        return await asyncio.Event().wait()  # type: ignore[return-value]
+
+    client = partial(httpx.AsyncClient, transport=httpx.MockTransport(answer))
+    monkeypatch.setattr(httpx, "AsyncClient", client)
+    monkeypatch.setattr("berth.doctor.looking.ANSWER_SECONDS", 0.01)
+    assert await _management("http://mq:15672", "amqp://u:p@h/v", Clock()) is None
 
 
 def test_the_worst_comes_first() -> None:

@@ -1,0 +1,109 @@
+"""`berth doctor` on a real RabbitMQ broker: alarms, feature flags and deprecated features."""
+
+import asyncio
+import shutil
+from collections.abc import AsyncIterator, Iterator, Mapping
+from pathlib import Path
+
+import pytest
+from aio_pika import connect
+
+from berth import wiring
+from berth.doctor import looking
+from berth.doctor.judgement import Finding, judged
+from berth.settings import Settings
+from bus.rabbit import RabbitTransport
+from deploy.servers import RabbitMQ, find_rabbitmq, private_directory
+from tests.support.servers import installed
+from tests.support.waiting import until
+
+pytestmark = [pytest.mark.services, pytest.mark.slow]
+
+SET = 'vm_memory_monitor:set_vm_memory_high_watermark({}), rabbit_disk_monitor:set_disk_free_limit("{}").'
+ALARMS, NO_ALARMS = SET.format("0.000001", "1000000GB"), SET.format("0.6", "50MB")
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[RabbitMQ]:
+    installed(find_rabbitmq)
+    directory = private_directory("berth-doctor-")
+    # The first start enables only these feature flags, as on a broker that was upgraded.
+    flags = ["quorum_queue", "stream_queue"]
+    with RabbitMQ(directory / "rabbitmq", management=True, feature_flags=flags) as broker:
+        yield broker
+    shutil.rmtree(directory, ignore_errors=True)
+
+
+@pytest.fixture
+async def settings(
+    broker: RabbitMQ, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Settings]:
+    """The settings of a berth whose queues exist and have consumers, so that the doctor asks its workers."""
+    monkeypatch.setattr(looking, "PAUSE_SECONDS", 0.05)
+    nowhere = "postgresql://berth:x@127.0.0.1:1/berth"
+    settings = Settings().having(
+        amqp_url=broker.url, database_url=nowhere, state_dir=str(tmp_path), cells=("c1",)
+    )
+    transport = RabbitTransport(broker.url, declares_shared=True)
+    await transport.open()
+    for specs in wiring.queues(settings).values():
+        for spec in specs:
+            await transport.consume(spec, 1)
+    yield settings
+    await transport.close()
+
+
+async def examined(settings: Settings, broker: RabbitMQ | None = None) -> Mapping[str, Finding]:
+    """Return the findings about RabbitMQ that are not fine, by their text; with a broker, read its management
+    API. The doctor takes 3 s; waiting for a reply of a broker that reads nothing would take more than 60 s.
+    """
+    async with asyncio.timeout(60.0):
+        findings = judged(await looking.inspect(settings, management=broker.management_url if broker else ""))
+    assert [finding for finding in findings if finding.about.startswith("RabbitMQ")]
+    return {found.says: found for found in findings if found.level != "fine" and "RabbitMQ" in found.about}
+
+
+async def test_disabled_feature_flags_and_deprecated_features_in_use_are_named(
+    settings: Settings, broker: RabbitMQ
+) -> None:
+    found = await examined(settings, broker)
+    (flags,) = [says for says in found if says.startswith("Feature flags that are not enabled: ")]
+    assert not [says for says in found if "alarm" in says]
+    assert "stream_queue" not in flags
+    assert "khepri_db" not in flags, "it is experimental in RabbitMQ 4.0"
+    assert not [says for says in found if "Deprecated" in says], "berth uses none"
+
+    async with await connect(broker.url) as connection:
+        channel = await connection.channel()
+        await channel.declare_queue("of-another", durable=False, exclusive=False)
+    await asyncio.to_thread(broker.control, "enable_feature_flag", "all")
+    found = await examined(settings, broker)
+    assert not [says for says in found if says.startswith("Feature flags")]
+    deprecated = [says for says in found if "Deprecated" in says]
+    if "rabbitmq_server-3.10" in str(find_rabbitmq().server.resolve()):  # which does not report them
+        assert deprecated == []
+    else:
+        assert deprecated == ["Deprecated features in use: transient_nonexcl_queues."]
+
+
+# Last: the management API reports these alarms for some seconds after their end.
+async def test_alarms_are_named_with_and_without_the_management_api(
+    settings: Settings, broker: RabbitMQ
+) -> None:
+    await asyncio.to_thread(broker.control, "eval", ALARMS)
+    try:
+        found = await examined(settings)
+        (alarm,) = [says for says in found if "alarm" in says]
+        assert alarm in {
+            f"It has an alarm: low on {both}."
+            for both in ("memory & disk", "disk & memory", "memory", "disk")
+        }
+        assert found[alarm].level == "broken"
+        expected = {f"It has an alarm: too little {what} at rabbit@localhost." for what in ("memory", "disk")}
+
+        async def named() -> bool:  # the API reports the state of some seconds ago
+            return expected <= (await examined(settings, broker)).keys()
+
+        await until(named)
+    finally:
+        await asyncio.to_thread(broker.control, "eval", NO_ALARMS)
