@@ -32,6 +32,7 @@ _HEAD_BYTES = 7
 @dataclass
 class OddBroker:
     silent: Callable[[Any], bool] = lambda _: False
+    refuses: Callable[[int], bool] = lambda channel: False  # all messages that are published on this channel
     heard: Counter[str] = field(default_factory=Counter)
     url: str = ""
     consumers: int = 1  # of each queue
@@ -70,7 +71,8 @@ class OddBroker:
                 if self.silent(asked):
                     continue
                 if asked.name == "ContentBody":
-                    say(commands.Basic.Ack(published[channel]), channel)
+                    settle = commands.Basic.Nack if self.refuses(channel) else commands.Basic.Ack
+                    say(settle(published[channel]), channel)
                 elif isinstance(asked, commands.Queue.Declare):
                     say(commands.Queue.DeclareOk(asked.queue, 0, self.consumers), channel)
                 elif asked.name in _ANSWERS:
