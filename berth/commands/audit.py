@@ -103,7 +103,8 @@ async def heal(
     On a running berth all agents are asked for their guests. The only guest of a build without any record is
     adopted by its cell, with a new claim for its resources. A guest of a build that runs on another host, or
     that was deleted, is destroyed. An active build is deleted if all agents answer and none has a guest of
-    it. A consumer that no cell has a record of is released under the same condition.
+    it. A consumer that no cell has a record of, or whose build has ended, is released under the same
+    condition.
 
     Exit 0 if no finding remains, else 1. See docs/adopting.md and docs/running.md.
     """

@@ -18,7 +18,7 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from berth import wiring, worker_roles
-from berth.operations.wrong_allocations import Leak, Misheld, leaks, misheld
+from berth.operations.wrong_allocations import Leak, Misheld, Ownerless, leaks, misheld
 from berth.settings import Settings, names_a_file
 from bus.claims import CLEANUP, MIGRATION, holder_consumer
 from bus.clock import Clock
@@ -50,8 +50,7 @@ class Audit:
     classes: dict[str, tuple[int, int]] = field(default_factory=dict)  # custom class → used, total
     leaks: list[Leak] = field(default_factory=list)  # `berth heal` may repair these breaches
     misheld: list[Misheld] = field(default_factory=list)  # like leaks
-    ownerless: dict[str, str] = field(default_factory=dict)  # consumer without a build → its breach
-    generations: dict[str, int] = field(default_factory=dict)  # of these consumers
+    ownerless: list[Ownerless] = field(default_factory=list)  # like leaks
 
     @property
     def clean(self) -> bool:
@@ -112,7 +111,13 @@ async def audit(
     found.breaches += map(str, found.leaks)
     ownerless = {consumer: holding for consumer, holding in held.items() if consumer not in after.builds}
     _judge_ownerless(found, ownerless, settings, unread, old)
-    found.breaches += _wrong_ends(after, held, settled)
+    for id_, known in _ended(before, after, held):
+        sentence = f"{id_}: ended as {known.status} in cell {known.cell}, and holds resources"
+        found.breaches.append(sentence)
+        if known.status != "shelved":  # its move out of the shelf may begin with a claim
+            found.ownerless.append(Ownerless(id_, held[id_].generation, sentence, known.status))
+    if settled:
+        found.breaches += _unfinished(after)
     return found
 
 
@@ -254,9 +259,9 @@ def _judge_ownerless(
         if (why := _not_ours(holding, settings, unread)) is not None:
             found.notes.append(f"{consumer}: {why}")
         elif holding.since <= old:
-            found.ownerless[consumer] = f"{consumer}: holds resources, but no cell knows it"
-            found.generations[consumer] = holding.generation
-            found.breaches.append(found.ownerless[consumer])
+            sentence = f"{consumer}: holds resources, but no cell knows it"
+            found.breaches.append(sentence)
+            found.ownerless.append(Ownerless(consumer, holding.generation, sentence))
 
 
 def _not_ours(held: TreesOfConsumer, settings: Settings, unread: set[str]) -> str | None:
@@ -281,11 +286,14 @@ def _not_ours(held: TreesOfConsumer, settings: Settings, unread: set[str]) -> st
     return None
 
 
-def _wrong_ends(after: BuildsByCell, held: Collection[str], settled: bool) -> Iterator[str]:
-    """Yield a violation for each ended build with allocations. If all builds should have ended (`settled`),
-    also yield one for each unfinished build."""
+def _ended(before: BuildsByCell, after: BuildsByCell, held: Collection[str]) -> Iterator[tuple[str, _Known]]:
+    """Yield the builds with allocations that had ended before placement was read."""
+    for id_, known in before.builds.items():
+        if id_ in held and known.status in ("error", "deleted", "shelved") and after.builds.get(id_) == known:
+            yield id_, known
+
+
+def _unfinished(after: BuildsByCell) -> Iterator[str]:
     for id_, known in after.builds.items():
-        if id_ in held and known.status in ("error", "deleted", "shelved"):
-            yield f"{id_}: ended as {known.status} in cell {known.cell}, and holds resources"
-        if settled and known.status not in _SETTLED:
+        if known.status not in _SETTLED:
             yield f"{id_}: still {known.status} in cell {known.cell}"

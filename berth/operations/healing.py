@@ -259,9 +259,11 @@ async def repaired(settings: Settings, found: Audit, yes: bool) -> tuple[list[He
     guests = await compare_guests(settings)
     async with Bus(wiring.transport(settings, "heal")) as bus:
         proven = [await _release_leak(bus, leak) for leak in leaks] if yes else shown
-        mended, doubts = await _mended(bus, found.misheld, yes)
-        by_guests, more_doubts = await _mended_guests(bus, found, guests, yes)
-    return [*proven, *mended, *by_guests], doubts | more_doubts
+        by_guests, doubts = await _mended_guests(bus, found, guests, yes)
+        repaired_with = {each.sentence for each in by_guests}
+        remaining = [misheld for misheld in found.misheld if str(misheld) not in repaired_with]
+        mended, more_doubts = await _mended(bus, remaining, yes)
+    return [*proven, *by_guests, *mended], doubts | more_doubts
 
 
 async def _release_leak(bus: Bus, leak: Leak) -> Healed:
@@ -269,8 +271,8 @@ async def _release_leak(bus: Bus, leak: Leak) -> Healed:
     return await _release(bus, str(leak), leak.consumer, leak.generation)
 
 
-async def _release(bus: Bus, sentence: str, consumer: str, generation: int) -> Healed:
-    release = ReleaseRequested(consumer=consumer, generation=generation)
+async def _release(bus: Bus, sentence: str, consumer: str, generation: int, retire: str = "") -> Healed:
+    release = ReleaseRequested(consumer=consumer, generation=generation, retire=retire)
     result = (await bus.asker(topics.RELEASE)(release)).result
     if isinstance(result, Released):
         return Healed(sentence, GIVEN_BACK, GIVEN_BACK, done=True)
@@ -301,8 +303,9 @@ async def _repaired(sentence: str, would: str, mend: Callable[[], Awaitable[str]
 async def _mended_guests(
     bus: Bus, found: Audit, guests: GuestComparison, yes: bool
 ) -> tuple[list[Healed], dict[str, str]]:
-    """Return the repairs of differences between guests and records, and of consumers that no cell has a
-    record of; and the other differences with the reasons against a repair.
+    """Return the repairs of differences between guests and records, of the wrong allocations of builds that
+    these repairs delete, and of consumers without a build that needs them; and the other differences with
+    the reasons against a repair.
     """
     mending = Mending(bus).guests
     proven: list[Healed] = []
@@ -316,15 +319,20 @@ async def _mended_guests(
     with_guests = {guest.build: agent for agent, listed in guests.books.items() for guest in listed}
     adopted = {each.sentence.partition(":")[0]: each for each in proven if each.would == REPAIRS["unknown"]}
     destroyed = {each.sentence.partition(":")[0] for each in proven if each.would == REPAIRS["deleted"]}
-    for consumer, sentence in found.ownerless.items():
-        if consumer in adopted:  # with these allocations
-            proven.append(dataclasses.replace(adopted[consumer], sentence=sentence))
-        elif consumer in with_guests and consumer not in destroyed:
-            doubts[sentence] = f"agent {with_guests[consumer][1]} has a guest of it"
+    deleted = {each.sentence.partition(":")[0]: each for each in proven if each.would == REPAIRS["missing"]}
+    for misheld in found.misheld:
+        if misheld.place.build in deleted:  # a deletion releases what the build holds
+            proven.append(dataclasses.replace(deleted[misheld.place.build], sentence=str(misheld)))
+    for each in found.ownerless:
+        sentence = str(each)
+        if each.consumer in adopted:  # with these allocations
+            proven.append(dataclasses.replace(adopted[each.consumer], sentence=sentence))
+        elif each.consumer in with_guests and each.consumer not in destroyed:
+            doubts[sentence] = f"agent {with_guests[each.consumer][1]} has a guest of it"
         elif why := unanswered(guests):
             doubts[sentence] = why
         elif yes:
-            proven.append(await _release(bus, sentence, consumer, found.generations[consumer]))
+            proven.append(await _release(bus, sentence, each.consumer, each.generation, each.ended))
         else:
             proven.append(Healed(sentence, GIVEN_BACK))
     return proven, doubts

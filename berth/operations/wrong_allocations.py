@@ -106,6 +106,19 @@ def _listed(sums: Counter[str]) -> str:
     return ", ".join(f"{amount} {name}" for name, amount in sorted(sums.items())) or "nothing"
 
 
+@dataclass(frozen=True)
+class Ownerless:
+    """A consumer with allocations whose build has ended, or of which no cell has a record."""
+
+    consumer: str
+    generation: int
+    sentence: str
+    ended: str = ""  # how its build has ended; empty: no cell has a record of it
+
+    def __str__(self) -> str:
+        return self.sentence
+
+
 _BEYOND = 8  # attempts of which placement may have a record before the cell
 
 

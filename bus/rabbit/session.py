@@ -10,7 +10,7 @@ from bus.errors import BrokerRefused
 from bus.rabbit.connection import ANSWER_SECONDS, BROKEN, RequestRefused, cancelled_by_us, reason
 from bus.rabbit.topology import Declared, ExchangeMissing, Topology
 from bus.rabbit.underlay import BulkChannel
-from bus.rabbit.wire import Post
+from bus.rabbit.wire import NotTaken, Post
 
 log = logging.getLogger(__name__)
 
@@ -61,9 +61,45 @@ class Session:
             channel = self._publisher
             if channel is None or channel.closed:
                 channel = await self.open_publisher()
-            await channel.publish(post)
+            try:
+                await channel.publish(post)
+            except NotTaken:
+                await self._publish_refused(post, channel)
         finally:
             self._under_way.discard(id_)
+
+    async def _publish_refused(self, post: Post, refused_by: BulkChannel) -> None:
+        """Publish a message again that the broker refused on a channel, on another channel. If the broker
+        takes it there, all messages are published on the other channel from then on.
+
+        A channel of RabbitMQ 3.10 whose first message for a quorum queue arrives between the failure of the
+        leader's node and the election of the next leader refuses all messages for that queue until the node
+        is back.
+        """
+        async with self._apart:
+            if refused_by is self._publisher:
+                channel = await BulkChannel().open(self.connection, confirms=True)
+                try:
+                    async with asyncio.timeout(UNCONFIRMED_SECONDS):
+                        await channel.publish(post)
+                except BaseException:
+                    await self._discard(channel, "the broker refused a message")
+                    raise
+                log.warning("the broker refuses messages on one channel: it is replaced by another")
+                self._publisher = channel
+                await self._discard(refused_by, "its channel was replaced")
+                return
+        await (await self.open_publisher()).publish(post)
+
+    async def _discard(self, channel: BulkChannel, why: str) -> None:
+        """Close a publisher's channel; senders of its unconfirmed messages publish them again."""
+        channel.fail_confirms(ConnectionError(why))
+        try:
+            if not channel.closed:
+                await channel.close()
+        except BROKEN as problem:
+            if cancelled_by_us(problem):
+                raise
 
     async def open_publisher(self) -> BulkChannel:
         async with self._opening:
@@ -83,12 +119,7 @@ class Session:
             return
         log.warning("messages are unconfirmed for %g s: they are sent again", waited)
         self._oldest = self._publisher = None
-        channel.fail_confirms(ConnectionError("it was not confirmed"))
-        try:
-            await channel.close()
-        except BROKEN as problem:
-            if cancelled_by_us(problem):
-                raise
+        await self._discard(channel, "it was not confirmed")
 
     async def declare_all(self) -> None:
         """Declare again all exchanges, queues and bindings of this process."""

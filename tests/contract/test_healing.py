@@ -1,7 +1,7 @@
 """Lost allocations of a build are claimed again by an ordinary claim; a concurrent change wins."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -340,16 +340,91 @@ async def test_an_instance_that_waits_to_be_confirmed_holds_the_place_it_went_to
     ]
 
 
+async def add_build(settings: Settings, build: Build) -> None:
+    database = Database(f"sqlite+aiosqlite:///{settings.database.state_dir}/cell_c1.db")
+    async with database.write() as tx:
+        await store.adding([build], 1000.0)(tx)
+    await database.close()
+
+
+@asynccontextmanager
+async def a_cell_without_guests(settings: Settings) -> AsyncIterator[None]:
+    """A conductor of the cell, and two agents without guests."""
+    database = Database(f"sqlite+aiosqlite:///{settings.database.state_dir}/cell_c1.db")
+    async with Bus(wiring.transport(settings, "test")) as bus:
+        claim_many, release_many = bus.asker_of_many(CELL_CLAIM), bus.asker_of_many(CELL_RELEASE)
+        conductor = cell_conductor("c1", database, claim_many, release_many)
+        agents = map(an_agent_without_guests, ("agent-1", "agent-2"))
+        async with serving(lambda: wiring.transport(settings, "test"), conductor, *agents):
+            yield
+    await database.close()
+
+
+def an_agent_without_guests(agent: str) -> Worker:
+    async def answer(asked: GuestsAsked) -> GuestsReported:
+        fields = {name: getattr(asked, name) for name in ("cell", "agent", "builds", "reply_to", "after")}
+        return GuestsReported(**fields, guests=())
+
+    async def destroy(order: DestroyOrdered) -> AgentReported:
+        return an_agent_report(order, "destroyed")
+
+    consumes = [
+        on(AGENT_ASKED.at(cell="c1", agent=agent), answer, emits=[AGENT_GUESTS]),
+        on(AGENT_DESTROY.at(cell="c1", agent=agent), destroy, emits=[AGENT_REPORT]),
+    ]
+    return Worker(f"agent.c1.{agent}", consumes=consumes)
+
+
+async def test_after_its_deletion_was_lost_a_build_without_guest_and_allocations_is_deleted(
+    settings: Settings, berth: Callable[..., Awaitable[str]]
+) -> None:
+    await add_build(
+        settings, Build(id=WHO, cell="c1", status="active", placed=PLACED, attempt=1, end="active")
+    )
+    stands(settings, "moving", 2)
+    sentences = (
+        f"{WHO}: active on host-1 in cell c1, and agent agent-1 has no guest of its attempt 1 there",
+        f"{WHO}: active on {HERE} in cell c1, and holds nothing",
+    )
+    async with a_cell_without_guests(settings):
+        would = [f"would be deleted: {sentence}" for sentence in sentences]
+        assert (await berth(ends=1)).splitlines()[:-1] == would
+        assert (await berth("--yes")).splitlines() == [f"deleted: {sentence}" for sentence in sentences]
+        assert await berth() == "nothing is wrong\n"
+
+
+@pytest.mark.parametrize("status", ["deleted", "error"])
+async def test_if_its_release_was_lost_the_allocations_of_an_ended_build_are_released(
+    settings: Settings, berth: Callable[..., Awaitable[str]], status: str
+) -> None:
+    stands(settings, status, 2, leftovers="[[1,0,9.0]]")
+    breach = f"{uid(BUILD)}: ended as {status} in cell c1, and holds resources"
+    assert (await audit(settings)).breaches == [breach]
+    assert await berth("--yes", ends=1) == (
+        f"for you to judge: {breach}; agent agent-1, agent-2 did not answer and may have its guest\n"
+    )
+    async with a_cell_without_guests(settings):
+        assert await berth("--yes") == f"given back: {breach}\n"
+        assert await berth() == "nothing is wrong\n"
+
+
+async def test_an_unshelving_that_claims_now_keeps_its_allocations(
+    settings: Settings, berth: Callable[..., Awaitable[str]]
+) -> None:
+    stands(settings, "shelved", 2, leftovers="[[1,0,9.0]]")
+    async with a_cell_without_guests(settings):
+        assert await berth("--yes", ends=1) == (
+            f"for you to judge: {uid(BUILD)}: ended as shelved in cell c1, and holds resources\n"
+        )
+
+
 async def test_without_a_running_berth_differences_are_listed_only(
     settings: Settings, berth: Callable[..., Awaitable[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stands(settings, "moving", 2)
     placed = replace(a_placed(5), cell="c1")
     lost = Build(id=placed.build, cell="c1", status="active", placed=placed, attempt=1, end="active")
-    database = Database(f"sqlite+aiosqlite:///{settings.database.state_dir}/cell_c1.db")
-    async with database.write() as tx:
-        await store.adding([lost], 1000.0)(tx)
-    await database.close()
+    await add_build(settings, lost)
     monkeypatch.setattr(wiring, "transport", TO_A_BERTH)
     [told] = (await berth(ends=1)).splitlines()
     assert told == (

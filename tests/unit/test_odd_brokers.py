@@ -52,6 +52,7 @@ _HEAD_BYTES = 7
 @dataclass
 class OddBroker:
     silent: Callable[[Any], bool] = lambda _: False
+    refuses: Callable[[int], bool] = lambda channel: False  # all messages that are published on this channel
     heard: Counter[str] = field(default_factory=Counter)
     url: str = ""
     consumers: int = 1  # of each queue
@@ -90,7 +91,8 @@ class OddBroker:
                 if self.silent(asked):
                     continue
                 if asked.name == "ContentBody":
-                    say(commands.Basic.Ack(published[channel]), channel)
+                    settle = commands.Basic.Nack if self.refuses(channel) else commands.Basic.Ack
+                    say(settle(published[channel]), channel)
                 elif isinstance(asked, commands.Queue.Declare):
                     say(commands.Queue.DeclareOk(asked.queue, 0, self.consumers), channel)
                 elif asked.name in _ANSWERS:
@@ -163,6 +165,27 @@ async def test_unconfirmed_messages_are_sent_again() -> None:
         assert broker.heard["ContentBody"] == 2
         await in_time(transport.publish([an_envelope(2)], expected=[True]))
         assert broker.heard["ContentBody"] == 3
+
+
+async def test_a_channel_that_refuses_messages_is_replaced_if_another_takes_them() -> None:
+    async with an_odd_broker() as broker, a_transport(broker) as transport:
+        await in_time(transport.publish([an_envelope(1)], expected=[True]))
+        assert (broker.heard["Confirm.Select"], broker.heard["Basic.Publish"]) == (1, 1)
+        broker.refuses = lambda channel: channel == 1
+        await in_time(asyncio.gather(*(transport.publish([an_envelope(n)], expected=[True]) for n in (2, 3))))
+        refused = broker.heard["Basic.Publish"]
+        await in_time(transport.publish([an_envelope(4)], expected=[True]))
+        assert (broker.heard["Confirm.Select"], broker.heard["Basic.Publish"]) == (2, refused + 1)
+
+
+async def test_a_message_that_every_channel_refuses_is_published_again_later() -> None:
+    async with an_odd_broker() as broker, a_transport(broker) as transport:
+        broker.refuses = lambda _: True
+        publishing = asyncio.create_task(transport.publish([an_envelope(1)], expected=[True]))
+        await until(lambda: broker.heard["Basic.Publish"] >= 4)
+        broker.refuses = lambda _: False
+        await in_time(publishing)
+        assert broker.heard["Channel.Close"] == broker.heard["Confirm.Select"] - 1
 
 
 async def test_while_it_is_short_of_memory_nothing_is_sent_again() -> None:
