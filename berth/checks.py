@@ -48,6 +48,7 @@ _LEAST_LIMITS = CellAccountLimits(
 )  # fmt: skip
 _CHOICES = {
     "queue_type": ("quorum", "classic"),
+    "agent_queues": ("own", "shared"),
     "log_level": ("debug", "info", "warning", "error"),
     "log_format": ("text", "json"),
     "placement_auth": ("noauth2", "tokens", "keystone"),

@@ -47,6 +47,9 @@ class CellSettings(SettingsGroup, frozen=True, kw_only=True):
     database_urls: dict[str, str] = field(default_factory=dict, name="cell_database_urls")
     # URL of a cell's separate RabbitMQ, by the cell's name; in a TOML file `ferry`
     ferry_urls: dict[str, str] = field(default_factory=dict, name="cell_ferry_urls")
+    # queues of agents: own (each agent has its queues: fewest messages for an order), or shared (a gateway in
+    # the cell's conductors relays orders and merges heartbeats: for hundreds of agents; docs/scale.md)
+    agent_queues: str = "own"
 
 
 class CellAccountLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -39,10 +39,12 @@ _GROUPS = [
 _told: dict[int, str] = {}  # the digest of each history that there was
 
 
-def simulate(seed: int, trouble: Trouble | None = None, moves: bool | None = None) -> SimulatedWorld:
+def simulate(
+    seed: int, trouble: Trouble | None = None, moves: bool | None = None, *, shared: bool = False
+) -> SimulatedWorld:
     """In half of them what is there is moved, too; with two of each worker, and without."""
     moves = seed % 4 in (1, 2) if moves is None else moves
-    world = SimulatedWorld(seed, trouble or Trouble(), twins=seed % 2 == 1, moves=moves)
+    world = SimulatedWorld(seed, trouble or Trouble(), twins=seed % 2 == 1, moves=moves, shared=shared)
     run(world.run())
     return world
 

@@ -36,12 +36,14 @@ from bus.messages import (
 )
 from bus.moves import MoveOrdered
 from bus.names import MakeName, NameEditRequested
+from bus.relayed_orders import with_shared_queues
+from bus.relays import ANSWER_SECONDS
 from bus.requests import BuildSpec
 from bus.resources import EditRequested, SetTraits
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
 from bus.worker import Worker
-from cell_conductor import AttemptLimits, cell_conductor, store
+from cell_conductor import AttemptLimits, agent_gateway, cell_conductor, store
 from compute_sim.core.drivers import NumaDriver
 from compute_sim.core.faults import CrashPlan, Durations, FaultPlan, MoveFaults, SimOptions
 from compute_sim.disk import AgentDisk
@@ -100,6 +102,7 @@ class SimulatedWorld:
     requests: int = 14
     twins: bool = False  # two placements on one database, two schedulers, two conductors of one cell
     moves: bool = False  # what is there is moved, too
+    shared: bool = False  # agents share queues: a gateway for each cell, and with `twins` a second one
 
     cells = CELLS
 
@@ -425,13 +428,22 @@ class SimulatedWorld:
         crashes = CrashPlan(seed=self.seed, orders=12, away=2.0)
 
         def agent_of(agent: SimAgent) -> Callable[[Bus], Worker]:
-            return lambda bus: compute_sim(
-                agent,
-                SimOptions(faults=plan, crashes=crashes),
-                clock=self.clock,
-                disk=self._disk(agent.agent),
-                providers=bus.asker(topics.CELL_PROVIDERS),
-                allocations=bus.asker(topics.CELL_ALLOCATIONS),
+            def made(bus: Bus) -> Worker:
+                worker = compute_sim(
+                    agent,
+                    SimOptions(faults=plan, crashes=crashes),
+                    clock=self.clock,
+                    disk=self._disk(agent.agent),
+                    providers=bus.asker(topics.CELL_PROVIDERS),
+                    allocations=bus.asker(topics.CELL_ALLOCATIONS),
+                )
+                return with_shared_queues(worker, bus.publish, self.clock) if self.shared else worker
+
+            return made
+
+        def gateway(cell: str) -> Callable[[Bus], Worker]:
+            return lambda bus: agent_gateway(
+                cell, bus.asker(topics.AGENT_ORDER, timeout=ANSWER_SECONDS), self.clock
             )
 
         factories: dict[str, Callable[[Bus], Worker]] = {
@@ -447,6 +459,11 @@ class SimulatedWorld:
             factories[f"conductor.{CELLS[0]}'s twin"] = conductor(CELLS[0])
         for agent in self.fleet():
             factories[_life_of(agent)] = agent_of(agent)
+        if self.shared:
+            for cell in CELLS:
+                factories[f"gateway.{cell}"] = gateway(cell)
+            if self.twins:
+                factories[f"gateway.{CELLS[0]}'s twin"] = gateway(CELLS[0])
         return factories
 
     def _disk(self, agent: str) -> AgentDisk:
