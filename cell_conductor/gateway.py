@@ -33,7 +33,7 @@ MOST_PENDING = 100_000  # heartbeats, while none can be published
 BeatKey = tuple[str, str, int, str]
 
 
-class OrderFailed(Exception):
+class RelayedOrderFailed(Exception):
     """An agent's handler of an order raised an unexpected exception; the text is its traceback."""
 
 
@@ -113,7 +113,7 @@ def _judge(answer: OrderAnswered) -> None:
         case "refused":
             raise Poison(answer.why)
         case "failed":
-            raise OrderFailed(answer.why)
+            raise RelayedOrderFailed(answer.why)
 
 
 class MergingHeartbeats:

@@ -14,7 +14,7 @@ from bus.worker import Worker
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "topics.md"
 BEGIN, END = "<!-- berth topology --markdown -->", "<!-- end of berth topology -->"
 WORKERS = wiring.all_workers_without_a_bus()
-OF_A_CELL = [worker for worker in WORKERS if worker.name.split(".")[0] in ("conductor", "agent")]
+OF_A_CELL = [worker for worker in WORKERS if worker.name.split(".")[0] in ("conductor", "gateway", "agent")]
 
 
 def named(worker: Worker) -> str:
@@ -27,6 +27,7 @@ def test_the_topology_contains_every_worker() -> None:
         "placement",
         "scheduler",
         "conductor",
+        "gateway",
         "agent",
         "ironic_sync",
         "nova_bridge",
@@ -34,7 +35,7 @@ def test_the_topology_contains_every_worker() -> None:
         "replica",
         "control_room",
     }
-    assert {worker.name.split(".")[0] for worker in OF_A_CELL} == {"conductor", "agent"}
+    assert {worker.name.split(".")[0] for worker in OF_A_CELL} == {"conductor", "gateway", "agent"}
 
 
 @pytest.mark.parametrize("topic", TOPICS, ids=lambda topic: topic.pattern)
@@ -69,11 +70,17 @@ PERMITTED = {
         "placement.claim placement.release",
         "cell.builds cell.instances cell.moves cell.agents cell.agent cell.lease cell.nodes",
     ),
+    "gateway": (
+        "host.merged",
+        "agent.build.* agent.destroy.* agent.move.* agent.asked.* agent.beat host.merged",
+        "agent.order",
+        "",
+    ),
     "agent": (
-        "agent.report agent.moved agent.told inventory.reported host.reported ironic.node",
+        "agent.report agent.moved agent.told inventory.reported host.reported agent.beat ironic.node",
         "agent.build agent.destroy agent.move agent.asked",
         "placement.allocations placement.providers cell.lease cell.nodes",
-        "",
+        "agent.order",
     ),
 }
 
@@ -83,9 +90,11 @@ def test_a_cell_uses_only_the_designed_topics_and_queries_of_its_own(worker: Wor
     kind, _, agent = worker.name.partition(".")
     publishes, consumes, asks, answers = map(str.split, PERMITTED[kind])
     assert {start(TOPIC_OF[message].pattern) for message in worker.emits} <= set(publishes)
-    assert {row.address.key for row in worker.consumes} <= {f"{topic}.{agent}" for topic in consumes}
-    assert {query.name for query in worker.asks} <= {f"{query}.{{cell}}" for query in asks}
-    assert {row.query.name for row in worker.answers} <= {f"{query}.{{cell}}" for query in answers}
+    of_agents = [topic.removesuffix(".*") + f".{agent}.*" for topic in consumes if topic.endswith(".*")]
+    keys = [*of_agents, *(f"{topic}.{agent}" for topic in consumes if not topic.endswith(".*"))]
+    assert {row.address.key for row in worker.consumes} <= set(keys)
+    assert {start(query.name) for query in worker.asks} <= set(asks)
+    assert {start(row.query.name) for row in worker.answers} <= set(answers)
 
 
 def start(pattern: str) -> str:

@@ -80,6 +80,24 @@ def test_no_random_world_breaks_an_invariant(seeds: Sequence[int]) -> None:
     assert moved.keys() >= {"done", "error", "aborted", "deleted", "refused"}
 
 
+_SHARED = [
+    pytest.param(range(at, at + 4), id=f"{at}-{at + 3}", marks=[] if at == 4 else pytest.mark.soak)
+    for at in range(0, 300, 4)
+]
+
+
+@pytest.mark.parametrize("seeds", _SHARED)
+def test_no_random_world_with_shared_queues_of_agents_breaks_an_invariant(seeds: Sequence[int]) -> None:
+    for seed in seeds:
+        try:
+            world = simulate(seed, shared=True)
+        except Exception as problem:
+            problem.add_note(f"in the simulation of seed {seed} with shared queues")
+            raise
+        assert any("settled gateway.c1:agent.build.c1.*" in event for event in world.history)
+        assert not any("settled agent." in event for event in world.history)
+
+
 @pytest.mark.parametrize("seed", [7, *(pytest.param(seed, marks=pytest.mark.soak) for seed in (8, 9))])
 def test_the_same_seed_replays_the_same_history(seed: int) -> None:
     here = _told.get(seed) or simulate(seed).digest

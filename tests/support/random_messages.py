@@ -10,6 +10,7 @@ from msgspec import inspect
 
 from bus.messages import HostReported, InventoryReported
 from bus.protocol import Envelope
+from bus.relays import HeartbeatRelayed, HeartbeatsMerged
 from bus.topics import QUERIES, TOPICS
 from bus.vocabulary import MAX_INT, Message
 
@@ -74,7 +75,7 @@ class RandomMessages:
         self._wildness = chance.choice((0.0, 0.0, 0.02, 0.2))  # how much of it cannot be decoded
         self._bulky, self._left = False, MOST_VALUES
         self._notifier = {name: chance.choice(words) for name, words in self._words.items()}
-        if kind in (HostReported, InventoryReported):
+        if kind in (HostReported, HeartbeatRelayed, HeartbeatsMerged, InventoryReported):
             self._notifier["agent"] = "nobody"
         fields = self._value(self._types[kind], kind.__name__)
         key = KINDS[kind].format_map(defaultdict(lambda: "a", self._notifier))
