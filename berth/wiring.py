@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from placement_worker import SharedMemory
 
 SOCKET = "bus.sock"
+POLL_SECONDS = 2.0  # between a connection's checks of the exchanges
+AGENT_POLL_SECONDS = 20.0  # between checks of the exchanges: a thousand agents would send 2,000 a second
 _PACKAGES = {  # roles with a store
     "placement": "placement_worker",
     "scheduler": "scheduler_worker",
@@ -47,7 +49,9 @@ def transport(settings: Settings, name: str, cell: str = "") -> Transport:
     if settings.embedded:
         return SocketTransport(Path(settings.database.state_dir) / SOCKET)
     url = settings.cell(cell).broker if cell else settings.bus.amqp_url
-    return _rabbit(settings, url, name, declares_shared=name == "placement")
+    one_of_many = settings.cells.agent_queues == "shared" and name.startswith(("compute.", "metal."))
+    poll_seconds = AGENT_POLL_SECONDS if one_of_many else POLL_SECONDS
+    return _rabbit(settings, url, name, declares_shared=name == "placement", poll_seconds=poll_seconds)
 
 
 def way_of(together: Sequence[worker_roles.Role], settings: Settings) -> Transport:
@@ -56,7 +60,9 @@ def way_of(together: Sequence[worker_roles.Role], settings: Settings) -> Transpo
     return transport(settings, worker_roles.name_of(together), "" if first.worker == "ferry" else first.cell)
 
 
-def _rabbit(settings: Settings, url: str, name: str, *, declares_shared: bool) -> RabbitTransport:
+def _rabbit(
+    settings: Settings, url: str, name: str, *, declares_shared: bool, poll_seconds: float = POLL_SECONDS
+) -> RabbitTransport:
     from bus.rabbit import RabbitTransport
 
     return RabbitTransport(
@@ -65,6 +71,7 @@ def _rabbit(settings: Settings, url: str, name: str, *, declares_shared: bool) -
         quorum=settings.bus.queue_type == "quorum",
         name=f"berth {name}",
         heartbeat=settings.bus.amqp_heartbeat,
+        poll_seconds=poll_seconds,
         declares_shared=declares_shared,
         central=central_queues() if url == settings.bus.amqp_url else (),
     )

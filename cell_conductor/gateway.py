@@ -85,7 +85,7 @@ class RelayingOrders:
             answer = await self._relay_to_agent(order)
         except Unavailable as away:
             if agent not in self._silent:
-                log.warning("agent %s does not answer; its orders wait: %s", agent, away)
+                log.info("agent %s does not answer; its orders wait: %s", agent, away)
                 self._silent[agent] = self._clock.monotonic()
             raise Retry(self._pause(agent)) from None
         finally:
@@ -93,7 +93,7 @@ class RelayingOrders:
             if not self._relaying[agent]:
                 del self._relaying[agent]
         if self._silent.pop(agent, None) is not None:
-            log.warning("agent %s answers again", agent)
+            log.info("agent %s answers again", agent)
         _judge(answer)
 
     def _pause(self, agent: str) -> float:

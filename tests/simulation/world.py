@@ -557,7 +557,8 @@ class SimulatedWorld:
 
     def _quiet(self) -> bool:
         busy = any(queue.items for queue in self.broker.queues.values())
-        return not busy and not self.broker.delayed
+        # an order in progress stays with the gateway, or unacknowledged where agents have their own queues
+        return not busy and self.broker.delayed == self.broker.orders_delayed
 
     def _clean(self) -> bool:
         placement = self.committed("placement")
@@ -642,6 +643,7 @@ class _Watched(LocalBroker):
     def __init__(self, world: SimulatedWorld, chaos: Chaos) -> None:
         super().__init__(chaos=chaos, clock=world.clock)
         self.world = world
+        self.orders_delayed = 0  # by gateways
 
     def settled(self, queue, item) -> None:  # type: ignore[no-untyped-def]  # the broker's own types
         super().settled(queue, item)
@@ -651,7 +653,12 @@ class _Watched(LocalBroker):
 
     def _arrive(self, queue, item, seconds) -> None:  # type: ignore[no-untyped-def]
         item.twin |= seconds > 0
+        self.orders_delayed += seconds > 0 and queue.spec.name.startswith("gateway.")
         super()._arrive(queue, item, seconds)
+
+    def _due(self, queue, item) -> None:  # type: ignore[no-untyped-def]
+        self.orders_delayed -= queue.spec.name.startswith("gateway.")
+        super()._due(queue, item)
 
     def _say_late(self, queue, item) -> None:  # type: ignore[no-untyped-def]
         chance = self.world.chance
