@@ -33,6 +33,8 @@ class DatabaseSettings(SettingsGroup, frozen=True, kw_only=True):
 
     # URL of PostgreSQL, with one host or a list (h1:5432,h2:5432); empty: SQLite files in state_dir
     url: str = field(default="", name="database_url")
+    # most connections of a worker process to each of its databases; of simultaneous transactions, others wait
+    pool: int = field(default=5, name="database_pool")
     state_dir: str = ".berth"  # directory of SQLite files, of the in-process bus and of simulated agents
 
 

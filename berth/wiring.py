@@ -84,8 +84,8 @@ def store_of(role: worker_roles.Role) -> str:
 def database(settings: Settings, role: worker_roles.Role) -> Database:
     from bus.sql.database import Database
 
-    url = settings.database_for(store_of(role))
-    return Database(url, namespace="" if names_a_file(url) else store_of(role))
+    url, namespace = settings.database_for(store_of(role)), store_of(role)
+    return Database(url, namespace="" if names_a_file(url) else namespace, pool_size=settings.database.pool)
 
 
 async def ever_made(settings: Settings, role: worker_roles.Role) -> bool:
