@@ -33,6 +33,10 @@ MOST_PENDING = 100_000  # heartbeats, while none can be published
 BeatKey = tuple[str, str, int, str]
 
 
+class AgentAway(Retry):
+    """Raised for an order whose agent does not answer."""
+
+
 class RelayedOrderFailed(Exception):
     """An agent's handler of an order raised an unexpected exception; the text is its traceback."""
 
@@ -74,7 +78,11 @@ class RelayingOrders:
         await self._relay(OrderRelayed(move=order))
 
     async def ask_for_guests(self, asked: GuestsAsked) -> None:
-        await self._relay(OrderRelayed(asked=asked))
+        """Relay a question for guests; drop it if the agent is away, because its asker waits only seconds."""
+        try:
+            await self._relay(OrderRelayed(asked=asked))
+        except (AgentAway, Poison) as unanswered:
+            log.info("agent %s is not asked for its guests: %s", asked.agent, unanswered)
 
     async def _relay(self, order: OrderRelayed) -> None:
         agent = order.agent
@@ -87,7 +95,7 @@ class RelayingOrders:
             if agent not in self._silent:
                 log.info("agent %s does not answer; its orders wait: %s", agent, away)
                 self._silent[agent] = self._clock.monotonic()
-            raise Retry(self._pause(agent)) from None
+            raise AgentAway(self._pause(agent), str(away)) from None
         finally:
             self._relaying[agent] -= 1
             if not self._relaying[agent]:

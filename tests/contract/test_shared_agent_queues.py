@@ -275,6 +275,13 @@ async def test_an_order_is_kept_until_it_is_handled(
     assert asked == [RELAYED, RELAYED]
 
 
+@pytest.mark.parametrize("answer", [NoAnswer("away"), OrderAnswered(state="refused", why="no such order")])
+async def test_a_question_for_guests_does_not_wait_for_an_agent(answer: OrderAnswered | Exception) -> None:
+    orders, asked = answering(answer)
+    await orders.ask_for_guests(GuestsAsked(cell=CELL, agent="agent0", builds=(), reply_to="me"))
+    assert len(asked) == 1
+
+
 async def test_a_silent_agent_is_asked_by_one_order_at_a_time_and_a_busy_one_by_a_limited_number() -> None:
     answer: asyncio.Future[OrderAnswered] = asyncio.get_running_loop().create_future()
     asked: list[OrderRelayed] = []
