@@ -4,11 +4,16 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
+from berth.commands.run import ready
+from berth.operations.boot_options import BootOptions, boot_request
+from berth.services import embedded
+from berth.settings import Settings
 from bus.clock import Clock
 from bus.delivery.runner import Bus, Listener
 from bus.errors import NoAnswer, Poison, Retry, Unavailable
@@ -26,7 +31,7 @@ from bus.relays import (
     OrderRelayed,
 )
 from bus.reports import HostState
-from bus.topics import AGENT_BUILD, AGENT_DESTROY, AGENT_ORDER, AGENT_REPORT, HEARTBEATS_MERGED
+from bus.topics import AGENT_BUILD, AGENT_DESTROY, AGENT_ORDER, AGENT_REPORT, BUILD_ENDED, HEARTBEATS_MERGED
 from bus.worker import Worker, on
 from cell_conductor import agent_gateway
 from cell_conductor.gateway import (
@@ -45,6 +50,7 @@ from compute_sim.worker import compute_sim
 from tests.support.conductor_builders import CELL, a_build_order, a_destroy_order, a_placed, an_agent_report
 from tests.support.ids import uid
 from tests.support.virtual_time import in_virtual_time
+from tests.support.waiting import DEADLINE
 
 FIRST = a_build_order(a_placed(1), 1)  # for agent0
 SECOND = replace(a_build_order(a_placed(2), 1), agent="agent1")
@@ -232,6 +238,23 @@ async def test_two_gateways_publish_each_heartbeat_once() -> None:
                     seen += [(one.agent, one.sequence) for one in (await cell.merged.get()).reports]
         assert len(seen) == len(set(seen))
         assert len(seen) >= 190  # two agents, each 2 s
+
+
+async def test_an_embedded_berth_with_sqlite_boots_through_gateways(tmp_path: Path) -> None:
+    settings = Settings().having(
+        state_dir=str(tmp_path), cells=("c1", "c2"), hosts=4, agents_per_cell=2, agent_queues="shared",
+        build_time="constant:0.1",
+    )  # fmt: skip
+    requests = [boot_request(BootOptions(vcpus=1, memory_mb=64, disk_gb=1)) for _ in range(8)]
+    async with asyncio.timeout(DEADLINE), embedded(settings) as berth:
+        await ready(berth.bus, settings)
+        ended = await berth.bus.listen(BUILD_ENDED.at())
+        await berth.bus.publish(*requests)
+        ends = [await ended.get() for _ in requests]
+        assert {end.status for end in ends} == {"active"}
+        assert {end.build for end in ends} == {build for one in requests for build in one.instances}
+        durable = [queue.spec.name for queue in berth.broker.queues.values() if queue.spec.durable]
+        assert not any(name.startswith("agent.") for name in durable)
 
 
 # The gateway alone
