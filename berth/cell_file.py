@@ -53,6 +53,8 @@ def write_cell_file(path: Path, cell: str, settings: Settings, has: CellFile) ->
     except FileNotFoundError:
         before, bus = "", settings.bus
         values = {"cells": [cell], "exchange": bus.exchange, "queue_type": bus.queue_type, **secrets}
+        if settings.cells.agent_queues != "own":
+            values["agent_queues"] = settings.cells.agent_queues
         after = _HEAD.format(cell=cell) + "".join(_line(name, value) for name, value in values.items())
     if after != before:
         write_secret(path, after)

@@ -35,7 +35,7 @@ _AT_LEAST = {
     "crash_after": 0, "drain": 0, "amqp_heartbeat": 1, "metrics_port": 0, "ironic_agents_per_cell": 1,
     "placement_http_connections": 1, "max_wait": 0,
     "host_subset_size": 1, "scheduler_near": 0, "nova_max_attempts": 1, "nova_wait": 0,
-    "keep_changes": 1000,
+    "keep_changes": 1000, "database_pool": 2,
 }  # fmt: skip
 _POSITIVE_SECONDS = (
     "build_timeout", "delete_timeout", "cleanup_timeout", "heartbeat",
@@ -48,6 +48,7 @@ _LEAST_LIMITS = CellAccountLimits(
 )  # fmt: skip
 _CHOICES = {
     "queue_type": ("quorum", "classic"),
+    "agent_queues": ("own", "shared"),
     "log_level": ("debug", "info", "warning", "error"),
     "log_format": ("text", "json"),
     "placement_auth": ("noauth2", "tokens", "keystone"),

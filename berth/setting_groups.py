@@ -33,6 +33,8 @@ class DatabaseSettings(SettingsGroup, frozen=True, kw_only=True):
 
     # URL of PostgreSQL, with one host or a list (h1:5432,h2:5432); empty: SQLite files in state_dir
     url: str = field(default="", name="database_url")
+    # most connections of a worker process to each of its databases; of simultaneous transactions, others wait
+    pool: int = field(default=5, name="database_pool")
     state_dir: str = ".berth"  # directory of SQLite files, of the in-process bus and of simulated agents
 
 
@@ -47,6 +49,9 @@ class CellSettings(SettingsGroup, frozen=True, kw_only=True):
     database_urls: dict[str, str] = field(default_factory=dict, name="cell_database_urls")
     # URL of a cell's separate RabbitMQ, by the cell's name; in a TOML file `ferry`
     ferry_urls: dict[str, str] = field(default_factory=dict, name="cell_ferry_urls")
+    # queues of agents: own (each agent has its queues: fewest messages for an order), or shared (a gateway in
+    # the cell's conductors relays orders and merges heartbeats: for hundreds of agents; docs/scale.md)
+    agent_queues: str = "own"
 
 
 class CellAccountLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -6,7 +6,7 @@ A worker's code is imported only where it is used: this halves the start time of
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +19,7 @@ from bus.delivery.runner import Bus
 from bus.local import LocalBroker, LocalTransport
 from bus.local.socket_transport import SocketTransport
 from bus.protocol import QueueSpec, Transport
+from bus.relayed_orders import with_shared_queues
 from bus.worker import Worker, asks_as, central_queues, suspects_queue
 
 if TYPE_CHECKING:
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from placement_worker import SharedMemory
 
 SOCKET = "bus.sock"
+POLL_SECONDS = 2.0  # between a connection's checks of the exchanges
+AGENT_POLL_SECONDS = 20.0  # between checks of the exchanges: a thousand agents would send 2,000 a second
 _PACKAGES = {  # roles with a store
     "placement": "placement_worker",
     "scheduler": "scheduler_worker",
@@ -46,7 +49,9 @@ def transport(settings: Settings, name: str, cell: str = "") -> Transport:
     if settings.embedded:
         return SocketTransport(Path(settings.database.state_dir) / SOCKET)
     url = settings.cell(cell).broker if cell else settings.bus.amqp_url
-    return _rabbit(settings, url, name, declares_shared=name == "placement")
+    one_of_many = settings.cells.agent_queues == "shared" and name.startswith(("compute.", "metal."))
+    poll_seconds = AGENT_POLL_SECONDS if one_of_many else POLL_SECONDS
+    return _rabbit(settings, url, name, declares_shared=name == "placement", poll_seconds=poll_seconds)
 
 
 def way_of(together: Sequence[worker_roles.Role], settings: Settings) -> Transport:
@@ -55,7 +60,9 @@ def way_of(together: Sequence[worker_roles.Role], settings: Settings) -> Transpo
     return transport(settings, worker_roles.name_of(together), "" if first.worker == "ferry" else first.cell)
 
 
-def _rabbit(settings: Settings, url: str, name: str, *, declares_shared: bool) -> RabbitTransport:
+def _rabbit(
+    settings: Settings, url: str, name: str, *, declares_shared: bool, poll_seconds: float = POLL_SECONDS
+) -> RabbitTransport:
     from bus.rabbit import RabbitTransport
 
     return RabbitTransport(
@@ -64,6 +71,7 @@ def _rabbit(settings: Settings, url: str, name: str, *, declares_shared: bool) -
         quorum=settings.bus.queue_type == "quorum",
         name=f"berth {name}",
         heartbeat=settings.bus.amqp_heartbeat,
+        poll_seconds=poll_seconds,
         declares_shared=declares_shared,
         central=central_queues() if url == settings.bus.amqp_url else (),
     )
@@ -76,8 +84,8 @@ def store_of(role: worker_roles.Role) -> str:
 def database(settings: Settings, role: worker_roles.Role) -> Database:
     from bus.sql.database import Database
 
-    url = settings.database_for(store_of(role))
-    return Database(url, namespace="" if names_a_file(url) else store_of(role))
+    url, namespace = settings.database_for(store_of(role)), store_of(role)
+    return Database(url, namespace="" if names_a_file(url) else namespace, pool_size=settings.database.pool)
 
 
 async def ever_made(settings: Settings, role: worker_roles.Role) -> bool:
@@ -179,19 +187,24 @@ def tables_of_cell(cell: str) -> list[Worker]:
 
 
 def tables_of_conductor(cell: str) -> list[Worker]:
-    return [worker for worker in tables_of_cell(cell) if worker.name.startswith("conductor.")]
+    """Return the workers of a conductor's process: the conductor, and the gateway to agents."""
+    return [worker for worker in tables_of_cell(cell) if worker.name.startswith(("conductor.", "gateway."))]
 
 
 def tables_of_agent(cell: str, agent: str, *, metal: bool = False) -> list[Worker]:
-    """Return the worker of this agent, to read which topics it uses; `metal`: an agent on Ironic's nodes."""
+    """Return the worker of this agent with queues of its own and with shared queues, to read which topics it
+    uses; `metal`: an agent on Ironic's nodes.
+    """
     bus = Bus(alone())
     if metal:
-        return _made(worker_roles.Role("metal", cell, agent), _settings_of_every_worker(cell), bus)
-    from compute_sim.machines import SimAgent
-    from compute_sim.worker import compute_sim
+        made = _made(worker_roles.Role("metal", cell, agent), _settings_of_every_worker(cell), bus)
+    else:
+        from compute_sim.machines import SimAgent
+        from compute_sim.worker import compute_sim
 
-    providers, allocations = bus.asker(topics.CELL_PROVIDERS), bus.asker(topics.CELL_ALLOCATIONS)
-    return [compute_sim(SimAgent(agent, cell, ()), providers=providers, allocations=allocations)]
+        providers, allocations = bus.asker(topics.CELL_PROVIDERS), bus.asker(topics.CELL_ALLOCATIONS)
+        made = [compute_sim(SimAgent(agent, cell, ()), providers=providers, allocations=allocations)]
+    return [*made, *(with_shared_queues(worker, bus.publish, bus.clock) for worker in made)]
 
 
 def queues(settings: Settings) -> dict[worker_roles.Role, list[QueueSpec]]:
@@ -200,8 +213,12 @@ def queues(settings: Settings) -> dict[worker_roles.Role, list[QueueSpec]]:
 
 
 def agent_queues(cell: str, agent: str) -> list[QueueSpec]:
-    """Return the durable queues whose messages an agent receives."""
+    """Return the durable queues whose messages an agent receives if it shares none."""
     return _durable(tables_of_agent(cell, agent))
+
+
+def _own_queues(settings: Settings) -> Callable[[str, str], Sequence[QueueSpec]]:
+    return agent_queues if settings.cells.agent_queues == "own" else lambda cell, agent: ()
 
 
 def _durable(made: Sequence[Worker]) -> list[QueueSpec]:
@@ -216,8 +233,18 @@ def _durable(made: Sequence[Worker]) -> list[QueueSpec]:
 
 
 def all_workers_without_a_bus(cell: str = "c1") -> list[Worker]:
-    """Return one worker of each type, to read which topics it uses; these workers cannot run."""
-    return [worker for made in _tables(_settings_of_every_worker(cell)).values() for worker in made]
+    """Return one worker of each type, to read which topics it uses; these workers cannot run. Agents are
+    there with queues of their own and with shared queues.
+    """
+    settings = _settings_of_every_worker(cell)
+    shared = _tables(settings.having(agent_queues="shared"))
+    found = [worker for made in _tables(settings).values() for worker in made]
+    return found + [
+        worker
+        for made in shared.values()
+        for worker in made
+        if worker.name.startswith(("gateway.", "agent."))
+    ]
 
 
 def _tables(settings: Settings) -> dict[worker_roles.Role, list[Worker]]:
@@ -248,8 +275,9 @@ def _made(
     if role.worker in ("ironic", "metal"):
         from berth import ironic
 
-        made = ironic.sync(settings, bus) if role.worker == "ironic" else ironic.metal(settings, role, bus)
-        return [made]
+        if role.worker == "ironic":
+            return [ironic.sync(settings, bus)]
+        return _as_agents([ironic.metal(settings, role, bus)], settings, bus)
     if role.worker == "nova":
         from berth import nova
 
@@ -257,11 +285,11 @@ def _made(
     if role.worker == "control-room":
         from berth.control_room_setup import operators_page
 
-        return [operators_page(settings, bus, queues, agent_queues)]
+        return [operators_page(settings, bus, queues, _own_queues(settings))]
     if role.worker == "compute":
         from berth import simulated_agents
 
-        return simulated_agents.at_work(role, settings, bus, disks)
+        return _as_agents(simulated_agents.at_work(role, settings, bus, disks), settings, bus)
     assert store is not None
     if role.worker == "nova-shadow":
         from berth import nova
@@ -271,18 +299,16 @@ def _made(
         return [_placement(settings, bus, store, shared)]
     if role.worker == "scheduler":
         return _scheduler(settings, bus, store, shared)
-    from cell_conductor import AttemptLimits, cell_conductor
+    from berth import conductors
 
-    claim, release = bus.asker_of_many(topics.CELL_CLAIM), bus.asker_of_many(topics.CELL_RELEASE)
-    limits = AttemptLimits(
-        max_attempts=settings.conductor.max_attempts,
-        build_timeout=settings.conductor.build_timeout,
-        delete_timeout=settings.conductor.delete_timeout,
-        cleanup_timeout=settings.conductor.cleanup_timeout,
-        keep_builds=settings.keep.builds,
-        keep_moves=settings.keep.moves,
-    )
-    return [cell_conductor(role.cell, store, claim, release, limits=limits, clock=bus.clock)]
+    return conductors.of_cell(role.cell, settings, bus, store)
+
+
+def _as_agents(made: list[Worker], settings: Settings, bus: Bus) -> list[Worker]:
+    """Return agents with queues of their own, or with shared queues, as the settings say."""
+    if settings.cells.agent_queues == "own":
+        return made
+    return [with_shared_queues(worker, bus.publish, bus.clock) for worker in made]
 
 
 def _placement(settings: Settings, bus: Bus, store: Database, shared: SharedMemory | None) -> Worker:

@@ -18,6 +18,7 @@ from bus import (
     moves,
     names,
     queries,
+    relays,
     replication,
     resources,
     shadow,
@@ -99,6 +100,7 @@ class Query(Generic[A, R]):
     target: str
     within: bool = False
     of_client: bool = False  # a key for each client; answers have keys below client.NAME
+    to_agents: bool = False  # agents answer, with keys by which no other query of the cell is answered
 
     @property
     def narrowed(self) -> bool:
@@ -220,6 +222,10 @@ INVENTORY_REPORTED = Topic("inventory.reported.{cell}", messages.InventoryReport
 HOST_REPORTED = Topic("host.reported.{cell}", messages.HostReported,
     "heartbeat of an agent: service state, load and metrics of its hosts", "agents", "every scheduler",
     expected=False)
+AGENT_BEAT = Topic("agent.beat.{cell}", relays.HeartbeatRelayed,
+    "heartbeat of an agent that shares queues, to be merged", "agents", "that cell's gateway", expected=False)
+HEARTBEATS_MERGED = Topic("host.merged.{cell}", relays.HeartbeatsMerged,
+    "heartbeats of several agents that share queues", "gateway", "every scheduler", expected=False)
 HOST_FAILED = Topic("host.failed.{cell}", messages.HostFailed,
     "an attempt on a host failed, and whether the host caused it", "conductor", "every scheduler",
     expected=False)
@@ -293,6 +299,8 @@ FIND_AGENTS = Query("cell.agents.{cell}", leases.FindAgents, leases.AgentsFound,
     "bare-metal agents of a cell with the number of their nodes", ANYONE, _CONDUCTOR)
 EDIT_AGENT = Query("cell.agent.{cell}", leases.AgentEditRequested, leases.AgentEditAnswered,
     "enable or disable a bare-metal agent, or move its nodes to other agents", ANYONE, _CONDUCTOR)
+AGENT_ORDER = Query("agent.order.{cell}.{agent}", relays.OrderRelayed, relays.OrderAnswered,
+    "carry out an order, where agents share queues", "gateway", "agent", within=True, to_agents=True)
 WAITING = Query("scheduler.waiting", queries.FindWaiting, queries.WaitingFound,
     "requests that wait for capacity, and what they lack", ANYONE, "scheduler")
 DECISION = Query("scheduler.decision", queries.FindDecision, queries.DecisionFound,

@@ -69,6 +69,7 @@ class Answers:
     linger: float = 0.0
     key: str = ""  # of this cell, if each cell has its own key
     cell: str = ""  # the cell of `key`
+    private: bool = False  # one process answers, and its queue is deleted with the process
 
     @property
     def name(self) -> str:
@@ -79,8 +80,11 @@ class Answers:
         return self.query.asks
 
     def queue(self, worker: str, replica: str) -> QueueSpec:
-        """Return the queue of this query, shared by all workers that answer the query."""
-        return query_queue(self.key or self.query.name)
+        """Return the queue of this query: shared by all workers that answer the query, or one per process if
+        `private`.
+        """
+        shared = query_queue(self.key or self.query.name)
+        return QueueSpec(f"{shared.name}:{replica}", shared.keys, durable=False) if self.private else shared
 
 
 @dataclass(frozen=True)
@@ -122,22 +126,29 @@ class Worker:
         return row.queue(self.name, replica)
 
 
+_ORDERS = "orders-"
+
+
 def reply_prefix(query: Query[Any, Any], cell: str) -> str:
     """Return the prefix of the reply addresses of this query, which states in which direction answers travel.
 
     `reply.c1.` is for queries from inside cell c1, `reply.-c1.` for queries to cell c1 from outside, and
-    `reply.-.` for all others. Answers to a client have keys below `client.NAME.`, which only that client may
-    bind.
+    `reply.-.` for all others. Answers of agents begin with `reply.c1.orders-`, so that an agent cannot answer
+    other queries. Answers to a client have keys below `client.NAME.`, which only that client may bind.
     """
     if query.of_client:
         return f"client.{cell}."
+    if query.to_agents:
+        return f"reply.{cell}.{_ORDERS}"
     return f"reply.{cell}." if query.within and cell else f"reply.-{cell}."
 
 
 def asks_as(worker: str) -> str:
-    """Return the first word of the reply addresses of a cell's worker: `conductor` or `agent-NAME`."""
+    """Return the first word of the reply addresses of a cell's worker: `conductor`, `agent-NAME`, or
+    `orders-conductor` for the gateway, which runs in the conductor's process.
+    """
     kind, _, *agent = worker.split(".", 2)
-    return "-".join([kind, *agent])
+    return f"{_ORDERS}conductor" if kind == "gateway" else "-".join([kind, *agent])
 
 
 def cell_of(queue: str) -> str:
@@ -145,7 +156,7 @@ def cell_of(queue: str) -> str:
     reader, _, key = queue.partition(":")
     if reader == "ask":
         asked = key.split(".")
-        return asked[2] if asked[0] == "cell" and len(asked) == 3 else ""
+        return asked[2] if (asked[0], len(asked)) in (("cell", 3), ("agent", 4)) else ""
     return reader.partition(".")[2].partition(".")[0]
 
 
@@ -213,12 +224,18 @@ def on_many(
 
 
 def answers(
-    query: Query[A, R], handler: Callable[[A], Awaitable[R]], *, concurrency: int = 64, **fields: str
+    query: Query[A, R],
+    handler: Callable[[A], Awaitable[R]],
+    *,
+    concurrency: int = 64,
+    private: bool = False,
+    **fields: str,
 ) -> Answers:
     """Return a table row that answers a query, calling the handler once for each message. `fields`, such as
     cell="c1", fill the braces in the query's name, so the row answers only queries with these values.
     """
-    return Answers(query, handler, None, concurrency, key=query.at(**fields), cell=fields.get("cell", ""))
+    cell = fields.get("cell", "")
+    return Answers(query, handler, None, concurrency, key=query.at(**fields), cell=cell, private=private)
 
 
 def answers_many(

@@ -2,6 +2,7 @@
 
 from cell_conductor.audit import HeldByCell, PlaceByCell, Standing, census, held_by_cell, places
 from cell_conductor.core.events import AttemptLimits
+from cell_conductor.gateway import agent_gateway
 from cell_conductor.worker import cell_conductor
 
 __all__ = [
@@ -9,6 +10,7 @@ __all__ = [
     "HeldByCell",
     "PlaceByCell",
     "Standing",
+    "agent_gateway",
     "cell_conductor",
     "census",
     "held_by_cell",

@@ -19,6 +19,7 @@ from bus.messages import (
     SchedulerAlive,
 )
 from bus.moves import MoveEnded, MoveProgress, MoveRequested, MoveSteered
+from bus.relays import HeartbeatsMerged
 from bus.topics import Address
 from bus.vocabulary import Message
 from bus.worker import Worker, on, on_many
@@ -95,6 +96,10 @@ class Events:
     async def on_host_reported(self, message: HostReported) -> None:
         self.heartbeats.add(message, self.clock.now())
 
+    async def on_heartbeats_merged(self, merged: HeartbeatsMerged) -> None:
+        for report in merged.reports:
+            await self.on_host_reported(report)
+
     async def on_ironic_events(self, message: IronicSpoke) -> None:
         self.metal.add(message.nodes)
 
@@ -131,6 +136,7 @@ def control_room(events: Events, serves: Sequence[Callable[[], Coroutine[Any, An
             on(Address(topics.MOVE_PROGRESS, "move.told.#"), events.on_move_changed, private=True),
             on(topics.HOST_FAILED, events.on_host_failed, private=True),
             on(topics.HOST_REPORTED, events.on_host_reported, private=True),
+            on(topics.HEARTBEATS_MERGED, events.on_heartbeats_merged, private=True),
             on(topics.IRONIC_SPOKE, events.on_ironic_events, private=True),
             on(topics.SCHEDULER_ALIVE, events.on_scheduler_alive, private=True),
         ],

@@ -89,6 +89,7 @@ class _Parts:
             consumes=[
                 *self._requests(),
                 on(topics.HOST_REPORTED, self.changes.handle, private=True),
+                on(topics.HEARTBEATS_MERGED, self.changes.handle_merged, private=True),
                 on(topics.HOST_FAILED, self.scheduler.on_host_failed, private=True),
                 on(topics.SCHEDULER_ALIVE, self.scheduler.roster.handle, private=True),
                 on(topics.BUILD_CANCEL, self.cancelling.cancel, emits=[topics.BUILD_DELETE]),

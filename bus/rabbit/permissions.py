@@ -14,7 +14,7 @@ from bus import topics
 from bus.ferry.crossings import Crossing, Way
 from bus.rabbit.topology import LETTER, BrokerNames, letter_key
 from bus.topics import TOPIC_OF, Query, Topic
-from bus.worker import Worker, asks_as, reply_prefix, suspects_queue
+from bus.worker import Answers, On, Worker, asks_as, reply_prefix, suspects_queue
 
 _WORD = r"[A-Za-z0-9_-]+"
 _RANDOM = "[0-9a-f]{8}"
@@ -167,17 +167,11 @@ def of_cell(cell: str, workers: Sequence[Worker], exchange: str = "berth") -> Pe
     """
     names = BrokerNames(exchange)
     suspects = {suspects_queue(worker.name).name for worker in workers}
-    declared = {worker.queue_of(row).name for worker in workers for row in worker.consumes}
     answered = [row for worker in workers for row in worker.answers]
+    declared = {_queue_pattern(worker, row) for worker in workers for row in worker.consumes}
+    declared |= {_queue_pattern(worker, row) for worker in workers for row in worker.answers}
     replies = _replies_to(cell, [asks_as(worker.name) for worker in workers])
-    queues = _named(
-        names,
-        [
-            *sorted(map(re.escape, suspects | declared)),
-            *(rf"ask:{re.escape(row.key)}" for row in answered),
-            replies,
-        ],
-    )
+    queues = _named(names, [*sorted(map(re.escape, suspects)), *sorted(declared), replies])
     emitted = {message for worker in workers for message in worker.emits}
     writes = sorted(_published_by(TOPIC_OF[message], cell) for message in emitted)
     writes += sorted({_asked_by(query, cell) for worker in workers for query in worker.asks})
@@ -198,10 +192,20 @@ def of_cell(cell: str, workers: Sequence[Worker], exchange: str = "berth") -> Pe
     )
 
 
+def _queue_pattern(worker: Worker, row: On | Answers) -> str:
+    spec = worker.queue_of(row)
+    return re.escape(spec.name.replace("*", "+")) + ("" if spec.durable else _RANDOM)
+
+
 def queues_within(cell: str, exchange: str = "berth") -> str:
     """Return a pattern of the names of all queues that any worker of this cell can have declared."""
     of = re.escape(cell)
-    queues = [rf"(agent|conductor)\.{of}[.:].+", rf"ask:cell\.{_WORD}\.{of}", _replies_to(cell)]
+    queues = [
+        rf"(agent|conductor|gateway)\.{of}[.:].+",
+        rf"ask:cell\.{_WORD}\.{of}",
+        rf"ask:agent\.{_WORD}\.{of}\..+",
+        _replies_to(cell),
+    ]
     return _any_of(_named(BrokerNames(exchange), queues))
 
 

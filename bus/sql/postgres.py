@@ -16,7 +16,7 @@ from sqlalchemy.util import greenlet_spawn
 from bus.clock import monotonic
 from bus.sql.addresses import DatabaseAddress
 from bus.sql.failures import READ_ONLY, sqlstate
-from bus.sql.servers import FAILURES, DatabaseServers
+from bus.sql.servers import FAILURES, DatabaseServers, ServerSession
 
 FILES = ("sslrootcert", "sslcert", "sslkey")
 MODES = ("disable", "allow", "prefer", "require", "verify-ca", "verify-full")
@@ -102,13 +102,14 @@ class PostgresPool:
             "statement_timeout": "0",
             "lock_timeout": "0",
         }
+        self._search_path = f'"{namespace}"' if namespace else ""
         if namespace:
-            settings["search_path"] = f'"{namespace}"'
+            settings["search_path"] = self._search_path
         self.engine = create_async_engine(
             url.set(drivername="postgresql+asyncpg"),
             isolation_level="AUTOCOMMIT",
             connect_args={
-                "async_creator_fn": self.servers.connect,
+                "async_creator_fn": self._open,
                 "timeout": CONNECT_SECONDS,
                 "command_timeout": statement_seconds,
                 "server_settings": settings,
@@ -120,6 +121,21 @@ class PostgresPool:
         event.listen(self.engine.sync_engine, "connect", self._born)
         event.listen(self.engine.sync_engine, "checkout", self._check)
         event.listen(self.engine.sync_engine, "handle_error", self._notice)
+
+    async def _open(self, **options: Any) -> ServerSession:
+        """Return a new connection; raise ConnectionError if a pooler ignored its schema, because several
+        workers would share tables.
+        """
+        session = await self.servers.connect(**options)
+        if self._search_path:
+            found = await session.fetchval("SELECT current_setting('search_path')")
+            if found != self._search_path:
+                session.terminate()
+                raise ConnectionError(
+                    f"its search_path is {found} instead of {self._search_path}: a pooler ignores settings "
+                    "of connections, and berth works only with PostgreSQL itself (docs/scale.md)"
+                )
+        return session
 
     async def connect(self) -> PoolProxiedConnection:
         try:

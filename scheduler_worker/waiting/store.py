@@ -14,6 +14,7 @@ import msgspec
 from bus.context import StoredContext
 from bus.decisions import Decision
 from bus.messages import BuildRequested, BuildUnplaceable, HostReported
+from bus.relays import HeartbeatsMerged
 from bus.reports import HostState
 from bus.sql.database import Database
 from bus.sql.failures import retrying
@@ -283,6 +284,10 @@ class HostChanges:
             self.scheduler.pending.expire()
         if self.store.related.around(roots):
             self._recheck()
+
+    async def handle_merged(self, merged: HeartbeatsMerged) -> None:
+        for report in merged.reports:
+            await self.handle(report)
 
     async def handle(self, report: HostReported) -> None:
         """Apply a report of hosts, and try waiting requests again on the hosts that it changed."""

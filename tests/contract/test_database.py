@@ -17,6 +17,7 @@ from bus.clock import Clock
 from bus.errors import Unavailable
 from bus.sql.database import Database
 from bus.sql.failures import Conflict, retrying
+from bus.sql.servers import DatabaseServers
 from bus.sql.statement import BoundStatement, Statement
 from bus.sql.transaction import Transaction
 from deploy.servers import Postgres
@@ -267,6 +268,24 @@ async def on_postgres(postgres: Postgres, database_url: str) -> AsyncIterator[Da
 
     await asyncio.gather(*(look() for _ in range(4)))
     yield database
+    await database.close()
+
+
+@pytest.mark.services
+async def test_a_pooler_that_ignores_the_schema_is_refused(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connect = DatabaseServers.connect
+
+    async def pooled(self: DatabaseServers, **options: Any) -> Any:
+        settings = {name: value for name, value in options["server_settings"].items() if name == "jit"}
+        return await connect(self, **options | {"server_settings": settings})
+
+    monkeypatch.setattr(DatabaseServers, "connect", pooled)
+    database = Database(database_url, namespace="cell_c1")
+    with pytest.raises(Unavailable, match=r'its search_path is .* instead of "cell_c1"'):
+        async with database.read():
+            pass
     await database.close()
 
 

@@ -8,13 +8,14 @@ from typing import Any
 import pytest
 
 from berth import topology, wiring
+from berth.settings import Settings
 from bus.topics import QUERIES, TOPIC_OF, TOPICS, Query, Topic
 from bus.worker import Worker
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "topics.md"
 BEGIN, END = "<!-- berth topology --markdown -->", "<!-- end of berth topology -->"
 WORKERS = wiring.all_workers_without_a_bus()
-OF_A_CELL = [worker for worker in WORKERS if worker.name.split(".")[0] in ("conductor", "agent")]
+OF_A_CELL = [worker for worker in WORKERS if worker.name.split(".")[0] in ("conductor", "gateway", "agent")]
 
 
 def named(worker: Worker) -> str:
@@ -27,6 +28,7 @@ def test_the_topology_contains_every_worker() -> None:
         "placement",
         "scheduler",
         "conductor",
+        "gateway",
         "agent",
         "ironic_sync",
         "nova_bridge",
@@ -34,7 +36,7 @@ def test_the_topology_contains_every_worker() -> None:
         "replica",
         "control_room",
     }
-    assert {worker.name.split(".")[0] for worker in OF_A_CELL} == {"conductor", "agent"}
+    assert {worker.name.split(".")[0] for worker in OF_A_CELL} == {"conductor", "gateway", "agent"}
 
 
 @pytest.mark.parametrize("topic", TOPICS, ids=lambda topic: topic.pattern)
@@ -69,11 +71,17 @@ PERMITTED = {
         "placement.claim placement.release",
         "cell.builds cell.instances cell.moves cell.agents cell.agent cell.lease cell.nodes",
     ),
+    "gateway": (
+        "host.merged",
+        "agent.build.* agent.destroy.* agent.move.* agent.asked.* agent.beat host.merged",
+        "agent.order",
+        "",
+    ),
     "agent": (
-        "agent.report agent.moved agent.told inventory.reported host.reported ironic.node",
+        "agent.report agent.moved agent.told inventory.reported host.reported agent.beat ironic.node",
         "agent.build agent.destroy agent.move agent.asked",
         "placement.allocations placement.providers cell.lease cell.nodes",
-        "",
+        "agent.order",
     ),
 }
 
@@ -83,9 +91,26 @@ def test_a_cell_uses_only_the_designed_topics_and_queries_of_its_own(worker: Wor
     kind, _, agent = worker.name.partition(".")
     publishes, consumes, asks, answers = map(str.split, PERMITTED[kind])
     assert {start(TOPIC_OF[message].pattern) for message in worker.emits} <= set(publishes)
-    assert {row.address.key for row in worker.consumes} <= {f"{topic}.{agent}" for topic in consumes}
-    assert {query.name for query in worker.asks} <= {f"{query}.{{cell}}" for query in asks}
-    assert {row.query.name for row in worker.answers} <= {f"{query}.{{cell}}" for query in answers}
+    of_agents = [topic.removesuffix(".*") + f".{agent}.*" for topic in consumes if topic.endswith(".*")]
+    keys = [*of_agents, *(f"{topic}.{agent}" for topic in consumes if not topic.endswith(".*"))]
+    assert {row.address.key for row in worker.consumes} <= set(keys)
+    assert {start(query.name) for query in worker.asks} <= set(asks)
+    assert {start(row.query.name) for row in worker.answers} <= set(answers)
+
+
+@pytest.mark.parametrize(("cells", "agents_per_cell"), [(1, 1), (2, 3), (4, 2)])
+def test_the_page_about_scale_counts_the_durable_queues(cells: int, agents_per_cell: int) -> None:
+    text = PAGE.parents[1].joinpath("scale.md").read_text(encoding="utf-8")
+    assert "47 + 22*c* + 5*a* with `own`, 47 + 27*c* with `shared`" in text
+    agents = cells * agents_per_cell
+    delays_and_dead_letters = 10
+    settings = Settings().having(
+        cells=tuple(f"c{number}" for number in range(cells)), hosts=agents, agents_per_cell=agents_per_cell
+    )
+    for kind, expected in (("own", 47 + 22 * cells + 5 * agents), ("shared", 47 + 27 * cells)):
+        queues = wiring.queues(settings.having(agent_queues=kind))
+        names = {spec.name for specs in queues.values() for spec in specs}
+        assert len(names) + delays_and_dead_letters == expected
 
 
 def start(pattern: str) -> str:

@@ -32,6 +32,7 @@ from bus.delivery.runner import Bus, Listener
 from bus.messages import BuildEnded, BuildRequested, HostReported, InventoryReported
 from bus.protocol import Envelope
 from bus.queries import WhatIf
+from bus.relays import HeartbeatRelayed, HeartbeatsMerged
 from bus.replication import PlacementChanged
 from bus.reports import HostState, Inventory
 from bus.requests import Flavor
@@ -130,7 +131,7 @@ class RandomMessages:
         self._wildness = chance.choice((0.0, 0.0, 0.02, 0.2))  # how much of it cannot be decoded
         self._bulky, self._left = False, MOST_VALUES
         self._notifier = {name: chance.choice(words) for name, words in self._words.items()}
-        if kind in (HostReported, InventoryReported):
+        if kind in (HostReported, HeartbeatRelayed, HeartbeatsMerged, InventoryReported):
             self._notifier["agent"] = "nobody"
         fields = self._value(self._types[kind], kind.__name__)
         key = KINDS[kind].format_map(defaultdict(lambda: "a", self._notifier))

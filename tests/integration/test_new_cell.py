@@ -174,6 +174,25 @@ async def test_a_cell_is_created_used_disabled_enabled_drained_and_deleted(site:
         await asyncpg.connect(_dsn(own.database.url))
 
 
+async def test_agents_that_share_queues_need_no_more_than_the_permissions_of_their_users(
+    site: CellMakersSite,
+) -> None:
+    site.settings = site.settings.having(agent_queues="shared")
+    await site.add()
+    of_cell = read(file=site.file, environment={}).settings.having(state_dir=str(site.directory / "cell"))
+    of_agent = await site.add_agent(AGENT)
+    assert (of_cell.cells.agent_queues, of_agent.cells.agent_queues) == ("shared", "shared")
+    beats = await site.bus.listen(topics.HEARTBEATS_MERGED.at(cell=CELL))
+    conductor, agent = worker_roles.Role("conductor", CELL), worker_roles.Role("compute", CELL, AGENT)
+    async with at_work(of_cell, conductor), at_work(of_agent, agent):
+        await until(lambda: fits(site))
+        end = await site.boot(1)
+        assert isinstance(end, BuildEnded) and (end.status, end.cell) == ("active", CELL)
+        await site.delete(1)
+        async with asyncio.timeout(60):
+            assert {report.agent for report in (await beats.get()).reports} == {AGENT}
+
+
 async def test_a_cell_uses_no_more_connections_channels_and_bytes_than_its_limits(
     site: CellMakersSite,
 ) -> None:

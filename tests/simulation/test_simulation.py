@@ -39,10 +39,12 @@ _GROUPS = [
 _told: dict[int, str] = {}  # the digest of each history that there was
 
 
-def simulate(seed: int, trouble: Trouble | None = None, moves: bool | None = None) -> SimulatedWorld:
+def simulate(
+    seed: int, trouble: Trouble | None = None, moves: bool | None = None, *, shared: bool = False
+) -> SimulatedWorld:
     """In half of them what is there is moved, too; with two of each worker, and without."""
     moves = seed % 4 in (1, 2) if moves is None else moves
-    world = SimulatedWorld(seed, trouble or Trouble(), twins=seed % 2 == 1, moves=moves)
+    world = SimulatedWorld(seed, trouble or Trouble(), twins=seed % 2 == 1, moves=moves, shared=shared)
     run(world.run())
     return world
 
@@ -76,6 +78,24 @@ def test_no_random_world_breaks_an_invariant(seeds: Sequence[int]) -> None:
         how.split(" on ")[0].split(":")[0] for world in worlds for how in world.movers.ends.values()
     )
     assert moved.keys() >= {"done", "error", "aborted", "deleted", "refused"}
+
+
+_SHARED = [
+    pytest.param(range(at, at + 4), id=f"{at}-{at + 3}", marks=[] if at == 4 else pytest.mark.soak)
+    for at in range(0, 300, 4)
+]
+
+
+@pytest.mark.parametrize("seeds", _SHARED)
+def test_no_random_world_with_shared_queues_of_agents_breaks_an_invariant(seeds: Sequence[int]) -> None:
+    for seed in seeds:
+        try:
+            world = simulate(seed, shared=True)
+        except Exception as problem:
+            problem.add_note(f"in the simulation of seed {seed} with shared queues")
+            raise
+        assert any("settled gateway.c1:agent.build.c1.*" in event for event in world.history)
+        assert not any("settled agent." in event for event in world.history)
 
 
 @pytest.mark.parametrize("seed", [7, *(pytest.param(seed, marks=pytest.mark.soak) for seed in (8, 9))])

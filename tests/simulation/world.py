@@ -36,12 +36,14 @@ from bus.messages import (
 )
 from bus.moves import MoveOrdered
 from bus.names import MakeName, NameEditRequested
+from bus.relayed_orders import with_shared_queues
+from bus.relays import ANSWER_SECONDS
 from bus.requests import BuildSpec
 from bus.resources import EditRequested, SetTraits
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
 from bus.worker import Worker
-from cell_conductor import AttemptLimits, cell_conductor, store
+from cell_conductor import AttemptLimits, agent_gateway, cell_conductor, store
 from compute_sim.core.drivers import NumaDriver
 from compute_sim.core.faults import CrashPlan, Durations, FaultPlan, MoveFaults, SimOptions
 from compute_sim.disk import AgentDisk
@@ -100,6 +102,7 @@ class SimulatedWorld:
     requests: int = 14
     twins: bool = False  # two placements on one database, two schedulers, two conductors of one cell
     moves: bool = False  # what is there is moved, too
+    shared: bool = False  # agents share queues: a gateway for each cell, and with `twins` a second one
 
     cells = CELLS
 
@@ -425,13 +428,22 @@ class SimulatedWorld:
         crashes = CrashPlan(seed=self.seed, orders=12, away=2.0)
 
         def agent_of(agent: SimAgent) -> Callable[[Bus], Worker]:
-            return lambda bus: compute_sim(
-                agent,
-                SimOptions(faults=plan, crashes=crashes),
-                clock=self.clock,
-                disk=self._disk(agent.agent),
-                providers=bus.asker(topics.CELL_PROVIDERS),
-                allocations=bus.asker(topics.CELL_ALLOCATIONS),
+            def made(bus: Bus) -> Worker:
+                worker = compute_sim(
+                    agent,
+                    SimOptions(faults=plan, crashes=crashes),
+                    clock=self.clock,
+                    disk=self._disk(agent.agent),
+                    providers=bus.asker(topics.CELL_PROVIDERS),
+                    allocations=bus.asker(topics.CELL_ALLOCATIONS),
+                )
+                return with_shared_queues(worker, bus.publish, self.clock) if self.shared else worker
+
+            return made
+
+        def gateway(cell: str) -> Callable[[Bus], Worker]:
+            return lambda bus: agent_gateway(
+                cell, bus.asker(topics.AGENT_ORDER, timeout=ANSWER_SECONDS), self.clock
             )
 
         factories: dict[str, Callable[[Bus], Worker]] = {
@@ -447,6 +459,11 @@ class SimulatedWorld:
             factories[f"conductor.{CELLS[0]}'s twin"] = conductor(CELLS[0])
         for agent in self.fleet():
             factories[_life_of(agent)] = agent_of(agent)
+        if self.shared:
+            for cell in CELLS:
+                factories[f"gateway.{cell}"] = gateway(cell)
+            if self.twins:
+                factories[f"gateway.{CELLS[0]}'s twin"] = gateway(CELLS[0])
         return factories
 
     def _disk(self, agent: str) -> AgentDisk:
@@ -540,7 +557,8 @@ class SimulatedWorld:
 
     def _quiet(self) -> bool:
         busy = any(queue.items for queue in self.broker.queues.values())
-        return not busy and not self.broker.delayed
+        # an order in progress stays with the gateway, or unacknowledged where agents have their own queues
+        return not busy and self.broker.delayed == self.broker.orders_delayed
 
     def _clean(self) -> bool:
         placement = self.committed("placement")
@@ -625,6 +643,7 @@ class _Watched(LocalBroker):
     def __init__(self, world: SimulatedWorld, chaos: Chaos) -> None:
         super().__init__(chaos=chaos, clock=world.clock)
         self.world = world
+        self.orders_delayed = 0  # by gateways
 
     def settled(self, queue, item) -> None:  # type: ignore[no-untyped-def]  # the broker's own types
         super().settled(queue, item)
@@ -634,7 +653,12 @@ class _Watched(LocalBroker):
 
     def _arrive(self, queue, item, seconds) -> None:  # type: ignore[no-untyped-def]
         item.twin |= seconds > 0
+        self.orders_delayed += seconds > 0 and queue.spec.name.startswith("gateway.")
         super()._arrive(queue, item, seconds)
+
+    def _due(self, queue, item) -> None:  # type: ignore[no-untyped-def]
+        self.orders_delayed -= queue.spec.name.startswith("gateway.")
+        super()._due(queue, item)
 
     def _say_late(self, queue, item) -> None:  # type: ignore[no-untyped-def]
         chance = self.world.chance

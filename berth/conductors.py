@@ -1,0 +1,27 @@
+"""Makes a cell's conductor from the settings and, if the cell's agents share queues, the gateway to them."""
+
+from berth.settings import Settings
+from bus import topics
+from bus.delivery.runner import Bus
+from bus.relays import ANSWER_SECONDS
+from bus.sql.database import Database
+from bus.worker import Worker
+from cell_conductor import AttemptLimits, agent_gateway, cell_conductor
+
+
+def of_cell(cell: str, settings: Settings, bus: Bus, store: Database) -> list[Worker]:
+    """Return the workers of one conductor process of this cell."""
+    claim, release = bus.asker_of_many(topics.CELL_CLAIM), bus.asker_of_many(topics.CELL_RELEASE)
+    limits = AttemptLimits(
+        max_attempts=settings.conductor.max_attempts,
+        build_timeout=settings.conductor.build_timeout,
+        delete_timeout=settings.conductor.delete_timeout,
+        cleanup_timeout=settings.conductor.cleanup_timeout,
+        keep_builds=settings.keep.builds,
+        keep_moves=settings.keep.moves,
+    )
+    conductor = cell_conductor(cell, store, claim, release, limits=limits, clock=bus.clock)
+    if settings.cells.agent_queues == "own":
+        return [conductor]
+    relay = bus.asker(topics.AGENT_ORDER, timeout=ANSWER_SECONDS)
+    return [conductor, agent_gateway(cell, relay, bus.clock)]

@@ -1,0 +1,121 @@
+"""The agent's side of shared queues: carries out the orders that the gateway of the cell relays.
+
+The gateway keeps an order in its durable queue until the agent has answered that it is handled. An order may
+take hours, and a query may not, so the agent answers soon that it is working on the order, and the gateway
+repeats its query later. Until the gateway has received the end, a repeated query finds the running or ended
+work, and nothing runs twice. After a restart of the agent the handlers decide from the agent's records.
+"""
+
+import asyncio
+import traceback
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+
+from bus.clock import Clock
+from bus.errors import AnswerRefused, BrokerRefused, Poison, Retry, TooBig, Unavailable, Unroutable
+from bus.messages import HostReported
+from bus.protocol import encode
+from bus.relays import HeartbeatRelayed, Order, OrderAnswered, OrderRelayed
+from bus.topics import AGENT_ORDER, HOST_REPORTED
+from bus.vocabulary import MAX_CAUSE, Message
+from bus.worker import Every, On, Worker, answers, messages_of
+
+PATIENCE = 0.05  # seconds until the answer that an order is still in progress
+AGAIN_SECONDS = 1.0  # until an order whose handler missed a service is relayed again
+CONCURRENCY = 256  # queries at a time; each takes at most PATIENCE
+
+Publish = Callable[..., Awaitable[None]]
+
+
+def with_shared_queues(worker: Worker, publish: Publish, clock: Clock) -> Worker:
+    """Return the worker of an agent changed so that it shares the queues of its cell: it answers the
+    gateway's queries instead of consuming its orders, and sends its heartbeats to the gateway.
+    """
+    _, cell, agent = worker.name.split(".", 2)
+    orders = RelayedOrders(worker.consumes, publish, clock)
+    published = frozenset[type[Message]]().union(*(row.emits for row in worker.consumes))
+    return replace(
+        worker,
+        consumes=(),
+        answers=[
+            *worker.answers,
+            answers(
+                AGENT_ORDER, orders.answer, concurrency=CONCURRENCY, private=True, cell=cell, agent=agent
+            ),
+        ],
+        timers=[_to_gateway(row) if HOST_REPORTED.message in row.emits else row for row in worker.timers],
+        runs=[*worker.runs, orders.run],
+        announces=worker.announces | published,
+    )
+
+
+class RelayedOrders:
+    """Starts the handler of each relayed order once, and answers whether the order is handled."""
+
+    def __init__(self, rows: Sequence[On], publish: Publish, clock: Clock) -> None:
+        self._rows = {row.message: row for row in rows}
+        self._slots = {row.message: asyncio.Semaphore(row.concurrency) for row in rows}
+        self._publish = publish
+        self._clock = clock
+        # by order: when it began, and its work; removed when the gateway receives its end
+        self._work: dict[bytes, tuple[float, asyncio.Task[OrderAnswered]]] = {}
+        self._group: asyncio.TaskGroup | None = None
+        self._running = asyncio.Event()
+
+    async def run(self) -> None:
+        """Hold the tasks of orders in progress until cancelled."""
+        async with asyncio.TaskGroup() as self._group:
+            self._running.set()
+            await asyncio.Event().wait()
+
+    async def answer(self, relayed: OrderRelayed) -> OrderAnswered:
+        """Begin an order, or find its work, and answer its state within PATIENCE."""
+        await self._running.wait()
+        assert self._group is not None
+        order = relayed.order
+        key = encode(relayed)
+        if key not in self._work:
+            self._work[key] = self._clock.monotonic(), self._group.create_task(self._carry_out(order))
+        begun, work = self._work[key]
+        await asyncio.wait([work], timeout=PATIENCE)
+        if not work.done():
+            return OrderAnswered(state="working", seconds=self._clock.monotonic() - begun)
+        self._work.pop(key, None)
+        return work.result()
+
+    async def _carry_out(self, order: Order) -> OrderAnswered:
+        row = self._rows.get(type(order))
+        if row is None:
+            return OrderAnswered(state="refused", why=f"agent {order.agent} takes no {type(order).__name__}")
+        try:
+            async with self._slots[type(order)]:
+                await self._publish(*messages_of(await row.handler(order)))
+        except Retry as later:
+            return OrderAnswered(state="later", seconds=later.after, why=_text(later))
+        except (Unavailable, Unroutable) as missing:
+            return OrderAnswered(state="later", seconds=AGAIN_SECONDS, why=_text(missing))
+        except (Poison, AnswerRefused, BrokerRefused, TooBig) as refused:
+            return OrderAnswered(state="refused", why=_text(refused))
+        except Exception:
+            return OrderAnswered(state="failed", why=traceback.format_exc()[-MAX_CAUSE:])
+        return OrderAnswered(state="handled")
+
+
+def _text(problem: Exception) -> str:
+    return str(problem)[:MAX_CAUSE]
+
+
+def _to_gateway(row: Every) -> Every:
+    """Return a timer changed so that its heartbeats go to the gateway."""
+
+    async def relayed() -> list[Message]:
+        return [_relayed(message) for message in messages_of(await row.handler())]
+
+    kinds = (row.emits - {HostReported}) | {HeartbeatRelayed}
+    return replace(row, handler=relayed, emits=kinds)
+
+
+def _relayed(message: Message) -> Message:
+    if type(message) is not HostReported:
+        return message
+    return HeartbeatRelayed(**{name: getattr(message, name) for name in message.__struct_fields__})

@@ -1,0 +1,171 @@
+"""The gateway of a cell whose agents share queues: it relays orders to agents, and merges their heartbeats.
+
+An order stays in the gateway's durable queue until its agent has answered that it is handled. While the agent
+works on the order, or does not answer, the order is delayed in the broker, so that it occupies neither the
+gateway nor the orders of other agents. The reports of an order are published by the agent, before it answers.
+"""
+
+import logging
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+
+from bus import topics
+from bus.clock import Clock
+from bus.errors import Poison, Retry, Unavailable
+from bus.guests import GuestsAsked
+from bus.messages import BuildOrdered, DestroyOrdered, HostReported
+from bus.moves import MoveOrdered
+from bus.protocol import Ask, encode
+from bus.relays import MOST_MERGED, HeartbeatRelayed, HeartbeatsMerged, OrderAnswered, OrderRelayed
+from bus.worker import Worker, every, on
+
+log = logging.getLogger(__name__)
+
+CONCURRENCY = 256  # orders of one topic at a time
+MOST_OF_AN_AGENT = 16  # orders at a time; of an agent that did not answer, one
+SOON, LATER = 5.0, 15.0  # seconds until an order in progress is relayed again, at first and for long orders
+BUSY_PAUSE = 0.1  # seconds until an order beyond MOST_OF_AN_AGENT is tried again
+SHORTEST_PAUSE, LONGEST_PAUSE = 0.5, 15.0  # until an agent that does not answer is asked again
+MERGE_SECONDS = 1.0
+MERGED_BYTES = 256 * 1024
+MOST_PENDING = 100_000  # heartbeats, while none can be published
+
+BeatKey = tuple[str, str, int, str]
+
+
+class AgentAway(Retry):
+    """Raised for an order whose agent does not answer."""
+
+
+class RelayedOrderFailed(Exception):
+    """An agent's handler of an order raised an unexpected exception; the text is its traceback."""
+
+
+def agent_gateway(cell: str, relay: Ask[OrderRelayed, OrderAnswered], clock: Clock | None = None) -> Worker:
+    """Return the worker of one cell's gateway; several replicas may share the cell's queues."""
+    orders, beats = RelayingOrders(relay, clock or Clock()), MergingHeartbeats(cell)
+    return Worker(
+        f"gateway.{cell}",
+        consumes=[
+            on(topics.AGENT_BUILD.at(cell=cell), orders.build, concurrency=CONCURRENCY),
+            on(topics.AGENT_DESTROY.at(cell=cell), orders.destroy, concurrency=CONCURRENCY),
+            on(topics.AGENT_MOVE.at(cell=cell), orders.move, concurrency=CONCURRENCY),
+            on(topics.AGENT_ASKED.at(cell=cell), orders.ask_for_guests, concurrency=CONCURRENCY),
+            on(topics.AGENT_BEAT.at(cell=cell), beats.add, private=True),
+            on(topics.HEARTBEATS_MERGED.at(cell=cell), beats.drop_merged, private=True),
+        ],
+        asks=[topics.AGENT_ORDER],
+        timers=[every(MERGE_SECONDS, beats.merge, emits=[topics.HEARTBEATS_MERGED])],
+    )
+
+
+class RelayingOrders:
+    """Relays each order to its agent; raises Retry for an order that the agent has not handled yet."""
+
+    def __init__(self, relay: Ask[OrderRelayed, OrderAnswered], clock: Clock) -> None:
+        self._relay_to_agent = relay
+        self._clock = clock
+        self._relaying: Counter[str] = Counter()  # orders by agent
+        self._silent: dict[str, float] = {}  # agents that did not answer, since when
+
+    async def build(self, order: BuildOrdered) -> None:
+        await self._relay(OrderRelayed(build=order))
+
+    async def destroy(self, order: DestroyOrdered) -> None:
+        await self._relay(OrderRelayed(destroy=order))
+
+    async def move(self, order: MoveOrdered) -> None:
+        await self._relay(OrderRelayed(move=order))
+
+    async def ask_for_guests(self, asked: GuestsAsked) -> None:
+        """Relay a question for guests; drop it if the agent is away, because its asker waits only seconds."""
+        try:
+            await self._relay(OrderRelayed(asked=asked))
+        except (AgentAway, Poison) as unanswered:
+            log.info("agent %s is not asked for its guests: %s", asked.agent, unanswered)
+
+    async def _relay(self, order: OrderRelayed) -> None:
+        agent = order.agent
+        if self._relaying[agent] >= (1 if agent in self._silent else MOST_OF_AN_AGENT):
+            raise Retry(self._pause(agent))
+        self._relaying[agent] += 1
+        try:
+            answer = await self._relay_to_agent(order)
+        except Unavailable as away:
+            if agent not in self._silent:
+                log.info("agent %s does not answer; its orders wait: %s", agent, away)
+                self._silent[agent] = self._clock.monotonic()
+            raise AgentAway(self._pause(agent), str(away)) from None
+        finally:
+            self._relaying[agent] -= 1
+            if not self._relaying[agent]:
+                del self._relaying[agent]
+        if self._silent.pop(agent, None) is not None:
+            log.info("agent %s answers again", agent)
+        _judge(answer)
+
+    def _pause(self, agent: str) -> float:
+        since = self._silent.get(agent)
+        if since is None:
+            return BUSY_PAUSE
+        return min(max((self._clock.monotonic() - since) / 4, SHORTEST_PAUSE), LONGEST_PAUSE)
+
+
+def _judge(answer: OrderAnswered) -> None:
+    """Return if the order is handled; otherwise raise the exception that decides what becomes of it."""
+    match answer.state:
+        case "working":
+            raise Retry(SOON if answer.seconds < SOON else LATER)
+        case "later":
+            raise Retry(min(answer.seconds, LATER), answer.why)
+        case "refused":
+            raise Poison(answer.why)
+        case "failed":
+            raise RelayedOrderFailed(answer.why)
+
+
+class MergingHeartbeats:
+    """Collects the heartbeats of a cell's agents, and publishes those of each second together.
+
+    Every replica of the gateway receives all heartbeats. A replica drops those that another has published.
+    """
+
+    def __init__(self, cell: str) -> None:
+        self._cell = cell
+        self._pending: dict[BeatKey, HeartbeatRelayed] = {}
+
+    async def add(self, beat: HeartbeatRelayed) -> None:
+        self._pending[_key_of(beat)] = beat
+        if len(self._pending) > MOST_PENDING:
+            del self._pending[next(iter(self._pending))]
+
+    async def drop_merged(self, merged: HeartbeatsMerged) -> None:
+        for report in merged.reports:
+            self._pending.pop(_key_of(report), None)
+
+    async def merge(self) -> Sequence[HeartbeatsMerged]:
+        """Return messages with all heartbeats since the last call, each complete; none if there were none."""
+        beats, self._pending = self._pending, {}
+        return [HeartbeatsMerged(cell=self._cell, reports=some) for some in _portions(beats.values())]
+
+
+def _key_of(report: HostReported) -> BeatKey:
+    # one heartbeat of an agent with many hosts may be several messages of the same sequence
+    return report.agent, report.run, report.sequence, report.hosts[0].root if report.hosts else ""
+
+
+def _portions(reports: Iterable[HostReported]) -> Iterator[tuple[HostReported, ...]]:
+    """Split heartbeats so that a message has at most MOST_MERGED hosts and about MERGED_BYTES; a heartbeat
+    that exceeds this is alone in its message.
+    """
+    some: list[HostReported] = []
+    hosts = size = 0
+    for report in reports:
+        more, bytes_ = max(1, len(report.hosts)), len(encode(report))
+        if some and (hosts + more > MOST_MERGED or size + bytes_ > MERGED_BYTES):
+            yield tuple(some)
+            some, hosts, size = [], 0, 0
+        some.append(report)
+        hosts, size = hosts + more, size + bytes_
+    if some:
+        yield tuple(some)

@@ -1,0 +1,91 @@
+"""Many simulated agents in few processes, each with its own connection to the broker.
+
+A process is `berth run compute` for all agents of some cells. A thousand agents as processes would need
+60 GB of memory.
+"""
+
+import asyncio
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+
+from berth import services, simulated_agents, wiring, worker_roles
+from berth.services import Supervisor
+from berth.settings import Settings
+from bus import topics
+from bus.delivery.runner import Bus
+from bus.relayed_orders import with_shared_queues
+from bus.relays import HeartbeatRelayed
+from bus.worker import Worker
+from compute_sim.core.faults import Durations, FaultPlan, SimOptions
+from compute_sim.disk import AgentDisk
+from compute_sim.guest_file import GuestFile
+from compute_sim.machines import SimAgent
+from compute_sim.worker import compute_sim
+
+MUTE = "BERTH_TESTS_MUTE"  # the agent without heartbeats
+PER_CELL = "BERTH_TESTS_AGENTS"  # agents in each cell
+AT_ONCE = 20  # connections being opened
+
+
+def fleet_settings(settings: Settings) -> Settings:
+    return settings.having(agents_per_cell=int(os.environ[PER_CELL]))
+
+
+class FleetSupervisor(Supervisor):
+    """Starts the agents of some cells as one process."""
+
+    @staticmethod
+    def command(together: Sequence[worker_roles.Role]) -> Sequence[str]:
+        words, agents = Supervisor.command(together), together[0].worker == "compute"
+        return [__name__ if word == "berth" and agents else word for word in words]
+
+
+async def _serve(
+    together: Sequence[worker_roles.Role], settings: Settings, way: object, stopping: asyncio.Event
+) -> None:
+    cells = {role.cell for role in together}
+    opening = asyncio.Semaphore(AT_ONCE)
+    async with asyncio.TaskGroup() as group:
+        for agent in simulated_agents.agents(fleet_settings(settings)):
+            if agent.cell in cells:
+                group.create_task(_live(agent, settings, opening, stopping))
+
+
+async def _live(
+    agent: SimAgent, settings: Settings, opening: asyncio.Semaphore, stopping: asyncio.Event
+) -> None:
+    disk = AgentDisk(file=GuestFile(simulated_agents.guest_file(settings, agent.agent)))
+    try:
+        async with opening:
+            bus = await Bus(wiring.transport(settings, f"compute.{agent.cell}.{agent.agent}")).__aenter__()
+        try:
+            await bus.serve(_worker(agent, settings, disk, bus), stopping)
+        finally:
+            await bus.__aexit__(None, None, None)
+    finally:
+        disk.close()
+
+
+def _worker(agent: SimAgent, settings: Settings, disk: AgentDisk, bus: Bus) -> Worker:
+    faults = FaultPlan(seed=1, durations=Durations.parse(settings.compute.build_time))
+    options = SimOptions(faults=faults, period=settings.compute.heartbeat)
+    providers = bus.asker(topics.CELL_PROVIDERS, timeout=30.0)
+    allocations = bus.asker(topics.CELL_ALLOCATIONS, timeout=30.0)
+    worker = compute_sim(
+        agent, options, clock=bus.clock, disk=disk, providers=providers, allocations=allocations
+    )
+    worker = with_shared_queues(worker, bus.publish, bus.clock)
+    if agent.agent == os.environ.get(MUTE):
+        heard = [row for row in worker.timers if HeartbeatRelayed not in row.emits]
+        return replace(worker, timers=heard)
+    return worker
+
+
+if __name__ == "__main__":
+    from berth.__main__ import main
+
+    services.wiring.serve = _serve  # type: ignore[attr-defined]
+    sys.argv = ["berth", *sys.argv[1:]]
+    main()
