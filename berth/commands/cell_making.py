@@ -72,7 +72,7 @@ async def add_command(cli: Cli, name: NameOfCell, options: CellOptions, *, tool:
 
     `berth cell add-agent CELL AGENT` creates a user for each agent. If this command is repeated, it changes
     what differs and keeps the passwords in the file, unless --rotate is given. No password is printed or
-    logged; servers get hashes. If a step fails, everything that was created is deleted.
+    logged; servers get hashes. If a step fails, everything that this run created is deleted.
     """
     need_service_mode(cli.settings, "add")
     return await add(cli, NewCell(cli.settings, name, options), tool)

@@ -143,7 +143,9 @@ class FollowedMoves:
         await self._ask_again({*moves} - {stands.move for stands in found})
 
     async def _ask_again(self, unknown: Collection[str]) -> None:
-        """Repeat requests of moves without a record: the message with a refusal may be lost."""
+        """Repeat the requests of moves that no cell has a record of. Such a move may have been refused and
+        the message with the refusal lost; it is then refused again.
+        """
         now = self.bus.clock.monotonic()
         waiting = await self._that_wait(unknown)
         for move in sorted(unknown):

@@ -303,9 +303,9 @@ async def _repaired(sentence: str, would: str, mend: Callable[[], Awaitable[str]
 async def _mended_guests(
     bus: Bus, found: Audit, guests: GuestComparison, yes: bool
 ) -> tuple[list[Healed], dict[str, str]]:
-    """Return the repairs of differences between guests and records, of the wrong allocations of builds that
-    these repairs delete, and of consumers without a build that needs them; and the other differences with
-    the reasons against a repair.
+    """Repair three kinds of differences: between guests and records, wrong allocations of builds that are
+    deleted in such a repair, and consumers that no build needs. Return the repairs, and the remaining
+    differences, each with the reason why it is not repaired.
     """
     mending = Mending(bus).guests
     proven: list[Healed] = []

@@ -30,7 +30,7 @@ from bus.rabbit.connection import (
     reason,
 )
 from bus.rabbit.underlay import BulkChannel, ended, hang_up
-from bus.rabbit.wire import PERSISTENT, Arrived, NoQueueBound, Post, Properties
+from bus.rabbit.wire import PERSISTENT, Arrived, NoQueueBound, NotTaken, Post, Properties
 
 log = logging.getLogger(__name__)
 
@@ -141,8 +141,8 @@ class RpcAddress:
 
 
 class RpcServer:
-    """Executes RPC calls to an oslo.messaging topic, each sent to one of the topic's servers, and casts sent
-    to all of its servers.
+    """Server of an oslo.messaging topic: it receives and executes RPC calls, each of which goes to one of the
+    topic's servers, and casts, which go to all of them.
     """
 
     def __init__(
@@ -180,7 +180,7 @@ class RpcServer:
         async with asyncio.TaskGroup() as calls:
 
             def received(message: Arrived) -> None:
-                task = calls.create_task(self._execute(channel, message))
+                task = calls.create_task(self._execute(connection, channel, message))
                 running.add(task)
                 task.add_done_callback(running.discard)
 
@@ -238,7 +238,7 @@ class RpcServer:
             await channel.declare_queue(name, durable=durable, arguments=arguments)
             await channel.close()
 
-    async def _execute(self, channel: BulkChannel, message: Arrived) -> None:
+    async def _execute(self, connection: AbstractConnection, channel: BulkChannel, message: Arrived) -> None:
         """Execute the RPC call in an AMQP message, reply to the caller, then acknowledge the message."""
         try:
             try:
@@ -248,6 +248,9 @@ class RpcServer:
             else:
                 await self._answer(channel, call)
             await channel.ack(message.tag)
+        except NotTaken:
+            log.warning("the broker refuses a reply: calls are executed again on another connection")
+            await hang_up(connection)
         except BROKEN as problem:
             if cancelled_by_us(problem):
                 raise
@@ -280,7 +283,7 @@ class RpcServer:
             await asyncio.sleep(call.monitored / 2)
             try:
                 await self._reply(channel, call, None, None, ending=False)
-            except (NoQueueBound, *BROKEN) as problem:
+            except (NoQueueBound, NotTaken, *BROKEN) as problem:
                 if cancelled_by_us(problem):
                     raise
                 return

@@ -154,7 +154,7 @@ def patched(node: SimNode, operations: object) -> Json:
 
 
 def names_in(operations: object) -> list[Any]:
-    """Return the new node names in a JSON patch. Raise ApiRefusal if the patch is invalid."""
+    """Return the names that a JSON patch gives to a node. Raise ApiRefusal if the patch is invalid."""
     found = _operations(operations)
     return [value for operation, path, value in found if path == ["name"] and operation != "remove"]
 

@@ -77,8 +77,8 @@ class AssignmentSearch:
         self._kind_names: dict[Hashable, int] = {}
 
     def _look_ahead(self) -> None:
-        """Compute, for each depth of the search, which rules about combined providers the later slots can
-        still satisfy."""
+        """Compute, for each slot, which rules that concern several providers together (such as required
+        traits and same subtrees) the later slots can still satisfy."""
         depths = len(self._slots) + 1
         self._could = [0] * depths
         self._could_mix = self._is_mixed * depths

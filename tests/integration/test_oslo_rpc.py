@@ -22,6 +22,7 @@ from bus.rabbit.oslo import (
     unpacked,
 )
 from bus.rabbit.oslo_client import RpcClient
+from bus.rabbit.wire import NotTaken
 from tests.support.waiting import in_time, until
 
 pytestmark = [pytest.mark.services, pytest.mark.slow]
@@ -109,6 +110,28 @@ async def test_casts_reach_every_server(address: RpcAddress, channel: AbstractCh
         await send(channel, address, f"{address.topic}_fanout", method="update_aggregates")
         await until(lambda: len(received) == 2)
     assert sorted(received) == ["first: update_aggregates", "second: update_aggregates"]
+
+
+async def test_a_call_is_executed_again_if_the_broker_refuses_the_reply(
+    address: RpcAddress, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reply, refused = RpcServer._reply, list[object]()
+
+    async def refused_at_first(server: RpcServer, *given: Any, **named: Any) -> None:
+        if not refused:
+            refused.append(given)
+            raise NotTaken("refused")
+        await reply(server, *given, **named)
+
+    async def handle(call: RpcCall) -> RpcResult:
+        return RpcResult("answered")
+
+    monkeypatch.setattr(RpcServer, "_reply", refused_at_first)
+    client = RpcClient(address, name="test")
+    async with serving(address, handle):
+        assert await client.forward(call_of(), 30.0) == "answered"
+    await client.close()
+    assert refused
 
 
 async def test_a_server_of_oslo_messaging_gets_no_calls_while_ours_runs(
