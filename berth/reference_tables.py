@@ -245,7 +245,7 @@ def settings_markdown() -> str:
 
 
 def _groups(kind: type[SettingsGroup], *path: str) -> Iterator[tuple[str, type[SettingsGroup]]]:
-    """Yield the path and the class of each group of settings in a group."""
+    """Yield the name and the class of each group of settings inside a group, at any depth."""
     for field in msgspec.structs.fields(kind):
         if isinstance(field.type, type) and issubclass(field.type, SettingsGroup):
             yield " ".join((*path, field.name)), field.type

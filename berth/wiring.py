@@ -192,8 +192,8 @@ def tables_of_conductor(cell: str) -> list[Worker]:
 
 
 def tables_of_agent(cell: str, agent: str, *, metal: bool = False) -> list[Worker]:
-    """Return the worker of this agent with queues of its own and with shared queues, to read which topics it
-    uses; `metal`: an agent on Ironic's nodes.
+    """Return two workers of this agent, one with queues of its own and one with shared queues, only to read
+    which topics they use; `metal`: an agent on Ironic's nodes.
     """
     bus = Bus(alone())
     if metal:

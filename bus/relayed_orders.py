@@ -2,8 +2,9 @@
 
 The gateway keeps an order in its durable queue until the agent has answered that it is handled. An order may
 take hours, and a query may not, so the agent answers soon that it is working on the order, and the gateway
-repeats its query later. Until the gateway has received the end, a repeated query finds the running or ended
-work, and nothing runs twice. After a restart of the agent the handlers decide from the agent's records.
+repeats its query later. Until the gateway has received the final answer, a repeated query finds the running
+or ended task of the order, and no order runs twice. A restarted agent has lost these tasks: its handlers see
+from the agent's records what of a repeated order is done.
 """
 
 import asyncio
@@ -63,13 +64,13 @@ class RelayedOrders:
         self._running = asyncio.Event()
 
     async def run(self) -> None:
-        """Hold the tasks of orders in progress until cancelled."""
+        """Run the tasks of orders in progress until cancelled, which cancels the tasks, too."""
         async with asyncio.TaskGroup() as self._group:
             self._running.set()
             await asyncio.Event().wait()
 
     async def answer(self, relayed: OrderRelayed) -> OrderAnswered:
-        """Begin an order, or find its work, and answer its state within PATIENCE."""
+        """Begin an order, or find the task that runs it already. Answer within PATIENCE how far it is."""
         await self._running.wait()
         assert self._group is not None
         order = relayed.order

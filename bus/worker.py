@@ -144,7 +144,7 @@ def reply_prefix(query: Query[Any, Any], cell: str) -> str:
 
 
 def asks_as(worker: str) -> str:
-    """Return the first word of the reply addresses of a cell's worker: `conductor`, `agent-NAME`, or
+    """Return the word after the prefix in the reply addresses of a cell's worker: `conductor`, `agent-NAME`, or
     `orders-conductor` for the gateway, which runs in the conductor's process.
     """
     kind, _, *agent = worker.split(".", 2)

@@ -78,7 +78,7 @@ class RelayingOrders:
         await self._relay(OrderRelayed(move=order))
 
     async def ask_for_guests(self, asked: GuestsAsked) -> None:
-        """Relay a question for guests; drop it if the agent is away, because its asker waits only seconds."""
+        """Ask an agent which guests it has. If it does not answer, drop the query: its sender waits seconds."""
         try:
             await self._relay(OrderRelayed(asked=asked))
         except (AgentAway, Poison) as unanswered:
@@ -112,7 +112,7 @@ class RelayingOrders:
 
 
 def _judge(answer: OrderAnswered) -> None:
-    """Return if the order is handled; otherwise raise the exception that decides what becomes of it."""
+    """Raise Retry to repeat an order later, or an error for a dead letter, unless the order is handled."""
     match answer.state:
         case "working":
             raise Retry(SOON if answer.seconds < SOON else LATER)

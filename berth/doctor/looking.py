@@ -189,7 +189,7 @@ async def _broker(
 
 
 async def _cluster(urls: list[str], amqp_url: str, clock: Clock) -> ManagementSeen:
-    """Return what the first of these management APIs that answers reports, which is empty if none does."""
+    """Return the data of the first of these management APIs that answers, or no data if none answers."""
     reports = await asyncio.gather(*(_management(url, amqp_url, clock) for url in urls))
     return next((report for report in reports if report is not None), ManagementSeen())
 

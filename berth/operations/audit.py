@@ -287,7 +287,7 @@ def _not_ours(held: TreesOfConsumer, settings: Settings, unread: set[str]) -> st
 
 
 def _ended(before: BuildsByCell, after: BuildsByCell, held: Collection[str]) -> Iterator[tuple[str, _Known]]:
-    """Yield the builds with allocations that had ended before placement was read."""
+    """Yield the builds that had ended before placement was read, and still have allocations."""
     for id_, known in before.builds.items():
         if id_ in held and known.status in ("error", "deleted", "shelved") and after.builds.get(id_) == known:
             yield id_, known

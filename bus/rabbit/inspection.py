@@ -43,8 +43,8 @@ async def inspect(
     url: str, exchange: str, queues: Sequence[QueueSpec], *, quorum: bool, pause: float, publishes: bool
 ) -> tuple[BrokerState, dict[str, int]]:
     """Return the state of a RabbitMQ broker, and the number of messages in each queue `pause` seconds later,
-    which shows whether the queues become shorter. `publishes` is whether the URL's user should be permitted
-    to publish to the exchange with any key.
+    which shows whether the queues become shorter. With `publishes`, also check that the URL's user may
+    publish to the exchange with any key.
     """
     connection = await dial(broker_url(url, "berth doctor"))
     found = BrokerState()
