@@ -144,8 +144,8 @@ def reply_prefix(query: Query[Any, Any], cell: str) -> str:
 
 
 def asks_as(worker: str) -> str:
-    """Return the word after the prefix in the reply addresses of a cell's worker: `conductor`, `agent-NAME`, or
-    `orders-conductor` for the gateway, which runs in the conductor's process.
+    """Return the word after the prefix in the reply addresses of a cell's worker: `conductor`, `agent-NAME`,
+    or `orders-conductor` for the gateway, which runs in the conductor's process.
     """
     kind, _, *agent = worker.split(".", 2)
     return f"{_ORDERS}conductor" if kind == "gateway" else "-".join([kind, *agent])
