@@ -78,7 +78,7 @@ class RelayingOrders:
         await self._relay(OrderRelayed(move=order))
 
     async def ask_for_guests(self, asked: GuestsAsked) -> None:
-        """Ask an agent which guests it has. If it does not answer, drop the query: its sender waits seconds."""
+        """Ask an agent which guests it has. If it is silent, drop the query: its sender waits seconds."""
         try:
             await self._relay(OrderRelayed(asked=asked))
         except (AgentAway, Poison) as unanswered:
