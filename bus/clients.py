@@ -9,6 +9,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
+from bus.decisions import FindRefused, RefusedFound
 from bus.groups import FindGroups, GroupsFound
 from bus.messages import BuildCancelRequested, BuildRequested
 from bus.moves import FindMoves, MoveRequested, MovesFound, MoveSteered
@@ -82,6 +83,7 @@ class ClientAsked(Message, frozen=True, kw_only=True):
     instances: FindInstances | None = None
     moves: FindMoves | None = None  # of named moves or builds
     waiting: FindWaiting | None = None
+    ended_without_host: FindRefused | None = None
     decision: FindDecision | None = None
     what_if: WhatIf | None = None
     allocations: ShortList[Id] | None = None  # of the builds
@@ -97,6 +99,7 @@ class ClientAnswered(Message, frozen=True, kw_only=True):
     instances: InstancesFound | None = None
     moves: MovesFound | None = None
     waiting: WaitingFound | None = None
+    ended_without_host: RefusedFound | None = None
     decision: DecisionFound | None = None
     what_if: WhatIfAnswered | None = None
     allocations: LongList[Consumer] | None = None

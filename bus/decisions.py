@@ -3,11 +3,27 @@ operator can reproduce a decision.
 """
 
 from collections.abc import Mapping
+from typing import Annotated
 
-from msgspec import field
+from msgspec import Meta, field
 
 from bus.requests import Hints
-from bus.vocabulary import Cause, Compact, Id, LargeMap, LongList, Number, Text, TraitName, Value, Whole, Zone
+from bus.vocabulary import (
+    Cause,
+    Compact,
+    Id,
+    LargeMap,
+    LongList,
+    Message,
+    Number,
+    ReplyTo,
+    Seconds,
+    Text,
+    TraitName,
+    Value,
+    Whole,
+    Zone,
+)
 
 
 class Removal(Value, frozen=True, kw_only=True):
@@ -150,3 +166,30 @@ MOVES: Mapping[str, str] = {
     "same_host": "the instance is on the wanted host already",
     "image": "rebuild: its host does not satisfy the new image",
 }
+
+
+class FindRefused(Message, frozen=True, kw_only=True):
+    """A query for a page of the builds that ended without a host, sorted by id."""
+
+    since: Seconds = 0.0  # only builds that ended then or later; seconds since 1970
+    reply_to: ReplyTo = ""  # only builds whose request has this reply address
+    project: Annotated[str, Meta(max_length=255)] = ""  # empty: all projects
+    after: Text = ""  # ids after this one
+
+
+class RefusedBuild(Value, frozen=True, kw_only=True):
+    """A build that ended without a host."""
+
+    build: Id
+    request: Id
+    name: Text = ""
+    status: Text = "refused"
+    project: Text
+    flavor: Text
+    since: Seconds  # when it ended
+    reason: Cause = ""
+
+
+class RefusedFound(Message, frozen=True, kw_only=True):
+    builds: LongList[RefusedBuild] = ()
+    last: Text = ""  # `after` of the next page; empty: this is the last page

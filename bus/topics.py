@@ -10,6 +10,7 @@ from bus import (
     cells,
     claims,
     clients,
+    decisions,
     groups,
     guests,
     host_health,
@@ -303,6 +304,8 @@ AGENT_ORDER = Query("agent.order.{cell}.{agent}", relays.OrderRelayed, relays.Or
     "carry out an order, where agents share queues", "gateway", "agent", within=True, to_agents=True)
 WAITING = Query("scheduler.waiting", queries.FindWaiting, queries.WaitingFound,
     "requests that wait for capacity, and what they lack", ANYONE, "scheduler")
+REFUSED = Query("scheduler.refused", decisions.FindRefused, decisions.RefusedFound,
+    "builds that ended without a host", ANYONE, "scheduler")
 DECISION = Query("scheduler.decision", queries.FindDecision, queries.DecisionFound,
     "why a build has no host, or waits for one", ANYONE, "scheduler")
 WHAT_IF = Query("scheduler.what_if", queries.WhatIf, queries.WhatIfAnswered,

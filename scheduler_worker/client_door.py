@@ -154,6 +154,10 @@ class ClientDoor:
             found = await self.keeping.waiting(waiting)
             rows = tuple(request for request in found.waiting if request.project == waiting.project)
             return ClientAnswered(waiting=structs.replace(found, waiting=rows, rescued=0))
+        if asked.ended_without_host is not None:
+            refused = asked.ended_without_host
+            refused = structs.replace(refused, project=_project(client, refused.project))
+            return ClientAnswered(ended_without_host=await self.keeping.refused(refused))
         if asked.decision is not None:
             decision = await self.keeping.decision(asked.decision)
             project = decision.request.project if decision.request is not None else None

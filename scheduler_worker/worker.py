@@ -97,6 +97,7 @@ class _Parts:
             answers=[
                 answers(topics.HOST_HEALTH, self.records.find),
                 answers(topics.WAITING, keeping.waiting),
+                answers(topics.REFUSED, keeping.refused),
                 answers(topics.DECISION, keeping.decision),
                 answers(topics.CLIENT_ASKED, door.ask, concurrency=16, client="*"),
                 answers(topics.CLIENTS, door.clients),

@@ -13,8 +13,9 @@ from berth.operations.publishing import checked
 from berth.settings import BadSetting
 from bus import topics
 from bus.clock import Clock
+from bus.decisions import FindRefused, RefusedBuild
 from bus.delivery.runner import Bus
-from bus.queries import FindBuilds, FindInstances, Instance, InstanceStatus
+from bus.queries import FindBuilds, FindDecision, FindInstances, Instance, InstanceStatus
 from bus.vocabulary import portions
 
 _BUILDS = 100  # in one query
@@ -33,11 +34,11 @@ async def ends_command(
     cell: list[str] | None = option(None, "Only in this cell; may be repeated."),
     publish: bool = option(False, "Let the cells publish the end of each listed build again."),
 ) -> int:
-    """List builds that ended recently, from the records of their cells.
+    """List builds that ended recently, from the records of their cells and of the schedulers.
 
-    A client can miss an end (`build.ended`), for example while a RabbitMQ node is cut off from the others.
-    With `--publish` it gets the ends again, and so may clients that received them before. Refused requests
-    (`build.unplaceable`) are not listed: publish such a request again, with the same id, to get its answer.
+    A client can miss an end (`build.ended`, or `build.unplaceable` for a build without a host, status
+    "refused"), for example while a RabbitMQ node is cut off from the others. With `--publish` it gets the
+    ends again, and so may clients that received them before.
     """
     seconds = seconds_since(since)
     if publish and seconds > cli.settings.keep.builds / 2:
@@ -46,7 +47,7 @@ async def ends_command(
         )
     start = Clock().now() - seconds
     question = checked(FindInstances(cell="any", statuses=_ENDED, since=start, reply_to=reply_to))
-    found: list[Instance] = []
+    found: list[Instance | RefusedBuild] = []
     async with cli.bus("ends") as bus:
 
         async def ask(name: str) -> bool:
@@ -57,7 +58,12 @@ async def ends_command(
             return True
 
         _, silent = await ask_cells(await chosen_cells(bus, cli.settings, cell or ()), ask)
-    found.sort(key=lambda instance: (instance.cell, instance.build))
+        found.sort(key=lambda instance: (getattr(instance, "cell", ""), instance.build))
+        if not cell:
+            refused = await _refused(bus, FindRefused(since=start, reply_to=reply_to))
+            if publish:
+                await _ask_again(bus, refused)
+            found.extend(refused)
     cli.rows(found, instances_table(found) if found else "none")
     if publish and not cli.as_json:
         cli.line(f"{len(found)} ends are published again")
@@ -71,3 +77,23 @@ async def _publish_again(bus: Bus, cell: str, ended: tuple[Instance, ...]) -> No
     for some in portions(ended, _BUILDS):
         answer = await ask(FindBuilds(cell=cell, builds=tuple(instance.build for instance in some)))
         await bus.publish(*(stands.placed for stands in answer.builds))
+
+
+async def _refused(bus: Bus, question: FindRefused) -> list[RefusedBuild]:
+    """Return the builds that ended without a host, from the schedulers' decisions."""
+    ask, found = bus.asker(topics.REFUSED), list[RefusedBuild]()
+    while True:
+        page = await ask(question)
+        found.extend(page.builds)
+        if not page.last:
+            return found
+        question = structs.replace(question, after=page.last)
+
+
+async def _ask_again(bus: Bus, refused: list[RefusedBuild]) -> None:
+    """Publish the requests of refused builds again: a scheduler answers a known id with the stored end."""
+    ask = bus.asker(topics.DECISION)
+    for build in {build.request: build.build for build in refused}.values():
+        decision = await ask(FindDecision(id=build))
+        if decision.request is not None:
+            await bus.publish(decision.request)

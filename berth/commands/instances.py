@@ -15,6 +15,7 @@ from berth.operations.publishing import checked
 from berth.settings import BadSetting
 from bus import topics
 from bus.clock import Clock
+from bus.decisions import RefusedBuild
 from bus.delivery.runner import Bus
 from bus.masking import printable
 from bus.queries import FindInstances, FindWaiting, Instance, InstanceStatus, WaitingRequest
@@ -98,10 +99,10 @@ async def unfinished_instances(bus: Bus, cell: str, most: int) -> tuple[Sequence
     return found, bool(silent)
 
 
-def instances_table(found: Sequence[Instance]) -> Table:
+def instances_table(found: Sequence[Instance | RefusedBuild]) -> Table:
     rows = []
     for instance in found:
-        row = [getattr(instance, column) for column in _COLUMNS]
+        row = [getattr(instance, column, "") for column in _COLUMNS]
         row[_COLUMNS.index("status")] = Text.from_markup(coloured(instance.status))
         rows.append(row)
     return plain_table(_COLUMNS, rows, folded={*_COLUMNS} - {"build", "status"})

@@ -33,6 +33,7 @@ def upgrade() -> None:
         _columns(sa.Double, "at"),
         _columns(text, "move", server_default=""),  # the MoveRequested of a refused move
         _columns(text, "placed", server_default=""),  # the BuildPlaced of an instance of another system
+        _columns(sa.Boolean, "external", server_default=sa.false()),  # another system builds the instance
     )
     op.create_index("decisions_at", "decisions", ["at"])
     op.create_index("decisions_request", "decisions", ["request"])

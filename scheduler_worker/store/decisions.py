@@ -6,7 +6,7 @@ import msgspec
 from msgspec import structs
 
 from bus.clients import RegisteredClient
-from bus.decisions import Decision
+from bus.decisions import Decision, FindRefused, RefusedBuild, RefusedFound
 from bus.messages import BuildPlaced, BuildRequested, BuildUnplaceable
 from bus.moves import MoveRefused, MoveRequested
 from bus.queries import DecisionFound, FindWaiting, WaitingKind, WaitingRequest
@@ -26,9 +26,9 @@ _INSERT_BUILDS = sql("""
     FROM {n: build str, decision str} WHERE true ON CONFLICT (build) DO NOTHING RETURNING build
 """)
 _UPSERT = sql("""
-    INSERT INTO decisions (at, id, request, project, reason, decision, message, move, placed)
+    INSERT INTO decisions (at, id, request, project, reason, decision, message, move, placed, external)
     SELECT CAST(:at AS double precision), n.id, n.request, n.project, n.reason, n.decision, n.message, '',
-    n.placed
+    n.placed, true
     FROM {n: id str, request str, project str, reason str, decision str, message str, placed str} WHERE true
     ON CONFLICT (id) DO UPDATE SET at = excluded.at, request = excluded.request, project = excluded.project,
     reason = excluded.reason, decision = excluded.decision, message = excluded.message,
@@ -37,6 +37,12 @@ _UPSERT = sql("""
 _OF_BUILD = sql("""
     SELECT * FROM decisions WHERE id IN (SELECT decision FROM decided_builds WHERE build = :id)
     OR request = :id ORDER BY at DESC LIMIT 1
+""")
+_REFUSED = sql("""
+    SELECT b.build, d.at, d.project, d.reason, d.message
+    FROM decided_builds b JOIN decisions d ON d.id = b.decision
+    WHERE b.build > :after AND d.at >= :since AND NOT d.external AND (:project = '' OR d.project = :project)
+    ORDER BY b.build LIMIT :most
 """)
 _BUILDS = sql("SELECT build FROM decided_builds WHERE decision = :id ORDER BY build")
 _PRUNE = sql("""
@@ -113,6 +119,30 @@ async def decision_of(tx: Transaction, id_: Id) -> DecisionFound:
         at=row["at"],
         move=move,
         placed=_placed(row["placed"]) if row["placed"] else None,
+    )
+
+
+async def refused(tx: Transaction, question: FindRefused, limit: int = 1000) -> RefusedFound:
+    """Return the builds that ended without a host among the next `limit` builds with a decision."""
+    rows = await _REFUSED(
+        tx, after=question.after, since=question.since, project=question.project, most=limit
+    )
+    asked = [(row, _message(row["message"])) for row in rows]
+    return RefusedFound(
+        builds=tuple(
+            RefusedBuild(
+                build=row["build"],
+                request=request.request,
+                name=request.name,
+                project=row["project"],
+                flavor=request.flavor.name,
+                since=row["at"],
+                reason=row["reason"],
+            )
+            for row, request in asked
+            if question.reply_to in ("", request.reply_to)
+        ),
+        last=rows[-1]["build"] if len(rows) == limit else "",
     )
 
 

@@ -13,6 +13,7 @@ import msgspec
 from bus.claims import Held, OutsideCell, Released, Retired
 from bus.clock import Clock
 from bus.context import resumed
+from bus.decisions import FindRefused, RefusedFound
 from bus.errors import Retry
 from bus.messages import BuildCancelled, BuildCancelRequested, BuildDeleteRequested, BuildUnplaceable
 from bus.moves import SHELVED, MoveRefused
@@ -145,6 +146,11 @@ class WaitingOwner:
             rescued=sum(scheduler.rescued for scheduler in roster),
             more=end if not question.requests and end < count else None,
         )
+
+    async def refused(self, question: FindRefused) -> RefusedFound:
+        """Return a page of the builds that ended without a host."""
+        async with self._store.database.read() as tx:
+            return await decisions.refused(tx, question)
 
     async def decision(self, question: FindDecision) -> DecisionFound:
         """Return why a build or request got no host, or which capacity it lacks while it waits."""

@@ -22,11 +22,12 @@ from berth.operations import cells
 from berth.settings import Settings
 from bus import topics
 from bus.clock import Clock
+from bus.decisions import FindRefused, RefusedBuild, RefusedFound
 from bus.delivery.runner import Bus
 from bus.errors import OperationRefused
 from bus.local import LocalBroker, LocalTransport
 from bus.messages import BuildCancelRequested, BuildDeleted, BuildDeleteRequested, BuildPlaced
-from bus.queries import FindInstances
+from bus.queries import DecisionFound, FindDecision, FindInstances
 from bus.requests import Flavor
 from bus.resources import AllocationsFound, Consumer, FindAllocations, FindProviders, Provider, ProvidersFound
 from bus.sql.database import Database
@@ -196,11 +197,30 @@ async def test_ends_are_published_again_to_the_client_that_missed_them(
     )
     cli = Cli(Settings().having(cells=(CELL,)), False, Console(file=io.StringIO()))
     worker = cell_conductor(CELL, store, books.claim_many, books.release_many)
-    async with serving(lambda: LocalTransport(broker), worker), Bus(LocalTransport(broker)) as bus:
+    request, asked = a_request(9, reply_to="client"), list[FindRefused]()
+
+    async def refused(question: FindRefused) -> RefusedFound:
+        asked.append(question)
+        build = RefusedBuild(
+            build=request.instances[0], request=request.request, project="p", flavor="vm", since=1.0
+        )
+        return RefusedFound(builds=(build,)) if reply_to == "client" else RefusedFound()
+
+    async def decided(question: FindDecision) -> DecisionFound:
+        return DecisionFound(known=True, request=request)
+
+    scheduler = Worker(
+        "scheduler", answers=[answers(topics.REFUSED, refused), answers(topics.DECISION, decided)]
+    )
+    async with serving(lambda: LocalTransport(broker), worker, scheduler), Bus(LocalTransport(broker)) as bus:
         ends = await bus.listen(topics.BUILD_ENDED.at(reply_to="client"))
+        requests = await bus.listen(topics.BUILD_REQUESTED.at())
         assert await plainly(ends_command(cli, "10m", reply_to, None, publish=True)) == 0
         ended = [(await ends.get()).build for _ in expected]
         assert sorted(ended) == [uid(n, "b") for n in expected]
+        if expected:
+            assert await requests.get() == request
+        assert [question.reply_to for question in asked] == [reply_to]
     await store.close()
 
 

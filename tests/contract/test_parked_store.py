@@ -10,9 +10,9 @@ from msgspec.structs import replace
 from prometheus_client import REGISTRY
 from sqlalchemy import text
 
-from bus.decisions import Decision, Removal
+from bus.decisions import Decision, FindRefused, Removal
 from bus.host_health import FindHostHealth
-from bus.messages import HostReported
+from bus.messages import BuildRequested, BuildUnplaceable, HostReported
 from bus.moves import HandoverReported
 from bus.queries import FindWaiting
 from bus.requests import Flavor
@@ -181,6 +181,38 @@ async def test_refusals_are_stored_by_build_and_by_request_until_pruned(store: D
         assert await decisions.prune(tx, 5.0, 10) == 0
         assert await decisions.prune(tx, 5.5, 10) == 1
         assert not (await decisions.decision_of(tx, request.request)).known
+
+
+async def test_builds_without_a_host_are_listed_by_time_reply_address_and_project(store: Database) -> None:
+    pair = a_request(1, instances=2, project="p", reply_to="shop", name="web")
+    single, old, external = (a_request(number, reply_to="shop", project="q") for number in (2, 3, 4))
+    other = a_request(5, reply_to="other", project="q")
+
+    def ended(request: BuildRequested) -> tuple[BuildRequested, BuildUnplaceable]:
+        return request, unplaceable(request, request.instances, "no room", DECISION)
+
+    async with store.write() as tx:
+        await decisions.add(tx, [ended(old)], 5.0)
+        await decisions.add(tx, [ended(pair), ended(single), ended(other)], 6.0)
+        await decisions.put_selected(tx, [ended(external)], 6.0)
+
+    async def listed(**conditions: Any) -> list[str]:
+        async with store.read() as tx:
+            found = await decisions.refused(tx, FindRefused(since=6.0, **conditions))
+        return [build.build for build in found.builds]
+
+    everything = [*pair.instances, *single.instances, *other.instances]
+    assert await listed() == sorted(everything)
+    assert await listed(reply_to="shop") == sorted([*pair.instances, *single.instances])
+    assert await listed(project="p") == sorted(pair.instances)
+    async with store.read() as tx:
+        page = await decisions.refused(tx, FindRefused(), limit=2)
+        rest = await decisions.refused(tx, FindRefused(after=page.last), limit=10)
+    assert (len(page.builds), len(rest.builds), rest.last) == (2, 3, "")
+    first = page.builds[0]
+    assert (first.request, first.name, first.reason, first.status) == (
+        pair.request, "web", "no room", "refused",
+    )  # fmt: skip
 
 
 def a_start(number: int, build: int, **fields: Any) -> MoveStart:
