@@ -138,6 +138,13 @@ class Logins:
 @asynccontextmanager
 async def logins(url: str) -> AsyncIterator[Logins]:
     """Connect to the PostgreSQL server at this URL, and yield an object that manages its logins."""
+    async with administering(url) as connection:
+        yield Logins(connection)
+
+
+@asynccontextmanager
+async def administering(url: str) -> AsyncIterator[AsyncConnection]:
+    """Connect to a database for statements outside of transactions; raise Unavailable if any fails."""
     parsed = parse_url(url)
     address, security = secured(parsed.url.set(drivername="postgresql+asyncpg"))
     connecting = {"async_creator_fn": DatabaseServers(parsed.hosts).connect, **security}
@@ -146,7 +153,7 @@ async def logins(url: str) -> AsyncIterator[Logins]:
     )
     try:
         async with engine.connect() as connection:
-            yield Logins(connection)
+            yield connection
     except (exc.DBAPIError, OSError) as problem:
         why = problem.orig if isinstance(problem, exc.DBAPIError) and problem.orig else problem
         raise Unavailable(f"{masked(url)}: {why}") from None

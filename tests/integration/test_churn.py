@@ -60,7 +60,7 @@ class Stored:
 
 
 @dataclass
-class Churn:
+class ChurningClient:
     """A client that requests builds at a fixed rate, and deletes each as soon as it is active."""
 
     berth: Running
@@ -146,7 +146,7 @@ async def test_rows_files_and_memory_stay_level(
         log_level="warning",
     )  # fmt: skip
     async with running(settings) as berth, asyncio.TaskGroup() as group:
-        churn, samples = Churn(berth), list[Stored]()
+        churn, samples = ChurningClient(berth), list[Stored]()
         readers = await churn.listen(group)
         group.create_task(churn.request())
         for tenth in range(1, TENTHS + 1):

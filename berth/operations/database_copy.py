@@ -1,0 +1,42 @@
+"""Moves a database of a running berth to another PostgreSQL server."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from berth import wiring
+from berth.settings import Settings
+from bus.errors import OperationRefused
+from bus.sql.database import Database
+from bus.sql.live_copy import LiveCopy, live_copy
+from bus.sql.migrations import migrate
+
+
+def schemas_in(settings: Settings, url: str) -> dict[str, str]:
+    """Return the schemas in the database at this URL, each with the package of its migrations."""
+    stores = {wiring.store_of(role): package for role, package in wiring.stores(settings).items()}
+    return {store: package for store, package in stores.items() if settings.database_for(store) == url}
+
+
+@asynccontextmanager
+async def copying(
+    settings: Settings, new: str, *, cell: str = "", old_admin: str = "", new_admin: str = ""
+) -> AsyncIterator[LiveCopy]:
+    """Connect to the database of these settings, or of a cell, and to the new one at the URL `new`.
+
+    The administrators' URLs default to the workers' URLs.
+    """
+    old = settings.cell(cell).database
+    if not old.startswith("postgresql"):
+        raise OperationRefused("database_url: only a PostgreSQL database can be copied")
+    async with live_copy(old_admin or old, new_admin or new, list(schemas_in(settings, old))) as copy:
+        yield copy
+
+
+async def make_tables(settings: Settings, new: str, *, cell: str = "") -> None:
+    """Create the workers' empty tables in the new database."""
+    for schema, package in schemas_in(settings, settings.cell(cell).database).items():
+        database = Database(new, namespace=schema)
+        try:
+            await migrate(database, package)
+        finally:
+            await database.close()
