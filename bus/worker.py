@@ -28,7 +28,7 @@ class Undeclared(TypeError):
 
 @dataclass(frozen=True)
 class On:
-    """A row of a worker's table: a topic to consume, its handler, and the messages that the handler returns."""
+    """A row of a worker's table: a topic to consume, its handler, and the messages that the handler emits."""
 
     address: Address[Any]
     handler: Callable[[Any], Awaitable[Any]]

@@ -78,7 +78,7 @@ class RelayingOrders:
         await self._relay(OrderRelayed(move=order))
 
     async def ask_for_guests(self, asked: GuestsAsked) -> None:
-        """Ask an agent for its guests. If the agent is silent, drop the query: the client waits only seconds."""
+        """Query an agent's guests; if the agent is silent, drop the query: the client waits only seconds."""
         try:
             await self._relay(OrderRelayed(asked=asked))
         except (AgentAway, Poison) as unanswered:
