@@ -1,10 +1,10 @@
 """The agent's side of shared queues: carries out the orders that the gateway of the cell relays.
 
-The gateway keeps an order in its durable queue until the agent has answered that it is handled. An order may
-take hours, and a query may not, so the agent answers soon that it is working on the order, and the gateway
-repeats its query later. Until the gateway has received the final answer, a repeated query finds the running
-or ended task of the order, and no order runs twice. A restarted agent has lost these tasks: its handlers see
-from the agent's records what of a repeated order is done.
+The gateway keeps an order in its durable queue until the agent has answered that the order is handled. An
+order may take hours, but a query times out in seconds. So the agent soon answers that the order is in
+progress, and the gateway repeats its query later. Until the gateway has received the final answer, a repeated
+query finds the running or ended task of the order, and no order runs twice. A restarted agent has lost its
+tasks: the handlers find the progress of a repeated order in the agent's stored records.
 """
 
 import asyncio
@@ -70,7 +70,9 @@ class RelayedOrders:
             await asyncio.Event().wait()
 
     async def answer(self, relayed: OrderRelayed) -> OrderAnswered:
-        """Begin an order, or find the task that runs it already. Answer within PATIENCE how far it is."""
+        """Start a task for a relayed order unless it has a task. Return the order's result if the task ends
+        within PATIENCE, else the state `working`.
+        """
         await self._running.wait()
         assert self._group is not None
         order = relayed.order

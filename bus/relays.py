@@ -17,7 +17,7 @@ MOST_MERGED = 250  # hosts, or heartbeats: the receiver of a message handles it 
 
 
 class OrderRelayed(Message, frozen=True, kw_only=True, omit_defaults=True):
-    """A query of a gateway that has an agent carry out an order; exactly one field is set."""
+    """A query in which the gateway relays an order to an agent; exactly one field, the order, is set."""
 
     build: BuildOrdered | None = None
     destroy: DestroyOrdered | None = None
@@ -59,7 +59,7 @@ class HeartbeatRelayed(HostReported, frozen=True, kw_only=True):
 
 
 class HeartbeatsMerged(Message, frozen=True, kw_only=True):
-    """The heartbeats of several agents of one cell, each complete."""
+    """The heartbeats of several agents of one cell in one message, with unchanged contents."""
 
     cell: Word
     reports: Annotated[tuple[HostReported, ...], Meta(max_length=MOST_MERGED)]

@@ -123,11 +123,11 @@ class ChangesFound(Message, frozen=True, kw_only=True):
 
 
 class FindTrees(Message, frozen=True, kw_only=True):
-    """A query for the provider trees of the given roots, or without roots, for a page of all trees: `after`
-    is the `more` of the previous page.
+    """A query for the provider trees of the given roots, or without roots, for a page of all trees. `after`
+    is the field `more` in the answer with the previous page.
 
-    To limit its size, an answer leaves out whole trees, or the last providers of a large tree. Query missing
-    trees again by root, and missing providers by root with the number of received ones as `skip`.
+    To limit its size, an answer omits whole trees, or the last providers of a large tree. Query omitted trees
+    again by root, and omitted providers by root with `skip`, the number of providers received so far.
     """
 
     roots: LongList[Id] = ()

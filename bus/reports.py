@@ -70,7 +70,9 @@ class InventoryMove(Value, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class GuestPlace(Compact, frozen=True):
-    """In a reshape: a guest's allocations as its agent reports them, which replace its consumer's."""
+    """In a reshape: a guest's new allocations of the moved inventory, as the agent reports them. They replace
+    the allocations of the guest's consumer in placement.
+    """
 
     build: Id
     attempt: Amount  # the clean-up of this attempt, if the build is on another host now

@@ -136,8 +136,8 @@ class SetTraits(Tagged, frozen=True, kw_only=True):
 
 
 class SetAggregates(Tagged, frozen=True, kw_only=True):
-    """An edit that replaces a provider's aggregates. With `generation`, the edit is refused unless this is
-    the provider's generation, which the edit then increases.
+    """An edit that replaces a provider's aggregates. An edit with `generation` is refused if the
+    provider's generation differs, and increases the generation.
     """
 
     provider: Id

@@ -69,7 +69,7 @@ class ReasonCount(Value, frozen=True, kw_only=True):
 
 
 class MissingPeriod(Value, frozen=True, kw_only=True):
-    """A period in which notifications of Nova may be lost, with the requests that they contain."""
+    """A period in which notifications of Nova may be lost; its requests may be missing in the comparison."""
 
     since: Seconds
     until: Seconds

@@ -28,7 +28,7 @@ class Undeclared(TypeError):
 
 @dataclass(frozen=True)
 class On:
-    """A row of a worker's table: a topic to consume, the handler, and the messages that this may return."""
+    """A row of a worker's table: a topic to consume, its handler, and the messages that the handler emits."""
 
     address: Address[Any]
     handler: Callable[[Any], Awaitable[Any]]
@@ -208,8 +208,8 @@ def on_many(
     returns one outcome for each message.
 
     If no worker consumes a returned message, publishing is retried, and finally the handled message is
-    dead-lettered. With `unheard`, that handler is called instead after `undeliverable_after` tries, to undo
-    the work.
+    dead-lettered. If `unheard` is given, it is called with the returned message after `undeliverable_after`
+    tries, and its result, which undoes the work, is published instead.
 
     `linger` is for handlers with a cost per list (a transaction): under load, a list waits this long for
     further messages; the first message after a pause never waits.

@@ -143,7 +143,9 @@ def _as_stored(changed: Build) -> Build:
 def _moves_of(
     before: Build | None, after: Build | None, effects: Effects, placed: MovePlaced | None, now: float
 ) -> list[tuple[BuildMove, MovePlaced]]:
-    """Return the move that an event changed or refused, if any, with the scheduler's order for it."""
+    """Return the move to store after an event, with the scheduler's message that ordered the move; an empty
+    list if the event changed or refused no move.
+    """
     move = after.move if after is not None else None
     if move is not None and (before is None or before.move is not move):
         return [(move, placed if placed is not None and placed.move == move.id else move.placed)]

@@ -74,7 +74,7 @@ class Builds:
         # A transaction that lost a race is retried; after too many attempts the work is postponed.
         # Builds that could not be added are handled as if they were known.
         self._add = retrying(self.clock, otherwise=lambda made, now: set[str]())(self._add_once)
-        self._silent = retrying(self.clock, otherwise=lambda *_: [])(self._probed_agents)
+        self._silent = retrying(self.clock, otherwise=lambda *_: [])(self._stalled_builds)
 
     async def start_many(self, placed: Sequence[BuildPlaced]) -> Sequence[Outcome]:
         """Store the builds that the scheduler placed, and return for each new one its build order to an
@@ -129,8 +129,8 @@ class Builds:
         ]
 
     async def reshape_many(self, reshapes: Sequence[BuildReshaped]) -> Sequence[Outcome]:
-        """Record the new allocations of builds after a reshape; return a retry for a recent reshape of a
-        build or host that the cell does not know yet.
+        """Record the new allocations of builds after a reshape. Return Retry for the message about a recent
+        reshape if this cell does not know the build, or the build's new host, yet.
         """
         async with self.database.read() as tx:
             known = await store.load(tx, {reshaped.build for reshaped in reshapes})
@@ -165,8 +165,8 @@ class Builds:
         return [overdue(build) if build.moving is None else reminder(build) for build in late]
 
     async def resume(self) -> Sequence[_Reminder]:
-        """Return the unanswered orders again, to repeat them: at the first call those of all unfinished
-        builds, later only those of builds without news for some time.
+        """Return the unanswered orders of unfinished builds again, to repeat them: at the first call for all
+        unfinished builds, later only for builds that have not changed for some time.
         """
         now = self.clock.now()
         since = now - self.limits.stalled_after if self._resumed else now
@@ -191,8 +191,8 @@ class Builds:
     async def resume_after_failover(self) -> Sequence[_Reminder]:
         """After a fail-over of the database, return the orders of all unfinished builds again.
 
-        Reports that were applied may be lost. Agents repeat their reports, so no build times out and is built
-        on a second host.
+        The fail-over may have lost reports that were already applied. Agents answer a repeated order with
+        their report again, so no build times out and is built on a second host.
         """
         if not self._failed_over:
             return []
@@ -316,16 +316,16 @@ class Builds:
         self._applier.cache(build for build in made if build.id in added)
         return added
 
-    async def _probed_agents(self, silent: Statement, since: float, now: float, after: str) -> list[Build]:
-        """Return some unfinished builds without news since `since`, with ids above `after`, and store `now`
-        as the time of their last news.
+    async def _stalled_builds(self, silent: Statement, since: float, now: float, after: str) -> list[Build]:
+        """Return a page of unfinished builds that have not changed since `since`, with ids above `after`.
+        Store `now` as their time of change, so that their orders are not repeated again immediately.
         """
         async with self.database.write() as tx:
             return store.readable(await silent(tx, since=since, now=now, after=after, most=PAGE))
 
 
 def _to_be_placed(known: Build | None, reshape: BuildReshaped) -> bool:
-    """Return True if a reshape concerns a build, or a claim of the build, still unknown to this cell."""
+    """Return True if a reshape concerns a build or a newer claim that this cell has not recorded yet."""
     if known is None:
         return True
     later = known.generation is not None and reshape.generation > known.generation

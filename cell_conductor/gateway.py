@@ -78,7 +78,7 @@ class RelayingOrders:
         await self._relay(OrderRelayed(move=order))
 
     async def ask_for_guests(self, asked: GuestsAsked) -> None:
-        """Ask an agent which guests it has. If it is silent, drop the query: its sender waits seconds."""
+        """Query an agent's guests; if the agent is silent, drop the query: the client waits only seconds."""
         try:
             await self._relay(OrderRelayed(asked=asked))
         except (AgentAway, Poison) as unanswered:
@@ -102,7 +102,7 @@ class RelayingOrders:
                 del self._relaying[agent]
         if self._silent.pop(agent, None) is not None:
             log.info("agent %s answers again", agent)
-        _judge(answer)
+        _raise_if_unhandled(answer)
 
     def _pause(self, agent: str) -> float:
         since = self._silent.get(agent)
@@ -111,8 +111,8 @@ class RelayingOrders:
         return min(max((self._clock.monotonic() - since) / 4, SHORTEST_PAUSE), LONGEST_PAUSE)
 
 
-def _judge(answer: OrderAnswered) -> None:
-    """Raise Retry to repeat an order later, or an error for a dead letter, unless the order is handled."""
+def _raise_if_unhandled(answer: OrderAnswered) -> None:
+    """Raise Retry if the order must be relayed again later, Poison if refused, or RelayedOrderFailed."""
     match answer.state:
         case "working":
             raise Retry(SOON if answer.seconds < SOON else LATER)
@@ -144,7 +144,7 @@ class MergingHeartbeats:
             self._pending.pop(_key_of(report), None)
 
     async def merge(self) -> Sequence[HeartbeatsMerged]:
-        """Return messages with all heartbeats since the last call, each complete; none if there were none."""
+        """Return all heartbeats collected since the last call, merged into messages of limited size."""
         beats, self._pending = self._pending, {}
         return [HeartbeatsMerged(cell=self._cell, reports=some) for some in _portions(beats.values())]
 

@@ -84,7 +84,7 @@ PRUNE = sql(f"""
 
 
 class _MovedBuild(Compact, frozen=True):
-    """The stored fields of a build that only moves change; not stored for a build that has never moved."""
+    """The stored fields that change only while a build moves; not stored for a build that has never moved."""
 
     hosts: tuple[Selection, ...] = ()
     became: BuildSpec | None = None

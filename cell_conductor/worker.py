@@ -39,7 +39,7 @@ def cell_conductor(
     clock: Clock | None = None,
 ) -> Worker:
     """Return the worker of one cell's conductor; several replicas may share the cell's database."""
-    asks = _as_this(cell, claim_many), _as_this(cell, release_many)
+    asks = _with_cell_set(cell, claim_many), _with_cell_set(cell, release_many)
     builds = Builds(database, *asks, limits=limits, clock=clock)
     moves, ring = CellMoves(builds), builds.ring
     return Worker(
@@ -86,8 +86,8 @@ def _timers(builds: Builds) -> list[Every]:
     ]
 
 
-def _as_this(cell: str, ask_many: AskMany[A, R]) -> AskMany[A, R]:
-    """Return the function `ask_many` with this cell's name set in each question, as placement requires."""
+def _with_cell_set(cell: str, ask_many: AskMany[A, R]) -> AskMany[A, R]:
+    """Return a function that sets the field `cell` of queries, which placement requires, for `ask_many`."""
 
     async def ask(questions: Sequence[A]) -> Sequence[R]:
         return await ask_many([msgspec.structs.replace(question, cell=cell) for question in questions])

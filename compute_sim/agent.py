@@ -141,7 +141,7 @@ class SimulatedAgent:
         return self.allocations is not None and self.disk.devices.misplaced(allocations_of(order))
 
     async def with_current_allocations(self, order: O) -> O | None:
-        """Return the order with the build's allocations in placement; None if it has none on this host."""
+        """Return the order with the build's allocations in placement; None if its host has no allocation."""
         assert self.allocations is not None
         holder = holder_consumer(order.build, order.attempt)
         asked = FindAllocations(consumers=(order.build, holder), cell=order.cell)

@@ -163,7 +163,7 @@ class RabbitDelivery:
             self._parcel.send_back(self._parcel, [self.envelope])
 
     def _release(self) -> bool:
-        """Count the delivery as settled. Return False if it was settled before, or its connection is lost."""
+        """Mark the envelope as settled. Return False if it was settled before, or its channel is closed."""
         reading = self._parcel.reading
         if not self._open or (reading.closed and not reading.is_last_copy(self._parcel.tag)):
             return False

@@ -149,13 +149,13 @@ class ForeignListener:
         return subscription
 
     async def unread(self, queues: Iterable[str]) -> dict[str, int]:
-        """Return the number of messages in each of these queues that has no consumer; raise Unavailable or
+        """Return the number of messages of each listed queue without a consumer; raise Unavailable or
         BrokerRefused.
         """
         return await unread(self._url, queues)
 
     async def _check_length(self, connection: AbstractConnection) -> None:
-        """Note whether the broker may have dropped messages: our queue is missing or full."""
+        """Set `has_lost` if the broker may have dropped messages because berth's queue is missing or full."""
         if self.most_messages is None:
             return
         try:

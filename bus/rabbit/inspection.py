@@ -117,9 +117,8 @@ _AGAIN_SECONDS = 0.2
 
 
 async def delete_queues(url: str, names: Iterable[str], *, unread_within: float = 0.0) -> list[str]:
-    """Delete the queues with the given names, and return the names of those that were not deleted. With
-    `unread_within`, wait at most so many seconds until the queues have no consumers, and keep those that
-    still have.
+    """Delete the named queues; return the names of the queues that were kept. With `unread_within`, a queue
+    is kept if it still has a consumer after so many seconds.
     """
     stay: list[str] = []
     connection = await dial(broker_url(url, "berth cell"))

@@ -79,7 +79,9 @@ class RpcCall:
 
 @dataclass(frozen=True)
 class RpcResult:
-    """The result of an RPC call, as JSON values; `undo` is called if the caller's reply queue is missing."""
+    """The result of an RPC method, as JSON values. `undo`, which reverses the method's effects, is called if
+    the caller's reply queue no longer exists.
+    """
 
     value: object = None
     undo: Callable[[], Awaitable[None]] | None = None
@@ -127,10 +129,10 @@ def packed(content: Mapping[str, Any]) -> bytes:
 
 @dataclass(frozen=True, kw_only=True)
 class RpcAddress:
-    """Where a server receives calls (exchange and topic), and how it declares missing queues.
+    """The exchange and topic on which an RPC server receives calls, and the properties of its queues.
 
-    Existing exchanges and queues are used as they are. Missing ones are declared as oslo.messaging would with
-    `amqp_durable_queues` (durable) and `rabbit_quorum_queue` (quorum, which implies durable).
+    Existing exchanges and queues are used as they are. If missing, they are declared as oslo.messaging would
+    with `amqp_durable_queues` (durable) and `rabbit_quorum_queue` (quorum, which implies durable).
     """
 
     url: str

@@ -155,7 +155,7 @@ def flood_policy(cell: str, exchange: str = "berth") -> str:
 
 
 def filled_by(cell: str, exchange: str) -> str:
-    """Return a regular expression of the queues that only this cell publishes to, and others consume."""
+    """Return a regular expression of placement's queues to which only this cell publishes."""
     names, of = BrokerNames(exchange), re.escape(cell)
     return _any_of(_named(names, [rf"placement:inventory\.reported\.{of}", rf"ask:placement\..+\.{of}"]))
 

@@ -101,7 +101,9 @@ class Publisher:
         self._queues.clear()
 
     def _schedule_send(self, queue: _Queue) -> None:
-        """Publish waiting envelopes after the event loop's iteration, so that more share a message."""
+        """Publish waiting envelopes after the event loop's current iteration, so that all envelopes queued in
+        the iteration share an AMQP message.
+        """
         if not self._stirred:
             asyncio.get_running_loop().call_soon(self._dispatch)
         self._stirred[queue] = None

@@ -18,7 +18,9 @@ class QueueState:
 
 
 async def queue_state(connection: AbstractConnection, name: str) -> QueueState | None:
-    """Return the state of a queue, None if it does not exist; raise RequestRefused for another refusal."""
+    """Return the state of a queue, or None if the queue does not exist; raise RequestRefused if the broker
+    refuses for another reason.
+    """
     channel = await open_channel(connection, confirms=False)
     try:
         async with answered():
@@ -32,7 +34,7 @@ async def queue_state(connection: AbstractConnection, name: str) -> QueueState |
 
 
 async def unread(url: str, names: Iterable[str]) -> dict[str, int]:
-    """Return the number of messages in each of these queues that has no consumer; raise Unavailable or
+    """Return the number of messages of each listed queue without a consumer; raise Unavailable or
     BrokerRefused.
     """
     connection = await dial(url)

@@ -69,8 +69,8 @@ class Session:
             self._under_way.discard(id_)
 
     async def _publish_refused(self, post: Post, refused_by: BulkChannel) -> None:
-        """Publish a message again that the broker refused on a channel, on another channel. If the broker
-        takes it there, all messages are published on the other channel from then on.
+        """Publish a message on another channel after the broker refused it on `refused_by`. If the broker
+        confirms the message there, the other channel replaces `refused_by` for all messages.
 
         A channel of RabbitMQ 3.10 whose first message for a quorum queue arrives between the failure of the
         leader's node and the election of the next leader refuses all messages for that queue until the node
@@ -167,10 +167,10 @@ class Session:
     async def watch(self) -> None:
         """Check periodically that the declared exchanges exist, and if not, declare everything again.
 
-        The broker does not report a deleted exchange, and a new one has no bindings. So a process waits two
-        checks, by which time all others have noticed it too, then declares everything, and publishes nothing
-        until a check later, when all have bound their queues. A deleted binding cannot be detected: all
-        bindings are declared again every few checks.
+        The broker does not report a deleted exchange, and a recreated exchange has no bindings. So a process
+        that finds an exchange missing stops publishing and waits two checks, until all other processes have
+        stopped too. The process then declares everything, and publishes again a check later, when all queues
+        are bound. A deleted binding cannot be detected: all bindings are declared again every few checks.
         """
         while True:
             for _ in range(_CHECKS_A_ROUND):

@@ -95,8 +95,8 @@ def letter_key(cell: str) -> str:
 
 
 def delay_for(seconds: float) -> int:
-    """Return the delay, in milliseconds, of the delay queue to use for these seconds: the next longer delay
-    of a queue, at most a day.
+    """Return the delay, in milliseconds, of the queue that delays a message by at least `seconds`: the
+    shortest such delay, at most a day.
     """
     for delay in DELAYS:
         if seconds <= delay:
@@ -220,7 +220,7 @@ class Topology:
             self._made.add(name)
 
     async def unrouted(self) -> None:
-        """Declare the queue of delayed messages that had no queue left after the delay."""
+        """Declare the queue for delayed messages whose queue was missing after the delay."""
         async with self._one_at_a_time:
             await self._unrouted()
 

@@ -68,7 +68,8 @@ class BulkChannel:
 
     async def consume(self, queue: str, in_advance: int, on_message: OnMessage, *, priority: int = 0) -> str:
         """Consume a queue, calling `on_message` with each message; return the consumer tag. `in_advance` is
-        the prefetch count. A consumer with a higher priority gets all messages for which it has room.
+        the prefetch count. The broker prefers a consumer with a higher `priority` until its prefetch count
+        is reached.
         """
         consumer = f"{self._under.number}.{next(self._consumers)}"
         self._frames.consumers[consumer] = on_message
@@ -123,7 +124,7 @@ async def _never(_: object) -> None:
 
 async def ended(connection: AbstractConnection) -> str:
     """Wait until the connection has closed or the broker is silent for two heartbeats, and return the reason.
-    Unless we closed it, its address is tried last from then on.
+    Unless this process closed the connection, `dial` tries the broker's address last from then on.
     """
     if connection.transport is None:
         return "it was closed"

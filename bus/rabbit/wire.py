@@ -79,11 +79,11 @@ OnMessage = Callable[[Arrived], None]
 
 
 class NoQueueBound(Exception):
-    """No queue is bound to the key of a mandatory message."""
+    """Raised if no queue is bound to the routing key of a mandatory message."""
 
 
 class NotTaken(Exception):
-    """The broker could not store the message (basic.nack)."""
+    """Raised if the broker refuses a message (basic.nack), because it could not store the message."""
 
 
 class Wire(asyncio.StreamReader):

@@ -91,7 +91,7 @@ def _repeated(ports: Sequence[str], count: int) -> Sequence[str]:
 
 
 def _host(text: str, port: str) -> DatabaseHost:
-    """Return a host of a list; its own port, as in `h1:5432`, precedes `port`."""
+    """Return the host that `text` names, such as h1 or h1:5432; a port in `text` overrides `port`."""
     found = re.fullmatch(r"(?:\[([0-9A-Fa-f:.]+)\]|([^\[\]:/]+))(?::(.*))?", text.strip())
     if found is None:
         raise ValueError(f"{text!r} in the list of hosts is no host: it takes host:5432,host:5432")

@@ -48,7 +48,7 @@ class ServerHistory(NamedTuple):
         return f"{self.system}/{self.timeline}"
 
     def replaces(self, other: "ServerHistory | None") -> bool:
-        """Return whether a server with this history makes a server with the other one a former primary."""
+        """Return whether a server with the history `other` is a former primary: this timeline is newer."""
         return other is not None and self.system == other.system and self.timeline > other.timeline
 
 
@@ -145,7 +145,7 @@ class DatabaseServers:
                 session.terminate()
 
     async def _survey(self) -> ServerSession:
-        """Ask all hosts at the same time, and return a connection to the primary with the newest history."""
+        """Connect to all hosts in parallel; return the connection to the primary with the newest history."""
         found: dict[DatabaseHost, tuple[ServerSession, ServerState]] = {}
         why: dict[DatabaseHost, str] = {}
 

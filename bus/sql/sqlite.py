@@ -133,7 +133,7 @@ class Connection:
             self._end_thread()
 
     def _take_end(self) -> Callable[[], None] | None:
-        """Return the function that ends this connection; None if an earlier call has taken the function."""
+        """Return the function that ends this connection at the first call, and None at all later calls."""
         raw, self._connection = self._connection, None
         if raw is None:
             return None

@@ -8,8 +8,9 @@ In addition to SQL, a text may contain:
     FOR ... OF x     row locks. They are omitted on SQLite, which locks the whole database.
     json_agg         becomes json_group_array on SQLite, and json_build_object becomes json_object.
     EXACTLY(x.y)     converts a float column to a text with all digits.
-    {others}         if statements are executed `together`: in the WITH of the last one, the place of the
-                     other statements. {after} is a condition that is true when these have been executed.
+    {others}         in the last of several statements that are executed `together`: the place in its WITH
+                     clause at which all preceding statements are inserted. {after} is a condition in the last
+                     statement that is true after the preceding statements.
 
 Rows are read by column name, row["uuid"]. Rows of few columns may also be unpacked in order: `for id_, uuid
 in rows`. Use RETURNING for the number of changed rows.

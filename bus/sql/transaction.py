@@ -31,7 +31,7 @@ class Transaction(ABC):
 
     @property
     def history(self) -> str:
-        """Return an id of the commits that this transaction sees; a fail-over changes it. "" on SQLite."""
+        """Return an id of the server's history, which a fail-over changes; "" on SQLite or if unknown."""
         return ""
 
     @property

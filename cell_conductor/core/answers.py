@@ -180,10 +180,10 @@ def holding(build: Build, position: int, allocations: Allocations) -> Build:
 
 
 def stale_report(build: Build, report: AgentReported) -> Effects:
-    """Return the messages that answer an agent's report about a guest of an earlier attempt of the build.
+    """Return the messages that answer an agent's report about a guest which is not the build's current guest.
 
-    They order the agent to destroy that guest. If an ended move left the guest, the agent is sent the end of
-    the move again instead. While the build waits for its agent, its build order is sent again, too.
+    The messages order the agent to destroy the reported guest. If the guest is from a failed move, the last
+    messages of the move are sent again instead. In the status `building` the build order is sent again, too.
     """
     left = next((left for left in build.leftovers if left.attempt == report.attempt), None)
     if build.move is not None and build.move.goal and report.attempt >= build.move.first:
@@ -203,8 +203,8 @@ AS_IT_WAS = "it was there before berth, and was adopted"
 
 
 def claim_of(asked: BuildAdoptRequested, held: Held | None = None) -> ClaimRequested:
-    """Return a claim that adopts an instance with the allocations `held`; without `held` a claim that cannot
-    succeed, so that placement's answer only tells the allocations.
+    """Return a claim that adopts an instance with the allocations `held`; without `held`, a claim that
+    placement cannot grant and answers with the instance's allocations.
     """
     # While the generation is unknown, the claim cannot succeed and only reads the allocations.
     generation = MAX_ORDINAL if held is None else held.generation

@@ -19,7 +19,9 @@ class SwapAnswered(Struct, frozen=True):
 
 
 class ReleaseAnswer(Struct, frozen=True):
-    """The event that placement answered a build's release request; `asked_in`: the build's status then."""
+    """The event that placement answered a build's release request. `asked_in` is the status in which the
+    build sent the request.
+    """
 
     asked_in: Status
     result: ReleaseResult

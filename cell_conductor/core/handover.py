@@ -1,12 +1,12 @@
-"""A move between cells, in the source cell: stop the guest, send the build away, await the result.
+"""The source cell's part of a move between cells: stop the guest, send the build away, await the result.
 
-    leave ─→ [send →] away ── done, deleted ─→ what was held here is destroyed; the build left this cell
-                │       └──── back ──────────→ the build is ours again, [resume →] as before
-                └─ failed, aborted, deleted → recall ── back, deleted ─→ the same
+    leave ─→ [send →] away ── done, deleted ─→ the build has left this cell, and its guest here is destroyed
+                │       └──── back ──────────→ the build is in this cell again, [resume →] in its former state
+                └─ failed, aborted, deleted → recall ── back, deleted ─→ as after away
 
-Until the phase `away` this cell decides about the build, and a delete is carried out here; then the other
-cell decides. The scheduler controls each step (`HandoverProgress`), because no cell can claim or release
-resources in another one.
+Phases in brackets occur only in some moves. Until the phase `away` this cell decides about the build and
+carries out its deletion; from `away` on, the other cell does. The scheduler controls each step
+(`HandoverProgress`), because no cell can claim or release resources in another cell.
 
 The destination cell stores the build, and its move continues as within a cell. No guest runs there yet; the
 guest in the source cell is stopped or dead. If the move fails, the build leaves the destination cell without

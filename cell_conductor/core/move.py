@@ -1,7 +1,8 @@
 """Defines the state of a move in its cell, and makes the messages about the move.
 
-As soon as a move begins, the build's consumer holds the destination, and its attempt number is that of the
-destination. For the way back the move records the source host, the guest's attempt number and the old spec.
+As soon as a move begins, the build's consumer holds the destination's resources, and the build has the
+attempt number of the destination's guest. To return the build if the move fails, the move's record has the
+source host, the attempt number of the source's guest, and the build's former spec (flavor and image).
 """
 
 from typing import Any, Literal

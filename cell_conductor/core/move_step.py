@@ -1,8 +1,8 @@
 """Applies one event to a build in a move, as a pure function: (build, event) → (build, messages).
 
-Like `core/step.py`, for a build with a new host while its guest still exists. Reports from the source never
-lead to the destruction of the guest there while the move is open; only its last step or a deletion destroys
-it. The phases and their order are in `core/phases.py`.
+`core/step.py` passes the events of builds in a move to this module. A report from the source host never
+causes the destruction of the guest there; only the move's last step or a deletion of the build does.
+`core/phases.py` defines the phases and their order.
 """
 
 from msgspec.structs import replace

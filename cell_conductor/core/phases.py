@@ -13,11 +13,11 @@
     to another cell            leaving (core/handover.py): [send →] away → moved; or resume → former state
                                arriving: as within a cell, without send; its way back [undo →] release → moved
 
-If a build at a destination times out, the guest is built elsewhere only after the agent has destroyed it
-there, or has not confirmed that in time either. The way back waits in `undo` only for a guest that may run at
-a destination or failed there. The source resumes only if it received the order to send; otherwise its guest
-was never touched. The instance takes over the holder consumer's allocations on the source host unchanged: if
-that host was reshaped meanwhile, its agent knows where its guest is, and the next BuildReshaped reports it.
+Phases in brackets occur only in some moves. In `undo` the build waits until agents have destroyed the guests
+at destinations, or until a time limit; the way back has this phase only if such a guest may run or failed to
+start. The way back has `resume` only if the source host received the order to send, and so may have stopped
+its guest. In `back` the build takes over the holder consumer's allocations on the source host unchanged. If a
+reshape of this host has changed them meanwhile, the next BuildReshaped reports the new allocations.
 """
 
 from typing import Literal
@@ -40,7 +40,7 @@ AWAY_SECONDS = 60.0  # after which the departure is reported again
 
 
 def enter(build: Build, phase: moves.Phase, now: float, limits: AttemptLimits, *before: Message) -> Stepped:
-    """Begin a phase of a move; return the build, and the messages: `before`, then those of the phase."""
+    """Begin a phase of a move; return the build and the messages: `before` (the caller's) and the phase's."""
     move = open_move(build)
     deadline = {
         "verify": now + seconds_of(move.placed.verify_for) if move.placed.verify_for else 0.0,

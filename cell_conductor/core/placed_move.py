@@ -27,7 +27,9 @@ def postpone_reason(build: Build | None, placed: MovePlaced) -> str:
 
 
 def begun(build: Build, placed: MovePlaced, now: float, limits: AttemptLimits, why: str = "") -> Stepped:
-    """Begin the move of a build that is in no other move, and undo it if `why` gives a reason."""
+    """Begin the move of a build that is in no other move. If `why` states that this cell cannot carry out the
+    move, end it in error and undo its claim.
+    """
     if build.move is not None and build.move.id == placed.move:
         return build, phases.ended_before(build)
     wants = "shelved" if placed.kind == "unshelve" else "active"

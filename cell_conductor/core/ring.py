@@ -1,13 +1,12 @@
 """Distributes bare-metal nodes over agents, as agents start and stop and their leases expire.
 
-Free nodes are distributed by consistent hashing with bounded imbalance: for each node the ring sorts the
-agents. As few nodes as possible change owner: an agent keeps its nodes; nodes without an agent go to the
-first agent with capacity; only agents with much too few nodes, such as new agents, or much too many are
-balanced.
+Free nodes are distributed by consistent hashing with bounded imbalance: a hash ring sorts the agents for each
+node. As few nodes as possible change owner: a node without an agent goes to the first agent that is below its
+share; all other nodes stay, unless an agent has much too few nodes, such as a new agent, or much too many.
 
-A node is free, `held` (an instance is on it, arrives or leaves) or `ending` (a guest is to be destroyed). A
-held node stays with its agent until the node is deleted or an operator orders `rehome`. An ending node gets
-another agent if its agent's lease has certainly expired, because a deletion must complete.
+A node is free, `held` (an instance is on the node, or moves to or from the node) or `ending` (a guest is to
+be destroyed). A held node stays with its agent until the node is deleted or an operator orders `rehome`. An
+ending node gets another agent if its agent's lease has certainly expired, because a deletion must complete.
 
 A node never moves directly away from a live agent: it is marked as leaving, the agent is notified, and the
 owner changes when the agent has confirmed it or its lease has expired. Every change of owner raises the

@@ -113,9 +113,10 @@ def _known(build: Build, event: Event, now: float, limits: AttemptLimits) -> Ste
 
 
 def _is_elsewhere(build: Build, report: AgentReported) -> bool:
-    """Return whether an agent reports a guest on another host than that of the attempt.
+    """Return whether an agent reports a guest on another host than the recorded host of the build.
 
-    After a fail-over that lost commits, an attempt may have been placed twice: the recorded host counts.
+    After a fail-over that lost commits, an attempt may have been placed twice: only the guest on the recorded
+    host is kept.
     """
     return build.placed is not None and report.root != build.host.root
 

@@ -1,7 +1,7 @@
 """Records which devices each guest uses, and refuses orders for devices that are not free.
 
-Placement decides first. If an order does not fit, the hardware has changed since its claim, or a guest
-unknown to placement still uses it.
+Placement's claims normally prevent orders for used devices. An order is refused only if the hardware has
+changed since the claim, or if a guest without allocations in placement still uses a device.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -28,7 +28,9 @@ class DeviceBook:
         self._departed: dict[str, str] = {}  # provider → name, for providers that were removed
 
     def furnish(self, tree: ProviderTree, moving: Collection[str] = ()) -> None:
-        """Replace a host's known providers by this tree; a reshape empties the providers in `moving`."""
+        """Replace a host's known providers by the providers of this tree. Missing providers count as removed,
+        except providers in `moving`, from which a pending reshape moves inventory.
+        """
         now = {provider.id: provider for provider in tree.providers}
         for id_ in self._of_root.get(tree.root, ()):
             name, _ = self._has.pop(id_)

@@ -99,7 +99,9 @@ class MoveFaults:
 
 @dataclass(frozen=True, slots=True)
 class FaultPlan:
-    """The shares of simulated build attempts that fail (with or without a retry) or hang, and durations."""
+    """The planned outcomes and durations of simulated builds and moves: the shares of build attempts that
+    fail with a retry (`reschedule`), fail without a retry (`abort`), or hang.
+    """
 
     seed: int = 0
     reschedule: float = 0.0

@@ -1,6 +1,6 @@
-"""Decides the states of guests during moves, which orders are late, and which guests an agent must run.
+"""Decides guests' states during moves, which move orders are outdated, and which guests an agent must run.
 
-prepare   no guest → arriving, and its devices are held
+prepare   no guest → arriving, and devices are reserved for the guest
 send      running → stopped, immediately; in a live migration when the copy is complete
 start     arriving → running
 resume    the guest at the source gets a new attempt number and runs again

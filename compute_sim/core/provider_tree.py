@@ -27,7 +27,7 @@ class TreeMistake(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class ForeignContents:
-    """The classes, traits and aggregates that operators added to a provider; agents never report them."""
+    """Resource classes, traits and aggregates added to a provider by operators; agents never report them."""
 
     classes: frozenset[str] = frozenset()
     traits: frozenset[str] = frozenset()
