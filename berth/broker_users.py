@@ -165,7 +165,7 @@ BrokerUsers = Management | Rabbitmqctl
 
 
 async def broker_users(amqp_url: str, management: str, rabbitmqctl: str) -> BrokerUsers:
-    """Return the tool that options select to administer RabbitMQ's users, or else the one that is there."""
+    """Return the tool that options name, or else a management API that answers, or a local rabbitmqctl."""
     if rabbitmqctl:
         return Rabbitmqctl(rabbitmqctl, amqp_url)
     if management:

@@ -88,7 +88,7 @@ def password_of(url: str, user: str) -> str:
 
 
 def _with(text: str, name: str, value: Any) -> str:
-    """Return the text of a settings file in which one setting has the given value."""
+    """Return a settings file's text with the value of one setting replaced, or the setting added."""
     assignment = re.compile(rf"^{name}\s*=.*$", re.MULTILINE)
     if assignment.search(text):
         return assignment.sub(lambda _: _line(name, value).rstrip(), text, count=1)

@@ -58,7 +58,7 @@ _CHOICES = {
 
 
 def check(settings: Settings, given: Mapping[str, Any], origins: Mapping[str, str]) -> None:
-    """Raise `BadSetting` for the first setting with an unusable value; `given`: values that the user set."""
+    """Raise `BadSetting` for the first unusable value; `given`: settings that are not left at defaults."""
     values = {**by_name(settings), **given}
 
     def refuse(name: str, why: str) -> None:
@@ -274,7 +274,10 @@ def is_loopback(host: str) -> bool:
 
 
 def _check_names(settings: Settings, refuse: Refuse) -> None:
-    """Check settings by parsing them (filters, requests, simulator), except defaults: parsers load slowly."""
+    """Check the settings of simulator, scheduler and requests by parsing them.
+
+    A group with only default values is skipped, because the parsers' modules load slowly.
+    """
     parsed = attrgetter("build_time", "move_time", "drivers", "machines", "provider_config")
     if parsed(settings.compute) != parsed(SimulatorSettings()):
         _check_simulation(settings.compute, refuse)

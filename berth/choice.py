@@ -52,7 +52,7 @@ def chosen(settings: Settings, refuse: Refuse) -> ChoicePolicy:
 
 
 def rule_options(settings: Settings) -> dict[str, dict[str, Any]]:
-    """Return the options of filters and weighers; the weigher `pci` also counts devices of PCI aliases."""
+    """Return the options of filters and weighers; by default, `pci` also weighs devices of PCI aliases."""
     options_of = {name: dict(options) for name, options in settings.scheduler.rules.items()}
     aliases = [
         aliases_text.split()[0]

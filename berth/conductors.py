@@ -1,4 +1,6 @@
-"""Makes a cell's conductor from the settings and, if the cell's agents share queues, the gateway to them."""
+"""Makes the workers of a cell's conductor process: the conductor and, if the cell's agents share queues, the
+gateway, which forwards orders to the agents and merges their heartbeats.
+"""
 
 from berth.settings import Settings
 from bus import topics

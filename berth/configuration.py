@@ -134,7 +134,7 @@ def _flatten_simulator(values: dict[str, Any], path: str) -> None:
 
 
 def _spread_tables_of_cells(values: dict[str, Any], path: str) -> set[str]:
-    """Convert the TOML tables [cells.NAME] to settings with a value for each cell; return their names."""
+    """Convert TOML tables [cells.NAME] to settings with a value for each cell; return the cells' names."""
     tables = values.get("cells")
     if not isinstance(tables, dict):
         return set()

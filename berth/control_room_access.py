@@ -137,7 +137,7 @@ class KeystoneSignIn:
 
 
 def _visitor(found: Identity | None) -> Visitor | None:
-    """Return the user with a Keystone token; None also if the name, which is logged, is not printable."""
+    """Return the user with this Keystone identity; None without one, or if the name is not printable."""
     if found is None or not (name := found.name or found.user).isprintable():
         return None
     return Visitor(name, found.project, found.roles)

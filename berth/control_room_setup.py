@@ -72,7 +72,10 @@ def _queues(
 
 
 def operators_page(settings: Settings, bus: Bus, queues_of: QueuesOf, agent_queues: AgentQueues) -> Worker:
-    """Return the control room's worker; `queues_of` and `agent_queues` list queues for one page."""
+    """Return the control room's worker.
+
+    For the page about queues, `queues_of` lists the queues of workers, `agent_queues` the queues of an agent.
+    """
     events = Events(bus.clock)
 
     async def serve() -> None:

@@ -147,7 +147,7 @@ def _notifications(
 
 
 def sync(settings: Settings, bus: Bus) -> Worker:
-    """Return the worker that follows Ironic; without an Ironic it only handles events that tools publish."""
+    """Return the ironic worker; without an Ironic, only events of tools like `berth node` are applied."""
     if not (settings.ironic.is_heard or settings.ironic.is_read):
         return ironic_sync(skip_reserve_in_use=settings.ironic.sweeps.skip_reserve_in_use)
     ironic = followed(settings, bus.clock)

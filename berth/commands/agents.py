@@ -82,9 +82,9 @@ async def rehome_command(
     """Assign all nodes of an agent to other agents, including nodes with instances.
 
     Use this if the agent will not return. The instances continue to run. An agent that still runs is ordered
-    to leave the nodes, and the other agents begin after its confirmation or, if it does not answer, after its
-    lease has expired. The other agents continue builds and deletions in progress. An agent that runs and is
-    enabled would get free nodes again: disable it first, or name nodes.
+    to leave the nodes. The new agents act on the nodes after the old agent has confirmed or, without an
+    answer, after its lease has expired; they continue builds and deletions in progress. An agent that runs
+    and is enabled would get free nodes again: disable the agent first, or name nodes with --node.
     """
     nodes = tuple(node or ())
     request = AgentEditRequested(cell="any", agent=name, edit="rehome", to=to, nodes=nodes)

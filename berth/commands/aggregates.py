@@ -185,9 +185,9 @@ async def import_command(
 ) -> int:
     """Import Nova's aggregates with their names, zones, properties and hosts.
 
-    The import can be repeated. The file's properties replace those in berth; hosts that only berth's
-    aggregate has stay in it. Run it after `berth import placement`: the aggregates imported there have no
-    names yet. Exit code 1 if something was not imported: it is listed.
+    The import can be repeated. Properties in the file replace an aggregate's properties in berth; hosts that
+    the file does not list stay in the aggregate. Run the command after `berth import placement`, which
+    imports aggregates without names. Exit code 1 if an aggregate or host was not imported; each is listed.
     """
     try:
         text = sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()

@@ -1,5 +1,5 @@
 """Defines three commands: `berth audit` compares allocations with builds and capacities, `berth heal`
-corrects wrong allocations if records prove what is right, `berth doctor` checks that all services work.
+makes repairs that the records of cells and agents justify, `berth doctor` checks that all services work.
 """
 
 import json
@@ -95,16 +95,15 @@ async def heal(
     operator.
 
     Allocations of a holder consumer are released if the build's cell reports that the move or clean-up has
-    ended and that no guest is left behind. An active build's lost allocations are claimed again if they fit.
-    If placement has none, the agent must not contradict; if it has another host or other amounts, cell and
-    agent must agree, and no agent may have the guest on the other host. Builds in progress, in a move or
-    changed meanwhile stay unchanged.
+    ended and that no guest is left behind. An active build's lost allocations are claimed again if they fit,
+    unless the host's agent contradicts the cell's record. Allocations on another host, or of other amounts,
+    are replaced only if cell and agent agree, and no agent reports a guest on the other host. Builds in
+    progress, in a move or changed during the audit stay unchanged.
 
-    On a running berth all agents are asked for their guests. The only guest of a build without any record is
-    adopted by its cell, with a new claim for its resources. A guest of a build that runs on another host, or
-    that was deleted, is destroyed. An active build is deleted if all agents answer and none has a guest of
-    it. A consumer that no cell has a record of, or whose build has ended, is released under the same
-    condition.
+    On a running berth all agents are queried for their guests. If a build without any record has exactly one
+    guest, the guest's cell adopts the build, and missing allocations are claimed. A guest of a build that
+    runs on another host, or that was deleted, is destroyed. If all agents answer and none has a guest of a
+    build, an active build is deleted, and the allocations of an ended or unrecorded build are released.
 
     Exit 0 if no finding remains, else 1. See docs/adopting.md and docs/running.md.
     """

@@ -70,9 +70,9 @@ async def add_command(cli: Cli, name: NameOfCell, options: CellOptions, *, tool:
 
         berth --config CELL.toml run conductor --cell CELL
 
-    `berth cell add-agent CELL AGENT` creates a user for each agent. If this command is repeated, it changes
-    what differs and keeps the passwords in the file, unless --rotate is given. No password is printed or
-    logged; servers get hashes. If a step fails, everything that this run created is deleted.
+    `berth cell add-agent CELL AGENT` creates a user for each agent. A repeated command applies changed
+    settings and options, and keeps the passwords in the file unless --rotate is given. No password is
+    printed or logged; servers get hashes. If a step fails, everything that this run created is deleted.
     """
     need_service_mode(cli.settings, "add")
     return await add(cli, NewCell(cli.settings, name, options), tool)
@@ -158,7 +158,10 @@ async def delete_file(file: Path) -> None:
 async def broker_password(
     user: str, known: CellFile | None, admin: BrokerUsers, file: Path, rotate: bool
 ) -> str:
-    """Return a RabbitMQ user's password from the cell's file, or a new one; an unknown one is refused."""
+    """Return a RabbitMQ user's password: from the cell's file, or new for a new user or with `rotate`.
+
+    Raise OperationRefused if the user exists and the file lacks its password.
+    """
     password = password_of(known.broker, user) if known else ""
     if not rotate and not password and user in await admin.users():
         raise OperationRefused(_unknown_password(file, f"RabbitMQ user {user}"))
@@ -185,7 +188,7 @@ def _unknown_password(file: Path, login: str) -> str:
 
 @dataclass(frozen=True)
 class DatabaseAccess:
-    """The access to databases that a new cell's PostgreSQL login has, or that other logins have lost."""
+    """Other databases that a cell's login may enter; logins that lost access to placement's database."""
 
     enters: Sequence[str] = ()  # other databases that the cell's login may still enter
     shut_out: Sequence[str] = ()  # logins that entered placement's database by PUBLIC's right only

@@ -170,7 +170,7 @@ def limits_of(settings: Settings) -> UserLimits:
 
 
 def limits_of_agent(settings: Settings) -> UserLimits:
-    """Return the limits of an agent's RabbitMQ user, enough for one process that reconnects."""
+    """Return the limits of an agent's RabbitMQ user on connections, channels and the bytes of its queues."""
     return UserLimits(connections=10, channels=200, queue_bytes=settings.cell_limits.queue_bytes)
 
 

@@ -70,8 +70,8 @@ async def list_cells(cli: Cli) -> int:
 async def disable_command(cli: Cli, name: NameOfCell, note: Note = None) -> int:
     """Disable a cell: schedulers place no new builds there. Instances stay, and builds in progress continue.
 
-    Schedulers learn it within a moment; a build that they placed before may still arrive. `berth why` and
-    `berth what-if` show `cell_disabled` for its hosts.
+    Schedulers apply the change after a short delay; builds placed before can still arrive in the cell.
+    `berth why` and `berth what-if` show `cell_disabled` for the cell's hosts.
     """
     return await mark(cli, name, False, note)
 

@@ -139,7 +139,7 @@ async def _chosen(transport: Transport, ids: Sequence[str], console: Console) ->
 async def _letters(
     transport: Transport, *, after: str = "", beginning: str = ""
 ) -> AsyncGenerator[DeadLetter, None]:
-    """Yield the dead letters with an id, as stored or as printed by `list`, that begins with `beginning`."""
+    """Yield the dead letters whose id begins with `beginning`, in the stored form or as `list` prints ids."""
     as_printed = "\\" in beginning
     asked = transport.each_dead_letter(after=after, beginning="" if as_printed else beginning)
     async with aclosing(asked) as letters:

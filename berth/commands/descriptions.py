@@ -1,4 +1,4 @@
-"""Commands that print tables, such as `berth topology`; a table loads many modules, so only when called."""
+"""Commands that print tables about berth, such as `berth topology`; slow modules load when a command runs."""
 
 import json
 import os

@@ -37,8 +37,8 @@ async def ends_command(
     """List builds that ended recently, from the records of their cells and of the schedulers.
 
     A client can miss an end (`build.ended`, or `build.unplaceable` for a build without a host, status
-    "refused"), for example while a RabbitMQ node is cut off from the others. With `--publish` it gets the
-    ends again, and so may clients that received them before.
+    "refused"), for example while a RabbitMQ node is cut off from the others. With `--publish` the listed
+    ends are published again; clients can then receive an end twice.
     """
     seconds = seconds_since(since)
     if publish and seconds > cli.settings.keep.builds / 2:
@@ -72,7 +72,7 @@ async def ends_command(
 
 
 async def _publish_again(bus: Bus, cell: str, ended: tuple[Instance, ...]) -> None:
-    """Deliver the builds' placements to their cell again: the cell publishes the end of known builds."""
+    """Publish the builds' `build.placed` messages to their cell again; the cell then repeats their ends."""
     ask = bus.asker(topics.FIND_BUILDS)
     for some in portions(ended, _BUILDS):
         answer = await ask(FindBuilds(cell=cell, builds=tuple(instance.build for instance in some)))

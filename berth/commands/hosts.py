@@ -101,8 +101,8 @@ async def disable_command(cli: Cli, hosts: Names = None, agent: OfAgent = "", be
 async def enable_command(cli: Cli, hosts: Names = None, agent: OfAgent = "", because: Because = "") -> int:
     """Remove a cause for which hosts are disabled; a host without any cause is enabled.
 
-    `--because disk` removes that cause; without the option the unnamed cause is removed. An agent can keep
-    its hosts disabled, too.
+    `--because disk` removes that cause; without the option the unnamed cause is removed. A host that
+    its agent has disabled stays disabled: only the agent can enable the host.
     """
     return await mark(cli, hosts or (), agent, enabling(checked_cause(because)))
 

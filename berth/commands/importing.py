@@ -243,8 +243,8 @@ async def adopt_command(cli: Cli, options: AdoptOptions) -> int:
 
     After `berth import placement` and `berth provider reset` the hosts belong to a cell, but the instances
     are no builds: berth only counts their allocations. An adopted instance is an active build of its cell,
-    which the commands list, move, drain, evacuate, resize and delete like any other; its host's agent knows
-    it.
+    which the commands list, move, drain, evacuate, resize and delete like any other. The cell also
+    informs the agent of the instance's host.
 
     The command adopts only unambiguous instances: on one host of one cell, according to placement and the
     file, if one is given. It lists all other instances with the reason, and can be repeated.

@@ -234,7 +234,7 @@ async def _known(api: "IronicApi", node: str, fields: Sequence[str] | None = Non
 
 
 async def _report(at: AnyIronic, api: "IronicApi", nodes: Sequence[str], wait: bool = False) -> int:
-    """Print the state of each Ironic node; with `wait` after its operation has ended, 1 if one failed."""
+    """Print the state of Ironic nodes; with `wait` await their operations, and return 1 if one failed."""
     has_failed = False
     for name in nodes:
         node = await _known(api, name, _FIELDS)

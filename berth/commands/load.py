@@ -153,7 +153,7 @@ async def load_command(
 
 
 def load_flavors(options: LoadOptions) -> tuple[Flavor, ...]:
-    """Return the one flavor that the options of a load test describe, or without a description a mix."""
+    """Return the flavor of --vcpus, --memory-mb and --disk-gb; without these options a mix of flavors."""
     amounts = {name: getattr(options, name) for name in ("vcpus", "memory_mb", "disk_gb")}
     described = {name: amount for name, amount in amounts.items() if amount is not None}
     mix = options.mix

@@ -167,7 +167,7 @@ async def steer(cli: Cli, options: SteeringOptions, to: Steering) -> int:
 
 
 async def _found(bus: Bus, cells: Sequence[str], id_: str, to: Steering) -> MoveStands | WaitingRequest:
-    """Return the move in progress with this id or of this build; for `abort` also a move that waits."""
+    """Return the move in progress with this id or of this build; to abort, also one waiting for capacity."""
     try:
         return await move_in_progress(bus, cells, id_)
     except OperationRefused:

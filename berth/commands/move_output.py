@@ -44,7 +44,7 @@ def funnel(decision: Decision, width: int, chosen: str = "") -> Iterator[Text]:
 
 
 def _narrowing(decision: Decision, width: int) -> Iterator[Text]:
-    """Yield a line for each filter and requested resource of a decision, with a bar of the hosts left."""
+    """Yield a line for each filter and requested resource: how many hosts remain, as number and bar."""
     most, bar = decision.considered, max(8, min(40, width - NAME - 2 * NUMBER - 26))
     yield _bar("considered", most, most, bar, "")
     for removal in decision.removals:

@@ -116,8 +116,9 @@ class CheckOptions:
 async def check_command(cli: Cli, options: CheckOptions) -> int:
     """Print what would go wrong in a step of taking over a Nova, with the command that repairs it.
 
-    Compares Nova's databases with a Placement and with berth's settings, and reads the scheduler's queue.
-    Nothing is changed. Exit code 0 without problems, 1 with warnings, 2 with errors.
+    Compares Nova's databases with a Placement and with berth's settings, and reads how many messages and
+    consumers the RabbitMQ queue of Nova's scheduler has. Nothing is changed. Exit code 0 without problems, 1
+    with warnings, 2 with errors.
     """
     from berth.importing.client import PlacementClient  # an HTTP client, which loads slowly
     from berth.operations.nova_check import observed

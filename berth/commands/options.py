@@ -71,7 +71,7 @@ _SETTINGS = {  # option → its setting, if it has another name
 
 
 def settings_given(options: Any) -> dict[str, Any]:
-    """Return the command options that are also settings, by the setting's name; None: not given."""
+    """Return the values of options that are also settings, by setting name; None: the option is absent."""
     given = {_SETTINGS.get(name, name): value for name, value in vars(options).items()}
     given["cells"] = cells_named(given.get("cells"))
     return {name: value for name, value in given.items() if name in KINDS}
@@ -114,11 +114,11 @@ def argument(default: T, help: str, **more: Any) -> T:
 
 
 def _expanded(function: Callable[..., Any]) -> Callable[..., None]:
-    """Return a command's function with each dataclass parameter replaced by the fields of the dataclass.
+    """Return a function for typer with one parameter for each field of the command's dataclass parameters.
 
-    `Annotated[Class, {field: typer.Option(…)}]` adds descriptions to the fields of a dataclass that has none.
-    A parameter of type `Cli` becomes the options --json, with the annotated help, and --state-dir. If it has
-    two annotations, --state-dir is omitted. For direct calls the function keeps its plain default values.
+    `Annotated[Class, {field: typer.Option(…)}]` describes the fields of a dataclass without descriptions;
+    fields that the mapping lacks are omitted. A parameter of type `Cli` becomes the options --json and
+    --state-dir. `Annotated[Cli, help]` sets the help of --json; a second annotation omits --state-dir.
     """
     parameters: list[inspect.Parameter] = []
     last: list[inspect.Parameter] = []
@@ -165,7 +165,7 @@ def _cli(as_json: bool, state_dir: str | None = None) -> Cli:
 
 
 def _keyword(name: str, type_: Any, default: Any, about: Any = None) -> inspect.Parameter:
-    """Return an option as a keyword parameter; `about` describes it (default: as its field does)."""
+    """Return a keyword parameter for typer, described by `about` or else by the field in `default`."""
     about = about or getattr(default, "metadata", {}).get(_ABOUT)
     plain = _plain(default)
     if plain == ():

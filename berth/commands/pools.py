@@ -62,7 +62,8 @@ class PoolOptions:
 async def create_command(cli: Cli, name: NameOfPool, options: PoolOptions) -> int:
     """Create a pool of shared resources. If it exists, change its amounts and add hosts to it.
 
-    The hosts must have no inventories of the pool's resource classes: an instance would use the host's first.
+    The hosts must have no inventories of the pool's resource classes: instances would be allocated from
+    the hosts' inventories first.
     Example: `berth pool create nfs1 --resource DISK_GB=50000 --host h1 --host h2`.
     """
     amounts, reserved = _amounts("--resource", options.resource), _amounts("--reserved", options.reserved)

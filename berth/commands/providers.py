@@ -225,8 +225,9 @@ async def reset_command(
 ) -> int:
     """Assign a host to a cell, whatever cell it has now, and accept the next report of its agent.
 
-    Use it after a report of the wrong cell or with a much too high sequence number, and for hosts that an
-    operator created or imported. Schedulers use the host after the cell's next report.
+    Use it if an agent has reported the host for a wrong cell, or with a sequence number so high that later
+    reports are refused, and for hosts that an operator created or imported. Schedulers use the host after
+    the cell's next report.
     """
     if bool(root) == ownerless:
         raise BadSetting("say which: a root, or --all-without-owner")

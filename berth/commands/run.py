@@ -124,11 +124,11 @@ def run_command(
     ],
     options: RunOptions,
 ) -> None:
-    """Run one worker in this process. Any number of each may run, but only one compute worker for each cell
-    (or, with --agent, for each agent).
+    """Run one worker in this process. Several processes may run the same worker; of `compute` only one
+    for each cell (or, with --agent, for each agent).
 
-    Metal agents share the bare-metal nodes, so each needs a different name (--agent). A second process with
-    the same name waits until the first has ended.
+    The processes of `metal` are agents that share a cell's bare-metal nodes, so each needs a different name
+    (--agent). A second process with the same name waits until the first has ended.
     """
     alone = options.bus == "local"
     given = settings_given(options) | ({"amqp_url": ""} if alone else {})
@@ -157,8 +157,8 @@ async def _run_one(settings: Settings, worker: str, options: RunOptions, alone: 
 
 
 def _end_process(code: int) -> NoReturn:
-    """Flush all output and end this process without freeing its memory object by object, which would take
-    0.3 s to 2 s. Only then the supervisor starts the next process of the worker.
+    """Flush all output and end this process immediately. Freeing its memory object by object would delay the
+    worker's restart by 0.3 s to 2 s.
     """
     atexit._run_exitfuncs()  # flushes logs and traces
     for stream in (sys.stdout, sys.stderr):

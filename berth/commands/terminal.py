@@ -144,7 +144,7 @@ class Cli:
 def plain_table(
     titles: Iterable[str], rows: Iterable[Iterable[object]], folded: Collection[str] | None = None
 ) -> Table:
-    """Return a table without borders and markup; only columns in `folded`, if there are any, are wrapped."""
+    """Return a table without borders and markup; only columns in `folded` wrap text (None: all columns)."""
     table = Table(box=None, pad_edge=False)
     for title in titles:
         if folded is None or title in folded:

@@ -93,7 +93,7 @@ async def why(cli: Cli, id_: str, again: bool, now: bool) -> int:
 
 
 async def _known(settings: Settings, bus: Bus, id_: str) -> Known:
-    """Return the records about a build, request or move, queried from all cells and a scheduler at once."""
+    """Query all cells and a scheduler in parallel; return their records about a build, request or move."""
     find = bus.asker(topics.FIND_BUILDS, timeout=SECONDS)
     find_moves = bus.asker(topics.FIND_MOVES, timeout=SECONDS)
     decision = bus.asker(topics.DECISION, timeout=SECONDS)

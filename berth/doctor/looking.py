@@ -143,7 +143,7 @@ async def _brokers(
 async def _broker(
     settings: Settings, clock: Clock, url: str, expected: list[tuple[str, QueueSpec]], management: str
 ) -> tuple[BrokerSeen, list[QueueSeen], list[str]]:
-    """Return the state of one broker, its expected queues, and the workers without any queue there."""
+    """Return a broker's state, the expected queues that exist, and workers without any existing queue."""
     from bus.rabbit.inspection import inspect as inspect_broker
 
     central = url == settings.bus.amqp_url

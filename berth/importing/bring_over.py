@@ -39,7 +39,7 @@ class Outcome:
 
 
 class Import:
-    """A repeatable import of a Placement's contents, `theirs`, into `target`, which has `ours`."""
+    """Imports a Placement's contents, `theirs`, into `target`, which contains `ours`; can be repeated."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class Import:
         self.outcome = Outcome()
 
     async def run(self, prune: bool) -> Outcome:
-        """Write the differences to the target; with `prune` also delete objects that only it has."""
+        """Write differences to the target; with `prune`, delete objects that only the target has."""
         found = differences(self.theirs, self.ours)
         refused = unimportable(self.theirs, self.ours, prune)
         self.outcome.failed |= {unlike.id: refused[unlike.id] for unlike in found if unlike.id in refused}
@@ -67,7 +67,7 @@ class Import:
                 (ours if unlike.ours_alone else theirs)[unlike.what].add(unlike.id)
         await self._name("resource_classes", theirs["class"])
         await self._name("traits", theirs["trait"])
-        await self._free_names(prune)
+        await self._rename_conflicting(prune)
         again = await self._load(self.theirs.parents_first(theirs["provider"]))
         if prune:
             await self._release(ours["consumer"])
@@ -91,8 +91,8 @@ class Import:
             if method != "DELETE" or why.status != 404:
                 self.outcome.failed[id_] = str(why)
 
-    async def _free_names(self, prune: bool) -> None:
-        """Rename providers that have names of imported ones; the import writes or deletes them later."""
+    async def _rename_conflicting(self, prune: bool) -> None:
+        """Rename the target's providers whose names imported providers need, before these are written."""
         owners = {provider.name: provider.id for provider in self.theirs.providers.values()}
 
         async def rename(provider: ImportedProvider) -> None:
@@ -109,7 +109,7 @@ class Import:
         await each(in_the_way, rename, "names freed", self.progress)
 
     async def _load(self, providers: list[ImportedProvider], *, last: bool = False) -> list[ImportedProvider]:
-        """Write providers to the target, and return the refused ones; `last`: record the reasons."""
+        """Write providers to the target; return refused ones. `last`: record reasons, as no retry follows."""
         refused: list[ImportedProvider] = []
         done = 0
         for portion in portions(providers):
@@ -152,7 +152,7 @@ class Import:
     def _widened(
         self, provider: ImportedProvider, consumers: Collection[ImportedConsumer]
     ) -> ImportedProvider:
-        """Return a copy of a provider with room for imported and present allocations."""
+        """Return a provider's copy whose inventories hold the source's and the target's allocations."""
         wanted = {class_ for consumer in consumers for class_ in consumer.allocations.get(provider.id, ())}
         held = {
             class_: self.theirs.used(provider.id, class_) + self.ours.used(provider.id, class_)
@@ -164,7 +164,7 @@ class Import:
     async def _claims(
         self, consumers: list[ImportedConsumer], *, last: bool = False
     ) -> list[ImportedConsumer]:
-        """Claim the consumers' allocations; return the refused consumers; `last`: record the reasons."""
+        """Claim allocations; return refused consumers. `last`: record reasons, as no retry follows."""
         refused: list[ImportedConsumer] = []
 
         async def claim(consumer: ImportedConsumer) -> None:

@@ -123,7 +123,10 @@ class BringOver:
             yield await self._bring(aggregate, match)
 
     def _match(self, aggregate: NovaAggregate, nameless: Mapping[str, set[str]]) -> str | None:
-        """Return the id of the aggregate with Nova's uuid or name, or the only unnamed one with its hosts."""
+        """Return the id of the aggregate in berth that matches one of Nova's, or None.
+
+        Nova's uuid decides, if given; else the name; else the hosts, if only one unnamed aggregate has them.
+        """
         if aggregate.uuid:
             return aggregate.uuid if aggregate.uuid in self._there else None
         if named := [id_ for id_, ours in self._there.items() if ours.name == aggregate.name]:
@@ -157,7 +160,7 @@ class BringOver:
         return Brought(name, id_, f"{did}{put_in}", notes, tuple(trouble))
 
     async def _put_in(self, id_: str, hosts: Sequence[str], trouble: list[str]) -> int:
-        """Add hosts to an aggregate; return how many were added, append to `trouble` why others were not."""
+        """Add hosts to an aggregate, and return how many were added; append refusals to `trouble`."""
         result = await self._edit(ChangeAggregate(aggregate=id_, add=tuple(hosts), force=self._force))
         if isinstance(result, Missing) and result.what == "host":
             trouble.append(refusal_reason(result))

@@ -130,7 +130,7 @@ class PlacementClient:
             raise Unavailable(f"{self.place} cannot be read: GET {path}: {why}") from None
 
     async def world(self, progress: Progress = unreported) -> PlacementContents:
-        """Read all contents of a Placement; objects that are deleted while it reads are left out."""
+        """Read all contents of a Placement; objects that are deleted during the read are left out."""
         world = PlacementContents()
         world.traits = set((await self._get("/traits?name=startswith:CUSTOM_"))["traits"])
         known = (await self._get("/resource_classes"))["resource_classes"]

@@ -37,7 +37,7 @@ class PlacementContents:
     traits: set[str] = field(default_factory=set)  # custom traits
 
     def untyped(self) -> "PlacementContents":
-        """Return these contents with consumers without types, as a Placement without types has them."""
+        """Return a copy without consumer types, to compare with a Placement whose microversion lacks them."""
         consumers = {id_: replace(consumer, type=None) for id_, consumer in self.consumers.items()}
         return replace(self, consumers=consumers)
 
@@ -73,7 +73,7 @@ class PlacementContents:
 
 @dataclass(frozen=True)
 class ContentsDifference:
-    """A provider, consumer, resource class or trait (`what`) that differs between two Placements."""
+    """A difference between two Placements; `what` is the object's type, such as provider or trait."""
 
     what: str
     id: str
@@ -85,7 +85,7 @@ class ContentsDifference:
 
 
 def differences(theirs: PlacementContents, ours: PlacementContents) -> list[ContentsDifference]:
-    """Return the differences between two Placements, without classes and traits that only `ours` has."""
+    """Return how `ours`, an import's target, differs from the source, except in extra classes and traits."""
     names = [("class", name) for name in sorted(theirs.classes - ours.classes)]
     names += [("trait", name) for name in sorted(theirs.traits - ours.traits)]
     missing = [ContentsDifference(kind, name, "missing here") for kind, name in names]
@@ -93,7 +93,11 @@ def differences(theirs: PlacementContents, ours: PlacementContents) -> list[Cont
 
 
 def unimportable(theirs: PlacementContents, ours: PlacementContents, prune: bool) -> dict[str, str]:
-    """Return the providers and consumers that `ours` cannot import, because a name is taken, with reasons."""
+    """Return the ids of providers and consumers that cannot be imported into `ours`, with reasons.
+
+    A provider's tree is refused if a provider that only `ours` has uses one of its names, and a consumer if
+    it needs a refused provider. With `prune` nothing is refused: providers that only `ours` has are deleted.
+    """
     if prune:
         return {}
     names = {ours.providers[id_].name: id_ for id_ in ours.providers.keys() - theirs.providers.keys()}

@@ -178,7 +178,10 @@ def judge(
 
 
 def flavor_of(held: Allocations, server: OldServer) -> Flavor:
-    """Return a flavor of exactly these allocations; a class of several providers becomes several groups."""
+    """Return a flavor that requests exactly the resources of these allocations.
+
+    A resource class allocated from several providers is requested in one request group for each provider.
+    """
     where: dict[str, dict[str, int]] = defaultdict(dict)
     for provider, resources in sorted(held.items()):
         for name, amount in resources.items():
@@ -213,7 +216,7 @@ def _no_instance(consumer: Consumer, *, named: bool) -> str:
 
 
 def _home(consumer: Consumer, providers: Mapping[str, Provider]) -> Provider | str:
-    """Return a provider of the only host with a consumer's allocations, or a sentence why there is none."""
+    """Return a provider of the only host from which a consumer has allocations, or why none can be used."""
     trees: dict[str, Provider] = {}
     pools = set()
     for id_ in consumer.allocations:

@@ -60,7 +60,10 @@ class Audit:
 async def audit(
     settings: Settings, *, settled: bool = False, placement_only: bool = False, clock: Clock | None = None
 ) -> Audit:
-    """Compare placement's database with the cells'; return violations. `settled`: also unfinished builds."""
+    """Compare placement's database with the cells' databases, and return the violations.
+
+    `settled`: no build may be in progress, so unfinished builds and the newest claims are violations, too.
+    """
     from placement_worker.store import audit as stored  # databases take long to load
 
     clock = clock or Clock()
@@ -209,7 +212,7 @@ def _unchanged(place: PlaceByCell, before: BuildsByCell, after: BuildsByCell) ->
 
 
 def _moving(places: Mapping[str, PlaceByCell], holders: Iterable[StoredHolder]) -> set[str]:
-    """Return the builds whose present attempt has a holder consumer: a move that cells may not know yet."""
+    """Return builds in a move that cells may not have recorded: their attempt has a holder consumer."""
     return {
         holder.build
         for holder in holders
@@ -221,7 +224,7 @@ def _moving(places: Mapping[str, PlaceByCell], holders: Iterable[StoredHolder]) 
 async def _held_by_cells(
     settings: Settings, cells: Sequence[str], builds: Collection[str]
 ) -> dict[str, HeldByCell]:
-    """Return each build's state in its cell's records, which shows what its holder consumers may hold."""
+    """Return the cells' records of builds, from which an audit decides if holder consumers are needed."""
     from cell_conductor import held_by_cell
 
     found: dict[str, HeldByCell] = {}

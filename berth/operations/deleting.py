@@ -89,7 +89,7 @@ class _Deletion:
             " one that comes back will still end it",
         )
         if said.passed_on:
-            return await self._passed_on(said)
+            return await self._forwarded(said)
         if silent:
             note(f"did not answer: {named(silent)}")
         if not said.known and not fence:
@@ -100,8 +100,8 @@ class _Deletion:
             raise OperationRefused(f"{self.id} {said.why}: {held}")
         return [Deleted(build=self.id, why=said.why)]
 
-    async def _passed_on(self, said: BuildCancelled) -> list[Deleted]:
-        """Return the builds whose deletion went to their cells, perhaps after waiting for its end."""
+    async def _forwarded(self, said: BuildCancelled) -> list[Deleted]:
+        """Return builds whose deletion was forwarded to cells; with --wait, after their release."""
         for build in said.passed_on if self.options.wait else ():
             await self._within(self._until_nothing_is_held(build), build)
         return [Deleted(build=build, cell=cell, by_scheduler=True) for build, cell in said.passed_on.items()]

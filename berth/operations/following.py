@@ -173,7 +173,7 @@ class FollowedMoves:
 
 
 def _outcome(message: MoveRefused | MoveEnded | MoveStands, **changed: str) -> MoveOutcome:
-    """Convert a message about a move, or a cell's record of it, to a result; `changed` replaces fields."""
+    """Return a move's result from a message or a cell's record, with the fields in `changed` replaced."""
     fields = {
         name: getattr(message, name) for name in MoveOutcome.__dataclass_fields__ if hasattr(message, name)
     }
@@ -199,7 +199,7 @@ async def waiting_moves(bus: Bus, ids: Collection[str]) -> tuple[WaitingRequest,
 
 @asynccontextmanager
 async def following(bus: Bus, name: str, listener: MoveListener) -> AsyncIterator[FollowedMoves]:
-    """Yield an object that watches moves in the `with` block; cells reply to the address `name`."""
+    """Yield an object that watches moves in the `with` block; `name`: the reply address of messages."""
     moves = FollowedMoves(bus, name, listener)
     refusals = await bus.listen(topics.MOVE_REFUSED.at(reply_to=name))
     ends = await bus.listen(topics.MOVE_ENDED.at(reply_to=name))

@@ -157,7 +157,7 @@ class GuestMending:
                 return await self._delete(repair.difference)
 
     async def _adopt_guest(self, difference: GuestDifference) -> str:
-        """Claim the guest's allocations, unless placement has them, and give its build to its cell."""
+        """Claim the guest's allocations unless placement has them, and ask the cell to adopt its build."""
         guest, (cell, agent) = difference.guest, difference.agent
         assert guest is not None
         provider, consumer = self._roots.get(guest.root), self._consumers.get(guest.build)

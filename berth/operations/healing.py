@@ -293,7 +293,7 @@ async def _mended(bus: Bus, found: Sequence[Misheld], yes: bool) -> tuple[list[H
 
 
 async def _repaired(sentence: str, would: str, mend: Callable[[], Awaitable[str]], yes: bool) -> Healed:
-    """Make a proven repair if `yes` is set, and return it with its result; `mend` returns why it failed."""
+    """Call `mend` for a proven repair if `yes` is set; return the repair with its result or the failure."""
     if not yes:
         return Healed(sentence, would)
     why = await mend()
@@ -303,9 +303,10 @@ async def _repaired(sentence: str, would: str, mend: Callable[[], Awaitable[str]
 async def _mended_guests(
     bus: Bus, found: Audit, guests: GuestComparison, yes: bool
 ) -> tuple[list[Healed], dict[str, str]]:
-    """Repair three kinds of differences: between guests and records, wrong allocations of builds that are
-    deleted in such a repair, and consumers that no build needs. Return the repairs, and the remaining
-    differences, each with the reason why it is not repaired.
+    """Repair differences between guests and records, and release consumers without a build, if `yes` is set.
+
+    A violation that another repair removes counts as repaired. Return the repairs, and the remaining
+    violations with the reason why each is not repaired.
     """
     mending = Mending(bus).guests
     proven: list[Healed] = []

@@ -98,7 +98,10 @@ class HostStandings:
 
     @classmethod
     async def ask(cls, bus: Bus, roots: Sequence[str] = (), described: Sequence[str] = ()) -> "HostStandings":
-        """Query a scheduler for the health of hosts `roots`, and the hypervisors of hosts `described`."""
+        """Query a scheduler for the health of hosts, and for the hypervisors of the hosts in `described`.
+
+        Both arguments are ids of root providers; without `roots`, the health of all hosts that are not up.
+        """
         ask = bus.asker(topics.HOST_HEALTH, timeout=HEALTH_SECONDS)
         capabilities: list[HostCapabilities] = []
         try:
@@ -145,7 +148,7 @@ def checked_cause(given: str) -> str:
 
 
 def disabling(cause: str) -> Marking:
-    """Return a function that disables a host for the named cause; an empty text: for an unnamed cause."""
+    """Return a function that disables a host for a cause, an empty `cause` meaning the unnamed cause."""
 
     async def disable(bus: Bus, root: Provider) -> str:
         def disabled(now: Provider) -> set[str]:
@@ -164,7 +167,7 @@ def disabling(cause: str) -> Marking:
 
 
 def enabling(cause: str) -> Marking:
-    """Return a function that removes a cause for which a host is disabled; without a cause it is enabled."""
+    """Return a function that removes a cause (empty: the unnamed one); a host without causes is enabled."""
 
     async def enable(bus: Bus, root: Provider) -> str:
         def enabled(now: Provider) -> set[str]:

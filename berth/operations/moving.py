@@ -45,7 +45,7 @@ def spec_of(stands: BuildStands) -> BuildSpec:
 async def prepare_moves(
     bus: Bus, settings: Settings, builds: Sequence[str], cell: str, making: Making, reply_to: str
 ) -> list[MoveRequested]:
-    """Return a move request for each build in its present state; raise BadSetting for an unknown to_cell."""
+    """Return a move request for each build, made from its cell's record; refuse an unknown to_cell."""
     found, clock = await builds_by_uuid(bus, settings, builds, cell), Clock()
     made = [(stands, making(stands)) for stands in found.values()]
     across = await _cell_of_host(bus, made[0][1]) if made else ""
@@ -200,7 +200,7 @@ async def steering(
 
 
 class _FirstAnswer(MoveListener):
-    """Completes a future with a move's first progress message; forwards all but refusals to a listener."""
+    """Completes `answer` with a move's first progress message; sends all but refusals to the listener."""
 
     def __init__(self, answer: "asyncio.Future[MoveProgress]", listener: MoveListener) -> None:
         self._answer = answer
