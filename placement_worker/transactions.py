@@ -44,10 +44,9 @@ AT_ONCE = 2
 
 
 class Batched(Generic[A, R]):
-    """Combines concurrent calls: passes their requests to `work` as a list, and returns to each caller the
-    answer to its request.
+    """Combines concurrent calls into batches; `work` takes a batch of requests and returns an answer to each.
 
-    While `AT_ONCE` batches are in progress, new requests wait for the next one. Works while `run` runs.
+    At most `AT_ONCE` batches run at a time; further requests wait. Calls are answered only while `run` runs.
     """
 
     def __init__(self, work: Callable[[Sequence[A]], Awaitable[Sequence[R]]]) -> None:
@@ -95,7 +94,7 @@ class Batched(Generic[A, R]):
 
 @dataclass(eq=False)
 class PlacementOperations:
-    """The base class of groups of operations on placement's database."""
+    """The base class of placement's operations, with the database and change log that all of them use."""
 
     database: Database
     clock: Clock
@@ -155,7 +154,11 @@ CLAIMS_A_TRANSACTION = 500
 
 
 class ClaimOperations(PlacementOperations):
-    """Claims and releases, decided by the database, never by the index, and retried after conflicts."""
+    """Claims and releases allocations in database transactions, without reading the index, which may be
+    outdated.
+
+    A transaction that conflicts with another writer is retried.
+    """
 
     async def claim_many(
         self, orders: Sequence[ClaimRequested], *, cell: str = ""

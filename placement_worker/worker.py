@@ -102,7 +102,9 @@ class Placement:
         database.on_new_history(self._forget)
 
     def _forget(self) -> None:
-        """Forget ids and numbers that this process has read or written: a fail-over may have lost them."""
+        """Discard cached ids and the relay's position after a fail-over of the database, which may have lost
+        the commits that wrote them.
+        """
         self.book.forget()
         self._numbers.forget()
         self.log.relay.forget()
@@ -225,9 +227,9 @@ def _answers(placement: Placement, cells: Sequence[str]) -> list[Answers]:
 
 
 def placement_worker(placement: Placement, publish: Publish, cells: Sequence[str]) -> Worker:
-    """Return the placement worker. It serves `cells` and, while they are registered, all registered cells.
+    """Return the placement worker, which serves the cells in `cells` and all registered cells.
 
-    Each cell has separate queues, which determine the cell of a message, whatever it contains.
+    Each cell has its own queues. The queue of a message determines its cell; fields of the message do not.
     """
 
     async def catch_up() -> None:

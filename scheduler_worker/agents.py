@@ -68,7 +68,7 @@ class ReportedAgent:
 
 @dataclass(frozen=True, slots=True)
 class Silence:
-    """Why the hosts of an agent count as down, and the time of its last heartbeat."""
+    """The reason why the hosts of an agent count as down, and the time of the agent's last heartbeat."""
 
     why: str
     at: float | None = None  # the last heartbeat, by the monotonic clock
@@ -134,8 +134,8 @@ class Agents:
         return self._listening.seconds - self.opened < self.grace
 
     def level(self, agent_at: Ints) -> Numbers:
-        """Return for each agent: time of its last report, permitted silence, time of its first report, and 1
-        if its reports list only some of its hosts, else 0.
+        """Return four rows about the given agents: last report, seconds of silence until an agent is down,
+        first report, and 1 for partial reports (else 0).
         """
         return self._table.take(agent_at, axis=1)
 
@@ -225,7 +225,9 @@ class BuildCounts:
         self._columns.recent[slot] += 1
 
     def unchose(self, cell: str, root: str, at: float) -> None:
-        """Subtract a choice made at time `at` from a host's count of recent builds, unless it is too old."""
+        """Reverse `chose`: subtract the choice made at `at` from a host's recent builds, unless the choice
+        has expired.
+        """
         if at + RECENT <= self._counted_until:
             return
         key = cell, root
@@ -326,7 +328,7 @@ class Roster:
 
 
 class WaitingSignal:
-    """Sends this scheduler's heartbeat early if its waiting requests changed, so that others read them."""
+    """Sends this scheduler's heartbeat early if its waiting requests changed: other schedulers read them."""
 
     def __init__(self, roster: Roster, publish: Callable[[SchedulerAlive], Awaitable[None]]) -> None:
         self._roster = roster

@@ -108,7 +108,7 @@ async def providers_of(
 
 
 class RetryTimes:
-    """Remembers the time at which each request was first retried."""
+    """Records when each request was first retried, because retries have a time limit."""
 
     def __init__(self, clock: Clock, remembered: int = REMEMBERED) -> None:
         self._clock = clock
@@ -158,7 +158,8 @@ class Ending:
     async def retire(
         self, consumer: Id, why: str, generation: int | None = None, *, unplaceable: bool = True
     ) -> claims.ReleaseResult:
-        """Release a consumer's allocations and bar it from claims; if `why` is empty, only read its state."""
+        """Retire a consumer, releasing its allocations, and return the result; an empty `why` only reads its
+        state."""
         question = claims.ReleaseRequested(
             consumer=consumer, generation=generation, retire=why[:MAX_CAUSE], unplaceable=unplaceable
         )

@@ -82,8 +82,8 @@ class HostBook(BuildCounts):
             self._columns.put(record.cell, msgspec.convert(record, HostState, from_attributes=True))
 
     def listened(self, now: float) -> None:
-        """Record that a message arrived: this scheduler receives messages, so an agent without a heartbeat
-        until this time may be down.
+        """Record that a message arrived. An agent counts as silent only for times at which this scheduler
+        receives messages.
         """
         self._listening.received(now)
         if now - self._tidied > TIDY_SECONDS:

@@ -298,7 +298,7 @@ class MoveCourses:
         return result
 
     async def park_again(self, build: Id, cell: str) -> None:
-        """Mark an instance as shelved in placement after a refused unshelve, unless a newer move claimed."""
+        """Mark an instance as shelved in placement after a refused unshelve, unless it has a host by now."""
         question = claims.ReleaseRequested(consumer=build, generation=None, retire=SHELVED, cell=cell)
         if isinstance((await self.scheduler.placement.release(question)).result, Contended):
             raise Retry(after=LONGEST_PAUSE, why=f"the claim of {build} is contended")

@@ -144,7 +144,7 @@ class Orders:
 
 
 def put_off(orders: Sequence[Order], clock: Clock) -> list[Retry | None]:
-    """Return for each order None, or a retry if it would make the batch's messages exceed a memory limit."""
+    """Return a retry for each order with which the batch would exceed a memory limit, else None."""
     bytes_left, later = BATCH_BYTES, list[Retry | None]()
     for order in orders:
         if order.bytes > bytes_left and bytes_left < BATCH_BYTES:

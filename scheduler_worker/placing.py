@@ -39,7 +39,7 @@ MOST_HELP_SECONDS = 1.0  # of one request; one search over large trees takes ten
 
 @dataclass(slots=True, eq=False)
 class _Course:
-    """An order in progress, with its next effect that must be carried out, or its end."""
+    """An order in progress, with the next effect to execute for it, or with its result."""
 
     order: Order
     need: Need | None = None

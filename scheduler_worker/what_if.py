@@ -251,8 +251,8 @@ class WhatIfs:
 
 
 @dataclass(slots=True)
-class _Gone:
-    """Where server-group members would run after the moves that earlier what-if answers supposed."""
+class _SupposedHosts:
+    """The hosts of server-group members after the moves for which a what-if question found hosts so far."""
 
     members: dict[Id, dict[Id, tuple[Id, ...]]] = field(default_factory=dict)  # group → instance → roots
     left: dict[Id, dict[Id, tuple[Id, ...]]] = field(default_factory=dict)  # group → holder consumer → roots
@@ -297,7 +297,7 @@ class WhatIfsOfMoves:
 
     async def _chosen(self, courses: list[MoveCourse], question: WhatIfMoves) -> dict[int, WhatIfAnswered]:
         starts = [start for course in courses if (start := course.state.start) is not None]
-        supposing, emptied = self._what_ifs.supposing(), _Gone()
+        supposing, emptied = self._what_ifs.supposing(), _SupposedHosts()
         answers: dict[int, WhatIfAnswered] = {}
         orders = await self._scheduler.resolved((), starts)
         for course, start, (order, begun) in zip(courses, starts, orders, strict=True):

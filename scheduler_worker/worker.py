@@ -42,7 +42,7 @@ REFUSED = [topics.BUILD_UNPLACEABLE, topics.BUILD_CANCELLED, topics.MOVE_REFUSED
 
 @dataclass(frozen=True, kw_only=True)
 class SchedulerNeeds:
-    """The connections, index and settings of a scheduler, which begins its work after `loaded`."""
+    """The connections, index and settings of a scheduler. `loaded` waits until the index is loaded."""
 
     source: CandidateSource
     placement: PlacementQueries

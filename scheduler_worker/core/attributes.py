@@ -177,8 +177,8 @@ def _size(query: tuple[Any, ...]) -> tuple[int, int]:
 def holds(query: tuple[Any, ...], host: HostFacts) -> bool:
     """Return whether a host satisfies the parsed hint `query`.
 
-    An attribute that the host lacks is left out of its operation; a comparison of fewer than two values
-    fails.
+    Attributes that the host does not report are removed from the operands. A comparison with fewer than two
+    operands is false.
     """
     if not query:
         return True

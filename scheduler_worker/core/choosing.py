@@ -34,7 +34,9 @@ class Joined:
         self._last = 0
 
     def begin(self) -> int:
-        """Return the number of a new batch of requests; call this before reading its groups' members."""
+        """Begin a batch of requests, and return its number. Hosts chosen for group members from now on stay
+        recorded until the batch ends, so call this before reading server groups.
+        """
         self._last += 1
         self._under_way.add(self._last)
         return self._last
@@ -110,7 +112,9 @@ class Choosing:
         return spares
 
     def rank(self, alternative: Alternative, seed: str, several: int = 1) -> Ranking:
-        """Return the hosts for a flavor, best first; with an affinity group each fits `several` members."""
+        """Return the hosts for a flavor, best first; the first members of an affinity group get only hosts
+        that fit `several` instances.
+        """
         question = alternative.question
         if alternative.group is not None:
             alternative = self._grouped(alternative, several)
@@ -233,7 +237,9 @@ class _Kind:
         return picks
 
     def _with_spares(self, order: Order, picks: Sequence[tuple[Ranking, Pick]]) -> tuple[Pick, ...]:
-        """Return the chosen hosts with alternates, which are no hosts of the request's other instances."""
+        """Return the chosen hosts with their alternates. No alternate is the host of another instance of the
+        request.
+        """
         several = order.alternates
         if not several:
             return tuple([pick for _, pick in picks])

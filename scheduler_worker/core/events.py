@@ -39,7 +39,9 @@ class ClaimImpossible(msgspec.Struct, frozen=True, gc=False):
 
 
 class Located(msgspec.Struct, frozen=True, gc=False):
-    """The answer with the host of each instance that has allocations; None if no agent reports that host."""
+    """The event after a lookup of allocations: the host of each instance, or None if no agent reports the
+    host.
+    """
 
     places: Mapping[Id, ClaimPlace | None]
 

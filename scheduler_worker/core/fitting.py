@@ -25,7 +25,9 @@ Refusal = tuple[Rule, str]
 
 
 def masks_of(rules: Sequence[Rule], view: View, alternative: Alternative) -> Iterator[Mask]:
-    """Yield each filter over arrays that rejects at least one host, with its array (True: accepted host)."""
+    """Yield each filter that evaluates all hosts at once, with its mask (True: host accepted). Filters that
+    accept all hosts are skipped.
+    """
     for rule in rules:
         if rule.admits is not None:
             mask = rule.admits(view, alternative)
@@ -41,7 +43,9 @@ def fitting(
     policy: ChoicePolicy,
     enough: int,
 ) -> HostsFound:
-    """Return the hosts with an agent (`served`) that all filters accept; stop if `enough` instances fit."""
+    """Return the hosts that have an agent (mask `served`) and pass all filters. The search stops when
+    `enough` instances fit.
+    """
     positions = search.positions
     served_here = served[positions]
     admitted, lasting = served_here.copy(), served_here.copy()
@@ -78,7 +82,7 @@ def admitted_for_good(
 
 
 def capacities(asked: Mapping[str, int], free: Mapping[str, int]) -> int:
-    """Estimate how many instances of a flavor fit on a host, without its shared resources; at least 1."""
+    """Estimate how many instances of a flavor fit on a host, at least 1; resources of pools are ignored."""
     several = [free[name] // amount for name, amount in asked.items() if name in free]
     return max(min(several, default=1), 1)
 
@@ -231,7 +235,7 @@ class FoundHosts:
         return True
 
     def parts(self, index: int) -> bool:
-        """Return True if a host fits one new member of an affinity group, but not all of the request."""
+        """Return True if a host fits one new member of an affinity group, but not all requested members."""
         affinity_rule, together = self.keeps_together, self.alternative.together
         if affinity_rule is None or together is None or not self.ways(index, 1):
             return False
@@ -243,13 +247,15 @@ class FoundHosts:
             if why is not None:
                 self.refused[index] = rule, f"{why} (with {more} more of the request there)"
                 return True
-        capacity = 1 + self._room(index, more)
+        capacity = 1 + self._count_after_first(index, more)
         if capacity <= more:
             self.refused[index] = affinity_rule, f"room for {capacity} of {more + 1} that are to be together"
         return capacity <= more
 
-    def _room(self, index: int, more: int) -> int:
-        """Return how many of `more` instances fit on a host besides a first; -1 if the first does not."""
+    def _count_after_first(self, index: int, more: int) -> int:
+        """Return how many instances fit on a host after a first one, at most `more`; -1 if the first does not
+        fit.
+        """
         found = self.find_ways(index, 1)
         if not found:
             return -1

@@ -34,7 +34,7 @@ _STATES = {"up": "down", "enabled": "disabled"}  # of hosts that a filter reject
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The number of hosts on which a changed request would fit; with `more`, there may be further hosts."""
+    """The number of hosts on which a changed request would fit; if `more` is True, only a lower limit."""
 
     hosts: int
     more: bool = False
@@ -114,7 +114,7 @@ class Tally:
 
     def by_less(self, less: Lessened, choosing: Choosing) -> Helps | None:
         """Return the suggestion to reduce a resource class to the largest amount that fits, or None."""
-        without = _something(less)
+        without = _without_class(less)
         ranking = self.ranking(without, choosing)
         if ranking is None:
             return None
@@ -151,8 +151,8 @@ def _instances(alternative: Alternative, way: Candidate) -> int:
     return min(several, group.max_per_host - alternative.members.get(way.root, 0))
 
 
-def _something(less: Lessened) -> Alternative:
-    """Return a flavor without its given resource class, or with 1 unit of it if no other is requested."""
+def _without_class(less: Lessened) -> Alternative:
+    """Return the flavor without the resource class; if the flavor requests no other class, with 1 unit."""
     asks = any(group.resources for group in less.alternative.question.groups)
     return less.alternative if asks else less.with_amount(1)
 
@@ -202,7 +202,7 @@ def _both_less(alternative: Alternative, choosing: Choosing, tally: Tally) -> It
         for second in list(lessened(first.alternative))[index:]:
             if tally.spent:
                 return
-            ranking = tally.ranking(_something(second), choosing)
+            ranking = tally.ranking(_without_class(second), choosing)
             for amount in _amounts(ranking, first) if ranking is not None else ():
                 less_too = lessened(first.with_amount(amount))
                 other = [less for less in less_too if less.resource_class == second.resource_class]

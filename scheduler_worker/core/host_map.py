@@ -219,7 +219,9 @@ class HostsNow:
         )
 
     def fact(self, name: str, otherwise: float) -> Numbers:
-        """Return an attribute of all hosts, `otherwise` where unreported. Do not change the shared array."""
+        """Return an attribute of all hosts; hosts that do not report the attribute get `otherwise`. The array
+        is shared: do not change it.
+        """
         columns, slots = self.columns, self.slot_at
         # Choices change the first two during a batch, so these are not cached.
         if name == "sent":
@@ -266,7 +268,7 @@ class HostsNow:
 
 
 class AllHosts:
-    """The data of all found hosts: each value is an array, or one number if it is equal for all hosts."""
+    """The data of all hosts found by a search; functions return an array, or one number if all are equal."""
 
     def __init__(self, search: CandidateSearch, now: HostsNow) -> None:
         self._search = search

@@ -1,7 +1,8 @@
-"""Starts moves: refuses invalid moves, and makes the request for a destination and its claim.
+"""Starts moves: refuses invalid moves, makes the build request that finds a destination, and makes the
+destination's claim.
 
-Placement accepts the claim only once per move id (`begins`). A repeated request is answered from existing
-allocations.
+The claim carries the move's id (`begins`), which placement accepts only once. For a redelivered move request,
+the result is made from the existing allocations.
 """
 
 from collections.abc import Sequence
@@ -266,7 +267,7 @@ def refused(asked: MoveRequested, reason: str, code: str, decision: Decision | N
 
 
 def taken_back(move: Id) -> Id:
-    """Derive from a move's id the id that records its undoing; placement accepts this id only once."""
+    """Derive from a move's id the id of the claim that undoes the move; placement accepts it only once."""
     return str(uuid5(UUID(move), "taken back"))
 
 

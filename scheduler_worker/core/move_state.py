@@ -47,8 +47,9 @@ class SeenThrough:
 
 @dataclass(frozen=True, slots=True)
 class NotYet:
-    """The event that no cell could report the build now: the move is retried, and at last refused for the
-    reason in `barred`."""
+    """The event that no cell can report the build at present. The move is retried; after a time limit it is
+    refused for the reason `barred`.
+    """
 
     barred: Barred
     start: MoveStart | None = None
@@ -143,8 +144,8 @@ def handover(start: MoveStart, placed: moves.MovePlaced, booted: BuildPlaced) ->
 
 
 def judged(order: Handover, report: moves.HandoverReported) -> Handover | Action | None:
-    """Return a move's next state after a cell's report, or the action that must come first; None if the
-    report contradicts the current state.
+    """Return a move's next state after a cell's report, or the action to execute before the state can change.
+    Return None if the report contradicts the present state.
     """
     leaving = report.half == "leaving"
     if report.cell != (order.placed.out_of if leaving else order.placed.cell):

@@ -161,7 +161,9 @@ class Order(msgspec.Struct, frozen=True, gc=False):
         return frozenset(self.alternatives[0].question.not_roots) if self.alternatives else frozenset()
 
     def fences(self) -> tuple[Fence, ...]:
-        """Return the instances to retire: those that lost their allocations, or else all without a host."""
+        """Return the instances to retire: instances whose allocations were released by another client or, if
+        there are none, all instances without a host.
+        """
         if self.emptied:
             return tuple([Fence(instance, number, given_back(instance)) for instance, number in self.emptied])
         return tuple([Fence(instance, None, self.reason) for instance in self.instances])
@@ -241,7 +243,7 @@ def selection_of(way: Candidate) -> Selection:
 
 
 def spec_of(request: BuildRequested, alternative_index: int = 0) -> BuildSpec:
-    """Return the data of a build for its agent, with the requested flavor (0) or an alternative flavor."""
+    """Return the spec of a build for its agent. Index 0 is the requested flavor, n the n-th alternative."""
     return BuildSpec(
         flavor=request.or_else[alternative_index - 1] if alternative_index else request.flavor,
         image=request.image,

@@ -118,8 +118,9 @@ class Ranking:
     def spares(
         self, cell: str, several: int, excluding: Collection[str], avoid: Collection[str] = ()
     ) -> tuple[Candidate, ...]:
-        """Return the next best hosts of a cell as alternates; each returned host scores lower as an alternate
-        of further instances."""
+        """Return the next best hosts of a cell as alternates of one instance. Hosts returned before rank
+        lower, so that instances get different alternates.
+        """
         if not several:
             return ()
         spares = self._spares.get(cell)
@@ -169,11 +170,12 @@ class Ranking:
 
 
 class AlternatesOfCell:
-    """Names alternates for builds of one cell, from one evaluation. No capacity is reserved for them.
+    """Selects alternates for builds of one cell, from one evaluation. No capacity is reserved for them.
 
-    The next best hosts are named; each counts as fuller once it is named. If weighers prefer full hosts, the
-    next best may be full before they are needed, and a cell cannot request more. So of two or more
-    alternates, nearly full hosts are replaced by some of the emptiest hosts of the cell.
+    The next best hosts are selected; each selected host counts as fuller afterwards. If weighers prefer full
+    hosts, an alternate can be full before it is needed, and a cell cannot request more alternates. So if an
+    instance gets two or more alternates, nearly full hosts are replaced by some of the emptiest hosts of the
+    cell.
     """
 
     def __init__(

@@ -61,7 +61,9 @@ def ties(seed: str, mixed_roots: Uints) -> Uints:
 
 
 def drawn(seed: str, build: str, among: int) -> int:
-    """Return the index of the host that a build gets of the `among` best, derived from seed and build id."""
+    """Choose one of the `among` best hosts for a build; return the host's index, derived from seed and build
+    id.
+    """
     return mixed(f"{seed} {build}") % among if among > 1 else 0
 
 
@@ -183,7 +185,9 @@ class HostOrder:
                 return entry
 
     def pop_left(self, several: int) -> list[Entry]:
-        """Take the best `several` evaluated but unused hosts; none if a changed host is at least as good."""
+        """Remove and return the best `several` hosts that `leave` stored; none if a host whose score may have
+        changed is at least as good as the last of them.
+        """
         left, heap = self._left, self._heap
         if not left or (heap and heap[0] <= left[-several:][0]):
             return []
@@ -192,7 +196,9 @@ class HostOrder:
         return best
 
     def leave(self, entries: Sequence[Entry]) -> None:
-        """Store evaluated hosts that no instance took; filters do not run on them until `evaluate_again`."""
+        """Store hosts that were evaluated but not chosen. `pop_left` returns them without running filters
+        again, until `evaluate_again` is called.
+        """
         self._left += entries
         self._left.sort(reverse=True)
 
@@ -210,8 +216,9 @@ class HostOrder:
         heappush(self._heap, entry)
 
     def of_cell(self, cell: str, beyond: int) -> list[Entry]:
-        """Return the best hosts of a cell (all, or at least `beyond` + 1), sorted by their scores before any
-        host was chosen."""
+        """Return the hosts of a cell that are sorted so far, by their scores before any choice; at least
+        `beyond` + 1 hosts if the cell has them.
+        """
         number = self._hosts.number(cell)
         while len(self._of_cell.get(number, ())) <= beyond and self._turn_page():
             pass

@@ -266,7 +266,9 @@ def _named_reserved(alternative: Alternative, removal: Removal) -> Removal:
 
 
 def _lacking_reserved(alternative: Alternative, miss: NearMiss, roots: Sequence[str]) -> NearMiss:
-    """Return a rejected host's record; if the host is reserved, with the waiting request that it is for."""
+    """Return the record of a rejected host; if the host is reserved, with the waiting request that has
+    reserved the host.
+    """
     root = next((root for root in roots if root in alternative.reserved), "")
     if not root:
         return miss

@@ -153,7 +153,9 @@ def alternatives_of(
 
 
 def with_further_groups(question: FindCandidates, request: BuildRequested) -> FindCandidates:
-    """Add the resource groups and traits that the request names besides its flavor to the search."""
+    """Return the search extended by the resource groups and traits that the request requires in addition to
+    its flavor.
+    """
     if request.not_cells:
         question = msgspec.structs.replace(question, not_cells=request.not_cells)
     if not (request.groups or request.root_required or request.root_forbidden or request.same_subtree):
@@ -264,8 +266,9 @@ class Prefilters:
     closed: tuple[str, ...] = ()  # disabled cells
 
     def narrow(self, alternative: Alternative) -> Alternative:
-        """Return one flavor of a request with its search limited by these prefilters; perhaps no host is
-        left."""
+        """Return one flavor of a request with its search restricted to the hosts that operators' limits
+        permit.
+        """
         question, notes = alternative.question, alternative.notes
         if self.of_tenant is not None:
             tenant_aggregates = self.of_tenant.get(alternative.request.project)

@@ -162,11 +162,11 @@ class Rule:
 
 @dataclass(frozen=True)
 class Weigher:
-    """A weigher: it gives each host a number. More is better, unless the multiplier is negative.
+    """A weigher: a function that gives each host a number. More is better, unless the multiplier is negative.
 
-    A score is the sum over weighers of multiplier × (value − lowest) / (highest − lowest), over all fitting
-    hosts. The difference is at least `least_span`: then small differences count little. If an aggregate has
-    `key`, it is the multiplier of its hosts.
+    A host's score is the sum over weighers of multiplier × (value − lowest) / (highest − lowest). Lowest and
+    highest are over all fitting hosts. The divisor is at least `least_span`, so small differences count
+    little. The metadata field `key` of an aggregate sets the multiplier for the aggregate's hosts.
     """
 
     name: str
@@ -245,7 +245,9 @@ class OneHost(msgspec.Struct, frozen=True, gc=False):
         return not isnan(value)
 
     def each(self, value: Callable[[HostFacts], float]) -> Number:
-        """Return what `value` computes from the host's data, for data that no array holds (1 µs per host)."""
+        """Return the result of the function `value` for the host. Use only for data that is not in arrays:
+        each host costs 1 µs.
+        """
         return value(self.host)
 
     def where(self, condition: Number, then: Number, otherwise: Number) -> Number:

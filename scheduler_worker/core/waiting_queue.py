@@ -46,7 +46,9 @@ class HostReservation:
 
 @dataclass(frozen=True, slots=True)
 class CapacityNeeded:
-    """An amount of one resource that a host must have free before a request can fit; empty if unknown."""
+    """The amount of a resource class that a host must have free to fit a request; an empty class means any
+    host.
+    """
 
     resource_class: str = ""
     amount: int = 0
@@ -54,7 +56,7 @@ class CapacityNeeded:
 
 @dataclass(frozen=True, slots=True)
 class HostsFound:
-    """The hosts that fit requests of one equivalence class, and hosts with capacity that a filter rejects."""
+    """The hosts that fit requests of one equivalence class, and the hosts that only filters reject."""
 
     fits: Mapping[Root, int]  # host → maximum number of instances that fit
     refused: Roots = ()  # hosts with capacity that a filter rejects

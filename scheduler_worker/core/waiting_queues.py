@@ -85,7 +85,7 @@ class WaitingQueues:
         queue, key = self._waiting.pop(request)
         if key in queue.trying:
             queue.trying.remove(key)
-            self._tried(request, placed=True)
+            self._end_trial(request, placed=True)
         else:
             del queue.waiting[bisect_left(queue.waiting, key)]
         self._shuffled = True
@@ -130,7 +130,9 @@ class WaitingQueues:
             changes.update(dict.fromkeys(roots))
 
     def on_agent_returned(self) -> None:
-        """Try again the hosts that filters rejected for waiting requests: an agent sends heartbeats again."""
+        """Evaluate again the hosts that filters rejected for waiting requests, because an agent sends
+        heartbeats again and its hosts may fit now.
+        """
         for queue in self._queues.values():
             queue.untested.update(dict.fromkeys(queue.refused))
 
@@ -201,7 +203,7 @@ class WaitingQueues:
         if key in queue.trying:
             queue.trying.remove(key)
             self._enqueue(queue, key)
-        self._tried(request, placed=False)
+        self._end_trial(request, placed=False)
         if retry_at is not None:
             queue.retry_at = retry_at if queue.retry_at is None else min(queue.retry_at, retry_at)
 
@@ -307,8 +309,10 @@ class WaitingQueues:
         insort(queue.waiting, key)
         self._shuffled = True
 
-    def _tried(self, request: Id, *, placed: bool) -> None:
-        """Record whether a request was placed; after the last of a batch, re-evaluate the batch's hosts."""
+    def _end_trial(self, request: Id, *, placed: bool) -> None:
+        """Record whether a waiting request was placed. After the last of the requests placed in parallel with
+        it, evaluate their hosts again.
+        """
         trial = self._trials.pop(request, None)
         if trial is None:
             return

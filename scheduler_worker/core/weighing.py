@@ -1,4 +1,4 @@
-"""The built-in weighers. A function of the same name makes each weigher; its arguments are the options.
+"""The built-in weighers. Each is made by the function of the weigher's name; its arguments are the options.
 
 A negative multiplier reverses a preference. An attribute that a host does not report counts as 0.
 """
@@ -121,10 +121,11 @@ def num_instances() -> Weigher:
 
 
 def image_properties(*, image_props_weight_setting: Mapping[str, float] | None = None) -> Weigher:
-    """Prefer hosts that run instances of images with the same properties, weighted by the setting.
+    """Prefer hosts that run instances whose images share properties with the requested image.
 
-    Without a setting all properties count equally. Each fitting host costs a few microseconds; a multiplier
-    of 0 disables the weigher, whatever multipliers aggregates set.
+    The option `image_props_weight_setting` gives properties their weights; without the option, all count
+    equally. Each fitting host costs a few microseconds; a multiplier of 0 disables the weigher, whatever
+    multipliers aggregates set.
     """
     ratios = dict(image_props_weight_setting or {})
 

@@ -259,7 +259,9 @@ class WaitingMoves:
         return [self._result(course) for course in courses]
 
     async def recheck(self, waiting: Sequence[ParkedRequest]) -> Sequence[tuple[ParkedRequest, Evaluated]]:
-        """Read the builds of some waiting moves from their cells again; later calls take the next moves."""
+        """Read the builds of up to `LOOKED_AT` waiting moves from their cells again. Successive calls read
+        different moves, until all were read.
+        """
         new = [entry for entry in waiting if entry.request not in self._looked_at]
         if len(new) <= LOOKED_AT:
             self._looked_at.difference_update(entry.request for entry in waiting)

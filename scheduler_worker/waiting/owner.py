@@ -49,7 +49,9 @@ class WaitingOwner:
         self._received: dict[str, tuple[int, float]] = {}
 
     async def beat(self) -> None:
-        """Store this scheduler's heartbeat in the database if it owns waiting requests; read all others'."""
+        """Store this scheduler's heartbeat if it owns waiting requests, read the other schedulers'
+        heartbeats, and take over the waiting requests of silent schedulers.
+        """
         store = self._store
         async with store.database.write() as tx:
             if store.requests or store.entered:
@@ -193,7 +195,7 @@ Deletes = Sequence[BuildDeleteRequested]
 
 
 class _Fenced(msgspec.Struct):
-    """Placement's answers about builds to cancel: retired now, with a host, shelved or ended before."""
+    """Builds to cancel, grouped by placement's answer: retired now, on a host, shelved or ended before."""
 
     ended: list[Id] = msgspec.field(default_factory=list)  # builds that are retired now
     held: dict[Id, Held] = msgspec.field(default_factory=dict)

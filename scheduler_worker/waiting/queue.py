@@ -82,7 +82,9 @@ class _Lane:
 
 
 class WaitingQueue:
-    """Evaluates waiting requests in a separate task; publishes the result when one is placed or fails."""
+    """Evaluates waiting requests in a separate task, and publishes the result of each request that is placed
+    or fails.
+    """
 
     def __init__(
         self,

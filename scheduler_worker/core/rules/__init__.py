@@ -1,4 +1,4 @@
-"""The built-in filters. A function of the same name makes each filter; its arguments are the options."""
+"""The built-in filters. Each is made by the function of the filter's name; its arguments are the options."""
 
 from collections.abc import Callable, Mapping
 

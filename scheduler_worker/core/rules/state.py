@@ -183,7 +183,8 @@ def zone() -> Rule:
 def io_ops(*, max_io_ops_per_host: int = 8, for_nova: bool = False) -> Rule:
     """Accept hosts with fewer builds in progress than `max_io_ops_per_host`; aggregates may override it.
 
-    Every host is accepted for an instance that Nova builds, unless `for_nova`: the filter is off in Nova.
+    An instance that Nova builds is accepted on every host, because Nova does not enable this filter by
+    default; the option `for_nova` applies the limit to these instances too.
     """
     key = "max_io_ops_per_host"
 
