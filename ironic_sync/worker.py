@@ -1,6 +1,7 @@
 """The worker of ironic_sync: receives notifications, reads nodes, sweeps, and reports nodes to placement.
 
-If two reports of a node differ, placement uses the report with the higher sequence number, from any process.
+Several processes may report one node: placement ignores a report unless its sequence number is higher than
+the last one.
 """
 
 from collections.abc import Callable, Coroutine, Sequence
@@ -30,7 +31,9 @@ Run = Callable[[], Coroutine[Any, Any, None]]
 
 @dataclass(frozen=True, kw_only=True)
 class FollowedIronic:
-    """An Ironic that berth follows by notifications, by its API, or by both, which is best."""
+    """An Ironic whose nodes berth reports to placement. berth detects changes by notifications, by the API,
+    or (recommended) by both.
+    """
 
     selection: NodeSelection
     notifications: Notifications | None = None
@@ -52,7 +55,9 @@ def ironic_sync(
     skip_reserve_in_use: bool = False,
     clock: Clock | None = None,
 ) -> Worker:
-    """Return the worker of ironic_sync: it applies NodeChanged messages, and follows `ironic` if given."""
+    """Return the worker of ironic_sync, which handles NodeChanged messages. If `ironic` is given, the worker
+    also detects changes in Ironic itself.
+    """
     if ironic is None:
         return Worker("ironic_sync", consumes=[_by_tools(skip_reserve_in_use, None)])
     if publish is None or (find is None and ironic.api is not None):

@@ -99,7 +99,9 @@ class NovaDatabases:
         return NovaCloud(known, hosts, aggregates)
 
     async def still_waits(self, instances: Sequence[str]) -> bool:
-        """Return whether Nova still waits for a host for each instance: it is not built, or has a task."""
+        """Return whether Nova still needs hosts for all given instances: each has a build request in Nova's
+        database, or a `task_state`.
+        """
         try:
             async with self._api.connect() as connection:
                 for instance in instances:
@@ -113,8 +115,8 @@ class NovaDatabases:
         return True
 
     async def request_spec(self, instance: str) -> RequestSpec | None:
-        """Return the RequestSpec that Nova stores for an instance, without what concerns single requests:
-        the requested destination, ignored hosts, and hosts of the server group.
+        """Return the RequestSpec that Nova stores for an instance, or None. Nova stores no requested
+        destination, no ignored hosts and no hosts of the server group.
         """
         try:
             async with self._api.connect() as connection:

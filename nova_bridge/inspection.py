@@ -155,8 +155,8 @@ class NovaInspection:
     async def _database(
         self, name: str, url: str, read: Callable[[AsyncConnection], Awaitable[None]]
     ) -> DatabaseFacts:
-        """Call `read` with a connection to a Nova database. Return whether it can be written and how far its
-        clock is ahead, or why it could not be read.
+        """Connect to a Nova database, and call `read` with the connection. Return whether the database is
+        writable and by how many seconds its clock is ahead of ours, or why reading failed.
         """
         try:
             engine = engine_of(url)

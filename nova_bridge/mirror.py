@@ -92,7 +92,9 @@ class Mirror:
             await asyncio.sleep(REFRESH_SECONDS)
 
     async def refresh(self) -> None:
-        """Read Nova's databases, edit berth's cells, hosts and aggregates, and publish changed hosts."""
+        """Read Nova's databases, and copy cells, hosts and aggregates to berth. Publish the states of hosts
+        that differ from the previous read.
+        """
         async with self._refreshing:
             before, now = self.cloud, await self._databases.read()
             self.cloud = replace(now, other_cells=before.other_cells)
@@ -164,7 +166,9 @@ class Mirror:
 
 
 def _placement_differs(before: NovaCloud, now: NovaCloud) -> bool:
-    """Return whether Nova's cells, hosts or aggregates changed between two reads in what placement stores."""
+    """Return whether two reads of Nova differ in data that placement stores: cells, aggregates, and the name
+    and cell of each host.
+    """
 
     def stored(cloud: NovaCloud) -> object:
         hosts = {root: (host.host, host.cell) for root, host in cloud.hosts.items()}

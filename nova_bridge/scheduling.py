@@ -45,7 +45,7 @@ class CallNotifications(Protocol):
     """Publishes Nova's notifications about the calls that berth decides, in the background."""
 
     def add(self, call: RpcCall, phase: Phase) -> None:
-        """Queue the notifications about a call: that it is being decided, or that it has hosts."""
+        """Queue the notifications that Nova's scheduler publishes when a call starts or ends (`phase`)."""
 
 
 class CallState(Protocol):
@@ -226,7 +226,9 @@ def _spec_of(call: RpcCall) -> RequestSpec:
 
 
 def _instances(call: RpcCall, spec: RequestSpec) -> tuple[str, ...]:
-    """Return the ids of an RPC call's instances; before version 4.4 a call names only the one in its spec."""
+    """Return the ids of the instances for which an RPC call requests hosts. Before version 4.4, calls have no
+    list of instances: the only instance is that of the RequestSpec.
+    """
     named = call.args.get("instance_uuids") or ([spec.instance_uuid] if spec.instance_uuid else [])
     if not named:
         raise MalformedSpec("the call names no instance")

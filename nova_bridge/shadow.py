@@ -1,4 +1,6 @@
-"""Shadow mode: decides each request to a running Nova's scheduler as well, without a claim, and compares."""
+"""Shadow mode: berth decides each request to a running Nova's scheduler too, without a claim. Nova's and
+berth's decisions are stored and compared.
+"""
 
 import asyncio
 import logging
@@ -226,7 +228,9 @@ class Shadow:
         return replace(found, lag=max(0.0, self._clock.now() - found.at)), decision
 
     async def _spec(self, notification: NovaNotification) -> RequestSpec:
-        """Return the RequestSpec of a notification, with what it lacks added from Nova's database."""
+        """Return the RequestSpec of a notification; fields that the notification lacks come from the
+        RequestSpec in Nova's database.
+        """
         is_asked = notification.event == "asked"
         try:
             stored = await self._databases.request_spec(notification.instance)
@@ -282,7 +286,9 @@ class Shadow:
 
 
 def reason_of(decision: Decision) -> str:
-    """Return why a decision chose no host, if possible by the filter that rejected the last hosts."""
+    """Return why a decision chose no host: the constraint that removed the last hosts, or else the meaning of
+    the decision's code.
+    """
     for removal in decision.removals:
         if not removal.left:
             return f"{removal.constraint} removed the last {removal.removed} of {decision.considered} hosts"
@@ -309,7 +315,9 @@ def _uuid(text: str) -> str:
 
 
 def nova_shadow(nova: ShadowedNova, database: Database, bus: Bus, clock: Clock) -> Worker:
-    """Return the worker that lets berth decide a running Nova's requests as well, and compares decisions."""
+    """Return the worker of shadow mode, which sends each request of a running Nova to berth too, and reports
+    where Nova's and berth's decisions differ.
+    """
     unread = UnreadQueues(nova.notifications, nova.topics)
     mirror = mirror_of(nova.databases, bus, clock)
     shadow = Shadow(

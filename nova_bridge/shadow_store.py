@@ -21,7 +21,9 @@ _SQL_TYPES: Mapping[Any, str] = {int: "int", float: "float", bool: "int"}  # els
 
 
 def _columns(record: type) -> dict[str, str]:
-    """Return the columns that store the fields of a dataclass, with their types; `is_` is left out."""
+    """Return the name and the SQL type of the column for each field of a dataclass. The column of a field
+    `is_x` is `x`.
+    """
     return {
         name.removeprefix("is_"): _SQL_TYPES.get(hint, "str") for name, hint in get_type_hints(record).items()
     }
@@ -149,7 +151,9 @@ async def of_instance(
 
 
 async def add_missing(tx: Transaction, until: float) -> MissingPeriod | None:
-    """Store the period since the latest stored notification as missing; None: there is no such period."""
+    """Store the period from the latest stored notification to `until` as a period of missing notifications.
+    Return the period, or None if no notification is stored, or the latest is not before `until`.
+    """
     [latest] = await _LATEST(tx)
     if latest["at"] is None or latest["at"] >= until:
         return None

@@ -26,7 +26,9 @@ class UnreadQueues:
         self.growing: tuple[UnreadQueue, ...] = ()
 
     async def check(self) -> None:
-        """Compare the queues with the previous check, and log each that has more messages than then."""
+        """Log each queue without a consumer that has more messages than at the previous check, if more than
+        MOST_UNREAD.
+        """
         try:
             before, self._messages = self._messages, await self._notifications.unread(self._names)
         except (Unavailable, BrokerRefused) as problem:

@@ -42,9 +42,10 @@ class Relay:
     """Publishes the change log in order. The number of the last published change is stored in the database
     after the broker's confirm.
 
-    So a change may be published twice, with the same number. Changes that the log had to drop during an
-    outage are not published: readers notice the gap. Recent commits of this process are published from memory
-    if they directly follow the last published number; if not, the log is read.
+    So a change may be published twice, with the same number. The log keeps a limited number of changes:
+    changes deleted from the log during an outage of the broker are never published, and readers notice the
+    gap. Recent commits of this process are published from memory if they directly follow the last published
+    number; if not, the log is read.
     """
 
     tells = "the changes"

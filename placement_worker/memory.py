@@ -37,7 +37,9 @@ class HistoryChanged(Exception):
 
 
 def check_history(found: str, expected: str) -> None:
-    """Raise HistoryChanged if both histories are known and differ."""
+    """Raise HistoryChanged if the database has another history than `expected`; an empty id means an unknown
+    history, which is accepted.
+    """
     if found and expected and found != expected:
         raise HistoryChanged(f"history {found} instead of {expected}")
 

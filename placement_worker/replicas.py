@@ -33,7 +33,9 @@ SHORTEST_WAIT, LONGEST_WAIT = 0.1, 2.0
 
 @dataclass
 class BusReader:
-    """Reads placement's state over the bus; while placement does not answer, retries, and logs this once."""
+    """Reads placement's state over the bus. While placement is unreachable, queries are retried, and the
+    outage is logged once.
+    """
 
     ask_trees: Ask[FindTrees, TreesFound]
     ask_changes: Ask[FindChanges, ChangesFound]

@@ -40,9 +40,11 @@ class ReportOperations(PlacementOperations):
     async def report_many(
         self, reports: Sequence[InventoryReported], *, cell: str = ""
     ) -> Sequence[Poison | None]:
-        """Apply agents' reports of whole provider trees, of one root only the report with the highest
-        sequence number; return why reports are refused.
-        `cell` is the cell in the routing key of the messages, which may report only its own hosts.
+        """Apply agents' reports of whole provider trees. Of several reports of one root, apply only the
+        report with the highest sequence number. Return, for each report, why it is refused, or None.
+
+        `cell` is the cell in the routing key of the messages; if not empty, reports of other cells are
+        refused.
         """
         complaints = [
             f"cell: cell {cell} cannot report for cell {report.cell}"
@@ -187,8 +189,8 @@ class ReportOperations(PlacementOperations):
         return OwnerEditAnswered(result=owner)
 
     async def sweep(self) -> None:
-        """Delete trees that were reported as deleted and have no allocations; end the withholding of capacity
-        after reshapes where allocations were released.
+        """Delete trees that were reported as deleted and have no allocations. After a reshape, stop
+        withholding capacity once the allocations of the old inventory are released.
         """
         async with self.database.read() as tx:
             roots = sorted({root for (root,) in (*await hosts.LEFTOVERS(tx), *await tree_reads.MAY_OPEN(tx))})

@@ -12,7 +12,9 @@ MIRRORED = "berth:mirrored_from"  # key of an aggregate's metadata; the value is
 
 
 def cell_edits(cloud: NovaCloud, registered: Iterable[RegisteredCell]) -> Iterator[RegisterCell]:
-    """Yield an edit for each of Nova's cells that berth lacks or that is enabled in only one of the two."""
+    """Yield an edit for each cell of Nova that berth lacks, or that is disabled in Nova but enabled in berth
+    or vice versa.
+    """
     known = {cell.name: cell for cell in registered}
     for cell in cloud.cells.values():
         at_berth = known.get(cell.word)
@@ -37,7 +39,8 @@ def aggregate_edits(
 ) -> Iterator[AggregateEdit]:
     """Yield the edits that make berth's aggregates equal to Nova's: names, metadata and hosts.
 
-    Aggregates of berth's operators stay. Nova has checked that no host with instances changes its zone.
+    Aggregates that exist only in berth are deleted if they were copied from Nova, else not changed. Placement
+    skips its check of zones (`force`): Nova has already checked that no host with instances changes its zone.
     """
     for aggregate in cloud.aggregates.values():
         known = at_berth.get(aggregate.uuid)

@@ -47,7 +47,9 @@ class InstanceFacts:
 
     @property
     def has_allocations(self) -> bool:
-        """Return whether placement must have allocations of the instance: it has a host, and no task now."""
+        """Return whether placement must have allocations of the instance: it has a host and no `task_state`,
+        and is neither deleted nor offloaded.
+        """
         return bool(self.host) and not self.task and self.state not in ("deleted", "shelved_offloaded")
 
 

@@ -34,7 +34,9 @@ UNKNOWN = FreeMemory()
 
 
 def free_memory(cloud: NovaCloud, flavor: NovaFlavor) -> FreeMemory:
-    """Return the free memory of all usable hosts, before an instance of this flavor is placed."""
+    """Return the free memory of all usable hosts, and how much of it is stranded for this flavor. Return
+    UNKNOWN if an instance would strand memory on more than MOST_STRANDING hosts.
+    """
     total, stranded, strands = 0, 0, dict[str, int]()
     for host in cloud.hosts.values():
         if not host.state.enabled:

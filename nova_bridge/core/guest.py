@@ -1,7 +1,7 @@
-"""The flavor and image of a RequestSpec as berth reads them.
+"""Converts the flavor and image of a RequestSpec to berth's `Flavor` and `Image`.
 
-Nova and berth read some properties differently. This module changes the properties so that berth demands of
-a host what Nova's pre-filters and `ResourceRequest.from_request_spec` demand.
+Nova and berth interpret some properties differently. This module changes the properties so that berth
+requires of a host what Nova's pre-filters and `ResourceRequest.from_request_spec` require.
 """
 
 from collections.abc import Iterator, Mapping
@@ -76,7 +76,9 @@ def _ignored(properties: Mapping[str, str]) -> Iterator[str]:
 
 
 def _property(spec: RequestSpec, key: str) -> str:
-    """Return a property: extra spec `hw:tpm_version` of the flavor, or else `hw_tpm_version` of the image."""
+    """Return the flavor's extra spec `key`, or else the image property `key` with `_` for its first `:`; ""
+    if both are missing.
+    """
     of_image = (spec.image.properties or {}) if spec.image is not None else {}
     return spec.flavor.extra_specs.get(key) or _text(of_image.get(key.replace(":", "_", 1)) or "")
 

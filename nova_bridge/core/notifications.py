@@ -30,7 +30,9 @@ _TIME = re.compile(r"(\d{4})-(\d\d)-(\d\d)[T ](\d\d):(\d\d):(\d\d)(\.\d{1,9})?(?
 
 
 class NovaNotification(msgspec.Struct, frozen=True, kw_only=True):
-    """A notification of Nova about the scheduling of an instance: a request, its host or its failure."""
+    """A notification of Nova about an instance: hosts were requested ("asked") or selected, a host finished
+    its build or move ("used"), or the request was refused.
+    """
 
     id: str  # equal in copies of one notification
     at: float  # seconds since the epoch
@@ -103,7 +105,9 @@ def _read(
 
 
 def _place(publisher: str, payload: Mapping[str, Any]) -> dict[str, str]:
-    """Return host and node of a notification's sender: after a failed build, the instance has no host."""
+    """Return the host and node on which an instance was built or moved. The host is the notification's
+    sender, because Nova removes the host from the instance if a build fails.
+    """
     host = publisher.partition(":")[2] or str(payload.get("host") or "")
     if not host:
         raise UnreadableNotification("publisher_id: there is no host")

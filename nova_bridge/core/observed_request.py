@@ -16,8 +16,8 @@ MOST_INSTANCES = 1000  # of a request of berth
 def observed(payload: Mapping[str, Any], stored: RequestSpec | None) -> RequestSpec:
     """Return the RequestSpec in the payload of a notification of Nova's scheduler.
 
-    `stored` is the instance's RequestSpec in Nova's database. It has whether the instance boots from a
-    volume, which the payload lacks; without it, an image without an id means a volume.
+    The payload lacks whether the instance boots from a volume. `stored`, the instance's RequestSpec in Nova's
+    database, has this field; without `stored`, an image without an id means a volume.
     """
     flavor = payload.get("flavor")
     if not isinstance(flavor, dict):
@@ -91,7 +91,9 @@ def operation_of(spec: RequestSpec) -> str:
 
 
 def instances_of(spec: RequestSpec, instance: str) -> tuple[str, ...]:
-    """Return an id for each instance of a request of Nova: the given id, then invented ids."""
+    """Return an id for each instance of a request: `instance` for the first, ids derived from `instance` for
+    the further instances of a multi-create.
+    """
     further = min(spec.num_instances, MOST_INSTANCES) - 1
     return (instance, *(str(uuid5(NAMESPACE_OID, f"{instance}/{number}")) for number in range(further)))
 

@@ -160,7 +160,7 @@ def _retry(retry: Fields) -> dict[str, Any]:
 
 
 def _object(name: str, version: str, fields: Fields) -> dict[str, Any]:
-    """Return a versioned object of a notification, which has no list of changes."""
+    """Return a versioned object in the format of notifications, which lacks RPC's list of changed fields."""
     return {NAME: name, "nova_object.namespace": "nova", "nova_object.version": version, DATA: dict(fields)}
 
 

@@ -48,8 +48,9 @@ class DecidedRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NovaOutcome:
-    """One step of Nova for an instance, from a notification: a host was selected, the host was used, or the
-    request was refused."""
+    """A result of Nova for an instance, from a notification: hosts were selected, a host finished its build
+    or move (even with an error), or the request was refused.
+    """
 
     request: str
     instance: str
@@ -96,7 +97,9 @@ class _Case:
 
     @property
     def is_refused_by_nova(self) -> bool:
-        """Return whether Nova's scheduler found no host; a later failure, as of a build, does not count."""
+        """Return whether Nova's scheduler found no host; False if a host was found but the build failed
+        later.
+        """
         return (
             self.refused is not None
             and self.refused.cause == NO_VALID_HOST

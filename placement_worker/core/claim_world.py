@@ -51,7 +51,9 @@ class CellLimits:
 
 
 def ended(retired: claims.Retired, cell: str) -> claims.Retired:
-    """Return why a consumer is retired, for an asking cell; a reason that another cell gave is hidden."""
+    """Return the retirement of a consumer as the requesting cell may see it: the reason is hidden unless the
+    cell itself retired the consumer. Without `cell`, the reason is visible.
+    """
     if not cell:
         return retired
     if retired.cell == cell:
@@ -137,7 +139,9 @@ class GroupPlaces:
 
 
 def roots_of(places: Iterable[tuple[str, bool]]) -> frozenset[str]:
-    """Return the roots of a consumer's providers; sharing providers count only without other providers."""
+    """Return the roots of a consumer's providers without sharing providers; if all are sharing providers,
+    return their roots.
+    """
     listed = list(places)
     not_shared = frozenset(root for root, shares in listed if not shares)
     return not_shared or frozenset(root for root, _ in listed)

@@ -2,8 +2,8 @@
 have a provider for all slots.
 
 Each group with a suffix is a slot, satisfied by one provider; in the group without a suffix each resource
-class is a slot. An anchor is the root of a candidate: the providers of its tree can satisfy its slots, and
-providers that share with one of them through an aggregate.
+class is a slot. An anchor is the root of a candidate. A slot can be satisfied by a provider of the anchor's
+tree, or by a provider that shares its resources with such a provider through an aggregate.
 
 A requirement has a reason code: `class` (too little of it, or no provider has it), `trait`,
 `forbidden_trait`, `aggregate`, `forbidden_aggregate`, `tree`, `cell`, `cell_disabled`, `zone`, `host` and

@@ -41,7 +41,7 @@ class Index(RowTable):
     # Changes, in any order: an older one never undoes a newer one.
 
     def is_of(self, history: str) -> bool:
-        """Return whether a change with this history belongs to the commits of this index, as far as known."""
+        """Return whether the index may be from the database history with this id; an empty id is unknown."""
         return not history or not self.history or history == self.history
 
     def knows(self, number: int) -> bool:
@@ -108,8 +108,7 @@ class Index(RowTable):
             facts[name] = fact
 
     def use(self, change: ProviderChange, number: int) -> bool:
-        """Set the used amounts of a provider; return whether more of any resource class may be free than
-        before."""
+        """Set the used amounts of a provider; return whether its free capacity may have increased."""
         row = self.rows.get(change.provider)
         if row is None:
             known = self._early.get(change.provider)
@@ -316,7 +315,7 @@ class ReservedSnapshot(Snapshot):
 
     @property
     def current(self) -> bool:
-        """Return whether the scheduler's reservations are still those with which this snapshot was made."""
+        """Return whether the scheduler's reservations are unchanged since this snapshot was made."""
         return self._reserved_amounts.changes == self._changes
 
     def top(self, name: str) -> Tops:

@@ -97,7 +97,9 @@ def given(tree: Tree, order: OwnerEditRequested) -> Tree:
 
 
 def swept(tree: Tree) -> Tree:
-    """Return a tree to delete in its new state: without providers or, if in use, without free capacity."""
+    """Return the new state of a tree that is being deleted. A tree with allocations keeps its providers
+    without free capacity; a tree without allocations loses all providers.
+    """
     if not tree.in_use:
         return replace(tree, providers=())
     return _advanced(tree, replace(tree, providers=tuple(map(_closed_to_all, tree.providers))))
@@ -296,8 +298,8 @@ DAY = 24 * 3600.0
 
 
 def bars_report(cell: str, owner: str, *, known: bool, sequence: int, now: float) -> str:
-    """Return why a cell's report of this root provider is refused (another cell or an operator owns it, or
-    its sequence number is too high); "" if it is not.
+    """Return why a cell's report of a root provider is refused, or "". Reports are refused if another cell or
+    an operator owns the root, or if the sequence number is too high.
     """
     if owner and owner != cell:
         return f"root: it is of cell {owner}; reports of cell {cell} are not believed"

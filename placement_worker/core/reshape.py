@@ -1,8 +1,8 @@
 """Decides where each allocation moves when an agent's report moves inventory within its tree (a reshape).
 
-The agent reports the providers of its guests. Other consumers (a claim whose order is on its way, or a holder
-consumer) move as a whole to the first provider with capacity for all their allocations. If a consumer fits
-nowhere, the report is refused.
+The report states the new providers of each guest. A consumer that the report omits (a holder consumer, or a
+build whose order has not reached the agent) moves as a whole to the first provider with capacity for all its
+allocations. If a consumer fits nowhere, the report is refused.
 """
 
 from collections import Counter, defaultdict
@@ -129,8 +129,8 @@ class _Destinations:
             self.free[at] -= amount
 
     def share(self, held: _Amounts) -> float:
-        """Return the largest share of the capacity at a reshape's destination providers that one resource
-        class of these allocations needs.
+        """Return the largest ratio, over resource classes, of a consumer's amount to the total capacity of
+        its destination providers. Consumers with larger ratios are placed first.
         """
         shares = [0.0]
         for at, amount in held.items():

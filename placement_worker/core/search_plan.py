@@ -231,8 +231,9 @@ class FitFinder:
                 yield self._fit(anchor, way) if way is not None else None
 
     def is_dead(self, anchor: Row) -> bool:
-        """For a host on which the search found nothing, return True if the host cannot satisfy the query,
-        False if its allocations were found for an earlier host."""
+        """Return whether a host on which the search found nothing cannot satisfy the query. If its
+        allocations, all at sharing providers, were already found on an earlier host, return False.
+        """
         return self._shared is None or anchor.position not in self._shared.doubles
 
     def cost(self, anchor: Row) -> int:

@@ -17,9 +17,11 @@ def shared_by(source: Allocations, destination: Allocations, sharing: Collection
 def kept_on_return(
     former: Allocations, taken_over: Allocations, source: Allocations, sharing: Collection[str]
 ) -> Allocations:
-    """Return the amounts at sharing providers that an instance keeps from its `former` allocations when its
-    move is undone. These are the amounts needed on the source host (`source`) that the holder consumer does
-    not return (`taken_over`).
+    """Return the amounts at sharing providers that an instance keeps when its move is undone.
+
+    `former`: its allocations before the undoing; `source`: those needed on the source host; `taken_over`: the
+    holder consumer's, which the instance gets back. The result is the part of `former` that `source` needs in
+    addition to `taken_over`.
     """
     return _least(former, without(source, taken_over), sharing)
 

@@ -311,7 +311,9 @@ def _used(text: str) -> list[str]:
 
 
 def _refuse_unknown(rules: Mapping[str, str], texts: Mapping[str, str]) -> None:
-    """Raise BadPolicy for a rule that is no operation and that no other rule uses: probably misspelled."""
+    """Raise BadPolicy if a rule's name is neither an operation nor used in another rule: the operator
+    probably misspelled the name.
+    """
     known = {*_OWN, *CONTROL_ROOM, *DEFAULTS}
     used = {name for text in texts.values() for name in _used(text)}
     for name in rules:

@@ -82,7 +82,9 @@ class Explanation(msgspec.Struct, kw_only=True):
 
 
 class ProviderChanged(msgspec.Struct, kw_only=True):
-    """A provider after a commit: only its usage changed, except with `reshaped` or `gone` (deleted)."""
+    """The state of a provider after a commit. Only usage and generation changed, unless `reshaped` (other
+    contents changed too) or `gone` (the provider was deleted) is true.
+    """
 
     provider: str
     root: str

@@ -247,7 +247,7 @@ def refused(
 
 
 def denied(results: Sequence[ClaimResult], claims: Sequence[ConsumerClaim]) -> Problem:
-    """Return one API error for claims that were refused together: a generation conflict before all others."""
+    """Return one API error for claims that were refused together; a generation conflict has precedence."""
     judged = [
         (result, claim)
         for result, claim in zip(results, claims, strict=True)
@@ -299,7 +299,7 @@ def _insufficient_capacity(refusal: Refusal) -> Problem:
 
 
 async def unknown(placement: Placement, kind: NameKind, names: Collection[str]) -> list[str]:
-    """Return which of the given names are no existing resource classes or traits (see `kind`)."""
+    """Return the given names that do not exist; `kind` is the type of the names, resource class or trait."""
     missing = [name for name in names if not placement.book.known(kind, name)]
     if missing:
         answer = await placement.classes_and_traits.find(FindNames(kind=kind, names=tuple(missing)))

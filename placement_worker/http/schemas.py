@@ -47,7 +47,9 @@ def _unique(_: Any, wanted: bool, instance: Any, __: Any) -> Iterator[Validation
 
 
 def _pattern(_: Any, pattern: str, instance: Any, __: Any) -> Iterator[ValidationError]:
-    """Yield an error unless a pattern matches the whole text: `$` alone would permit a final newline."""
+    """Yield an error if the whole text does not match the pattern. A search with `$` would permit a final
+    newline.
+    """
     if isinstance(instance, str) and not re.fullmatch(pattern, instance):
         yield ValidationError(f"{instance!r} does not match {pattern!r}")
 

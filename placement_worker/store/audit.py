@@ -254,7 +254,7 @@ class StoredHolder:
 
 
 async def stored_holders(database: Database) -> dict[str, StoredHolder]:
-    """Return a mapping of uuids to the holder consumers, except those without a stored instance."""
+    """Return the holder consumers by their uuid, without holder consumers whose instance is not stored."""
     async with database.read() as tx:
         return {row["uuid"]: StoredHolder(*row) for row in await _KEEPERS(tx)}
 

@@ -163,12 +163,16 @@ class ProviderNumbers:
         self._spare: list[int] = []
 
     def forget(self) -> None:
-        """Use no reserved id any more: after a fail-over, the reservations may be lost."""
+        """Discard the unused provider ids of this process: after a fail-over, the database may give these ids
+        to another process.
+        """
         self._spare = []
 
     @asynccontextmanager
     async def taken(self, most: int) -> AsyncIterator[Iterator[int]]:
-        """Provide `most` database ids for new providers; unused ids are kept for the next caller."""
+        """Reserve `most` database ids for new providers. Ids that the `with` block leaves unused are kept for
+        the next caller.
+        """
         numbers = iter(await self._take(most))
         spare = self._spare
         try:

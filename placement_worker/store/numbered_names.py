@@ -35,7 +35,9 @@ Again = Callable[[Database], Awaitable[None]]  # how a book is read again
 
 
 class _Numbers(dict[str, int]):
-    """A cache of names' database ids. A missing name raises Conflict, and the retry looks it up."""
+    """A cache of names' database ids. A missing name raises Conflict; the transaction is then retried, and
+    reads the name from the database.
+    """
 
     def __missing__(self, name: str) -> int:
         raise Conflict(f"{name} was dropped or renamed by another process")
@@ -66,8 +68,7 @@ class NumberedNames:
         self.learn(found)
 
     def learn(self, found: Iterable[tuple[int, str]]) -> None:
-        """Add stored names of this table and their ids to the cache; they are committed, or about to be
-        committed."""
+        """Add names of this table, which a transaction has read or inserted, and their ids to the cache."""
         for id_, name in found:
             if self.names.get(id_, name) != name:
                 self.forget([id_])
@@ -154,7 +155,9 @@ class Book:
         self.types = NumberedNames(again, "consumer_types")
 
     def forget(self) -> None:
-        """Look up all names again before they are used: after a fail-over, ids may be lost and given anew."""
+        """Make all cached names be read again before use: after a fail-over, names may be lost, and their ids
+        given to other names.
+        """
         self.edition = -1  # every read of class and trait names renews them
         for names in (self.classes, self.traits, self.aggregates, self.projects, self.users, self.types):
             names.ids.clear()

@@ -1,9 +1,9 @@
 """SQL for server groups: create, delete, read with members, and lock during a claim.
 
 A consumer's row has its group; its allocations give its hosts. Claims lock the groups of hard policies after
-the consumers and before the providers, and then read the hosts of the members: of two concurrent claims for
-a group the second sees the first. A release locks no group: a member that leaves only gives space, and its
-holder consumer is written in the same commit.
+the consumers and before the providers, and then read the hosts of the members: of two concurrent claims for a
+group the second sees the first. A release locks no group: the removal of a member violates no policy, and the
+member's holder consumer is written in the same commit.
 """
 
 from collections import defaultdict
@@ -153,7 +153,9 @@ async def make(tx: Transaction, group: ServerGroup, now: float) -> bool:
 
 
 async def drop(tx: Transaction, id_: str, *, force: bool) -> list[str] | None:
-    """Delete a server group. Return members that prevent it, or None if the group does not exist."""
+    """Delete a server group. Return the members because of which the group was not deleted, or None if there
+    is no such group. With `force`, members do not prevent the deletion.
+    """
     rows = await _LOCK_ONE(tx, uuid=id_)
     if not rows:
         return None
