@@ -64,7 +64,7 @@ class AgentDisk:
         self.asleep.discard((guest.build, guest.attempt))
 
     def begin(self, order: BuildOrdered | MoveOrdered) -> None:
-        """Record before an order is executed that its guest exists on the host, perhaps incompletely."""
+        """Add a record of an order's guest before the order is executed; the guest may be incomplete."""
         self._enter(guest_of(order))
 
     def become(self, guest: GuestRecord, state: GuestState) -> GuestRecord:
@@ -76,7 +76,7 @@ class AgentDisk:
         return now
 
     def rename(self, guest: GuestRecord, attempt: int, spec: BuildSpec | None = None) -> GuestRecord:
-        """Change a guest's recorded attempt number, and with `spec` its image; return the new record."""
+        """Change the attempt number, and with `spec` the image, in a guest's record; return the record."""
         image, properties = image_of(spec) if spec is not None else (guest.image, guest.properties)
         now = replace(guest, attempt=attempt, image=image, properties=properties)
         self._rename(now, guest.attempt)

@@ -1,4 +1,4 @@
-"""Calls an operator's driver of a hypervisor for the guests of its hosts; a call can be interrupted."""
+"""Runs an agent's guests through operators' hypervisor drivers, whose calls later orders can interrupt."""
 
 import asyncio
 import logging
@@ -48,7 +48,10 @@ class DrivenGuests:
                 del self._locks[key]
 
     async def create(self, order: BuildOrdered, guest: GuestRecord, job: AgentJob) -> Fate | None:
-        """Create a guest; return the outcome, or None if an order to destroy the guest interrupted this."""
+        """Create a guest with the host's driver, and return the outcome.
+
+        Return None if an order to destroy the guest interrupted the driver's call.
+        """
         driver = self._of_root[order.root]
         fate = await self._call(job, lambda: driver.create(guest, order.spec), "built")
         if fate is None or fate.kind == "built" or await self.succeeds("destroy", guest):
@@ -56,7 +59,10 @@ class DrivenGuests:
         return Fate("hang", 0.0, fate.cause)  # parts of it may be left
 
     async def move(self, order: MoveOrdered, guest: GuestRecord, job: AgentJob) -> Fate | None:
-        """Execute a phase of a move; return the outcome, or None if a later order interrupted this."""
+        """Execute a phase of a move with the host's driver, and return the outcome.
+
+        Return None if a later order interrupted the driver's call.
+        """
         driver = self._of_root[order.root]
         fate = await self._call(job, lambda: driver.move(order, guest), "done")
         if fate is None or fate.kind == "done":

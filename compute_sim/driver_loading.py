@@ -19,7 +19,10 @@ class BadDriver(ValueError):
 
 
 def load_driver(name: str, options: Mapping[str, Any], *, strict: bool = True) -> Driver:
-    """Return a new object of the driver class `module:Class`; unless `strict`, option values may be texts."""
+    """Return a new driver of class `module:Class`.
+
+    With `strict=False`, options may be texts, which are converted to the options' types.
+    """
     class_ = driver_class(name)
     if issubclass(class_, msgspec.Struct):
         made: Driver = converted(options, class_, strict=strict)
@@ -62,7 +65,7 @@ def driver_class(name: str) -> type[Any]:
 
 
 def converted(value: Any, type_: Any, option: str = "", *, strict: bool = True) -> Any:
-    """Convert an option's value, or all options, to a type; raise BadDriver if they do not fit it."""
+    """Convert an option's value, or a mapping of all options, to `type_`; raise BadDriver if impossible."""
     try:
         return msgspec.convert(value, type_, strict=strict)
     except msgspec.ValidationError as problem:

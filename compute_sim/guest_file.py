@@ -124,7 +124,7 @@ class GuestFile:
         os.ftruncate(self._file, sound)
 
     def shorten_by(self, snapshot: Callable[[], Iterable[GuestLine]]) -> None:
-        """Set the function that returns the agent's guests and outcomes as lines, to shorten the file."""
+        """Set the function that returns all guests and outcomes as lines, to compact a long file."""
         self._snapshot = snapshot
 
     def add(self, *lines: GuestLine) -> None:

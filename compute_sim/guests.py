@@ -144,7 +144,10 @@ LONGEST_ROUND = 0.1  # maximum pause between rounds: each costs a write and wake
 
 @dataclass(eq=False, slots=True)
 class AgentJob:
-    """The agent's running work for an order; of several deliveries only the last waits for its end."""
+    """A running build or move phase of an agent.
+
+    If the order is delivered again, only the last delivery waits for the job's result.
+    """
 
     build: str
     attempt: int  # of the guest
@@ -160,7 +163,7 @@ class AgentJob:
 
     @property
     def reported(self) -> bool:
-        """Return True if no delivery of an order waits for the end of this build or phase of a move."""
+        """Return True if no delivery of the job's order waits for the job's result."""
         return self.waiter is None or self.waiter.done()
 
     def finish(self, how: How) -> None:
@@ -176,7 +179,7 @@ class AgentJob:
 
 
 class DueJobs:
-    """Ends an agent's jobs when their time has passed, with one timer; jobs due soon end together."""
+    """Completes an agent's simulated builds and move phases when they are due; one timer serves all jobs."""
 
     def __init__(self) -> None:
         self._due: list[tuple[float, int, AgentJob]] = []
@@ -232,7 +235,10 @@ class AgentJobs:
         return self._of.get(build, {}).get(key)
 
     def end(self, job: AgentJob) -> asyncio.Future[How]:
-        """Return a future for how a job ends; an earlier future for it gets the result `handed over`."""
+        """Return a future for the job's result.
+
+        If an earlier delivery of the order waits, its future gets the result `handed over`.
+        """
         job.finish("handed over")
         job.waiter = asyncio.get_running_loop().create_future()
         if job.lost:

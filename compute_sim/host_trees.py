@@ -52,7 +52,7 @@ class HostTrees:
         return tuple(self._hosts)
 
     def report(self, root: str, sequence: int) -> tuple[tuple[ProviderReport, ...], Reshaping | None]:
-        """Return a host's provider tree as a report, and the reshape that goes with it (None: no reshape)."""
+        """Return a host's provider tree to report, and the reshape to report with the tree, or None."""
         self._reported[root] = sequence
         self._changed.pop(root, None)
         return self._trees[root].report(), self._reshaping(root)
@@ -82,7 +82,7 @@ class HostTrees:
     def compare(
         self, providers: Iterable[Provider], owners: Mapping[str, Provider]
     ) -> Iterator[tuple[str, bool]]:
-        """Compare trees with placement's answer; yield each host, and whether its tree must be reported."""
+        """Compare placement's `providers` with hosts' trees; yield each host and whether to report it."""
         answers: dict[str, list[Provider]] = {}
         for provider in providers:
             answers.setdefault(provider.root, []).append(provider)

@@ -1,4 +1,6 @@
-"""Types of hosts (the drivers of their hardware), built in or read from an operator's file; generates hosts.
+"""Defines machine types: drivers of a host's hardware, built in or from an operator's file.
+
+Creates simulated hosts of these types. An example of the file:
 
 [edge]                                  # berth up --driver edge,flat
 drivers = ["numa", "sriov"]
@@ -74,7 +76,10 @@ BUILT_IN: Mapping[str, Machine] = {
 
 
 def machines(named: Sequence[str], described: str = "", configured: str = "") -> tuple[Machine, ...]:
-    """Return the named machine types, also of the file `described`, with the additions of `configured`."""
+    """Return the named machine types, built in or defined in the file `described`.
+
+    The file `configured`, a provider.yaml, adds inventories and traits to each type.
+    """
     known = {**BUILT_IN, **(_described(Path(described)) if described else {})}
     adds = (ProviderConfigDriver(_configured(Path(configured))),) if configured else ()
     found = []
@@ -243,7 +248,7 @@ def fleet(
     hardware: Hardware | None = None,
     seed: int = 0,
 ) -> list[SimAgent]:
-    """Return simulated agents for all cells; divide `hosts` hypervisors and bare-metal nodes among them."""
+    """Return the agents of all cells; `hosts` hypervisors and the bare-metal nodes are spread over them."""
     hardware = hardware or Hardware()
     zones, architectures, inventory = hardware.zones, hardware.architectures, hardware.inventory
     names = [f"cell{number + 1}" for number in range(cells)] if isinstance(cells, int) else list(cells)

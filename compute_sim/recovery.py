@@ -33,7 +33,7 @@ QUIET_SECONDS = 10.0  # placement may be starting too: warn only afterwards
 
 @dataclass(eq=False)
 class GuestRecovery:
-    """Asks placement which guests to run after an absence; checks guests that stay stopped again later."""
+    """After a power failure or stall, asks placement which guests may run; starts, stops or destroys them."""
 
     agent: SimulatedAgent
     cell: str

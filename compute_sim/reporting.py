@@ -38,7 +38,10 @@ FIRST_GAP = 10.0  # first interval between announcements, doubled each time: pla
 
 
 class HostReports:
-    """Makes an agent's reports of its hosts; if it can ask placement, only of what differs there."""
+    """Makes an agent's heartbeats and inventory reports.
+
+    If `providers` can query placement, hypervisors equal to placement's records are not reported.
+    """
 
     def __init__(
         self,
@@ -99,7 +102,7 @@ class HostReports:
         ]
 
     async def announce(self) -> Sequence[InventoryReported | NodeChanged]:
-        """Return some inventory reports: of hosts whose provider tree changed or differs from placement."""
+        """Return inventory reports of up to 500 hosts that changed or differ from placement's records."""
         if not self._does.ready:
             return []
         now = self.clock.monotonic()

@@ -84,7 +84,7 @@ class EventStream:
 
     @contextmanager
     def endable(self, working: asyncio.Timeout) -> Iterator[None]:
-        """Let the end of the event stream cancel the `with` block through its `asyncio.timeout`."""
+        """While the block runs, let EventStream.end() cancel it through `working`, the block's timeout."""
         self.working = working
         try:
             yield

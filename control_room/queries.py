@@ -35,7 +35,10 @@ NO_ANSWER = (Unavailable, Unroutable, AnswerRefused, Undecodable)  # what a quer
 
 
 class Queries:
-    """The queries that pages send, each with a time limit; a failed query raises an error in `NO_ANSWER`."""
+    """The control room's queries to workers, each with a time limit.
+
+    A failed query raises one of the errors in NO_ANSWER.
+    """
 
     def __init__(self, bus: Bus) -> None:
         self.cells = bus.asker(topics.CELLS, SECONDS)
@@ -257,7 +260,10 @@ class Drains(Protocol):
     async def start(self, root: str, live: bool, most: int) -> str: ...
 
     async def stop(self, root: str, and_open: bool) -> str:
-        """Stop a host's drain, in whatever process; with `and_open`, enable the host. Return its state."""
+        """Stop a host's drain, even if another process runs it; return the host's new state.
+
+        The host stays disabled unless `and_open` is true.
+        """
 
 
 @dataclass(frozen=True, kw_only=True)

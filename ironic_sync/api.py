@@ -52,11 +52,11 @@ T = TypeVar("T")
 
 
 class IronicUnavailable(Unavailable):
-    """The error that Ironic or its Keystone is unreachable or overloaded; the caller may retry later."""
+    """Error: Ironic or its Keystone is unreachable or overloaded; the caller may retry later."""
 
 
 class IronicRefused(Exception):
-    """The error that Ironic or its Keystone refused an API request; the text gives the reason."""
+    """Error: Ironic or its Keystone refused an API request; the text gives the reason."""
 
     def __init__(self, status: int, text: str) -> None:
         super().__init__(f"Ironic refused ({status}): {text}")
@@ -155,7 +155,7 @@ class IronicApi:
     async def _page(
         self, fields: Sequence[str] | None, params: Mapping[str, str], markers: list[str]
     ) -> Json:
-        """Return the page of nodes after the last marker that still exists, or else the first nodes."""
+        """Return the page of nodes after the last of `markers` that Ironic still has, or the first page."""
         path = "/v1/nodes"
         if WITH_ALL.intersection(fields or ()):
             path, fields = "/v1/nodes/detail", None

@@ -56,7 +56,7 @@ def survey_of(ironic: FollowedIronic, api: NodeReads, find: Find, clock: Clock) 
 
 
 async def diff(survey: Survey, holders: FindHolders | None = None) -> Comparison:
-    """Return all differences between Ironic's nodes and placement; `holders`: also compare instances."""
+    """Return all differences of Ironic from placement; with `holders`, also of the nodes' instances."""
     read: dict[str, str | None] = {}
     placed = await survey.placed()
     found = [node async for page in survey.everything(placed, read) for node in page]
@@ -89,7 +89,10 @@ async def remove_missing(
 async def _of_instances(
     survey: Survey, holders: FindHolders, placed: Mapping[str, Provider], read: Mapping[str, str | None]
 ) -> list[NodeDifference]:
-    """Return differences of instances, each seen twice: a new build may not be deployed yet."""
+    """Return nodes whose instance in Ironic is not placement's consumer, in two comparisons.
+
+    The pause between the comparisons allows new builds to be deployed.
+    """
     used = [uuid for uuid, provider in placed.items() if uuid in read and any(provider.used.values())]
     odd = await _odd(holders, used, read)
     if not odd:

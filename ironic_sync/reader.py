@@ -197,8 +197,10 @@ class Reader:
     async def _take_page(
         self, page: Sequence[Mapping[str, Any]], requested: int, began: Moment, take: Take
     ) -> int:
-        """Call `take` with those nodes of a page that waited to be read before the page was requested from
-        Ironic; return their number. Nodes that were last reported as reserved are included, too.
+        """Call `take` with the page's nodes that were requested or last reported as reserved.
+
+        Return their number. Nodes requested after the read of the page began stay waiting; `requested` is the
+        number of the last request before.
         """
         found: list[NodeRead] = []
         for position, raw in enumerate(page):

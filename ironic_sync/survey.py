@@ -140,7 +140,10 @@ class Survey:
     async def each(
         self, uuids: Iterable[str], placed: Mapping[str, Provider], most_gone: int | None = None
     ) -> list[SurveyedNode]:
-        """Read nodes; return differing and deleted nodes; stop after `most_gone` deleted nodes."""
+        """Read nodes from Ironic, and return differing and deleted nodes.
+
+        Stop when more than `most_gone` nodes were found to be deleted.
+        """
         found: list[SurveyedNode] = []
         for some in portions(uuids, READS_AT_ONCE):
             began = self.moment()
@@ -167,7 +170,10 @@ class Survey:
         return found
 
     async def read_changed(self, horizon: Horizon) -> tuple[list[tuple[Raw, Moment]], Horizon]:
-        """Return the nodes created or updated after a horizon, and the new one; raise ReadAll if many."""
+        """Return the nodes created or updated since `horizon`, and the next horizon (newest times read).
+
+        Raise ReadAll if too many nodes changed, or Ironic cannot sort by time.
+        """
         found: dict[str, tuple[Raw, Moment]] = {}
         reached = dict(horizon)
         for key in CHANGED:
@@ -227,7 +233,7 @@ class Survey:
     def still_different(
         self, found: Iterable[SurveyedNode], now: Mapping[str, Provider]
     ) -> list[SurveyedNode]:
-        """Return the nodes that still differ from `now`, if a report can remove the difference."""
+        """Return nodes that still differ from the current providers `now`, if a report can repair them."""
         again = []
         for node in found:
             provider = now.get(node.uuid)

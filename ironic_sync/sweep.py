@@ -55,7 +55,10 @@ class Sweep:
     _known: dict[str, int] = field(default_factory=dict, init=False)
 
     async def round(self, *, deaf: bool = False) -> None:
-        """Compare recently changed nodes; all if due, after an error, or if `deaf` without known changes."""
+        """Compare recently changed nodes with placement; if due or after an error, compare all nodes.
+
+        Without notifications (`deaf`), compare all nodes if Ironic cannot list changed nodes.
+        """
         await self._compare(full=self._rounds_to_full == 0 or (deaf and self._horizon is None))
 
     async def everything(self) -> None:
@@ -116,7 +119,10 @@ class Sweep:
         return True
 
     async def _unlisted(self, placed: Mapping[str, Provider], read: Collection[str]) -> list[SurveyedNode]:
-        """Read unlisted nodes; return nodes that differ and, unless suspiciously many, deleted nodes."""
+        """Read placement's nodes that Ironic did not list; return differing and deleted nodes.
+
+        Unless removals are allowed, too many deleted nodes are left out as a probable mistake.
+        """
         present = sum(not provider.gone for provider in placed.values())
         most = allowance(present, self.share)
         unread = self.survey.unread(placed, read)

@@ -190,7 +190,10 @@ class Conductor:
         sort: Literal["real", "asked", "silent"] = "real",
         **more: Any,
     ) -> None:
-        """Emit a notification; `asked`: a call requests the change; `silent`: Ironic does not publish it."""
+        """Emit a notification of a change of a node.
+
+        `sort`: "asked" if the payload only shows requested values; "silent" if Ironic publishes no message.
+        """
         asked, silent = sort == "asked", sort == "silent"
         self.emit(SentNotification(action, phase, node, request, shown, asked, silent, more))
 

@@ -73,7 +73,7 @@ class Backlog(Generic[T]):
 
 
 class IronicExchange:
-    """Publishes notifications as a real Ironic does; a share `lossy` about provision states is lost."""
+    """Publishes notifications as Ironic does, but drops the share `lossy` of provision_set notifications."""
 
     def __init__(
         self,

@@ -62,7 +62,7 @@ def json_response(body: Any, status: int = 200) -> Response:
 
 
 class ApiRefusal(Exception):
-    """The error that the simulated Ironic refuses a request, with an HTTP status and a text."""
+    """Error: the simulated Ironic refuses a request, with an HTTP status and a text."""
 
     def __init__(self, status: int, text: str) -> None:
         super().__init__(text)
@@ -154,7 +154,7 @@ def patched(node: SimNode, operations: object) -> Json:
 
 
 def names_in(operations: object) -> list[Any]:
-    """Return the names that a JSON patch gives to a node. Raise ApiRefusal if the patch is invalid."""
+    """Return all new values of a node's `name` in a JSON patch; raise ApiRefusal if the patch is invalid."""
     found = _operations(operations)
     return [value for operation, path, value in found if path == ["name"] and operation != "remove"]
 

@@ -203,7 +203,7 @@ class _Handlers:
         self._power.tamper(self._conductor.find(call.ident), bmc)
 
     async def storm(self, call: SimRequest) -> Json:
-        """Handle a request such as {"target": "provide", "count": 5000}: start it for 5000 idle nodes."""
+        """Handle a request such as {"target": "provide", "count": 5000}: provide up to 5000 idle nodes."""
         body = await call.fields()
         target, count = target_of(body), body.get("count")
         if not isinstance(count, int) or count < 1:

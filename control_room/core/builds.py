@@ -191,7 +191,7 @@ class DrainShown:
 
 
 def left_host(host: str, moves: Sequence[MoveStands], now: float) -> int:
-    """Return how many guests moved away from a host in the last 24 hours, since a guest last moved to it."""
+    """Return how many guests left a host in the last 24 hours, since the last arrival of a guest."""
     count = 0
     for move in moves:
         if not move.ended or move.phase != "done":

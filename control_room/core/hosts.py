@@ -42,7 +42,7 @@ class KnownHost:
 
     @property
     def layout(self) -> object:
-        """Return what determines where and how the heat map draws a host: name, cell, zone, capacities."""
+        """Return the host's name, cell, zone and capacities; if they change, browsers redraw the heat map."""
         amounts = [(stock.resource_class, stock.capacity, stock.max_unit) for stock in self.stocks]
         return self.name, self.cell, self.zone, amounts
 
@@ -52,7 +52,7 @@ class KnownHost:
         return sum(stock.capacity for stock in found), sum(stock.capacity - stock.free for stock in found)
 
     def fits(self, flavor: Mapping[str, int]) -> int:
-        """Return how many instances of a flavor fit, each class from one provider."""
+        """Return how many instances of a flavor fit, if each resource class comes from a single provider."""
         if self.closed or not flavor:
             return 0
         fitting = dict.fromkeys(flavor, 0)
@@ -66,7 +66,10 @@ class KnownHost:
 def host_of_tree(
     page: TreesFound, tree: KnownTree, zones: Mapping[str, str], rest: Sequence[TreesFound] = ()
 ) -> KnownHost | None:
-    """Return a host from its provider tree; None without an agent. `rest`: pages with further providers."""
+    """Return the host of a provider tree, or None if no agent owns the tree.
+
+    `rest` has the further pages of a tree with more providers than fit on one page.
+    """
     if not tree.providers or not page.owners[tree.owner][1]:
         return None
     top, (cell, _, zone) = tree.providers[0], page.owners[tree.owner]
@@ -163,7 +166,11 @@ class StockColumns:
         return pieces
 
     def take(self, free: Counts, amount: int, pieces: Counts, placed: Counts) -> None:
-        """Subtract from `free` what `placed` new instances of each host use, each the given amount."""
+        """Subtract from `free` the amounts that new instances use, `amount` each.
+
+        `placed` has the number of new instances of each host. `free` and `pieces`, the number of instances
+        that fit, have a value for each inventory.
+        """
         before = np.concatenate((np.zeros(1, dtype=np.int64), np.cumsum(pieces)))
         on_host = before[:-1] - before[self._begins][self.host]
         free -= np.clip(placed[self.host] - on_host, 0, pieces) * amount

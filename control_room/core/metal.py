@@ -161,7 +161,7 @@ class BoardColumn:
 def board(
     nodes: MetalNodes, now: float, wanted: str = "", column: str = "", most: int = 40
 ) -> list[BoardColumn]:
-    """Return the bare-metal nodes that match the text `wanted` by state, those that differ first."""
+    """Return, by state, bare-metal nodes whose texts contain `wanted`; nodes with differences come first."""
     by_column: dict[str, list[NodeShown]] = {}
     for node in sorted(nodes.nodes, key=lambda node: (not node.differs, node.name or node.id)):
         if not wanted or _matches(node, wanted.lower()):

@@ -22,7 +22,7 @@ FreeByClass = dict[str, Counts]  # resource class → free amount of each invent
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassCapacity:
-    """The free amounts of a class after building one flavor, by why no further instance can use them."""
+    """Amounts of one resource class if one flavor fills the hosts: free, used, and unusable by cause."""
 
     resource_class: str
     amount: int  # amount that one instance takes
@@ -92,7 +92,7 @@ class PlanStopped(Exception):
 def planned(
     hosts: Sequence[KnownHost], plan: Plan, stopped: Callable[[], bool] = lambda: False
 ) -> PlanAnswer:
-    """Return how many instances of a mix of flavors fit now, and after a plan's changes of hosts."""
+    """Return how many instances of a mix of flavors fit now, and with the plan's hosts added and removed."""
     taken = _named(hosts, plan.without)
     removed = {host.root for host in taken}
     added = [host for wanted in plan.added for host in _added(wanted, hosts)]
@@ -260,7 +260,10 @@ class _Packing:
         return low, left
 
     def _packed(self, mixes: int, together: bool) -> FreeByClass | None:
-        """Return the free amounts after packing so many mixes, `together` on one host first; None: no fit."""
+        """Return the free amounts after packing `mixes` mixes, or None if they do not fit.
+
+        With `together`, first as many whole mixes as possible are packed on one host each.
+        """
         free = {name: amounts.copy() for name, amounts in self.free.items()}
         done = self._pack_whole(mixes, free) if together else 0
         sums = {name: max(1, int(amounts.sum())) for name, amounts in self.free.items()}

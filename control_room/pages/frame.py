@@ -198,7 +198,7 @@ V = TypeVar("V")
 
 
 class PageUpdates:
-    """Sends a part of an open page to the browser again: at once, every `seconds`, and after changes."""
+    """Sends a part of an open page to the browser: initially, every `seconds`, and after `changes`."""
 
     def __init__(
         self, seconds: float, changes: Changes | None = None, interval: UpdateInterval | None = None

@@ -1,4 +1,4 @@
-"""Nova: the decisions of a running Nova's scheduler, compared with berth's (shadow mode)."""
+"""Pages that compare decisions of a running Nova's scheduler with berth's (shadow mode)."""
 
 from urllib.parse import urlencode
 

@@ -90,7 +90,10 @@ class PlanResult:
 
 @dataclass(frozen=True)
 class _PlanQuery:
-    """A what-if question as a URL query (mix of flavors, hosts to add and remove), with the client."""
+    """A what-if question about a mix of flavors, as a URL query.
+
+    `reader` is the user that asks or, without sign-in, the IP address.
+    """
 
     text: str
     reader: Hashable = field(compare=False)

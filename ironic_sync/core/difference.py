@@ -112,12 +112,18 @@ def _written(inventory: Inventory) -> str:
 def _unequal(
     ironic: Sequence[str], placement: Sequence[str], by_operators: Sequence[str]
 ) -> tuple[str, str] | None:
-    """Return the values of only one side as texts, without values added by operators; None if equal."""
+    """Return the values only in Ironic and only in placement, as two texts, or None if both are equal.
+
+    Values that operators added in placement are ignored.
+    """
     only_ironic = sorted({*ironic} - {*placement})
     only_placement = sorted({*placement} - {*ironic, *by_operators})
     return (", ".join(only_ironic), ", ".join(only_placement)) if only_ironic or only_placement else None
 
 
 def allowance(of: int, share: float) -> int:
-    """Return how many of `of` nodes a sweep may remove as deleted: more are taken for a mistake."""
+    """Return how many of `of` nodes a sweep may remove as deleted.
+
+    If more are missing in Ironic, the sweep assumes a mistake and removes no node.
+    """
     return max(FEW, int(share * of))

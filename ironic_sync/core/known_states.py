@@ -28,7 +28,10 @@ class KnownStates:
         return Moment(now, self.received)
 
     def handle(self, notification: ReceivedNotification, latest: float) -> Step:
-        """Apply a notification, dated `latest` at most, to its node's state; raise Invalid for bad data."""
+        """Apply a notification to its node's state; raise Invalid for bad data.
+
+        A notification dated after `latest` counts as dated `latest`.
+        """
         self.received += 1
         notification = notification if notification.at <= latest else replace(notification, at=latest)
         return self._store(

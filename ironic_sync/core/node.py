@@ -88,7 +88,7 @@ def is_uuid(text: str) -> bool:
 
 
 def from_rest(data: Mapping[str, Any], *, whole: bool = True) -> IronicNode:
-    """Make a node from fields of an answer of Ironic's API, or of a notification (not `whole`)."""
+    """Make a node from fields of Ironic's API or, unless `whole`, of a notification, which has no shard."""
     found: dict[str, Any] = {"whole": whole}
     for field in FIELDS:
         value = data.get(field)

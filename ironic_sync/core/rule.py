@@ -25,7 +25,7 @@ _LATEST = 2**62 / 1_000_000  # seconds; what a sequence can hold
 
 
 class Invalid(ValueError):
-    """The error that a node's data cannot be true; the text names the field."""
+    """Error: a field of a node has an impossible value; the text names the field."""
 
 
 def class_of(resource_class: str) -> str:

@@ -18,7 +18,10 @@ _LONGEST = 255
 
 @dataclass(frozen=True, kw_only=True)
 class NodeSelection:
-    """The settings that select nodes; an empty filter accepts every node. A key is a field or extra.NAME."""
+    """The settings that select nodes, and assign cells, agents, zones and aggregates.
+
+    An empty filter accepts every node. A key is a field of the node, extra.NAME or properties.NAME.
+    """
 
     conductor_groups: tuple[str, ...] = ()
     shards: tuple[str, ...] = ()

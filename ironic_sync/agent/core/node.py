@@ -50,7 +50,10 @@ class MetalNode(msgspec.Struct, frozen=True, kw_only=True):
         return next(found, SeenAttempt(build=build, attempt=0))
 
     def attempt_of(self, build: str) -> int | None:
-        """Return the number of this build's attempt that reserved the node: 0 if unknown, None if none."""
+        """Return the number of the build's attempt that reserved the node.
+
+        Return 0 if Ironic has no number, and None if the node is not reserved for the build.
+        """
         if self.instance_uuid != build:
             return None
         attempt = self.instance_info.get(ATTEMPT)
