@@ -11,7 +11,10 @@ from berth import __version__
 from berth.setting_groups import SimulatorSettings
 from berth.settings import BadSetting, Settings
 from bus import topics
+from bus.agent_builds import AgentBuilds
+from bus.broker_urls import vhost_of
 from bus.delivery.runner import Bus
+from bus.sql.addresses import parse_url
 from bus.worker import Worker
 from compute_sim.core.faults import CrashPlan, Durations, FaultPlan, MoveFaults, SimOptions
 from compute_sim.disk import AgentDisk
@@ -54,7 +57,8 @@ def at_work(role: Role, settings: Settings, bus: Bus, disks: ExitStack | None) -
             continue
         disk = None
         if disks is not None:
-            disk = AgentDisk(file=GuestFile(guest_file(settings, agent.agent)))
+            builds = AgentBuilds(seconds=settings.keep.ids)
+            disk = AgentDisk(builds, file=GuestFile(guest_file(settings, agent.agent)))
             disks.callback(disk.close)
         found.append(
             compute_sim(
@@ -70,8 +74,11 @@ def at_work(role: Role, settings: Settings, bus: Bus, disks: ExitStack | None) -
 
 
 def guest_file(settings: Settings, agent: str) -> Path:
-    """Return the path of a simulated agent's file of guests; its name differs by broker and database."""
-    cloud = f"{settings.bus.amqp_url} {settings.bus.exchange} {settings.database.url}"
+    """Return the path of a simulated agent's file of guests. Its name differs by virtual host, exchange and
+    database, and does not change when the region moves to other servers.
+    """
+    database = parse_url(settings.database.url).url.database
+    cloud = f"{vhost_of(settings.bus.amqp_url)} {settings.bus.exchange} {database}"
     mark = "" if settings.embedded else f"-{blake2b(cloud.encode(), digest_size=4).hexdigest()}"
     return Path(settings.database.state_dir) / f"{agent}{mark}.guests"
 

@@ -4,9 +4,10 @@ them.
 """
 
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Literal, TypeVar
 
+from bus.clock import monotonic
 from bus.messages import AgentReported, BuildOrdered, DestroyOrdered
 from bus.moves import MoveOrdered
 from bus.requests import BuildSpec, Flavor
@@ -16,30 +17,45 @@ Key = tuple[str, int]  # build and attempt
 Span = tuple[int, int]  # attempts above the first, up to the second
 V = TypeVar("V")
 
-REMEMBERED = 100_000
+REMEMBERED = 100_000  # builds
+REMEMBERED_SECONDS = 7 * 86400.0
 
 
 class _Memory(OrderedDict[str, V]):
-    """A dictionary by build id of limited size; when full, it drops the entry that was changed earliest."""
+    """A dictionary by build id that drops entries unchanged for `seconds`, and the oldest above `size`."""
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, seconds: float, now: Callable[[], float]) -> None:
         super().__init__()
-        self.size = size
+        self._size = size
+        self._seconds = seconds
+        self._now = now
+        self._changed: OrderedDict[str, float] = OrderedDict()
 
     def __setitem__(self, build: str, value: V) -> None:
         super().__setitem__(build, value)
         self.move_to_end(build)
-        if len(self) > self.size:
-            self.popitem(last=False)
+        now = self._changed[build] = self._now()
+        self._changed.move_to_end(build)
+        while self:
+            oldest, at = next(iter(self._changed.items()))
+            if len(self) <= self._size and now - at <= self._seconds:
+                break
+            del self._changed[oldest], self[oldest]
 
 
 class AgentBuilds:
     """Records the build attempts of one agent: running, finished (with outcome) and destroyed attempts."""
 
-    def __init__(self, remembered: int = REMEMBERED) -> None:
+    def __init__(
+        self,
+        remembered: int = REMEMBERED,
+        seconds: float = REMEMBERED_SECONDS,
+        now: Callable[[], float] = monotonic,
+    ) -> None:
         self.running: set[Key] = set()
-        self._finished: _Memory[tuple[AgentReported, ...]] = _Memory(remembered)
-        self._void: _Memory[tuple[Span, ...]] = _Memory(remembered)  # disjoint, lowest first
+        self._finished: _Memory[tuple[AgentReported, ...]] = _Memory(remembered, seconds, now)
+        # the numbers of destroyed attempts of each build: disjoint, lowest first
+        self._void: _Memory[tuple[Span, ...]] = _Memory(remembered, seconds, now)
 
     def ordered(self, order: BuildOrdered) -> AgentReported | Literal["start", "running"]:
         """Record a new build attempt and return "start"; for a known one return "running" or its report."""

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from berth.loadtest import Load, LoadPlan
+from berth.operations.guest_differences import compare_guests
 from berth.settings import Settings
 from bus.errors import OperationRefused, Unavailable
 from bus.sql.live_copy import LiveCopy, live_copy
@@ -189,6 +190,7 @@ async def test_builds_continue_on_the_new_server(
         outcome = await loading
         print(outcome.summary())
         assert (outcome.lost, outcome.changed, outcome.statuses["unplaceable"]) == (0, 0, 0)
-        found = await settled(settings.having(database_url=new.url))
-        assert found.breaches == []
+        moved = settings.having(database_url=new.url)
+        found, guests = await settled(moved), await compare_guests(moved)
+        assert (found.breaches, guests.differences, guests.silent) == ([], [], [])
         assert await region.bus.transport.dead_letters(10) == []

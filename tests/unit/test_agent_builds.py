@@ -5,6 +5,7 @@ from msgspec.structs import replace
 
 from bus.agent_builds import AgentBuilds, report
 from tests.support.conductor_builders import a_build_order, a_destroy_order, a_placed
+from tests.support.ids import uid
 
 PLACED = a_placed(1)
 FIRST, SECOND = a_build_order(PLACED, 1), a_build_order(PLACED, 2)
@@ -57,6 +58,15 @@ def test_an_agent_forgets_the_oldest_outcomes_first() -> None:
         report(orders[1], "built"),
         "start",
     ]
+
+
+def test_an_agent_forgets_the_destroyed_builds_of_an_earlier_time() -> None:
+    seconds = [0.0]
+    builds = AgentBuilds(seconds=60.0, now=lambda: seconds[0])
+    for number, at in enumerate((0.0, 30.0, 61.0)):
+        seconds[0] = at
+        builds.void(uid(number, "b"), 1)
+    assert [builds.is_void(uid(number, "b"), 1) for number in range(3)] == [False, True, True]
 
 
 def test_a_report_names_the_host_of_the_order() -> None:
