@@ -20,7 +20,7 @@ REMEMBERED = 100_000
 
 
 class _Memory(OrderedDict[str, V]):
-    """A dictionary by build id of limited size; when full, it drops the entry that was changed earliest."""
+    """A dictionary by build id of limited size; if full, the least recently changed entry is dropped."""
 
     def __init__(self, size: int) -> None:
         super().__init__()
@@ -42,7 +42,9 @@ class AgentBuilds:
         self._void: _Memory[tuple[Span, ...]] = _Memory(remembered)  # disjoint, lowest first
 
     def ordered(self, order: BuildOrdered) -> AgentReported | Literal["start", "running"]:
-        """Record a new build attempt and return "start"; for a known one return "running" or its report."""
+        """Record a new build attempt and return "start"; for a known attempt return "running" or its recorded
+        outcome.
+        """
         if self.is_void(order.build, order.attempt):
             return report(order, "destroyed")
         key = order.build, order.attempt
@@ -60,7 +62,9 @@ class AgentBuilds:
         self._finished[outcome.build] = tuple(done for done in known if done.attempt != outcome.attempt)
 
     def known_to_be(self, order: BuildOrdered) -> bool:
-        """Return whether this build attempt was ordered before, destroyed, or replaced by a later attempt."""
+        """Return whether an order must not start its attempt: the attempt is running, ended or destroyed, or
+        a later attempt has replaced it.
+        """
         key = order.build, order.attempt
         void = self.is_void(order.build, order.attempt)
         return void or key in self.running or self.outcome(key) is not None
@@ -79,7 +83,7 @@ class AgentBuilds:
         self._finished[outcome.build] = (*self._finished.get(outcome.build, ()), outcome)
 
     def destroyed(self, order: DestroyOrdered) -> AgentReported:
-        """Mark the attempts that a destroy order covers as destroyed; return the agent's report of that."""
+        """Mark a destroy order's attempts as destroyed; return the agent's report of the destruction."""
         self.running.difference_update(self.running_upto(order))
         self.void(order.build, order.attempt, order.above)
         return report(order, "destroyed")
@@ -100,7 +104,9 @@ class AgentBuilds:
         return finished, dict(self._void)
 
     def running_upto(self, order: DestroyOrdered) -> list[Key]:
-        """Return the running attempts that a destroy order covers: above its `above`, up to its `attempt`."""
+        """Return the running attempts that a destroy order names: numbers above `order.above`, up to
+        `order.attempt`.
+        """
         build, above, last = order.build, order.above, order.attempt
         if last - above < len(self.running):
             return [

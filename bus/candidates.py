@@ -50,7 +50,7 @@ class PlacedHost(Protocol):
 
 
 class HostAmounts(Protocol):
-    """Gives the host, and its amounts of resources, that has a given position (array index) in the index."""
+    """Looks up hosts and their amounts of resources by position: a host's row number in placement's index."""
 
     def host(self, position: int) -> PlacedHost: ...
 
@@ -72,8 +72,9 @@ class CandidateSearch(HostAmounts, Protocol):
 
     @property
     def positions(self) -> Ints:
-        """Return the positions of hosts that may fit. If the query needs nested providers, some of these
-        hosts may have no candidate.
+        """Return the positions of the hosts that satisfy the query's conditions on a single provider.
+
+        If the query needs nested providers, no set of allocations may exist on some of these hosts.
         """
 
     def any_of(self, resource_class: str) -> bool:

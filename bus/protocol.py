@@ -99,7 +99,8 @@ class Inbox(Protocol):
 
     @property
     def buffered(self) -> int:
-        """Return how many received messages wait for the caller; a frame counts as one."""
+        """Return how many received messages the caller has not yet got; a RabbitMQ message with several
+        envelopes counts as one."""
 
     async def get(self) -> Delivery: ...
 

@@ -225,7 +225,9 @@ class RabbitInbox:
                 return None  # we close
 
     async def _attend(self, reading: Reading) -> None:
-        """Send acknowledgements to the broker until the channel closes or, after `stop`, none is missing."""
+        """Send acknowledgements to the broker until the channel closes. After `stop`, return as soon as every
+        message is acknowledged or requeued.
+        """
         try:
             while not reading.closed and not (self._stopping and not reading.unsettled):
                 await reading.wake.wait()
@@ -271,7 +273,7 @@ class RabbitInbox:
         return False
 
     async def _tune(self, reading: Reading) -> None:
-        """Adapt the prefetch count to the recent number and size of envelopes in an AMQP message."""
+        """Adapt the prefetch count to the average number of envelopes, and size, of recent AMQP messages."""
         async with self._steering:
             if not self._stopping and not reading.closed and not self._fits(reading.in_advance):
                 await self._consume(reading, self._wanted())
