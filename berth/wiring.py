@@ -113,7 +113,7 @@ def stores(settings: Settings) -> dict[worker_roles.Role, str]:
 async def workers(
     role: worker_roles.Role, settings: Settings, bus: Bus, shared: SharedMemory | None = None
 ) -> AsyncIterator[Sequence[Worker]]:
-    """Migrate the role's database, if any; yield the role's workers. `shared`: this process's placement index."""
+    """Migrate the role's database, if any; yield the workers. `shared`: placement's index in this process."""
     if role.worker == "ferry":
         from bus.ferry.passage import ferry
         from bus.rabbit import RabbitTransport
