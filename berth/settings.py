@@ -154,7 +154,9 @@ def names_a_file(database_url: str) -> bool:
 
 
 def described(value: Any) -> str:
-    """Describe a refused value for an error message; a text may be secret, so only its length is shown."""
+    """Describe a refused value of a setting for an error message; of a text, which may be a password, only
+    its length.
+    """
     match value:
         case bool() | int() | float():
             return repr(value)

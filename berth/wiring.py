@@ -1,6 +1,6 @@
 """Creates the workers that the settings name. No other module imports all workers.
 
-A worker's code is imported only where it is used: this halves the start time of commands without workers.
+A worker's code is imported only to create the worker: commands without workers start in half the time.
 """
 
 from __future__ import annotations
@@ -305,7 +305,7 @@ def _made(
 
 
 def _as_agents(made: list[Worker], settings: Settings, bus: Bus) -> list[Worker]:
-    """Return agents with queues of their own, or with shared queues, as the settings say."""
+    """Return the agents with shared queues; unchanged if the setting `agent_queues` is `own`."""
     if settings.cells.agent_queues == "own":
         return made
     return [with_shared_queues(worker, bus.publish, bus.clock) for worker in made]
