@@ -116,7 +116,7 @@ class CandidateSource(Protocol):
 
     @property
     def size(self) -> int:
-        """Return the length of the arrays that have one element per host; some elements have no host."""
+        """Return the number of rows in placement's index, some unused: the length of arrays by position."""
 
     @property
     def aggregates(self) -> Mapping[str, Aggregate]: ...
@@ -147,8 +147,7 @@ class CandidateSource(Protocol):
 
     @property
     def sharing(self) -> Mapping[str, Collection[str]]:
-        """Return a mapping of each sharing provider's root to the resource classes of the provider's
-        inventories."""
+        """Return the resource classes that each sharing provider has an inventory of, by the provider's root."""
 
     def reserve(self, allocations: Allocations) -> None:
         """Count the given allocations as used in this scheduler's searches until `withdraw` is called."""
@@ -156,10 +155,11 @@ class CandidateSource(Protocol):
     def withdraw(self, allocations: Allocations) -> None: ...
 
     def watch(self, on_change: OnChange) -> None:
-        """Register a callback that gets the changed roots, aggregates and cells after each change of the
-        index."""
+        """Register a callback for all changes of the index; its arguments are the changed roots, and
+        the changed aggregates and cells.
+        """
 
     def watch_for_more(self, on_change: OnChange) -> None:
-        """Register a callback that gets roots, aggregates and cells with changes that may help waiting
-        requests, such as more capacity.
+        """Register a callback for changes that can help waiting requests, such as more capacity; its
+        arguments are as in `watch`.
         """

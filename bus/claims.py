@@ -36,7 +36,7 @@ def holder_consumer(build: str, attempt: int) -> str:
 
 
 class Choice(Compact, frozen=True):
-    """Allocations to claim ({}: release all), and the shape of each provider when a scheduler chose them."""
+    """A set of allocations to claim ({}: release all), with the shapes of its providers at the search."""
 
     allocations: Allocations
     shapes: Shapes = field(default_factory=dict)

@@ -1,5 +1,5 @@
-"""The clock and the random source, injected everywhere so that tests and simulations control them; and pauses
-between retries, a rate limit, and sequence numbers of reports, which depend on them.
+"""Defines the clock, with a random source, that tests and simulations replace. Also defines classes that use
+the clock: pauses between retries, a rate limit, and sequence numbers of reports.
 """
 
 import asyncio

@@ -158,7 +158,7 @@ class Timer:
     async def _publish_all(self, made: Sequence[Emit]) -> None:
         """Publish the messages of a timer; if they have no consumer, retry for a minute, then drop them.
 
-        No broker redelivers them, but the timer's next call can publish them again.
+        Dropped messages are lost, unless the timer's next call returns them again.
         """
         pauses = iter(_PAUSES)
         unheard = 0

@@ -129,7 +129,7 @@ class RabbitInbox:
         task.add_done_callback(self._going_back.discard)
 
     def _requeue(self, reading: Reading) -> None:
-        """Requeue the envelopes that no caller has received yet, also if the queue was deleted meanwhile."""
+        """Requeue the envelopes that `get` has not returned yet; a deleted queue is declared again."""
         all_of_them = reading.hands_over and not reading.closed
         while reading.opened or (
             reading.deliveries and (all_of_them or reading.is_last_copy(reading.deliveries[0].tag))
