@@ -147,7 +147,7 @@ class CandidateSource(Protocol):
 
     @property
     def sharing(self) -> Mapping[str, Collection[str]]:
-        """Return the resource classes that each sharing provider has an inventory of, by the provider's root."""
+        """Return the resource classes of each sharing provider's inventories, by the provider's root."""
 
     def reserve(self, allocations: Allocations) -> None:
         """Count the given allocations as used in this scheduler's searches until `withdraw` is called."""

@@ -41,8 +41,8 @@ class LeaseAnswered(Message, frozen=True, kw_only=True):
 
 
 class NodesReported(Message, frozen=True, kw_only=True):
-    """A bare-metal agent's list of all nodes of its pool with ids above `after` up to `upto`. Nodes that the list
-    lacks were deleted.
+    """A bare-metal agent's list of all nodes of its pool with ids above `after` up to `upto`. Nodes that
+    the list lacks were deleted.
     """
 
     cell: Word
