@@ -46,7 +46,7 @@ Tokens = access.TokenFile | KeystoneTokens | None  # None: noauth2
 
 
 def tokens_of(settings: Settings, clock: Clock) -> Tokens:
-    """Return the object that checks tokens, by a file or at Keystone; None if none are checked."""
+    """Return the checker of tokens, which reads a token file or asks Keystone; None: no authentication."""
     api = settings.placement
     try:
         if api.auth == "tokens":

@@ -110,7 +110,10 @@ class ProcessWatch:
         self._ran = True
 
     def _log(self, text: str, *values: object) -> None:
-        """Log an error, but wait only some seconds: the blocked thread may hold the lock of the log."""
+        """Log an error from a separate thread, and wait for it at most some seconds.
+
+        The blocked event loop may hold the log's lock, so logging here could block forever.
+        """
         logging_ = threading.Thread(target=log.error, args=(text, *values), daemon=True)
         logging_.start()
         logging_.join(_LOG_SECONDS)

@@ -1,4 +1,4 @@
-"""Gives a scheduler its candidates: from placement's index in the same process, or from a replica."""
+"""Connects a scheduler to its source of candidates: placement's index in the same process, or a replica."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple

@@ -87,7 +87,10 @@ def settle_in() -> None:
 
 
 def keep_freed_memory() -> None:
-    """Keep freed memory: new pages for the arrays of each batch would cost a scheduler 5 % of its time."""
+    """Set the C library's allocator to reuse freed memory instead of returning it to the kernel.
+
+    New pages for the arrays of each batch would cost a scheduler 5 % of its time.
+    """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:  # only glibc has it
         mallopt(_MMAP_THRESHOLD, 4 * 1024 * 1024)

@@ -153,7 +153,9 @@ class ConductorSettings(SettingsGroup, frozen=True, kw_only=True):
 
 
 class RetentionSettings(SettingsGroup, frozen=True, kw_only=True, rename=lambda name: f"keep_{name}"):
-    """The time for which workers store records of what has ended (docs/running.md, "Growth")."""
+    """The time for which databases store records of ended builds and moves, and decisions; the length of
+    placement's change log (docs/running.md, "Growth").
+    """
 
     builds: float = KEEP_SECONDS  # time for which a cell's database stores a build after its end
     moves: float = KEEP_SECONDS  # time for which databases store a move after its end

@@ -90,8 +90,9 @@ class Settings(SettingsGroup, frozen=True, kw_only=True):
 
     @property
     def metal_cell(self) -> str:
-        """Return the name of the cell of Ironic nodes that the setting `ironic_cells` does not assign: its
-        entry "*", or "" without that entry. If the setting is empty, all nodes are in the first cell."""
+        """Return the cell of Ironic nodes that have no entry in the setting `ironic_cells`: the value of the
+        setting's key "*", or "" without the key. If the setting is empty, return the first cell.
+        """
         nodes = self.ironic.nodes
         return nodes.cells.get("*", "") if nodes.cells else self.cell_names[0]
 
@@ -153,7 +154,9 @@ def names_a_file(database_url: str) -> bool:
 
 
 def described(value: Any) -> str:
-    """Describe a refused value for an error message; a text may be secret, so only its length is shown."""
+    """Describe a refused value of a setting for an error message; of a text, which may be a password, only
+    its length.
+    """
     match value:
         case bool() | int() | float():
             return repr(value)

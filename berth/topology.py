@@ -39,7 +39,9 @@ COLUMNS = ("topic or query", "message", "says", "from", "to", "wall")
 
 
 def table(workers: Sequence[Worker]) -> list[tuple[str, str, str, str, str, str]]:
-    """Return a table row for each topic and query, with the way in which it crosses the border of a cell."""
+    """Return a table row for each topic and query; the last column is the direction in which ferries forward
+    its messages.
+    """
     (cell,) = {cell_of(f"{worker.name}:") for worker in workers} - {""}
     way = {of: way.value for of, way in ways(cell, workers).items()}
     names: list[tuple[Carried, str, str]]

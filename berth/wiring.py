@@ -1,6 +1,6 @@
 """Creates the workers that the settings name. No other module imports all workers.
 
-A worker's code is imported only where it is used: this halves the start time of commands without workers.
+A worker's code is imported only to create the worker: commands without workers start in half the time.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def stores(settings: Settings) -> dict[worker_roles.Role, str]:
 async def workers(
     role: worker_roles.Role, settings: Settings, bus: Bus, shared: SharedMemory | None = None
 ) -> AsyncIterator[Sequence[Worker]]:
-    """Migrate the role's database, if it has one, and yield its workers; `shared`: placement's index."""
+    """Migrate the role's database, if any; yield the workers. `shared`: placement's index in this process."""
     if role.worker == "ferry":
         from bus.ferry.passage import ferry
         from bus.rabbit import RabbitTransport
@@ -182,7 +182,7 @@ def crossings_of(cell: str) -> tuple[Crossing, ...]:
 
 
 def tables_of_cell(cell: str) -> list[Worker]:
-    """Return one worker of each type that runs in this cell, to read which topics it uses."""
+    """Return one worker of each type that runs in this cell; callers read the workers' tables only."""
     return [worker for worker in all_workers_without_a_bus(cell) if worker.name.split(".")[1:2] == [cell]]
 
 
@@ -192,8 +192,8 @@ def tables_of_conductor(cell: str) -> list[Worker]:
 
 
 def tables_of_agent(cell: str, agent: str, *, metal: bool = False) -> list[Worker]:
-    """Return two workers of this agent, one with queues of its own and one with shared queues, only to read
-    which topics they use; `metal`: an agent on Ironic's nodes.
+    """Return this agent as a worker with queues of its own, and as a worker with shared queues; callers read
+    only their tables. `metal`: a bare-metal agent, not a simulated one.
     """
     bus = Bus(alone())
     if metal:
@@ -213,7 +213,7 @@ def queues(settings: Settings) -> dict[worker_roles.Role, list[QueueSpec]]:
 
 
 def agent_queues(cell: str, agent: str) -> list[QueueSpec]:
-    """Return the durable queues whose messages an agent receives if it shares none."""
+    """Return the agent's durable queues under the setting `agent_queues = own`, without shared queues."""
     return _durable(tables_of_agent(cell, agent))
 
 
@@ -233,8 +233,8 @@ def _durable(made: Sequence[Worker]) -> list[QueueSpec]:
 
 
 def all_workers_without_a_bus(cell: str = "c1") -> list[Worker]:
-    """Return one worker of each type, to read which topics it uses; these workers cannot run. Agents are
-    there with queues of their own and with shared queues.
+    """Return one worker of each type, agents twice: with queues of their own, and with shared queues. These
+    workers cannot run; callers read only their tables.
     """
     settings = _settings_of_every_worker(cell)
     shared = _tables(settings.having(agent_queues="shared"))
@@ -305,7 +305,7 @@ def _made(
 
 
 def _as_agents(made: list[Worker], settings: Settings, bus: Bus) -> list[Worker]:
-    """Return agents with queues of their own, or with shared queues, as the settings say."""
+    """Return the agents with shared queues; unchanged if the setting `agent_queues` is `own`."""
     if settings.cells.agent_queues == "own":
         return made
     return [with_shared_queues(worker, bus.publish, bus.clock) for worker in made]

@@ -55,7 +55,7 @@ def role(worker: str, cell: str, settings: Settings, agent: str = "") -> Role:
 
 
 def roles_named(worker: str, cells: str, settings: Settings, agent: str = "") -> list[Role]:
-    """Return the roles of one process: this worker for each cell in the comma-separated text `cells`."""
+    """Return the roles of one process, one for each cell in the comma-separated text `cells`."""
     several = list(dict.fromkeys(cells.split(",")))
     if len(several) > 1 and (worker not in _TOGETHER or agent):
         raise BadSetting(f"--cell {cells}: of several cells only conductors, or all agents, share a process")

@@ -22,7 +22,7 @@ REMEMBERED_SECONDS = 7 * 86400.0
 
 
 class _Memory(OrderedDict[str, V]):
-    """A dictionary by build id that drops entries unchanged for `seconds`, and the oldest above `size`."""
+    """A dictionary by build id that drops entries unchanged for `seconds`, and beyond `size` the oldest."""
 
     def __init__(self, size: int, seconds: float, now: Callable[[], float]) -> None:
         super().__init__()
@@ -58,7 +58,9 @@ class AgentBuilds:
         self._void: _Memory[tuple[Span, ...]] = _Memory(remembered, seconds, now)
 
     def ordered(self, order: BuildOrdered) -> AgentReported | Literal["start", "running"]:
-        """Record a new build attempt and return "start"; for a known one return "running" or its report."""
+        """Record a new build attempt and return "start"; for a known attempt return "running" or its recorded
+        outcome.
+        """
         if self.is_void(order.build, order.attempt):
             return report(order, "destroyed")
         key = order.build, order.attempt
@@ -76,7 +78,9 @@ class AgentBuilds:
         self._finished[outcome.build] = tuple(done for done in known if done.attempt != outcome.attempt)
 
     def known_to_be(self, order: BuildOrdered) -> bool:
-        """Return whether this build attempt was ordered before, destroyed, or replaced by a later attempt."""
+        """Return whether an order must not start its attempt: the attempt is running, ended or destroyed, or
+        a later attempt has replaced it.
+        """
         key = order.build, order.attempt
         void = self.is_void(order.build, order.attempt)
         return void or key in self.running or self.outcome(key) is not None
@@ -95,7 +99,7 @@ class AgentBuilds:
         self._finished[outcome.build] = (*self._finished.get(outcome.build, ()), outcome)
 
     def destroyed(self, order: DestroyOrdered) -> AgentReported:
-        """Mark the attempts that a destroy order covers as destroyed; return the agent's report of that."""
+        """Mark a destroy order's attempts as destroyed; return the agent's report of the destruction."""
         self.running.difference_update(self.running_upto(order))
         self.void(order.build, order.attempt, order.above)
         return report(order, "destroyed")
@@ -116,7 +120,9 @@ class AgentBuilds:
         return finished, dict(self._void)
 
     def running_upto(self, order: DestroyOrdered) -> list[Key]:
-        """Return the running attempts that a destroy order covers: above its `above`, up to its `attempt`."""
+        """Return the running attempts that a destroy order names: numbers above `order.above`, up to
+        `order.attempt`.
+        """
         build, above, last = order.build, order.above, order.attempt
         if last - above < len(self.running):
             return [

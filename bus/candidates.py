@@ -50,7 +50,7 @@ class PlacedHost(Protocol):
 
 
 class HostAmounts(Protocol):
-    """Gives the host, and its amounts of resources, that has a given position (array index) in the index."""
+    """Looks up hosts and their amounts of resources by position: a host's row number in placement's index."""
 
     def host(self, position: int) -> PlacedHost: ...
 
@@ -72,8 +72,9 @@ class CandidateSearch(HostAmounts, Protocol):
 
     @property
     def positions(self) -> Ints:
-        """Return the positions of hosts that may fit. If the query needs nested providers, some of these
-        hosts may have no candidate.
+        """Return the positions of the hosts that satisfy the query's conditions on a single provider.
+
+        If the query needs nested providers, no set of allocations may exist on some of these hosts.
         """
 
     def any_of(self, resource_class: str) -> bool:
@@ -115,7 +116,7 @@ class CandidateSource(Protocol):
 
     @property
     def size(self) -> int:
-        """Return the length of the arrays that have one element per host; some elements have no host."""
+        """Return the number of rows in placement's index, some unused: the length of arrays by position."""
 
     @property
     def aggregates(self) -> Mapping[str, Aggregate]: ...
@@ -146,8 +147,7 @@ class CandidateSource(Protocol):
 
     @property
     def sharing(self) -> Mapping[str, Collection[str]]:
-        """Return a mapping of each sharing provider's root to the resource classes of the provider's
-        inventories."""
+        """Return the resource classes of each sharing provider's inventories, by the provider's root."""
 
     def reserve(self, allocations: Allocations) -> None:
         """Count the given allocations as used in this scheduler's searches until `withdraw` is called."""
@@ -155,10 +155,11 @@ class CandidateSource(Protocol):
     def withdraw(self, allocations: Allocations) -> None: ...
 
     def watch(self, on_change: OnChange) -> None:
-        """Register a callback that gets the changed roots, aggregates and cells after each change of the
-        index."""
+        """Register a callback for all changes of the index; its arguments are the changed roots, and
+        the changed aggregates and cells.
+        """
 
     def watch_for_more(self, on_change: OnChange) -> None:
-        """Register a callback that gets roots, aggregates and cells with changes that may help waiting
-        requests, such as more capacity.
+        """Register a callback for changes that can help waiting requests, such as more capacity; its
+        arguments are as in `watch`.
         """

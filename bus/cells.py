@@ -85,7 +85,7 @@ CellResult = CellEdited | CellInUse | Missing | Contended
 
 
 class FindCells(Message, frozen=True, kw_only=True):
-    """A query for the registered cells, and for unregistered cells of which agents have reported hosts."""
+    """A query for the registered cells, and for unregistered cells whose agents have reported hosts."""
 
     counted: bool = True  # with the numbers of hosts and instances; False: registered cells only
 

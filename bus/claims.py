@@ -36,19 +36,19 @@ def holder_consumer(build: str, attempt: int) -> str:
 
 
 class Choice(Compact, frozen=True):
-    """Allocations to claim ({}: release all), and the shape of each provider when a scheduler chose them."""
+    """A set of allocations to claim ({}: release all), with the shapes of its providers at the search."""
 
     allocations: Allocations
     shapes: Shapes = field(default_factory=dict)
 
 
 class ConsumerClaim(Value, frozen=True, kw_only=True):
-    """A claim that replaces a consumer's allocations with the first one that fits of several sets
-    (`choices`).
+    """A claim that replaces a consumer's allocations by one of `choices`: the first set that fits.
 
-    The claim is refused if `generation` is not the consumer's; None: the consumer has no allocations. If
-    `fenced` is False, generations are not compared (Placement API before 1.28). With `keep`, the former
-    allocations go to a consumer with the id `keep` and type CLEANUP, because the guest may still exist.
+    The claim is refused if the consumer's generation is not `generation` (None: the consumer must have no
+    allocations). If `fenced` is False, generations are not compared (Placement API before 1.28). With `keep`,
+    the former allocations go to a consumer with the id `keep` and type CLEANUP, because the guest may still
+    exist.
     """
 
     consumer: Id
@@ -133,7 +133,7 @@ class NoGroup(Tagged, frozen=True, kw_only=True):
 
 
 class NothingHeld(Tagged, frozen=True, kw_only=True):
-    """The reason of a refused claim: the consumer has no allocations to take over. Do not retry."""
+    """The reason of a refused claim: the consumer given as `take_over` has no allocations. Do not retry."""
 
     consumer: Text
 
@@ -163,7 +163,9 @@ class Claimed(Tagged, frozen=True, kw_only=True):
 
 
 class Held(Tagged, frozen=True, kw_only=True):
-    """The result of a claim or release refused for its generation: the consumer's present allocations."""
+    """The refusal of a claim or release because the consumer has another generation, or because the holder
+    consumer of the claim's `keep` has allocations already. Contains the consumer's present allocations.
+    """
 
     generation: Whole
     allocations: Allocations
@@ -208,9 +210,9 @@ class ClaimAnswered(Message, frozen=True, kw_only=True):
 class ReleaseRequested(Message, frozen=True, kw_only=True):
     """Release all allocations of a consumer. With `retire`, its build has ended and it can never claim again.
 
-    The release is refused if `generation` is not the consumer's; None: the consumer has no allocations and is
-    only retired. With `fenced` False it is not compared. With `keep`, the allocations are given to the
-    consumer with that id, as in a claim.
+    The release is refused if the consumer's generation is not `generation` (None: the consumer has no
+    allocations and is only retired). If `fenced` is False, generations are not compared. With `keep`, the
+    allocations go to a consumer with the id `keep`, as in a claim.
     """
 
     consumer: Id

@@ -1,5 +1,5 @@
-"""The clock and the random source, injected everywhere so that tests and simulations control them; and pauses
-between retries, a rate limit, and sequence numbers of reports, which depend on them.
+"""Defines the clock, with a random source, that tests and simulations replace. Also defines classes that use
+the clock: pauses between retries, a rate limit, and sequence numbers of reports.
 """
 
 import asyncio
@@ -54,7 +54,10 @@ SOONEST = 0.1  # seconds between two messages
 
 
 class RateLimitedPublisher:
-    """Publishes at most ten messages a second, and drops messages while the broker is unreachable."""
+    """Calls `publish` at most ten times a second, once or more after `due` was called.
+
+    If the broker is unreachable, the message is dropped. `subject` describes the message in the log.
+    """
 
     def __init__(self, publish: Callable[[], Awaitable[None]], subject: str) -> None:
         self._publish = publish
@@ -65,8 +68,9 @@ class RateLimitedPublisher:
         self._due.set()
 
     async def run(self) -> None:
-        """Publish a message after each call of `due`, until cancelled; calls between two messages lead to one
-        message.
+        """Call `publish` after each call of `due`, until cancelled.
+
+        All calls of `due` between two publications lead to one publication.
         """
         while True:
             await self._due.wait()

@@ -35,8 +35,10 @@ class Tracer(Protocol):
         """Return a tracing span for the handling of a message: the parent of what the handler publishes."""
 
     def asking(self, query: str, causes: Sequence[Envelope]) -> tuple[Span, str] | None:
-        """Return a tracing span for a query and its traceparent. The span is a child of the span of the first
-        message in `causes`, during whose handling the query is sent.
+        """Return a tracing span for a query, and the traceparent to send with the query.
+
+        `causes` are the messages being handled when the query is sent. The span is a child of the first
+        cause's span.
         """
 
     def beginning(self, type_: str) -> str:
@@ -86,7 +88,9 @@ def handling(envelopes: Iterable[tuple[Envelope, Message]]) -> Iterator[None]:
 
 
 def envelopes_handled() -> Sequence[Envelope]:
-    """Return the envelopes of the messages for which the current task works: causes of what it publishes."""
+    """Return the envelopes of the messages that the current task handles, the causes of all messages that the
+    task publishes.
+    """
     alone = current.get()
     return (alone,) if alone is not None else tuple(_arrived.get({}).values())
 

@@ -27,7 +27,9 @@ from bus.vocabulary import (
 
 
 class Removal(Value, frozen=True, kw_only=True):
-    """The number of hosts that one filter or requested resource excluded from a search, and of those left."""
+    """The number of hosts that one filter or requested resource excluded from a search (`removed`), and the
+    number of hosts that remained (`left`).
+    """
 
     constraint: Cause
     removed: Whole

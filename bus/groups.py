@@ -42,7 +42,7 @@ class ServerGroup(Value, frozen=True, kw_only=True):
 
 
 class MakeGroup(Tagged, frozen=True, kw_only=True):
-    """An edit that creates a server group, with a name unique in its project; a repetition has no effect."""
+    """An edit that creates a server group, with a name unique in its project; a repeated edit is no error."""
 
     group: Id
     name: Name

@@ -23,9 +23,10 @@ from bus.vocabulary import (
 
 
 class BuildAdoptRequested(Message, frozen=True, kw_only=True):
-    """Make a cell responsible for an instance that already runs and has allocations in placement. The cell
-    compares these allocations with placement's. If the cell has this build already, it updates the
-    allocations.
+    """Make a cell responsible for an instance that already runs and has allocations in placement.
+
+    If the cell has no record of the build and placement's allocations differ from `chosen`, the request is
+    refused. If the cell has a record of the build, the record's allocations are replaced by placement's.
     """
 
     build: Id  # also the consumer

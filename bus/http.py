@@ -83,7 +83,7 @@ async def serve(
 ) -> None:
     """Serve HTTP, or HTTPS with `tls`, until cancelled; then complete requests within `drain` seconds.
 
-    When cancelled, it first calls `closing`, which ends long-lived responses.
+    `closing` is called before the requests in progress are completed; it ends long-lived responses.
     """
     limits = _within_open_files(limits or HttpLimits())
     config = _Config(

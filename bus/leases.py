@@ -41,7 +41,9 @@ class LeaseAnswered(Message, frozen=True, kw_only=True):
 
 
 class NodesReported(Message, frozen=True, kw_only=True):
-    """A report of all bare-metal nodes with ids above `after` up to `upto`; missing nodes were deleted."""
+    """A bare-metal agent's list of all nodes of its pool with ids above `after` up to `upto`. Nodes that
+    the list lacks were deleted.
+    """
 
     cell: Word
     agent: Word

@@ -119,8 +119,8 @@ class HostsAsked(Message, frozen=True, kw_only=True):
     """A query to choose and claim hosts for instances that another system, such as Nova, creates.
 
     No cell creates the given instances and no id is retired, so hosts for the same instances may be requested
-    again. An instance with allocations keeps them if the request excludes all of their hosts (an evacuation);
-    if not, they count as the result of an earlier query and are returned.
+    again. If an instance has allocations, the reply contains them as the result of an earlier query. But if
+    the request excludes all their hosts (an evacuation), the instance keeps them and another host is claimed.
     """
 
     request: BuildRequested
@@ -266,7 +266,7 @@ class AgentReported(Message, frozen=True, kw_only=True):
 
 
 class InventoryReported(Message, frozen=True, kw_only=True):
-    """An agent's report of a provider tree. Of two for one root, the one with higher sequence is valid."""
+    """An agent's report of a provider tree; a report is ignored if its sequence does not increase."""
 
     root: Id
     host: Name

@@ -159,7 +159,9 @@ class MoveSteered(Message, frozen=True, kw_only=True):
 
 
 class HandoverProgress(Message, frozen=True, kw_only=True):
-    """Asks the source cell to hand over an instance to another cell, or tells it how that move ended."""
+    """Steers the source cell's part of a move between cells: `leave` starts the handover of the instance;
+    `done`, `back` and `deleted` report how the other cell ended the move.
+    """
 
     move: Id
     build: Id

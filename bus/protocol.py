@@ -1,4 +1,4 @@
-"""The interface of a message broker, and the envelopes that it carries, independent of which broker it is."""
+"""Defines the interface to message brokers (RabbitMQ or in-process), and the envelopes that they carry."""
 
 import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
@@ -49,7 +49,7 @@ class Envelope(msgspec.Struct, kw_only=True, omit_defaults=True):
     strikes: int = 0  # number of processes that ended while they handled only this message
 
     def __post_init__(self) -> None:
-        """Replace numbers from other programs that are out of range by values that every broker can store."""
+        """Replace metadata that no broker can store: other programs may send numbers out of range."""
         if not 1 <= self.attempt <= MAX_COUNT:
             self.attempt = min(max(self.attempt, 1), MAX_COUNT)
         if not 0 <= self.faults <= MAX_COUNT:
@@ -99,7 +99,8 @@ class Inbox(Protocol):
 
     @property
     def buffered(self) -> int:
-        """Return how many received messages wait for the caller; a frame counts as one."""
+        """Return how many received messages the caller has not yet got; a RabbitMQ message with several
+        envelopes counts as one."""
 
     async def get(self) -> Delivery: ...
 

@@ -251,9 +251,9 @@ class WhatIfMoves(Message, frozen=True, kw_only=True):
 
 
 class WhatIfMovesAnswered(Message, frozen=True, kw_only=True):
-    """The answer to WhatIfMoves, with one answer for each move. An answer with `refusal` means that no host
-    was searched; `decision.code` is the reason code. To keep the message small, only the first move with a
-    destination has its decision.
+    """The answer to WhatIfMoves, with one answer for each move. If a move was refused before any host was
+    searched, its answer has a `refusal`, and the reason code in `decision.code`. To keep the message small,
+    only the first move with a destination has its decision.
     """
 
     answers: LongList[WhatIfAnswered]

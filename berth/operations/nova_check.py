@@ -57,7 +57,10 @@ async def observed(
 async def _confirm(
     nova: NovaFacts, reader: NovaInspection, contents: PlacementContents, placement: PlacementClient
 ) -> None:
-    """Read instances and consumers again on which Nova and placement differ, as they may have changed."""
+    """Read again the instances and consumers whose records in Nova and placement differ; update both facts.
+
+    A build or move may have changed a record between the two reads.
+    """
     suspects = [*orphans(nova, contents), *unallocated(nova, contents), *doubled(nova, contents)]
     if not 0 < len(suspects) <= CONFIRMED:
         return

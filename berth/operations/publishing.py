@@ -48,7 +48,7 @@ T = TypeVar("T")
 
 
 def checked(message: M) -> M:
-    """Return a message, encoded and decoded as for its receiver; raise BadSetting for an invalid field."""
+    """Return the message as its receiver would decode it; raise BadSetting if a field is invalid."""
     try:
         return protocol.decode(type(message), protocol.encode(message))
     except (Undecodable, TooBig) as problem:
@@ -56,7 +56,7 @@ def checked(message: M) -> M:
 
 
 async def within(seconds: float, work: Awaitable[T], otherwise: str) -> T:
-    """Await `work` for at most `seconds`; after that raise OperationRefused with the sentence `otherwise`."""
+    """Return the result of `work`; after `seconds` raise OperationRefused with the message `otherwise`."""
     try:
         async with asyncio.timeout(seconds):
             return await work

@@ -1,4 +1,6 @@
-"""Compares the Placement API's entries in Keystone's catalogue with wanted entries, and changes them."""
+"""Registers the Placement API in Keystone's catalogue: compares the entries there with the
+operator's URLs, and changes differing entries.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

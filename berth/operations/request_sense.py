@@ -1,4 +1,4 @@
-"""Checks, before a request is published, that a scheduler can understand and satisfy it."""
+"""Checks a build request before its publication, and refuses a request that no scheduler can satisfy."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -11,7 +11,7 @@ from scheduler_worker import PciAlias, RequestOptions, Unreadable, alternatives_
 
 
 class _AnyAlias(Mapping[str, PciAlias]):
-    """A mapping that contains every PCI alias, because only the scheduler knows which exist."""
+    """A mapping that accepts any name of a PCI alias: only the scheduler's settings list the aliases."""
 
     def __getitem__(self, name: str) -> PciAlias:
         return PciAlias("CUSTOM_ANY")

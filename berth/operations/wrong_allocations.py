@@ -1,4 +1,6 @@
-"""Finds builds with other allocations than their cells recorded, and holder consumers without a use."""
+"""Finds builds whose allocations in placement differ from their cells' records, and holder consumers without
+a move or clean-up.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ Wrong = Literal["missing", "elsewhere", "amounts", "outdated"]
 
 @dataclass(frozen=True)
 class Misheld:
-    """An active build with other allocations in placement than in its cell's record."""
+    """An active build whose allocations in placement differ from its cell's record."""
 
     wrong: Wrong
     place: PlaceByCell
@@ -39,7 +41,7 @@ def misheld(
     holdings: Mapping[str, tuple[int, Allocations, float]],
     moving: Collection[str],  # builds with a move that their cells may not have recorded yet: not compared
 ) -> Iterator[Misheld]:
-    """Yield the active builds with other allocations in placement than in their cells' records."""
+    """Yield the active builds whose allocations in placement differ from their cells' records."""
     for build, place in places.items():
         at = f"{build}: active on {place.host.root}"
         if build not in trees and build not in holdings:
@@ -67,9 +69,10 @@ def doubt(
     on_host: Sequence[ReportedGuest] | None,  # reported by the agent of the build's host; None: no answer
     elsewhere: Mapping[str, Sequence[ReportedGuest] | None],  # reported by the agents of other hosts
 ) -> str:
-    """Return why a build's allocations must not be changed to those in its cell's record; empty if they may.
+    """Return why a build's allocations must not be replaced by those of its cell's record, or "".
 
-    If placement has allocations, the agent must agree with the record, and no other may have the guest.
+    If placement has allocations, the agent of the recorded host must report the guest as in the record, and
+    no other host's agent may report a guest of the build.
     """
     place = misheld.place
     host, agent = place.host.host, place.host.agent
@@ -124,7 +127,9 @@ _BEYOND = 8  # attempts of which placement may have a record before the cell
 
 @dataclass(frozen=True)
 class Leak:
-    """A holder consumer without a move or clean-up; if `proven`, its allocations may be released."""
+    """A holder consumer without a move or clean-up. `proven`: no cell needs its allocations, so they may be
+    released.
+    """
 
     consumer: str
     generation: int

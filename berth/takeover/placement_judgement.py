@@ -17,7 +17,7 @@ _PCI_PROVIDER = re.compile(r"_[0-9a-fA-F]{4}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7
 
 
 def judged_placement(facts: TakeoverFacts) -> Iterator[TakeoverFinding]:
-    """Yield findings about the Placement that is checked: before the import the old service, later berth."""
+    """Yield findings about Placement: the old service before its contents are imported, later berth's."""
     about = f"Placement at {facts.place}"
     if facts.placement_problem:
         do = "Check --url and the token: openstack resource provider list"
@@ -43,7 +43,9 @@ def has_pci_in_placement(placement: PlacementContents) -> bool:
 
 
 def orphans(nova: NovaFacts, placement: PlacementContents) -> list[str]:
-    """Return consumers with allocations from compute nodes that are no instances or migrations of Nova."""
+    """Return the ids of consumers that have allocations on compute nodes, but are unknown to Nova (neither an
+    instance nor a migration).
+    """
     known = nova.instances.keys() | nova.building | nova.migrations
     roots = {node.uuid for node in nova.nodes} & placement.providers.keys()
     return sorted(
@@ -54,7 +56,9 @@ def orphans(nova: NovaFacts, placement: PlacementContents) -> list[str]:
 
 
 def unallocated(nova: NovaFacts, placement: PlacementContents) -> dict[str, str]:
-    """Return Nova's instances without allocations from their compute nodes, each with a text about this."""
+    """Return a mapping of instances to descriptions: instances in Nova without allocations on their compute
+    node.
+    """
     nodes = {(node.host, node.name): node.uuid for node in nova.nodes}
     found = {}
     for id_, instance in nova.instances.items():

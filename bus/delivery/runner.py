@@ -138,9 +138,9 @@ class Bus:
         asks_as: str = "",
         turns: asyncio.Lock | None = None,
     ) -> None:
-        """Create the connection. The names of its reply queues contain `asks_as`, so that broker permissions
-        can identify the process. All Bus objects of a process share the lock `turns`: the worker that holds
-        it may handle suspects (redelivered messages).
+        """Create the connection. `asks_as` is the process's name in its reply queues' names, which broker
+        permissions check. `turns` is a lock that all Bus objects of a process share: only its holder handles
+        suspects.
         """
         self.transport = transport
         self.clock = clock or Clock()

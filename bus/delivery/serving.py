@@ -58,7 +58,7 @@ class QueueReader:
 
     @property
     def buffered(self) -> int:
-        """Return how many messages were received and not taken yet."""
+        """Return how many messages were received from the broker and are not being handled yet."""
         return self._inbox.buffered
 
     @property
@@ -67,7 +67,7 @@ class QueueReader:
         return tuple(self._busy.values())
 
     def take_no_more(self) -> None:
-        """Begin no further handler call."""
+        """Stop calling the handler with further messages; running calls continue."""
         self._loop.cancel()
 
     async def stop(self) -> None:
@@ -158,7 +158,7 @@ class Timer:
     async def _publish_all(self, made: Sequence[Emit]) -> None:
         """Publish the messages of a timer; if they have no consumer, retry for a minute, then drop them.
 
-        No broker redelivers them, but the timer's next call can publish them again.
+        Dropped messages are lost, unless the timer's next call returns them again.
         """
         pauses = iter(_PAUSES)
         unheard = 0
@@ -250,7 +250,10 @@ class _Serving:
             task.cancel()
 
     async def _read(self, rows: Sequence[ServedRow]) -> list[QueueReader]:
-        """Begin to read the queues of these rows together: each takes several requests to the broker."""
+        """Begin to read the queues of these rows, all in parallel.
+
+        For each queue the broker needs several requests, so one queue after the other would be slow.
+        """
         readers = [QueueReader(row, self._process.clock) for row in rows]
 
         async def begin(reader: QueueReader) -> None:
@@ -277,7 +280,7 @@ class _Serving:
         return narrow
 
     async def _end(self, readers: Collection[QueueReader]) -> None:
-        """Stop all given readers together: no queue is read while the consumer of another is cancelled."""
+        """Stop the readers: no further handler call begins, queues are left, running calls complete."""
 
         for reader in readers:
             reader.take_no_more()

@@ -66,8 +66,10 @@ class ServedRow(ABC):
         """Send a refusal if the message is a query with a reply address; return whether one was sent."""
 
     async def handle(self, deliveries: Sequence[Delivery]) -> None:
-        """Handle messages and acknowledge them, or move each to its retry, the suspects or the dead letters.
-        If this raises, the messages not yet moved or acknowledged stay in their queue.
+        """Handle the messages of a list and settle each: acknowledge the message, schedule a retry, or move
+        the message to the suspects' queue or the dead letters.
+
+        If an exception is raised, messages not settled yet stay in their queue.
         """
         readable = []
         suspects = []
@@ -218,8 +220,8 @@ def _about(delivery: Delivery) -> Mapping[str, Sequence[Envelope]]:
 def _sorted(
     readable: Readable, outcomes: Sequence[Any]
 ) -> tuple[list[tuple[Envelope, Message]], list[tuple[Delivery, Exception | None]]]:
-    """Return the messages that handlers want to publish, each with the envelope that was handled, and all
-    deliveries, each with the handler's exception or None.
+    """Return two lists made from the handler's outcomes: the messages to publish, each with the handled
+    envelope as cause; and all deliveries, each with the exception of the handler or None.
     """
     made: list[tuple[Envelope, Message]] = []
     fates: list[tuple[Delivery, Exception | None]] = []
@@ -277,7 +279,7 @@ class ConsumedRow(ServedRow):
                 await self._publish_or_undo(cause, message)
 
     async def _publish_or_undo(self, cause: Envelope, message: Message) -> None:
-        """Publish a message; if it has no consumer, publish the messages that the row's `unheard` returns."""
+        """Publish a message; if no queue receives it, publish the replacements from `row.unheard`."""
         assert self.row.unheard is not None
         try:
             await self._emitter.emit([(cause, message)], self.row.emits)
@@ -306,7 +308,10 @@ class AnsweredRow(ServedRow):
             raise Undecodable(f"answers to this question go to {replies}…, not to {envelope.reply_to}")
 
     def _may_answer(self, envelope: Envelope) -> bool:
-        """Return whether the query's reply address belongs to its cell or client; no broker checks this."""
+        """Return whether the reply address has the prefix that the query's cell or client must use.
+
+        No broker checks reply addresses.
+        """
         return not envelope.reply_to or envelope.reply_to.startswith(self._replies_to(envelope))
 
     def _replies_to(self, envelope: Envelope) -> str:

@@ -83,8 +83,10 @@ class Suspects:
             self._task.cancel()
 
     async def take(self, queue: str, delivery: Delivery) -> None:
-        """Move a redelivered message from this queue to the suspects' queue; if this process stops, return it
-        to its queue instead, because no other replica would notice it among the suspects for some time.
+        """Move a redelivered message from this queue to the suspects' queue.
+
+        If this process is stopping, requeue the message instead: other processes check the suspects' queue
+        only every 15 seconds.
         """
         if self._stopping:
             delivery.requeue()

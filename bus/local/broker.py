@@ -135,8 +135,9 @@ class LocalBroker:
             self._journal.remove(item.row)
 
     def delivered(self, queue: LocalQueue, item: QueuedItem, *, back: bool = False) -> None:
-        """Store how often a message was delivered without being settled, if its queue counts that; with
-        `back` the last delivery does not count, because the message is requeued.
+        """Store how often a message was delivered without being settled, if the queue has `notes_readers`.
+
+        With `back`, the last delivery does not count, because the message is requeued.
         """
         if self._journal is not None and queue.spec.notes_readers and item.row:
             self._journal.note(item.row, item.crashes + (not back))

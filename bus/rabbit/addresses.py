@@ -15,7 +15,7 @@ FIRST_LIMIT, LONGEST_LIMIT = 2.0, 10.0  # seconds for TCP, TLS and AMQP's handsh
 
 @dataclass(frozen=True)
 class BrokerAddress:
-    """An IP address and port of a broker, with the URL that names it and no other address."""
+    """An IP address and port of a broker, with a URL that contains only the broker's own address."""
 
     url: str
     ip: str
@@ -45,8 +45,9 @@ class AddressOrder:
         return sorted(shuffled, key=lambda address: failed.index(k) if (k := _key(address)) in failed else -1)
 
     def limit(self, address: BrokerAddress) -> float:
-        """Return the seconds for an attempt: short at first, and twice as long after each failure, because
-        all nodes may be slow when many processes connect.
+        """Return the timeout of the next connection attempt to this address, in seconds.
+
+        The timeout doubles after each failure, because all nodes may be slow when many processes connect.
         """
         return min(FIRST_LIMIT * 2.0 ** min(self._failures.get(_key(address), 0), 8), LONGEST_LIMIT)
 

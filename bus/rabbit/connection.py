@@ -86,7 +86,9 @@ def plainly(url: str, meanwhile: str = "") -> Iterator[None]:
 
 
 def refusal(closed: ChannelClosed) -> Exception:
-    """Return RequestRefused if the broker closed a channel to refuse an AMQP operation, else the error."""
+    """Return RequestRefused if the broker closed the channel to refuse an AMQP request; else return
+    `closed`.
+    """
     text = reason(closed)
     return RequestRefused(text) if text.startswith(_REFUSALS) else closed
 

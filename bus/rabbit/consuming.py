@@ -129,7 +129,7 @@ class RabbitInbox:
         task.add_done_callback(self._going_back.discard)
 
     def _requeue(self, reading: Reading) -> None:
-        """Requeue the envelopes that no caller has received yet, also if the queue was deleted meanwhile."""
+        """Requeue the envelopes that `get` has not returned yet; a deleted queue is declared again."""
         all_of_them = reading.hands_over and not reading.closed
         while reading.opened or (
             reading.deliveries and (all_of_them or reading.is_last_copy(reading.deliveries[0].tag))
@@ -225,7 +225,9 @@ class RabbitInbox:
                 return None  # we close
 
     async def _attend(self, reading: Reading) -> None:
-        """Send acknowledgements to the broker until the channel closes or, after `stop`, none is missing."""
+        """Send acknowledgements to the broker until the channel closes. After `stop`, return as soon as every
+        message is acknowledged or requeued.
+        """
         try:
             while not reading.closed and not (self._stopping and not reading.unsettled):
                 await reading.wake.wait()
@@ -271,7 +273,7 @@ class RabbitInbox:
         return False
 
     async def _tune(self, reading: Reading) -> None:
-        """Adapt the prefetch count to the recent number and size of envelopes in an AMQP message."""
+        """Adapt the prefetch count to the average number of envelopes, and size, of recent AMQP messages."""
         async with self._steering:
             if not self._stopping and not reading.closed and not self._fits(reading.in_advance):
                 await self._consume(reading, self._wanted())
