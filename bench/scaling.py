@@ -14,6 +14,7 @@ from typing import Any
 
 from bench.loading import LoadedBoots, a_berth, a_worker
 from bench.processes import BESIDE
+from bench.session_states import SessionStates, sampled
 from berth.loadtest import LoadPlan, mixed
 
 CELLS = 4
@@ -54,16 +55,19 @@ KINDS: dict[str, Sequence[Variant]] = {
 }
 
 
-def measured(variant: Variant, boots: int, hosts: int, mix: int) -> LoadedBoots:
-    """Measure a load of boots after a first load that is not counted."""
+def measured(
+    variant: Variant, boots: int, hosts: int, mix: int, window: int
+) -> tuple[LoadedBoots, SessionStates]:
+    """Measure a load of boots, and what PostgreSQL's sessions wait for, after a load that is not counted."""
     with ExitStack() as stack:
         berth = stack.enter_context(a_berth(hosts, variant.cells, fail=0.1, **variant.settings))
         for worker in variant.in_parallel:
             stack.enter_context(a_worker(berth.environment, *worker.split()))
         berth.load(LoadPlan(boots=boots // 4, flavors=mixed(mix)))
-        run = berth.load(LoadPlan(boots=boots, flavors=mixed(mix)))
+        with sampled(berth.settings.database.url) as states:
+            run = berth.load(LoadPlan(boots=boots, flavors=mixed(mix), window=window))
         berth.judge()
-    return run
+    return run, states
 
 
 def main() -> None:
@@ -72,6 +76,7 @@ def main() -> None:
     parser.add_argument("--boots", type=int, default=6000)
     parser.add_argument("--hosts", type=int, default=10_000)
     parser.add_argument("--mix", type=int, default=20, help="flavors in the mix")
+    parser.add_argument("--window", type=int, default=2000, help="boots in progress at most")
     arguments = parser.parse_args()
     if unknown := [kind for kind in arguments.kinds if kind not in KINDS]:
         parser.error(f"there is no {', '.join(unknown)}; there are {', '.join(KINDS)}")
@@ -82,7 +87,7 @@ def main() -> None:
         )
         first: LoadedBoots | None = None
         for variant in KINDS[kind]:
-            run = measured(variant, arguments.boots, arguments.hosts, arguments.mix)
+            run, states = measured(variant, arguments.boots, arguments.hosts, arguments.mix, arguments.window)
             first = first or run
             cost = sorted(run.cost.items(), key=lambda one: -one[1])
             parts = ", ".join(f"{name} {spent:.2f}" for name, spent in cost if name not in BESIDE)
@@ -92,6 +97,7 @@ def main() -> None:
                 f" {run.in_all:12.2f} {run.in_all / first.in_all:9.2f}  {parts}",
                 flush=True,
             )
+            print(f"{'':26} active sessions of PostgreSQL: {states}", flush=True)
 
 
 if __name__ == "__main__":
