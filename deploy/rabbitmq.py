@@ -134,6 +134,11 @@ class RabbitMQ(Server):
     def management_url(self) -> str:
         return f"http://guest:guest@127.0.0.1:{self._management_port}"
 
+    @property
+    def node_name(self) -> str:
+        """Return the name of the Erlang node."""
+        return f"{self._member.name if self._member is not None else 'rabbit'}@localhost"
+
     def control(self, *arguments: str) -> str:
         """Run rabbitmqctl with these arguments and return its output, which takes a second."""
         ran = subprocess.run(
@@ -196,7 +201,7 @@ class RabbitMQ(Server):
             # The script then execs the VM instead of keeping a shell around it, as under systemd, so
             # that our child is the broker; a plain SIGTERM is its clean shutdown.
             RUNNING_UNDER_SYSTEMD="true",
-            RABBITMQ_NODENAME=f"{self._member.name if self._member is not None else 'rabbit'}@localhost",
+            RABBITMQ_NODENAME=self.node_name,
             RABBITMQ_DIST_PORT=str(self._distribution_port),
             RABBITMQ_CONF_ENV_FILE=str(empty),
             RABBITMQ_CONFIG_FILE=str(home / "rabbitmq.conf"),
