@@ -37,6 +37,7 @@ class ManagementSeen(msgspec.Struct, frozen=True):
     alarms: tuple[str, ...] = ()  # memory, disk, with the nodes
     clock: float | None = None  # seconds by which its clock is ahead; None: unknown
     nodes: dict[str, bool] = {}  # whether each node runs
+    partitioned: tuple[str, ...] = ()  # nodes that RabbitMQ has left partitioned from others
     members: dict[str, tuple[str, ...]] = {}  # the nodes with a member of each quorum queue
     disabled: tuple[str, ...] = ()  # stable feature flags that are not enabled
     deprecated: tuple[str, ...] = ()  # deprecated features that are in use
@@ -201,6 +202,10 @@ def _nodes(about: str, cluster: ManagementSeen) -> Iterator[Finding]:
     if down := [node for node, is_running in cluster.nodes.items() if not is_running]:
         do = "Start it: with another node less there is no majority, and nothing is accepted."
         yield Finding("warning", about, f"The node {', '.join(down)} of the cluster does not run.", do)
+    if cluster.partitioned:
+        do = "Restart these nodes one by one, first the one that was suspended or cut off, until none is named."
+        sentence = f"Nodes are partitioned, and stay so: {', '.join(cluster.partitioned)}."
+        yield Finding("broken", about, sentence, do)
     wanted = min(MEMBERS, len(cluster.nodes))
     few = {queue: members for queue, members in cluster.members.items() if len(members) < wanted}
     if not few:

@@ -203,7 +203,9 @@ async def _management(url: str, amqp_url: str, clock: Clock) -> ManagementSeen |
     vhost = quote(vhost_of(amqp_url), safe="")
     try:
         async with asyncio.timeout(ANSWER_SECONDS), httpx.AsyncClient(auth=credentials) as http:
-            response = await http.get(f"{at}/api/nodes?columns=name,running,mem_alarm,disk_free_alarm")
+            response = await http.get(
+                f"{at}/api/nodes?columns=name,running,partitions,mem_alarm,disk_free_alarm"
+            )
             nodes = response.json() if response.status_code == 200 else []
             ahead = parsedate_to_datetime(response.headers["date"]).timestamp() + 0.5 - clock.now()
             response = await http.get(f"{at}/api/queues/{vhost}?columns=name,type,members")
@@ -222,6 +224,7 @@ async def _management(url: str, amqp_url: str, clock: Clock) -> ManagementSeen |
         alarms=tuple(alarms),
         clock=ahead,
         nodes={str(node["name"]): bool(node.get("running")) for node in nodes},
+        partitioned=tuple(str(node["name"]) for node in nodes if node.get("partitions")),
         members={
             str(queue["name"]): tuple(queue["members"])
             for queue in queues

@@ -158,6 +158,15 @@ def test_an_alarm_explains_why_nothing_is_taken() -> None:
     ]
 
 
+def test_nodes_that_stay_partitioned_are_named() -> None:
+    [found] = [
+        finding
+        for finding in judged(seen(**cluster(partitioned=("n1@a", "n3@c"))))
+        if finding.level == "broken"
+    ]
+    assert found.says == "Nodes are partitioned, and stay so: n1@a, n3@c."
+
+
 def test_the_command_that_adds_missing_members_names_the_nodes_without_one() -> None:
     few = {f"q{number}": ("n1@a",) for number in range(7)}
     nodes = dict.fromkeys(("n1@a", "n2@b", "n3@c"), True)
@@ -176,7 +185,7 @@ async def test_the_management_api_reports_the_nodes_and_the_members_of_queues(
     answers = {
         "/api/nodes": [
             {"name": "n1@a", "running": True, "mem_alarm": False, "disk_free_alarm": True},
-            {"name": "n2@b", "running": False},
+            {"name": "n2@b", "running": False, "partitions": ["n1@a"]},
         ],
         "/api/queues/v": [
             {"name": "q", "type": "quorum", "members": ["n1@a"]},
@@ -204,6 +213,7 @@ async def test_the_management_api_reports_the_nodes_and_the_members_of_queues(
         alarms=("disk at n1@a",),
         clock=0.5,
         nodes={"n1@a": True, "n2@b": False},
+        partitioned=("n2@b",),
         members={"q": ("n1@a",)},
         disabled=("off",),
         deprecated=("global_qos",),
