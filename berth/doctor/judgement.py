@@ -203,7 +203,7 @@ def _nodes(about: str, cluster: ManagementSeen) -> Iterator[Finding]:
         do = "Start it: with another node less there is no majority, and nothing is accepted."
         yield Finding("warning", about, f"The node {', '.join(down)} of the cluster does not run.", do)
     if cluster.partitioned:
-        do = "Restart these nodes one by one, first the one that was suspended or cut off, until none is named."
+        do = "Restart the node that was suspended or cut off, and then the others, until none is named."
         sentence = f"Nodes are partitioned, and stay so: {', '.join(cluster.partitioned)}."
         yield Finding("broken", about, sentence, do)
     wanted = min(MEMBERS, len(cluster.nodes))
