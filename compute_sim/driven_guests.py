@@ -1,4 +1,4 @@
-"""Runs an agent's guests through operators' hypervisor drivers, whose calls later orders can interrupt."""
+"""Runs an agent's guests by operators' hypervisor drivers. Later orders can interrupt a driver's call."""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""Loads operators' drivers of hypervisors and hosts' hardware: `module:Class`, with options."""
+"""Loads operators' drivers, of hypervisors and of hosts' hardware, from a name `module:Class` and options."""
 
 import importlib
 import inspect

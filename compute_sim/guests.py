@@ -237,7 +237,7 @@ class AgentJobs:
     def end(self, job: AgentJob) -> asyncio.Future[How]:
         """Return a future for the job's result.
 
-        If an earlier delivery of the order waits, its future gets the result `handed over`.
+        If an earlier delivery of the order waits, the earlier future is completed with `handed over`.
         """
         job.finish("handed over")
         job.waiter = asyncio.get_running_loop().create_future()

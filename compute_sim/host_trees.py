@@ -63,7 +63,7 @@ class HostTrees:
         return reshaping(self._stored.get(root, ()), self._trees[root], guests)
 
     def use_changed(self, root: str) -> None:
-        """Record that a host's guests changed; compute its provider tree again if that depends on them."""
+        """Record a change of a host's guests; rebuild the provider tree if a driver depends on usage."""
         if root in self._hosts:
             self._to_fit[root] = None
         if root not in self._follow_use:
@@ -140,7 +140,7 @@ class HostTrees:
         return found
 
     def settle(self, guests: Iterable[GuestRecord], found: Iterable[Consumer]) -> None:
-        """Replace guests' allocations by those in placement; guests without any are to be destroyed."""
+        """Replace guests' recorded allocations by placement's, which may be empty."""
         held = {consumer.id: consumer.allocations for consumer in found}
         for guest in filter(self._disk.hosted.is_there, guests):
             tree = self._trees[guest.root]

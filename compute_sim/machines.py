@@ -219,7 +219,7 @@ class SimAgent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hardware:
-    """A simulated cloud's hardware: amounts of a host without NUMA cells, machine types, bare-metal nodes."""
+    """A simulated cloud's hardware: machine types, size of a host without NUMA cells, bare-metal nodes."""
 
     vcpus: int = 32
     memory_mb: int = 131_072

@@ -1,6 +1,7 @@
 """Executes the phases of moves on a simulated agent, with durations, planned failures and interruptions.
 
-A later order of a build and host ends an earlier one; an earlier order that arrives late has no effect.
+Orders for one build on one host are numbered: a later order cancels the phase in progress, and an order that
+arrives after a later order has no effect.
 """
 
 import asyncio

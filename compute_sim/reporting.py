@@ -40,7 +40,8 @@ FIRST_GAP = 10.0  # first interval between announcements, doubled each time: pla
 class HostReports:
     """Makes an agent's heartbeats and inventory reports.
 
-    If `providers` can query placement, hypervisors equal to placement's records are not reported.
+    Without `providers`, a query of placement's providers, the inventories of all hosts are reported
+    repeatedly; with the query, only inventories that changed or differ from placement.
     """
 
     def __init__(
@@ -81,7 +82,7 @@ class HostReports:
         return self.period / max(1, len(self._shares))
 
     async def beat(self) -> Sequence[HostReported]:
-        """Return a heartbeat with the next part of the hosts, or with all hosts after an absence."""
+        """Return the next part of the hosts' heartbeat; after a power failure or stall, all parts."""
         if not self._does.ready or not self._shares:
             return []
         if self._reported_absences != (away := self._does.absences):

@@ -84,7 +84,7 @@ class EventStream:
 
     @contextmanager
     def endable(self, working: asyncio.Timeout) -> Iterator[None]:
-        """While the block runs, let EventStream.end() cancel it through `working`, the block's timeout."""
+        """Make EventStream.end() cancel the block while the block runs; `working` is the block's timeout."""
         self.working = working
         try:
             yield

@@ -245,7 +245,7 @@ class FleetReader:
 
 @dataclass(frozen=True)
 class DrainProgress:
-    """The progress of a drain that this control room runs, or the result of its last one."""
+    """The progress of a host's drain that this control room runs, or the result of the host's last drain."""
 
     is_running: bool
     text: str

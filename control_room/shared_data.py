@@ -164,7 +164,10 @@ class SharedData(Generic[K, V]):
         self.interval = UpdateInterval()
 
     async def get(self, key: K, max_age: float = float("inf")) -> V:
-        """Return a key's value: the cached one if it is fresh or younger than `spacing`, else read it."""
+        """Return a key's value: the cached one if it is current or younger than `spacing`, else read it.
+
+        A value is current if younger than `max_age`, not expired, and `changes` counted no later change.
+        """
         known = self._known.get(key)
         if known is not None:
             age = self._clock.monotonic() - known.began

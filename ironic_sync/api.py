@@ -128,9 +128,10 @@ class IronicApi:
     ) -> AsyncIterator[list[Json]]:
         """Yield pages of the nodes that match all filters, with at least the given fields (default: a few).
 
-        `marker` is the last node already known. Times are the fields that cost Ironic most. The server may
-        return fewer nodes than `limit`. A node whose sort key changes meanwhile may be listed twice. Without
-        a `sort_key`, a node that exists during the whole listing is always listed.
+        `marker`: the listing begins after this node. With `created_at` or `updated_at`, Ironic returns all
+        fields, which is slow. A page may have fewer nodes than `limit`. A node whose sort key changes
+        meanwhile may be listed twice. Without a `sort_key`, a node that exists during the whole listing is
+        always listed.
         """
         minor = (await self.version())[1]
         for name in filters:

@@ -56,7 +56,7 @@ def survey_of(ironic: FollowedIronic, api: NodeReads, find: Find, clock: Clock) 
 
 
 async def diff(survey: Survey, holders: FindHolders | None = None) -> Comparison:
-    """Return all differences of Ironic from placement; with `holders`, also of the nodes' instances."""
+    """Return differences between Ironic's nodes and placement; with `holders`, compare instances also."""
     read: dict[str, str | None] = {}
     placed = await survey.placed()
     found = [node async for page in survey.everything(placed, read) for node in page]
@@ -89,9 +89,9 @@ async def remove_missing(
 async def _of_instances(
     survey: Survey, holders: FindHolders, placed: Mapping[str, Provider], read: Mapping[str, str | None]
 ) -> list[NodeDifference]:
-    """Return nodes whose instance in Ironic is not placement's consumer, in two comparisons.
+    """Return nodes of which Ironic's instance and placement's consumer differ, now and after a pause.
 
-    The pause between the comparisons allows new builds to be deployed.
+    During the pause a recent build can reach Ironic, so its node is not a difference.
     """
     used = [uuid for uuid, provider in placed.items() if uuid in read and any(provider.used.values())]
     odd = await _odd(holders, used, read)

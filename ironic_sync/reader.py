@@ -170,7 +170,10 @@ class Reader:
                 self._many.set()
 
     async def _read_round(self, moment: Callable[[], Moment], take: Take) -> int:
-        """List available nodes in pages while nodes wait to be read; return how many of them it found."""
+        """List available nodes in pages while requested nodes wait to be read; stop after fruitless pages.
+
+        Return the number of nodes passed to `take`.
+        """
         pages = self.api.nodes(fields=self.fields, limit=PAGE, **self._listing)
 
         async def following() -> tuple[int, Moment, Sequence[Mapping[str, Any]] | None]:
@@ -199,8 +202,8 @@ class Reader:
     ) -> int:
         """Call `take` with the page's nodes that were requested or last reported as reserved.
 
-        Return their number. Nodes requested after the read of the page began stay waiting; `requested` is the
-        number of the last request before.
+        Return the number of nodes passed to `take`. `requested` is the number of the last request at the time
+        when the read of the page began; a node requested later stays waiting for another read.
         """
         found: list[NodeRead] = []
         for position, raw in enumerate(page):

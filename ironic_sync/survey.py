@@ -125,7 +125,7 @@ class Survey:
             yield await self.judged([(raw, began) for raw in page], placed)
 
     def unread(self, placed: Mapping[str, Provider], read: Collection[str]) -> list[str]:
-        """Return nodes of placement that Ironic did not list, without nodes that placement marks deleted."""
+        """Return placement's nodes that Ironic did not list, except nodes already reported as deleted."""
         return [uuid for uuid, provider in placed.items() if uuid not in read and not provider.gone]
 
     async def instances(self, uuids: Iterable[str]) -> dict[str, str | None]:
@@ -140,9 +140,9 @@ class Survey:
     async def each(
         self, uuids: Iterable[str], placed: Mapping[str, Provider], most_gone: int | None = None
     ) -> list[SurveyedNode]:
-        """Read nodes from Ironic, and return differing and deleted nodes.
+        """Read the given nodes from Ironic; return nodes that differ from placement or are deleted.
 
-        Stop when more than `most_gone` nodes were found to be deleted.
+        Stop when more than `most_gone` nodes are deleted.
         """
         found: list[SurveyedNode] = []
         for some in portions(uuids, READS_AT_ONCE):

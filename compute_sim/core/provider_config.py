@@ -131,7 +131,7 @@ def _wrong(provider: ConfiguredProvider) -> str:
 
 @dataclass(frozen=True)
 class ProviderConfigDriver:
-    """Adds inventories and traits of a provider.yaml file to a host's provider tree, after all hardware."""
+    """Adds a provider.yaml file's inventories and traits to a host's tree, after all hardware drivers."""
 
     providers: tuple[ConfiguredProvider, ...]
     follows_use: bool = False

@@ -152,7 +152,7 @@ def child_id(root: str, name: str) -> str:
 
 
 def answered(providers: Iterable[Provider]) -> dict[str, tuple[TreeProvider, ...]]:
-    """Convert the providers in placement's answer to one provider tree for each root."""
+    """Group providers that placement returned into one provider tree for each root; return trees by root."""
     trees: dict[str, list[TreeProvider]] = {}
     for provider in providers:
         not_reported = (provider.kept_classes, provider.kept_traits, provider.kept_aggregates)
@@ -175,8 +175,8 @@ def answered(providers: Iterable[Provider]) -> dict[str, tuple[TreeProvider, ...
 def differences(stored: Iterable[TreeProvider], tree: ProviderTree, *, closed_too: bool) -> Iterator[str]:
     """Yield one text for each change that a report of this tree would make to the tree in placement.
 
-    A removed resource class in use stays fully reserved, which is no change. Placement may reserve more than
-    reported, for allocations elsewhere in the tree; this counts as a change only with `closed_too`.
+    A resource class that was removed from the tree but is in use stays fully reserved, which is no change.
+    With `closed_too`, an inventory of which placement reserves more than the agent reported is a change.
     """
     known = {provider.id: provider for provider in stored}
     for now in tree.providers:

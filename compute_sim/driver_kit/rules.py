@@ -144,7 +144,7 @@ async def _interruption_leaves_nothing(stand: DriverStand) -> None:
 
 
 async def _failure_is_reported(stand: DriverStand) -> None:
-    """If a host cannot hold a guest, create() must raise DriverError, and destroy() remove all its parts."""
+    """If a host cannot hold a guest, create() must raise DriverError. destroy() must delete the guest."""
     guest = stand.guest()
     flavor = replace(stand.flavor, memory_mb=IMPOSSIBLE_MB)
     allocations: Allocations = {stand.roots[0]: {"MEMORY_MB": IMPOSSIBLE_MB}}
@@ -196,7 +196,7 @@ async def _built(agent: SimulatedAgent, order: BuildOrdered) -> None:
 
 
 async def _agent_ignores_late_orders(stand: DriverStand) -> None:
-    """An agent must build only one guest if a build order is repeated, and none after its deletion."""
+    """If a build order is repeated, an agent must create only one guest; after an order to destroy, none."""
     agent, build = _agent(stand, AgentDisk()), stand.new_build()
     order = stand.build_order(build)
     await asyncio.gather(_built(agent, order), _built(agent, order))

@@ -55,7 +55,7 @@ class SimPlan:
             raise ValueError(f"fail is a share of all works, not {self.fail}")
 
     def seconds(self, node: str, number: int) -> float:
-        """Return the planned seconds that the `number`-th operation on an Ironic node takes."""
+        """Return how many seconds this plan simulates for the `number`-th operation on an Ironic node."""
         if self.step_time.name == "constant":
             return self.step_time.values[0]
         return self.step_time.at(
@@ -192,7 +192,8 @@ class Conductor:
     ) -> None:
         """Emit a notification of a change of a node.
 
-        `sort`: "asked" if the payload only shows requested values; "silent" if Ironic publishes no message.
+        `sort`: "asked" if the payload has values that a client requested, not the node's present values;
+        "silent" for a change of which a real Ironic publishes no notification.
         """
         asked, silent = sort == "asked", sort == "silent"
         self.emit(SentNotification(action, phase, node, request, shown, asked, silent, more))
@@ -205,7 +206,7 @@ class Conductor:
             self._planned[node.uuid, kind] = fault
 
     def fate(self, node: SimNode, kind: Kind) -> tuple[float, Fault | None]:
-        """Return the planned seconds and failure (or None) of the next operation on an Ironic node."""
+        """Return simulated seconds and failure (None: success) of the next operation on an Ironic node."""
         number = self._works[node.uuid] = self._works.get(node.uuid, 0) + 1
         planned = self._planned.pop((node.uuid, kind), None)
         return self.plan.seconds(node.uuid, number), planned or self.plan.fault(node.uuid, number)

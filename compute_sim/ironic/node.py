@@ -263,7 +263,10 @@ def event_of(target: str, state: str) -> str | None:
 
 
 def move(state: str, event: str, *, working: bool = False, bound_for: str | None = None) -> Move:
-    """Return a node's next provision state and its target state; `bound_for` replaces the usual target."""
+    """Return the provision state and target state to which an event changes a node.
+
+    `bound_for`: the target state, if not the usual one of the new provision state.
+    """
     new = PATHS[state][event]
     target = bound_for if bound_for is not None else _BOUND_FOR.get(new)
     if new in STABLE and not working:

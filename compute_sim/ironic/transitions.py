@@ -59,7 +59,7 @@ class Works:
         self._jobs: dict[str, Job] = {}
 
     def begin(self, node: SimNode, event: str, request: str, *, hold: bool = False) -> None:
-        """Start the operation of an event, such as `provide`, which the caller has found permitted."""
+        """Start a node's change for an event such as `provide`; the node's state must permit this event."""
         if event == "abort":
             self._abort(node, request)
         elif event == "unhold":

@@ -327,7 +327,7 @@ def bucket(seconds: float) -> int:
 
 
 def percentiles(counts: Mapping[int, int], shares: Iterable[float]) -> list[float | None]:
-    """Return, for each share such as 0.95, the seconds in which that share of builds ended, or None."""
+    """Return percentiles of builds' durations in seconds, one for each share (0.95: p95); None: no build."""
     numbers = sorted(counts)
     passed = list(accumulate(counts[number] for number in numbers))
     if not passed:

@@ -52,7 +52,7 @@ class KnownHost:
         return sum(stock.capacity for stock in found), sum(stock.capacity - stock.free for stock in found)
 
     def fits(self, flavor: Mapping[str, int]) -> int:
-        """Return how many instances of a flavor fit, if each resource class comes from a single provider."""
+        """Return how many instances of a flavor fit on the host; only one provider per class is counted."""
         if self.closed or not flavor:
             return 0
         fitting = dict.fromkeys(flavor, 0)
@@ -154,7 +154,7 @@ class StockColumns:
         return found
 
     def gives(self, amount: int) -> NDArray[np.bool_]:
-        """Return for each inventory whether one consumer may take this amount, by unit sizes and step."""
+        """Return for each inventory whether min_unit, max_unit and step_size permit this amount."""
         gives: NDArray[np.bool_] = (
             (amount <= self._most) & (amount >= self._least) & (amount % self._step == 0)
         )

@@ -161,7 +161,10 @@ class BoardColumn:
 def board(
     nodes: MetalNodes, now: float, wanted: str = "", column: str = "", most: int = 40
 ) -> list[BoardColumn]:
-    """Return, by state, bare-metal nodes whose texts contain `wanted`; nodes with differences come first."""
+    """Return bare-metal nodes by state, first the nodes of which Ironic and placement differ.
+
+    `wanted` is a text to find in a node's id, name, state, resource class, instance, cell, agent or consumer.
+    """
     by_column: dict[str, list[NodeShown]] = {}
     for node in sorted(nodes.nodes, key=lambda node: (not node.differs, node.name or node.id)):
         if not wanted or _matches(node, wanted.lower()):

@@ -92,7 +92,7 @@ class PlanStopped(Exception):
 def planned(
     hosts: Sequence[KnownHost], plan: Plan, stopped: Callable[[], bool] = lambda: False
 ) -> PlanAnswer:
-    """Return how many instances of a mix of flavors fit now, and with the plan's hosts added and removed."""
+    """Return how many instances of a mix of flavors fit now, and after hosts are added and removed."""
     taken = _named(hosts, plan.without)
     removed = {host.root for host in taken}
     added = [host for wanted in plan.added for host in _added(wanted, hosts)]

@@ -123,7 +123,7 @@ class Renderer:
         return fields
 
     async def foreign_form(self, request: Request) -> dict[str, str]:
-        """Return the fields of a posted form without checking its token, which forms of other sites lack."""
+        """Return the fields of a form that another site (Keystone) posted, without this site's form token."""
         body = (await request.body()).decode("utf-8", "replace")
         try:
             return dict(parse_qsl(body, keep_blank_values=True, max_num_fields=MOST_FIELDS))

@@ -1,7 +1,8 @@
 """Sign-in by Keystone's WebSSO: Keystone's page posts an unscoped token, and the user picks a project.
 
-Browsers send `SameSite=Strict` cookies neither with that form nor with a redirect that answers it. So a
-separate cookie proves that the sign-in began in this browser, and the answer is a page that loads the next.
+Browsers send no `SameSite=Strict` cookie with Keystone's form, or with a redirect that follows the form. So
+a separate cookie proves that the sign-in began in this browser. The response to the form is not a redirect,
+but a page that loads the home page.
 """
 
 import hashlib

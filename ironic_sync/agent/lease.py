@@ -63,8 +63,8 @@ class LeasedNodes:
     def standing(self, root: str, epoch: int, since: float, now: float) -> Standing:
         """Return "ours" if this agent may execute an order for a node, "over" if never, else "not yet".
 
-        `epoch`: the order's epoch, 0 if its sender knew of no lease; `since`: when it arrived. A node is
-        leased before an order for it is sent: the answer to a renewal sent after `since` has the lease.
+        `epoch`: the order's epoch, 0 if its sender knew of no lease; `since`: the order's arrival time. A
+        node is leased before its order is sent: the reply to a renewal sent after `since` includes the lease.
         """
         if not self.good(now):
             return "not yet"
@@ -146,7 +146,7 @@ class NodeLease:
                 group.create_task(self._report_periodically(self.report_nodes, self.list_nodes))
 
     async def leave(self) -> None:
-        """Give up the agent's lease on nodes, so that other agents can act on them immediately."""
+        """Release the agent's lease on nodes, so that other agents can act on the nodes immediately."""
         question = LeaseAsked(**self._address, run=self._run, leaves=True)
         self._lent = LeasedNodes()
         with suppress(Unavailable, AnswerRefused):

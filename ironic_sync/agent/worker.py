@@ -36,7 +36,7 @@ NotificationSource = Callable[[OnNode], Coroutine[Any, Any, None]]
 
 
 def notification_source(notifications: Notifications) -> NotificationSource:
-    """Return a function that passes each node in Ironic's notifications to its argument, until cancelled."""
+    """Return a function that passes the node's uuid of each notification to a callback until cancelled."""
 
     async def follow(on_node: OnNode) -> None:
         async def handle(bodies: Sequence[bytes]) -> None:

@@ -18,8 +18,8 @@ first row that matches decides:
 |   console_* (sent by the conductor)      |   was at that time|   .error never open     |   open: read     |
 | maintenance_set.end, update.end:         |                   |                         |                  |
 |   of a newer version                     | the node          | reported                | closed: reported;|
-|   of the same version                    | what such calls   | reported; in use or in  |   open: read;    |
-|                                          |   change          |   maintenance: only if  |   and read after |
+|   of the same version                    | fields that these | reported; in use or in  |   open: read;    |
+|                                          |   calls change    |   maintenance: only if  |   and read after |
 |                                          |                   |   it closes the node    |   every update,  |
 |   of an older version                    | its traits        | reported                |   or if in doubt |
 
@@ -29,7 +29,7 @@ the API is available. A report equal to the last one is not sent again.
 The version of a node is its `updated_at`, in whole seconds. Every write changes it, but the `.end` of a
 change of traits carries the version from before the call. The order of two notifications of one second is
 unknown, and in doubt the node stays closed. So after an update that closes the node, notifications dated
-before the update are late; after an update that opens the node, only those dated before its version are.
+before the update are late; after an update that opens the node, notifications dated before its version.
 """
 
 import math
@@ -127,7 +127,10 @@ def read(
     again: bool = False,  # placement lacks the last report: send it again
     was: Place | None = None,  # the node's place in placement
 ) -> Step:
-    """Return the state and report that follow from a read; a read during a notification is repeated."""
+    """Return the state and report that result from a read.
+
+    If a notification arrived during the read, request another read unless nothing would be reported.
+    """
     sequence = max(sequence_at(began.at), belief.sequence + 1, known + 1)
     overtaken = belief.received > began.received
     if node is None:
@@ -189,7 +192,10 @@ def _seen(
 
 
 def _merged(belief: KnownState, event: str, new: IronicNode) -> IronicNode:
-    """Return a node as the `.end` notification of an API call shows it, without possibly outdated fields."""
+    """Return a node made from the `.end` notification `new` of an API call.
+
+    Fields that the notification may show outdated are copied from the known state.
+    """
     old, age = belief.node, _age(belief, new)
     if old is None or age == "newer":
         return new

@@ -59,7 +59,10 @@ class KnownStates:
             self._of[uuid] = replace(before, reported=None, sequence=max(before.sequence, sequence))
 
     def placement_has(self, uuid: str, sequence: int) -> bool:
-        """Record the report that placement has applied; return True if another process sent it later."""
+        """Record the sequence number of the report that placement has applied to a node.
+
+        Return True if another process sent the report, after this process's last report of the node.
+        """
         before = self.of(uuid)
         overruled = before.reported is not None and sequence > before.reported.sequence
         if overruled or sequence > before.sequence:
@@ -70,7 +73,7 @@ class KnownStates:
         return overruled
 
     def newer(self, uuid: str, sequence: int) -> InventoryReported | None:
-        """Return a node's report for placement if its state is newer than the report `sequence`, or None."""
+        """Return a node's report if its state is newer than report number `sequence`, or None."""
         belief = self.of(uuid)
         place = None if belief.node is None else self.rules.place(belief.node)
         if belief.node is None or place is None or belief.date * 1_000_000 <= sequence:

@@ -44,7 +44,7 @@ def reserved(node: IronicNode | NodeChanged, *, skip_reserve_in_use: bool = Fals
 
 
 def sequence_at(at: float) -> int:
-    """Return the sequence number of a report about a node's state at time `at`: its microseconds."""
+    """Return the sequence number of a report about a node's state at time `at`: microseconds since 1970."""
     if not 0 <= at <= _LATEST:
         raise Invalid(f"at: {at!r} is no time in seconds since the epoch")
     return int(at * 1_000_000)

@@ -52,7 +52,7 @@ class MetalNode(msgspec.Struct, frozen=True, kw_only=True):
     def attempt_of(self, build: str) -> int | None:
         """Return the number of the build's attempt that reserved the node.
 
-        Return 0 if Ironic has no number, and None if the node is not reserved for the build.
+        Return None if the node is not reserved for the build, and 0 if no attempt is in `instance_info`.
         """
         if self.instance_uuid != build:
             return None
@@ -95,7 +95,7 @@ def classes_of(flavor: Flavor) -> list[str]:
 
 
 def claim(node: MetalNode, order: BuildOrdered) -> list[Json]:
-    """Return the JSON patch that reserves an Ironic node for a build; Ironic refuses it if it is reserved."""
+    """Return the JSON patch that reserves a node for a build; Ironic refuses the patch of a reserved node."""
     info = {**instance_info(order.spec), ATTEMPT: order.attempt}
     return [
         {"op": "add", "path": "/instance_uuid", "value": order.build},
