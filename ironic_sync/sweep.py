@@ -1,8 +1,8 @@
-"""Compares Ironic and placement in rounds, and repairs differences that notifications did not.
+"""Compares Ironic with placement in rounds, and reports nodes whose changes no notification reported.
 
-A round reads the recently changed nodes. Periodically, at the start and after errors it reads all nodes; only
-then it finds deleted nodes. If placement has a newer report of a node than the read, the read is not used and
-the node is read again.
+A round reads recently changed nodes. At the start, periodically and after errors, a round reads all nodes;
+only such a round finds deleted nodes. If placement received a newer report of a node meanwhile, the state
+read from Ironic is discarded and the node is read again.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ Tell = Callable[[Sequence[SurveyedNode]], Awaitable[None]]
 
 @dataclass(eq=False, repr=False)
 class Sweep:
-    """Compares Ironic with placement in rounds; `repair` reports the differences to placement."""
+    """Compares Ironic with placement in rounds; calls `repair` to report differing nodes to placement."""
 
     survey: Survey
     repair: Tell
@@ -55,9 +55,10 @@ class Sweep:
     _known: dict[str, int] = field(default_factory=dict, init=False)
 
     async def round(self, *, deaf: bool = False) -> None:
-        """Compare recently changed nodes with placement; if due or after an error, compare all nodes.
+        """Compare recently changed nodes with placement, or all nodes: every `full_every` rounds, after an
+        error, or if too many nodes changed.
 
-        Without notifications (`deaf`), compare all nodes if Ironic cannot list changed nodes.
+        If Ironic cannot list changed nodes, compare nothing or, without notifications (`deaf`), all nodes.
         """
         await self._compare(full=self._rounds_to_full == 0 or (deaf and self._horizon is None))
 
@@ -119,9 +120,10 @@ class Sweep:
         return True
 
     async def _unlisted(self, placed: Mapping[str, Provider], read: Collection[str]) -> list[SurveyedNode]:
-        """Read placement's nodes that Ironic did not list; return differing and deleted nodes.
+        """Read the nodes that placement has and Ironic did not list; return differing and deleted nodes.
 
-        Unless removals are allowed, too many deleted nodes are left out as a probable mistake.
+        If more than the permitted share of nodes is deleted, a mistake is likely: deleted nodes are not
+        returned, unless `allow_removals` is set.
         """
         present = sum(not provider.gone for provider in placed.values())
         most = allowance(present, self.share)
@@ -137,26 +139,26 @@ class Sweep:
         return [node for node in found if node.node is not None or not self.held_back]
 
     async def _repair(self, found: Sequence[SurveyedNode]) -> Counter[str]:
-        """Report repairable differences to placement; return counts of differences left to operators."""
+        """Report nodes with repairable differences to placement; count those that only operators can fix."""
         counts = Counter(difference.what for node in found for difference in node.differences)
         for aspect, number in counts.items():
             DIFFERENCES.labels(aspect).inc(number)
         repairable = [node for node in found if node.repairable]
         if repairable:
             now = await self.survey.placed_now(node.uuid for node in repairable)
-            settled = []
+            latest = []
             for node in repairable:
-                if self._settled(node, now.get(node.uuid)):
-                    settled.append(node)
+                if self._is_latest(node, now.get(node.uuid)):
+                    latest.append(node)
                 elif node.node is not None:
                     self.unsure(node.uuid)
             self._known.update((uuid, provider.sequence) for uuid, provider in now.items())
-            if different := self.survey.still_different(settled, now):
+            if different := self.survey.still_different(latest, now):
                 log.info("reporting %d nodes that changed without a notification", len(different))
                 await self.repair(different)
         return Counter({aspect: counts[aspect] for aspect in WAITING})
 
-    def _settled(self, seen: SurveyedNode, now: Provider | None) -> bool:
+    def _is_latest(self, seen: SurveyedNode, now: Provider | None) -> bool:
         """Return whether this read of a node is newer than placement's last report, by sequence numbers."""
         if now is None:
             return True

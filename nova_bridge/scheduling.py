@@ -179,8 +179,8 @@ class NovaScheduling:
             self._groups.add(group.group)
 
     async def _placed(self, question: HostsAsked) -> HostsAnswered:
-        """Return the scheduler's answer; repeat the query after temporary refusals and failures. If no host
-        fits, repeat the query only while the permitted waiting time lasts."""
+        """Return the answer of berth's scheduler; repeat the query if the scheduler asks for a retry or does
+        not answer. If no host fits, repeat the query until the operator's setting `wait` has passed."""
         began, pause = self._clock.monotonic(), 0.25
         while True:
             waited = self._clock.monotonic() - began

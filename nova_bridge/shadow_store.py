@@ -96,7 +96,8 @@ async def add_requests(tx: Transaction, requests: Iterable[tuple[DecidedRequest,
 
 
 async def add_outcomes(tx: Transaction, outcomes: Mapping[str, NovaOutcome]) -> None:
-    """Store Nova's actions for instances by their notifications' ids; stored actions are not changed."""
+    """Store Nova's results for instances; the keys of `outcomes` are ids of notifications. A result whose
+    notification is stored already is not changed."""
     rows = [(id_, *_row(each)) for id_, each in sorted(outcomes.items())]
     if rows:
         await _ADD_OUTCOMES(tx, rows)

@@ -37,8 +37,8 @@ class HistoryChanged(Exception):
 
 
 def check_history(found: str, expected: str) -> None:
-    """Raise HistoryChanged if the database has another history than `expected`; an empty id means an unknown
-    history, which is accepted.
+    """Raise HistoryChanged if the database's history id, which a fail-over changes, is not `expected`. An
+    empty id is unknown, and accepted.
     """
     if found and expected and found != expected:
         raise HistoryChanged(f"history {found} instead of {expected}")
@@ -152,7 +152,8 @@ class Memory:
                 on_change(tuple(touched), tuple(described))
 
     async def handle_many(self, messages: Sequence[PlacementChanged]) -> Sequence[None]:
-        """Apply commits of any process to the index; the trees that the messages lack are read together."""
+        """Apply `placement.changed` messages of any process to the index; read the trees that the messages
+        lack, all in one query."""
         known_history = [message for message in messages if self.index.is_of(message.history)]
         if len(known_history) < len(messages):  # of a new primary, or late messages of the former primary
             await self.fresh()
@@ -167,7 +168,8 @@ class Memory:
         return [None] * len(messages)
 
     async def _committed(self, index: Index, messages: list[PlacementChanged]) -> list[PlacementChanged]:
-        """Return the change messages, except those with numbers far above the last existing change."""
+        """Return the `placement.changed` messages; drop messages with a change number far above the
+        database's last one, because no such commit exists."""
         if all(message.number <= index.seen + FAR_AHEAD for message in messages):
             return messages
         last = (await self._reader.changes(0, 1)).last

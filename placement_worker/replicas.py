@@ -163,7 +163,7 @@ class Replica:
         return [None] * len(messages)
 
     async def check(self) -> None:
-        """Query placement for missed changes if no change message has arrived for some time."""
+        """Query placement for missed changes if no `placement.changed` message arrived for POLL_SECONDS."""
         if self._memory.loads and self._clock.monotonic() - self._received_at >= POLL_SECONDS:
             await self._memory.fresh()
 

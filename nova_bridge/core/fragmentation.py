@@ -34,8 +34,9 @@ UNKNOWN = FreeMemory()
 
 
 def free_memory(cloud: NovaCloud, flavor: NovaFlavor) -> FreeMemory:
-    """Return the free memory of all usable hosts, and how much of it is stranded for this flavor. Return
-    UNKNOWN if an instance would strand memory on more than MOST_STRANDING hosts.
+    """Return the free memory of all usable hosts, and its share that is stranded for this flavor.
+
+    Return UNKNOWN if more than MOST_STRANDING hosts have capacity for exactly one instance of the flavor.
     """
     total, stranded, strands = 0, 0, dict[str, int]()
     for host in cloud.hosts.values():

@@ -104,7 +104,8 @@ def shown_host(cloud: NovaCloud, host: str, node: str) -> str:
 
 
 def shown_roots(cloud: NovaCloud, placed: Sequence[tuple[str, str, int]]) -> tuple[str, ...]:
-    """Return each instance's host name; `placed` has a root, a name and a count of instances per host."""
+    """Return a host name for each placed instance. `placed`: root, host name and number of instances of each
+    chosen host."""
     names: list[str] = []
     for root, name, instances in placed:
         known = cloud.hosts.get(root)

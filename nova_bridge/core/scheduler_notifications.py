@@ -48,7 +48,8 @@ class NotificationOptions:
 def notifications_of(
     spec: Fields, context: Fields, phase: Phase, host: str, options: NotificationOptions
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the routing key and the content of each notification, without its id and time."""
+    """Yield routing key and content of each notification that Nova's scheduler publishes when a call starts
+    or ends (`phase`); the content lacks message id and time."""
     content = {
         "event_type": f"scheduler.select_destinations.{phase}",
         "priority": "INFO",

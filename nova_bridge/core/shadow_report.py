@@ -26,7 +26,7 @@ MOST_PERIODS = 50
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecidedRequest:
-    """A request to Nova's scheduler with berth's decision."""
+    """The record of a request to Nova's scheduler and of berth's decision on the request."""
 
     id: str
     request: str  # id of the request to Nova's API
@@ -64,7 +64,7 @@ class NovaOutcome:
 
 @dataclass(slots=True)
 class _Case:
-    """A request to Nova's scheduler with berth's decision and with Nova's results for its instances."""
+    """The record of a request to Nova's scheduler, joined with Nova's results for the request's instances."""
 
     decided: DecidedRequest
     selected_at: float | None = None
@@ -202,16 +202,16 @@ def report(
 def of_instance(
     decided: Iterable[DecidedRequest], outcomes: Iterable[NovaOutcome]
 ) -> tuple[ObservedRequest, ...]:
-    """Return the given requests to Nova's scheduler with their results, the newest first."""
+    """Join the requests for an instance with Nova's results; return the requests, the newest first."""
     cases = sorted(_joined(decided, outcomes), key=lambda case: -case.decided.at)
     return tuple(case.shown() for case in cases)
 
 
 def _joined(decided: Iterable[DecidedRequest], outcomes: Iterable[NovaOutcome]) -> list[_Case]:
-    """Return each request to Nova's scheduler with Nova's results for its instances.
+    """Assign each of Nova's results to the request that caused the result.
 
-    A live migration may call the scheduler several times under one API request id: its result is that of the
-    last call before it. The results of a multi-create, for all instances, are found by API request id.
+    A live migration may call the scheduler several times under one API request id: a result is assigned to
+    the last call before the result. In a multi-create, results are matched by API request id alone.
     """
     by_key: dict[tuple[str, str], list[_Case]] = {}
     for request in sorted(decided, key=lambda each: each.at):
@@ -257,9 +257,9 @@ def _figures(
 
 
 def _fragmentation(compared: Iterable[_Case], hosts_of: Callable[[_Case], Sequence[str]]) -> float | None:
-    """Return the mean fragmentation after the decisions on requests for one instance; None: no such request.
+    """Return the mean fragmentation after decisions on requests for a single instance; None if unknown.
 
-    Each decision starts from the state of the hosts at its time, for Nova and berth alike.
+    Each decision is applied to the free memory before the decision, the same for Nova and berth.
     """
     single = [case for case in compared if case.decided.instances == 1]
     shares = [case.decided.free.fragmentation(hosts_of(case)[0]) for case in single]
@@ -268,7 +268,7 @@ def _fragmentation(compared: Iterable[_Case], hosts_of: Callable[[_Case], Sequen
 
 
 def _merged(periods: Iterable[MissingPeriod]) -> tuple[MissingPeriod, ...]:
-    """Merge overlapping periods; return the newest periods, at most `MOST_PERIODS`."""
+    """Merge overlapping periods of missing notifications; return the newest `MOST_PERIODS` periods."""
     found: list[MissingPeriod] = []
     for period in sorted(periods, key=lambda each: each.since):
         if found and period.since <= found[-1].until:

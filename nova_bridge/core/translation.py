@@ -134,8 +134,8 @@ def _destination(spec: RequestSpec, cloud: NovaCloud) -> _Place:
 
 
 def _named(host: str, node: str, cloud: NovaCloud) -> str:
-    """Return the id of the root provider of a named host or node; for a host with several nodes, the host's
-    name."""
+    """Return the root provider's id of a named host or node; if several nodes match, return the host's name,
+    which means all of the host's nodes."""
     if not host and not node:
         return ""
     found: Iterable[NovaHost] = cloud.of_node(node) if node else cloud.of_host(host)

@@ -77,8 +77,9 @@ def claim(order: claims.ClaimRequested, world: ClaimWorld) -> tuple[claims.Claim
 
 
 def release(order: claims.ReleaseRequested, world: ClaimWorld) -> claims.ReleaseResult:
-    """Release a consumer's allocations, or give them to the holder consumer `order.keep`. Retire the consumer
-    if requested; return `Released` or a refusal.
+    """Release a consumer's allocations or, with `keep`, give them to the holder consumer with this id.
+
+    With `retire`, also retire the consumer. Return `Released` or a refusal.
     """
     ended = world.retired.get(order.consumer)
     if ended is not None and (ended.why != SHELVED or order.unplaceable or order.retire in ("", SHELVED)):

@@ -236,7 +236,8 @@ class Unread(Exception):
 
 
 def as_held(holder: Holder, world: ClaimWorld) -> claims.Held:
-    """Answer a claim with an outdated generation: return the consumer's generation, allocations and roots."""
+    """Return a consumer's generation, allocations and roots: the refusal of a claim or release that names an
+    outdated generation."""
     held = [world.providers.get(uuid) for uuid in holder.held]
     roots = {provider.root for provider in held if provider is not None}
     return claims.Held(generation=holder.generation, allocations=holder.held, roots=tuple(sorted(roots)))
@@ -269,7 +270,8 @@ def fence(claim: claims.ConsumerClaim, world: ClaimWorld) -> claims.ClaimResult 
 
 
 def wakes(claim: claims.ConsumerClaim, world: ClaimWorld) -> bool:
-    """Return whether a claim begins a move of a shelved instance; other claims for it are refused."""
+    """Return whether a claim begins a move of a shelved instance; all other claims for a shelved instance are
+    refused."""
     ended = world.retired.get(claim.consumer)
     return claim.begins is not None and ended is not None and ended.why == SHELVED
 

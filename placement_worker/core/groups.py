@@ -71,7 +71,8 @@ class JointRules:
 
 
 class SlotPlanner:
-    """Evaluates a query's requirements, the fastest and most selective first, and divides it into slots."""
+    """Determines which providers satisfy each requirement of a query, the requirements that are fast
+    to check first, and divides the query into slots."""
 
     def __init__(self, trees: Snapshot, query: FindCandidates) -> None:
         self.index = index = trees.index

@@ -19,12 +19,15 @@ ODD = 0x9E3779B1
 
 @dataclass(slots=True)
 class BestFirst:
-    """Visits hosts in the order of a score of their free amounts or capacities, the best first. Each host has
-    a distinct number, the best host the lowest: the number's upper half comes from the score, its lower half
-    from the host's row in the index, shuffled by the seed. A page of hosts ends with such a number, after
-    which the next page continues. For this, the next query must repeat the scale of the previous answer (the
-    lowest and the highest amount of each resource class). A host whose score changes in between may appear
-    twice or not at all; all other hosts appear once."""
+    """Visits hosts in the order of their scores, computed from free amounts or capacities, the best first.
+
+    Each host has a distinct number, the best host the lowest. The number's upper half is computed from the
+    score, its lower half from the host's row in the index, shuffled by the seed.
+
+    An answer with a page of hosts contains the number at which the next page begins, and the scale of the
+    scores (lowest and highest amount of each resource class). The query for the next page must repeat both.
+    A host whose score changes between two pages may appear twice or never; every other host appears once.
+    """
 
     snapshot: Snapshot
     order: tuple[OrderBy, ...]  # with the scale it used

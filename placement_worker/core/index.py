@@ -1,7 +1,7 @@
 """The index: all providers with their free amounts as arrays, in which searches find candidates.
 
 Each provider has a row; a tree is identified by its root's row. The index may be a few milliseconds behind
-the database; the claim decides.
+the database; so a claim checks capacity again, in the database.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -41,7 +41,8 @@ class Index(RowTable):
     # Changes, in any order: an older one never undoes a newer one.
 
     def is_of(self, history: str) -> bool:
-        """Return whether the index may be from the database history with this id; an empty id is unknown."""
+        """Return whether the index may be from the database with this history id, which a fail-over changes.
+        An empty id is unknown: return True."""
         return not history or not self.history or history == self.history
 
     def knows(self, number: int) -> bool:
@@ -236,12 +237,12 @@ class Snapshot:
         return self.index.trees.get(root, ()) if preserved is None else preserved
 
     def top(self, name: str) -> Tops:
-        """Return for each row of the index the largest amount of this resource class that one claim could
-        get."""
+        """Return, for each row of the index, the largest amount of this resource class that a single claim
+        can get now: the free amount, at most `max_unit`."""
         return self.index.classes[name].top
 
     def gives(self, name: str, asked: int) -> Bools:
-        """Return for each row of the index whether one claim could get this amount, as a new array."""
+        """Return, for each row of the index, whether a single claim can get this amount now; a new array."""
         met: Bools = self.top(name)[: self.index.high] >= asked
         return met
 

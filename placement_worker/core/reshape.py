@@ -51,11 +51,11 @@ class Moves:
     come: Mapping[_At, int] = field(default_factory=dict)
 
     def left(self, providers: Sequence[ProviderState]) -> list[ProviderState]:
-        """Return the providers with their usage reduced by what the reshape moves away from them."""
+        """Return these providers; the amounts that the reshape moves away are subtracted from their usage."""
         return [_used_by(provider, self.leave, -1) for provider in providers]
 
     def arrived(self, providers: Sequence[ProviderState]) -> tuple[ProviderState, ...]:
-        """Return the providers with their usage increased by what the reshape moves to them."""
+        """Return these providers; the amounts that the reshape moves to a provider are added to its usage."""
         return tuple(_used_by(provider, self.come, +1) for provider in providers)
 
 

@@ -49,7 +49,8 @@ class ProviderState:
         return any(self.used.values())
 
     def withheld_with(self, inventories: Mapping[str, Inventory]) -> dict[str, int]:
-        """Return the withheld amounts of inventories that an operator's edit does not change."""
+        """Return the withheld amounts that remain after an edit of the provider's inventories: an inventory
+        that the edit changes or deletes loses its withheld amount."""
         return {
             name: amount
             for name, amount in self.withheld.items()

@@ -300,7 +300,7 @@ class AssignmentSearch:
 
 
 def top(row: Row, name: str) -> int:
-    """Return the largest amount of a resource class that one claim could get from a provider."""
+    """Return the largest amount of a resource class that a single claim can get from a provider now."""
     inventory = row.inventories.get(name)
     return min(row.free[name], inventory.max_unit) if inventory is not None else 0
 

@@ -213,7 +213,8 @@ class AccessPolicy:
         _refuse_unknown(rules, texts)
 
     def allows(self, rule: str, identity: Identity, target: Target) -> bool:
-        """Return whether a policy rule permits an operation to an identity; False without a project."""
+        """Return whether a policy rule permits an identity to act on a target; False if the identity's token
+        is not scoped to a project."""
         return identity.scope == "project" and self._rules[rule](identity, target)
 
 

@@ -1,4 +1,7 @@
-"""A Placement API request as its handler sees it, with its microversion (major version 1) and answer."""
+"""The classes that pass a Placement API request to its handler, and the handler's answer to the client.
+
+The request's microversion has the major version 1; only its minor version is stored.
+"""
 
 import asyncio
 import hashlib
@@ -82,7 +85,7 @@ def empty_answer(status: int = 204, **headers: str) -> ApiAnswer:
 
 
 def last_change(records: Iterable[Provider | Named | Consumer]) -> float:
-    """Return when the newest of these objects was changed, in seconds since 1970; 0.0 without objects."""
+    """Return the time of the latest change of these objects, in seconds since 1970; 0.0 without objects."""
     return max((record.updated for record in records), default=0.0)
 
 

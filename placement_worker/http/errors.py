@@ -201,8 +201,8 @@ def no_traits(names: Sequence[str]) -> str:
 def refused(
     result: EditResult | NameResult, doing: str = "", conflicts: str = "update conflict: "
 ) -> Problem:
-    """Return the API error for a refused edit. Its text begins with `doing` or, if generations or names
-    conflict, with `conflicts`."""
+    """Return the API error for a refused edit. Texts of conflicts begin with the prefix `conflicts`, texts of
+    invalid edits with the prefix `doing`; some refusals have a fixed text."""
     doing = f"{doing}: " if doing else ""
     match result:
         case Missing(what="provider", names=names):

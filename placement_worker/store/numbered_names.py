@@ -68,7 +68,7 @@ class NumberedNames:
         self.learn(found)
 
     def learn(self, found: Iterable[tuple[int, str]]) -> None:
-        """Add names of this table, which a transaction has read or inserted, and their ids to the cache."""
+        """Cache names of this table with their ids; a name cached for the same id is replaced."""
         for id_, name in found:
             if self.names.get(id_, name) != name:
                 self.forget([id_])
