@@ -33,7 +33,7 @@ def management_urls(amqp_url: str) -> list[str]:
 
 
 class Management:
-    """Administers RabbitMQ's users through the management API. Each operation may be repeated."""
+    """Administers RabbitMQ's users through the management API; a repeated operation has no further effect."""
 
     def __init__(self, url: str, amqp_url: str) -> None:
         """Store the management API's URL; its user and password default to those of the AMQP URL."""
@@ -64,7 +64,7 @@ class Management:
         await self._call("POST", "definitions", definitions)
 
     async def drop(self, user: str, *policies: str) -> None:
-        """Delete a RabbitMQ user, which closes the user's connections, and the named policies for queues."""
+        """Delete a RabbitMQ user and the named queue policies; RabbitMQ closes the user's connections."""
         await self._call("DELETE", f"users/{quote(user, safe='')}")
         for policy in policies:
             await self._call("DELETE", f"policies/{quote(self._vhost, safe='')}/{quote(policy, safe='')}")
@@ -103,8 +103,9 @@ class Rabbitmqctl:
     async def take(self, definitions: Mapping[str, Any]) -> None:
         """Import definitions in RabbitMQ's format.
 
-        They are passed on standard input, so that no file and no process list contains them. With RabbitMQ
-        4.0.5 `import_definitions` never reads standard input; `eval` does, if it is the only argument.
+        The definitions are passed on standard input, so that no file and no process list contains passwords.
+        rabbitmqctl 4.0.5 reads standard input for `eval` without an expression, but never for
+        `import_definitions`.
         """
         text = json.dumps(definitions).replace("\\", "\\\\").replace('"', '\\"')
         await self._run(
@@ -165,7 +166,10 @@ BrokerUsers = Management | Rabbitmqctl
 
 
 async def broker_users(amqp_url: str, management: str, rabbitmqctl: str) -> BrokerUsers:
-    """Return the tool that options name, or else a management API that answers, or a local rabbitmqctl."""
+    """Return the management API or rabbitmqctl that administers users, as named by the command's options.
+
+    Without options the first management API that answers is used, or else a local broker's rabbitmqctl.
+    """
     if rabbitmqctl:
         return Rabbitmqctl(rabbitmqctl, amqp_url)
     if management:

@@ -52,7 +52,10 @@ def chosen(settings: Settings, refuse: Refuse) -> ChoicePolicy:
 
 
 def rule_options(settings: Settings) -> dict[str, dict[str, Any]]:
-    """Return the options of filters and weighers; by default, `pci` also weighs devices of PCI aliases."""
+    """Return the options of each filter and weigher, by its name.
+
+    Unless its options list other classes, the weigher `pci` also counts resource classes of PCI aliases.
+    """
     options_of = {name: dict(options) for name, options in settings.scheduler.rules.items()}
     aliases = [
         aliases_text.split()[0]

@@ -31,7 +31,10 @@ CHECK_SECONDS = 30.0  # between two checks of the Keystone tokens of open sessio
 async def opened_access(
     settings: Settings, clock: Clock, tasks: BackgroundTasks
 ) -> AsyncIterator[AccessRules]:
-    """Yield the control room's access rules; without tokens and Keystone every client may read."""
+    """Yield the control room's access rules.
+
+    If the settings enable neither a token file nor Keystone, every client may read all pages.
+    """
     tokens, rules = tokens_of(settings, clock), policy_of(settings)
 
     async def sign_in(fields: Mapping[str, str]) -> Credential:
@@ -106,7 +109,9 @@ class KeystoneSignIn:
         return None if found is None else [Project(p.id, p.name, p.domain_id or "") for p in found]
 
     def single_sign_on(self, settings: ControlRoomSettings) -> SingleSignOn | None:
-        """Return how users sign in by Keystone's WebSSO; None without a federation protocol."""
+        """Return the URL and functions for a sign-in by Keystone's WebSSO, or None if the settings name no
+        federation protocol.
+        """
         if not settings.sso:
             return None
         keystone = httpx.URL(settings.sso_url or self._tokens.url)

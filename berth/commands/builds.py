@@ -148,7 +148,7 @@ async def boot(cli: Cli, request: BuildRequested, wait: bool, timeout: float, na
 
 
 class _BootPrinter:
-    """Prints a build request's progress: each note about an ignored part, each new cause of waiting."""
+    """Prints a build request's progress: notes about ignored parts, why the request waits, and its result."""
 
     def __init__(self, bus: Bus, requested: int, notes: tuple[str, ...], cli: Cli) -> None:
         self._bus = bus

@@ -188,7 +188,9 @@ def _unknown_password(file: Path, login: str) -> str:
 
 @dataclass(frozen=True)
 class DatabaseAccess:
-    """Other databases that a cell's login may enter; logins that lost access to placement's database."""
+    """Access rights after a cell's PostgreSQL login was created: other databases that the login may open, and
+    logins that may no longer open placement's database.
+    """
 
     enters: Sequence[str] = ()  # other databases that the cell's login may still enter
     shut_out: Sequence[str] = ()  # logins that entered placement's database by PUBLIC's right only

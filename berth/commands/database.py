@@ -114,7 +114,7 @@ def _copy(cli: Cli, new: str, options: CopyOptions) -> AbstractAsyncContextManag
 
 
 def _url(given: str) -> str:
-    """Return a URL, or the URL that a file of this name holds."""
+    """Return the URL that a command's argument contains, or the URL in the file that the argument names."""
     if not given or "://" in given:
         return given
     try:

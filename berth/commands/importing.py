@@ -134,7 +134,7 @@ async def _import(
 
 
 def _shown(bars: Progress, side: str) -> Callable[[str, int, int], None]:
-    """Return a function that shows how many objects are done, in one progress bar for each type of object."""
+    """Return a function that draws how many objects were read or written: one progress bar for each type."""
     tasks: dict[str, Any] = {}
 
     def show(counted: str, done: int, total: int) -> None:

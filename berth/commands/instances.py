@@ -75,7 +75,9 @@ async def instances_command(cli: Cli, options: InstanceOptions) -> int:
 async def _instances_of(
     bus: Bus, cells: Sequence[str], question: FindInstances, most: int | None
 ) -> tuple[list[Instance], int, list[str]]:
-    """Return at most `most` instances of each cell, the number of all, and the cells that did not answer."""
+    """Return at most `most` instances of each cell, the number of instances without this limit, and the cells
+    that did not answer.
+    """
     found, count = list[Instance](), 0
     with progress_bar() as bar:
         shown = bar.add_task("instances", total=None)

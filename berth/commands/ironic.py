@@ -102,7 +102,7 @@ async def sweep_command(
 
 @asynccontextmanager
 async def _surveyed(cli: Cli) -> AsyncIterator[tuple[Bus, "FollowedIronic", "Survey"]]:
-    """Yield a bus, the Ironic in the settings, and an object that compares its nodes with placement."""
+    """Yield a bus, the API client and options of Ironic, and an object that compares nodes with placement."""
     from berth.ironic import followed
     from ironic_sync.api import IronicRefused
     from ironic_sync.comparison import survey_of

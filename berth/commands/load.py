@@ -118,10 +118,11 @@ class LoadOptions:
 async def load_command(
     options: LoadOptions, as_json: bool = option(False, "Print the result as JSON.", "--json")
 ) -> int:
-    """Boot many instances; show throughput and latency, and audit the databases. Loopback only.
+    """Boot many instances; show throughput and latency, and audit the databases.
 
-    Latency is the time from a request to the end of its build, which takes simulated agents --build-time (0.1
-    s on average by default). The command starts a separate berth; --attach loads a running one.
+    Latency is the time from a request to the end of its build. Simulated agents need --build-time for a build
+    (on average 0.1 s by default). The command starts a separate berth for the test; with --attach it boots
+    the instances on the berth that already runs. Broker and databases must be on this machine.
     """
     settings, console = effective(**settings_given(options)).settings, complain if as_json else say
     plan = LoadPlan(

@@ -156,7 +156,7 @@ async def steer(cli: Cli, options: SteeringOptions, to: Steering) -> int:
     async with cli.bus("steer") as bus:
         cells = (options.cell,) if options.cell else await known_cells(bus, cli.settings)
         printer = MovePrinter(cli)
-        found = [await _found(bus, cells, id_, to) for id_ in ids]
+        found = [await _find_move(bus, cells, id_, to) for id_ in ids]
         waiting = [request for request in found if isinstance(request, WaitingRequest)]
         begun = [request.request for request in waiting if not await _wait_ended(bus, request, printer)]
         moves = [move for move in found if isinstance(move, MoveStands)]
@@ -166,8 +166,10 @@ async def steer(cli: Cli, options: SteeringOptions, to: Steering) -> int:
     return 0 if all(task.result() for task in each) else 1
 
 
-async def _found(bus: Bus, cells: Sequence[str], id_: str, to: Steering) -> MoveStands | WaitingRequest:
-    """Return the move in progress with this id or of this build; to abort, also one waiting for capacity."""
+async def _find_move(bus: Bus, cells: Sequence[str], id_: str, to: Steering) -> MoveStands | WaitingRequest:
+    """Return the move in progress that has this id or moves this build. The command `abort` also finds a move
+    that waits for capacity. Raise OperationRefused if no move is found.
+    """
     try:
         return await move_in_progress(bus, cells, id_)
     except OperationRefused:

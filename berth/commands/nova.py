@@ -87,7 +87,9 @@ def _utc(seconds: float) -> str:
 
 
 def _row(request: ObservedRequest) -> tuple[str, ...]:
-    """Return the table cells for a request to Nova, with both schedulers' hosts or reasons."""
+    """Return one row of the printed comparison: the hosts that Nova and berth chose for a request, or why
+    they chose no host.
+    """
     nova = listed(request.nova_hosts) or request.nova_reason or "–"
     berth = listed(request.berth_hosts) or request.berth_reason or "–"
     cells = request.instance, request.operation, request.flavor, nova, berth

@@ -104,7 +104,9 @@ class Commands(typer.Typer):
 
 
 def option(default: T, help: str, *names: str, panel: str | None = None, **more: Any) -> T:
-    """Return a dataclass field that declares an option; a switch that is off has no `--no-` form."""
+    """Return a dataclass field that declares a command's option; a switch with the default False gets no
+    `--no-` form.
+    """
     return dataclasses.field(default=default, metadata={_ABOUT: described(help, *names, panel=panel, **more)})
 
 
@@ -165,7 +167,11 @@ def _cli(as_json: bool, state_dir: str | None = None) -> Cli:
 
 
 def _keyword(name: str, type_: Any, default: Any, about: Any = None) -> inspect.Parameter:
-    """Return a keyword parameter for typer, described by `about` or else by the field in `default`."""
+    """Return a keyword parameter from which typer makes an option or argument.
+
+    `about`: typer's description of the parameter. `default`: a value or a dataclass field, which also has the
+    description if `about` is None.
+    """
     about = about or getattr(default, "metadata", {}).get(_ABOUT)
     plain = _plain(default)
     if plain == ():

@@ -1,4 +1,4 @@
-"""Shared by all commands: consoles, effective settings, execution, and error messages."""
+"""Runs commands: reads the settings in force, prints results and error messages, sets exit codes."""
 
 import asyncio
 import os
@@ -180,7 +180,7 @@ def explained(app: typer.Typer) -> None:
 
 
 def _explain(problems: Iterable[BaseException]) -> int:
-    """Print each different error as a sentence; return exit code 2 if all are wrong input, else 1."""
+    """Print errors as sentences, equal ones once; return exit code 2 if all are wrong settings, else 1."""
     sentences = {_sentence(problem): problem for problem in problems}
     for sentence in sentences:
         complain.print(printable(sentence, lines=True), style="red", markup=False)

@@ -152,7 +152,10 @@ class Import:
     def _widened(
         self, provider: ImportedProvider, consumers: Collection[ImportedConsumer]
     ) -> ImportedProvider:
-        """Return a provider's copy whose inventories hold the source's and the target's allocations."""
+        """Return a copy of a provider with other inventories of these consumers' resource classes.
+
+        Each new total is the sum of the allocations in source and target, so that every claim fits.
+        """
         wanted = {class_ for consumer in consumers for class_ in consumer.allocations.get(provider.id, ())}
         held = {
             class_: self.theirs.used(provider.id, class_) + self.ours.used(provider.id, class_)

@@ -43,7 +43,9 @@ class NovaAggregate:
 
 
 def read(text: bytes) -> list[NovaAggregate]:
-    """Parse Nova's host aggregates from JSON of `openstack aggregate list`, of `show`, or of Nova's API."""
+    """Parse host aggregates from the JSON output of `openstack aggregate list` or `openstack aggregate show`,
+    or from a response of Nova's API.
+    """
     try:
         value = msgspec.json.decode(text)
     except NOT_JSON as problem:

@@ -216,7 +216,9 @@ def _no_instance(consumer: Consumer, *, named: bool) -> str:
 
 
 def _home(consumer: Consumer, providers: Mapping[str, Provider]) -> Provider | str:
-    """Return a provider of the only host from which a consumer has allocations, or why none can be used."""
+    """Return a provider in the tree of the consumer's host, or why the consumer cannot be adopted there:
+    allocations from no host or several, or a host without a cell or agent.
+    """
     trees: dict[str, Provider] = {}
     pools = set()
     for id_ in consumer.allocations:

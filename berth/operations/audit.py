@@ -62,7 +62,8 @@ async def audit(
 ) -> Audit:
     """Compare placement's database with the cells' databases, and return the violations.
 
-    `settled`: no build may be in progress, so unfinished builds and the newest claims are violations, too.
+    `settled`: the caller expects that no build is in progress. Unfinished builds, and recent claims without a
+    build, are violations only if `settled` is set.
     """
     from placement_worker.store import audit as stored  # databases take long to load
 
@@ -212,7 +213,9 @@ def _unchanged(place: PlaceByCell, before: BuildsByCell, after: BuildsByCell) ->
 
 
 def _moving(places: Mapping[str, PlaceByCell], holders: Iterable[StoredHolder]) -> set[str]:
-    """Return builds in a move that cells may not have recorded: their attempt has a holder consumer."""
+    """Return the builds with a holder consumer for their present attempt: the cell may not yet have recorded
+    the move that created this consumer.
+    """
     return {
         holder.build
         for holder in holders

@@ -101,7 +101,10 @@ class _Deletion:
         return [Deleted(build=self.id, why=said.why)]
 
     async def _forwarded(self, said: BuildCancelled) -> list[Deleted]:
-        """Return builds whose deletion was forwarded to cells; with --wait, after their release."""
+        """Return the builds that the scheduler forwarded to cells for deletion.
+
+        With --wait, return when placement has no more allocations for them.
+        """
         for build in said.passed_on if self.options.wait else ():
             await self._within(self._until_nothing_is_held(build), build)
         return [Deleted(build=build, cell=cell, by_scheduler=True) for build, cell in said.passed_on.items()]

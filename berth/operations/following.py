@@ -38,7 +38,7 @@ class MoveOutcome:
 
 @dataclass
 class _Open:
-    """A followed move that has no result yet."""
+    """A move without a result, which a client waits for, and the progress that the client has shown last."""
 
     cell: str
     asked: MoveRequested | None  # None: requested by another client
@@ -173,7 +173,9 @@ class FollowedMoves:
 
 
 def _outcome(message: MoveRefused | MoveEnded | MoveStands, **changed: str) -> MoveOutcome:
-    """Return a move's result from a message or a cell's record, with the fields in `changed` replaced."""
+    """Return a move's result, copied from a message or a cell's record; `changed` has values that replace
+    the copied fields.
+    """
     fields = {
         name: getattr(message, name) for name in MoveOutcome.__dataclass_fields__ if hasattr(message, name)
     }
@@ -199,7 +201,10 @@ async def waiting_moves(bus: Bus, ids: Collection[str]) -> tuple[WaitingRequest,
 
 @asynccontextmanager
 async def following(bus: Bus, name: str, listener: MoveListener) -> AsyncIterator[FollowedMoves]:
-    """Yield an object that watches moves in the `with` block; `name`: the reply address of messages."""
+    """Yield an object that watches moves in the `with` block.
+
+    `name`: the reply address (`reply_to`) at which the client receives progress and results of its moves.
+    """
     moves = FollowedMoves(bus, name, listener)
     refusals = await bus.listen(topics.MOVE_REFUSED.at(reply_to=name))
     ends = await bus.listen(topics.MOVE_ENDED.at(reply_to=name))

@@ -1,7 +1,7 @@
 """Compares the guests that agents report with the records of cells, and finds missing and unknown guests.
 
-The databases alone cannot show these: after a restore they agree with each other, but are older than the
-hosts. Only builds that did not change while their agents were queried are compared.
+The databases alone cannot show such differences: restored databases agree with each other, but lack recent
+changes of the hosts. Only builds that did not change while their agents were queried are compared.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ Adopt = Callable[[BuildAdoptRequested], Awaitable[str]]
 
 @dataclass(frozen=True)
 class GuestRepair:
-    """A difference, and the reason against its repair; empty: it may be repaired."""
+    """A difference between guests and records, and why it must not be repaired (empty: it may be)."""
 
     difference: GuestDifference
     why_not: str = ""
@@ -147,7 +147,10 @@ class GuestMending:
         return judged(found, self._consumers)
 
     async def mend(self, repair: GuestRepair) -> str:
-        """Make a repair; return an empty text, or why it failed."""
+        """Remove a difference between guests and records: adopt or destroy the guest, or delete the build.
+
+        Return an empty text, or why the repair failed.
+        """
         match repair.difference.wrong:
             case "unknown":
                 return await self._adopt_guest(repair.difference)
@@ -157,7 +160,9 @@ class GuestMending:
                 return await self._delete(repair.difference)
 
     async def _adopt_guest(self, difference: GuestDifference) -> str:
-        """Claim the guest's allocations unless placement has them, and ask the cell to adopt its build."""
+        """Claim an unknown guest's allocations unless placement has them, and ask the agent's cell to adopt
+        the guest as a build. Return an empty text, or why the adoption failed.
+        """
         guest, (cell, agent) = difference.guest, difference.agent
         assert guest is not None
         provider, consumer = self._roots.get(guest.root), self._consumers.get(guest.build)

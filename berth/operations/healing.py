@@ -44,7 +44,7 @@ from bus.vocabulary import portions
 SECONDS = 15.0  # until an agent or a cell answers
 _AT_ONCE = 100  # builds in one query
 
-_Words = Mapping[Agent, Mapping[str, Sequence[ReportedGuest]]]  # agent that answered → build → guests
+_GuestsByAgent = Mapping[Agent, Mapping[str, Sequence[ReportedGuest]]]  # agent that answered → build → guests
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Mending:
         self._bus = bus
         self._seconds = seconds
         self._reply_to = f"heal-{Clock().uuid()[:8]}"
-        self.guests = GuestMending(bus, self._words, self._adopt, self._reply_to, seconds)
+        self.guests = GuestMending(bus, self._guests_of, self._adopt, self._reply_to, seconds)
 
     async def judged(self, found: Sequence[Misheld]) -> list[Mend]:
         """Ask cells and agents about each build with wrong allocations; decide which allocation is right."""
@@ -75,7 +75,7 @@ class Mending:
                 wanted[misheld.place.cell, misheld.place.host.agent].add(misheld.place.build)
                 for host in holders[misheld.place.build].values():
                     wanted[host.cell, host.agent].add(misheld.place.build)
-        reported = await self._words({agent: builds for agent, builds in wanted.items() if all(agent)})
+        reported = await self._guests_of({agent: builds for agent, builds in wanted.items() if all(agent)})
         return [
             _judged(misheld, stands.get(misheld.place.build), holders[misheld.place.build], reported)
             for misheld in found
@@ -134,8 +134,11 @@ class Mending:
                 hosts[misheld.place.build][provider.root] = provider
         return hosts
 
-    async def _words(self, wanted: Mapping[Agent, set[str]]) -> _Words:
-        """Ask agents for guests of these builds; return guests by agent and build, without silent agents."""
+    async def _guests_of(self, wanted: Mapping[Agent, set[str]]) -> _GuestsByAgent:
+        """Ask agents for their guests of these builds; return the guests by agent and build.
+
+        Agents that do not answer in time are missing from the result, or have only some of the builds.
+        """
         reported: dict[Agent, dict[str, list[ReportedGuest]]] = {}
         open_: dict[Agent, set[str]] = {agent: set(builds) for agent, builds in wanted.items()}
         if not open_:
@@ -179,7 +182,7 @@ class Mending:
 
 
 def _judged(
-    misheld: Misheld, stands: BuildStands | None, holders: Mapping[str, Provider], reported: _Words
+    misheld: Misheld, stands: BuildStands | None, holders: Mapping[str, Provider], reported: _GuestsByAgent
 ) -> Mend:
     place = misheld.place
     if stands is None:
@@ -293,7 +296,11 @@ async def _mended(bus: Bus, found: Sequence[Misheld], yes: bool) -> tuple[list[H
 
 
 async def _repaired(sentence: str, would: str, mend: Callable[[], Awaitable[str]], yes: bool) -> Healed:
-    """Call `mend` for a proven repair if `yes` is set; return the repair with its result or the failure."""
+    """Return a violation with the result of its repair, or without a result if `yes` is not set.
+
+    `sentence`: the violation. `would`: the name of the repair, such as "adopted". `mend`: makes the repair;
+    returns why the repair failed, or an empty text.
+    """
     if not yes:
         return Healed(sentence, would)
     why = await mend()
