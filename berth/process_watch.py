@@ -119,7 +119,9 @@ class ProcessWatch:
         logging_.join(_LOG_SECONDS)
 
     def _check_readers(self) -> None:
-        """Warn about each reader that has messages and took none for too long; name its oldest message."""
+        """Warn about each queue reader that has messages but gave none to its handler for too long; name the
+        oldest message.
+        """
         if not self._limits.stuck:
             return
         waiting, self._waiting = self._waiting, {}

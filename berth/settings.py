@@ -154,8 +154,8 @@ def names_a_file(database_url: str) -> bool:
 
 
 def described(value: Any) -> str:
-    """Describe a refused value of a setting for an error message; of a text, which may be a password, only
-    its length.
+    """Describe a refused value of a setting for an error message. A text may be a password, so only its
+    length is given.
     """
     match value:
         case bool() | int() | float():

@@ -113,7 +113,7 @@ def stores(settings: Settings) -> dict[worker_roles.Role, str]:
 async def workers(
     role: worker_roles.Role, settings: Settings, bus: Bus, shared: SharedMemory | None = None
 ) -> AsyncIterator[Sequence[Worker]]:
-    """Migrate the role's database, if any; yield the workers. `shared`: placement's index in this process."""
+    """Migrate the role's database, if any; yield its workers. `shared`: placement's index, for schedulers."""
     if role.worker == "ferry":
         from bus.ferry.passage import ferry
         from bus.rabbit import RabbitTransport
@@ -175,7 +175,7 @@ def _asks_as(role: worker_roles.Role, settings: Settings) -> str:
 
 
 def crossings_of(cell: str) -> tuple[Crossing, ...]:
-    """Return the topics and queries that cross the border of this cell, from the tables of all workers."""
+    """Return what this cell's ferry forwards (topics, queries, answers), from the tables of all workers."""
     from bus.ferry.crossings import crossings
 
     return crossings(cell, all_workers_without_a_bus(cell))

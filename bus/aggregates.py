@@ -48,7 +48,9 @@ Hosts = Annotated[tuple[HostName, ...], Meta(max_length=2000)]
 
 
 class MakeAggregate(Tagged, frozen=True, kw_only=True):
-    """An edit that creates an aggregate, or names one that a Placement API client created without a name."""
+    """An edit that creates an aggregate, or gives a name to an aggregate that a Placement API client created
+    without a name.
+    """
 
     aggregate: Id
     name: AggregateName

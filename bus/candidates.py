@@ -74,7 +74,7 @@ class CandidateSearch(HostAmounts, Protocol):
     def positions(self) -> Ints:
         """Return the positions of the hosts that satisfy the query's conditions on a single provider.
 
-        If the query needs nested providers, no set of allocations may exist on some of these hosts.
+        If the query needs nested providers, some of these hosts can lack allocations for the whole query.
         """
 
     def any_of(self, resource_class: str) -> bool:

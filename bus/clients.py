@@ -92,7 +92,9 @@ class ClientAsked(Message, frozen=True, kw_only=True):
 
 
 class ClientAnswered(Message, frozen=True, kw_only=True):
-    """The answer to a client's query: in the field with the query's name, or in `refused` the reason."""
+    """The answer to a client's query: data in the field with the query's name, or the reason of a refusal in
+    `refused`.
+    """
 
     refused: Cause = ""
     builds: BuildsFound | None = None

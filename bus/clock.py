@@ -54,7 +54,7 @@ SOONEST = 0.1  # seconds between two messages
 
 
 class RateLimitedPublisher:
-    """Calls `publish` at most ten times a second, once or more after `due` was called.
+    """Calls `publish` after calls of `due`, but at most ten times a second.
 
     If the broker is unreachable, the message is dropped. `subject` describes the message in the log.
     """

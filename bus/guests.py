@@ -25,8 +25,9 @@ from bus.vocabulary import (
 class BuildAdoptRequested(Message, frozen=True, kw_only=True):
     """Make a cell responsible for an instance that already runs and has allocations in placement.
 
-    If the cell has no record of the build and placement's allocations differ from `chosen`, the request is
-    refused. If the cell has a record of the build, the record's allocations are replaced by placement's.
+    If the cell has no record of the build, the request is refused unless placement has exactly the
+    allocations in `chosen`. If the cell has a record of the build, placement's allocations
+    replace the record's.
     """
 
     build: Id  # also the consumer

@@ -1,5 +1,5 @@
-"""The health of hosts, which a scheduler derives from heartbeats; the traits that keep instances away from a
-host; and the state of a host (up, down, disabled, ...) that results from both.
+"""The health of hosts, which a scheduler derives from heartbeats, and the state of hosts (up, down, disabled,
+...), which results from the health and from the traits that operators and agents set.
 """
 
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
@@ -151,7 +151,7 @@ def standing(
     """Return the state of a host, with reasons, from the traits of its root provider and its health.
 
     Without `health` the host is up: schedulers report only hosts that are not up. `kept_traits` are the
-    traits that operators have set (None: unknown).
+    traits that operators, not agents, have set (None: unknown).
     """
     if deleted:
         return HostStanding(state="deleted", why="its owner reports it as deleted")

@@ -162,8 +162,8 @@ class _Connection(HttpToolsProtocol):
             self._refuse(503, "There are too many connections; try again later.")
 
     def _close_idle_connection(self) -> bool:
-        """Close another connection to stay below the limit: the one that is idle for the longest time, or
-        else the one whose request is incomplete for the longest time. Return False if there is none.
+        """Close another connection to stay below the limit: the longest idle one, or else the one with the
+        oldest incomplete request. Return False if all other connections have complete requests.
         """
         others = [
             connection

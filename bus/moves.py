@@ -146,7 +146,9 @@ class MoveEnded(Message, frozen=True, kw_only=True):
 
 
 class MoveSteered(Message, frozen=True, kw_only=True):
-    """An operator's request for a move: confirm or revert it, abort it, or force a live migration to end."""
+    """An operator's request about a move in progress: confirm, revert or abort the move, or force a live
+    migration to end.
+    """
 
     move: Id
     build: Id
@@ -159,8 +161,8 @@ class MoveSteered(Message, frozen=True, kw_only=True):
 
 
 class HandoverProgress(Message, frozen=True, kw_only=True):
-    """Steers the source cell's part of a move between cells: `leave` starts the handover of the instance;
-    `done`, `back` and `deleted` report how the other cell ended the move.
+    """A scheduler's message to the source cell of a move between cells: `leave` starts the handover of the
+    instance; `done`, `back` and `deleted` report how the destination cell ended the move.
     """
 
     move: Id

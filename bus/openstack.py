@@ -39,7 +39,7 @@ class KeystoneRefused(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Access:
-    """Where the API of an OpenStack service is, and the credentials and certificates to use it."""
+    """The address of an OpenStack service's API, with the credentials and certificates for requests."""
 
     url: str = ""  # empty: from Keystone's catalogue
     auth_type: str = "none"  # or http_basic, or an identity plugin of keystoneauth1, such as password

@@ -49,7 +49,7 @@ class Envelope(msgspec.Struct, kw_only=True, omit_defaults=True):
     strikes: int = 0  # number of processes that ended while they handled only this message
 
     def __post_init__(self) -> None:
-        """Replace metadata that no broker can store: other programs may send numbers out of range."""
+        """Replace numbers that a broker cannot store by valid ones: other programs may send any number."""
         if not 1 <= self.attempt <= MAX_COUNT:
             self.attempt = min(max(self.attempt, 1), MAX_COUNT)
         if not 0 <= self.faults <= MAX_COUNT:

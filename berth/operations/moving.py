@@ -1,4 +1,6 @@
-"""Requests, follows and evaluates moves, and sends control messages: confirm, revert, abort, force."""
+"""Publishes move requests and awaits their results, asks what-if questions about moves, and confirms,
+reverts, aborts or forces moves.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -45,7 +47,9 @@ def spec_of(stands: BuildStands) -> BuildSpec:
 async def prepare_moves(
     bus: Bus, settings: Settings, builds: Sequence[str], cell: str, making: Making, reply_to: str
 ) -> list[MoveRequested]:
-    """Return a move request for each build, made from its cell's record; refuse an unknown to_cell."""
+    """Return a move request for each build, based on the conductor's record of the build. Raise BadSetting if
+    a destination cell is unknown.
+    """
     found, clock = await builds_by_uuid(bus, settings, builds, cell), Clock()
     made = [(stands, making(stands)) for stands in found.values()]
     across = await _cell_of_host(bus, made[0][1]) if made else ""
@@ -61,7 +65,9 @@ async def prepare_moves(
 
 
 async def _cell_of_host(bus: Bus, asked: MoveRequested) -> str:
-    """Return the cell of the host to which a request moves instances, or an empty text if it names none."""
+    """Return the cell of the destination host that a move request names; empty if the request names no known
+    host, or names the cell already.
+    """
     name = asked.wanted_host or asked.forced_host
     if not name or asked.to_cell or asked.kind not in ("migrate", "resize", "unshelve"):
         return ""
@@ -100,7 +106,9 @@ async def follow_moves(
 async def supposed(
     bus: Bus, moves: Sequence[MoveRequested], closed: Sequence[Provider] = ()
 ) -> list[WhatIfAnswered]:
-    """Ask a scheduler what each move would do if requested now; hosts in `closed` are no destinations."""
+    """Return a scheduler's what-if answer for each move, as if the earlier moves in its query (at most
+    AT_ONCE moves) were done. No move may go to a host in `closed`.
+    """
     ask, roots = bus.asker(topics.WHAT_IF_MOVES, timeout=SECONDS), tuple(host.id for host in closed)
     answers: list[WhatIfAnswered] = []
     for some in portions(moves, AT_ONCE):
@@ -109,7 +117,7 @@ async def supposed(
 
 
 def why_not(answer: WhatIfAnswered) -> str:
-    """Return the reason why a move would be refused, as a sentence."""
+    """Return why the move of a what-if answer got no host: the reason code and a sentence."""
     code = f"[{answer.decision.code}] " if answer.decision.code else ""
     return f"{code}{answer.refusal or 'no host would do'}"
 
@@ -117,7 +125,9 @@ def why_not(answer: WhatIfAnswered) -> str:
 def flavor_changed(
     flavor: Flavor, name: str, sizes: Mapping[str, int | None], specs: Mapping[str, str]
 ) -> Flavor:
-    """Return a flavor with changed sizes and extra specs; if `name` is empty, its name lists the changes."""
+    """Return a copy of a flavor with the given sizes and extra specs. If `name` is empty, the copy's name
+    lists the changes.
+    """
     given = {key: value for key, value in sizes.items() if value is not None}
     for key, value in specs.items():
         if not value and key not in flavor.extra_specs:
@@ -137,7 +147,9 @@ ANSWER_SECONDS = 5.0  # for a cell to accept or refuse
 
 
 async def end_wait(bus: Bus, request: str) -> BuildCancelled:
-    """Cancel a move that waits for capacity; if it has found a host in the meantime, it continues."""
+    """Cancel a move that waits for capacity; return the scheduler's reply. A move that just got a host
+    continues.
+    """
     name = f"steer-{Clock().uuid()[:8]}"
     answers = await bus.listen(topics.BUILD_CANCELLED.at(reply_to=name))
     otherwise = (
@@ -188,7 +200,9 @@ async def move_in_progress(bus: Bus, cells: Sequence[str], id_: str) -> MoveStan
 async def steering(
     bus: Bus, stands: MoveStands, to: Steering, listener: MoveListener
 ) -> AsyncIterator[tuple[asyncio.Future[MoveOutcome], asyncio.Future[MoveProgress]]]:
-    """Send a control message to a move's cell; yield futures of the move's result and the cell's answer."""
+    """Send an operator's request (confirm, revert, abort, force) to a move's cell; yield the futures of the
+    move's result and of the cell's first reply.
+    """
     name = f"steer-{Clock().uuid()[:8]}"
     order = MoveSteered(move=stands.move, build=stands.build, cell=stands.cell, to=to, reply_to=name)
     answer: asyncio.Future[MoveProgress] = asyncio.get_running_loop().create_future()
@@ -200,7 +214,9 @@ async def steering(
 
 
 class _FirstAnswer(MoveListener):
-    """Completes `answer` with a move's first progress message; sends all but refusals to the listener."""
+    """Sets the future `answer` to a move's first progress message, and passes all progress except refusals to
+    `listener`.
+    """
 
     def __init__(self, answer: "asyncio.Future[MoveProgress]", listener: MoveListener) -> None:
         self._answer = answer

@@ -57,9 +57,10 @@ async def observed(
 async def _confirm(
     nova: NovaFacts, reader: NovaInspection, contents: PlacementContents, placement: PlacementClient
 ) -> None:
-    """Read again the instances and consumers whose records in Nova and placement differ; update both facts.
+    """Read again the instances and consumers whose records in Nova and Placement differ, and replace them in
+    `nova` and `contents`.
 
-    A build or move may have changed a record between the two reads.
+    A build or move may have changed a record after the read of Nova and before the read of Placement.
     """
     suspects = [*orphans(nova, contents), *unallocated(nova, contents), *doubled(nova, contents)]
     if not 0 < len(suspects) <= CONFIRMED:

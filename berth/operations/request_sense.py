@@ -11,7 +11,7 @@ from scheduler_worker import PciAlias, RequestOptions, Unreadable, alternatives_
 
 
 class _AnyAlias(Mapping[str, PciAlias]):
-    """A mapping that accepts any name of a PCI alias: only the scheduler's settings list the aliases."""
+    """A mapping with a PCI alias for every name: only the scheduler's settings list the valid names."""
 
     def __getitem__(self, name: str) -> PciAlias:
         return PciAlias("CUSTOM_ANY")

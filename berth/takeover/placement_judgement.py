@@ -17,7 +17,7 @@ _PCI_PROVIDER = re.compile(r"_[0-9a-fA-F]{4}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7
 
 
 def judged_placement(facts: TakeoverFacts) -> Iterator[TakeoverFinding]:
-    """Yield findings about Placement: the old service before its contents are imported, later berth's."""
+    """Yield findings about Placement: the service used by Nova before the import, berth's afterwards."""
     about = f"Placement at {facts.place}"
     if facts.placement_problem:
         do = "Check --url and the token: openstack resource provider list"
@@ -35,7 +35,7 @@ def judged_placement(facts: TakeoverFacts) -> Iterator[TakeoverFinding]:
 
 
 def has_pci_in_placement(placement: PlacementContents) -> bool:
-    """Return True if Nova reports PCI devices to this Placement, as providers named `<node>_<address>`."""
+    """Return True if Placement has PCI devices reported by Nova, as child providers `<node>_<address>`."""
     return any(
         provider.parent is not None and _PCI_PROVIDER.search(provider.name)
         for provider in placement.providers.values()

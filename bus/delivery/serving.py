@@ -280,7 +280,7 @@ class _Serving:
         return narrow
 
     async def _end(self, readers: Collection[QueueReader]) -> None:
-        """Stop the readers: no further handler call begins, queues are left, running calls complete."""
+        """Stop the readers: consume no more messages, and wait a limited time for running handler calls."""
 
         for reader in readers:
             reader.take_no_more()

@@ -243,7 +243,9 @@ class Emitter:
     _process: Process
 
     async def emit(self, made: Sequence[Emit], declared: frozenset[type[Message]]) -> None:
-        """Publish messages and wait for the confirms; raise Undeclared if a type is not in `declared`."""
+        """Publish messages and wait for the confirms. Raise Undeclared if a message's type is not among the
+        types that the table row declares.
+        """
         if not made:
             return
         envelopes, expected = [], []
@@ -279,7 +281,7 @@ class ConsumedRow(ServedRow):
                 await self._publish_or_undo(cause, message)
 
     async def _publish_or_undo(self, cause: Envelope, message: Message) -> None:
-        """Publish a message; if no queue receives it, publish the replacements from `row.unheard`."""
+        """Publish a message or, if no queue receives the message, the messages that `row.unheard` returns."""
         assert self.row.unheard is not None
         try:
             await self._emitter.emit([(cause, message)], self.row.emits)

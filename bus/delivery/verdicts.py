@@ -1,6 +1,7 @@
-"""Decides whether a message whose handler raised an exception is handled again or becomes a dead letter. It
-is retried without a limit while a service is unreachable, for some minutes while a message to publish has no
-consumer, and a few times after an unexpected exception (a bug).
+"""Decides whether a message whose handler raised an exception is handled again or becomes a dead letter.
+
+Handling is retried without a limit while a service is unreachable, for some minutes while a message to
+publish has no consumer, and a few times after an unexpected exception (a bug).
 """
 
 import traceback

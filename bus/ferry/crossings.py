@@ -44,7 +44,7 @@ class Crossing:
 
     @cached_property
     def queue(self) -> QueueSpec:
-        """Return the queue that the ferry reads, on the broker where the given messages are published."""
+        """Return the ferry's queue, declared on the broker where the messages to forward are published."""
         return QueueSpec(f"ferry.{self.cell}:{self.name}", self.keys)
 
     @property

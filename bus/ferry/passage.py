@@ -127,8 +127,8 @@ class Passage:
         return now - self._unheard[1] >= self._undeliverable_seconds
 
     async def _refuse_unroutable(self, question: Envelope, why: str) -> bool:
-        """If the message is a query that no worker receives, send its sender a refusal, so that it retries;
-        return False if the message is not a query.
+        """Send a refusal to the sender of a query that no worker receives; the sender may retry. Return False
+        if the message is no query.
         """
         if not self.crossing.asked:
             return False

@@ -135,9 +135,8 @@ class LocalBroker:
             self._journal.remove(item.row)
 
     def delivered(self, queue: LocalQueue, item: QueuedItem, *, back: bool = False) -> None:
-        """Store how often a message was delivered without being settled, if the queue has `notes_readers`.
-
-        With `back`, the last delivery does not count, because the message is requeued.
+        """Store in the broker's file how often a message was delivered without being settled, if the queue
+        has `notes_readers`. `back`: the message is requeued, so its last delivery does not count.
         """
         if self._journal is not None and queue.spec.notes_readers and item.row:
             self._journal.note(item.row, item.crashes + (not back))

@@ -86,8 +86,8 @@ def plainly(url: str, meanwhile: str = "") -> Iterator[None]:
 
 
 def refusal(closed: ChannelClosed) -> Exception:
-    """Return RequestRefused if the broker closed the channel to refuse an AMQP request; else return
-    `closed`.
+    """Return RequestRefused if the broker closed the channel to refuse an AMQP request, or else the given
+    exception unchanged.
     """
     text = reason(closed)
     return RequestRefused(text) if text.startswith(_REFUSALS) else closed
