@@ -1,4 +1,6 @@
-"""Transactions of placement: retried after conflicts, shared by concurrent requests; claims and releases."""
+"""Runs placement's database transactions: retries a transaction after a write conflict, combines concurrent
+requests into one transaction, and executes claims and releases.
+"""
 
 import asyncio
 from collections import deque
@@ -44,9 +46,10 @@ AT_ONCE = 2
 
 
 class Batched(Generic[A, R]):
-    """Combines concurrent calls into batches; `work` takes a batch of requests and returns an answer to each.
+    """Combines concurrent calls into batches; `work` executes a batch and returns the answer to each call.
 
-    At most `AT_ONCE` batches run at a time; further requests wait. Calls are answered only while `run` runs.
+    At most `AT_ONCE` batches run at a time; further calls wait. The task `run` must be running, because it
+    executes the batches.
     """
 
     def __init__(self, work: Callable[[Sequence[A]], Awaitable[Sequence[R]]]) -> None:
@@ -126,12 +129,12 @@ def again(otherwise: Callable[..., Any] = _unavailable) -> Callable[[W], W]:
 
 
 def contended(*_: Any) -> Contended:
-    """Return the answer to an edit for which every try conflicted with other writers of the database."""
+    """Return the refusal of an edit after every attempt of its transaction conflicted with another writer."""
     return Contended()
 
 
 def contended_each(_: object, orders: Sequence[Any], *__: Any) -> list[Contended]:
-    """Return the answers to requests for which every try conflicted with other writers of the database."""
+    """Return a refusal for each request of a batch, after every attempt conflicted with another writer."""
     return [Contended()] * len(orders)
 
 

@@ -134,8 +134,8 @@ class Agents:
         return self._listening.seconds - self.opened < self.grace
 
     def level(self, agent_at: Ints) -> Numbers:
-        """Return four rows about the given agents: last report, seconds of silence until an agent is down,
-        first report, and 1 for partial reports (else 0).
+        """Return an array with a column for each given agent and four rows: time of the last report, seconds
+        of silence until the agent is down, time of the first report, and 1 if reports omit hosts, else 0.
         """
         return self._table.take(agent_at, axis=1)
 

@@ -197,8 +197,8 @@ class ClientDoor:
             return {client.name: client for client in await registered(tx, names)}
 
     async def _known(self, new: Collection[Id], existing: Collection[Id]) -> Projects:
-        """Return the project of each build or request by its id. Cells are queried only for ids of
-        `existing`, builds that were placed earlier."""
+        """Return the projects of builds and requests by id. Only ids in `existing` can name builds of a cell:
+        cells are queried for them if neither the database nor placement has a record."""
         ids = sorted({*new, *existing})
         if not ids:
             return {}

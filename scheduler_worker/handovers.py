@@ -99,7 +99,8 @@ class Handovers:
         return messages_of(after, report)
 
     async def _restore_source(self, order: Handover, by: HandoverReported) -> tuple[int | None, str]:
-        """Claim the source host again for the build of a failed move; return its generation or an error."""
+        """Claim the source host again for the build of a failed move. Return the build's generation as a
+        consumer (None if it has no allocations) and an error text (empty on success)."""
         build, generation = order.placed.build, order.placed.generation if by.half == "leaving" else None
         for _ in range(TRIES):
             if not order.placed.attempt:  # the instance had no allocations before
@@ -129,7 +130,8 @@ class Handovers:
         raise Retry(after=SOON, why=f"the claim of {build} is contended")
 
     async def unheard(self, message: Message) -> Sequence[Outgoing]:
-        """Raise `Retry` for an order to a cell without a conductor; after a time limit, fail the move."""
+        """Raise `Retry` for a message about a move to a cell that has no conductor. After a time limit, fail
+        the move, and return the messages to publish."""
         if not isinstance(message, MovePlaced | HandoverProgress):
             return ()
         self._ending.wait_for_consumer(message.move, message.cell)
@@ -139,7 +141,7 @@ class Handovers:
         return await self._advance(order, no_consumer(order))
 
     async def repeat_handovers(self) -> Sequence[HandoverProgress]:
-        """Return again the orders to source cells that have not reported for REPEAT_SECONDS."""
+        """Return messages to publish again: source cells have not confirmed them for REPEAT_SECONDS."""
         now = self._clock.now()
         async with self._database.write() as tx:
             orders = await unpublished(tx, now - REPEAT_SECONDS, now, PAGE)

@@ -87,7 +87,8 @@ class MoveCourses:
         return [self._settled(course) for course in courses]
 
     async def look_up(self, courses: Sequence[MoveCourse]) -> list[move_state.NotYet | None]:
-        """Look up the instances to move in their cells; return, for each move, None or why this failed."""
+        """Look up the instances to move in their cells. Return, for each move, None or the reason why no cell
+        can report the instance yet."""
         crossing = [course for course in courses if course.asked.to_cell]
         known = await self._handovers.known([course.asked.move for course in crossing]) if crossing else {}
         for course in crossing:  # existing handovers continue, whatever the cells report now

@@ -1,8 +1,9 @@
 """Converts requests to orders: parses equal requests once, and looks up the server groups and instances that
 they name before the search.
 
-Related instances may move while a request waits. So placement is asked for their hosts again: at the start,
-after a change at a related host, and once a second. A new answer wakes the request.
+While a request waits, the instances that its hints or server group name may move. So their hosts are queried
+from placement again: at the start, after a change at one of the hosts, and once a second. If a host differs,
+the waiting request is evaluated again.
 """
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
@@ -144,7 +145,7 @@ class Orders:
 
 
 def put_off(orders: Sequence[Order], clock: Clock) -> list[Retry | None]:
-    """Return a retry for each order with which the batch would exceed a memory limit, else None."""
+    """Return a `Retry` for each order with which a batch of requests would exceed BATCH_BYTES, else None."""
     bytes_left, later = BATCH_BYTES, list[Retry | None]()
     for order in orders:
         if order.bytes > bytes_left and bytes_left < BATCH_BYTES:

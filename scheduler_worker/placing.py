@@ -249,7 +249,8 @@ class Scheduler:
             self._take(course, events.HelpFound(found.get(kind, ())))
 
     def late_help(self) -> Callable[[], bool]:
-        """Return a function that returns True once the search for changes that let a request fit must end."""
+        """Start the time limit of the search for suggestions to change a request. Return a function that
+        returns True after this limit."""
         until = self.clock.monotonic() + MOST_HELP_SECONDS
         return lambda: self.clock.monotonic() > until
 

@@ -1,7 +1,7 @@
 """Chooses and claims hosts for instances that another system builds, such as Nova.
 
-These requests follow the same state machine as boots (core/placing.py), but the result is the reply to a
-query instead of published messages.
+The queries are placed by the state machine of build requests (core/placing.py). The result is returned as the
+reply to the query; no message is published.
 """
 
 from collections import deque

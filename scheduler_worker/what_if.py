@@ -1,4 +1,6 @@
-"""Answers what-if questions by choosing hosts as for a boot; afterwards all choices are released."""
+"""Answers what-if questions: chooses hosts as for a build request, with reservations that are only
+hypothetical and are dropped with the answer.
+"""
 
 import asyncio
 from collections import Counter
@@ -233,7 +235,8 @@ class WhatIfs:
         return True
 
     def _finish(self, counted: _Counted, supposing: Supposing) -> None:
-        """Count the instances that fit on a host; keep their reservations only if hosts share resources."""
+        """Add the instances that fit on the host to the count. Drop their hypothetical reservations, unless
+        pools exist: an instance that uses a pool reduces the capacity of further hosts."""
         tried = counted.finish()
         if not self._scheduler.source.sharing:
             for reservation in tried:
@@ -252,7 +255,9 @@ class WhatIfs:
 
 @dataclass(slots=True)
 class _SupposedHosts:
-    """The hosts of server-group members after the moves for which a what-if question found hosts so far."""
+    """The hosts that members of server groups would have after the moves of a what-if question; a move is
+    added when its destination is found.
+    """
 
     members: dict[Id, dict[Id, tuple[Id, ...]]] = field(default_factory=dict)  # group → instance → roots
     left: dict[Id, dict[Id, tuple[Id, ...]]] = field(default_factory=dict)  # group → holder consumer → roots

@@ -1,4 +1,4 @@
-"""Declares the messages, queries and timers of the scheduler and the messages that it publishes."""
+"""Declares the messages that the scheduler consumes and publishes, its replies to queries, and its timers."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field

@@ -1,8 +1,8 @@
 """SQL that stores changed provider trees (only the differences), and reshapes, which move inventory with its
 allocations in one transaction.
 
-A reported reshape locks the providers, but not the consumers: a claim that has read such a consumer finds
-another shape once it has locked the providers, and starts again (see claims.open_world).
+A reshape that an agent reports locks the providers, but not the consumers. A concurrent claim that read the
+old allocations detects the changed shape of their providers, and is retried (see claims.open_world).
 """
 
 from collections import defaultdict
@@ -109,9 +109,10 @@ _NEVER = ProviderState(0, "", "", None, 0, 0, {}, {}, (), ())
 def writes_between(
     book: Book, pairs: Sequence[tuple[Tree, Tree]], now: float, numbers: Iterator[int] = NONE_NEW
 ) -> tuple[list[BoundStatement], list[BoundStatement]]:
-    """Return the SQL statements that change stored trees into new trees, in two lists; `numbers` are ids for
-    new providers. Execute the first list one by one, then the second, which may share a round trip with the
-    log entry.
+    """Return two lists of SQL statements that change stored provider trees into new trees.
+
+    Execute the first list one by one. The second list may share a round trip with the insertion into the
+    change log. `numbers` yields the database ids of new providers.
     """
     old = {provider.uuid: (provider, before.root) for before, _ in pairs for provider in before.providers}
     ids = {uuid: provider.id for uuid, (provider, _) in old.items()}
@@ -209,10 +210,10 @@ Reshaped = tuple[Sequence[ProviderChange], Mapping[str, Tree], Sequence[BoundSta
 
 
 async def reshape(tx: Transaction, book: Book, known: KnownNames, order: Reshape, now: float) -> Reshaped:
-    """Store a reshape: give providers both inventories, move the allocations, remove the old inventories.
+    """Store a reshape: add the new inventories to the old ones, move the allocations, remove the old ones.
 
-    Return the changes to log, the changed trees, and the SQL statements still to execute; raise Undone if a
-    step fails.
+    Return the rows for the change log, the changed provider trees, and the SQL statements still to execute.
+    Raise Undone if the reshape or one of its claims is refused.
     """
     world, working = await _open(tx, book, order, now)
     if (refusal := edits.widen(order, working, known)) is not None:

@@ -316,8 +316,8 @@ def add_devices(
 
 
 def add_image(draft: QuestionDraft, image: Image | None, options: RequestOptions) -> None:
-    """Add to the draft request the traits that the image requires and, if this is enabled, the traits that
-    correspond to the image's properties."""
+    """Add to the draft request the traits that the image requires. If enabled in `options`, also add traits
+    for the image's properties and disk format."""
     if image is None:
         return
     required = draft.groups[""].required

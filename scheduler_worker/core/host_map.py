@@ -268,7 +268,7 @@ class HostsNow:
 
 
 class AllHosts:
-    """The data of all hosts found by a search; functions return an array, or one number if all are equal."""
+    """Data of the hosts that a search found; methods return an array by host, or one number for all hosts."""
 
     def __init__(self, search: CandidateSearch, now: HostsNow) -> None:
         self._search = search

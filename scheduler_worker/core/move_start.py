@@ -220,7 +220,10 @@ def unready(asked: MoveRequested, stands: BuildStands) -> Barred | None:
 
 
 def stuck(start: MoveStart, root: Provider | None) -> Barred | None:
-    """Return a refusal if the instance's host prevents the move, else None; `root` None: host deleted."""
+    """Return a refusal if the state of the source host prevents the move, else None.
+
+    `root` is the host's root provider, or None if placement has deleted the host.
+    """
     asked, source = start.asked, start.source
     if source is None:
         return None

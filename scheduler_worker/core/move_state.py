@@ -8,8 +8,9 @@ the move's id or, without a claim, by retiring this id.
        ├── failed ──────────┼─────────────────→ back
        └── deleted ─────────┴────── deleted ──→ deleted
 
-Each transition between cells is decided once. A repeated report makes the scheduler publish its messages
-again, because it may have stopped before. A report from the wrong cell changes nothing.
+Each transition between cells is decided once. If a cell repeats a report, the scheduler publishes the
+messages of this transition again, because a scheduler may have stopped before it published them. A report
+from the wrong cell changes nothing.
 """
 
 from collections.abc import Sequence
@@ -47,8 +48,8 @@ class SeenThrough:
 
 @dataclass(frozen=True, slots=True)
 class NotYet:
-    """The event that no cell can report the build at present. The move is retried; after a time limit it is
-    refused for the reason `barred`.
+    """The event that no cell can report the state of the build at present. The move request is retried; after
+    a time limit the move is refused with the refusal `barred`.
     """
 
     barred: Barred
@@ -57,7 +58,8 @@ class NotYet:
 
 @dataclass(frozen=True, slots=True)
 class Stopped:
-    """The event that the move is refused; `start` is the state of the build, if it is known."""
+    """The event that the move is refused with the refusal `barred`. `start` is the move with the state of its
+    build, or None if this state is unknown."""
 
     barred: Barred
     start: MoveStart | None = None

@@ -134,7 +134,8 @@ class Order(msgspec.Struct, frozen=True, gc=False):
         return reason
 
     def claims(self) -> tuple[ConsumerClaim, ...]:
-        """Return one claim for each instance with chosen hosts; placement takes the first host that fits."""
+        """Return one claim for each instance with chosen hosts. A claim lists several hosts, best first;
+        placement allocates on the first host that still fits."""
         request, holdings = self.request, dict(self.holdings)
         if self.move is not None:
             return tuple([self.move.claim(pick.choices) for pick in self.picks])
@@ -221,7 +222,8 @@ def unplaceable(
 
 
 def also_asked(request: BuildRequested) -> AlsoAsked | None:
-    """Return the request's zone, scheduler hints and similar fields for the decision record."""
+    """Return the request's fields that influence the choice of hosts in addition to flavor and image, such as
+    zone and hints, for the decision record; None if all are empty."""
     hints = None if request.hints == _NO_HINTS else request.hints
     asked = _further_fields(request)
     if hints is None and not any(asked):

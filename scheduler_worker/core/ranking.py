@@ -130,8 +130,8 @@ class Ranking:
         return spares.take(several, excluding, avoid)
 
     def admitted(self, beyond: int = -1) -> Sequence[int]:
-        """Return the indices of hosts that no filter has rejected so far, without those up to the position
-        `beyond` in placement's index."""
+        """Return the indices of hosts that every filter for all hosts at once accepts, without hosts up to
+        the position `beyond` in placement's index. Filters for single hosts may still reject some of them."""
         first = np.searchsorted(self.found.positions[self._order.admitted], beyond, side="right")
         indices: list[int] = self._order.admitted[first:].tolist()
         return indices

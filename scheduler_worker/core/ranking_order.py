@@ -185,8 +185,8 @@ class HostOrder:
                 return entry
 
     def pop_left(self, several: int) -> list[Entry]:
-        """Remove and return the best `several` hosts that `leave` stored; none if a host whose score may have
-        changed is at least as good as the last of them.
+        """Remove and return the best `several` hosts of the list that `leave` fills. Return an empty list if
+        a host outside the list ranks at least as high as the last host to return.
         """
         left, heap = self._left, self._heap
         if not left or (heap and heap[0] <= left[-several:][0]):

@@ -120,8 +120,8 @@ def alternatives_of(
 
     A device that prefers a NUMA cell of the guest yields two alternatives: with the affinity, then without.
 
-    Raise Unreadable if the request contradicts itself. `named` returns the roots of a host; `names` returns
-    all host names and is called only for an unknown name.
+    Raise Unreadable if the request contradicts itself. `named` returns the roots of all hosts with a given
+    name or root; `names` returns all host names, to suggest a similar name for an unknown one.
     """
     _check(request, options)
     notes = check_hints(request)

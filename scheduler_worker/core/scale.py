@@ -211,7 +211,7 @@ class ChoiceRecorder:
         self._passed_over: list[Entry] = []  # the best rejected hosts
 
     def pass_over(self, entry: Entry) -> None:
-        """Note for the decision record a host that scored higher than the chosen one but was rejected."""
+        """Add to the decision record a rejected host that scored higher than the chosen host."""
         if entry[2] == 0 and len(self._passed_over) < RECORDED_REFUSED:
             self._passed_over.append(entry)
 

@@ -46,8 +46,8 @@ class HostReservation:
 
 @dataclass(frozen=True, slots=True)
 class CapacityNeeded:
-    """The amount of a resource class that a host must have free to fit a request; an empty class means any
-    host.
+    """The amount of a resource class that a host must have free to fit one flavor of a request. If
+    `resource_class` is empty, no amount is required, and any host may fit.
     """
 
     resource_class: str = ""
@@ -124,8 +124,8 @@ class HostData(Protocol):
         """Return the free amounts of a host's provider tree, or an empty mapping if no such host exists."""
 
     def watches(self, kind: str) -> Sequence[CapacityNeeded]:
-        """Return, for each flavor, an amount of one resource; a host without any of these amounts free fits
-        no request of the equivalence class.
+        """Return, for each flavor of the equivalence class, an amount of one resource class. A host that has
+        none of these amounts free fits no request of the equivalence class.
         """
 
     def search(self, kind: str, among: Roots | None, excluding: Roots, enough: int) -> HostsFound:

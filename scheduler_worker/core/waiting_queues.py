@@ -111,7 +111,7 @@ class WaitingQueues:
         return self._barred((-priority, since, ""), "")
 
     def is_tried(self, request: Id) -> bool:
-        """Return whether a waiting request is being placed now."""
+        """Return whether the waiting request with this id is being placed now."""
         return request in self._trials
 
     def changed(self, roots: Roots) -> None:
@@ -280,8 +280,8 @@ class WaitingQueues:
                     yield self._queues[kind]
 
     def _evaluate(self, queue: ClassQueue, now: float, *, all_hosts: bool) -> None:
-        """Find hosts for the waiting requests of one equivalence class, among the hosts changed since its
-        last evaluation or all hosts."""
+        """Find hosts for the waiting requests of one queue, among the hosts that changed since the last
+        evaluation for this queue or, with `all_hosts`, among all hosts."""
         changed, queue.untested = queue.untested, {}
         if all_hosts:
             queue.all_hosts, queue.more, queue.retry_at = False, False, None

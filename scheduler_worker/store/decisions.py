@@ -123,7 +123,8 @@ async def decision_of(tx: Transaction, id_: Id) -> DecisionFound:
 
 
 async def refused(tx: Transaction, question: FindRefused, limit: int = 1000) -> RefusedFound:
-    """Return the builds that ended without a host among the next `limit` builds with a decision."""
+    """Return a page of the builds that ended without a host: after the build id `question.after`, the next
+    `limit` builds with a decision are read and filtered."""
     rows = await _REFUSED(
         tx, after=question.after, since=question.since, project=question.project, most=limit
     )

@@ -140,7 +140,8 @@ class OtherScheduler(msgspec.Struct, frozen=True):
 
 
 async def add(tx: Transaction, owner: str, parked: Iterable[ParkedRequest]) -> set[Id]:
-    """Store waiting requests; return the ids of requests that no other scheduler has stored."""
+    """Store waiting requests of the scheduler `owner`, except requests that another scheduler has stored
+    already. Return the ids of the requests that `owner` has now."""
     # Ordered by id, so that two concurrent insertions do not deadlock; without duplicates.
     new = sorted({request.request: request for request in reversed([*parked])}.values(), key=_by_request)
     values = [[_row(request)[name] for name in _STORED] for request in new]
@@ -190,7 +191,8 @@ async def owned(tx: Transaction, owner: str) -> set[Id]:
 
 
 async def adopt(tx: Transaction, owner: str, before: str, limit: int) -> tuple[list[ParkedRequest], bool]:
-    """Take over up to `limit` waiting requests of scheduler `before`; return them, and if more may remain."""
+    """Take over at most `limit` waiting requests of the scheduler `before`. Return the readable requests, and
+    True if more requests may remain."""
     rows = await _ADOPT(tx, owner=owner, before=before, most=limit)
     return [request for row in rows if (request := _parked(row)) is not None], len(rows) == limit
 

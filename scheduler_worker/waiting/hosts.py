@@ -148,7 +148,7 @@ def without(question: FindCandidates, excluding: Roots) -> FindCandidates:
 
 
 def without_roots(order: Order, roots: Roots, why: Callable[[str], str]) -> Order:
-    """Return an order that may not use these hosts; `why` returns the reason for a host."""
+    """Return a copy of an order that may not use these hosts; `why` returns why a given host is excluded."""
     if not roots:
         return order
     alternatives = [

@@ -306,8 +306,11 @@ class Cancelling:
         return fenced
 
     async def _remove_request(self, found: FoundParked, removed: set[Id]) -> None:
-        """Delete a waiting request or some of its builds from the database. If another scheduler owns the
-        request, mark it so that this scheduler ends it."""
+        """Delete the builds `removed` of a waiting request from the database.
+
+        If no build is left, delete the request too. If another scheduler owns such a request, mark the
+        request as cancelled, so that its owner deletes the request.
+        """
         store, entry, left = self._store, found.parked, None
         ours = found.owner in (store.name, "")
         async with store.database.write() as tx:

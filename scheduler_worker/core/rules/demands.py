@@ -106,8 +106,8 @@ def aggregate_instance_extra_specs() -> Rule:
 
 
 def demands(extra_specs: Mapping[str, str], scope: str) -> Iterator[tuple[str, str, bool]]:
-    """Yield key and value of the extra specs whose key has the prefix `scope` (then with True) or no prefix
-    (then with False)."""
+    """Yield (key without prefix, value, has prefix) for each extra spec whose key has the prefix `scope` or
+    no prefix."""
     for key, demand in extra_specs.items():
         if key.startswith(scope):
             yield key.removeprefix(scope), demand, True
