@@ -1,4 +1,4 @@
-"""The agent's side of shared queues: carries out the orders that the gateway of the cell relays.
+"""Lets an agent carry out orders that the gateway of its cell relays from queues shared by all agents.
 
 The gateway keeps an order in its durable queue until the agent has answered that the order is handled. An
 order may take hours, but a query times out in seconds. So the agent soon answers that the order is in
@@ -29,8 +29,8 @@ Publish = Callable[..., Awaitable[None]]
 
 
 def with_shared_queues(worker: Worker, publish: Publish, clock: Clock) -> Worker:
-    """Return the worker of an agent changed so that it shares the queues of its cell: it answers the
-    gateway's queries instead of consuming its orders, and sends its heartbeats to the gateway.
+    """Return a copy of an agent's worker without queues of orders: the copy receives orders as queries of
+    the cell's gateway, and sends heartbeats to the gateway.
     """
     _, cell, agent = worker.name.split(".", 2)
     orders = RelayedOrders(worker.consumes, publish, clock)
@@ -109,7 +109,7 @@ def _text(problem: Exception) -> str:
 
 
 def _to_gateway(row: Every) -> Every:
-    """Return a timer changed so that its heartbeats go to the gateway."""
+    """Return a copy of a timer that publishes heartbeats; the copy sends the heartbeats to the gateway."""
 
     async def relayed() -> list[Message]:
         return [_relayed(message) for message in messages_of(await row.handler())]

@@ -85,7 +85,8 @@ class UnreadQueue(Value, frozen=True, kw_only=True):
 class NovaReportFound(Message, frozen=True, kw_only=True):
     """The comparison of Nova's scheduler with berth's.
 
-    Only requests that berth decided in time, and whose result at Nova is known, are compared.
+    A request is compared only if Nova's decision is known, and berth decided before Nova's decision was
+    visible to berth.
     """
 
     since: Seconds = 0.0

@@ -40,8 +40,8 @@ class Topic(Generic[M]):
     """A topic for one type of message. The `{fields}` of its pattern are filled from the message.
 
     `expected`: it is an error if no worker consumes a message. `outsiders`: AMQP clients outside berth
-    subscribe too, so each message is a separate AMQP message, unless it has a `reply_to`, which is appended
-    to the routing key.
+    subscribe too, so each message is a separate AMQP message. Only messages with `reply_to` may share an AMQP
+    message; `reply_to`, the last part of the routing key, contains the name of the receiving client.
     """
 
     pattern: str

@@ -143,8 +143,8 @@ def _as_stored(changed: Build) -> Build:
 def _moves_of(
     before: Build | None, after: Build | None, effects: Effects, placed: MovePlaced | None, now: float
 ) -> list[tuple[BuildMove, MovePlaced]]:
-    """Return the move to store after an event, with the scheduler's message that ordered the move; an empty
-    list if the event changed or refused no move.
+    """Return the move that an event began, changed or refused, with the scheduler's order of the move; the
+    list is empty if the event did not affect a move.
     """
     move = after.move if after is not None else None
     if move is not None and (before is None or before.move is not move):

@@ -112,7 +112,9 @@ class RelayingOrders:
 
 
 def _raise_if_unhandled(answer: OrderAnswered) -> None:
-    """Raise Retry if the order must be relayed again later, Poison if refused, or RelayedOrderFailed."""
+    """Raise Retry if the order must be relayed again later, Poison if the agent refused the order, or
+    RelayedOrderFailed if the agent's handler failed.
+    """
     match answer.state:
         case "working":
             raise Retry(SOON if answer.seconds < SOON else LATER)

@@ -206,7 +206,9 @@ def _read_leftovers(row: Mapping[str, Any]) -> tuple[Leftover, ...]:
 def _read_story(
     row: Mapping[str, Any], placed: BuildPlaced | None, hosts: Sequence[Selection]
 ) -> _StoredContext:
-    """Decode a build's stored history; if it is unreadable, derive a state that lets the build end."""
+    """Decode the column `story` of a build; if unreadable, derive the fields from the build's other columns,
+    so that the build can still end.
+    """
     try:
         return _story(row["story"])
     except NOT_JSON as problem:

@@ -87,7 +87,7 @@ def _timers(builds: Builds) -> list[Every]:
 
 
 def _with_cell_set(cell: str, ask_many: AskMany[A, R]) -> AskMany[A, R]:
-    """Return a function that sets the field `cell` of queries, which placement requires, for `ask_many`."""
+    """Return a function that sets the field `cell` of queries, and then sends the queries by `ask_many`."""
 
     async def ask(questions: Sequence[A]) -> Sequence[R]:
         return await ask_many([msgspec.structs.replace(question, cell=cell) for question in questions])

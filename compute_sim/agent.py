@@ -64,13 +64,15 @@ class SimulatedAgent:
 
     @property
     def ready(self) -> bool:
-        """Return True if the agent's simulated power is on and placement has confirmed its guests."""
+        """Return True if the agent has power, and placement has confirmed which guests the agent must run."""
         self._check_clock()
         return self._home.is_set()
 
     @property
     def absences(self) -> int:
-        """Return how often the agent lost power or stalled: placement must confirm its guests after each."""
+        """Return how often the agent lost power or stalled. After each time, placement must confirm which
+        guests the agent must run.
+        """
         self._check_clock()
         return self.power.failed + self._absences
 

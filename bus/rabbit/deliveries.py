@@ -175,11 +175,11 @@ class RabbitDelivery:
 
 
 def came_by(message: Arrived, names: BrokerNames, queue: str) -> tuple[str, bool, str]:
-    """Return an AMQP message's routing key, whether its envelopes may state another routing key, and why the
-    message is refused (empty if it is not).
+    """Return an AMQP message's routing key, whether routing keys in its envelopes are valid, and why the
+    message is refused (empty if accepted).
 
-    `queue` is the broker's name of the queue. Envelopes may state another key if the message was sent
-    directly to a queue.
+    Keys in envelopes replace the AMQP message's routing key only if the message was sent directly to a queue.
+    `queue` is the name at the broker of the queue that delivered the message.
     """
     forwarded = _dead_lettered_from(message.headers.get("x-death"))
     if message.exchange == names.queues:

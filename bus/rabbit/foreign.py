@@ -149,8 +149,8 @@ class ForeignListener:
         return subscription
 
     async def unread(self, queues: Iterable[str]) -> dict[str, int]:
-        """Return the number of messages of each listed queue without a consumer; raise Unavailable or
-        BrokerRefused.
+        """Return the number of messages in each of these queues that exists and has no consumer; raise
+        Unavailable or BrokerRefused.
         """
         return await unread(self._url, queues)
 
@@ -256,8 +256,8 @@ class _Subscription:
 
 
 class ForeignPublisher:
-    """Publishes to an exchange of another system, in place of that system. If the exchange is missing,
-    declares it as its owner would.
+    """Publishes messages to another system's exchange, for parts of berth that replace or simulate the
+    system. A missing exchange is declared with the arguments that the system uses.
 
     If the broker is unreachable, `publish` raises Unavailable, and all messages must be published again.
     """

@@ -43,7 +43,7 @@ _UNPACKED = ("method", "version", "namespace", "args", "_msg_id", "_reply_q", "_
 
 
 class RpcFailure(Exception):
-    """Makes the caller of an RPC method raise an exception: `module.name` with these keyword arguments."""
+    """The failure of an RPC method; the caller raises the exception class `class_name` with `kwargs`."""
 
     def __init__(self, class_name: str, message: str, **kwargs: Any) -> None:
         super().__init__(message)

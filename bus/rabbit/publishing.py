@@ -74,8 +74,9 @@ class Publisher:
         self._sender = link.clock.uuid()
 
     async def send(self, exchange: str, envelopes: Iterable[tuple[str, Envelope, bool]]) -> None:
-        """Publish envelopes to this exchange, and wait for the broker's confirms. Each has its routing key,
-        and whether at least one queue must receive it.
+        """Publish envelopes to this exchange, and wait for the broker's confirms.
+
+        Each item of `envelopes` is a routing key, an envelope, and True if a queue must receive the envelope.
         """
         self._link.check()
         items = list(envelopes)

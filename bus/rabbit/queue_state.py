@@ -34,8 +34,8 @@ async def queue_state(connection: AbstractConnection, name: str) -> QueueState |
 
 
 async def unread(url: str, names: Iterable[str]) -> dict[str, int]:
-    """Return the number of messages of each listed queue without a consumer; raise Unavailable or
-    BrokerRefused.
+    """Return the number of messages in each of these queues that exists and has no consumer; raise
+    Unavailable or BrokerRefused.
     """
     connection = await dial(url)
     try:

@@ -142,9 +142,9 @@ class Topology:
             return [name for name in wanted if not await self._exists(name)]
 
     async def base(self, central: Sequence[QueueSpec] = ()) -> None:
-        """Declare missing exchanges; before the last of them, declare the `central` queues.
+        """Declare berth's missing exchanges, and before the last exchange the scheduler's queues (`central`).
 
-        All processes wait until every exchange exists, so no message is published before these queues exist.
+        Every process publishes only after all exchanges exist, so the scheduler's queues miss no message.
         """
         names = self.names
         async with self._one_at_a_time:

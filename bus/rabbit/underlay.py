@@ -124,7 +124,7 @@ async def _never(_: object) -> None:
 
 async def ended(connection: AbstractConnection) -> str:
     """Wait until the connection has closed or the broker is silent for two heartbeats, and return the reason.
-    Unless this process closed the connection, `dial` tries the broker's address last from then on.
+    Unless this process closed the connection, later connections try this broker's address last.
     """
     if connection.transport is None:
         return "it was closed"

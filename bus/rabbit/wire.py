@@ -305,10 +305,9 @@ def _properties(header: bytes) -> Any | None:
 
 
 def _readable(kind: int, frame: bytes) -> bytes:
-    """Return an AMQP frame; if it is a content header with unreadable properties, mark the properties as
-    absent.
+    """Return the AMQP frame, or if its message properties are unreadable, a copy without properties.
 
-    A foreign message's invalid timestamp would close the connection, again at every redelivery.
+    An invalid timestamp in a foreign message would otherwise close the connection at every redelivery.
     """
     if kind != _HEADER or _properties(frame[_START.size : -len(_END)]) is not None:
         return frame

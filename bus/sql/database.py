@@ -180,8 +180,8 @@ class Database:
     async def _transaction(
         self, begin: str, lock: AbstractAsyncContextManager[None], *, commit: bool = False
     ) -> AsyncIterator[Transaction]:
-        """Yield a transaction while holding a lock; raise Unavailable if a newer version of berth has changed
-        the database's schema.
+        """Yield a transaction, and hold `lock` until the transaction ends; raise Unavailable if a newer
+        version of berth has changed the database's schema.
         """
         try:
             async with lock:

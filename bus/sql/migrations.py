@@ -103,7 +103,7 @@ async def current(database: Database, package: str) -> str | None:
 
 
 async def _oldest(tx: Transaction) -> str | None:
-    """Return the oldest migration that code must include to work with this database, or None."""
+    """Return the migration of the oldest code that can use this database, or None if unknown."""
     has_it = await tx.connection.run_sync(_has_oldest_revision)
     return (await tx.execute(_OLDEST)).scalar_one_or_none() if has_it else None
 
@@ -140,8 +140,9 @@ async def _make_version_table(database: Database) -> None:
 
 
 def _upgrade(connection: Connection, folder: Path, names: list[str]) -> str:
-    """Run the given migrations. Return the oldest migration that a program must include to work with the new
-    schema.
+    """Run the missing migrations, and return the migration of the oldest code that can use the new schema.
+
+    Raise MigrationsBroken if the migrations in the folder are not exactly `names`.
     """
     # Imported here because importing alembic is slow, and usually no migration is missing.
     from alembic.operations import Operations

@@ -77,7 +77,7 @@ class Rows:
         return dict(zip(self._keys, map(list, zip(*listed, strict=True)), strict=True))
 
     def bind_single(self, row: Sequence[Any]) -> dict[str, Any]:
-        """Return the parameters for exactly one row, for the SQL text in `single`.
+        """Return the parameters of one row, for a statement that contains the SQL text `Rows.single`.
 
         PostgreSQL estimates the number of rows in an array anew each time; a plan for one row can be reused.
         """

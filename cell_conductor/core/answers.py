@@ -203,8 +203,8 @@ AS_IT_WAS = "it was there before berth, and was adopted"
 
 
 def claim_of(asked: BuildAdoptRequested, held: Held | None = None) -> ClaimRequested:
-    """Return a claim that adopts an instance with the allocations `held`; without `held`, a claim that
-    placement cannot grant and answers with the instance's allocations.
+    """Return the claim that adopts an instance with the allocations `held`. Without `held`, return a claim
+    that only reads the instance's allocations: placement refuses the claim, and answers with them.
     """
     # While the generation is unknown, the claim cannot succeed and only reads the allocations.
     generation = MAX_ORDINAL if held is None else held.generation

@@ -118,7 +118,7 @@ class BuildMove(Value, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def shown(self) -> str:
-        """Return for lists of moves: the phase of a move in progress, or the result of an ended move."""
+        """Return the state to show to users: the phase of a move in progress, or an ended move's result."""
         if self.end:
             return self.end
         if self.phase == "undo":

@@ -40,7 +40,7 @@ AWAY_SECONDS = 60.0  # after which the departure is reported again
 
 
 def enter(build: Build, phase: moves.Phase, now: float, limits: AttemptLimits, *before: Message) -> Stepped:
-    """Begin a phase of a move; return the build and the messages: `before` (the caller's) and the phase's."""
+    """Begin a phase of a move; return the build, and its messages: `before`, then the phase's own."""
     move = open_move(build)
     deadline = {
         "verify": now + seconds_of(move.placed.verify_for) if move.placed.verify_for else 0.0,

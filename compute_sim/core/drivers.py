@@ -37,7 +37,7 @@ class DriverOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 def unused(provider: str) -> Mapping[str, int]:
-    """Return an empty usage for each provider: trees are first built before the guests are known."""
+    """Return that guests use no resources of the provider; for trees that are built without guests."""
     return {}
 
 
@@ -73,7 +73,10 @@ _UNITS = ("KB", "MB", "GB")
 
 
 class NumaDriver(DriverOptions, frozen=True, kw_only=True):
-    """Adds NUMA cells with processors, memory and huge pages; all options but the disk are per cell."""
+    """Adds NUMA cells with processors, memory and huge pages, and a disk and traits of the root provider.
+
+    Options of processors, memory and huge pages are amounts per NUMA cell.
+    """
 
     cells: Annotated[int, Meta(le=64)] = 2
     vcpus: Count = 12  # shared processors
@@ -234,7 +237,9 @@ def build_tree(
     *,
     disabled: bool = False,
 ) -> ProviderTree:
-    """Return a host's provider tree: hardware that its drivers add, and what operators added in placement."""
+    """Return a host's provider tree: hardware from the host's drivers, and resource classes, traits and
+    aggregates that operators added in placement.
+    """
     tree = ProviderTree(root, host, stored)
     for driver in drivers:
         driver.update_provider_tree(tree, in_use)

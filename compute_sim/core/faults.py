@@ -165,7 +165,7 @@ LEAST_ABSENCE = 5.0  # seconds: a busy machine may be slow
 
 @dataclass(frozen=True, slots=True)
 class SimOptions:
-    """The planned faults and the periods of a simulated agent; times are in seconds."""
+    """The fault plan, the report intervals (in seconds) and other options of a simulated agent."""
 
     faults: FaultPlan = FaultPlan()
     crashes: CrashPlan = CrashPlan()

@@ -66,7 +66,9 @@ class MoveSteps:
         self._known: OrderedDict[str, dict[str, tuple[int, MoveReported | None]]] = OrderedDict()
 
     def ordered(self, order: MoveOrdered) -> MoveReported | Literal["go on", "void"]:
-        """Return the report of an executed order, `void` for an outdated order, else `go on`."""
+        """Return the stored report if the order was executed before, `void` if the agent knows a later order
+        of the build on this host, or `go on` if the order must be executed.
+        """
         step, outcome = self._known.get(order.build, {}).get(order.root, (0, None))
         if order.step < step:
             return "void"
@@ -100,7 +102,9 @@ NOTHING = "nothing"  # the holder has no allocation on the guest's host
 
 
 def ownership(build_here: bool, holder_type: str | None, kept_otherwise: bool = False) -> Ownership:
-    """Return whether a guest is `ours` (run it), `kept` (stop it), `gone` (destroy it) or `unknown`."""
+    """Return, from the allocations in placement, whether an agent must run (`ours`), stop (`kept`) or destroy
+    (`gone`) a guest; `unknown` if placement has no allocations for the guest.
+    """
     if holder_type != NOTHING:
         return "kept" if holder_type == MIGRATION else "gone"
     if build_here:
