@@ -143,7 +143,7 @@ class Supervisor:
                 watch.cancel()
 
     def processes(self) -> dict[str, tuple[int, int]]:
-        """Return the running processes, each with its process id and metrics port."""
+        """Return the running processes of this supervisor, each with its process id and metrics port."""
         return {
             child.name: (child.process.pid, child.metrics_port)
             for child in self.children

@@ -70,8 +70,8 @@ class RelayedOrders:
             await asyncio.Event().wait()
 
     async def answer(self, relayed: OrderRelayed) -> OrderAnswered:
-        """Start a task for a relayed order unless it has a task. Return the order's result if the task ends
-        within PATIENCE, else the state `working`.
+        """Execute an agent's order that a gateway sent as a query, once. Return its result if it ends within
+        PATIENCE seconds, else the state `working`.
         """
         await self._running.wait()
         assert self._group is not None

@@ -192,7 +192,7 @@ class SweepSchedule:
         self._stirred.set()
 
     def hinted(self) -> None:
-        """Start the next comparison soon, because a notification shows that a node changed, but not which."""
+        """Compare Ironic and placement soon, because a notification shows that some node has changed."""
         self._settled_at = asyncio.get_running_loop().time() + SETTLING_SECONDS
         self._stirred.set()
 

@@ -1,4 +1,4 @@
-"""Converts the observed state of a berth to findings with advice, without I/O; `looking.py` observes."""
+"""Converts the observed state of a running berth to findings with advice, without I/O."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Literal, TypeVar

@@ -221,7 +221,7 @@ async def _first(side: AsyncConnection, question: str) -> RowMapping:
 
 @asynccontextmanager
 async def live_copy(old: str, new: str, schemas: Sequence[str]) -> AsyncIterator[LiveCopy]:
-    """Connect to the servers at both URLs as administrators, and yield the copy between them."""
+    """Connect to two PostgreSQL servers as administrators; yield an object that copies from old to new."""
     for url in (old, new):
         if parse_url(url).hosts:
             raise OperationRefused(f"{masked(url)}: name one server, the primary")

@@ -55,7 +55,7 @@ class SimPlan:
             raise ValueError(f"fail is a share of all works, not {self.fail}")
 
     def seconds(self, node: str, number: int) -> float:
-        """Return how many seconds this plan simulates for the `number`-th operation on an Ironic node."""
+        """Return the duration in seconds of the `number`-th simulated operation on an Ironic node."""
         if self.step_time.name == "constant":
             return self.step_time.values[0]
         return self.step_time.at(

@@ -265,7 +265,7 @@ class BuildHistory:
         self._at(at).moves[end] += 1
 
     def ticks(self, now: float) -> list[Tick]:
-        """Return the counts of ended builds of the last ten minutes' complete periods, the oldest first."""
+        """Return the counts of ended builds per period of TICK seconds, over the last ten minutes."""
         last, known = int(now // TICK), {tick.number: tick for tick in self._ticks}
         quiet = Tick(last - 1)  # shared by all periods without ends
         return [known.get(number) or quiet for number in range(last - TICKS, last)]

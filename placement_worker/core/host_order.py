@@ -89,7 +89,7 @@ def scored(
 
 
 def _shuffled(positions: Ints, seed: str) -> npt.NDArray[np.int64]:
-    """Return a distinct number for each index row, shuffled by the seed; without a seed, its position."""
+    """Return for each host its rank in an order shuffled by the seed; without a seed, its index position."""
     if not seed:
         return positions.astype(np.int64)
     salt = crc32(seed.encode())

@@ -155,10 +155,10 @@ async def test_every_accepted_build_ends_whatever_happens_to_the_nodes(
     async def cut(*pairs: tuple[RabbitMQ, RabbitMQ]) -> None:
         """Disconnect pairs of nodes: their Erlang cookies for each other differ for 30 s."""
         for first, second in pairs:
-            await separate(first, second, "other")
+            await separate(first, second, apart=True)
         await asyncio.sleep(30.0)
         for first, second in pairs:
-            await separate(first, second, "")
+            await separate(first, second, apart=False)
 
     async def rolling_restart() -> None:
         for node in cluster.nodes:
@@ -224,9 +224,10 @@ async def make_whole(cluster: RabbitMQCluster) -> list[str]:
     return restarted
 
 
-async def separate(first: RabbitMQ, second: RabbitMQ, cookie: str) -> None:
-    """Make two nodes refuse each other, or with an empty cookie accept each other again."""
+async def separate(first: RabbitMQ, second: RabbitMQ, *, apart: bool) -> None:
+    """Make two nodes refuse each other's Erlang connections, or accept them again."""
     for node, peer in ((first, second), (second, first)):
-        value = f"'{cookie}'" if cookie else "erlang:get_cookie()"
-        words = f"P = '{peer.node_name}', erlang:set_cookie(P, {value}), erlang:disconnect_node(P)."
+        # Each expects another cookie than the other one sends.
+        cookie = f"'expected by {node.node_name}'" if apart else "erlang:get_cookie()"
+        words = f"P = '{peer.node_name}', erlang:set_cookie(P, {cookie}), erlang:disconnect_node(P)."
         await asyncio.to_thread(node.control, "eval", words)
