@@ -95,8 +95,7 @@ def workers(site: Site, bus: Bus) -> dict[str, Callable[[], Worker]]:
 
     def agent() -> Worker:
         (one,) = fleet((VIRTUAL_CELL,), site.hosts)
-        providers = bus.asker(topics.CELL_PROVIDERS)
-        return compute_sim(one, clock=clock, providers=providers)
+        return compute_sim(one, clock=clock, providers=bus.asker(topics.CELL_PROVIDERS))
 
     def conductor(cell: str) -> Worker:
         return cell_conductor(
