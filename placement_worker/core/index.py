@@ -6,7 +6,6 @@ the database; so a claim checks capacity again, in the database.
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,8 +13,7 @@ import numpy as np
 from bus.aggregates import Aggregate
 from bus.cells import RegisteredCell
 from bus.replication import ProviderChange
-from bus.reports import EXCLUDES_SIBLINGS
-from placement_worker.core.row import Amounts, Bools, ReservedAmounts, Row, Sums
+from placement_worker.core.row import Amounts, Bools, Row, Sums
 from placement_worker.core.row_table import RowTable
 from placement_worker.core.trees import ProviderState, Tree
 
@@ -282,67 +280,3 @@ class Snapshot:
         amounts.
         """
         return row
-
-
-class ReservedSnapshot(Snapshot):
-    """The index with a scheduler's reservations counted as used, for searches that do not pause."""
-
-    def __init__(self, index: Index, reserved_amounts: ReservedAmounts) -> None:
-        super().__init__(index)
-        self._reserved_amounts = reserved_amounts
-        high = index.high  # the arrays of classes are longer than the rows in use
-        self._left: dict[str, Sums] = {
-            name: index.classes[name].left[:high] - reserved[:high]
-            for name, reserved in reserved_amounts.arrays(index).items()
-            if name in index.classes
-        }
-        excluding = index.traits.get(EXCLUDES_SIBLINGS)
-        self._excluded = self._excluded_by_reservations() if excluding else frozenset()
-        self._changes = reserved_amounts.changes
-
-    def _excluded_by_reservations(self) -> frozenset[str]:
-        index, excluded = self.index, set[str]()
-        for uuid in self._reserved_amounts.of:
-            row = index.rows.get(uuid)
-            if row is None or EXCLUDES_SIBLINGS not in row.traits:
-                continue
-            for sibling in index.excluded_by(row):
-                excluded.add(sibling.uuid)
-                for name in sibling.capacity:
-                    if name not in self._left:
-                        self._left[name] = index.classes[name].left[: index.high].copy()
-                    self._left[name][sibling.position] = min(self._left[name][sibling.position], 0)
-        return frozenset(excluded)
-
-    @property
-    def current(self) -> bool:
-        """Return whether the scheduler's reservations are unchanged since this snapshot was made."""
-        return self._reserved_amounts.changes == self._changes
-
-    def top(self, name: str) -> Tops:
-        top, left = self.index.classes[name].top, self._left.get(name)
-        return top if left is None else np.minimum(top[: len(left)], left)
-
-    def gives(self, name: str, asked: int) -> Bools:
-        left = self._left.get(name)
-        if left is None:
-            return super().gives(name, asked)
-        kind = self.index.classes[name]
-        met: Bools = left >= asked
-        if kind.capped:
-            met &= kind.top[: len(left)] >= asked
-        return met
-
-    def left(self, name: str) -> Sums:
-        left = self._left.get(name)
-        return self.index.classes[name].left if left is None else left
-
-    def alter(self, row: Row) -> Row:
-        if row.uuid in self._excluded:
-            row = replace(row, summary=None, known_free=None, excluded=True)
-        reserved: Mapping[str, int] | None = self._reserved_amounts.of.get(row.uuid)
-        if not reserved:
-            return row
-        used = row.used  # of the existing classes; more if a removed class is still in use
-        amounts = {name: used.get(name, 0) + reserved.get(name, 0) for name in {**used, **reserved}}
-        return replace(row, amounts=amounts, summary=None, known_free=None)

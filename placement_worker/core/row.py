@@ -220,7 +220,8 @@ class ClassArrays:
 
 class ReservedAmounts:
     """The amounts that one scheduler has reserved: by provider, and by resource class as arrays over index
-    rows."""
+    rows. A negative amount counts as free although it is allocated.
+    """
 
     def __init__(self) -> None:
         self.of: dict[str, dict[str, int]] = {}  # provider → reserved amounts, without zeros
@@ -240,11 +241,11 @@ class ReservedAmounts:
             for name, amount in resources.items():
                 before = held.get(name, 0)
                 after = before + sign * amount
-                if after > 0:
+                if after:
                     held[name] = after
                 elif before:
                     del held[name]
-                count[name] += (after > 0) - (before > 0)
+                count[name] += (after != 0) - (before != 0)
                 unwritten[name].add(uuid)
             if not held:
                 del of[uuid]

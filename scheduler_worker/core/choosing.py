@@ -1,7 +1,8 @@
 """Chooses hosts for many requests: requests of one equivalence class share a search and evaluation."""
 
 import dataclasses
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 
 import msgspec
@@ -9,7 +10,7 @@ from msgspec.structs import replace
 
 from bus.candidates import CandidateSource, SenselessQuery
 from bus.queries import Candidate, FindCandidates
-from bus.vocabulary import Id
+from bus.vocabulary import Allocations, Id
 from scheduler_worker.core.events import Chosen
 from scheduler_worker.core.fitting import FoundHosts
 from scheduler_worker.core.host_map import HostMap, HostsNow
@@ -85,16 +86,18 @@ class Choosing:
         for index, order in enumerate(orders):
             alternative = order.alternative
             kind = kinds.get(id(alternative))
-            if alternative.group is not None:
-                kind = index  # each new member of a group changes the permitted hosts of the next one
+            if alternative.group is not None or self._shares(order):
+                # each new member of a group, and each mover's shares, change the hosts of the next one
+                kind = index
             elif kind is None:
                 kind = kinds[id(alternative)] = self.policy.kind(alternative)
             alike.setdefault(kind, []).append(index)
         answers: dict[int, Chosen] = {}
         for indices in alike.values():
             kind_of_order = _Kind(self, orders[indices[0]])
-            for index in indices:
-                answers[index] = kind_of_order.hosts_for(orders[index])
+            with self._without_shares(orders[indices[0]]):
+                for index in indices:
+                    answers[index] = kind_of_order.hosts_for(orders[index])
         return [answers[index] for index in range(len(orders))]
 
     def spares(self, order: Order) -> dict[Id, tuple[Candidate, ...]]:
@@ -110,6 +113,26 @@ class Choosing:
                 found = ranking.spares(settled.cell, settled.lacking, excluding, order.avoid)
                 spares[settled.instance] = found
         return spares
+
+    def _shares(self, order: Order) -> Allocations:
+        """Return what a moving instance holds of pools. A destination with the same pool needs it once."""
+        if order.move is None or order.move.source is None:
+            return {}
+        held, pools = order.move.source.choice.allocations, self.source.sharing
+        return {provider: resources for provider, resources in held.items() if provider in pools}
+
+    @contextmanager
+    def _without_shares(self, order: Order) -> Iterator[None]:
+        """Count an instance's shares of pools as free while a destination of its move is chosen."""
+        shares = self._shares(order)
+        if not shares:
+            yield
+            return
+        self.source.withdraw(shares)
+        try:
+            yield
+        finally:
+            self.source.reserve(shares)
 
     def rank(self, alternative: Alternative, seed: str, several: int = 1) -> Ranking:
         """Return the hosts for a flavor, best first; the first members of an affinity group get only hosts

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from bus.claims import (
     CLEANUP,
     MIGRATION,
+    Choice,
     Claimed,
     ClaimRequested,
     Held,
@@ -19,15 +20,19 @@ from bus.claims import (
     holder_consumer,
 )
 from bus.clock import Clock
-from bus.moves import BEGUN, SHELVED
+from bus.messages import Selection
+from bus.moves import BEGUN, SHELVED, MovePlaced, MoveRefused
 from bus.reports import Inventory
+from bus.requests import Flavor
 from bus.resources import FindAllocations, LoadProviders
 from bus.vocabulary import Allocations, Contended
 from placement_worker import Placement
+from placement_worker.core.row_table import SHARES
 from placement_worker.store import changes
 from placement_worker.store.audit import breaches, retired
 from tests.support.ids import uid
 from tests.support.midway import EveryCommit, every_commit
+from tests.support.move_builders import Cells, a_build_that_stands, a_move
 from tests.support.placement_builders import (
     a_claim,
     a_load,
@@ -39,6 +44,7 @@ from tests.support.placement_builders import (
     seen_by,
 )
 from tests.support.placement_calls import claim
+from tests.support.schedulers import moves_of, scheduler_of
 
 __all__ = ["every_commit"]
 
@@ -305,3 +311,44 @@ async def test_a_shelved_instance_that_is_deleted_is_remembered(placement: Place
     answers = await placement.claims.release_many([a_release(BUILD, None, "deleted"), a_release(6, 1)])
     assert all(isinstance(answer.result, Released) for answer in answers)
     assert await claim(placement, moves(generation=None, keep=None)) == [Retired(why="deleted")]
+
+
+@pytest.mark.parametrize(("disk", "fits"), [(60, True), (90, True), (101, False)])
+async def test_a_destination_on_the_same_pool_needs_only_what_the_instance_does_not_hold(
+    placement: Placement, disk: int, fits: bool
+) -> None:
+    """The pool has 100 GB, and the instance holds 60 of them."""
+    rack = (uid(1, "d"),)
+    for number in (1, 2):
+        await placement.reports.report_many([a_report(number, sequence=2, aggregates=rack)])
+    pool = a_report(9, inventories={"DISK_GB": Inventory(total=100)}, traits=(SHARES,), aggregates=rack)
+    await placement.reports.report_many([pool])
+    pool_id = uid(9, "a")
+    [done] = await claim(
+        placement,
+        an_order(
+            a_claim(BUILD, {**on_hosts(1, **FIVE), pool_id: {"DISK_GB": 60}}, generation=1, project="mine")
+        ),
+    )
+    assert isinstance(done, Claimed)
+    flavor = Flavor(name="f", vcpus=5, disk_gb=60)
+    chosen = Selection(
+        root=H1, host="host-1", agent="agent-1",
+        choice=Choice({H1: FIVE, pool_id: {"DISK_GB": 60}}),
+    )  # fmt: skip
+    stands = a_build_that_stands(build=uid(BUILD), generation=2, cell="c1")
+    spec = replace(stands.placed.spec, flavor=flavor, project="mine")
+    stands = replace(stands, chosen=chosen, spec=spec, placed=replace(stands.placed, spec=spec))
+    cells = Cells()
+    cells.know(stands)
+    larger = replace(flavor, name="larger", disk_gb=disk)
+    asked = a_move(kind="resize", build=uid(BUILD), flavor=larger, cell="c1")
+    scheduler = scheduler_of(placement)
+    [[answer]] = await moves_of(scheduler, cells.find).place_many([asked])  # type: ignore[misc]
+    if fits:
+        assert isinstance(answer, MovePlaced) and answer.chosen is not None, answer
+        assert answer.chosen.choice.allocations == {H2: FIVE, pool_id: {"DISK_GB": disk}}
+        assert 100 - placement.memory.index.rows[pool_id].free["DISK_GB"] == max(60, disk)
+    else:
+        assert isinstance(answer, MoveRefused)
+    assert await breaches(placement.database) == []
