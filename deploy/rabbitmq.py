@@ -35,10 +35,12 @@ class RabbitMQBinaries:
     path: str  # directories with Erlang's programs and the machine's
 
 
-def find_rabbitmq() -> RabbitMQBinaries:
-    """Return the programs in the directory that BERTH_TEST_RABBITMQ names, as `scripts/install-rabbitmq4`
-    unpacks them, or else those of this machine; raise `BinariesMissing` if there are none.
+def find_rabbitmq(unpacked: Path | None = None) -> RabbitMQBinaries:
+    """Return the programs in the directory `unpacked`, as `scripts/install-rabbitmq4` unpacks them, or in the
+    one that BERTH_TEST_RABBITMQ names, or else those of this machine; raise `BinariesMissing` without any.
     """
+    if unpacked is not None:
+        return _unpacked(unpacked.resolve())
     if given := os.environ.get("BERTH_TEST_RABBITMQ"):
         return _unpacked(Path(given).resolve())
     places = [
@@ -66,7 +68,7 @@ def _unpacked(root: Path) -> RabbitMQBinaries:
     server, erlang = root / "usr/lib/rabbitmq/bin/rabbitmq-server", root / "usr/lib/erlang/bin"
     for program in (server, erlang / "erl", erlang / "epmd"):
         if not executable(program):
-            problem = f"BERTH_TEST_RABBITMQ names {root}, which has no {program.relative_to(root)}"
+            problem = f"{root} has no {program.relative_to(root)}"
             raise BinariesMissing(f"{problem}: scripts/install-rabbitmq4 unpacks RabbitMQ 4 into .rabbitmq4")
     return RabbitMQBinaries(server, erlang / "epmd", os.pathsep.join((str(erlang), search_path())))
 
@@ -116,8 +118,10 @@ class RabbitMQ(Server):
         *,
         management: bool = False,
         feature_flags: Sequence[str] = (),
+        unpacked: Path | None = None,
     ) -> None:
         super().__init__(directory, port, certificate)
+        self._unpacked = unpacked  # the directory of another version of RabbitMQ
         self._management_port = free_port() if management else 0
         self._feature_flags = feature_flags  # enabled at the first start; none: all stable ones
         self.tls_port = free_port() if certificate is not None else 0
@@ -125,6 +129,10 @@ class RabbitMQ(Server):
         self._epmd_port = member.epmd_port if member is not None else free_port()
         self._distribution_port = free_port()
         self._epmd: subprocess.Popen[bytes] | None = None
+
+    @property
+    def binaries(self) -> RabbitMQBinaries:
+        return find_rabbitmq(self._unpacked)
 
     @property
     def url(self) -> str:
@@ -142,7 +150,7 @@ class RabbitMQ(Server):
     def control(self, *arguments: str) -> str:
         """Run rabbitmqctl with these arguments and return its output, which takes a second."""
         ran = subprocess.run(
-            [str(find_rabbitmq().server.with_name("rabbitmqctl")), "--quiet", *arguments],
+            [str(self.binaries.server.with_name("rabbitmqctl")), "--quiet", *arguments],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -155,12 +163,12 @@ class RabbitMQ(Server):
         return ran.stdout
 
     def _launch(self) -> None:
-        binaries = find_rabbitmq()
+        binaries = self.binaries
         self.directory.mkdir(parents=True, exist_ok=True)
         environment = self.environment()
         with self.log_path.open("ab") as log:
             if self._member is None:
-                self._epmd = _start_epmd(self._epmd_port, self.directory)
+                self._epmd = _start_epmd(self._epmd_port, self.directory, binaries)
             self._process = subprocess.Popen(
                 [str(binaries.server)],
                 stdin=subprocess.DEVNULL,
@@ -192,7 +200,7 @@ class RabbitMQ(Server):
             if not key.startswith(("RABBITMQ_", "ERL_")) and key != "NOTIFY_SOCKET"
         }
         environment.update(
-            PATH=find_rabbitmq().path,
+            PATH=self.binaries.path,
             HOME=str(home),  # where Erlang keeps its cookie
             LC_ALL="C",
             ERL_CRASH_DUMP=str(home / "erl_crash.dump"),
@@ -262,10 +270,10 @@ class RabbitMQ(Server):
         super()._clean_up()
 
 
-def _start_epmd(port: int, directory: Path) -> subprocess.Popen[bytes]:
+def _start_epmd(port: int, directory: Path, binaries: RabbitMQBinaries) -> subprocess.Popen[bytes]:
     """Start Erlang's port mapper as a child process, so that no Erlang VM starts it as a daemon."""
     return subprocess.Popen(
-        [str(find_rabbitmq().epmd), "-address", "127.0.0.1", "-port", str(port)],
+        [str(binaries.epmd), "-address", "127.0.0.1", "-port", str(port)],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
@@ -302,7 +310,7 @@ class RabbitMQCluster(Startable):
         """Start the nodes that do not run; at the first start, the others join the first."""
         if self._epmd is None:
             self._directory.mkdir(parents=True, exist_ok=True)
-            self._epmd = _start_epmd(self._epmd_port, self._directory)
+            self._epmd = _start_epmd(self._epmd_port, self._directory, find_rabbitmq())
             self._watchdog = Watchdog("KILL", self._epmd.pid)
         with ThreadPoolExecutor() as threads:
             starts = [threads.submit(node.start) for node in self.nodes[:1]]

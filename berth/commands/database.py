@@ -3,15 +3,13 @@
 import asyncio
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated
 
 from msgspec import Struct
 
-from berth.commands.options import Commands, option, positional
+from berth.commands.options import Commands, option, positional, url_or_file
 from berth.commands.terminal import Cli, progress_bar
 from berth.operations.database_copy import copying, make_tables
-from berth.settings import BadSetting
 from bus.sql.live_copy import LiveCopy
 
 _POLL_SECONDS = 0.5
@@ -49,7 +47,7 @@ async def copy_command(cli: Cli, new: New, options: CopyOptions) -> int:
     see a command's arguments. Ctrl-C ends only the display; `berth database switch` completes the move and
     `berth database abandon` cancels it.
     """
-    await make_tables(cli.settings, _url(new), cell=options.cell)
+    await make_tables(cli.settings, url_or_file(new), cell=options.cell)
     async with _copy(cli, new, options) as copy:
         await copy.begin()
         with progress_bar(not cli.as_json) as bar:
@@ -106,18 +104,8 @@ async def abandon_command(cli: Cli, new: New, options: CopyOptions) -> int:
 def _copy(cli: Cli, new: str, options: CopyOptions) -> AbstractAsyncContextManager[LiveCopy]:
     return copying(
         cli.settings,
-        _url(new),
+        url_or_file(new),
         cell=options.cell,
-        old_admin=_url(options.old_admin),
-        new_admin=_url(options.new_admin),
+        old_admin=url_or_file(options.old_admin),
+        new_admin=url_or_file(options.new_admin),
     )
-
-
-def _url(given: str) -> str:
-    """Return the URL that a command's argument contains, or the URL in the file that the argument names."""
-    if not given or "://" in given:
-        return given
-    try:
-        return Path(given).read_text().strip()
-    except OSError as problem:
-        raise BadSetting(f"{given!r} is neither a URL nor a readable file: {problem.strerror}") from None

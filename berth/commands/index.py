@@ -37,6 +37,7 @@ _MODULES = {
         "asyncapi": "descriptions", "metrics": "descriptions", "rules": "descriptions",
         "reasons": "descriptions", "http": "descriptions", "settings": "descriptions",
         "completion": "descriptions", "dead": "dead", "database": "database",
+        "broker": "broker",
     },
     "Other systems": {
         "import": "importing", "adopt": "importing", "ironic": "ironic", "nova": "nova",
@@ -67,6 +68,7 @@ _GROUPS = {  # group → its description
     "trait": "Traits, and who has them.",
     "pool": "Pools: storage, addresses and other resources that hosts share.",
     "dead": "Messages that no worker could handle, each with its reason.",
+    "broker": "Move a running berth to another RabbitMQ (docs/howto/another-broker.md).",
     "database": "Move a database to another PostgreSQL server while workers use it (docs/running.md).",
     "import": "Import the data of another service.",
     "openstack": "The Placement API in the catalogue of an OpenStack cloud (docs/keystone.md).",

@@ -3,6 +3,7 @@
 import dataclasses
 import inspect
 from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_args, get_type_hints
 
 import typer
@@ -10,7 +11,7 @@ from typer.core import TyperCommand
 from typer.models import OptionInfo
 
 from berth.commands.terminal import Cli, effective, run, say
-from berth.settings import KINDS
+from berth.settings import KINDS, BadSetting
 
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
@@ -75,6 +76,17 @@ def settings_given(options: Any) -> dict[str, Any]:
     given = {_SETTINGS.get(name, name): value for name, value in vars(options).items()}
     given["cells"] = cells_named(given.get("cells"))
     return {name: value for name, value in given.items() if name in KINDS}
+
+
+def url_or_file(given: str) -> str:
+    """Return the URL that a command's argument contains, or the URL in the file that the argument names."""
+    if not given or "://" in given:
+        return given
+    try:
+        return Path(given).read_text().strip()
+    except (OSError, UnicodeDecodeError) as problem:
+        why = problem.strerror if isinstance(problem, OSError) else "it is not text"
+        raise BadSetting(f"{given!r} is neither a URL nor a readable file: {why}") from None
 
 
 class WaitingCommand(TyperCommand):

@@ -57,6 +57,7 @@ class Arrived(msgspec.Struct, frozen=True):
     reply_to: object
     timestamp: object
     headers: Mapping[str, Any]
+    properties: Any = None  # all of them, as received
 
 
 def arrived(tag: int, exchange: str, key: str, redelivered: bool, body: bytes, properties: Any) -> Arrived:
@@ -72,6 +73,7 @@ def arrived(tag: int, exchange: str, key: str, redelivered: bool, body: bytes, p
         properties.reply_to,
         properties.timestamp,
         properties.headers or {},
+        properties,
     )
 
 
@@ -265,7 +267,7 @@ class FramesOfChannel:
         if properties is None:
             properties = Properties()
         if coming.consumer is None:  # a returned message: the confirm that follows is ignored
-            self._settled(self._tags.get(str(properties.message_id), 0), NoQueueBound())
+            self._settled(self._tags.get(str(properties.message_id or ""), 0), NoQueueBound())
             return
         on_message = self.consumers.get(coming.consumer)
         if on_message is not None:

@@ -172,7 +172,5 @@ def test_a_directory_without_rabbitmq_is_reported_by_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("BERTH_TEST_RABBITMQ", str(tmp_path))
-    with pytest.raises(
-        BinariesMissing, match=rf"{tmp_path}, which has no usr/lib/rabbitmq/.*install-rabbitmq4"
-    ):
+    with pytest.raises(BinariesMissing, match=rf"{tmp_path} has no usr/lib/rabbitmq/.*install-rabbitmq4"):
         find_rabbitmq()

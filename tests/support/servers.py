@@ -17,7 +17,7 @@ import asyncpg
 import pytest
 from sqlalchemy.engine import make_url
 
-from deploy.servers import BinariesMissing, Certificate, Postgres, RabbitMQ, find_rabbitmq
+from deploy.servers import BinariesMissing, Certificate, Postgres, RabbitMQ
 
 
 def installed(find: Callable[[], object]) -> None:
@@ -101,7 +101,7 @@ def rabbitmqctl_in(directory: Path, broker: RabbitMQ) -> Path:
     """Write the `rabbitmqctl` of this broker into the directory, and return its path."""
     control = directory / "rabbitmqctl"
     known = " ".join(shlex.quote(f"{name}={value}") for name, value in broker.environment().items())
-    command = find_rabbitmq().server.with_name("rabbitmqctl")
+    command = broker.binaries.server.with_name("rabbitmqctl")
     control.write_text(f'#!/bin/sh\nexec env -i {known} {command} "$@"\n')
     control.chmod(0o700)
     return control

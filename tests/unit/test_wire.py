@@ -65,13 +65,15 @@ class OneChannel:
             confirms=confirms,
         )
         self.heard: list[Arrived] = []
-        self.channel.consumers["me"] = self.heard.append
+        self.channel.consumers["me"] = lambda message: self.heard.append(
+            msgspec.structs.replace(message, properties=None)
+        )
 
     async def others(self) -> bytes:
         self.wire.feed_eof()
         return await self.wire.read()
 
-    async def published(self, id_: str, *, mandatory: bool = True) -> "asyncio.Task[None]":
+    async def published(self, id_: str | None, *, mandatory: bool = True) -> "asyncio.Task[None]":
         post = Post("ex", "key", b"{}", Properties(message_id=id_), mandatory)
         task = asyncio.ensure_future(self.channel.publish(post))
         await asyncio.sleep(0)
@@ -101,7 +103,7 @@ def delivered(body: bytes, tag: int = 7, consumer: str = "me", *, at_once: int =
     return method(DELIVER, arguments) + content(body, Properties(**said), at_once=at_once)
 
 
-def came_back(id_: str) -> bytes:
+def came_back(id_: str | None) -> bytes:
     arguments = struct.pack(">H", 312) + short("NO_ROUTE") + short("ex") + short("key")
     return method(RETURN, arguments) + content(b"{}", Properties(message_id=id_))
 
@@ -190,6 +192,14 @@ async def test_each_publisher_gets_its_own_confirmation(
     world.wire.feed_data(answer)
     ends = await asyncio.gather(*tasks, return_exceptions=True)
     assert [None if end is None else type(end) for end in ends] == fates
+
+
+async def test_a_returned_message_without_an_id_is_not_taken_for_confirmed() -> None:
+    world = OneChannel()
+    task = await world.published(None)
+    world.wire.feed_data(came_back(None) + settled(ACK, 1))
+    with pytest.raises(NoQueueBound):
+        await task
     assert await world.others() == b""
 
 

@@ -1,0 +1,58 @@
+"""Converts a message that was read from a queue of one broker to one for the same queue of another broker.
+
+Workers read the routing key and the exchange of a message, because RabbitMQ's permissions verify both. So a
+message for a queue of a worker is published as workers requeue it: to the exchange <exchange>.queues, with
+the original key in the message. The readers of all other queues (clients, delays) receive the message as it
+was, with its routing key, through a fan-out exchange that is bound to this queue only.
+"""
+
+import copy
+
+from bus.protocol import encode_frame
+from bus.rabbit.amqp_messages import open_message, properties_of, properties_of_frame
+from bus.rabbit.deliveries import came_by
+from bus.rabbit.topology import BrokerNames
+from bus.rabbit.wire import PERSISTENT, Arrived, Post, Properties
+
+# Added by the old broker. Counts of deliveries are not kept: a forwarder's lost connection raises them, too.
+_OF_THE_BROKER = ("x-delivery-count", "x-acquired-count")
+
+
+def fan_out_name(names: BrokerNames, queue: str) -> str:
+    """Return the name of the exchange that forwards messages to this queue with their routing keys."""
+    return f"{names.exchange}.forward.{queue}"
+
+
+def post_to_worker(message: Arrived, names: BrokerNames, queue: str, user: str | None) -> Post | None:
+    """Return the message for a worker's queue, or for the dead-letter queue; None if workers would refuse the
+    message, or if the queue does not belong to a worker.
+    """
+    if message.exchange == names.dead and queue == names.dead:
+        return _unchanged(message, names.dead, user)
+    key, names_key, problem = came_by(message, names, queue)
+    envelopes, problem = open_message(message, key, names_key=names_key, problem=problem)
+    if problem:
+        return None
+    if len(envelopes) == 1:
+        body = bytes(envelopes[0].body)
+        properties = properties_of(envelopes[0], names.plain(queue), user)
+    else:
+        body = encode_frame(envelopes)
+        properties = properties_of_frame(str(message.id or ""), user)
+    return Post(names.queues, f"0.{queue}", body, properties, mandatory=True)
+
+
+def post_unchanged(message: Arrived, names: BrokerNames, queue: str, user: str | None) -> Post:
+    """Return the message with its routing key and properties for any queue. A worker refuses a message that
+    it receives so, because the exchange is not one that workers use.
+    """
+    return _unchanged(message, fan_out_name(names, queue), user)
+
+
+def _unchanged(message: Arrived, exchange: str, user: str | None) -> Post:
+    properties = Properties() if message.properties is None else copy.copy(message.properties)
+    properties.headers = {k: v for k, v in message.headers.items() if k not in _OF_THE_BROKER} or None
+    properties.delivery_mode = PERSISTENT
+    # RabbitMQ refuses the id of another user; no reader of berth's needs it.
+    properties.user_id = user if properties.user_id else None
+    return Post(exchange, message.key, message.body, properties, mandatory=True)
