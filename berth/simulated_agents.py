@@ -77,10 +77,12 @@ def guest_file(settings: Settings, agent: str) -> Path:
     """Return the path of a simulated agent's file of guests. Its name differs by virtual host, exchange and
     database, and does not change when the region moves to other servers.
     """
+    directory = Path(settings.database.state_dir)
+    if settings.embedded:  # without a broker, and perhaps without a URL of a database
+        return directory / f"{agent}.guests"
     database = parse_url(settings.database.url).url.database
     cloud = f"{vhost_of(settings.bus.amqp_url)} {settings.bus.exchange} {database}"
-    mark = "" if settings.embedded else f"-{blake2b(cloud.encode(), digest_size=4).hexdigest()}"
-    return Path(settings.database.state_dir) / f"{agent}{mark}.guests"
+    return directory / f"{agent}-{blake2b(cloud.encode(), digest_size=4).hexdigest()}.guests"
 
 
 def _faults(compute: SimulatorSettings) -> FaultPlan:
