@@ -131,7 +131,7 @@ def _report(line: str) -> None:
 
 @dataclass
 class _ForwardingReport:
-    """Writes a line about the progress to standard error every few seconds, unless it has not changed."""
+    """Prints every few seconds how many messages `berth broker forward` has forwarded, if that changed."""
 
     forwarder: Forwarder
     write: Callable[[str], None] = _report

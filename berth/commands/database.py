@@ -31,7 +31,7 @@ class CopyOptions:
 
 
 class CopyState(Struct, frozen=True):
-    """The progress of a copy, as printed by `--json`."""
+    """The progress of a database's copy, as `berth database progress --json` prints it."""
 
     tables: int
     copied: int

@@ -91,7 +91,7 @@ async def _refused(bus: Bus, question: FindRefused) -> list[RefusedBuild]:
 
 
 async def _ask_again(bus: Bus, refused: list[RefusedBuild]) -> None:
-    """Publish the requests of refused builds again: a scheduler answers a known id with the stored end."""
+    """Publish requests that got no host again, so that a scheduler publishes their stored ends again."""
     ask = bus.asker(topics.DECISION)
     for build in {build.request: build.build for build in refused}.values():
         decision = await ask(FindDecision(id=build))

@@ -81,7 +81,7 @@ def forwarder_for(
 
 
 async def stop_when_empty(forwarder: Forwarder, seconds: float, stopping: asyncio.Event) -> None:
-    """Set `stopping` when all queues have been empty for this time."""
+    """Set `stopping`, which ends forwarding, when all forwarded queues have been empty for this time."""
     while not stopping.is_set():
         since = forwarder.idle_since
         if since is not None and monotonic() - since >= seconds:

@@ -19,7 +19,7 @@ _OF_THE_BROKER = ("x-delivery-count", "x-acquired-count")
 
 
 def fan_out_name(names: BrokerNames, queue: str) -> str:
-    """Return the name of the exchange that forwards messages to this queue with their routing keys."""
+    """Return the name of the exchange through which messages reach this queue with unchanged routing keys."""
     return f"{names.exchange}.forward.{queue}"
 
 

@@ -37,7 +37,7 @@ FINISHING_SECONDS = 30.0  # for received messages after the stop; the old broker
 
 @dataclass(eq=False)
 class Transfer:
-    """The queues that are forwarded over one connection to each broker."""
+    """Forwards some queues over one connection to the old broker and one to the new broker."""
 
     _old: AbstractConnection
     _new: AbstractConnection
@@ -61,7 +61,7 @@ class Transfer:
         return sum(queue.in_hand for queue in self.queues.values())
 
     async def run(self, queues: Sequence[str], stopping: asyncio.Event) -> None:
-        """Forward the messages of these queues until `stopping` is set; then complete those received."""
+        """Forward messages to the new broker until `stopping` is set; then complete those received."""
         source = await self._open_source()
         self.queues = {name: QueueTransfer(name, self, source) for name in queues}
         async with asyncio.TaskGroup() as group:
@@ -157,7 +157,7 @@ class Transfer:
         self._exchanges.add(name)
 
     async def delete_exchanges(self) -> None:
-        """Delete the fan-out exchanges; the next restart of the new broker does the same."""
+        """Delete the temporary exchanges of this transfer; as they are transient, a restart deletes them too."""
         with suppress(*BROKEN, RequestRefused):
             channel = await open_channel(self._new, confirms=False)
             async with answered():

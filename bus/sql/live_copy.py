@@ -127,7 +127,10 @@ class LiveCopy:
         return ""
 
     async def progress(self, until: str | None = None) -> CopyProgress:
-        """Return how much is copied; `until`: a position in the old server's log, by default its end."""
+        """Return the copied tables, and the bytes of write-ahead log up to `until` that the new server lacks.
+
+        `until` is a position in the old server's write-ahead log, by default its end.
+        """
         states = (await self._new.execute(text(_STATES), {"name": NAME})).mappings().all()
         found = (await self._old.execute(text(_LAG), {"name": NAME, "until": until})).mappings().first()
         if not states or found is None:
