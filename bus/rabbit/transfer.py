@@ -157,7 +157,7 @@ class Transfer:
         self._exchanges.add(name)
 
     async def delete_exchanges(self) -> None:
-        """Delete the temporary exchanges of this transfer; as they are transient, a restart deletes them too."""
+        """Delete the temporary exchanges of this transfer. A restart of the broker deletes them too."""
         with suppress(*BROKEN, RequestRefused):
             channel = await open_channel(self._new, confirms=False)
             async with answered():
