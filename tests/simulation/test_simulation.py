@@ -24,8 +24,9 @@ from compute_sim.core.phases import GuestState, PhaseEnd
 from placement_worker.core import capacity, claim_world
 from placement_worker.core.claim_world import ClaimWorld, Holder
 from scheduler_worker.core.waiting_queues import WaitingQueues
+from tests.simulation.faults import HARSH, FaultRates
 from tests.simulation.invariants import Broken
-from tests.simulation.world import SimulatedWorld, Trouble
+from tests.simulation.world import SimulatedWorld
 from tests.support.virtual_time import run
 
 SEEDS = 500
@@ -40,11 +41,11 @@ _told: dict[int, str] = {}  # the digest of each history that there was
 
 
 def simulate(
-    seed: int, trouble: Trouble | None = None, moves: bool | None = None, *, shared: bool = False
+    seed: int, faults: FaultRates | None = None, moves: bool | None = None, *, shared: bool = False
 ) -> SimulatedWorld:
     """In half of them what is there is moved, too; with two of each worker, and without."""
     moves = seed % 4 in (1, 2) if moves is None else moves
-    world = SimulatedWorld(seed, trouble or Trouble(), twins=seed % 2 == 1, moves=moves, shared=shared)
+    world = SimulatedWorld(seed, faults or FaultRates(), twins=seed % 2 == 1, moves=moves, shared=shared)
     run(world.run())
     return world
 
@@ -68,14 +69,14 @@ def test_no_random_world_breaks_an_invariant(seeds: Sequence[int]) -> None:
     assert all(world.steps > 100 for world in worlds)
     if len(seeds) < _AT_ONCE:
         return
-    ends = Counter(status for world in worlds for status, _ in world.ends.values())
+    ends = Counter(status for world in worlds for status, _ in world.client.ends.values())
     # and the seeds did make something happen
     assert min(ends["active"], ends["error"], ends["unplaceable"]) > 0
-    assert any(world.deleted for world in worlds)
-    assert any(host.endswith("-numa") for world in worlds for status, host in world.ends.values())
+    assert any(world.client.deleted for world in worlds)
+    assert any(host.endswith("-numa") for world in worlds for status, host in world.client.ends.values())
     assert any("kill" in event for world in worlds for event in world.history)
     moved = Counter(
-        how.split(" on ")[0].split(":")[0] for world in worlds for how in world.movers.ends.values()
+        how.split(" on ")[0].split(":")[0] for world in worlds for how in world.client.moving.ends.values()
     )
     assert moved.keys() >= {"done", "error", "aborted", "deleted", "refused"}
 
@@ -209,28 +210,15 @@ def found_within(seeds: int, first: int, moves: bool | None) -> str:
     raise AssertionError(f"{seeds} seeds, and nothing was noticed")
 
 
-HARSH = Trouble(
-    reorder=0.5,
-    duplicate=0.3,
-    crashes=20,
-    reschedule=0.4,
-    abort=0.05,
-    hang=0.1,
-    phases=0.2,
-    phases_hang=0.1,
-    waits=0.5,
-)
-
-
 @pytest.mark.soak
 @pytest.mark.parametrize("moves", [None, True])
 @pytest.mark.parametrize("first", range(10_000, 12_000, 100), ids=lambda n: f"{n}-{n + 99}")
 def test_no_harsh_random_world_breaks_an_invariant(first: int, moves: bool | None) -> None:
     for seed in range(first, first + 100):
         try:
-            world = simulate(seed, HARSH, moves)
+            world = simulate(seed, FaultRates(**HARSH), moves)
         except Exception as problem:
             problem.add_note(f"in the simulation of seed {seed}")
             raise
-        assert set(world.ends) == set(world.accepted)
-        assert set(world.movers.ends) == set(world.movers.asked)
+        assert set(world.client.ends) == set(world.client.accepted)
+        assert set(world.client.moving.ends) == set(world.client.moving.requested)

@@ -1,0 +1,150 @@
+"""The documented repair after a fail-over that lost commits (docs/running.md): clients repeat what has not
+ended, `berth audit --agents` finds the differences, `berth heal --yes` makes the proven repairs.
+"""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
+
+from berth import wiring, worker_roles
+from berth.operations import guest_differences, healing
+from berth.operations.audit import audit, builds_by_cell
+from berth.settings import Settings
+from bus.delivery import runner
+from bus.delivery.runner import Bus
+from bus.sql.database import Database
+from tests.simulation.broker import SimulatedTransport
+from tests.simulation.invariants import BUILDS, HELD, Broken, at_rest
+
+if TYPE_CHECKING:
+    from tests.simulation.world import SimulatedWorld
+
+_ROUNDS = 6
+_IN_PROGRESS = {"building", "swapping", "deleting", "moving"}
+
+
+class _LentDatabase:
+    """A database of the world that stays open when an operation closes it."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._database, name)
+
+    async def close(self) -> None:
+        pass
+
+
+@contextmanager
+def operator_of(world: "SimulatedWorld") -> Iterator[Settings]:
+    """Let berth's operations use the databases, the broker and the clock of a world."""
+
+    def database(_: Settings, role: worker_roles.Role) -> _LentDatabase:
+        return _LentDatabase(world.databases[f"cell_{role.cell}" if role.cell else role.worker])
+
+    async def ever_made(*_: object) -> bool:
+        return True
+
+    def transport(*_: object) -> SimulatedTransport:
+        return SimulatedTransport(world.broker)
+
+    with ExitStack() as stack:
+        for name, value in (("database", database), ("ever_made", ever_made), ("transport", transport)):
+            stack.enter_context(patch.object(wiring, name, value))
+        for module in (runner, healing, guest_differences):
+            stack.enter_context(patch.object(module, "Clock", lambda: world.clock))
+        yield Settings().having(cells=tuple(world.cells))
+
+
+async def breaches(world: "SimulatedWorld") -> list[str]:
+    """Return the violations that `berth audit` finds when all builds have ended."""
+    with operator_of(world) as settings:
+        return (await audit(settings, settled=True, clock=world.clock)).breaches
+
+
+async def repair(world: "SimulatedWorld", bus: Bus, patience: float) -> None:
+    """Repair the lost commits as an operator does, with some rounds of `berth heal --yes`."""
+    deadline = world.time() + patience
+    with operator_of(world) as settings:
+        for _ in range(_ROUNDS):
+            await _until_settled(world, bus, settings, deadline)
+            found = await audit(settings, settled=True, clock=world.clock)
+            guests = await guest_differences.compare_guests(settings)
+            if guests.silent:
+                await asyncio.sleep(5.0)  # an agent that has just been killed
+                continue
+            if not found.breaches and not guests.differences:
+                return
+            world.note(f"audit: {found.breaches}, {[str(each) for each in guests.differences]}")
+            proven, doubts = await healing.repaired(settings, found, yes=True)
+            for healed in proven:
+                world.note(f"heal: {healed.sentence}: {healed.did}")
+                if healed.done and healed.did == "deleted":
+                    world.deleted_by_operator.add(healed.sentence.partition(":")[0])
+            undecided = [*doubts, *(healed.sentence for healed in proven if not healed.done)]
+            world.note(f"heal leaves {doubts}")
+            await _delete(world, bus, undecided)
+    raise Broken(f"{_ROUNDS} rounds of berth heal leave {found.breaches}, {guests.differences}: {doubts}")
+
+
+async def _until_settled(world: "SimulatedWorld", bus: Bus, settings: Settings, deadline: float) -> None:
+    """Repeat what has not ended, until no build is in progress and each has an end."""
+    while True:
+        await asyncio.sleep(10.0)
+        statuses = (await builds_by_cell(settings, world.cells)).builds.values()
+        in_progress = [known for known in statuses if known.status in _IN_PROGRESS]
+        unended = set(world.client.accepted) - set(world.client.ends)
+        if not in_progress and not unended and not world.client.moving.open:
+            return
+        if world.time() > deadline:
+            raise Broken(f"after the fail-over some builds never ended: {unended}, {in_progress}")
+        await world.client.repeat_once(bus)
+
+
+async def _delete(world: "SimulatedWorld", bus: Bus, undecided: list[str]) -> None:
+    """Delete the builds that `berth heal` cannot decide: its operator does not need them any more."""
+    for sentence in undecided:
+        build = sentence.partition(":")[0]
+        if build in world.client.accepted:
+            world.deleted_by_operator.add(build)
+            world.client.deleted.add(build)
+            await world.client.publish(bus, world.client.deletion(build))
+
+
+async def check_repaired(world: "SimulatedWorld") -> None:
+    """Check a world after the repair of lost commits, by its databases and its agents."""
+    if world.broker.dead:
+        raise Broken(f"dead letters: {[letter.reason for letter in world.broker.dead.values()]}")
+    held = dict(at_rest(world, "placement").execute(HELD).fetchall())
+    stands: dict[str, tuple[str, str]] = {}
+    for cell in world.cells:
+        for id_, status, root, _ in at_rest(world, f"cell_{cell}").execute(BUILDS):
+            if status not in ("active", "shelved", "error", "deleted"):
+                raise Broken(f"{id_} is still {status} in cell {cell}")
+            stands[id_] = status, root
+    active = {id_: root for id_, (status, root) in stands.items() if status == "active"}
+    if held != active:
+        raise Broken(f"after the repair {held} hold resources, and {active} are active")
+    guests = defaultdict[str, list[str]](list)
+    for guest in world.guests():
+        guests[guest.build].append(guest.root)
+    if twice := {build: roots for build, roots in guests.items() if len(roots) > 1}:
+        raise Broken(f"after the repair there are several guests of {twice}")
+    if not world.forgetful and {build: roots[0] for build, roots in guests.items()} != active:
+        raise Broken(f"after the repair the guests are {dict(guests)}, and {active} are active")
+    _check_ends(world, active)
+
+
+def _check_ends(world: "SimulatedWorld", active: dict[str, str]) -> None:
+    names = {host.root: host.host for host in world.hosts()}
+    removed = world.client.deleted | world.deleted_by_operator
+    for build, (status, host) in world.client.ends.items():
+        is_active = build in active
+        if status == "active" and not is_active and build not in removed:
+            raise Broken(f"{build} was reported as active on {host}, and is lost")
+        if status == "active" and is_active and names[active[build]] != host:
+            raise Broken(f"{build} was reported as active on {host}, and is on {names[active[build]]}")
