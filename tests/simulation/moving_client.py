@@ -166,28 +166,27 @@ class MovingClient:
             await asyncio.sleep(0.25)
 
     def on_progress(self, move_progress: MoveProgress) -> None:
-        if move_progress.refused or move_progress.move not in self.requested:
+        move = move_progress.move
+        if move_progress.refused or move not in self.requested:
             return
-        self.world.note(f"progress {move_progress.move} {move_progress.phase}")
-        self.progress[move_progress.move] = move_progress.phase
-        if self.ends.get(move_progress.move, "").startswith("refused"):
-            self.world.stop(
-                Broken(f"the move {move_progress.move} was refused, and is under way: {move_progress}")
-            )
+        self.world.note(f"progress {move} {move_progress.phase}")
+        self.progress[move] = move_progress.phase
+        if self.ends.get(move, "").startswith("refused"):
+            self._contradict(f"the move {move} was refused, and is under way: {move_progress}")
 
     def on_refused(self, move_refused: MoveRefused) -> None:
-        codes = self.codes.setdefault(move_refused.move, move_refused.code)
-        if move_refused.code not in (codes, ""):
-            self.world.stop(
-                Broken(
-                    f"the move {move_refused.move} was refused for {codes}, and then for {move_refused.code}"
-                )
-            )
-        self._end(move_refused.move, f"refused: {move_refused.reason}")
-        if move_refused.move in self.progress:
-            self.world.stop(
-                Broken(f"the move {move_refused.move} was under way, and is refused: {move_refused.reason}")
-            )
+        move, code = move_refused.move, move_refused.code
+        known = self.codes.setdefault(move, code)
+        if code not in (known, ""):
+            self._contradict(f"the move {move} was refused for {known}, and then for {code}")
+        self._end(move, f"refused: {move_refused.reason}")
+        if move in self.progress:
+            self._contradict(f"the move {move} was under way, and is refused: {move_refused.reason}")
+
+    def _contradict(self, why: str) -> None:
+        """Stop the world, because of contradicting messages; after lost commits they are expected."""
+        if not self.world.commits_lost:
+            self.world.stop(Broken(why))
 
     def on_ended(self, move_ended: MoveEnded) -> None:
         if any((phase.phase, phase.outcome) in _UNKNOWN_OUTCOMES for phase in move_ended.phases):
@@ -204,7 +203,7 @@ class MovingClient:
         self.world.note(f"end of {move}: {how}")
         known = self.ends.setdefault(move, how)
         if known != how:
-            self.world.stop(Broken(f"the move {move} ended as {known}, and then as {how}"))
+            self._contradict(f"the move {move} ended as {known}, and then as {how}")
 
     def _open_moves(self) -> list[tuple[str, str, str]]:
         return [(move, self.requested[move].kind, self.progress.get(move, "not begun")) for move in self.open]

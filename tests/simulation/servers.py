@@ -5,13 +5,13 @@ from collections.abc import Coroutine
 from random import Random
 from typing import TYPE_CHECKING
 
-from tests.simulation.broker import SimulatedQueue
 from tests.simulation.databases import StandbyCopy
 
 if TYPE_CHECKING:
     from tests.simulation.world import SimulatedWorld
 
 _LEADERLESS = 0.3  # elections, a second
+_QUEUES_TRIED = 40  # until one has messages
 
 
 class ServerFaults:
@@ -62,16 +62,19 @@ class ServerFaults:
             broker.elect_leader(queue)
 
     async def _lose_queue(self) -> None:
+        """Lose a queue with messages that the broker has confirmed and no consumer has received."""
         await self._moment()
-        queues = self.world.broker.durable_queues()
-        for _ in range(20):  # most queues are empty: prefer a loss that loses a message
-            queue: SimulatedQueue = self.chance.choice(queues)
-            if queue.items:
-                break
-            await asyncio.sleep(0.05)
-        if self.world.broker.queues.get(queue.spec.name) is queue:
-            lost = self.world.broker.lose_queue(queue)
-            self.world.note(f"lose {queue.spec.name} with {lost} messages")
+        broker = self.world.broker
+        for _ in range(_QUEUES_TRIED):
+            queue = self.chance.choice(broker.durable_queues())
+            queue.stalled = True
+            await asyncio.sleep(self.chance.expovariate(2.0))
+            queue.stalled = False
+            if queue.items and broker.queues.get(queue.spec.name) is queue:
+                self.world.note(f"lose {queue.spec.name} with {len(queue.items)} messages")
+                broker.lose_queue(queue)
+                return
+            queue.wake()
 
     async def _lose_commits(self) -> None:
         await self._moment()

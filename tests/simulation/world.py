@@ -299,12 +299,17 @@ class SimulatedWorld:
             moves=MoveFaults.of_each(self.faults.phases, self.faults.phases_hang),
             move_durations=Durations.parse("exponential:1"),
         )
-        crashes = CrashPlan(seed=self.seed, orders=12, away=2.0)
+        options = SimOptions(
+            faults=plan,
+            crashes=CrashPlan(seed=self.seed, orders=12, away=2.0),
+            # an agent that restarts before the repair must not destroy guests whose claims were lost
+            spares_unknown=self.faults.lost_commits > 0,
+        )
 
         def make_agent(bus: Bus) -> Worker:
             worker = compute_sim(
                 agent,
-                SimOptions(faults=plan, crashes=crashes),
+                options,
                 clock=self.clock,
                 disk=self._disk(agent.agent),
                 providers=bus.asker(topics.CELL_PROVIDERS),
