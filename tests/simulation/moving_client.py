@@ -104,9 +104,7 @@ class MovingClient:
         while self.open:
             if loop.time() > deadline:
                 raise Broken(f"some moves never ended: {self._open_moves()}")
-            for move in self.open:
-                if self.requested[move].verify and move in self.progress:
-                    await self._steer(bus, move, self.chance.choice(("confirm", "revert")))
+            await self._verify_open(bus)
             await asyncio.sleep(_RETRY_SECONDS)
 
     async def repeat_one(self, bus: Bus) -> None:
@@ -117,6 +115,12 @@ class MovingClient:
     async def repeat_open(self, bus: Bus) -> None:
         for move in self.open:
             await self.world.client.publish(bus, self.requested[move])
+        await self._verify_open(bus)
+
+    async def _verify_open(self, bus: Bus) -> None:
+        for move in self.open:
+            if self.requested[move].verify and move in self.progress:
+                await self._steer(bus, move, self.chance.choice(("confirm", "revert")))
 
     async def _request(self, bus: Bus, asked: MoveRequested) -> None:
         self.requested[asked.move] = asked

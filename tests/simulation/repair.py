@@ -141,12 +141,14 @@ async def check_repaired(world: "SimulatedWorld") -> None:
 
 
 def _check_ends(world: "SimulatedWorld", active: dict[str, str]) -> None:
-    names = {host.root: host.host for host in world.hosts()}
-    removed = world.client.deleted | world.deleted_by_operator
-    for build, (status, host) in world.client.ends.items():
-        is_active = build in active
-        if status == "active" and not is_active and build not in removed:
+    """Check the last reported end of each build that was neither deleted nor moved."""
+    names = {host.root: (host.host, host.root) for host in world.hosts()}
+    client = world.client
+    changed = client.deleted | world.deleted_by_operator | client.moving.builds
+    for build, (status, host) in client.ends.items():
+        if status != "active" or build in changed:
+            continue
+        if build not in active:
             raise Broken(f"{build} was reported as active on {host}, and is lost")
-        moved = build in world.client.moving.builds
-        if status == "active" and is_active and not moved and names[active[build]] != host:
+        if host not in names[active[build]]:
             raise Broken(f"{build} was reported as active on {host}, and is on {names[active[build]]}")
