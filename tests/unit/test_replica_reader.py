@@ -14,7 +14,7 @@ async def test_trees_of_another_history_raise_history_changed_itself() -> None:
     """The caller catches this error; a group with it would end the scheduler."""
 
     async def ask_trees(question: FindTrees) -> TreesFound:
-        return Packing().answer(history="new")
+        return Packing(1000).answer(history="new")
 
     async def unused(question: object) -> None:
         raise AssertionError(f"{question} was not expected")
