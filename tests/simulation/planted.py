@@ -1,7 +1,7 @@
 """Bugs planted on purpose: each removes one fence of the product. The simulation must find each of them."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 from unittest.mock import patch
@@ -164,10 +164,8 @@ def _unconfirmed_results() -> Sequence[Any]:
     emit = Emitter.emit
 
     async def emit_once(emitter: Emitter, made: Any, declared: Any) -> None:
-        try:
+        with suppress(Unavailable):
             await emit(emitter, made, declared)
-        except Unavailable:
-            pass
 
     return [patch.object(Emitter, "emit", emit_once)]
 

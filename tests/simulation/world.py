@@ -274,7 +274,7 @@ class SimulatedWorld:
 
     def _conductor(self, cell: str) -> Callable[[Bus], Worker]:
         # A host can be without power for longer than these limits.
-        limits = AttemptLimits(build_timeout=30.0, delete_timeout=3.0)
+        limits = AttemptLimits(build_timeout=30.0, delete_timeout=3.0, destroy_again_after=60.0)
         return lambda bus: cell_conductor(
             cell,
             self.databases[f"cell_{cell}"],
