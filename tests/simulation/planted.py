@@ -9,11 +9,10 @@ from unittest.mock import patch
 from msgspec.structs import replace
 
 from bus.agent_builds import AgentBuilds
-from bus.claims import MIGRATION, ConsumerClaim
+from bus.claims import MIGRATION, ConsumerClaim, Released
 from bus.delivery.settling import Emitter, ServedRow
 from bus.errors import Unavailable
 from bus.moves import MoveOrdered
-from bus.sql.transaction import Transaction
 from cell_conductor.builds import Builds
 from cell_conductor.core import build as core_build
 from cell_conductor.core import step as core_step
@@ -25,7 +24,9 @@ from compute_sim.disk import AgentDisk
 from placement_worker.core import capacity, claim_world
 from placement_worker.core.claim_world import ClaimWorld, GroupPlaces, Holder
 from placement_worker.worker import Placement
+from scheduler_worker.core.events import Fence, FenceAnswers
 from scheduler_worker.core.waiting_queues import WaitingQueues
+from scheduler_worker.dependencies import Ending
 
 
 @dataclass(frozen=True)
@@ -170,8 +171,11 @@ def _unconfirmed_results() -> Sequence[Any]:
     return [patch.object(Emitter, "emit", emit_once)]
 
 
-def _published_before_commit() -> Sequence[Any]:
-    return [patch.object(Transaction, "after_commit", lambda _, callback: callback())]
+def _ends_not_fenced() -> Sequence[Any]:
+    async def released(_: Ending, of_each: Sequence[Sequence[Fence]]) -> list[FenceAnswers]:
+        return [FenceAnswers(tuple((fence.instance, Released()) for fence in fences)) for fences in of_each]
+
+    return [patch.object(Ending, "fence", released)]
 
 
 def _reported_before_on_disk() -> Sequence[Any]:
@@ -248,9 +252,9 @@ PLANTED: Mapping[str, PlantedBug] = {
         "bus.delivery.settling.Emitter.emit: unconfirmed results are published again", _unconfirmed_results,
         faults="leader",
     ),
-    "published-before-commit": PlantedBug(
-        "bus.sql.transaction.Transaction.after_commit: changes are published after their commit",
-        _published_before_commit,
+    "fenced-ends": PlantedBug(
+        "scheduler_worker.dependencies.Ending.fence: a request fails after its instances are retired",
+        _ends_not_fenced,
     ),
     "reported-before-disk": PlantedBug(
         "compute_sim.disk.AgentDisk.settled: reports wait until the agent's file is on disk",
