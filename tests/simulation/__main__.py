@@ -23,8 +23,8 @@ def _arguments(given: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--faults",
         default="",
-        help=f"{SWARM} (the default: a random choice for each seed), servers, harsh, {', '.join(SERVER_FAULTS)},"
-        " field=value; separated by commas; none: only the faults of messages and processes",
+        help=f"{SWARM} (the default: a random choice for each seed), servers, harsh, none, field=value,"
+        f" {', '.join(SERVER_FAULTS)}; separated by commas",
     )
     parser.add_argument("--requests", type=int, default=0, help=f"requests of a world (default: {SHORT})")
     parser.add_argument("--moves", choices=("yes", "no"), help="worlds with moves (default: half of them)")

@@ -54,6 +54,11 @@ class TornFile:
         self._added = self._written = 0
         self._snapshot: Callable[[], Iterable[guest_file.GuestLine]] = tuple
 
+    @property
+    def unwritten(self) -> int:
+        """Return the number of lines that are not on disk yet."""
+        return len(self._waiting)
+
     def open(self) -> list[guest_file.GuestLine]:
         lines, sound = guest_file._read(self.content)
         self.content = self.content[:sound]
@@ -103,6 +108,7 @@ class WatchedDisk(AgentDisk):
         """Return the disk as the agent's next process finds it."""
         if not isinstance(self.file, TornFile):
             return self
+        self.world.happened["torn"] += self.file.unwritten > 0
         found = WatchedDisk(self.world, self.file.after_power_failure())
         found._moved |= self._moved
         return found

@@ -89,6 +89,7 @@ class SimulatedBroker(LocalBroker):
         lag = self.world.faults.index_lag
         if lag and envelope.key.startswith("placement.changed") and self.chance.random() < lag:
             seconds += self.chance.expovariate(0.5)
+            self.world.happened["lag"] += 1
         super().put(queue, envelope, seconds=seconds)
 
     def _arrive(self, queue: LocalQueue, item: QueuedItem, seconds: float) -> None:
@@ -216,4 +217,5 @@ class SimulatedTransport(LocalTransport):
                     raise Unavailable("a queue without a leader did not confirm in time") from None
         lost = self.broker.world.faults.lost_confirms
         if lost and not self.broker.world.calm and self.broker.chance.random() < lost:
+            self.broker.world.happened["confirms"] += 1
             raise Unavailable("the broker has stored the message, and its confirm was lost")

@@ -33,7 +33,7 @@ class SimulatedDatabase(Database):
 
 
 async def make_databases(cells: Iterable[str], pause: Pause) -> dict[str, SimulatedDatabase]:
-    """Return the databases of all workers by name. Each package is migrated once in a process, then copied."""
+    """Return all databases by name. A process migrates each package once, and then copies its tables."""
     packages = {"placement": "placement_worker", "scheduler": "scheduler_worker"}
     packages |= {f"cell_{cell}": "cell_conductor" for cell in cells}
     databases = {}

@@ -72,13 +72,7 @@ def _unfenced_releases() -> Sequence[Any]:
             order = replace(order, generation=holder.generation)
         return release(order, world)
 
-    from placement_worker import claims
-
-    return [
-        patch.object(module, "release", unfenced)
-        for module in (capacity, claims)
-        if hasattr(module, "release")
-    ]
+    return [patch.object(capacity, "release", unfenced)]
 
 
 def _no_capacity_check() -> Sequence[Any]:
@@ -228,7 +222,7 @@ PLANTED: Mapping[str, PlantedBug] = {
         _leftovers_released,
     ),
     "move-source": PlantedBug(
-        "placement_worker.core.capacity._leave_to: a move holds its source", _source_released, moves=True, first=3
+        "placement_worker.core.capacity._leave_to: a move holds its source", _source_released, moves=True
     ),
     "source-stopped": PlantedBug(
         "compute_sim.core.phases: a guest starts after its source has stopped", _source_not_stopped,
@@ -261,7 +255,8 @@ PLANTED: Mapping[str, PlantedBug] = {
         _reported_before_on_disk, faults="torn",
     ),
     "orders-repeated": PlantedBug(
-        "cell_conductor.builds.Builds.resume: unanswered orders are repeated", _orders_not_repeated, faults="queue",
+        "cell_conductor.builds.Builds.resume: unanswered orders are repeated", _orders_not_repeated,
+        faults="queue",
     ),
     "guests-confirmed": PlantedBug(
         "compute_sim.agent.SimulatedAgent._begin: guests start after placement has confirmed them",

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from tests.simulation.world import SimulatedWorld
 
 _LEADERLESS = 0.3  # elections, a second
+_POLLS, _POLL_SECONDS = 1000, 0.005  # for an agent that writes
 _QUEUES_TRIED = 40  # until one has messages
 
 
@@ -27,6 +28,7 @@ class ServerFaults:
             *(self._lose_leaders() for _ in range(faults.leaderless)),
             *(self._lose_queue() for _ in range(faults.lost_queues)),
             *(self._lose_commits() for _ in range(faults.lost_commits)),
+            *(self._tear() for _ in range(faults.torn_files)),
         ]
 
     async def _moment(self) -> None:
@@ -47,6 +49,7 @@ class ServerFaults:
             inbox = self.chance.choice(inboxes)
             self.world.note(f"interrupt a consumer of {inbox.queue.spec.name}")
             broker.interrupt(inbox)
+            self.world.happened["redelivery"] += 1
 
     async def _lose_leaders(self) -> None:
         await self._moment()
@@ -56,6 +59,7 @@ class ServerFaults:
         for queue in chosen:
             self.world.note(f"no leader of {queue.spec.name}")
             broker.lose_leader(queue)
+        self.world.happened["leader"] += 1
         await asyncio.sleep(self.chance.expovariate(_LEADERLESS))
         for queue in chosen:
             self.world.note(f"a leader of {queue.spec.name}")
@@ -73,6 +77,7 @@ class ServerFaults:
             if queue.items and broker.queues.get(queue.spec.name) is queue:
                 self.world.note(f"lose {queue.spec.name} with {len(queue.items)} messages")
                 broker.lose_queue(queue)
+                self.world.happened["queue"] += 1
                 return
             queue.wake()
 
@@ -84,6 +89,16 @@ class ServerFaults:
         copy = await StandbyCopy.of(chosen)
         await asyncio.sleep(self.chance.expovariate(0.7))
         self.world.commits_lost = True
+        self.world.happened["commits"] += 1
         await copy.promote()
         names = [name for name, database in databases.items() if database in chosen]
         self.world.note(f"fail-over of {', '.join(names)}")
+
+    async def _tear(self) -> None:
+        """Kill an agent while lines of its file are not on disk yet."""
+        await self._moment()
+        for _ in range(_POLLS):
+            if writing := self.world.agents_writing():
+                await self.world.kill(self.chance.choice(writing), self.chance)
+                return
+            await asyncio.sleep(_POLL_SECONDS)

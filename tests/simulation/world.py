@@ -10,6 +10,7 @@ import asyncio
 import hashlib
 import random
 import sqlite3
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -79,6 +80,7 @@ class SimulatedWorld:
         self.seconds = 0.0  # simulated
         self.broken: Broken | None = None
         self.commits_lost = False
+        self.happened: Counter[str] = Counter()  # faults of servers, by their names in SERVER_FAULTS
         self.calm = False  # no more confirms are lost
         self.deleted_by_operator: set[str] = set()
         self.split: set[int] = set()  # server groups whose members a reverted move has separated
@@ -156,7 +158,7 @@ class SimulatedWorld:
     async def _story(self, group: asyncio.TaskGroup) -> None:
         async with Bus(SimulatedTransport(self.broker), self.clock) as bus:
             receiving = await self.client.listen(bus)
-            crashing = group.create_task(self._crash_now_and_then(group))
+            crashing = group.create_task(self._crash_now_and_then())
             servers = [group.create_task(fault) for fault in ServerFaults(self, self.server_chance).work()]
             self._background = [group.create_task(work) for work in receiving]
             self._background += [crashing, *servers]
@@ -187,17 +189,21 @@ class SimulatedWorld:
     def evacuate(self, bus: Bus) -> None:
         self._evacuating.append(self._group.create_task(self.client.moving.evacuate_one(bus)))
 
-    async def _crash_now_and_then(self, group: asyncio.TaskGroup) -> None:
+    async def _crash_now_and_then(self) -> None:
         for _ in range(self.faults.crashes):
             await asyncio.sleep(self.chance.expovariate(0.7))
             name = self.chance.choice(sorted(self._lives.keys() - self.off))
-            life = self._lives[name]
-            self.note(f"kill {name}")
-            life.cancel()
-            await asyncio.wait([life])
-            await asyncio.sleep(self.chance.choice((0.0, 0.01, 0.5, 3.0)))
-            if name not in self.off and life is self._lives[name]:
-                self._start(name, group)
+            await self.kill(name, self.chance)
+
+    async def kill(self, name: str, chance: random.Random) -> None:
+        """Kill a worker, and start it again a little later."""
+        life = self._lives[name]
+        self.note(f"kill {name}")
+        life.cancel()
+        await asyncio.wait([life])
+        await asyncio.sleep(chance.choice((0.0, 0.01, 0.5, 3.0)))
+        if name not in self.off and life is self._lives[name]:
+            self._start(name, self._group)
 
     async def power_off(self, agent: SimAgent) -> bool:
         name = _life_of(agent)
@@ -331,6 +337,14 @@ class SimulatedWorld:
             self._disks[agent] = known.after_power_failure()
         return self._disks[agent]
 
+    def agents_writing(self) -> list[str]:
+        """Return the workers of agents whose files have lines that are not on disk yet."""
+        files = {agent: disk.file for agent, disk in self._disks.items()}
+        names = [
+            f"agent.{agent}" for agent, file in files.items() if isinstance(file, TornFile) and file.unwritten
+        ]
+        return [name for name in names if name not in self.off and not self._lives[name].done()]
+
     # What the invariants read
 
     def guests(self) -> list[GuestSeen]:
@@ -353,7 +367,7 @@ class SimulatedWorld:
         return asyncio.get_running_loop().time()
 
     def committed(self, store: str) -> sqlite3.Connection | None:
-        """Return a database's one connection, which shows committed data; None while a transaction is open."""
+        """Return a database's one connection; None while it shows uncommitted data."""
         connection = inline_connection(self.databases[store])
         return None if connection.in_transaction else connection
 
