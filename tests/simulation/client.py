@@ -49,6 +49,10 @@ class Client:
         active = sorted(build for build, (status, _) in self.ends.items() if status == "active")
         return [build for build in active if build not in self.deleted]
 
+    def is_deleted(self) -> bool:
+        """Return whether every deletion of an active build is confirmed."""
+        return all(build in self.confirmed for build in self.deleted if self.ends[build][0] == "active")
+
     async def publish(self, bus: Bus, message: Message) -> None:
         """Publish a message, again and again until the broker confirms it."""
         while True:

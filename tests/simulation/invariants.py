@@ -81,13 +81,15 @@ BUILDS = "SELECT id, status, root, attempt FROM builds"
 
 
 def check_always(world: "SimulatedWorld") -> None:
-    """After every settled message, wherever no transaction is open."""
+    """Check what must always hold, after each acknowledged message, if no transaction is open."""
     placement = world.committed("placement")
     if placement is None:
         return
-    refuse_any(placement.execute(_USAGE), "used is not the sum of the allocations, or more than there is")
+    refuse_any(
+        placement.execute(_USAGE), "usage differs from the sum of the allocations, or exceeds the capacity"
+    )
     refuse_any(placement.execute(_SPREAD), "held on two hosts at once")
-    refuse_any(placement.execute(_ANTI_AFFINITY_BROKEN), "more of a server group on a host than may be")
+    refuse_any(placement.execute(_ANTI_AFFINITY_BROKEN), "too many members of a server group on a host")
     _check_affinity(world, placement)
     refuse_any(placement.execute(_CONSUMERS), "a consumer that holds nothing, or is retired")
     held = dict(placement.execute(HELD).fetchall())
@@ -235,7 +237,7 @@ def _groups(placement: sqlite3.Connection) -> dict[str, _GroupNow]:
 
 
 def _free(placement: sqlite3.Connection) -> dict[str, dict[str, dict[str, int]]]:
-    """Root → provider → class → what is free of it."""
+    """Return the free amount by root, provider and resource class."""
     hosts: dict[str, dict[str, dict[str, int]]] = {}
     for root, provider, name, free in placement.execute(_FREE):
         hosts.setdefault(root, {}).setdefault(provider, {})[name] = int(free)
@@ -248,7 +250,7 @@ def refuse_any(rows: object, complaint: str) -> None:
         raise Broken(f"{complaint}: {found}")
 
 
-Held = Mapping[str, Mapping[str, int]]  # provider → class → how much
+Held = Mapping[str, Mapping[str, int]]  # provider → class → amount
 _OTHER_ATTEMPTS = 12  # attempts before and after
 LONGEST_OVERLAP = 15.0
 
@@ -262,7 +264,7 @@ _TYPES = "SELECT c.uuid, t.name FROM consumers c JOIN consumer_types t ON t.id =
 
 
 class GuestSeen(NamedTuple):
-    """A guest that is there, in whole or in part."""
+    """A guest on a host, perhaps incomplete."""
 
     build: str
     attempt: int
@@ -273,25 +275,27 @@ class GuestSeen(NamedTuple):
 
 
 def check_guests(world: "SimulatedWorld") -> None:
-    """Each guest has room that is held, by its build or the keeper of its attempt, and no other guest has."""
+    """Check that the resources of each guest are held by its build or by a holder consumer of its attempt, and
+    that no two guests share them.
+    """
     placement = world.committed("placement")
     if placement is None or not (guests := world.guests()):
         return
     holdings = holdings_by_consumer(placement)
     types = dict(placement.execute(_TYPES).fetchall())
-    whose: dict[str, GuestSeen] = {}  # the room that a consumer holds is one guest's
+    whose: dict[str, GuestSeen] = {}  # consumer → the guest that uses its resources
     for guest in guests:
         holder = _holder(guest, holdings, types)
         if holder is None:
             raise Broken(
-                f"{guest.build} may still be on {guest.root}, of attempt {guest.attempt},"
-                " and its room is not held"
+                f"a guest of {guest.build}, of attempt {guest.attempt}, is on {guest.root},"
+                " and no consumer holds its resources"
             )
         other = whose.setdefault(holder, guest)
         if other is not guest:
             raise Broken(
-                f"{guest.build} has the room of one guest, and there are two: of attempt {other.attempt} on"
-                f" {other.root}, of attempt {guest.attempt} on {guest.root}"
+                f"{guest.build} holds the resources of one guest, and there are two: of attempt"
+                f" {other.attempt} on {other.root}, of attempt {guest.attempt} on {guest.root}"
             )
     _check_one_runs(world, guests, types)
 
@@ -355,7 +359,7 @@ def _twice(one: GuestSeen, other: GuestSeen) -> str:
 
 
 def check_at_rest(world: "SimulatedWorld") -> None:
-    """When every build and every move has ended and nothing is under way."""
+    """Check a world in which every build and move has ended, and no message waits."""
     check_always(world)
     if world.broker.dead:
         raise Broken(f"dead letters: {[letter.reason for letter in world.broker.dead.values()]}")
@@ -420,7 +424,7 @@ def check_builds(world: "SimulatedWorld", builds: Mapping[str, Build]) -> None:
 def at_rest(world: "SimulatedWorld", store: str) -> sqlite3.Connection:
     connection = world.committed(store)
     if connection is None:
-        raise Broken("at rest, and yet a transaction is open")
+        raise Broken("a transaction is open after all work has ended")
     return connection
 
 
