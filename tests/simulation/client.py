@@ -1,7 +1,7 @@
 """The client and the operator of a simulated world: random requests and edits; received ends of builds."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar
 
@@ -205,7 +205,7 @@ class Client:
 
     # Ends
 
-    async def listen(self, bus: Bus) -> list[Awaitable[None]]:
+    async def listen(self, bus: Bus) -> list[Coroutine[None, None, None]]:
         """Subscribe to all messages for clients; return the coroutines that receive them."""
         return [
             _receive((await bus.listen(topics.BUILD_ENDED.at())).get, self._on_ended),

@@ -51,7 +51,7 @@ async def make_databases(cells: Iterable[str], pause: Pause) -> dict[str, Simula
 
 
 class StandbyCopy:
-    """What an asynchronous standby had of some databases at one moment; all later commits can be lost."""
+    """The content of some databases that an asynchronous standby has; later commits can be lost."""
 
     def __init__(self, copies: Mapping[SimulatedDatabase, sqlite3.Connection]) -> None:
         self._copies = copies

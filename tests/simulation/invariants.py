@@ -275,8 +275,8 @@ class GuestSeen(NamedTuple):
 
 
 def check_guests(world: "SimulatedWorld") -> None:
-    """Check that the resources of each guest are held by its build or by a holder consumer of its attempt, and
-    that no two guests share them.
+    """Check that the resources of each guest are held by its build or by a holder consumer of its attempt,
+    and that no two guests share them.
     """
     placement = world.committed("placement")
     if placement is None or not (guests := world.guests()):

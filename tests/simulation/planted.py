@@ -9,9 +9,10 @@ from unittest.mock import patch
 from msgspec.structs import replace
 
 from bus.agent_builds import AgentBuilds
-from bus.claims import MIGRATION, ConsumerClaim, Released
+from bus.claims import MIGRATION, ConsumerClaim, Full, Released
 from bus.delivery.settling import Emitter, ServedRow
 from bus.errors import Unavailable
+from bus.messages import AgentReported
 from bus.moves import MoveOrdered
 from cell_conductor.builds import Builds
 from cell_conductor.core import build as core_build
@@ -80,7 +81,7 @@ def _no_capacity_check() -> Sequence[Any]:
 
     def without_amounts(choice: Any, before: Any, world: ClaimWorld) -> Any:
         found = refusal(choice, before, world)
-        return None if isinstance(found, capacity.claims.Full) and found.limit == "" else found
+        return None if isinstance(found, Full) and found.limit == "" else found
 
     return [patch.object(capacity, "_refusal", without_amounts)]
 
@@ -130,7 +131,7 @@ def _reports_of_any_attempt() -> Sequence[Any]:
     step = core_step.step
 
     def trusting(build: Any, event: Any, now: float, limits: Any) -> Any:
-        is_old = isinstance(event, core_step.AgentReported) and build is not None and build.moving is None
+        is_old = isinstance(event, AgentReported) and build is not None and build.moving is None
         if is_old and event.attempt != build.attempt:
             event = replace(event, attempt=build.attempt, root=build.host.root)
         return step(build, event, now, limits)

@@ -18,7 +18,7 @@ _COLLECTED_AFTER = 50_000  # allocations: a world leaves many cycles
 
 @dataclass(frozen=True)
 class Options:
-    """What the worlds of a run have in common."""
+    """The options that all worlds of a run share."""
 
     faults: str = SWARM
     requests: int = SHORT
