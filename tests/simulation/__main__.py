@@ -12,7 +12,7 @@ from functools import partial
 
 from tests.simulation.faults import SERVER_FAULTS
 from tests.simulation.planted import PLANTED, planted
-from tests.simulation.running import SHORT, SWARM, Options, Outcome, attempt
+from tests.simulation.running import LONG, SHORT, SWARM, Options, Outcome, attempt
 
 _PROGRESS_SECONDS = 10.0
 
@@ -26,7 +26,9 @@ def _arguments(given: Sequence[str] | None) -> argparse.Namespace:
         help=f"{SWARM} (the default: a random choice for each seed), servers, harsh, none, field=value,"
         f" {', '.join(SERVER_FAULTS)}; separated by commas",
     )
-    parser.add_argument("--requests", type=int, default=0, help=f"requests of a world (default: {SHORT})")
+    parser.add_argument(
+        "--requests", type=int, default=0, help=f"requests of a world (default: {SHORT}, with --plant {LONG})"
+    )
     parser.add_argument("--moves", choices=("yes", "no"), help="worlds with moves (default: half of them)")
     parser.add_argument("--jobs", type=int, default=1, help="processes (default: 1)")
     parser.add_argument("--plant", choices=sorted(PLANTED), metavar="NAME", help="plant a bug, and find it")
@@ -48,7 +50,7 @@ def main(given: Sequence[str] | None = None) -> int:
     moves = None if asked.moves is None else asked.moves == "yes"
     options = Options(
         faults=asked.faults or (bug.faults if bug else SWARM),
-        requests=asked.requests or (bug.requests if bug else SHORT),
+        requests=asked.requests or (LONG if bug else SHORT),
         moves=bug.moves if bug and moves is None else moves,
     )
     if options.faults == "none":

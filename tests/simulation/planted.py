@@ -38,9 +38,7 @@ class PlantedBug:
     patches: Callable[[], Sequence[Any]]  # returns patches of the product
     faults: str = ""
     moves: bool | None = None
-    requests: int = 14
     complaint: str = ""  # expected in the broken invariant
-    first: int = 0  # the first seed of the quick test
 
 
 def _unfenced_claims() -> Sequence[Any]:
@@ -227,7 +225,7 @@ PLANTED: Mapping[str, PlantedBug] = {
     ),
     "source-stopped": PlantedBug(
         "compute_sim.core.phases: a guest starts after its source has stopped", _source_not_stopped,
-        moves=True, complaint="runs twice", first=3,
+        moves=True, complaint="runs twice",
     ),
     "wake-up": PlantedBug(
         "scheduler_worker.core.waiting_queues.changed: released capacity wakes requests", _no_wake_up,

@@ -11,7 +11,7 @@ from tests.simulation.world import SimulatedWorld
 from tests.support.virtual_time import Stuck, run
 
 SWARM = "swarm"  # the faults of servers differ from seed to seed
-SHORT = 4  # requests of a short world
+SHORT, LONG = 2, 14  # requests of a world
 _LAST_EVENTS = 25
 _COLLECTED_AFTER = 50_000  # allocations: a world leaves many cycles
 
