@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from tests.simulation.world import SimulatedWorld
 
 _ROUNDS = 6
+_UNFINISHED = "it is arriving"
 _IN_PROGRESS = {"building", "swapping", "deleting", "moving"}
 
 
@@ -85,6 +86,9 @@ async def repair(world: "SimulatedWorld", bus: Bus, patience: float) -> None:
                 world.note(f"heal: {healed.sentence}: {healed.did}")
                 if healed.done and healed.did == "deleted":
                     world.deleted_by_operator.add(healed.sentence.partition(":")[0])
+            if any(why.startswith(_UNFINISHED) for why in doubts.values()):
+                await _restart(world, {each.agent[1] for each in guests.differences})
+                continue
             undecided = [*doubts, *(healed.sentence for healed in proven if not healed.done)]
             world.note(f"heal leaves {doubts}")
             await _delete(world, bus, undecided)
@@ -104,6 +108,13 @@ async def _until_settled(world: "SimulatedWorld", bus: Bus, settings: Settings, 
         if world.time() > deadline:
             raise Broken(f"after the fail-over never ended: {unended}, {in_progress}, moves {moves}")
         await world.client.repeat_once(bus)
+
+
+async def _restart(world: "SimulatedWorld", agents: set[str]) -> None:
+    """Restart agents without `spare_unknown_guests`: they destroy what is left of interrupted builds."""
+    world.spares_unknown = False
+    for agent in sorted(agents):
+        await world.kill(f"agent.{agent}", world.server_chance)
 
 
 async def _delete(world: "SimulatedWorld", bus: Bus, undecided: list[str]) -> None:

@@ -81,6 +81,7 @@ class SimulatedWorld:
         self.broken: Broken | None = None
         self.commits_lost = False
         self.happened: Counter[str] = Counter()  # faults of servers, by their names in SERVER_FAULTS
+        self.spares_unknown = self.faults.lost_commits > 0  # a setting of the agents
         self.calm = False  # no more confirms are lost
         self.deleted_by_operator: set[str] = set()
         self.split: set[int] = set()  # server groups whose members a reverted move has separated
@@ -311,7 +312,7 @@ class SimulatedWorld:
             faults=plan,
             crashes=CrashPlan(seed=self.seed, orders=12, away=2.0),
             # an agent that restarts before the repair must not destroy guests whose claims were lost
-            spares_unknown=self.faults.lost_commits > 0,
+            spares_unknown=self.spares_unknown,
         )
 
         def make_agent(bus: Bus) -> Worker:
