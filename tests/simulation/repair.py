@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tests.simulation.world import SimulatedWorld
 
 _ROUNDS = 6
-_UNFINISHED = "it is arriving"
+_UNFINISHED, _NOT_ADOPTED = "it is arriving", "not adopted"
 _IN_PROGRESS = {"building", "swapping", "deleting", "moving"}
 
 
@@ -86,7 +86,8 @@ async def repair(world: "SimulatedWorld", bus: Bus, patience: float) -> None:
                 world.note(f"heal: {healed.sentence}: {healed.did}")
                 if healed.done and healed.did == "deleted":
                     world.deleted_by_operator.add(healed.sentence.partition(":")[0])
-            if any(why.startswith(_UNFINISHED) for why in doubts.values()):
+            not_adopted = [healed.did for healed in proven if healed.did.startswith(_NOT_ADOPTED)]
+            if not_adopted or any(why.startswith(_UNFINISHED) for why in doubts.values()):
                 await _restart(world, {each.agent[1] for each in guests.differences})
                 continue
             undecided = [*doubts, *(healed.sentence for healed in proven if not healed.done)]
