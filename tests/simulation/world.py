@@ -181,7 +181,7 @@ class SimulatedWorld:
         await self._until(lambda: set(client.ends) == set(client.accepted), "some builds never ended")
         await self._until(lambda: all(one.done() for one in self._evacuating), "an evacuation never ended")
         await client.moving.finish(bus, PATIENCE)
-        if self.faults.loses_messages:
+        if repeating:
             await self._until(client.is_deleted, "a deletion was never confirmed")
         await self._until(self._has_no_holders, "a holder consumer was left over")
         await self._until(self._is_awake, "guests sleep after a power failure")
