@@ -239,7 +239,7 @@ PLANTED: Mapping[str, PlantedBug] = {
     ),
     "acknowledged-first": PlantedBug(
         "bus.delivery.settling.ServedRow: a message is acknowledged after its results are confirmed",
-        _acknowledged_first, faults="harsh",
+        _acknowledged_first,
     ),
     "unconfirmed": PlantedBug(
         "bus.delivery.settling.Emitter.emit: unconfirmed results are published again", _unconfirmed_results,
