@@ -35,7 +35,7 @@ export PYTHONDONTWRITEBYTECODE :=
 JOBS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-rabbitmq4 compliance ironic-test nova-test check lint soak bench screenshots room-bench docs snippets services lock clean
+.PHONY: help demo test test-rabbitmq4 compliance ironic-test nova-test check lint soak simulate bench screenshots room-bench docs snippets services lock clean
 
 help: ## say what each target does (the default)
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1|\2/p' $(firstword $(MAKEFILE_LIST)) | column -t -s '|' 2>/dev/null \
@@ -81,6 +81,9 @@ soak: $(VENV)/.stamp-dev ## run the long tests (minutes)
 	@scripts/install-services
 	@scripts/install-browser
 	@$(BIN)/python -m pytest -m soak $(ARGS)
+
+simulate: $(VENV)/.stamp-dev ## simulate thousands of small regions with faults of servers (ARGS="--seeds 0-999", or --help)
+	@nice -n 10 $(BIN)/python -m tests.simulation --jobs $(JOBS) --seeds 0-9999 $(ARGS)
 
 bench: $(VENV)/.stamp-dev ## measure everything, beside the recorded run (ARGS="..." for some, or options)
 	@scripts/install-services

@@ -166,21 +166,30 @@ class Builds:
 
     async def resume(self) -> Sequence[_Reminder]:
         """Return the unanswered orders of unfinished builds again, to repeat them: at the first call for all
-        unfinished builds, later only for builds that have not changed for some time.
+        unfinished builds, later only for builds that have not changed for some time. For guests left behind
+        by ended builds return the orders to destroy them, each after a longer time.
         """
         now = self.clock.now()
         since = now - self.limits.stalled_after if self._resumed else now
-        builds: list[Build] = []
-        for silent in (store.SILENT, store.SILENT_MOVES):
-            page, after = PAGE, ""
-            while page == PAGE:
-                waiting = await self._silent(silent, since, now, after)
-                builds += waiting
-                page, after = len(waiting), max((build.id for build in waiting), default="")
-        if builds:
-            log.info("repeated the messages that %d builds wait for", len(builds))
+        unfinished = [*await self._each_silent(store.SILENT, since, now)]
+        unfinished += await self._each_silent(store.SILENT_MOVES, since, now)
+        long_ago = now - self.limits.destroy_again_after
+        left_behind = await self._each_silent(store.SILENT_LEFTOVERS, long_ago, now)
+        if unfinished or left_behind:
+            count = len(unfinished) + len(left_behind)
+            log.info("repeated the messages that %d builds wait for", count)
         self._resumed = True
-        return await self._reminders(builds)
+        return [*await self._reminders(unfinished), *await self._reminders(left_behind, None)]
+
+    async def _each_silent(self, silent: Statement, since: float, now: float) -> list[Build]:
+        """Return all builds of a condition that have not changed since `since`, read page by page."""
+        builds: list[Build] = []
+        page, after = PAGE, ""
+        while page == PAGE:
+            waiting = await self._silent(silent, since, now, after)
+            builds += waiting
+            page, after = len(waiting), max((build.id for build in waiting), default="")
+        return builds
 
     def _forget(self) -> None:
         """Forget builds in memory: a fail-over of the database may have lost their last changes."""
@@ -206,9 +215,11 @@ class Builds:
         roots = frozenset(self.ring.moved)
         return await self._reminders(await self.ring.builds_moved(), roots)
 
-    async def _reminders(self, builds: Iterable[Build], roots: Collection[str] = ()) -> list[_Reminder]:
+    async def _reminders(
+        self, builds: Iterable[Build], roots: Collection[str] | None = ()
+    ) -> list[_Reminder]:
         """Return again the orders whose answers the given builds wait for, and orders to destroy their guests
-        left behind on the hosts `roots`.
+        left behind on the hosts `roots`; None: on all hosts.
         """
         now = self.clock.now()
         effects: list[Message] = []

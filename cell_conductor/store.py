@@ -69,12 +69,12 @@ _OVERDUE = [
         f"{MOVING} AND deadline > 0",
     )
 ]
-SILENT, SILENT_MOVES = [
+SILENT, SILENT_MOVES, SILENT_LEFTOVERS = [
     sql(f"""
         UPDATE builds SET said = :NOW WHERE id IN (SELECT id FROM builds
         WHERE {condition} AND said <= :since AND id > :after ORDER BY id LIMIT :most) RETURNING {BUILD}
     """)
-    for condition in (UNSETTLED, f"{MOVING} AND status = 'moving'")
+    for condition in (UNSETTLED, f"{MOVING} AND status = 'moving'", LEFTOVER)
 ]
 # builds that ended long ago and hold nothing
 PRUNE = sql(f"""

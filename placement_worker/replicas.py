@@ -73,7 +73,10 @@ class BusReader:
         """Call the function `take` with each page of provider trees, while the next one is being fetched."""
         try:
             await self._each(take, history)
-        except* HistoryChanged as changed:
+        except BaseExceptionGroup as group:  # not `except*`, which raises a group again
+            changed = group.subgroup(HistoryChanged)
+            if changed is None:
+                raise
             raise HistoryChanged(str(changed.exceptions[0])) from None
 
     async def _each(self, take: Take, history: str) -> None:

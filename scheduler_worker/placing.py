@@ -159,14 +159,16 @@ class Scheduler:
         if isinstance(end, events.ComeAgain):
             self.retries.begin(request)
             return Retry(after=self.clock.chance.uniform(end.least, end.most), why=end.why)
-        self.retries.end(request)
         match end:
+            case events.PublishEnds(messages=messages):
+                # The time is still remembered: a copy of this request must not wait anew before it ends, too.
+                return messages
             case events.DeadLetterRequest(why=why):
+                self.retries.end(request)
                 return Poison(why)
             case events.Park(why=why):
+                self.retries.end(request)
                 return Retry(after=1.0, why=why)
-            case events.PublishEnds(messages=messages):
-                return messages
             case events.PublishMove() | events.BegunBefore():  # moves are published by move_courses.py
                 return ()
 

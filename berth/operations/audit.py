@@ -165,6 +165,7 @@ class BuildsByCell:
     builds: dict[str, _Known] = field(default_factory=dict)
     doubled: list[str] = field(default_factory=list)
     deleted: set[str] = field(default_factory=set)  # also of builds that were never in a cell
+    failed: set[str] = field(default_factory=set)
 
 
 async def _of_cells(
@@ -185,6 +186,7 @@ async def builds_by_cell(settings: Settings, cells: Sequence[str]) -> BuildsByCe
     found = BuildsByCell()
     async for cell, builds in _of_cells(settings, cells, census):
         found.deleted |= {id_ for id_, standing in builds.items() if standing.status == "deleted"}
+        found.failed |= {id_ for id_, standing in builds.items() if standing.status == "error"}
         for id_, standing in builds.items():
             if standing.status == "deleted" and not standing.root:
                 continue  # a record that a deleted build was never in this cell

@@ -72,7 +72,7 @@ async def compare_guests(settings: Settings) -> GuestComparison:
     placement = wiring.database(settings, worker_roles.Role("placement"))
     try:
         asked = {agent_key for agent_key in await agents(placement) if agent_key[0] in settings.cell_names}
-        deleted = (await builds_by_cell(settings, settings.cell_names)).deleted
+        known = await builds_by_cell(settings, settings.cell_names)
         before = await places_by_cell(settings, settings.cell_names)
         async with Bus(wiring.transport(settings, "audit")) as bus:
             books, silent = await _books(bus, asked)
@@ -83,8 +83,10 @@ async def compare_guests(settings: Settings) -> GuestComparison:
     finally:
         await placement.close()
     stood = {build: place for build, place in after.items() if before.get(build) == place}
-    deleted &= builds.deleted
-    found = differences(books, builds.builds.keys(), stood, held_builds, deleted)
+    failed = known.failed & builds.failed
+    found = differences(
+        books, builds.builds.keys(), stood, held_builds, known.deleted & builds.deleted, failed
+    )
     return GuestComparison(found, books, silent, unread)
 
 
@@ -94,12 +96,13 @@ def differences(
     stood: Mapping[str, PlaceByCell],
     held_builds: Collection[str],
     deleted: Collection[str] = (),
+    failed: Collection[str] = (),
 ) -> list[GuestDifference]:
-    """Return missing guests, unknown guests, guests of deleted builds, and guests on another host than their
-    build.
+    """Return missing guests, unknown guests, guests of deleted or failed builds, and guests on another host
+    than their build.
 
     `builds`: all recorded builds. `stood`: active, unchanged builds. `held_builds`: with holder consumers.
-    `deleted`: builds that were deleted before the agents were queried.
+    `deleted`, `failed`: builds that were deleted or had failed before the agents were queried.
     """
     found = []
     recorded = {agent: {(g.build, g.attempt, g.root) for g in guests} for agent, guests in books.items()}
@@ -115,9 +118,10 @@ def differences(
         for guest in guests:
             has = f"{guest.build}: agent {name} of cell {cell} has a guest of its attempt {guest.attempt}"
             known, whose = stood.get(guest.build), (cell, name)
-            if guest.build in deleted:
+            if guest.build in deleted or guest.build in failed:
                 if guest.build not in held_builds:
-                    sentence = f"{has}, and its cell has deleted it"
+                    ended = "its cell has deleted it" if guest.build in deleted else "its build has failed"
+                    sentence = f"{has}, and {ended}"
                     found.append(GuestDifference("deleted", guest.build, sentence, None, whose, guest))
             elif guest.build not in builds:
                 sentence = f"{has}, and no cell knows it"

@@ -71,7 +71,7 @@ def _doubt(
     if difference.wrong == "unknown":
         return _doubt_of_unknown(found, guests, consumer)
     if difference.wrong == "deleted":
-        return ""  # a client has requested it
+        return ""  # a client has requested the deletion, or was informed of the failure
     assert place is not None
     if difference.wrong == "missing":
         if guests:

@@ -228,6 +228,25 @@ async def test_a_restart_repeats_the_messages_of_unfinished_builds(
     assert {message.build for message in await restarted.resume()} == {ONE.build, three.build, four.build}
 
 
+async def test_the_order_to_destroy_a_guest_left_behind_is_repeated_after_an_hour(
+    builds: Builds, books: Books, time: TurnedClock
+) -> None:
+    """The broker may have lost the order, or the agent's report, with a queue."""
+    await placed(builds, books, ONE)
+    await heard(builds, BUILT, a_delete(ONE))
+    time.now += 601
+    await heard(builds, *await builds.time_out())
+    assert await builds.resume() == []
+    time.now += 3599
+    assert await builds.resume() == []
+    time.now += 1
+    assert await builds.resume() == [a_destroy_order(ONE, 1)]
+    assert await builds.resume() == []
+    await heard(builds, an_agent_report(a_destroy_order(ONE, 1), "destroyed"))
+    time.now += 3600
+    assert await builds.resume() == []
+
+
 async def test_after_a_failover_the_orders_of_unfinished_builds_are_repeated(
     builds: Builds, store: Database, books: Books, time: TurnedClock
 ) -> None:

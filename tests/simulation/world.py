@@ -1,350 +1,212 @@
-"""A small cloud in virtual time: every worker, one seed, and everything that may go wrong.
+"""A small cloud in virtual time: every worker, one seed, and everything that can fail.
 
-The real workers run on the in-process bus and on SQLite held in memory, in one thread, with a clock that
-jumps. Messages are reordered and duplicated; workers are killed at any await and come back; agents lose
-power; hosts fail and hang. After every message that settles the invariants are read off the databases.
+The real workers run on the in-process bus and on SQLite in memory, in one thread, with a clock that jumps.
+Messages are reordered and repeated; workers are killed at any await and restarted; agents lose power; hosts
+fail and hang; servers lose confirms, queues and commits. The invariants are checked in the databases after
+every acknowledged message.
 """
 
 import asyncio
 import hashlib
 import random
 import sqlite3
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
-from dataclasses import dataclass, field, replace
-from typing import TypeVar
-from uuid import UUID, uuid5
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from bus import topics
 from bus.aggregates import AggregateEditRequested
-from bus.cells import CellEditRequested, RegisterCell
 from bus.clock import Clock
 from bus.delivery.runner import Bus
-from bus.errors import Unavailable
 from bus.groups import GroupEditRequested
-from bus.host_health import DISABLED, FORCED_DOWN
-from bus.local import Chaos, LocalBroker, LocalTransport
-from bus.local.broker import QueuedItem
-from bus.messages import (
-    BuildCancelRequested,
-    BuildDeleteRequested,
-    BuildEnded,
-    BuildOrdered,
-    BuildRequested,
-    BuildUnplaceable,
-    NodeChanged,
-)
-from bus.moves import MoveOrdered
+from bus.host_health import FORCED_DOWN
+from bus.local import Chaos
 from bus.names import MakeName, NameEditRequested
 from bus.relayed_orders import with_shared_queues
 from bus.relays import ANSWER_SECONDS
-from bus.requests import BuildSpec
-from bus.resources import EditRequested, SetTraits
-from bus.sql.database import Database
-from bus.sql.migrations import migrate
 from bus.worker import Worker
 from cell_conductor import AttemptLimits, agent_gateway, cell_conductor, store
-from compute_sim.core.drivers import NumaDriver
 from compute_sim.core.faults import CrashPlan, Durations, FaultPlan, MoveFaults, SimOptions
-from compute_sim.disk import AgentDisk
-from compute_sim.guests import GuestRecord
-from compute_sim.machines import Hardware, SimAgent, SimHost, fleet
+from compute_sim.machines import SimAgent, SimHost
 from compute_sim.worker import compute_sim
 from ironic_sync import ironic_sync
 from placement_worker import Placement, placement_worker
 from scheduler_worker.core.move_start import taken_back
 from scheduler_worker.waiting.store import HostChanges
+from tests.simulation import repair
+from tests.simulation.agents import CELLS, TornFile, WatchedDisk, simulated_fleet
+from tests.simulation.broker import SimulatedBroker, SimulatedTransport
+from tests.simulation.client import Client
+from tests.simulation.databases import make_databases
+from tests.simulation.faults import FaultRates
 from tests.simulation.invariants import (
-    KEPT,
+    HOLDERS,
     Broken,
     GuestSeen,
-    audited,
     check_always,
     check_at_rest,
     check_builds,
-    check_guests,
     check_waiting,
-    gone_apart,
+    split_groups,
 )
-from tests.simulation.wants import GROUPS, ZONES, Movers, a_request, another_zone, hard_of_hearing
+from tests.simulation.requests import GROUPS, ZONES, losing_changes
+from tests.simulation.servers import ServerFaults
 from tests.support.cloud_workers import a_scheduler, changes_of
 from tests.support.databases import inline_connection
 
-CELLS = ("c1", "c2")
 _START = 1_700_000_000.0
-_NAMES = UUID("0b0e8a52-6c3c-4f0b-9d0b-5f2f6d1e7a10")
-_GOING_BACK = "SELECT build FROM moves WHERE json_extract(story, '$.goal') IS NOT NULL"
-_SAID_LATE = ("agent.", "build.", "move.")
-_LONG = 300.0  # virtual seconds after which whatever is still open is lost
-
-
-@dataclass(frozen=True)
-class Trouble:
-    reorder: float = 0.2
-    duplicate: float = 0.1
-    late: float = 0.03
-    crashes: int = 6
-    reschedule: float = 0.25
-    abort: float = 0.05
-    hang: float = 0.05
-    phases: float = 0.08  # of moves, that fail
-    phases_hang: float = 0.03
-    waits: float = 0.0  # of moves, that may wait for room
-
-
-T = TypeVar("T")
+_REVERTED = "SELECT build FROM moves WHERE json_extract(story, '$.goal') IS NOT NULL"
+PATIENCE = 300.0  # virtual seconds after which whatever is still open is lost
 
 
 @dataclass
 class SimulatedWorld:
     seed: int
-    trouble: Trouble = field(default_factory=Trouble)
+    faults: FaultRates = field(default_factory=FaultRates)
     requests: int = 14
     twins: bool = False  # two placements on one database, two schedulers, two conductors of one cell
-    moves: bool = False  # what is there is moved, too
+    moves: bool = False  # instances are moved, too
     shared: bool = False  # agents share queues: a gateway for each cell, and with `twins` a second one
 
     cells = CELLS
 
     def __post_init__(self) -> None:
         self.chance = random.Random(self.seed)
+        self.server_chance = random.Random(f"servers of {self.seed}")
         self.history: list[str] = []
-        self.accepted: dict[str, BuildRequested] = {}
-        self.ends: dict[str, tuple[str, str]] = {}
-        self.cell_of: dict[str, str] = {}
-        self.deleted: set[str] = set()
-        self.movers = Movers(self)
-        self.off: set[str] = set()
+        self.client = Client(self)
+        self.off: set[str] = set()  # agents without power
         self.steps = 0
-        self._begun = False  # how databases are made is not of it: tests have a shorter way
-        self._looked_at: tuple[int | None, ...] = ()
-        self.looked_at_waiting = 0  # how often one was seen to wait rightly
-        self.crowded = (
-            self.seed % 4 == 3 and not self.moves
-        )  # more is asked for than there is, and more is deleted
+        self.seconds = 0.0  # simulated
         self.broken: Broken | None = None
-        self.deaf = self.seed % 5 == 4
-        self.forgetful = (
-            self.seed % (9 if self.moves else 3) == 2
-        )  # agents that are killed lose their disks, guests and all
-        self.lost_disks: set[str] = set()  # agents that have: what they know of guests is nothing
-        self.apart: set[int] = set()
-        self.beside: dict[tuple[str, int], float] = {}
+        self.commits_lost = False
+        self.happened: Counter[str] = Counter()  # faults of servers, by their names in SERVER_FAULTS
+        self.spares_unknown = self.faults.lost_commits > 0  # a setting of the agents
+        self.calm = False  # no more confirms are lost
+        self.deleted_by_operator: set[str] = set()
+        self.split: set[int] = set()  # server groups whose members a reverted move has separated
+        self.overlapping: dict[tuple[str, int], float] = {}  # late guests in parallel with their successors
+        self.waiting_seen = 0  # how often a request was seen to wait with reason
+        # more is requested than there is capacity, and more is deleted
+        self.crowded = self.seed % 4 == 3 and not self.moves
+        self.loses_changes = self.seed % 5 == 4  # schedulers miss changes of placement
+        # killed agents lose their disks with all guests
+        self.forgetful = not self.faults.torn_files and self.seed % (9 if self.moves else 3) == 2
+        self.lost_disks: set[str] = set()  # agents that have lost their disks, with their fences
+        self.waiting: dict[str, HostChanges] = {}  # of all schedulers that ever ran, by replica
+        self._last_writes: tuple[int | None, ...] = ()
         self._replicas: dict[str, str] = {}
-        self.waiting: dict[str, HostChanges] = {}  # of all schedulers there ever were, by their names
-        self._disks: dict[str, _WatchedDisk] = {}
+        self._disks: dict[str, WatchedDisk] = {}
         self._lives: dict[str, asyncio.Task[None]] = {}
-        self._beside: list[asyncio.Task[None]] = []
-        self.evacuating: list[asyncio.Task[None]] = []
+        self._background: list[asyncio.Task[None]] = []
+        self._evacuating: list[asyncio.Task[None]] = []
 
     @property
     def digest(self) -> str:
-        """Two runs with equal digests went the same way."""
+        """Two runs with equal digests have the same history."""
         return hashlib.sha256("\n".join(self.history).encode()).hexdigest()
 
     async def run(self) -> None:
         loop = asyncio.get_running_loop()
         self.clock = Clock(lambda: _START + loop.time(), self.chance, loop.time)
-        chaos = Chaos(random.Random(self.chance.random()), self.trouble.reorder, self.trouble.duplicate)
-        self.broker = _Watched(self, chaos)
-        self.databases = {
-            name: Database("sqlite+aiosqlite://", inline=True, pause=self._pause)
-            for name in ("placement", "scheduler", *(f"cell_{cell}" for cell in CELLS))
-        }
-        await migrate(self.databases["scheduler"], "scheduler_worker")
-        await migrate(self.databases["placement"], "placement_worker")
-        for cell in CELLS:
-            await migrate(self.databases[f"cell_{cell}"], "cell_conductor")
-        self._begun = True
+        chaos = Chaos(random.Random(self.chance.random()), self.faults.reorder, self.faults.duplicate)
+        self.broker = SimulatedBroker(self, chaos, self.server_chance)
+        self.databases = await make_databases(CELLS, self._pause)
         placement = Placement(self.databases["placement"], self.clock)
         for group in GROUPS:
             await placement.server_groups.edit(GroupEditRequested(edit=group))
-        # A trait of ours, which no placement has from the beginning
+        # a trait of berth, which no placement has from the beginning
         await placement.classes_and_traits.edit(
             NameEditRequested(kind="trait", edit=MakeName(name=FORCED_DOWN))
         )
         for zone in ZONES:
             await placement.aggregates.edit(AggregateEditRequested(edit=zone))
         try:
-            await self._live_through_it()
+            await self._run_workers()
         finally:
+            self.seconds = loop.time()
             for database in self.databases.values():
                 await database.close()
 
-    async def _live_through_it(self) -> None:
+    async def _run_workers(self) -> None:
         async with asyncio.TaskGroup() as group:
             for name in self._factories():
                 self._start(name, group)
             self._group = group
-            self._telling = group.create_task(self._story(group))
-            await asyncio.wait([self._telling])
-            for task in (*self._beside, *self.evacuating, *self._lives.values()):
+            self._story_task = group.create_task(self._story(group))
+            await asyncio.wait([self._story_task])
+            for task in (*self._background, *self._evacuating, *self._lives.values()):
                 task.cancel()
         if self.broken is not None:
             raise self.broken
-        self._telling.result()
+        self._story_task.result()
+        if self.commits_lost:
+            await repair.check_repaired(self)
+        else:
+            await self._check_at_rest()
+        expected = split_groups(self)
+        if found := [each for each in await repair.breaches(self) if not each.startswith(expected)]:
+            raise Broken(f"the audit finds {found}")
+
+    async def _check_at_rest(self) -> None:
         check_at_rest(self)
         for cell in CELLS:
             async with self.databases[f"cell_{cell}"].read() as tx:
-                check_builds(self, await store.load(tx, self.accepted))
-        breaches = await audited(self.databases, CELLS, self.clock)
-        if breaches := [breach for breach in breaches if not breach.startswith(gone_apart(self))]:
-            raise Broken(f"the audit finds {breaches}")
+                check_builds(self, await store.load(tx, self.client.accepted))
 
-    # What happens
+    # The course of events
 
     async def _story(self, group: asyncio.TaskGroup) -> None:
-        async with Bus(LocalTransport(self.broker), self.clock) as bus:
-            ended = await bus.listen(topics.BUILD_ENDED.at())
-            unplaceable = await bus.listen(topics.BUILD_UNPLACEABLE.at())
-            moved = await bus.listen(topics.MOVE_ENDED.at())
-            refused = await bus.listen(topics.MOVE_REFUSED.at())
-            listener = await bus.listen(topics.MOVE_PROGRESS.at())
-            crashing = group.create_task(self._crash_now_and_then(group))
-            self._beside = [
-                group.create_task(self._handle(ended.get, self._ended)),
-                group.create_task(self._handle(unplaceable.get, self._unplaceable)),
-                group.create_task(self._handle(moved.get, self.movers.hear_ended)),
-                group.create_task(self._handle(refused.get, self.movers.hear_refused)),
-                group.create_task(self._handle(listener.get, self.movers.hear_told)),
-                crashing,
-            ]
-            await self._ask(bus)
+        async with Bus(SimulatedTransport(self.broker), self.clock) as bus:
+            receiving = await self.client.listen(bus)
+            crashing = group.create_task(self._crash_now_and_then())
+            servers = [group.create_task(fault) for fault in ServerFaults(self, self.server_chance).work()]
+            self._background = [group.create_task(work) for work in receiving]
+            self._background += [crashing, *servers]
+            await self.client.request_all(bus, self.requests * (2 if self.crowded else 1))
             await crashing
-            await self._until(lambda: set(self.ends) == set(self.accepted), "some builds never ended")
-            await self._until(lambda: all(one.done() for one in self.evacuating), "an evacuation never ended")
-            await self.movers.finish(bus, _LONG)
-            await self._until(self._clean, "something was left over")
-            await self._until(self._awake, "guests sleep that nobody wakes")
-            await self._until(self._quiet, "the bus never came to rest")
+            if servers:
+                await asyncio.wait(servers)
+            self.calm = True
+            await self._all_ended(bus, group)
 
-    async def _ask(self, bus: Bus) -> None:
-        await asyncio.sleep(1.0)
-        for number in range(self.requests * (2 if self.crowded else 1)):
-            await asyncio.sleep(self.chance.expovariate(2.0))
-            request = a_request(self.chance, self.clock.uuid, self.hosts())
-            for instance in request.instances:
-                self.accepted[instance] = request
-            if self.chance.random() < 0.05:  # taken down before it is asked for
-                self.deleted.add(request.instances[0])
-                await bus.publish(BuildCancelRequested(build=request.instances[0], anywhere=True))
-            await bus.publish(request)
-            self.note(f"asked {number}: {len(request.instances)} × {request.flavor.name}")
-            if self.chance.random() < 0.2:
-                await bus.publish(request)  # an impatient client
-            if self.chance.random() < 0.3:
-                await bus.publish(self._node_event())
-            await self._delete_one(bus)
-            await self._cancel_one(bus)
-            await self._edit_one(bus)
-            await self._move_one(bus)
-        for _ in range(12 if self.crowded else 3):
-            await asyncio.sleep(self.chance.expovariate(0.5))
-            await self._delete_one(bus)
-            await bus.publish(self.chance.choice(list(self.accepted.values())))  # once more, long after
-            await self.movers.ask_again(bus)
-        if self.moves:
-            await self._open_all(bus)
-        for _ in range(20 if self.moves else 0):
-            await asyncio.sleep(self.chance.expovariate(0.7))
-            await self._move_one(bus)
-            if self.chance.random() < 0.15:
-                await self._delete_one(bus)
+    async def _all_ended(self, bus: Bus, group: asyncio.TaskGroup) -> None:
+        client = self.client
+        if self.commits_lost:
+            await repair.repair(self, bus, PATIENCE)
+        repeating = []
+        if self.faults.loses_messages and not self.commits_lost:
+            repeating.append(group.create_task(client.repeat_open(bus)))
+            self._background += repeating
+        await self._until(lambda: set(client.ends) == set(client.accepted), "some builds never ended")
+        await self._until(lambda: all(one.done() for one in self._evacuating), "an evacuation never ended")
+        await client.moving.finish(bus, PATIENCE)
+        if repeating:
+            await self._until(client.is_deleted, "a deletion was never confirmed")
+        await self._until(self._has_no_holders, "a holder consumer was left over")
+        await self._until(self._is_awake, "guests sleep after a power failure")
+        for task in repeating:
+            task.cancel()
+        await self._until(self._is_quiet, "some messages are never acknowledged")
 
-    async def _move_one(self, bus: Bus) -> None:
-        if not self.moves:
-            return
-        await self.movers.ask_one(bus)
-        await self.movers.steer_one(bus)
-        if self.chance.random() < 0.1:
-            self.evacuating.append(self._group.create_task(self.movers.evacuate_one(bus)))
+    def evacuate(self, bus: Bus) -> None:
+        self._evacuating.append(self._group.create_task(self.client.moving.evacuate_one(bus)))
 
-    async def _delete_one(self, bus: Bus) -> None:
-        active = self.living()
-        if self.movers.moving and self.chance.random() < 0.5:
-            active = [build for build in active if build in self.movers.moving]
-        if active and self.chance.random() < (0.7 if self.crowded else 0.3):
-            build = self.chance.choice(active)
-            self.deleted.add(build)
-            await bus.publish(BuildDeleteRequested(build=build, cell=self.cell_of[build]))
-            self.note(f"delete {build}")
-        if self.chance.random() < 0.1:
-            build = self.chance.choice(list(self.accepted))
-            self.deleted.add(build)
-            await bus.publish(BuildCancelRequested(build=build, anywhere=True))
-            self.note(f"delete {build}, wherever it is")
-
-    async def _cancel_one(self, bus: Bus) -> None:
-        if self.chance.random() < 0.1:
-            build = self.chance.choice(list(self.accepted))
-            await bus.publish(BuildCancelRequested(build=build))
-            self.note(f"cancel {build}")
-
-    async def _edit_one(self, bus: Bus) -> None:
-        """An operator disables a host or a cell, or no longer; hosts come into zones and leave them."""
-        if self.chance.random() < 0.3:
-            agent = self.chance.choice(self.fleet())
-            host = self.chance.choice(agent.hosts)
-            disabled = (DISABLED,) if self.chance.random() < 0.4 else ()
-            edit = SetTraits(provider=host.root, traits=disabled)
-            async with self.movers.editing:
-                if host.root not in self.movers.fenced:
-                    with suppress(Unavailable):
-                        await bus.asker(topics.EDIT)(EditRequested(edit=edit))
-                        self.note(f"edit {host.root} {disabled}")
-        if self.chance.random() < 0.3:
-            with suppress(Unavailable):
-                moved = another_zone(self.chance, self.hosts())
-                await bus.asker(topics.EDIT_AGGREGATE)(AggregateEditRequested(edit=moved))
-                self.note(f"edit {moved.aggregate} +{moved.add} -{moved.remove}")
-
-        if self.chance.random() < 0.15:
-            with suppress(Unavailable):
-                cell = RegisterCell(cell=self.chance.choice(CELLS), enabled=self.chance.random() < 0.7)
-                await bus.asker(topics.EDIT_CELL)(CellEditRequested(edit=cell))
-                self.note(f"edit {cell.cell} {cell.enabled}")
-
-    async def _open_all(self, bus: Bus) -> None:
-        for name in CELLS:
-            edit = CellEditRequested(edit=RegisterCell(cell=name, enabled=True))
-            with suppress(Unavailable):
-                await bus.asker(topics.EDIT_CELL)(edit)
-        for host in self.hosts():
-            async with self.movers.editing:
-                if host.root not in self.movers.fenced:
-                    with suppress(Unavailable):
-                        edit_host = EditRequested(edit=SetTraits(provider=host.root, traits=()))
-                        await bus.asker(topics.EDIT)(edit_host)
-        self.note("all is open")
-
-    def _node_event(self) -> NodeChanged:
-        metal = [(agent, host) for agent in self.fleet() for host in agent.hosts if host.metal]
-        agent, host = self.chance.choice(metal)
-        state, maintenance = self.chance.choice(
-            (("available", False), ("available", True), ("cleaning", False), ("clean failed", True))
-        )
-        return NodeChanged(
-            event="provision_set",
-            node=host.root,
-            at=self.clock.now(),
-            cell=agent.cell,
-            agent=agent.agent,
-            resource_class="baremetal",
-            provision_state=state,
-            maintenance=maintenance,
-        )
-
-    async def _crash_now_and_then(self, group: asyncio.TaskGroup) -> None:
-        for _ in range(self.trouble.crashes):
+    async def _crash_now_and_then(self) -> None:
+        for _ in range(self.faults.crashes):
             await asyncio.sleep(self.chance.expovariate(0.7))
             name = self.chance.choice(sorted(self._lives.keys() - self.off))
-            life = self._lives[name]
-            self.note(f"kill {name}")
-            life.cancel()
-            await asyncio.wait([life])
-            await asyncio.sleep(self.chance.choice((0.0, 0.01, 0.5, 3.0)))
-            if name not in self.off and life is self._lives[name]:
-                self._start(name, group)
+            await self.kill(name, self.chance)
+
+    async def kill(self, name: str, chance: random.Random) -> None:
+        """Kill a worker, and start it again a little later."""
+        life = self._lives[name]
+        self.note(f"kill {name}")
+        life.cancel()
+        await asyncio.wait([life])
+        await asyncio.sleep(chance.choice((0.0, 0.01, 0.5, 3.0)))
+        if name not in self.off and life is self._lives[name]:
+            self._start(name, self._group)
 
     async def power_off(self, agent: SimAgent) -> bool:
         name = _life_of(agent)
@@ -364,87 +226,40 @@ class SimulatedWorld:
         self._start(_life_of(agent), self._group)
 
     async def _pause(self) -> None:
-        if self._begun and self.chance.random() < 0.5:
+        if self.chance.random() < 0.5:
             await asyncio.sleep(self.chance.random() * 0.002)
 
-    # Workers and their lives
+    # Workers
 
     def _start(self, name: str, group: asyncio.TaskGroup) -> None:
         self._lives[name] = group.create_task(self._live(name, self._factories()[name]))
 
     async def _live(self, name: str, factory: Callable[[Bus], Worker]) -> None:
-        async with Bus(LocalTransport(self.broker), self.clock) as bus:
+        async with Bus(SimulatedTransport(self.broker), self.clock) as bus:
             worker = factory(bus)
             if bus.replica in self.waiting:
                 self._replicas[name] = bus.replica
             await bus.serve(worker, asyncio.Event())
 
     def fleet(self) -> list[SimAgent]:
-        several = 2 if (self.seed % 7 != 3 if self.moves else self.seed % 8 == 0) else 1
-        flat = fleet(
-            CELLS,
-            4,
-            several,
-            hardware=Hardware(vcpus=8, memory_mb=8192, disk_gb=100, vcpu_ratio=1.0, baremetal=2),
-        )
-        return [replace(agent, hosts=(*agent.hosts, _numa_host(agent))) for agent in flat]
+        hosts_per_agent = 2 if (self.seed % 7 != 3 if self.moves else self.seed % 8 == 0) else 1
+        return simulated_fleet(4, hosts_per_agent)
 
     def hosts(self, cell: str = "") -> list[SimHost]:
+        """Return the hosts of a cell that can be the target of a move; without a cell, all hosts."""
         if not cell:
             return [host for agent in self.fleet() for host in agent.hosts]
-        own = [host for agent in self.fleet() if agent.cell == cell for host in agent.hosts]
-        return [host for host in own if not host.metal]
+        of_cell = [host for agent in self.fleet() if agent.cell == cell for host in agent.hosts]
+        return [host for host in of_cell if not host.metal]
 
     def _factories(self) -> dict[str, Callable[[Bus], Worker]]:
-        def conductor(cell: str) -> Callable[[Bus], Worker]:
-            return lambda bus: cell_conductor(
-                cell,
-                self.databases[f"cell_{cell}"],
-                bus.asker_of_many(topics.CELL_CLAIM),
-                bus.asker_of_many(topics.CELL_RELEASE),
-                limits=AttemptLimits(
-                    build_timeout=30.0, delete_timeout=3.0
-                ),  # a host may be longer without power
-                clock=self.clock,
-            )
-
         def placement(bus: Bus) -> Worker:
             return placement_worker(Placement(self.databases["placement"], self.clock), bus.publish, CELLS)
 
         def scheduler(bus: Bus) -> Worker:
             worker = a_scheduler(bus, self.clock, database=self.databases["scheduler"])
             self.waiting[bus.replica] = changes_of(worker)
-            return hard_of_hearing(worker, self.chance) if self.deaf else worker
-
-        plan = FaultPlan(
-            seed=self.seed,
-            reschedule=self.trouble.reschedule,
-            abort=self.trouble.abort,
-            hang=self.trouble.hang,
-            durations=Durations.parse("exponential:0.5"),
-            moves=MoveFaults.of_each(self.trouble.phases, self.trouble.phases_hang),
-            move_durations=Durations.parse("exponential:1"),
-        )
-        crashes = CrashPlan(seed=self.seed, orders=12, away=2.0)
-
-        def agent_of(agent: SimAgent) -> Callable[[Bus], Worker]:
-            def made(bus: Bus) -> Worker:
-                worker = compute_sim(
-                    agent,
-                    SimOptions(faults=plan, crashes=crashes),
-                    clock=self.clock,
-                    disk=self._disk(agent.agent),
-                    providers=bus.asker(topics.CELL_PROVIDERS),
-                    allocations=bus.asker(topics.CELL_ALLOCATIONS),
-                )
-                return with_shared_queues(worker, bus.publish, self.clock) if self.shared else worker
-
-            return made
-
-        def gateway(cell: str) -> Callable[[Bus], Worker]:
-            return lambda bus: agent_gateway(
-                cell, bus.asker(topics.AGENT_ORDER, timeout=ANSWER_SECONDS), self.clock
-            )
+            return losing_changes(worker, self.chance) if self.loses_changes else worker
 
         factories: dict[str, Callable[[Bus], Worker]] = {
             "placement": placement,
@@ -454,71 +269,108 @@ class SimulatedWorld:
         if self.twins:
             factories |= {"placement's twin": placement, "scheduler's twin": scheduler}
         for cell in CELLS:
-            factories[f"conductor.{cell}"] = conductor(cell)
+            factories[f"conductor.{cell}"] = self._conductor(cell)
         if self.twins and self.moves:
-            factories[f"conductor.{CELLS[0]}'s twin"] = conductor(CELLS[0])
+            factories[f"conductor.{CELLS[0]}'s twin"] = self._conductor(CELLS[0])
         for agent in self.fleet():
-            factories[_life_of(agent)] = agent_of(agent)
+            factories[_life_of(agent)] = self._agent(agent)
         if self.shared:
             for cell in CELLS:
-                factories[f"gateway.{cell}"] = gateway(cell)
+                factories[f"gateway.{cell}"] = self._gateway(cell)
             if self.twins:
-                factories[f"gateway.{CELLS[0]}'s twin"] = gateway(CELLS[0])
+                factories[f"gateway.{CELLS[0]}'s twin"] = self._gateway(CELLS[0])
         return factories
 
-    def _disk(self, agent: str) -> AgentDisk:
-        if self.forgetful and agent in self._disks:
+    def _conductor(self, cell: str) -> Callable[[Bus], Worker]:
+        # A host can be without power for longer than these limits.
+        limits = AttemptLimits(build_timeout=30.0, delete_timeout=3.0, destroy_again_after=60.0)
+        return lambda bus: cell_conductor(
+            cell,
+            self.databases[f"cell_{cell}"],
+            bus.asker_of_many(topics.CELL_CLAIM),
+            bus.asker_of_many(topics.CELL_RELEASE),
+            limits=limits,
+            clock=self.clock,
+        )
+
+    def _gateway(self, cell: str) -> Callable[[Bus], Worker]:
+        return lambda bus: agent_gateway(
+            cell, bus.asker(topics.AGENT_ORDER, timeout=ANSWER_SECONDS), self.clock
+        )
+
+    def _agent(self, agent: SimAgent) -> Callable[[Bus], Worker]:
+        plan = FaultPlan(
+            seed=self.seed,
+            reschedule=self.faults.reschedule,
+            abort=self.faults.abort,
+            hang=self.faults.hang,
+            durations=Durations.parse("exponential:0.5"),
+            moves=MoveFaults.of_each(self.faults.phases, self.faults.phases_hang),
+            move_durations=Durations.parse("exponential:1"),
+        )
+        options = SimOptions(
+            faults=plan,
+            crashes=CrashPlan(seed=self.seed, orders=12, away=2.0),
+            # an agent that restarts before the repair must not destroy guests whose claims were lost
+            spares_unknown=self.spares_unknown,
+        )
+
+        def make_agent(bus: Bus) -> Worker:
+            worker = compute_sim(
+                agent,
+                options,
+                clock=self.clock,
+                disk=self._disk(agent.agent),
+                providers=bus.asker(topics.CELL_PROVIDERS),
+                allocations=bus.asker(topics.CELL_ALLOCATIONS),
+            )
+            return with_shared_queues(worker, bus.publish, self.clock) if self.shared else worker
+
+        return make_agent
+
+    def _disk(self, agent: str) -> WatchedDisk:
+        """Return an agent's disk at the start of its process."""
+        known = self._disks.get(agent)
+        if known is not None and self.forgetful:
             self.lost_disks.add(agent)
-        if self.forgetful or agent not in self._disks:
-            self._disks[agent] = _WatchedDisk(self)
+        if known is None or self.forgetful:
+            file = TornFile(self.server_chance) if self.faults.torn_files else None
+            self._disks[agent] = WatchedDisk(self, file)
+        elif self.faults.torn_files:
+            self._disks[agent] = known.after_power_failure()
         return self._disks[agent]
 
+    def agents_writing(self) -> list[str]:
+        """Return the workers of agents whose files have lines that are not on disk yet."""
+        files = {agent: disk.file for agent, disk in self._disks.items()}
+        names = [
+            f"agent.{agent}" for agent, file in files.items() if isinstance(file, TornFile) and file.unwritten
+        ]
+        return [name for name in names if name not in self.off and not self._lives[name].done()]
+
+    # What the invariants read
+
     def guests(self) -> list[GuestSeen]:
-        """The guests that are there, where no disk was lost: that has lost its fences, too."""
+        """Return all guests of agents that have not lost their disks."""
         known = [disk for agent, disk in self._disks.items() if agent not in self.lost_disks]
         return [guest for disk in known for guest in disk.seen()]
 
-    def went_back(self) -> set[str] | None:
+    def reverted(self) -> set[str] | None:
+        """Return the builds whose move was reverted; None while a transaction is open."""
         cells = [self.committed(f"cell_{cell}") for cell in CELLS]
         placement = self.committed("placement")
         if placement is None or None in cells:
             return None
-        going = {build for cell in cells if cell is not None for (build,) in cell.execute(_GOING_BACK)}
+        going = {build for cell in cells if cell is not None for (build,) in cell.execute(_REVERTED)}
         undone = {uuid for (uuid,) in placement.execute("SELECT uuid FROM retired_consumers")}
-        return going | {one.build for one in self.movers.asked.values() if taken_back(one.move) in undone}
+        moves = self.client.moving.requested.values()
+        return going | {each.build for each in moves if taken_back(each.move) in undone}
 
     def time(self) -> float:
         return asyncio.get_running_loop().time()
 
-    def living(self) -> list[str]:
-        active = sorted(build for build, (status, _) in self.ends.items() if status == "active")
-        return [build for build in active if build not in self.deleted]
-
-    async def _handle(self, get: Callable[[], Awaitable[T]], heard: Callable[[T], None]) -> None:
-        while True:
-            heard(await get())
-
-    def _ended(self, build_ended: BuildEnded) -> None:
-        self.cell_of[build_ended.build] = build_ended.cell
-        forced = self.accepted[build_ended.build].forced_host
-        if build_ended.status == "active" and forced and build_ended.host != forced:
-            self.stop(Broken(f"{build_ended.build} was forced to {forced}, and is on {build_ended.host}"))
-        self._end(build_ended.build, build_ended.status, build_ended.host)
-
-    def _unplaceable(self, build_unplaceable: BuildUnplaceable) -> None:
-        for instance in build_unplaceable.instances:
-            self._end(instance, "unplaceable", "")
-
-    def _end(self, build: str, status: str, host: str) -> None:
-        self.note(f"end {build} {status} {host}")
-        told = self.ends.setdefault(build, (status, host))
-        if told != (status, host):
-            self.stop(Broken(f"{build} ended as {told}, and then as {(status, host)}"))
-
-    # Time and order
-
     def committed(self, store: str) -> sqlite3.Connection | None:
-        """A store's one connection, while no transaction is open on it: what it shows is committed."""
+        """Return a database's one connection; None while it shows uncommitted data."""
         connection = inline_connection(self.databases[store])
         return None if connection.in_transaction else connection
 
@@ -526,17 +378,20 @@ class SimulatedWorld:
         self.history.append(f"{asyncio.get_running_loop().time():.6f} {event}")
 
     def settled(self, queue: str) -> None:
+        """Check the invariants after an acknowledged message, if a database has changed."""
         self.steps += 1
         self.note(f"settled {queue}")
+        if self.commits_lost:  # until the repair they need not hold
+            return
         stores = [self.committed(store) for store in self.databases]
         written = tuple([None if store is None else store.total_changes for store in stores])
-        if written != self._looked_at:
-            self._looked_at = written
+        if written != self._last_writes:
+            self._last_writes = written
             self.check(check_always)
-        if any(len(one.store.queues) for one in self.waiting_rooms()) and self._quiet():
+        if any(len(each.store.queues) for each in self.schedulers()) and self._is_quiet():
             self.check(check_waiting)
 
-    def waiting_rooms(self) -> list[HostChanges]:
+    def schedulers(self) -> list[HostChanges]:
         return [
             self.waiting[self._replicas[name]]
             for name, life in self._lives.items()
@@ -544,124 +399,40 @@ class SimulatedWorld:
         ]
 
     def check(self, invariant: Callable[["SimulatedWorld"], None]) -> None:
+        if self.commits_lost:
+            return
         try:
             invariant(self)
-        except Broken as broken:  # raised here it would be taken for a bug of the handler that is at work
+        except Broken as broken:  # raised here, it would count as a bug of the handler in progress
             self.stop(broken)
 
     def stop(self, broken: Broken) -> None:
         if self.broken is None:
             self.broken = broken
             self.note(f"broken: {broken}")
-            self._telling.cancel()
+            self._story_task.cancel()
 
-    def _quiet(self) -> bool:
+    def _is_quiet(self) -> bool:
         busy = any(queue.items for queue in self.broker.queues.values())
         # an order in progress stays with the gateway, or unacknowledged where agents have their own queues
         return not busy and self.broker.delayed == self.broker.orders_delayed
 
-    def _clean(self) -> bool:
+    def _has_no_holders(self) -> bool:
         placement = self.committed("placement")
-        return placement is not None and not placement.execute(KEPT).fetchall()
+        return placement is not None and not placement.execute(HOLDERS).fetchall()
 
-    def _awake(self) -> bool:
+    def _is_awake(self) -> bool:
         return not any(disk.asleep for disk in self._disks.values())
 
     async def _until(self, condition: Callable[[], bool], otherwise: str) -> None:
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + _LONG
+        deadline = loop.time() + PATIENCE
         while not condition():
             if loop.time() > deadline:
-                raise Broken(f"{otherwise}: {sorted(set(self.accepted) - set(self.ends))}")
+                raise Broken(f"{otherwise}: {sorted(set(self.client.accepted) - set(self.client.ends))}")
             await asyncio.sleep(0.25)
         await asyncio.sleep(1.0)
 
 
-def _numa_host(agent: SimAgent) -> SimHost:
-    root = str(uuid5(_NAMES, agent.agent))
-    cells = NumaDriver(
-        vcpus=4, vcpu_ratio=1.0, pcpus=0, memory_mb=2048, reserved_mb=0, pages={}, disk_gb=0, traits=()
-    )
-    return SimHost(root, f"{agent.agent}-numa", {}, drivers=(cells,))
-
-
 def _life_of(agent: SimAgent) -> str:
     return f"agent.{agent.agent}"
-
-
-class _WatchedDisk(AgentDisk):
-    def __init__(self, world: SimulatedWorld) -> None:
-        super().__init__()
-        self.world = world
-        self._moved: set[tuple[str, int]] = set()
-
-    def seen(self) -> list[GuestSeen]:
-        running = {id(guest) for guest in self.running()}
-        return [
-            GuestSeen(
-                record.build,
-                record.attempt,
-                record.root,
-                record.allocations,
-                id(record) in running,
-                (record.build, record.attempt) not in self._moved,
-            )
-            for record in self.all_guests
-        ]
-
-    def begin(self, order: BuildOrdered | MoveOrdered) -> None:
-        if isinstance(order, MoveOrdered):
-            self._moved.add((order.build, order.attempt))
-        super().begin(order)
-        self.world.check(check_guests)
-
-    def rename(self, guest: GuestRecord, attempt: int, spec: BuildSpec | None = None) -> GuestRecord:
-        self._moved.add((guest.build, attempt))
-        return super().rename(guest, attempt, spec)
-
-    def remove(self, build: str, attempts: range) -> None:
-        self.world.check(check_guests)
-        super().remove(build, attempts)
-
-
-def _checked(name: str) -> Callable[..., object]:
-    changes: Callable[..., object] = getattr(_WatchedDisk, name)
-
-    def checked(disk: _WatchedDisk, *given: object) -> object:
-        result = changes(disk, *given)
-        disk.world.check(check_guests)
-        return result
-
-    return checked
-
-
-for _name in ("become", "rename", "finished", "wake"):
-    setattr(_WatchedDisk, _name, _checked(_name))
-
-
-class _Watched(LocalBroker):
-    def __init__(self, world: SimulatedWorld, chaos: Chaos) -> None:
-        super().__init__(chaos=chaos, clock=world.clock)
-        self.world = world
-        self.orders_delayed = 0  # by gateways
-
-    def settled(self, queue, item) -> None:  # type: ignore[no-untyped-def]  # the broker's own types
-        super().settled(queue, item)
-        if self.world.moves and not item.twin and "".join(queue.spec.keys[:1]).startswith(_SAID_LATE):
-            self._say_late(queue, item)
-        self.world.settled(queue.spec.name)
-
-    def _arrive(self, queue, item, seconds) -> None:  # type: ignore[no-untyped-def]
-        item.twin |= seconds > 0
-        self.orders_delayed += seconds > 0 and queue.spec.name.startswith("gateway.")
-        super()._arrive(queue, item, seconds)
-
-    def _due(self, queue, item) -> None:  # type: ignore[no-untyped-def]
-        self.orders_delayed -= queue.spec.name.startswith("gateway.")
-        super()._due(queue, item)
-
-    def _say_late(self, queue, item) -> None:  # type: ignore[no-untyped-def]
-        chance = self.world.chance
-        if chance.random() < self.world.trouble.late:
-            again = QueuedItem(item.envelope, item.crashes, item.row, twin=True)
-            self._arrive(queue, again, chance.expovariate(0.15))

@@ -37,12 +37,14 @@ def repairs(
     *,
     active: bool = True,
     deleted: Sequence[str] = (),
+    failed: Sequence[str] = (),
     silent: Sequence[Agent] = (),
     unread: Sequence[str] = (),
     held: Consumer | None = None,
 ) -> list[tuple[str, str]]:
     stood = {BUILD: ACTIVE} if active else {}
-    found = GuestComparison(differences(books, stood.keys(), stood, (), deleted), books, silent, unread)
+    wrong = differences(books, stood.keys(), stood, (), deleted, failed)
+    found = GuestComparison(wrong, books, silent, unread)
     return [(repair.would, repair.why_not) for repair in judged(found, {BUILD: held} if held else {})]
 
 
@@ -82,6 +84,12 @@ def test_a_guest_of_a_deleted_build_is_destroyed() -> None:
     assert repairs({A1: [guest()]}, active=False, deleted=[BUILD]) == [("destroyed", "")]
     left = differences({A1: [guest()]}, [BUILD], {}, [BUILD], [BUILD])
     assert left == []  # its holder consumer shows that its cell waits for the agent
+
+
+def test_a_guest_of_a_failed_build_is_destroyed() -> None:
+    """A fail-over lost its success; in the new history its build failed on other hosts."""
+    assert repairs({A1: [guest()]}, active=False, failed=[BUILD]) == [("destroyed", "")]
+    assert differences({A1: [guest()]}, [BUILD], {}, [BUILD], failed=[BUILD]) == []
 
 
 def test_a_build_is_deleted_only_if_every_agent_answers_and_has_no_guest_of_it() -> None:

@@ -389,6 +389,18 @@ async def test_every_host_down_is_waited_for_and_then_names_the_nearest() -> Non
     assert "host0 (down: no heartbeat from its agent agent0)" in message.reason
 
 
+async def test_a_copy_of_a_request_that_has_failed_is_not_retried_anew() -> None:
+    placement, time = hosts(1), TurnedClock()
+    scheduler = a_scheduler(placement, time)
+    for second in range(0, 60, 5):
+        time.now = 1000.0 + second
+        await scheduler.handle(a_heartbeat(7, sequence=second + 1))
+    await retry(scheduler, a_request())
+    time.now += 30
+    first = await unplaceable(scheduler, a_request())
+    assert (await unplaceable(scheduler, a_request())).reason == first.reason
+
+
 async def test_a_request_for_a_down_host_is_refused_immediately() -> None:
     placement, time = hosts(2), TurnedClock()
     scheduler = a_scheduler(placement, time)

@@ -1,0 +1,282 @@
+"""Bugs planted on purpose: each removes one fence of the product. The simulation must find each of them."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any
+from unittest.mock import patch
+
+from msgspec.structs import replace
+
+from bus.agent_builds import AgentBuilds
+from bus.claims import MIGRATION, ConsumerClaim, Full, Released
+from bus.delivery.settling import Emitter, ServedRow
+from bus.errors import Unavailable
+from bus.messages import AgentReported
+from bus.moves import MoveOrdered
+from cell_conductor.builds import Builds
+from cell_conductor.core import build as core_build
+from cell_conductor.core import step as core_step
+from compute_sim import moving
+from compute_sim.agent import SimulatedAgent
+from compute_sim.core import phases as agent_phases
+from compute_sim.core.phases import GuestState, PhaseEnd
+from compute_sim.disk import AgentDisk
+from placement_worker.core import capacity, claim_world
+from placement_worker.core.claim_world import ClaimWorld, GroupPlaces, Holder
+from placement_worker.worker import Placement
+from scheduler_worker.core.events import Fence, FenceAnswers
+from scheduler_worker.core.waiting_queues import WaitingQueues
+from scheduler_worker.dependencies import Ending
+
+
+@dataclass(frozen=True)
+class PlantedBug:
+    """A bug, the fence that it removes, and the worlds that find it soonest."""
+
+    fence: str
+    patches: Callable[[], Sequence[Any]]  # returns patches of the product
+    faults: str = ""
+    moves: bool | None = None
+    complaint: str = ""  # expected in the broken invariant
+
+
+def _unfenced_claims() -> Sequence[Any]:
+    fence = claim_world.fence
+
+    def unfenced(claim: ConsumerClaim, world: ClaimWorld) -> Any:
+        holder = world.holders.get(claim.consumer)
+        seen = claim.generation if holder is None else holder.generation or None
+        return fence(replace(claim, generation=seen), world)
+
+    return [patch.object(capacity, "fence", unfenced)]
+
+
+def _claims_of_retired() -> Sequence[Any]:
+    fence = claim_world.fence
+
+    def raised(claim: ConsumerClaim, world: ClaimWorld) -> Any:
+        world.retired.pop(claim.consumer, None)
+        return fence(claim, world)
+
+    return [patch.object(capacity, "fence", raised)]
+
+
+def _unfenced_releases() -> Sequence[Any]:
+    release = capacity.release
+
+    def unfenced(order: Any, world: ClaimWorld) -> Any:
+        holder = world.holders.get(order.consumer)
+        if holder is not None and holder.generation and order.fenced:
+            order = replace(order, generation=holder.generation)
+        return release(order, world)
+
+    return [patch.object(capacity, "release", unfenced)]
+
+
+def _no_capacity_check() -> Sequence[Any]:
+    refusal = capacity._refusal
+
+    def without_amounts(choice: Any, before: Any, world: ClaimWorld) -> Any:
+        found = refusal(choice, before, world)
+        return None if isinstance(found, Full) and found.limit == "" else found
+
+    return [patch.object(capacity, "_refusal", without_amounts)]
+
+
+def _no_group_check() -> Sequence[Any]:
+    return [patch.object(GroupPlaces, "refusal", lambda *_: None)]
+
+
+def _leftovers_released() -> Sequence[Any]:
+    return [patch.object(core_build, "add_leftover", lambda build, *_: build)]
+
+
+def _source_released() -> Sequence[Any]:
+    leave_to = capacity._leave_to
+
+    def left_to_none(world: ClaimWorld, holder: Holder, holder_consumer: Holder, type_: str) -> None:
+        if type_ == MIGRATION:
+            capacity._hold(world, holder, 0, {}, None, holder.group)
+        else:
+            leave_to(world, holder, holder_consumer, type_)
+
+    return [patch.object(capacity, "_leave_to", left_to_none)]
+
+
+def _source_not_stopped() -> Sequence[Any]:
+    afterwards, refusal = agent_phases.afterwards, agent_phases.refusal
+
+    def blind(order: MoveOrdered, here: Mapping[int, GuestState]) -> str:
+        why = refusal(order, here)
+        return "" if why.endswith("runs here") else why
+
+    def running(order: MoveOrdered, state: GuestState, end: PhaseEnd) -> GuestState | None:
+        return "running" if order.phase == "send" else afterwards(order, state, end)
+
+    return [
+        patch.object(moving, "refusal", blind),
+        patch.object(moving, "meanwhile", lambda _, state: state),
+        patch.object(moving, "afterwards", running),
+    ]
+
+
+def _no_wake_up() -> Sequence[Any]:
+    return [patch.object(WaitingQueues, "changed", lambda *_: None)]
+
+
+def _reports_of_any_attempt() -> Sequence[Any]:
+    step = core_step.step
+
+    def trusting(build: Any, event: Any, now: float, limits: Any) -> Any:
+        is_old = isinstance(event, AgentReported) and build is not None and build.moving is None
+        if is_old and event.attempt != build.attempt:
+            event = replace(event, attempt=build.attempt, root=build.host.root)
+        return step(build, event, now, limits)
+
+    from cell_conductor import applying, builds
+
+    return [patch.object(module, "step", trusting) for module in (applying, builds)]
+
+
+def _void_attempts_built() -> Sequence[Any]:
+    return [patch.object(AgentBuilds, "is_void", lambda *_: False)]
+
+
+def _acknowledged_first() -> Sequence[Any]:
+    settle = ServedRow._settle
+
+    async def acknowledge_and_settle(row: ServedRow, readable: Any) -> None:
+        for delivery, _ in readable:
+            delivery.done()
+        await settle(row, readable)
+
+    return [patch.object(ServedRow, "_settle", acknowledge_and_settle)]
+
+
+def _unconfirmed_results() -> Sequence[Any]:
+    emit = Emitter.emit
+
+    async def emit_once(emitter: Emitter, made: Any, declared: Any) -> None:
+        with suppress(Unavailable):
+            await emit(emitter, made, declared)
+
+    return [patch.object(Emitter, "emit", emit_once)]
+
+
+def _ends_not_fenced() -> Sequence[Any]:
+    async def released(_: Ending, of_each: Sequence[Sequence[Fence]]) -> list[FenceAnswers]:
+        return [FenceAnswers(tuple((fence.instance, Released()) for fence in fences)) for fences in of_each]
+
+    return [patch.object(Ending, "fence", released)]
+
+
+def _reported_before_on_disk() -> Sequence[Any]:
+    async def at_once(_: AgentDisk) -> None:
+        pass
+
+    return [patch.object(AgentDisk, "settled", at_once)]
+
+
+def _orders_not_repeated() -> Sequence[Any]:
+    async def nothing(_: Builds) -> Sequence[Any]:
+        return []
+
+    return [patch.object(Builds, "resume", nothing)]
+
+
+def _guests_started_unasked() -> Sequence[Any]:
+    def begin(agent: SimulatedAgent) -> None:
+        agent.disk.asleep.clear()
+        agent.confirm_guests()
+
+    return [patch.object(SimulatedAgent, "_begin", begin)]
+
+
+def _lost_commits_unnoticed() -> Sequence[Any]:
+    return [
+        patch.object(Placement, "_forget", lambda _: None),
+        patch.object(Builds, "_forget", lambda _: None),
+    ]
+
+
+PLANTED: Mapping[str, PlantedBug] = {
+    "claim-generation": PlantedBug(
+        "placement_worker.core.claim_world.fence: the generation that a claim expects", _unfenced_claims
+    ),
+    "retired-consumer": PlantedBug(
+        "placement_worker.core.claim_world.fence: no claim for a retired consumer", _claims_of_retired
+    ),
+    "release-generation": PlantedBug(
+        "placement_worker.core.capacity.release: the generation that a release expects", _unfenced_releases
+    ),
+    "capacity": PlantedBug(
+        "placement_worker.core.capacity._refusal: no more than the capacity", _no_capacity_check
+    ),
+    "server-group": PlantedBug(
+        "placement_worker.core.claim_world.GroupPlaces.refusal: policies of server groups", _no_group_check
+    ),
+    "leftover": PlantedBug(
+        "cell_conductor.core.build.add_leftover: resources of a guest that may still exist are held",
+        _leftovers_released,
+    ),
+    "move-source": PlantedBug(
+        "placement_worker.core.capacity._leave_to: a move holds its source", _source_released, moves=True
+    ),
+    "source-stopped": PlantedBug(
+        "compute_sim.core.phases: a guest starts after its source has stopped", _source_not_stopped,
+        moves=True, complaint="runs twice",
+    ),
+    "wake-up": PlantedBug(
+        "scheduler_worker.core.waiting_queues.changed: released capacity wakes requests", _no_wake_up,
+        complaint="waits, and would fit",
+    ),
+    "attempt-number": PlantedBug(
+        "cell_conductor.core.step: reports of an older attempt do not decide", _reports_of_any_attempt
+    ),
+    "void-attempt": PlantedBug(
+        "bus.agent_builds.AgentBuilds.is_void: no build after its destruction", _void_attempts_built
+    ),
+    "acknowledged-first": PlantedBug(
+        "bus.delivery.settling.ServedRow: a message is acknowledged after its results are confirmed",
+        _acknowledged_first,
+    ),
+    "unconfirmed": PlantedBug(
+        "bus.delivery.settling.Emitter.emit: unconfirmed results are published again", _unconfirmed_results,
+        faults="leader",
+    ),
+    "fenced-ends": PlantedBug(
+        "scheduler_worker.dependencies.Ending.fence: a request fails after its instances are retired",
+        _ends_not_fenced,
+    ),
+    "reported-before-disk": PlantedBug(
+        "compute_sim.disk.AgentDisk.settled: reports wait until the agent's file is on disk",
+        _reported_before_on_disk, faults="torn",
+    ),
+    "orders-repeated": PlantedBug(
+        "cell_conductor.builds.Builds.resume: unanswered orders are repeated", _orders_not_repeated,
+        faults="queue",
+    ),
+    "guests-confirmed": PlantedBug(
+        "compute_sim.agent.SimulatedAgent._begin: guests start after placement has confirmed them",
+        _guests_started_unasked, moves=True,
+    ),
+    "fail-over": PlantedBug(
+        "Placement._forget, Builds._forget: a fail-over clears what is remembered of lost commits",
+        _lost_commits_unnoticed, faults="commits",
+    ),
+}  # fmt: skip
+
+
+@contextmanager
+def planted(name: str) -> Iterator[PlantedBug]:
+    """Plant a bug for the time of a `with` block."""
+    bug = PLANTED[name]
+    patches = bug.patches()
+    for each in patches:
+        each.start()
+    try:
+        yield bug
+    finally:
+        for each in reversed(patches):
+            each.stop()

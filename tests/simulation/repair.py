@@ -1,0 +1,187 @@
+"""The documented repair after a fail-over that lost commits (docs/running.md): clients repeat what has not
+ended, `berth audit --agents` finds the differences, `berth heal --yes` makes the proven repairs.
+"""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
+
+from berth import wiring, worker_roles
+from berth.operations import guest_differences, healing
+from berth.operations.audit import audit, builds_by_cell
+from berth.settings import Settings
+from bus.delivery import runner
+from bus.delivery.runner import Bus
+from bus.sql.database import Database
+from compute_sim.agent import HANG_SECONDS
+from tests.simulation.broker import SimulatedTransport
+from tests.simulation.invariants import BUILDS, HELD, Broken, at_rest
+
+if TYPE_CHECKING:
+    from tests.simulation.world import SimulatedWorld
+
+_ROUNDS = 6
+_IN_TWO_CELLS = ": known in cells "
+_UNFINISHED, _NOT_ADOPTED = "it is arriving", "not adopted"
+_IN_PROGRESS = {"building", "swapping", "deleting", "moving"}
+
+
+class _LentDatabase:
+    """A database of the world that stays open when an operation closes it."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._database, name)
+
+    async def close(self) -> None:
+        pass
+
+
+@contextmanager
+def operator_of(world: "SimulatedWorld") -> Iterator[Settings]:
+    """Let berth's operations use the databases, the broker and the clock of a world."""
+
+    def database(_: Settings, role: worker_roles.Role) -> _LentDatabase:
+        return _LentDatabase(world.databases[f"cell_{role.cell}" if role.cell else role.worker])
+
+    async def ever_made(*_: object) -> bool:
+        return True
+
+    def transport(*_: object) -> SimulatedTransport:
+        return SimulatedTransport(world.broker)
+
+    with ExitStack() as stack:
+        for name, value in (("database", database), ("ever_made", ever_made), ("transport", transport)):
+            stack.enter_context(patch.object(wiring, name, value))
+        for module in (runner, healing, guest_differences):
+            stack.enter_context(patch.object(module, "Clock", lambda: world.clock))
+        yield Settings().having(cells=tuple(world.cells))
+
+
+async def breaches(world: "SimulatedWorld") -> list[str]:
+    """Return the violations that `berth audit` finds when all builds have ended."""
+    with operator_of(world) as settings:
+        return _serious(world, (await audit(settings, settled=True, clock=world.clock)).breaches)
+
+
+def _serious(world: "SimulatedWorld", found: list[str]) -> list[str]:
+    """Return an audit's violations. After lost commits a build can have ended in one cell, and be known in
+    another, because placement had lost its claim: `check_repaired` refuses two active ones.
+    """
+    return [each for each in found if not world.commits_lost or _IN_TWO_CELLS not in each]
+
+
+async def repair(world: "SimulatedWorld", bus: Bus, patience: float) -> None:
+    """Repair the lost commits as an operator does, with some rounds of `berth heal --yes`."""
+    deadline = world.time() + patience
+    with operator_of(world) as settings:
+        for number in range(_ROUNDS):
+            # Clients repeat requests after the first repair: before it, placement can have lost the claim of
+            # a guest that exists, and a repeated request would be placed on another host.
+            await _until_settled(world, bus, settings, deadline, repeats=number > 0)
+            found = await audit(settings, settled=True, clock=world.clock)
+            guests = await guest_differences.compare_guests(settings)
+            if guests.silent:
+                await asyncio.sleep(5.0)  # an agent that has just been killed
+                continue
+            if not _serious(world, found.breaches) and not guests.differences:
+                if number:
+                    return
+                continue
+            world.note(f"audit: {found.breaches}, {[str(each) for each in guests.differences]}")
+            proven, doubts = await healing.repaired(settings, found, yes=True)
+            for healed in proven:
+                world.note(f"heal: {healed.sentence}: {healed.did}")
+                if healed.done and healed.did == "deleted":
+                    world.deleted_by_operator.add(healed.sentence.partition(":")[0])
+            not_adopted = [healed.did for healed in proven if healed.did.startswith(_NOT_ADOPTED)]
+            if not_adopted or any(why.startswith(_UNFINISHED) for why in doubts.values()):
+                await asyncio.sleep(HANG_SECONDS)  # builds that hang have failed then
+                deadline += HANG_SECONDS
+                await _restart(world, {each.agent[1] for each in guests.differences})
+                continue
+            undecided = [*doubts, *(healed.sentence for healed in proven if not healed.done)]
+            world.note(f"heal leaves {doubts}")
+            await _delete(world, bus, undecided)
+    raise Broken(f"{_ROUNDS} rounds of berth heal leave {found.breaches}, {guests.differences}: {doubts}")
+
+
+async def _until_settled(
+    world: "SimulatedWorld", bus: Bus, settings: Settings, deadline: float, *, repeats: bool
+) -> None:
+    """Wait until no build is in progress; with `repeats`, repeat requests until each build has an end."""
+    while True:
+        await asyncio.sleep(10.0)
+        statuses = (await builds_by_cell(settings, world.cells)).builds.values()
+        in_progress = [known for known in statuses if known.status in _IN_PROGRESS]
+        unended = set(world.client.accepted) - set(world.client.ends)
+        moves = world.client.moving.open
+        if not in_progress and not (repeats and (unended or moves)):
+            return
+        if world.time() > deadline:
+            raise Broken(f"after the fail-over never ended: {unended}, {in_progress}, moves {moves}")
+        if repeats:
+            await world.client.repeat_once(bus)
+
+
+async def _restart(world: "SimulatedWorld", agents: set[str]) -> None:
+    """Restart agents without `spare_unknown_guests`: they destroy what is left of interrupted builds."""
+    world.spares_unknown = False
+    for agent in sorted(agents):
+        await world.kill(f"agent.{agent}", world.server_chance)
+
+
+async def _delete(world: "SimulatedWorld", bus: Bus, undecided: list[str]) -> None:
+    """Delete the builds that `berth heal` cannot decide: its operator does not need them any more."""
+    for sentence in undecided:
+        build = sentence.partition(":")[0]
+        if build in world.client.accepted:
+            world.deleted_by_operator.add(build)
+            world.client.deleted.add(build)
+            await world.client.publish(bus, world.client.deletion(build))
+
+
+async def check_repaired(world: "SimulatedWorld") -> None:
+    """Check a world after the repair of lost commits, by its databases and its agents."""
+    if world.broker.dead:
+        raise Broken(f"dead letters: {[letter.reason for letter in world.broker.dead.values()]}")
+    held = dict(at_rest(world, "placement").execute(HELD).fetchall())
+    stands: dict[str, tuple[str, str]] = {}
+    for cell in world.cells:
+        for id_, status, root, _ in at_rest(world, f"cell_{cell}").execute(BUILDS):
+            if status not in ("active", "shelved", "error", "deleted"):
+                raise Broken(f"{id_} is still {status} in cell {cell}")
+            if status == "active" and stands.get(id_, ("",))[0] == "active":
+                raise Broken(f"{id_} is active in two cells")
+            if status == "active" or id_ not in stands:
+                stands[id_] = status, root
+    active = {id_: root for id_, (status, root) in stands.items() if status == "active"}
+    if held != active:
+        raise Broken(f"after the repair {held} hold resources, and {active} are active")
+    guests = defaultdict[str, list[str]](list)
+    for guest in world.guests():
+        guests[guest.build].append(guest.root)
+    if twice := {build: roots for build, roots in guests.items() if len(roots) > 1}:
+        raise Broken(f"after the repair there are several guests of {twice}")
+    if not world.forgetful and {build: roots[0] for build, roots in guests.items()} != active:
+        raise Broken(f"after the repair the guests are {dict(guests)}, and {active} are active")
+    _check_ends(world, active)
+
+
+def _check_ends(world: "SimulatedWorld", active: dict[str, str]) -> None:
+    """Check the last reported end of each build that was neither deleted nor moved."""
+    names = {host.root: (host.host, host.root) for host in world.hosts()}
+    client = world.client
+    changed = client.deleted | world.deleted_by_operator | client.moving.builds
+    for build, (status, host) in client.ends.items():
+        if status != "active" or build in changed:
+            continue
+        if build not in active:
+            raise Broken(f"{build} was reported as active on {host}, and is lost")
+        if host not in names[active[build]]:
+            raise Broken(f"{build} was reported as active on {host}, and is on {names[active[build]]}")

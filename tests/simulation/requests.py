@@ -1,0 +1,132 @@
+"""Random requests to the simulated cloud, and random changes by its operator."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from random import Random
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+import msgspec
+
+from bus import topics
+from bus.aggregates import ChangeAggregate, MakeAggregate
+from bus.groups import MakeGroup
+from bus.messages import BuildRequested
+from bus.moves import MoveKind, MoveRequested
+from bus.replication import PlacementChanged
+from bus.requests import Flavor, Hints, Image
+from bus.worker import On, Worker
+from compute_sim.machines import SimHost
+
+if TYPE_CHECKING:
+    pass
+
+METAL = {
+    "resources:CUSTOM_BAREMETAL": "1",
+    "resources:VCPU": "0",
+    "resources:MEMORY_MB": "0",
+    "resources:DISK_GB": "0",
+}
+GROUPS = (
+    MakeGroup(group=str(UUID(int=1)), name="apart", policy="anti-affinity"),
+    MakeGroup(group=str(UUID(int=2)), name="two by two", policy="anti-affinity", max_per_host=2),
+    MakeGroup(group=str(UUID(int=3)), name="together", policy="affinity"),
+    MakeGroup(group=str(UUID(int=4)), name="rather apart", policy="soft-anti-affinity"),
+)
+ZONES = tuple(
+    MakeAggregate(aggregate=str(UUID(int=10 + index)), name=zone, metadata={"availability_zone": zone})
+    for index, zone in enumerate(("east", "west"))
+)
+
+
+def is_metal(request: BuildRequested) -> bool:
+    return request.flavor.name == "metal"
+
+
+def a_request(chance: Random, new_id: Callable[[], str], hosts: Sequence[SimHost]) -> BuildRequested:
+    kind = chance.random()
+    if kind < 0.1:
+        flavor = Flavor(name="monster", vcpus=10_000)
+    elif kind < 0.25:
+        flavor = Flavor(name="metal", extra_specs=METAL)
+    else:
+        flavor = Flavor(name="small", vcpus=chance.randint(1, 4), memory_mb=256)
+    count = chance.choice((1, 1, 1, 2, 3)) if flavor.name == "small" else 1
+    joins = chance.choice(GROUPS).group if chance.random() < 0.4 else None
+    wait = chance.choice(("", "5s", "20s", "60s"))
+    smaller = Flavor(name="tiny", vcpus=1, memory_mb=128)
+    return BuildRequested(
+        request=new_id(),
+        instances=tuple(new_id() for _ in range(count)),
+        flavor=flavor,
+        or_else=(smaller,) if chance.random() < 0.2 else (),
+        at_least=chance.randint(1, count) if count > 1 and chance.random() < 0.4 else 0,
+        zone=chance.choice(ZONES).name if chance.random() < 0.1 else "",
+        forced_host=chance.choice(hosts).host if chance.random() < 0.1 else "",
+        hints=Hints(group=joins),
+        wait=wait,
+        priority=chance.choice((0, 0, 5)) if wait else 0,
+    )
+
+
+_KINDS: dict[MoveKind, int] = {"migrate": 6, "live": 5, "resize": 5, "shelve": 2, "rebuild": 2, "unshelve": 1}
+
+
+def a_move(
+    chance: Random, id_: str, build: str, cell: str, hosts: Sequence[SimHost], *, shelved: bool
+) -> MoveRequested:
+    [kind] = chance.choices(list(_KINDS), list(_KINDS.values()))
+    if shelved and chance.random() < 0.8:
+        kind = "unshelve"
+    seeks = kind not in ("shelve", "rebuild")
+    verify = kind in ("migrate", "resize") and chance.random() < 0.5
+    return MoveRequested(
+        move=id_,
+        build=build,
+        kind=kind,
+        cell=cell,
+        flavor=Flavor(name="small", vcpus=chance.randint(1, 4), memory_mb=256) if kind == "resize" else None,
+        image=Image(name="another") if kind == "rebuild" else None,
+        wanted_host=chance.choice(hosts).host if seeks and chance.random() < 0.1 else "",
+        forced_host=chance.choice(hosts).host if seeks and chance.random() < 0.1 else "",
+        same_host=kind == "resize" and chance.random() < 0.5,
+        verify=verify,
+        verify_for=chance.choice(("", "5s", "20s")) if verify else "",
+        alternates=chance.choice((0, 2, 2)),
+    )
+
+
+def a_patient_move(asked: MoveRequested, share: float) -> MoveRequested:
+    own = Random(asked.move)
+    if asked.kind in ("shelve", "rebuild") or own.random() >= share:
+        return asked
+    asked = msgspec.structs.replace(
+        asked, wait=own.choice(("5s", "20s", "60s")), priority=own.choice((0, 0, 5))
+    )
+    if asked.kind == "unshelve" or own.random() < 0.4:
+        return asked
+    larger = Flavor(name="small", vcpus=own.randint(6, 9), memory_mb=256)
+    return msgspec.structs.replace(asked, kind="resize", flavor=larger, wanted_host="", forced_host="")
+
+
+def another_zone(chance: Random, hosts: Sequence[SimHost]) -> ChangeAggregate:
+    zone, root = chance.choice(ZONES).aggregate, (chance.choice(hosts).root,)
+    if chance.random() < 0.7:
+        return ChangeAggregate(aggregate=zone, add=root, force=True)
+    return ChangeAggregate(aggregate=zone, remove=root, force=True)
+
+
+def losing_changes(worker: Worker, chance: Random) -> Worker:
+    """Return a worker that does not receive a third of placement's changes."""
+
+    def lossy(row: On) -> On:
+        if row.address.topic is not topics.PLACEMENT_CHANGED:
+            return row
+
+        async def handle_many(messages: Sequence[PlacementChanged]) -> Any:
+            await row.handler([message for message in messages if chance.random() > 0.33])
+            return [None] * len(messages)
+
+        return replace(row, handler=handle_many)
+
+    return replace(worker, consumes=[lossy(row) for row in worker.consumes])

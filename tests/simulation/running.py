@@ -1,0 +1,76 @@
+"""Runs simulated worlds: one by its seed, or many with a report of their failures."""
+
+import gc
+import random
+import time
+from dataclasses import dataclass, replace
+
+from tests.simulation.faults import SERVER_FAULTS, FaultRates, with_faults
+from tests.simulation.invariants import Broken
+from tests.simulation.world import SimulatedWorld
+from tests.support.virtual_time import Stuck, run
+
+SWARM = "swarm"  # the faults of servers differ from seed to seed
+SHORT, LONG = 2, 14  # requests of a world
+_LAST_EVENTS = 25
+_COLLECTED_AFTER = 50_000  # allocations: a world leaves many cycles
+
+
+@dataclass(frozen=True)
+class Options:
+    """The options that all worlds of a run share."""
+
+    faults: str = SWARM
+    requests: int = SHORT
+    moves: bool | None = None  # None: in half of the worlds
+
+
+@dataclass(frozen=True)
+class Outcome:
+    seed: int
+    simulated: float  # seconds
+    took: float  # seconds of one core
+    steps: int
+    broken: str = ""
+    last_events: tuple[str, ...] = ()
+
+
+def make_world(
+    seed: int, faults: FaultRates, moves: bool | None, *, shared: bool, requests: int
+) -> SimulatedWorld:
+    """Return the world of a seed. Half of the worlds have two of each worker, and half have moves."""
+    if moves is None:
+        moves = seed % 4 in (1, 2) and not faults.lost_commits
+    return SimulatedWorld(seed, faults, requests=requests, twins=seed % 2 == 1, moves=moves, shared=shared)
+
+
+def swarm_faults(seed: int) -> FaultRates:
+    """Return the rates of a seed: each fault of servers in one of two worlds, lost commits in one of four."""
+    chance = random.Random(f"faults of {seed}")
+    chosen = [name for name in SERVER_FAULTS if chance.random() < (0.25 if name == "commits" else 0.5)]
+    return replace(with_faults(",".join(chosen)), crashes=chance.randint(0, 5))
+
+
+def attempt(seed: int, options: Options) -> Outcome:
+    """Run one world; return what happened, also if an invariant broke."""
+    gc.set_threshold(_COLLECTED_AFTER)
+    faults = swarm_faults(seed) if options.faults == SWARM else with_faults(options.faults)
+    shared = random.Random(f"shared queues of {seed}").random() < 0.25
+    world = make_world(seed, faults, options.moves, shared=shared, requests=options.requests)
+    began, broken = time.process_time(), ""
+    try:
+        run(world.run())
+    except (Broken, Stuck) as problem:
+        broken = f"{type(problem).__name__}: {problem}"
+    except Exception as problem:
+        broken = "; ".join(f"{type(leaf).__name__}: {leaf}" for leaf in leaves(problem))
+    took = time.process_time() - began
+    last = tuple(event for event in world.history if " settled " not in event)[-_LAST_EVENTS:]
+    return Outcome(seed, world.seconds, took, world.steps, broken, last if broken else ())
+
+
+def leaves(problem: BaseException) -> list[BaseException]:
+    """Return the exceptions in an exception group and its groups."""
+    if not isinstance(problem, BaseExceptionGroup):
+        return [problem]
+    return [leaf for each in problem.exceptions for leaf in leaves(each)]
