@@ -12,7 +12,7 @@ from functools import partial
 
 from tests.simulation.faults import SERVER_FAULTS
 from tests.simulation.planted import PLANTED, planted
-from tests.simulation.running import LONG, SHORT, SWARM, Options, Outcome, attempt
+from tests.simulation.running import LONG, SHORT, SWARM, WorldOptions, WorldOutcome, attempt
 
 _PROGRESS_SECONDS = 10.0
 
@@ -48,20 +48,20 @@ def main(given: Sequence[str] | None = None) -> int:
     seeds = range(int(first), int(last or first) + 1)
     bug = PLANTED.get(asked.plant)
     moves = None if asked.moves is None else asked.moves == "yes"
-    options = Options(
+    options = WorldOptions(
         faults=asked.faults or (bug.faults if bug else SWARM),
         requests=asked.requests or (LONG if bug else SHORT),
         moves=bug.moves if bug and moves is None else moves,
     )
     if options.faults == "none":
-        options = Options("", options.requests, options.moves)
+        options = WorldOptions("", options.requests, options.moves)
     failures = _run(seeds, options, asked)
     if bug is not None:
         return 0 if failures else 1
     return 1 if failures else 0
 
 
-def _run(seeds: range, options: Options, asked: argparse.Namespace) -> int:
+def _run(seeds: range, options: WorldOptions, asked: argparse.Namespace) -> int:
     began = shown = time.monotonic()
     simulated = took = 0.0
     done = failures = 0
@@ -86,7 +86,7 @@ def _run(seeds: range, options: Options, asked: argparse.Namespace) -> int:
     return failures
 
 
-def _outcomes(seeds: range, options: Options, jobs: int, plant: str | None) -> Iterator[Outcome]:
+def _outcomes(seeds: range, options: WorldOptions, jobs: int, plant: str | None) -> Iterator[WorldOutcome]:
     if jobs <= 1:
         with planted(plant) if plant else nullcontext():
             for seed in seeds:
@@ -106,7 +106,7 @@ def _prepare(plant: str | None) -> None:
         planted(plant).__enter__()
 
 
-def _show(outcome: Outcome, options: Options, plant: str | None) -> None:
+def _show(outcome: WorldOutcome, options: WorldOptions, plant: str | None) -> None:
     print(f"seed {outcome.seed}: {outcome.broken}")
     for event in outcome.last_events:
         print(f"    {event[:300]}")

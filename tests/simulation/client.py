@@ -34,7 +34,7 @@ _PUBLISH_AGAIN = 0.5  # seconds after a publication that was not confirmed
 _REPEAT = 20.0  # seconds without an end after which a request that may be lost is repeated
 
 
-class Client:
+class SimulatedClient:
     def __init__(self, world: "SimulatedWorld") -> None:
         self.world = world
         self.chance = world.chance

@@ -17,7 +17,7 @@ _COLLECTED_AFTER = 50_000  # allocations: a world leaves many cycles
 
 
 @dataclass(frozen=True)
-class Options:
+class WorldOptions:
     """The options that all worlds of a run share."""
 
     faults: str = SWARM
@@ -26,7 +26,7 @@ class Options:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class WorldOutcome:
     seed: int
     simulated: float  # seconds
     took: float  # seconds of one core
@@ -51,7 +51,7 @@ def swarm_faults(seed: int) -> FaultRates:
     return replace(with_faults(",".join(chosen)), crashes=chance.randint(0, 5))
 
 
-def attempt(seed: int, options: Options) -> Outcome:
+def attempt(seed: int, options: WorldOptions) -> WorldOutcome:
     """Run one world; return what happened, also if an invariant broke."""
     gc.set_threshold(_COLLECTED_AFTER)
     faults = swarm_faults(seed) if options.faults == SWARM else with_faults(options.faults)
@@ -66,7 +66,7 @@ def attempt(seed: int, options: Options) -> Outcome:
         broken = "; ".join(f"{type(leaf).__name__}: {leaf}" for leaf in leaves(problem))
     took = time.process_time() - began
     last = tuple(event for event in world.history if " settled " not in event)[-_LAST_EVENTS:]
-    return Outcome(seed, world.seconds, took, world.steps, broken, last if broken else ())
+    return WorldOutcome(seed, world.seconds, took, world.steps, broken, last if broken else ())
 
 
 def leaves(problem: BaseException) -> list[BaseException]:

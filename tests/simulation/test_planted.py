@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.simulation.planted import PLANTED, planted
-from tests.simulation.running import LONG, Options, attempt
+from tests.simulation.running import LONG, WorldOptions, attempt
 
 SEEDS = 200
 _SMALL = 6  # requests
@@ -33,7 +33,7 @@ def test_a_planted_bug_is_found(name: str, record_property: Callable[[str, objec
     first, requests = QUICK.get(name, (0, LONG))
     began = time.process_time()
     with planted(name) as bug:
-        options = Options(bug.faults, requests, bug.moves)
+        options = WorldOptions(bug.faults, requests, bug.moves)
         outcomes = (attempt(seed, options) for seed in range(first, first + SEEDS))
         found = next((outcome for outcome in outcomes if outcome.broken), None)
     assert found is not None, f"{SEEDS} seeds, and no invariant was broken"
@@ -43,4 +43,4 @@ def test_a_planted_bug_is_found(name: str, record_property: Callable[[str, objec
 
 
 def test_without_a_planted_bug_the_same_world_is_sound() -> None:
-    assert attempt(QUICK["wake-up"][0], Options("", _SMALL)).broken == ""
+    assert attempt(QUICK["wake-up"][0], WorldOptions("", _SMALL)).broken == ""

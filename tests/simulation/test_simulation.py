@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.simulation.faults import HARSH, SERVER_FAULTS, FaultRates, with_faults
-from tests.simulation.running import SWARM, Options, attempt, make_world
+from tests.simulation.running import SWARM, WorldOptions, attempt, make_world
 from tests.simulation.world import SimulatedWorld
 from tests.support.virtual_time import run
 
@@ -100,7 +100,7 @@ _SERVERS = [
 @pytest.mark.parametrize("seeds", _SERVERS)
 def test_no_random_world_with_faults_of_servers_breaks_an_invariant(seeds: Sequence[int]) -> None:
     for seed in seeds:
-        outcome = attempt(seed, Options(SWARM, requests=3))
+        outcome = attempt(seed, WorldOptions(SWARM, requests=3))
         assert outcome.broken == "", f"seed {seed}: {outcome.last_events}"
 
 

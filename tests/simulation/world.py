@@ -36,7 +36,7 @@ from scheduler_worker.waiting.store import HostChanges
 from tests.simulation import repair
 from tests.simulation.agents import CELLS, TornFile, WatchedDisk, simulated_fleet
 from tests.simulation.broker import SimulatedBroker, SimulatedTransport
-from tests.simulation.client import Client
+from tests.simulation.client import SimulatedClient
 from tests.simulation.databases import make_databases
 from tests.simulation.faults import FaultRates
 from tests.simulation.invariants import (
@@ -74,7 +74,7 @@ class SimulatedWorld:
         self.chance = random.Random(self.seed)
         self.server_chance = random.Random(f"servers of {self.seed}")
         self.history: list[str] = []
-        self.client = Client(self)
+        self.client = SimulatedClient(self)
         self.off: set[str] = set()  # agents without power
         self.steps = 0
         self.seconds = 0.0  # simulated
