@@ -29,16 +29,15 @@ class _Memory(OrderedDict[str, V]):
         self._size = size
         self._seconds = seconds
         self._now = now
-        self._changed: OrderedDict[str, float] = OrderedDict()
+        self._changed: dict[str, float] = {}  # the time of each entry's last change
 
     def __setitem__(self, build: str, value: V) -> None:
         super().__setitem__(build, value)
         self.move_to_end(build)
         now = self._changed[build] = self._now()
-        self._changed.move_to_end(build)
         while self:
-            oldest, at = next(iter(self._changed.items()))
-            if len(self) <= self._size and now - at <= self._seconds:
+            oldest = next(iter(self))
+            if len(self) <= self._size and now - self._changed[oldest] <= self._seconds:
                 break
             del self._changed[oldest], self[oldest]
 

@@ -171,7 +171,7 @@ class Builds:
         """
         now = self.clock.now()
         since = now - self.limits.stalled_after if self._resumed else now
-        unfinished = [*await self._each_silent(store.SILENT, since, now)]
+        unfinished = await self._each_silent(store.SILENT, since, now)
         unfinished += await self._each_silent(store.SILENT_MOVES, since, now)
         long_ago = now - self.limits.destroy_again_after
         left_behind = await self._each_silent(store.SILENT_LEFTOVERS, long_ago, now)

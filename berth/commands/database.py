@@ -5,8 +5,6 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Annotated
 
-from msgspec import Struct
-
 from berth.commands.options import Commands, option, positional, url_or_file
 from berth.commands.terminal import Cli, progress_bar
 from berth.operations.database_copy import copying, make_tables
@@ -30,14 +28,6 @@ class CopyOptions:
     new_admin: str = option("", "Superuser of the new database: URL or file (default: NEW).", metavar="URL")
 
 
-class CopyState(Struct, frozen=True):
-    """The progress of a database's copy, as `berth database progress --json` prints it."""
-
-    tables: int
-    copied: int
-    lag: int
-
-
 @commands.command("copy")
 async def copy_command(cli: Cli, new: New, options: CopyOptions) -> int:
     """Copy the database to NEW, and keep the copy current while workers continue.
@@ -55,8 +45,7 @@ async def copy_command(cli: Cli, new: New, options: CopyOptions) -> int:
             while not (progress := await copy.progress()).is_current:
                 bar.update(shown, completed=progress.copied, total=progress.tables)
                 await asyncio.sleep(_POLL_SECONDS)
-        state = CopyState(progress.tables, progress.copied, progress.lag)
-        cli.value(state, f"{progress.tables} tables are copied, and each new commit follows")
+        cli.value(progress, f"{progress.tables} tables are copied, and each new commit follows")
     return 0
 
 
@@ -65,8 +54,7 @@ async def progress_command(cli: Cli, new: New, options: CopyOptions) -> int:
     """Show how many tables are copied, and how far NEW is behind. Exit 1 until all tables are copied."""
     async with _copy(cli, new, options) as copy:
         progress = await copy.progress()
-    state = CopyState(progress.tables, progress.copied, progress.lag)
-    cli.value(state, f"{progress.copied} of {progress.tables} tables copied, {progress.lag} bytes behind")
+    cli.value(progress, f"{progress.copied} of {progress.tables} tables copied, {progress.lag} bytes behind")
     return 0 if progress.is_current else 1
 
 

@@ -18,7 +18,7 @@ from bus.clock import monotonic
 from bus.errors import OperationRefused
 from bus.masking import masked
 from bus.sql.addresses import parse_url
-from bus.sql.logins import administering
+from bus.sql.logins import administering, quoted_name
 
 NAME = "berth_copy"  # of the publication, the subscription and its replication slot
 CATCH_UP_SECONDS = 120.0
@@ -61,7 +61,7 @@ _END_SESSIONS = """
 
 @dataclass(frozen=True)
 class CopyProgress:
-    """How much of a database has been copied to the new server."""
+    """The progress of a database's copy to the new server."""
 
     tables: int
     copied: int  # tables whose first copy is complete
@@ -165,7 +165,7 @@ class LiveCopy:
         """Make all sessions of the old database read-only, or writable; open sessions are ended."""
         # This session stays writable: it removes the publication.
         await self._old.exec_driver_sql("SET default_transaction_read_only = off")
-        database = (await _first(self._old, "SELECT quote_ident(current_database()) AS name"))["name"]
+        database = quoted_name((await _first(self._old, "SELECT current_database() AS name"))["name"])
         how = "SET default_transaction_read_only = on" if read_only else "RESET default_transaction_read_only"
         await self._old.exec_driver_sql(f"ALTER DATABASE {database} {how}")
         await self._old.execute(text(_END_SESSIONS))
@@ -215,7 +215,7 @@ class LiveCopy:
 
 
 def _quoted(row: RowMapping) -> str:
-    return ".".join('"' + str(row[part]).replace('"', '""') + '"' for part in ("schema", "name"))
+    return ".".join(quoted_name(row[part]) for part in ("schema", "name"))
 
 
 async def _first(side: AsyncConnection, question: str) -> RowMapping:

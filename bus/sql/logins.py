@@ -58,7 +58,7 @@ class Logins:
 
     async def make(self, name: str, password: str, limits: LoginLimits) -> None:
         """Create or alter a login, its limits and its database, which no other login may connect to."""
-        quoted = _quoted(name)
+        quoted = quoted_name(name)
         verifier = scram_verifier(password, secrets.token_bytes(16))
         do = "ALTER" if await self.has_login(name) else "CREATE"
         await self._do(
@@ -89,7 +89,7 @@ class Logins:
         )
         if not await self._is(open_to_all, database):
             return []
-        quoted, before = _quoted(database), await self._logins_of(database)
+        quoted, before = quoted_name(database), await self._logins_of(database)
         await self._do(f"GRANT CONNECT, CREATE, TEMPORARY ON DATABASE {quoted} TO CURRENT_USER")
         await self._do(f"REVOKE ALL ON DATABASE {quoted} FROM PUBLIC")
         return sorted(before - await self._logins_of(database))
@@ -125,8 +125,8 @@ class Logins:
 
     async def drop(self, name: str) -> None:
         """Delete a login, and its database with all contents."""
-        await self._do(f"DROP DATABASE IF EXISTS {_quoted(name)} WITH (FORCE)")
-        await self._do(f"DROP ROLE IF EXISTS {_quoted(name)}")
+        await self._do(f"DROP DATABASE IF EXISTS {quoted_name(name)} WITH (FORCE)")
+        await self._do(f"DROP ROLE IF EXISTS {quoted_name(name)}")
 
     async def _is(self, question: str, name: str) -> bool:
         return (await self._connection.execute(text(question), {"name": name})).first() is not None
@@ -161,5 +161,6 @@ async def administering(url: str) -> AsyncIterator[AsyncConnection]:
         await engine.dispose()
 
 
-def _quoted(name: str) -> str:
+def quoted_name(name: str) -> str:
+    """Return the name of an object as an identifier in SQL."""
     return '"' + name.replace('"', '""') + '"'

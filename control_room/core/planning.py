@@ -61,7 +61,7 @@ class LeftOver:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanSide:
-    """How many instances of a mix of flavors fit: on the present hosts, or after changes of the hosts."""
+    """The instances of a mix of flavors that fit on the present hosts, or after changes of the hosts."""
 
     hosts: int
     closed: int  # further hosts, which are disabled

@@ -22,22 +22,15 @@ class ReservedSnapshot(Snapshot):
             for name, reserved in reserved_amounts.arrays(index).items()
             if name in index.classes
         }
-        self._raised = self._raised_by_reservations()
+        # class → row → the largest amount of one claim, where more is free than in the index
+        self._raised: dict[str, dict[int, int]] = {}
+        for uuid, name in reserved_amounts.negative:
+            row = index.rows.get(uuid)
+            if row is not None and name in row.inventories:
+                self._raised.setdefault(name, {})[row.position] = row.inventories[name].max_unit
         excluding = index.traits.get(EXCLUDES_SIBLINGS)
         self._excluded = self._excluded_by_reservations() if excluding else frozenset()
         self._changes = reserved_amounts.changes
-
-    def _raised_by_reservations(self) -> dict[str, dict[int, int]]:
-        """Return the largest amount of one claim at each row with a negative reserved amount, by class."""
-        found: dict[str, dict[int, int]] = {}
-        for uuid, amounts in self._reserved_amounts.of.items():
-            if (row := self.index.rows.get(uuid)) is None:
-                continue
-            for name, amount in amounts.items():
-                if amount < 0 and (inventory := row.inventories.get(name)) is not None:
-                    left = int(self._left[name][row.position])
-                    found.setdefault(name, {})[row.position] = min(left, inventory.max_unit)
-        return found
 
     def _excluded_by_reservations(self) -> frozenset[str]:
         index, excluded = self.index, set[str]()
@@ -59,23 +52,26 @@ class ReservedSnapshot(Snapshot):
         return self._reserved_amounts.changes == self._changes
 
     def top(self, name: str) -> Tops:
-        top, left = self.index.classes[name].top, self._left.get(name)
-        if left is None:
-            return top
-        found: Tops = np.minimum(top[: len(left)], left)
-        for position, amount in self._raised.get(name, {}).items():
-            found[position] = amount
-        return found
+        left = self._left.get(name)
+        return self.index.classes[name].top if left is None else np.minimum(self._most(name, len(left)), left)
 
     def gives(self, name: str, asked: int) -> Bools:
         left = self._left.get(name)
         if left is None:
             return super().gives(name, asked)
-        kind = self.index.classes[name]
         met: Bools = left >= asked
-        if kind.capped:
-            met &= self.top(name) >= asked
+        if self.index.classes[name].capped:
+            met &= self._most(name, len(left)) >= asked
         return met
+
+    def _most(self, name: str, rows: int) -> Tops:
+        """Return the largest amount of one claim at each of the first rows, without positive reservations."""
+        top = self.index.classes[name].top[:rows]
+        if raised := self._raised.get(name):
+            top = top.copy()
+            for position, amount in raised.items():
+                top[position] = amount
+        return top
 
     def left(self, name: str) -> Sums:
         left = self._left.get(name)

@@ -225,6 +225,7 @@ class ReservedAmounts:
 
     def __init__(self) -> None:
         self.of: dict[str, dict[str, int]] = {}  # provider → reserved amounts, without zeros
+        self.negative: set[tuple[str, str]] = set()  # the providers and classes with a negative amount
         self.changes = 0
         self._arrays: dict[str, Sums] = {}
         self._count = Counter[str]()  # class → number of providers with reserved amounts
@@ -245,6 +246,10 @@ class ReservedAmounts:
                     held[name] = after
                 elif before:
                     del held[name]
+                if after < 0:
+                    self.negative.add((uuid, name))
+                elif before < 0:
+                    self.negative.discard((uuid, name))
                 count[name] += (after != 0) - (before != 0)
                 unwritten[name].add(uuid)
             if not held:

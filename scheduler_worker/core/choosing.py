@@ -83,10 +83,11 @@ class Choosing:
         """Return for each order its chosen hosts, or the reason why no host fits."""
         alike: dict[Hashable, list[int]] = {}
         kinds: dict[int, Hashable] = {}  # id of an alternative → its equivalence class
+        shares = [self._shares(order) for order in orders]
         for index, order in enumerate(orders):
             alternative = order.alternative
             kind = kinds.get(id(alternative))
-            if alternative.group is not None or self._shares(order):
+            if alternative.group is not None or shares[index]:
                 # each new member of a group, and each mover's shares, change the hosts of the next one
                 kind = index
             elif kind is None:
@@ -95,7 +96,7 @@ class Choosing:
         answers: dict[int, Chosen] = {}
         for indices in alike.values():
             kind_of_order = _Kind(self, orders[indices[0]])
-            with self._without_shares(orders[indices[0]]):
+            with self._counted_as_free(shares[indices[0]]):
                 for index in indices:
                     answers[index] = kind_of_order.hosts_for(orders[index])
         return [answers[index] for index in range(len(orders))]
@@ -122,17 +123,16 @@ class Choosing:
         return {provider: resources for provider, resources in held.items() if provider in pools}
 
     @contextmanager
-    def _without_shares(self, order: Order) -> Iterator[None]:
-        """Count an instance's shares of pools as free while a destination of its move is chosen."""
-        shares = self._shares(order)
-        if not shares:
-            yield
-            return
-        self.source.withdraw(shares)
+    def _counted_as_free(self, *allocations: Allocations) -> Iterator[None]:
+        """Count allocations, or reservations of this scheduler, as free in searches of the `with` block."""
+        counted = [each for each in allocations if each]
+        for each in counted:
+            self.source.withdraw(each)
         try:
             yield
         finally:
-            self.source.reserve(shares)
+            for each in counted:
+                self.source.reserve(each)
 
     def rank(self, alternative: Alternative, seed: str, several: int = 1) -> Ranking:
         """Return the hosts for a flavor, best first; the first members of an affinity group get only hosts
@@ -158,14 +158,9 @@ class Choosing:
         if not roots:
             return False
         among: FindCandidates = msgspec.structs.replace(question, roots=tuple(roots))
-        for entry in open_ones:
-            self.source.withdraw(entry.allocations)
-        try:
+        with self._counted_as_free(*(entry.allocations for entry in open_ones)):
             found = self.source.search(among)
             return any(found.ways(position, 1) for position in found.positions.tolist())
-        finally:
-            for entry in open_ones:
-                self.source.reserve(entry.allocations)
 
     def unknown(self, alternative: Alternative) -> str:
         """Return the name of a cell, zone or host that a request names but that does not exist, or ""."""

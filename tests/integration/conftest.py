@@ -1,4 +1,4 @@
-"""Private servers of one test: a directory for their files, and a PostgreSQL with a standby."""
+"""Private servers of one test: their directory, RabbitMQ nodes, and a PostgreSQL with a standby."""
 
 import shutil
 from collections.abc import Iterator
@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from deploy.servers import Postgres, find_postgres, private_directory
+from deploy.rabbitmq import RabbitMQCluster
+from deploy.servers import Postgres, find_postgres, find_rabbitmq, private_directory
 from tests.support.servers import installed
 from tests.support.standby import Standby
 
@@ -16,6 +17,13 @@ def directory() -> Iterator[Path]:
     made = private_directory("berth-test-")
     yield made
     shutil.rmtree(made, ignore_errors=True)
+
+
+@pytest.fixture
+def brokers(directory: Path) -> Iterator[RabbitMQCluster]:
+    installed(find_rabbitmq)
+    with RabbitMQCluster(directory / "rabbitmq") as cluster:
+        yield cluster
 
 
 @pytest.fixture

@@ -14,9 +14,7 @@ import pytest
 
 from deploy.postgres import Postgres
 from deploy.rabbitmq import RabbitMQCluster
-from deploy.servers import find_rabbitmq
 from tests.integration.page_reader import PageReader
-from tests.support.servers import installed
 from tests.support.snippets import ROOT, snippets
 from tests.support.standby import NAME, Standby, execute, url_of_both
 
@@ -26,13 +24,6 @@ PAGE = ROOT / "docs/howto/high-availability.md"
 BROKERS = "amqp://berth:secret@rabbit1:5672,rabbit2:5672,rabbit3:5672/"
 DATABASES = "postgresql://berth:secret@db1:5432,db2:5432/berth?target_session_attrs=read-write"
 SECONDS = 300.0
-
-
-@pytest.fixture
-def brokers(directory: Path) -> Iterator[RabbitMQCluster]:
-    installed(find_rabbitmq)
-    with RabbitMQCluster(directory / "rabbitmq") as cluster:
-        yield cluster
 
 
 class Machines:

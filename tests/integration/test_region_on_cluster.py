@@ -22,9 +22,7 @@ from bus.delivery.runner import Bus
 from bus.errors import Unavailable, Unroutable
 from bus.messages import BuildDeleted, BuildDeleteRequested, BuildEnded, BuildRequested, BuildUnplaceable
 from deploy.rabbitmq import RabbitMQ, RabbitMQCluster
-from deploy.servers import find_rabbitmq
 from tests.support.berth_processes import running, settled
-from tests.support.servers import installed
 from tests.support.waiting import receive_all, until
 
 pytestmark = [pytest.mark.services, pytest.mark.soak]
@@ -35,13 +33,6 @@ REPLY_TO = "outside"
 TOLD_SECONDS = 60.0  # after the end of a fault, for the ends of all builds that were accepted before
 GAP_SECONDS = 25.0  # without an end, while two nodes work
 SUSPENDED_SECONDS = 70.0
-
-
-@pytest.fixture
-def cluster(directory: Path) -> Iterator[RabbitMQCluster]:
-    installed(find_rabbitmq)
-    with RabbitMQCluster(directory / "rabbitmq") as nodes:
-        yield nodes
 
 
 @pytest.fixture
@@ -129,9 +120,9 @@ class OutsideClient:
 
 
 async def test_every_accepted_build_ends_whatever_happens_to_the_nodes(
-    cluster: RabbitMQCluster, silent_port: int, database_url: str, bus_name: str, tmp_path: Path
+    brokers: RabbitMQCluster, silent_port: int, database_url: str, bus_name: str, tmp_path: Path
 ) -> None:
-    one, two, three = cluster.nodes
+    one, two, three = brokers.nodes
     addresses = [silent_port, one.port, two.port, three.port]
     hosts = ",".join(f"127.0.0.1:{port}" for port in addresses)
     settings = Settings().having(
@@ -144,7 +135,7 @@ async def test_every_accepted_build_ends_whatever_happens_to_the_nodes(
         for node in nodes:
             await asyncio.to_thread(node.kill)
         await asyncio.sleep(10.0)  # the duration of the fault
-        await asyncio.to_thread(cluster.start)
+        await asyncio.to_thread(brokers.start)
 
     async def suspend(node: RabbitMQ) -> None:
         assert node.pid is not None
@@ -161,9 +152,9 @@ async def test_every_accepted_build_ends_whatever_happens_to_the_nodes(
             await separate(node, peers, apart=False)
 
     async def rolling_restart() -> None:
-        for node in cluster.nodes:
+        for node in brokers.nodes:
             await asyncio.to_thread(node.stop)
-            await asyncio.to_thread(cluster.start)
+            await asyncio.to_thread(brokers.start)
 
     # name → the fault, and whether two nodes work all the time
     faults: dict[str, tuple[Callable[[], Awaitable[None]], bool]] = {
@@ -191,7 +182,7 @@ async def test_every_accepted_build_ends_whatever_happens_to_the_nodes(
             healed = monotonic()
             await until(lambda at=healed: not client.open(at), seconds=300.0)  # type: ignore[misc]
             told, gap = monotonic() - healed, client.gap
-            restarted = await make_whole(cluster)
+            restarted = await make_whole(brokers)
             await until(lambda: not client.open(monotonic() - TOLD_SECONDS))
             print(
                 f"{name}: {len(client.accepted)} accepted, ended {told:.1f} s after it, gap {gap:.1f} s;"

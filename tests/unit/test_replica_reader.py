@@ -1,4 +1,4 @@
-"""How a replica reads provider trees while placement's database fails over."""
+"""A replica that reads provider trees while placement's database fails over."""
 
 from collections.abc import Iterable
 

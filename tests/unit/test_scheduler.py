@@ -376,7 +376,8 @@ async def test_no_host_is_published_after_the_consumer_is_retired() -> None:
     assert placement.retired == {message.instances[0]: message.reason}
 
 
-async def test_every_host_down_is_waited_for_and_then_names_the_nearest() -> None:
+async def waited_for_a_down_host() -> Scheduler:
+    """Return a scheduler whose request has waited for its only host, which is down, as long as permitted."""
     placement, time = hosts(1), TurnedClock()
     scheduler = a_scheduler(placement, time)
     for second in range(0, 60, 5):
@@ -384,19 +385,18 @@ async def test_every_host_down_is_waited_for_and_then_names_the_nearest() -> Non
         await scheduler.handle(a_heartbeat(7, sequence=second + 1))
     await retry(scheduler, a_request())
     time.now += 30
+    return scheduler
+
+
+async def test_every_host_down_is_waited_for_and_then_names_the_nearest() -> None:
+    scheduler = await waited_for_a_down_host()
     message = await unplaceable(scheduler, a_request())
     assert "down: 1 host" in message.reason
     assert "host0 (down: no heartbeat from its agent agent0)" in message.reason
 
 
 async def test_a_copy_of_a_request_that_has_failed_is_not_retried_anew() -> None:
-    placement, time = hosts(1), TurnedClock()
-    scheduler = a_scheduler(placement, time)
-    for second in range(0, 60, 5):
-        time.now = 1000.0 + second
-        await scheduler.handle(a_heartbeat(7, sequence=second + 1))
-    await retry(scheduler, a_request())
-    time.now += 30
+    scheduler = await waited_for_a_down_host()
     first = await unplaceable(scheduler, a_request())
     assert (await unplaceable(scheduler, a_request())).reason == first.reason
 
