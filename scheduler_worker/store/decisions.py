@@ -122,7 +122,10 @@ async def decision_of(tx: Transaction, id_: Id) -> DecisionFound:
     )
 
 
-async def refused(tx: Transaction, question: FindRefused, limit: int = 1000) -> RefusedFound:
+REFUSED_PAGE = 200  # builds in one answer: a reason has up to MAX_CAUSE characters, a message 1 MiB
+
+
+async def refused(tx: Transaction, question: FindRefused, limit: int = REFUSED_PAGE) -> RefusedFound:
     """Return a page of the builds that ended without a host: after the build id `question.after`, the next
     `limit` builds with a decision are read and filtered."""
     rows = await _REFUSED(

@@ -10,14 +10,16 @@ from msgspec.structs import replace
 from prometheus_client import REGISTRY
 from sqlalchemy import text
 
-from bus.decisions import Decision, FindRefused, Removal
+from bus.decisions import Decision, FindRefused, RefusedBuild, RefusedFound, Removal
 from bus.host_health import FindHostHealth
 from bus.messages import BuildRequested, BuildUnplaceable, HostReported
 from bus.moves import HandoverReported
+from bus.protocol import encode
 from bus.queries import FindWaiting
 from bus.requests import Flavor
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
+from bus.vocabulary import MAX_CAUSE
 from cell_conductor import held_by_cell
 from cell_conductor.builds import Builds
 from cell_conductor.moves import CellMoves
@@ -213,6 +215,14 @@ async def test_builds_without_a_host_are_listed_by_time_reply_address_and_projec
     assert (first.request, first.name, first.reason, first.status) == (
         pair.request, "web", "no room", "refused",
     )  # fmt: skip
+
+
+def test_a_page_of_builds_without_a_host_fits_a_message_with_the_longest_reasons() -> None:
+    build = RefusedBuild(
+        build=uid(1, "b"), request=uid(1, "a"), name="n" * 255, project="p" * 255, flavor="f" * 200,
+        since=1.0, reason="x" * MAX_CAUSE,
+    )  # fmt: skip
+    assert encode(RefusedFound(builds=(build,) * decisions.REFUSED_PAGE))
 
 
 def a_start(number: int, build: int, **fields: Any) -> MoveStart:
