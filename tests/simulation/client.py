@@ -24,7 +24,7 @@ from bus.resources import EditRequested, SetTraits
 from bus.vocabulary import Message
 from tests.simulation.invariants import Broken
 from tests.simulation.moving_client import MovingClient
-from tests.simulation.requests import a_request, another_zone
+from tests.simulation.random_requests import a_request, another_zone
 
 if TYPE_CHECKING:
     from tests.simulation.world import SimulatedWorld

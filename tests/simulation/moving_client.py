@@ -12,7 +12,7 @@ from bus.moves import MoveEnded, MoveKind, MoveProgress, MoveRefused, MoveReques
 from bus.resources import Edited, EditRequested, FindAllocations, SetTraits
 from compute_sim.machines import SimAgent
 from tests.simulation.invariants import Broken
-from tests.simulation.requests import a_move, a_patient_move, is_metal
+from tests.simulation.random_requests import a_move, a_patient_move, is_metal
 
 if TYPE_CHECKING:
     from tests.simulation.world import SimulatedWorld

@@ -49,7 +49,7 @@ from tests.simulation.invariants import (
     check_waiting,
     split_groups,
 )
-from tests.simulation.requests import GROUPS, ZONES, losing_changes
+from tests.simulation.random_requests import GROUPS, ZONES, losing_changes
 from tests.simulation.servers import ServerFaults
 from tests.support.cloud_workers import a_scheduler, changes_of
 from tests.support.databases import inline_connection
