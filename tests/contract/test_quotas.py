@@ -204,6 +204,7 @@ async def test_another_process_judges_by_a_limit_from_its_first_commit_on(placem
     await limit(placement, VCPU=2)
     [within] = await take(other, a_claim(1, on_hosts(1, VCPU=2)))
     assert isinstance(within, Claimed)
+    await placement.memory.fresh()
 
 
 async def test_concurrent_claims_of_two_processes_never_exceed_a_limit(placement: Placement) -> None:
@@ -219,6 +220,7 @@ async def test_concurrent_claims_of_two_processes_never_exceed_a_limit(placement
     )
     assert sum(isinstance(result, Claimed) for [result] in results) == 5
     assert (await quota(placement)).used == {"VCPU": 5, INSTANCES: 5}
+    await placement.memory.fresh()
 
 
 # Reported to those who wait
