@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from bus.vocabulary import Id
 from scheduler_worker.core.waiting_queue import QueueKey
 
+REMEMBERED = 10_000  # projects with the time of their last wake
+
 _Of = tuple[str, str]  # project, equivalence class
 
 
@@ -35,6 +37,10 @@ class QuotaWaits:
         """Return whether requests of the project and equivalence class wait for quota."""
         return (project, kind) in self._held
 
+    def first(self, project: str, kind: str) -> Id | None:
+        held = self._held.get((project, kind))
+        return held[0][-1] if held else None
+
     def woken_since(self, project: str, mark: int) -> bool:
         return max(self._woken_at.get(project, 0), self._all_woken_at) > mark
 
@@ -55,10 +61,9 @@ class QuotaWaits:
             self._all_woken_at = self.mark
         for project in projects:
             self._woken_at[project] = self.mark
-        if not self._held:
-            self._woken_at.clear()  # no evaluation in progress can miss them: see `mark`
+        if len(self._woken_at) > REMEMBERED:
+            self._woken_at.clear()
             self._all_woken_at = self.mark
-            return []
         return [self._release(of) for of in list(self._held) if "" in projects or of[0] in projects]
 
     def leave(self, request: Id) -> Id | None:

@@ -7,12 +7,12 @@ import asyncio
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from bus.context import StoredContext
-from bus.decisions import Decision
+from bus.decisions import OVER_QUOTA, Decision
 from bus.messages import BuildRequested, BuildUnplaceable, HostReported
 from bus.relays import HeartbeatsMerged
 from bus.reports import HostState
@@ -22,6 +22,7 @@ from bus.sql.transaction import Transaction
 from bus.vocabulary import MAX_CAUSE, Id, seconds_of
 from scheduler_worker.agents import RESCUED, UNPLACEABLE, WAITING_NOW
 from scheduler_worker.core.order import Order
+from scheduler_worker.core.quota_waits import QuotaWaits
 from scheduler_worker.core.waiting_queue import Root
 from scheduler_worker.core.waiting_queues import WaitingQueues
 from scheduler_worker.dependencies import log
@@ -31,6 +32,14 @@ from scheduler_worker.placing import Scheduler
 from scheduler_worker.store import decisions, parked
 from scheduler_worker.store.parked import ParkedRequest
 from scheduler_worker.waiting.hosts import Sight, needs_of, without_roots
+
+
+class Marks(NamedTuple):
+    """Counts of changes at the start of an evaluation, to notice changes during it."""
+
+    regroupings: int  # how often all classes were computed again
+    quota_wakes: int
+
 
 # a request, and the mark of the queues up to which no host was found
 Marked = tuple[ParkedRequest, int | None]
@@ -44,6 +53,7 @@ class WaitingStore:
         self.name = scheduler.roster.name
         self.sight = Sight(scheduler.source, scheduler.policy, scheduler.hosts_now, scheduler.alternatives_of)
         self.queues = WaitingQueues(self.sight)
+        self.quota_waits = QuotaWaits()
         self.requests: dict[Id, ParkedRequest] = {}
         self.related = RelatedHosts(scheduler.resolved)
         self.woken = asyncio.Event()  # the queues may have requests to evaluate
@@ -81,8 +91,47 @@ class WaitingStore:
         for request in requests:
             self.requests.pop(request, None)
             self.queues.leave(request)
+            if (following := self.quota_waits.leave(request)) is not None:
+                self._try_again([following])
         if requests:
             self._moved()
+
+    @property
+    def marks(self) -> Marks:
+        return Marks(self.regroupings, self.quota_waits.mark)
+
+    def hold(self, entry: ParkedRequest, mark: int) -> bool:
+        """Let a request that a quota refused wait until its project may use less, with all equal requests of
+        the project. Return False if that has happened since `mark`.
+        """
+        project, kind = entry.message.project, entry.kind
+        if self.quota_waits.woken_since(project, mark):
+            return False
+        equal = [entry]
+        if not self.quota_waits.holds(project, kind):
+            equal += [
+                other
+                for other in self.requests.values()
+                if other.kind == kind
+                and other.message.project == project
+                and not self.queues.is_tried(other.request)
+                and other.request != entry.request
+            ]
+        for each in equal:
+            self.queues.leave(each.request)
+            self.quota_waits.hold(each.key, project, kind)
+        return True
+
+    def on_quotas(self, projects: Collection[str]) -> None:
+        """Try requests again that wait for quota, because their projects may use less now."""
+        self._try_again(self.quota_waits.wake(projects))
+
+    def _try_again(self, requests: Sequence[Id]) -> None:
+        for request in requests:
+            entry = self.requests[request]
+            self.queues.enter(entry.key, entry.kind, needs_of(entry.message))
+        if requests:
+            self.wake()
 
     def due(self) -> list[ParkedRequest]:
         """Return the waiting requests whose time limit has passed, except requests being placed now."""
@@ -117,7 +166,7 @@ class WaitingStore:
                 self.end_at(entry, self._clock.now(), lacks=impossible[entry.kind][:MAX_CAUSE])
 
     def wake(self) -> None:
-        if len(self.queues):
+        if self.requests:
             self.woken.set()
 
     def released(self, root: Root) -> None:
@@ -125,18 +174,24 @@ class WaitingStore:
         self.wake()
 
     def _moved(self) -> None:
-        WAITING_NOW.set(len(self.queues))
+        WAITING_NOW.set(len(self.requests))
         self._changed()
 
     def kind(self, order: Order) -> str:
         return self.sight.kind(order.request, order.alternatives)
 
     def is_behind(self, order: Order, now: float) -> bool:
-        return bool(len(self.queues)) and self.queues.ahead(self.kind(order), order.request.priority, now)
+        if not self.requests:
+            return False
+        kind = self.kind(order)
+        held = self.quota_waits.holds(order.request.project, kind)
+        return held or self.queues.ahead(kind, order.request.priority, now)
 
     def behind(self, order: Order, now: float, seen: int, context: StoredContext) -> ParkedRequest:
         """Queue a request without a search: requests of its equivalence class wait, so no host fits it."""
-        known = self.requests.get(self.queues.first(self.kind(order)) or "")
+        kind, project = self.kind(order), order.request.project
+        first = self.quota_waits.first(project, kind) or self.queues.first(kind)
+        known = self.requests.get(first or "")
         why = "equal requests came before it"
         if known is None:
             return self.waiting(order, now, seen, why, Decision(code="line"), context)
@@ -159,14 +214,16 @@ class WaitingStore:
             start=order.move,
         )
 
-    def enter_stored(self, stored: Sequence[Marked], ours: set[Id], regroupings: int) -> None:
+    def enter_stored(self, stored: Sequence[Marked], ours: set[Id], marks: Marks) -> None:
         """Add the stored waiting requests that this scheduler owns to the queues of their current equivalence
         classes."""
         for entry, mark in stored:
-            if entry.request not in ours or entry.request in self.queues:
+            if entry.request not in ours or entry.request in self.requests:
                 continue
-            if regroupings == self.regroupings:
+            if marks.regroupings == self.regroupings:
                 self.enter(entry, mark)
+                if entry.decision.code == OVER_QUOTA:
+                    self.hold(entry, marks.quota_wakes)
             else:
                 self.enter_again(entry)
         self.wake()
@@ -263,6 +320,7 @@ class HostChanges:
         self._shared: frozenset[str] = frozenset()  # resource classes of sharing providers
         scheduler.source.watch_for_more(self._changed)
         scheduler.source.watch(self._touched)
+        scheduler.source.watch_quotas(store.on_quotas)
 
     def _changed(self, roots: Sequence[str], described: Sequence[str]) -> None:
         store, queues = self.store, self.store.queues

@@ -21,7 +21,7 @@ from bus.quotas import (
     SetQuota,
     UnsetQuota,
 )
-from bus.replication import FindChanges, PlacementChanged
+from bus.replication import PlacementChanged
 from bus.vocabulary import Missing
 from placement_worker import Placement
 from tests.support.ids import uid
