@@ -21,9 +21,10 @@ from scheduler_worker.move_lookups import MoveLookups
 from scheduler_worker.placing import Scheduler
 from scheduler_worker.selecting import HostSelection
 from scheduler_worker.waiting.evaluating import WaitingBuilds, WaitingMoves
+from scheduler_worker.waiting.host_changes import HostChanges
 from scheduler_worker.waiting.owner import Cancelling, WaitingOwner
 from scheduler_worker.waiting.queue import WaitingQueue
-from scheduler_worker.waiting.store import HostChanges, WaitingStore
+from scheduler_worker.waiting.store import WaitingStore
 from scheduler_worker.what_if import WhatIfs, WhatIfsOfMoves
 
 BEAT_SECONDS = 1.0

@@ -205,7 +205,8 @@ class WaitingQueue:
             other = left
             if isinstance(result, StillWaiting) and result.lacks[:MAX_CAUSE] != left.lacks:
                 lacks = result.lacks[:MAX_CAUSE]
-                other = replace(left, lacks=lacks, seen=seen, decision=result.decision)
+                wakes = store.wakes(left.kind, result.decision)
+                other = replace(left, lacks=lacks, seen=seen, decision=result.decision, wakes=wakes)
                 store.requests[entry.request] = other
             if result.start is not None and result.start != left.start:
                 message = result.start.request()

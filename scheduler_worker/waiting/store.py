@@ -13,9 +13,7 @@ import msgspec
 
 from bus.context import StoredContext
 from bus.decisions import OVER_QUOTA, Decision
-from bus.messages import BuildRequested, BuildUnplaceable, HostReported
-from bus.relays import HeartbeatsMerged
-from bus.reports import HostState
+from bus.messages import BuildRequested, BuildUnplaceable
 from bus.sql.database import Database
 from bus.sql.failures import retrying
 from bus.sql.transaction import Transaction
@@ -32,6 +30,8 @@ from scheduler_worker.placing import Scheduler
 from scheduler_worker.store import decisions, parked
 from scheduler_worker.store.parked import ParkedRequest
 from scheduler_worker.waiting.hosts import Sight, needs_of, without_roots
+
+QUOTA_WAKES = "the project uses less, or its quota is raised"
 
 
 class Marks(NamedTuple):
@@ -180,6 +180,10 @@ class WaitingStore:
     def kind(self, order: Order) -> str:
         return self.sight.kind(order.request, order.alternatives)
 
+    def wakes(self, kind: str, decision: Decision) -> str:
+        """Describe for operators which change lets a request be tried again, after this decision."""
+        return QUOTA_WAKES if decision.code == OVER_QUOTA else self.sight.wakes(kind)
+
     def is_behind(self, order: Order, now: float) -> bool:
         if not self.requests:
             return False
@@ -208,7 +212,7 @@ class WaitingStore:
             until=now + seconds_of(order.request.wait),
             seen=seen,
             lacks=why[:MAX_CAUSE],
-            wakes=self.sight.wakes(kind),
+            wakes=self.wakes(kind, decision),
             decision=decision,
             story=context,
             start=order.move,
@@ -307,67 +311,3 @@ class WaitingStore:
             "request %s waited for %.0f s although a host fitted: no change had woken it (class %s)",
             *(entry.request, self._clock.now() - entry.since, entry.kind),
         )
-
-
-class HostChanges:
-    """Passes changed hosts to the queues of waiting requests; calls `recheck` if instances that a request
-    names are on a changed host."""
-
-    def __init__(self, scheduler: Scheduler, store: WaitingStore, recheck: Callable[[], None]) -> None:
-        self.scheduler = scheduler
-        self.store = store
-        self._recheck = recheck
-        self._shared: frozenset[str] = frozenset()  # resource classes of sharing providers
-        scheduler.source.watch_for_more(self._changed)
-        scheduler.source.watch(self._touched)
-        scheduler.source.watch_quotas(store.on_quotas)
-
-    def _changed(self, roots: Sequence[str], described: Sequence[str]) -> None:
-        store, queues = self.store, self.store.queues
-        sharing = self.scheduler.source.sharing
-        if sharing or self._shared:
-            shared = frozenset[str]().union(*sharing.values())
-            if shared != self._shared:
-                self._shared, store.regroup = shared, True
-            if not sharing.keys().isdisjoint(roots):
-                queues.everything()
-        if described:
-            store.regroup = True
-            queues.everything()
-        queues.changed(roots)
-        store.wake()
-
-    def _touched(self, roots: Sequence[str], described: Sequence[str]) -> None:
-        if len(self.store.queues):
-            self.scheduler.pending.expire()
-        if self.store.related.around(roots):
-            self._recheck()
-
-    async def handle_merged(self, merged: HeartbeatsMerged) -> None:
-        for report in merged.reports:
-            await self.handle(report)
-
-    async def handle(self, report: HostReported) -> None:
-        """Apply a report of hosts, and try waiting requests again on the hosts that it changed."""
-        scheduler, queues = self.scheduler, self.store.queues
-        if not len(queues):
-            await scheduler.handle(report)
-            return
-        book, now = scheduler.book, scheduler.clock.monotonic()
-        before = {state.root: book.state(report.cell, state.root) for state in report.hosts}
-        was_down = bool(book.down(report.cell, report.agent, now)) or any(
-            book.why_down(report.cell, root, report.agent, now) for root in before
-        )
-        await scheduler.handle(report)
-        if was_down:
-            queues.on_agent_returned()
-        after = {root: book.state(report.cell, root) for root in before}
-        queues.reported([root for root in before if not _is_equivalent(before[root], after[root])])
-        self.store.wake()
-
-
-def _is_equivalent(state: HostState | None, other: HostState | None) -> bool:
-    """Return whether two states of a host differ only in its load, which no filter reads."""
-    if state is None or other is None:
-        return state is other
-    return msgspec.structs.replace(state, load=other.load) == other
