@@ -7,7 +7,7 @@ from berth.commands.options import Commands, option, positional
 from berth.commands.terminal import Cli, plain_table
 from berth.operations.quotas import ProjectShare, quotas_of, set_quota, shares_of, unset_quota, waiting_in
 from berth.settings import BadSetting
-from bus.quotas import DEFAULT, UNLIMITED
+from bus.quotas import DEFAULT, UNLIMITED, Quota
 
 _LIMIT = re.compile(r"([A-Za-z0-9_]+)=(-1|[0-9]{1,15}|unlimited)")
 
@@ -46,12 +46,14 @@ async def set_command(
 async def unset_command(
     cli: Cli,
     project: Project,
-    resources: Annotated[list[str], positional("Which limits; none: all.", metavar="[RESOURCE]...")] = [],  # noqa: B006
+    resources: Annotated[
+        list[str] | None, positional("Which limits; none: all.", metavar="[RESOURCE]...")
+    ] = None,
 ) -> int:
     """Delete limits of a project, so that the default applies to it again."""
     async with cli.bus("quota") as bus:
-        quota = await unset_quota(bus, _id(project), resources)
-    cli.value(quota, f"{project}: limits deleted: {', '.join(resources) or 'all'}")
+        quota = await unset_quota(bus, _id(project), resources or ())
+    cli.value(quota, f"{project}: limits deleted: {', '.join(resources or ['all'])}")
     return 0
 
 
@@ -66,12 +68,7 @@ async def show(
         found = await quotas_of(bus, _id(project) if project else None, used=not limited)
         waiting = {quota.project: await waiting_in(bus, quota.project) for quota in found if quota.project}
     rows = [
-        (
-            quota.project or "default",
-            share.resource,
-            *_numbers(quota.project, share),
-            _waits(waiting, quota.project),
-        )
+        (_name(quota), share.resource, *_numbers(quota.project, share), waiting.get(quota.project) or "")
         for quota in found
         for share in shares_of(quota)
     ]
@@ -85,8 +82,8 @@ def _numbers(project: str, share: ProjectShare) -> tuple[str, str, str]:
     return "" if project == DEFAULT else str(share.used), _text(share.limit), note
 
 
-def _waits(waiting: dict[str, int], project: str) -> str:
-    return str(waiting.get(project) or "")
+def _name(quota: Quota) -> str:
+    return quota.project or "default"
 
 
 def _text(limit: int | None) -> str:

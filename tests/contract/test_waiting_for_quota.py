@@ -4,6 +4,7 @@ import asyncio
 import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 from bus import topics
 from bus.claims import ReleaseRequested
@@ -23,7 +24,7 @@ SOON = 0.5  # virtual seconds, less than the periods of the heartbeat and of the
 
 
 @asynccontextmanager
-async def a_world(*schedulers: str, **limits: int) -> AsyncIterator[WaitingWorld]:
+async def a_world(*schedulers: str, **limits: Any) -> AsyncIterator[WaitingWorld]:
     """A host with much free capacity, and a limit of project p1."""
     loop = asyncio.get_running_loop()
     clock = Clock(lambda: 1_700_000_000.0 + loop.time(), random.Random(5), loop.time)
