@@ -45,7 +45,7 @@ class SetQuota(Tagged, frozen=True, kw_only=True):
     limit below the present usage is accepted: it refuses further claims."""
 
     project: ProjectOrDefault = DEFAULT
-    limits: Annotated[dict[Text, Limit], Meta(min_length=1, max_length=500)]
+    limits: Limits
 
 
 class UnsetQuota(Tagged, frozen=True, kw_only=True):
