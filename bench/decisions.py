@@ -81,6 +81,7 @@ class InstantPlacement:
             groups=self.unused,
             allocations=self.unused,
             usages=self.unused,
+            quotas=self.unused,
         )
 
     async def release(self, question: ReleaseRequested) -> ReleaseAnswered:

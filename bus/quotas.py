@@ -2,6 +2,7 @@
 them in placement, which enforces them in each claim.
 """
 
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
 from msgspec import Meta, field
@@ -28,6 +29,34 @@ DEFAULT = ""  # the "project" whose limits apply to projects without a limit of 
 Limit = Annotated[int, Meta(ge=UNLIMITED, le=2**53)]
 Limits = Annotated[dict[Text, Limit], Meta(max_length=500)]
 ProjectOrDefault = Annotated[str, Meta(max_length=255)]
+
+
+class OverQuota(Tagged, frozen=True, kw_only=True):
+    """The reason of a refused claim: the project would exceed its limit of a resource. The claim can succeed
+    after the project has released something, or after the limit was raised."""
+
+    project: KeystoneId
+    resource: Text
+    limit: Whole
+    used: Whole
+    asked: Whole  # in addition to what is used
+
+    def __str__(self) -> str:
+        return (
+            f"quota of project {self.project}: {self.resource} limited to {self.limit}, "
+            f"{self.used} used, {self.asked} more asked"
+        )
+
+
+def over_quota(
+    project: str, limits: Mapping[str, int], used: Mapping[str, int], growth: Mapping[str, int]
+) -> OverQuota | None:
+    """Return a refusal if the growth of a project's usage exceeds a limit, else None."""
+    for name, limit in limits.items():
+        more, before = growth.get(name, 0), used.get(name, 0)
+        if more > 0 and limit != UNLIMITED and before + more > limit:
+            return OverQuota(project=project, resource=name, limit=limit, used=before, asked=more)
+    return None
 
 
 class Quota(Value, frozen=True, kw_only=True):
@@ -94,20 +123,3 @@ class QuotaEditRequested(Message, frozen=True, kw_only=True):
 
 class QuotaEditAnswered(Message, frozen=True, kw_only=True):
     result: QuotaResult
-
-
-class OverQuota(Tagged, frozen=True, kw_only=True):
-    """The reason of a refused claim: the project would exceed its limit of a resource. The claim can succeed
-    after the project has released something, or after the limit was raised."""
-
-    project: KeystoneId
-    resource: Text
-    limit: Whole
-    used: Whole
-    asked: Whole  # in addition to what is used
-
-    def __str__(self) -> str:
-        return (
-            f"quota of project {self.project}: {self.resource} limited to {self.limit}, "
-            f"{self.used} used, {self.asked} more asked"
-        )

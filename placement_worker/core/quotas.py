@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from bus.claims import HOLDER_TYPES, ConsumerClaim
-from bus.quotas import DEFAULT, GROUP_MEMBERS, INSTANCES, UNLIMITED, OverQuota
+from bus.quotas import DEFAULT, GROUP_MEMBERS, INSTANCES, UNLIMITED, OverQuota, over_quota
 from bus.vocabulary import Allocations
 
 Amounts = Mapping[str, int]
@@ -50,20 +50,16 @@ class ProjectBudget:
         """Return a refusal if the growth of the project's usage exceeds a limit, else None. `members` are the
         members of the server group that an instance joins, with this instance; 0: it joins none.
         """
-        for name, limit in self.limits.items():
-            more = growth.get(name, 0)
-            if more > 0 and self.used[name] + more > limit:
-                return self._over(name, self.used[name], more)
-        if members > self.limits.get(GROUP_MEMBERS, members):
-            return self._over(GROUP_MEMBERS, members - 1, 1)
-        return None
+        if (refusal := over_quota(self.project, self.limits, self.used, growth)) is not None:
+            return refusal
+        limit = self.limits.get(GROUP_MEMBERS, members)
+        if members <= limit:
+            return None
+        return OverQuota(project=self.project, resource=GROUP_MEMBERS, limit=limit, used=members - 1, asked=1)
 
     def take(self, growth: Amounts, sign: int = 1) -> None:
         for name, more in growth.items():
             self.used[name] += sign * more
-
-    def _over(self, name: str, used: int, more: int) -> OverQuota:
-        return OverQuota(project=self.project, resource=name, limit=self.limits[name], used=used, asked=more)
 
 
 def is_counted(claim: ConsumerClaim) -> bool:

@@ -9,12 +9,13 @@ from typing import Any
 from bus import topics
 from bus.claims import ReleaseRequested
 from bus.clock import Clock
+from bus.queries import WhatIf
 from bus.quotas import QuotaEditRequested, SetQuota
 from bus.reports import Inventory
 from bus.requests import Flavor
 from bus.sql.database import Database
 from tests.support.ids import uid
-from tests.support.scheduler_builders import SMALL
+from tests.support.scheduler_builders import SMALL, a_request
 from tests.support.virtual_time import in_virtual_time
 from tests.support.waiting_world import WaitingWorld, waiting_world
 
@@ -139,3 +140,14 @@ async def test_another_scheduler_adopts_requests_that_wait_for_quota() -> None:
         await limit(world, VCPU=2)
         await asyncio.sleep(SOON)
         assert sorted(world.requests()) == [uid(1, "a"), uid(2, "a")]
+
+
+@in_virtual_time
+async def test_a_what_if_question_says_that_the_project_would_exceed_its_quota() -> None:
+    async with a_world(VCPU=2) as world:
+        ask = world.bus.asker(topics.WHAT_IF)
+        fits = await ask(WhatIf(request=a_request(1, instances=2, project="p1")))
+        exceeds = await ask(WhatIf(request=a_request(1, instances=3, project="p1")))
+        assert fits.fits and not exceeds.fits
+        assert exceeds.decision.code == "quota"
+        assert exceeds.refusal == "quota of project p1: VCPU limited to 2, 0 used, 3 more asked"
