@@ -37,7 +37,7 @@ _USED = """
 
 
 @dataclass
-class Clients:
+class QuotaClients:
     """Two clients of each project: they keep requests waiting, and delete instances soon after the build."""
 
     berth: ReplicatedBerth
@@ -87,7 +87,7 @@ async def test_a_limit_is_never_exceeded_and_always_used(
     )  # fmt: skip
     chance = random.Random(7)
     async with replicated(settings, tmp_path, replicas=4) as berth, asyncio.TaskGroup() as group:
-        clients, connection = Clients(berth), await asyncpg.connect(database_url.replace("+asyncpg", ""))
+        clients, connection = QuotaClients(berth), await asyncpg.connect(database_url.replace("+asyncpg", ""))
         await set_quota(berth.bus, DEFAULT, {INSTANCES: LIMIT})
         ended = await berth.bus.listen(topics.BUILD_ENDED.at(reply_to="quota"))
         listening = group.create_task(receive_all(ended, clients.on_end))
