@@ -1,17 +1,22 @@
 """Operations on the quotas of projects."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Literal
 
 from bus import quotas
 from bus.vocabulary import Contended, Missing
-from placement_worker.core.quotas import unknown_resources
+from placement_worker.core.quotas import QuotaLimits, unknown_resources
 from placement_worker.store import quota_limits
 from placement_worker.store import quotas as stored_quotas
 from placement_worker.transactions import PlacementOperations, again, changing
 
+MOST_NAMED = 1000  # projects in one change; for more, all projects are named
+
 
 class QuotaOperations(PlacementOperations):
     """Operations on the limits of projects. Claims enforce the limits."""
+
+    source: Literal["berth", "keystone"] = "berth"  # keystone: only `replace_all` changes limits
 
     async def find(self, query: quotas.FindQuotas) -> quotas.QuotasFound:
         async with self.database.read() as tx:
@@ -34,11 +39,13 @@ class QuotaOperations(PlacementOperations):
             )
             for project in projects
         ]
-        return quotas.QuotasFound(quotas=tuple(found), more=more)
+        return quotas.QuotasFound(quotas=tuple(found), more=more, source=self.source)
 
     @again(lambda *_: quotas.QuotaEditAnswered(result=Contended()))
     async def edit(self, order: quotas.QuotaEditRequested) -> quotas.QuotaEditAnswered:
         edit = order.edit
+        if self.source == "keystone":
+            return quotas.QuotaEditAnswered(result=quotas.QuotaSourceIsKeystone())
         if isinstance(edit, quotas.SetQuota):
             async with self.database.read() as tx:
                 await self.book.class_names(tx, ())
@@ -67,3 +74,26 @@ class QuotaOperations(PlacementOperations):
             tx.after_commit(lambda: self.book.learn_quotas(edition, new_limits))
         [quota] = (await self.find(quotas.FindQuotas(project=project))).quotas
         return quotas.QuotaEdited(quota=quota, changed=changed)
+
+    @again()
+    async def replace_all(self, limits: Mapping[str, Mapping[str, int]]) -> bool:
+        """Replace the limits of all projects and the default; return whether any limit was changed."""
+        wanted = QuotaLimits(limits).rows()
+        async with self.database.read() as tx:
+            _, current = await quota_limits.read_limits(tx)
+        if current.rows() == wanted:
+            return False
+        async with changing(self.database, self.book) as tx:
+            await quota_limits.new_edition(tx)
+            _, current = await quota_limits.read_limits(tx)
+            changed = current.rows() ^ wanted
+            left = {(project, name) for project, name, _ in wanted}
+            await quota_limits.UNSET(tx, [row[:2] for row in current.rows() if row[:2] not in left])
+            await quota_limits.SET(tx, sorted(wanted - current.rows()))
+            projects = sorted({project for project, *_ in changed})
+            await self.log.write_facts(
+                tx, projects=projects if len(projects) <= MOST_NAMED else (quotas.DEFAULT,)
+            )
+            edition, new_limits = await quota_limits.read_limits(tx)
+            tx.after_commit(lambda: self.book.learn_quotas(edition, new_limits))
+        return bool(changed)

@@ -31,6 +31,11 @@ class QuotaLimits:
         """Return only the limits that can refuse a claim of the project."""
         return {name: limit for name, limit in self.effective(project).items() if limit != UNLIMITED}
 
+    def rows(self) -> set[tuple[str, str, int]]:
+        """Return each limit with its project and resource."""
+        listed = self.by_project.items()
+        return {(project, name, limit) for project, limits in listed for name, limit in limits.items()}
+
     def limited(self, projects: Iterable[str]) -> list[str]:
         """Return the given projects that have a limit, each once and sorted."""
         if not self:
