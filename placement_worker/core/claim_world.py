@@ -10,7 +10,9 @@ from dataclasses import dataclass, field
 from bus import claims
 from bus.groups import GroupPolicy
 from bus.moves import SHELVED
+from bus.topology import NO_TOPOLOGY, Topology
 from bus.vocabulary import Allocations
+from placement_worker.core.domains import GroupDomains
 
 ENDED_ELSEWHERE = "it has ended, not by this cell"
 MOST_ATTEMPTS = 1000  # recognized attempts of one build, for the names of holder consumers
@@ -88,10 +90,12 @@ class GroupPlaces:
     project: str
     policy: GroupPolicy
     max_per_host: int
+    topology: Topology = NO_TOPOLOGY
     places: dict[str, frozenset[str]] = field(default_factory=dict)  # consumer → roots
     holder_consumers: dict[str, str] = field(default_factory=dict)  # → the consumer each holds for
     _all: _Headcount = field(default_factory=dict)
     _members: _Headcount = field(default_factory=dict)
+    labels: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # root → level → label
 
     def put(self, consumer: str, roots: frozenset[str], keeps_for: str | None = None) -> None:
         """Record the hosts of a member of the server group, or of a holder consumer; `keeps_for` is the
@@ -112,8 +116,15 @@ class GroupPlaces:
         if keeps_for is None:
             _count(self._members, consumer, roots, -1)
 
-    def refusal(self, roots: frozenset[str], consumer: str) -> claims.GroupPolicyViolated | None:
-        """Return a refusal if the server group's policy forbids the consumer on these roots, else None."""
+    @property
+    def is_checked(self) -> bool:
+        """Return whether claims check the group; a soft policy only affects weights."""
+        return self.policy in HARD or self.topology.is_required
+
+    def refusal(
+        self, roots: frozenset[str], consumer: str
+    ) -> claims.GroupPolicyViolated | claims.TopologyViolated | None:
+        """Return a refusal if the server group's policy or topology forbids the consumer on these roots."""
         if self.policy == "anti-affinity":
             for root in sorted(roots):
                 members = self._all.get(root, Counter())
@@ -121,7 +132,10 @@ class GroupPlaces:
                     return self._crowded(root, other_members)
         elif self.policy == "affinity" and self._members and not roots & self._members.keys():
             return self._crowded(min(roots), 0) if roots else None
-        return None
+        if not self.topology.is_required or not roots:
+            return None
+        domains = GroupDomains(self.uuid, self.topology, self.labels)
+        return domains.refusal(roots, consumer, self._members, self._all)
 
     def breaches(self) -> Iterator[str]:
         """Yield a sentence for each violation of the server group's policy; none if the policy is soft."""
@@ -133,6 +147,8 @@ class GroupPlaces:
             members = len(self.places) - len(self.holder_consumers)
             if members and all(len(on_host) < members for on_host in self._members.values()):
                 yield f"its members are apart, on {', '.join(sorted(self._members))}"
+        if self.topology.is_required:
+            yield from GroupDomains(self.uuid, self.topology, self.labels).breaches(self._members, self._all)
 
     def _crowded(self, root: str, members: int) -> claims.GroupPolicyViolated:
         return claims.GroupPolicyViolated(provider=root, group=self.uuid, policy=self.policy, members=members)
