@@ -139,7 +139,9 @@ class TopologyViolated(Tagged, frozen=True, kw_only=True):
     def __str__(self) -> str:
         if not self.label:
             return f"{self.provider}: {self.constraint}: the host has no label of this level"
-        others = f"members of the group in {self.required}" if self.required else f"{self.members} members there"
+        others = (
+            f"members of the group in {self.required}" if self.required else f"{self.members} members there"
+        )
         return f"{self.provider}: {self.constraint}: it is in {self.label}, {others}"
 
 

@@ -22,7 +22,9 @@ _LOCK_HOSTS = sql("""
     SELECT h.root, h.host, h.cell, h.agent, h.zone, h.sequence, h.gone, h.labels FROM {n: root str}
     JOIN hosts h ON h.root = n.root ORDER BY h.root FOR NO KEY UPDATE OF h
 """)
-_LEAVE = sql("DELETE FROM hosts WHERE sequence = -1 AND labels = '' AND root IN (SELECT n.root FROM {n: root str})")
+_LEAVE = sql(
+    "DELETE FROM hosts WHERE sequence = -1 AND labels = '' AND root IN (SELECT n.root FROM {n: root str})"
+)
 _SET_HOSTS = sql("""
     UPDATE hosts SET cell = n.cell, agent = n.agent, host = n.host, zone = n.zone, sequence = n.sequence,
     gone = n.gone, labels = n.labels, updated_at = :NOW
@@ -61,7 +63,16 @@ async def leave(tx: Transaction, roots: Collection[str]) -> None:
 
 def saving(trees: Sequence[Tree], now: float) -> BoundStatement:
     rows = [
-        (tree.root, tree.cell, tree.agent, tree.host, tree.zone, tree.sequence, tree.gone, as_stored(tree.labels))
+        (
+            tree.root,
+            tree.cell,
+            tree.agent,
+            tree.host,
+            tree.zone,
+            tree.sequence,
+            tree.gone,
+            as_stored(tree.labels),
+        )
         for tree in trees
     ]
     return _SET_HOSTS.of(rows, now=now)

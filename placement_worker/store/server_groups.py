@@ -18,7 +18,8 @@ from bus.sql.statement import sql
 from bus.sql.transaction import Transaction
 from bus.topology import NO_TOPOLOGY, Topology
 from bus.vocabulary import MAX_INT
-from placement_worker.core.claim_world import HARD, ClaimWorld, GroupPlaces, roots_of
+from placement_worker.core.claim_world import ClaimWorld, roots_of
+from placement_worker.core.group_places import HARD, GroupPlaces
 from placement_worker.core.row_table import SHARES
 from placement_worker.store.labels import labels_of
 
@@ -168,9 +169,7 @@ async def hard(tx: Transaction) -> list[GroupPlaces]:
     return list(groups.values())
 
 
-async def read_labels(
-    tx: Transaction, groups: Iterable[GroupPlaces], roots: Iterable[str] = ()
-) -> None:
+async def read_labels(tx: Transaction, groups: Iterable[GroupPlaces], roots: Iterable[str] = ()) -> None:
     """Read the labels of the members' hosts and of the given roots for groups with a required topology."""
     checked = [group for group in groups if group.topology.is_required]
     if checked:
