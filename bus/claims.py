@@ -7,6 +7,7 @@ from msgspec import Meta, field
 
 from bus.groups import GroupPolicy
 from bus.quotas import OverQuota
+from bus.topology import Topology
 from bus.vocabulary import (
     END,
     UNSAID_ID,
@@ -65,6 +66,8 @@ class ConsumerClaim(Value, frozen=True, kw_only=True):
     client: bool = False
     # The server group to join; its policy is judged with the claim. None: unchanged.
     group: Id | None = None
+    # The claim makes the group, if it does not exist, for one request with this topology.
+    topology: Topology | None = None
     # Id of a move that begins with this claim, at most once: the claim retires the id. The holder consumer
     # of the source is then of type MIGRATION.
     begins: Id | None = None
@@ -124,6 +127,25 @@ class GroupPolicyViolated(Tagged, frozen=True, kw_only=True):
         return f"{self.provider}: {self.policy}: {members}"
 
 
+class TopologyViolated(Tagged, frozen=True, kw_only=True):
+    """The reason of a refused claim: the host's domain breaks the group's constraint to pack or to spread."""
+
+    provider: Text  # the root
+    group: Text
+    constraint: Text  # such as `pack rack`
+    label: Text  # the host's domain; empty: it has no label of the level
+    required: Text = ""  # pack: the domain of the members
+    members: Whole = 0  # spread: other members in the domain
+
+    def __str__(self) -> str:
+        if not self.label:
+            return f"{self.provider}: {self.constraint}: the host has no label of this level"
+        others = (
+            f"members of the group in {self.required}" if self.required else f"{self.members} members there"
+        )
+        return f"{self.provider}: {self.constraint}: it is in {self.label}, {others}"
+
+
 class NoGroup(Tagged, frozen=True, kw_only=True):
     """The reason of a refused claim: the project has no server group with this id. A retry cannot succeed."""
 
@@ -152,7 +174,15 @@ class OutsideCell(Tagged, frozen=True, kw_only=True):
 
 
 Refusal = (
-    Full | Moved | NoSuchProvider | GroupPolicyViolated | NoGroup | NothingHeld | OutsideCell | OverQuota
+    Full
+    | Moved
+    | NoSuchProvider
+    | GroupPolicyViolated
+    | TopologyViolated
+    | NoGroup
+    | NothingHeld
+    | OutsideCell
+    | OverQuota
 )
 
 

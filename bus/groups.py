@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, field
 
+from bus.topology import NO_TOPOLOGY, Topology
 from bus.vocabulary import (
     UNSAID_ID,
     Amount,
@@ -24,17 +25,20 @@ from bus.vocabulary import (
     Value,
 )
 
-GroupPolicy = Literal["affinity", "anti-affinity", "soft-affinity", "soft-anti-affinity"]
+# topology: only the group's topology restricts its members
+GroupPolicy = Literal["affinity", "anti-affinity", "soft-affinity", "soft-anti-affinity", "topology"]
 
 
 class ServerGroup(Value, frozen=True, kw_only=True):
-    """Instances that a policy places on the same host or on different hosts, checked in each claim."""
+    """Instances that a policy places on the same host or on different hosts, or a topology into the same or
+    different domains, checked in each claim."""
 
     id: Id
     name: Name
     policy: GroupPolicy
     max_per_host: Amount = 1  # anti-affinity
     project: KeystoneId = UNSAID_ID
+    topology: Topology = NO_TOPOLOGY  # in addition to the policy
     # consumer → roots with its allocations
     members: LargeMap[Text, LongList[Text]] = field(default_factory=dict)
     # holder consumer of a former member → roots where its guest may still be
@@ -49,6 +53,7 @@ class MakeGroup(Tagged, frozen=True, kw_only=True):
     policy: GroupPolicy
     max_per_host: Amount = 1  # anti-affinity
     project: KeystoneId = UNSAID_ID
+    topology: Topology = NO_TOPOLOGY  # in addition to the policy
 
 
 class DropGroup(Tagged, frozen=True, kw_only=True):

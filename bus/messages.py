@@ -8,6 +8,7 @@ from bus.claims import Choice
 from bus.decisions import Decision
 from bus.reports import HostState, ProviderReport, Reshaping
 from bus.requests import BuildSpec, Flavor, Hints, Image, InstanceName, ResourceGroup
+from bus.topology import NO_TOPOLOGY, Labels, Role, Topology
 from bus.vocabulary import (
     MAX_GROUPS,
     UNSAID_ID,
@@ -78,6 +79,9 @@ class BuildRequested(Message, frozen=True, kw_only=True):
     root_required: ShortList[TraitName] = ()  # of the host, in addition to those of flavor and image
     root_forbidden: ShortList[TraitName] = ()
     not_cells: ShortList[Word] = ()  # hosts of the cells are not considered
+    topology: Topology = NO_TOPOLOGY  # of all its instances; a server group has its own
+    # Flavors of the instances, in order; the counts add up to their number, and `flavor` is the first one's.
+    roles: Annotated[tuple[Role, ...], Meta(max_length=64)] = ()
 
 
 class Selection(Value, frozen=True, kw_only=True, omit_defaults=True):
@@ -277,6 +281,8 @@ class InventoryReported(Message, frozen=True, kw_only=True):
     providers: LongList[ProviderReport] = ()  # the whole tree, the root first
     gone: bool = False  # the root was deleted
     reshape: Reshaping | None = None  # allocations move with their inventory, in the same commit
+    labels: Labels = field(default_factory=dict)  # of the host by level, such as rack → r7
+    field_labels: Labels = field(default_factory=dict)  # of an Ironic node: aggregates' labels come first
 
 
 class HostReported(Message, frozen=True, kw_only=True):

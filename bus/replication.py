@@ -10,6 +10,7 @@ from msgspec import Meta
 
 from bus.aggregates import Aggregate
 from bus.cells import RegisteredCell
+from bus.topology import NO_LABELS, HostLabels
 from bus.vocabulary import (
     Compact,
     Count,
@@ -65,6 +66,7 @@ class KnownTree(Compact, frozen=True):
     sequence: Whole
     providers: LongList[KnownProvider] = ()  # the root first
     left_out: Whole = 0  # number of providers that did not fit into the message: query them with `skip`
+    labels: HostLabels = NO_LABELS
 
 
 class KnownTrees(Value, frozen=True, kw_only=True):

@@ -64,6 +64,9 @@ class Provider(Value, frozen=True, kw_only=True):
     kept_classes: LongList[Text] = ()
     kept_traits: LongList[Text] = ()
     kept_aggregates: LongList[Text] = ()
+    # part `labels`, of a root: level → label, of all sources, and the labels that an operator set
+    labels: LargeMap[Text, Text] = field(default_factory=dict)
+    kept_labels: LargeMap[Text, Text] = field(default_factory=dict)
 
 
 class Consumer(Value, frozen=True, kw_only=True):
@@ -245,7 +248,7 @@ class FindProviders(Message, frozen=True, kw_only=True):
     name: Text = ""
     in_tree: Id | None = None
     like: ResourceGroup | None = None  # with the free resources, traits and aggregates
-    parts: LongList[Literal["inventories", "traits", "aggregates", "owner"]] = (
+    parts: LongList[Literal["inventories", "traits", "aggregates", "owner", "labels"]] = (
         "inventories",
         "traits",
         "aggregates",

@@ -24,6 +24,7 @@ from bus import (
     replication,
     resources,
     shadow,
+    topology,
 )
 from bus.vocabulary import Message
 
@@ -261,6 +262,8 @@ EDIT = Query("placement.edit", resources.EditRequested, resources.EditAnswered,
     "placement")
 EDIT_OWNER = Query("placement.owner", resources.OwnerEditRequested, resources.OwnerEditAnswered,
     "assign a root provider to another cell", ANYONE, "placement")
+EDIT_LABELS = Query("placement.labels", topology.LabelEditRequested, topology.LabelEditAnswered,
+    "set or remove the labels of hosts by level (rack, row, ...)", ANYONE, "placement")
 LOAD = Query("placement.load", resources.LoadProviders, resources.ProvidersLoaded,
     "create or change thousands of providers in one request", ANYONE, "placement")
 ALLOCATIONS = Query("placement.allocations", resources.FindAllocations, resources.AllocationsFound,

@@ -16,6 +16,7 @@ from bus.vocabulary import MAX_INT
 from placement_worker.core.trees import ROOM, Packing
 from placement_worker.store import changes, lookups, tree_reads
 from placement_worker.store.hosts import limits
+from placement_worker.store.labels import with_labels
 from placement_worker.transactions import PlacementOperations
 
 UNKNOWN = "unknown"  # the reported type of consumers without one
@@ -27,6 +28,7 @@ class Lookups(PlacementOperations):
         if query.like is not None:
             await self._learn_names(query.like)
         simple = query.like is None and (query.in_tree is None or not (query.ids or query.name))
+        simple = simple and "labels" not in query.parts
         # What one statement answers needs no transaction; names that turn out to be new are read after it.
         async with self.database.read_single() if simple else self.database.read() as tx:
             return ProvidersFound(providers=tuple(await self._providers(tx, query, cell)))
@@ -81,7 +83,8 @@ class Lookups(PlacementOperations):
                 given |= {"after": query.after, "most": query.limit}
         elif cell:
             selection, given = lookups.BY_CELL, {"cell": cell}
-        return await lookups.providers(tx, self.book, selection, parts, values, **given)
+        found = await lookups.providers(tx, self.book, selection, parts, values, **given)
+        return await with_labels(tx, found) if "labels" in parts else found
 
     async def _learn_names(self, like: ResourceGroup) -> None:
         book, database = self.book, self.database

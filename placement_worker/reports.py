@@ -10,13 +10,16 @@ from bus.messages import BuildReshaped, InventoryReported
 from bus.reports import ProviderReport
 from bus.resources import OwnerEditAnswered, OwnerEditRequested, OwnerGiven
 from bus.sql.transaction import Transaction
+from bus.topology import LabelEditAnswered, LabelEditRequested, LabelsEdited, LevelReserved
 from bus.vocabulary import Contended, Missing, portions, portions_by_size
 from placement_worker.change_log import ReshapedBuilds
+from placement_worker.core.labels import reserved_level
 from placement_worker.core.reports import (
     bars_report,
     complaint,
     distinct_names,
     given,
+    labelled,
     reported,
     settled,
     swept,
@@ -187,6 +190,28 @@ class ReportOperations(PlacementOperations):
             number = await self.log.write_trees(tx, [(before, after)], now, last=saving)
         owner = OwnerGiven(cell=before.cell, agent=before.agent, sequence=before.sequence, number=number)
         return OwnerEditAnswered(result=owner)
+
+    @again(lambda *_: LabelEditAnswered(result=Contended()))
+    async def label(self, order: LabelEditRequested) -> LabelEditAnswered:
+        """Set and remove labels of hosts for an operator: of all hosts of the request, or of none."""
+        if level := reserved_level(order.set):
+            return LabelEditAnswered(result=LevelReserved(level=level))
+        now, roots = self.clock.now(), tuple(dict.fromkeys(order.roots))
+        async with changing(self.database, self.book) as tx:
+            owned = await hosts.enter(tx, roots, now)
+            found = await tree_reads.read_locked(tx, self.book, roots)
+            if missing := tuple(root for root in roots if root not in found):
+                await hosts.leave(tx, roots)
+                return LabelEditAnswered(result=Missing(what="host", names=missing))
+            trees = [replace(owned[root], providers=found[root].providers) for root in roots]
+            pairs = [(tree, labelled(tree, order)) for tree in trees]
+            changed = [(was, then) for was, then in pairs if then is not was]
+            number = 0
+            if changed:
+                saving = [hosts.saving([then for _, then in changed], now)]
+                number = await self.log.write_trees(tx, changed, now, last=saving)
+            await hosts.leave(tx, roots)
+        return LabelEditAnswered(result=LabelsEdited(changed=len(changed), number=number))
 
     async def sweep(self) -> None:
         """Delete trees that were reported as deleted and have no allocations. After a reshape, stop

@@ -11,6 +11,7 @@ from bus.candidates import Bools, Floats, Ints, OnChange, OnQuotas
 from bus.cells import RegisteredCell
 from bus.decisions import NearMiss, Removal
 from bus.queries import Candidate, FindCandidates
+from bus.topology import HOST
 from bus.vocabulary import Allocations
 from placement_worker.core.explain import NEAREST, UNSEEN, UNSEEN_CODE, explain, nearest
 from placement_worker.core.index import Index, Snapshot
@@ -84,6 +85,18 @@ class IndexedSource:
         index = self._memory.index
         rows = [index.at[position] for position in np.flatnonzero(index.roots[: index.high]).tolist()]
         return [row for row in rows if row is not None]
+
+    def labels(self, level: str) -> tuple[Ints, Sequence[str]]:
+        index = self._memory.index
+        high = index.high
+        if level == HOST:
+            roots = index.roots[:high]
+            names = ["", *("" if row is None else row.uuid for row in index.at[:high])]
+            return np.where(roots, np.arange(1, high + 1), 0), names
+        column = index.labels.get(level)
+        if column is None:
+            return np.zeros(high, np.intp), [""]
+        return column.ids[:high], column.names
 
     def search(self, question: FindCandidates, *, empty: bool = False) -> "HostSearch":
         return HostSearch(self._memory.index, self._reserved_amounts, question, empty=empty)

@@ -34,7 +34,7 @@ from bus.vocabulary import Contended, portions, portions_by_size
 from placement_worker.change_log import ChangeLog
 from placement_worker.core import capacity
 from placement_worker.core.claim_world import ClaimWorld
-from placement_worker.store import claims, quotas
+from placement_worker.store import claims, quotas, server_groups
 from placement_worker.store.changes import ProviderNumbers
 from placement_worker.store.numbered_names import Book
 
@@ -185,6 +185,9 @@ class ClaimOperations(PlacementOperations):
         every = [claim for order in orders for claim in order.claims]
         now = self.clock.now()
         await self.book.know_owners(self.database, every, now)
+        if any(claim.topology is not None for claim in every):
+            async with self.database.write() as tx:
+                await server_groups.make_of_requests(tx, every, now)
         providers = capacity.providers_of(orders, all_choices=all_choices)
         if all_choices:
             async with self.database.read() as tx:
@@ -239,6 +242,7 @@ class ClaimOperations(PlacementOperations):
     async def prune(self, before: float) -> None:
         async with self.database.write() as tx:
             await claims.PRUNE_RETIRED(tx, before=before)
+            await server_groups.PRUNE_OF_REQUESTS(tx, before=before)
 
 
 def _numbered(results: tuple[ClaimResult, ...], number: int) -> tuple[ClaimResult, ...]:

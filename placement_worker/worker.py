@@ -212,6 +212,7 @@ def _answers(placement: Placement, cells: Sequence[str]) -> list[Answers]:
         *(row for cell in cells for row in asked_in(placement, cell)),
         answers_many(topics.EDIT, placement.providers.edit_many),
         answers(topics.EDIT_OWNER, placement.reports.give),
+        answers(topics.EDIT_LABELS, placement.reports.label),
         answers(topics.LOAD, placement.bulk_load.load, concurrency=2),
         answers(topics.ALLOCATIONS, placement.lookups.allocations),
         answers(topics.USAGES, placement.lookups.usages),

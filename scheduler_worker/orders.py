@@ -24,6 +24,7 @@ from scheduler_worker.core.move_start import MoveStart
 from scheduler_worker.core.order import Begins, Order, size_of, too_much
 from scheduler_worker.core.policy import ChoicePolicy
 from scheduler_worker.core.request import Prefilters, alternatives_of, prefilters
+from scheduler_worker.core.roles import group_id, own_group
 from scheduler_worker.core.rule import ITS_OWN, Alternative, as_anybodys
 from scheduler_worker.dependencies import Ending, PlacementQueries
 
@@ -177,8 +178,8 @@ class Resolving:
         return [*await self.resolve(begun[:middle]), *await self.resolve(begun[middle:])]
 
     async def _together(self, begun: Sequence[Begins]) -> list[Begins]:
-        asking = [order.request.hints for order, event in begun if not event.refusal]
-        ids = tuple(dict.fromkeys(hints.group for hints in asking if hints.group))
+        asking = [group_id(order.request) for order, event in begun if not event.refusal]
+        ids = tuple(dict.fromkeys(group for group in asking if group))
         found = (await self.placement.groups(FindGroups(ids=ids))).groups if ids else ()
         groups = {group.id: group for group in found}
         on: dict[Id, str] = {}
@@ -199,7 +200,10 @@ class Resolving:
         if event.refusal:
             return order, event
         hints, request = order.request.hints, order.request
-        if hints.group is not None:
+        if request.topology.levels:
+            own = own_group(request, groups.get(group_id(request) or ""))
+            order = order.with_alternatives(group=own)
+        elif hints.group is not None:
             group = groups.get(hints.group)
             if group is None or group.project != request.project:
                 return order, Begun(f"hints.group: there is no server group {hints.group} in this project")
@@ -271,7 +275,7 @@ class RelatedHosts:
 
 def names_other_instances(request: BuildRequested) -> bool:
     hints = request.hints
-    return bool(hints.group or hints.same_host or hints.different_host)
+    return bool(hints.group or hints.same_host or hints.different_host or request.topology.levels)
 
 
 def _named(order: Order) -> tuple[object, frozenset[str]]:

@@ -24,6 +24,7 @@ from scheduler_worker.core.host_map import HostMap, HostsNow
 from scheduler_worker.core.move_start import MoveStart
 from scheduler_worker.core.order import Begins, Order
 from scheduler_worker.core.placing import step
+from scheduler_worker.core.roles import group_id
 from scheduler_worker.core.rule import Alternative
 from scheduler_worker.core.scale import HasReservations
 from scheduler_worker.hosts import HostBook
@@ -189,7 +190,7 @@ class Scheduler:
                 case events.ReleaseHost(pick=pick, instance=instance):
                     self.pending.drop(pick.reservation)
                     self.pending.on_released(pick.root)
-                    if group := course.order.request.hints.group:
+                    if group := group_id(course.order.request):
                         self._joined.leave(group, instance)
                 case events.Warn(text=text):
                     dependencies.log.warning(text)
@@ -296,7 +297,7 @@ class Scheduler:
             reservation = self.pending.enter(choice.way)
         if isinstance(reservation, dependencies.PendingChoice):
             self.pending.confirm(reservation, choice.number)
-        if group := order.request.hints.group:
+        if group := group_id(order.request):
             self._joined.join(group, choice.instance, choice.way.root)
 
     async def _locate(self, courses: Sequence[_Course]) -> None:

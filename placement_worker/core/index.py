@@ -27,7 +27,6 @@ class Index(RowTable):
         # received changes beyond it, of unknown providers
         self._early: dict[str, tuple[ProviderChange, int]] = {}
         self._put_at: dict[str, int] = {}  # root → the change beyond it that shaped its tree last
-        self.aggregate_facts: dict[str, Aggregate] = {}  # names and metadata of aggregates
         self.cell_facts: dict[str, RegisteredCell] = {}  # states of registered cells
         # The change beyond `seen` that an aggregate or a cell is known by.
         self._described_at: dict[tuple[type, str], int] = {}
@@ -96,6 +95,7 @@ class Index(RowTable):
 
     def describe(self, fact: Aggregate | RegisteredCell, number: int) -> None:
         facts: dict[str, Any] = self.aggregate_facts if isinstance(fact, Aggregate) else self.cell_facts
+        was: Aggregate | None = self.aggregate_facts.get(fact.id) if isinstance(fact, Aggregate) else None
         name = fact.id if isinstance(fact, Aggregate) else fact.name
         if number < self._described_at.get((type(fact), name), 0):
             return
@@ -105,6 +105,8 @@ class Index(RowTable):
             facts.pop(name, None)
         else:
             facts[name] = fact
+        if isinstance(fact, Aggregate):
+            self._relabel_members(was, fact)
 
     def use(self, change: ProviderChange, number: int) -> bool:
         """Set the used amounts of a provider; return whether its free capacity may have increased."""

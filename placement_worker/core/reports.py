@@ -15,6 +15,8 @@ from msgspec import structs
 from bus.messages import InventoryReported
 from bus.reports import Inventory, ProviderReport
 from bus.resources import OwnerEditRequested, ProviderLoad
+from bus.topology import HostLabels, LabelEditRequested
+from placement_worker.core.labels import edited_labels, reserved_level
 from placement_worker.core.reshape import NO_MOVES, Moves
 from placement_worker.core.trees import ProviderState, Reported, Tree
 
@@ -81,8 +83,10 @@ def reported(before: Tree, report: InventoryReported, number: int = 0, moves: Mo
     named = [_named(left.pop(provider.id, None), provider, number + 1) for provider in report.providers]
     stay = _left_out(left, {provider.uuid for provider in named}, report.root)
     facts = (report.host, report.cell, report.agent, report.zone)
-    after = Tree(report.root, *facts, report.sequence, False, moves.arrived((*named, *stay)))
-    moved = facts != (before.host, before.cell, before.agent, before.zone)
+    labels = structs.replace(before.labels, reported=report.labels, of_fields=report.field_labels)
+    labels = before.labels if labels == before.labels else labels
+    after = Tree(report.root, *facts, report.sequence, False, moves.arrived((*named, *stay)), labels)
+    moved = facts != (before.host, before.cell, before.agent, before.zone) or labels != before.labels
     return _advanced(before, withheld(before, after), root_too=moved)
 
 
@@ -90,10 +94,22 @@ def given(tree: Tree, order: OwnerEditRequested) -> Tree:
     """Return the tree with the owner that an operator requests (cell and agent); its next report is accepted
     with any sequence number.
     """
-    same = tree if tree.cell == order.cell else replace(tree, host="", cell=order.cell, agent="", zone="")
+    same = tree
+    if tree.cell != order.cell:
+        labels = HostLabels(of_operator=tree.labels.of_operator)
+        same = replace(tree, host="", cell=order.cell, agent="", zone="", labels=labels)
     if order.agent:
         same = replace(same, host=order.host, agent=order.agent, zone=order.zone)
     return _advanced(tree, replace(same, sequence=0, gone=False), root_too=True)
+
+
+def labelled(tree: Tree, order: LabelEditRequested) -> Tree:
+    """Return the tree with the labels that an operator sets; the same tree if none differs."""
+    now = edited_labels(tree.labels.of_operator, order.set, order.unset)
+    if now == tree.labels.of_operator:
+        return tree
+    labels = structs.replace(tree.labels, of_operator=now)
+    return _advanced(tree, replace(tree, labels=labels), root_too=True)
 
 
 def swept(tree: Tree) -> Tree:
@@ -209,6 +225,8 @@ def complaint(report: InventoryReported, known: Callable[[str, str], bool]) -> s
         return "providers: empty; to report the tree as deleted, set gone"
     if report.providers[0].id != report.root:
         return f"providers[0].id: the first provider must be the root, {report.root}"
+    if level := reserved_level((*report.labels, *report.field_labels)):
+        return f"labels: {level!r} is a level of its own; a label cannot set it"
     ids: set[str] = set()
     names: set[str] = set()
     for position, provider in enumerate(report.providers):

@@ -2,7 +2,7 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,6 +11,7 @@ import numpy.typing as npt
 from bus.queries import Candidate
 from bus.reports import Inventory
 from bus.requests import ResourceGroup
+from bus.topology import NO_LABELS, HostLabels
 from bus.vocabulary import Allocations
 
 if TYPE_CHECKING:
@@ -48,6 +49,8 @@ class Row:
     summary: Any = None  # cache of the HTTP API; reset by every change
     known_free: dict[str, int] | None = None
     excluded: bool = False  # a sibling is in use that excludes it
+    labels: HostLabels = NO_LABELS  # of a root, by their source
+    domains: Mapping[str, str] = field(default_factory=dict)  # of a root: level → label
 
     @property
     def shapes(self) -> dict[str, int]:

@@ -9,7 +9,10 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from bus.aggregates import Aggregate
 from bus.reports import EXCLUDES_SIBLINGS
+from bus.topology import NO_LABELS
+from placement_worker.core.labels import LabelColumn, effective_labels, has_labels
 from placement_worker.core.row import BEYOND_COUNTING, Bools, ClassArrays, Ints, Row, RowSet, Sums
 from placement_worker.core.trees import ProviderState, Tree
 
@@ -40,6 +43,8 @@ class RowTable:
         self.traits = defaultdict[str, RowSet](RowSet)
         self.aggregates = defaultdict[str, RowSet](RowSet)
         self.called: dict[str, tuple[str, ...]] = {}  # a host's name → its roots
+        self.aggregate_facts: dict[str, Aggregate] = {}  # names and metadata of aggregates
+        self.labels: dict[str, LabelColumn] = {}  # level → labels of roots
         self.sharers: dict[str, set[int]] = {}  # aggregate → its sharing providers
         self._reach: dict[int, Ints] = {}  # sharing provider → the roots of the other trees it serves
         self._interned: dict[Any, Any] = {}
@@ -118,6 +123,7 @@ class RowTable:
             shaped=0,
             size=self._same(FIXED_BYTES + len(_encode(contents)) + 2 * len(_encode(capacity))),
             amounts=(),
+            labels=NO_LABELS if provider.parent is not None or tree.labels == NO_LABELS else tree.labels,
         )
         self.shaped += 1
         if was is None or _PLACE(was) != _PLACE(row):
@@ -141,6 +147,7 @@ class RowTable:
             self.called[row.host] = (*self.called.get(row.host, ()), row.uuid)
             if row.zone:
                 self.zones[row.zone].add(position, size)
+            self._label(row)
         for trait in row.traits:
             self.traits[trait].add(position, size)
         for name, inventory in row.inventories.items():
@@ -158,10 +165,37 @@ class RowTable:
                 del self.called[row.host]
             if row.zone:
                 self.zones[row.zone].discard(position)
+            for level in row.domains:
+                self.labels[level].put(position, "")
         for trait in row.traits:
             self.traits[trait].discard(position)
         for name, inventory in row.inventories.items():
             self.classes[name].clear(position, inventory, row.capacity[name])
+
+    def _label(self, row: Row) -> None:
+        """Compute a root's labels by level, and store them in the arrays of the levels."""
+        facts, labels = self.aggregate_facts, self.labels
+        metadata = [facts[uuid].metadata for uuid in row.aggregates if uuid in facts]
+        domains = self._same(effective_labels(row.labels, row.cell, row.zone, metadata))
+        for level in row.domains:
+            if level not in domains:
+                labels[level].put(row.position, "")
+        for level, label in domains.items():
+            if level not in labels:
+                labels[level] = LabelColumn(len(self.at))
+            labels[level].put(row.position, label)
+        row.domains = domains
+
+    def _relabel_members(self, was: Aggregate | None, now: Aggregate) -> None:
+        """Compute the labels of an aggregate's hosts again if its metadata gave or gives them any."""
+        if not has_labels(now.metadata) and (was is None or not has_labels(was.metadata)):
+            return
+        members = self.aggregates.get(now.id)
+        for position in members.rows().tolist() if members is not None else ():
+            row = self.at[position]
+            if row is not None and row.parent is None:
+                self._label(row)
+        self.layout += 1
 
     def _link(self, row: Row) -> None:
         position, size = row.position, len(self.at)
@@ -242,6 +276,8 @@ class RowTable:
         self.root_of = np.concatenate([self.root_of, np.full(more, -1, np.intp)])
         for kind in self.classes.values():
             kind.grow(more)
+        for column in self.labels.values():
+            column.grow(more)
 
     def _same(self, value: Any) -> Any:
         if len(self._interned) > INTERNED:

@@ -9,6 +9,7 @@ from msgspec import structs
 
 from bus.replication import KnownInventory, KnownProvider, KnownTree, KnownTrees, TreesFound
 from bus.reports import Inventory
+from bus.topology import NO_LABELS, HostLabels
 
 T = TypeVar("T")
 
@@ -70,6 +71,7 @@ class Tree:
     sequence: int = -1  # number of the owner's last report; -1 before the first one
     gone: bool = False
     providers: tuple[ProviderState, ...] = ()  # the root first
+    labels: HostLabels = NO_LABELS
 
     @property
     def in_use(self) -> bool:
@@ -248,9 +250,11 @@ class Packing:
                 sequence=tree.sequence,
                 providers=tuple(providers),
                 left_out=max(left_out, 0),
+                labels=tree.labels,
             )
         )
-        self._capacity -= spent + 2 * len(tree.root) + len(_encode(tree.host))
+        labels = 0 if tree.labels is NO_LABELS else len(_encode(tree.labels))
+        self._capacity -= spent + 2 * len(tree.root) + len(_encode(tree.host)) + labels
         return True
 
     def _size(self) -> int:
@@ -328,7 +332,7 @@ def unpacked(found: KnownTrees) -> Iterator[tuple[Tree, int]]:
         root = tree.providers[0].id if root is None else root
         host = tree.providers[0].name if host is None else host
         providers = tuple([_state(provider, root, found, stocks) for provider in tree.providers])
-        yield Tree(root, host, cell, agent, zone, tree.sequence, False, providers), tree.left_out
+        yield Tree(root, host, cell, agent, zone, tree.sequence, False, providers, tree.labels), tree.left_out
 
 
 def _state(known: KnownProvider, root: str, found: KnownTrees, stocks: list[Any]) -> ProviderState:

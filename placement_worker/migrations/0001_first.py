@@ -168,6 +168,7 @@ def _of_berth() -> None:
         _columns(sa.Text, "zone"),
         _columns(sa.BigInteger, "sequence"),  # of the last report of its owner
         _columns(sa.Boolean, "gone"),
+        _columns(sa.Text, "labels"),  # JSON of HostLabels; empty: none
         _times(),
         keys=("root",),
     )
@@ -179,6 +180,9 @@ def _of_berth() -> None:
         _columns(sa.String(255), "project"),
         _columns(sa.String(32), "policy"),
         _columns(sa.Integer, "max_per_host"),
+        _columns(sa.Text, "topology"),  # JSON of Topology; empty: none
+        _columns(sa.Boolean, "topology_required"),  # claims check it
+        _columns(sa.Boolean, "of_request"),  # made by a claim for one request, and deleted when it is empty
         _times(),
         sa.UniqueConstraint("project", "name"),
         sa.UniqueConstraint("uuid"),

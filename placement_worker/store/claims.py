@@ -192,6 +192,7 @@ async def open_world(tx: Transaction, book: Book, scope: ClaimScope, now: float)
         raise Conflict("allocations may have moved while their providers were being locked")
     if world.groups or scope.moves:
         world.sharing = await server_groups.sharing(tx, world.providers)
+        await server_groups.read_labels(tx, world.groups.values(), {found.root for found in claimed.values()})
     if scope.cell:
         roots = {uuid: provider.root for uuid, provider in claimed.items()}
         world.wall = await limits(tx, scope.cell, roots)

@@ -9,23 +9,26 @@ from bus.cells import RegisteredCell
 from bus.sql.statement import BoundStatement, sql
 from bus.sql.transaction import Transaction
 from placement_worker.core.cell_limits import CellLimits
+from placement_worker.core.labels import as_stored, stored_labels
 from placement_worker.core.trees import Tree
 from placement_worker.store import server_groups
 
 _ENTER = sql("""
-    INSERT INTO hosts (root, cell, agent, host, zone, sequence, gone, created_at, updated_at)
-    SELECT n.root, '', '', '', '', -1, false, :NOW, :NOW FROM {n: root str} WHERE true ORDER BY n.root
+    INSERT INTO hosts (root, cell, agent, host, zone, sequence, gone, labels, created_at, updated_at)
+    SELECT n.root, '', '', '', '', -1, false, '', :NOW, :NOW FROM {n: root str} WHERE true ORDER BY n.root
     ON CONFLICT DO NOTHING
 """)
 _LOCK_HOSTS = sql("""
-    SELECT h.root, h.host, h.cell, h.agent, h.zone, h.sequence, h.gone FROM {n: root str}
+    SELECT h.root, h.host, h.cell, h.agent, h.zone, h.sequence, h.gone, h.labels FROM {n: root str}
     JOIN hosts h ON h.root = n.root ORDER BY h.root FOR NO KEY UPDATE OF h
 """)
-_LEAVE = sql("DELETE FROM hosts WHERE sequence = -1 AND root IN (SELECT n.root FROM {n: root str})")
+_LEAVE = sql(
+    "DELETE FROM hosts WHERE sequence = -1 AND labels = '' AND root IN (SELECT n.root FROM {n: root str})"
+)
 _SET_HOSTS = sql("""
     UPDATE hosts SET cell = n.cell, agent = n.agent, host = n.host, zone = n.zone, sequence = n.sequence,
-    gone = n.gone, updated_at = :NOW
-    FROM {n: root str, cell str, agent str, host str, zone str, sequence int, gone bool}
+    gone = n.gone, labels = n.labels, updated_at = :NOW
+    FROM {n: root str, cell str, agent str, host str, zone str, sequence int, gone bool, labels str}
     WHERE hosts.root = n.root
 """)
 PRUNE = sql("""
@@ -49,7 +52,8 @@ async def enter(tx: Transaction, roots: Collection[str], now: float) -> dict[str
 
 def owned(root: str, row: Mapping[str, Any]) -> Tree:
     """Convert a database row with the owner of a root provider to a `Tree` without providers."""
-    return Tree(root, row["host"], row["cell"], row["agent"], row["zone"], row["sequence"], bool(row["gone"]))
+    owner = row["host"], row["cell"], row["agent"], row["zone"], row["sequence"], bool(row["gone"])
+    return Tree(root, *owner, labels=stored_labels(row["labels"]))
 
 
 async def leave(tx: Transaction, roots: Collection[str]) -> None:
@@ -59,7 +63,17 @@ async def leave(tx: Transaction, roots: Collection[str]) -> None:
 
 def saving(trees: Sequence[Tree], now: float) -> BoundStatement:
     rows = [
-        (tree.root, tree.cell, tree.agent, tree.host, tree.zone, tree.sequence, tree.gone) for tree in trees
+        (
+            tree.root,
+            tree.cell,
+            tree.agent,
+            tree.host,
+            tree.zone,
+            tree.sequence,
+            tree.gone,
+            as_stored(tree.labels),
+        )
+        for tree in trees
     ]
     return _SET_HOSTS.of(rows, now=now)
 

@@ -8,18 +8,24 @@ member's holder consumer is written in the same commit.
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
+from typing import Any
 
-from bus.claims import HOLDER_TYPES
+import msgspec
+
+from bus.claims import HOLDER_TYPES, ConsumerClaim
 from bus.groups import FindGroups, ServerGroup
 from bus.quotas import GROUP_MEMBERS
 from bus.sql.statement import sql
 from bus.sql.transaction import Transaction
+from bus.topology import NO_TOPOLOGY, Topology
 from bus.vocabulary import MAX_INT
-from placement_worker.core.claim_world import HARD, ClaimWorld, GroupPlaces, roots_of
+from placement_worker.core.claim_world import ClaimWorld, roots_of
+from placement_worker.core.group_places import HARD, GroupPlaces
 from placement_worker.core.row_table import SHARES
+from placement_worker.store.labels import labels_of
 
-_COLUMNS = "g.id, g.uuid, g.name, g.project, g.policy, g.max_per_host"
-_IS_HARD = f"g.policy IN ({', '.join(repr(policy) for policy in HARD)})"
+_COLUMNS = "g.id, g.uuid, g.name, g.project, g.policy, g.max_per_host, g.topology"
+_IS_HARD = f"(g.policy IN ({', '.join(repr(policy) for policy in HARD)}) OR g.topology_required)"
 _SHARES = """
     EXISTS (SELECT 1 FROM resource_provider_traits m JOIN traits t ON t.id = m.trait_id
     WHERE m.resource_provider_id = p.id AND t.name = :shares)
@@ -50,7 +56,7 @@ JOIN = sql("""
 
 _FIND = f"SELECT {_COLUMNS} FROM server_groups g WHERE g.uuid > :after"
 _FIND_ALL = sql(f"""
-    {_FIND} AND (CAST(:project AS text) = '' OR g.project = CAST(:project AS text))
+    {_FIND} AND NOT g.of_request AND (CAST(:project AS text) = '' OR g.project = CAST(:project AS text))
     AND (CAST(:called AS text) = '' OR g.name = CAST(:called AS text)) ORDER BY g.uuid LIMIT :most
 """)
 _FIND_THESE = sql(f"{_FIND} AND g.uuid IN (SELECT n.uuid FROM {{n: uuid str}}) ORDER BY g.uuid LIMIT :most")
@@ -60,10 +66,23 @@ _FIND_OF = sql(f"""
 """)
 _FIND_HARD = sql(f"SELECT {_COLUMNS} FROM server_groups g WHERE {_IS_HARD} ORDER BY g.uuid")
 _MAKE = sql("""
-    INSERT INTO server_groups (uuid, name, project, policy, max_per_host, created_at, updated_at)
-    SELECT n.uuid, n.called, n.project, n.policy, n.most, :NOW, :NOW
-    FROM {n: uuid str, called str, project str, policy str, most int}
+    INSERT INTO server_groups (uuid, name, project, policy, max_per_host, topology, topology_required,
+    of_request, created_at, updated_at)
+    SELECT n.uuid, n.called, n.project, n.policy, n.most, n.topology, n.required, false, :NOW, :NOW
+    FROM {n: uuid str, called str, project str, policy str, most int, topology str, required bool}
     WHERE true ON CONFLICT DO NOTHING RETURNING id
+""")
+# A group that exists already counts as used now, so that it is not deleted before its claim.
+_MAKE_OF_REQUEST = sql("""
+    INSERT INTO server_groups (uuid, name, project, policy, max_per_host, topology, topology_required,
+    of_request, created_at, updated_at)
+    SELECT n.uuid, n.uuid, n.project, 'topology', 1, n.topology, n.required, true, :NOW, :NOW
+    FROM {n: uuid str, project str, topology str, required bool} WHERE true ORDER BY n.uuid
+    ON CONFLICT (uuid) DO UPDATE SET updated_at = excluded.updated_at
+""")
+PRUNE_OF_REQUESTS = sql("""
+    DELETE FROM server_groups WHERE of_request AND updated_at < :before
+    AND NOT EXISTS (SELECT 1 FROM consumers c WHERE c.group_id = server_groups.id)
 """)
 _LOCK_ONE = sql("SELECT g.id FROM server_groups g WHERE g.uuid = :uuid FOR UPDATE OF g")
 _MEMBERS = sql(f"""
@@ -72,6 +91,8 @@ _MEMBERS = sql(f"""
     ORDER BY c.uuid LIMIT :most
 """)
 _DROP = sql("DELETE FROM server_groups WHERE id = :id")
+
+decode_topology = msgspec.json.Decoder(Topology).decode
 
 SOME = 20  # members that are named where they are in the way
 
@@ -82,7 +103,7 @@ async def lock(tx: Transaction, world: ClaimWorld, named: Collection[str], joine
     """
     wanted = [*((uuid, None) for uuid in named), *((None, number) for number in joined)]
     for row in await _LOCK(tx, wanted):
-        world.groups[row["id"]] = GroupPlaces(*row)
+        world.groups[row["id"]] = _group(row)
         world.named[row["uuid"]] = row["id"]
     counted = any(GROUP_MEMBERS in budget.limits for budget in world.budgets.values())
     await _read_places(tx, world.groups, soft=counted)
@@ -96,7 +117,7 @@ async def sharing(tx: Transaction, providers: Iterable[str]) -> set[str]:
 
 
 async def _read_places(tx: Transaction, groups: Mapping[int, GroupPlaces], *, soft: bool = False) -> None:
-    wanted = [(group.id,) for group in groups.values() if soft or group.policy in HARD]
+    wanted = [(group.id,) for group in groups.values() if soft or group.is_checked]
     if not wanted:
         return
     found: dict[tuple[int, str, str | None], list[tuple[str, bool]]] = defaultdict(list)
@@ -122,7 +143,7 @@ async def find(tx: Transaction, query: FindGroups) -> list[ServerGroup]:
         ][:most]
     else:
         rows = await _FIND_ALL(tx, project=query.project, called=query.name, after=after, most=most)
-    groups = {row["id"]: GroupPlaces(*row) for row in rows}
+    groups = {row["id"]: _group(row) for row in rows}
     await _read_places(tx, groups, soft=True)
     return [_server_group(group) for group in groups.values()]
 
@@ -136,21 +157,55 @@ def _server_group(group: GroupPlaces) -> ServerGroup:
         project=group.project,
         policy=group.policy,
         max_per_host=group.max_per_host,
+        topology=group.topology,
         members={member: roots for member, roots in places.items() if member not in holders},
         left={holder: roots for holder, roots in places.items() if holder in holders},
     )
 
 
 async def hard(tx: Transaction) -> list[GroupPlaces]:
-    """Return the server groups with a hard policy (affinity or anti-affinity), with their members' hosts."""
-    groups = {row["id"]: GroupPlaces(*row) for row in await _FIND_HARD(tx)}
+    """Return the server groups with a hard policy or a required topology, with their members' hosts."""
+    groups = {row["id"]: _group(row) for row in await _FIND_HARD(tx)}
     await _read_places(tx, groups)
+    await read_labels(tx, groups.values())
     return list(groups.values())
+
+
+async def read_labels(tx: Transaction, groups: Iterable[GroupPlaces], roots: Iterable[str] = ()) -> None:
+    """Read the labels of the members' hosts and of the given roots for groups with a required topology."""
+    checked = [group for group in groups if group.topology.is_required]
+    if checked:
+        places = {root for group in checked for on in group.places.values() for root in on}
+        labels = await labels_of(tx, places.union(roots))
+        for group in checked:
+            group.labels = labels
+
+
+def _group(row: Any) -> GroupPlaces:
+    id_, uuid, name, project, policy, most, topology = row
+    limits = decode_topology(topology) if topology else NO_TOPOLOGY
+    return GroupPlaces(id_, uuid, name, project, policy, most, limits)
+
+
+async def make_of_requests(tx: Transaction, claims: Iterable[ConsumerClaim], now: float) -> None:
+    """Create the server groups of requests with a topology that do not exist yet."""
+    groups = {claim.group: (claim.project, claim.topology) for claim in claims if claim.topology is not None}
+    rows = [
+        (uuid, project, _encoded(topology), topology.is_required)
+        for uuid, (project, topology) in groups.items()
+        if topology is not None
+    ]
+    await _MAKE_OF_REQUEST(tx, rows, now=now)
+
+
+def _encoded(topology: Topology) -> str:
+    return msgspec.json.encode(topology).decode() if topology.levels else ""
 
 
 async def make(tx: Transaction, group: ServerGroup, now: float) -> bool:
     """Create a server group; return False if its id, or its name within its project, is in use."""
-    row = (group.id, group.name, group.project, group.policy, group.max_per_host)
+    topology = _encoded(group.topology), group.topology.is_required
+    row = (group.id, group.name, group.project, group.policy, group.max_per_host, *topology)
     return bool(await _MAKE(tx, [row], now=now))
 
 

@@ -56,7 +56,7 @@ _READ = sql(f"""
     SELECT p.id, p.uuid, p.name, p.parent_provider_id, p.root_provider_id, p.generation, p.shape, p.reported,
         {provider_parts.INVENTORIES} AS inventories, {provider_parts.TRAITS} AS traits,
         {provider_parts.AGGREGATES} AS aggregates,
-        h.host, h.cell, h.agent, h.zone, h.sequence, h.gone,
+        h.host, h.cell, h.agent, h.zone, h.sequence, h.gone, h.labels,
         (SELECT number FROM changes WHERE id = {LAST_CHANGE}) AS last_change,
         (SELECT number FROM changes WHERE id = {NAMES_EDITION}) AS edition
     FROM resource_providers p LEFT JOIN hosts h ON h.root = p.uuid
@@ -67,12 +67,12 @@ _READ = sql(f"""
 # Data outside of trees: owners of roots, counters (as `sequence`), users of ids and names.
 _FIND = sql("""
     SELECT 'host' AS kind, h.root AS id, h.host, h.cell, h.agent, h.zone, h.sequence,
-        CASE WHEN h.gone THEN 1 ELSE 0 END AS gone, 0 AS counter
+        CASE WHEN h.gone THEN 1 ELSE 0 END AS gone, h.labels, 0 AS counter
     FROM {n: uuid str, called str} JOIN hosts h ON h.root = n.uuid
-    UNION ALL SELECT 'counter', '', '', '', '', '', c.number, 0, c.id FROM changes c
-    UNION ALL SELECT 'id', p.uuid, '', '', '', '', 0, 0, 0
+    UNION ALL SELECT 'counter', '', '', '', '', '', c.number, 0, '', c.id FROM changes c
+    UNION ALL SELECT 'id', p.uuid, '', '', '', '', 0, 0, '', 0
     FROM {n} JOIN resource_providers p ON p.uuid = n.uuid
-    UNION ALL SELECT 'name', p.uuid, p.name, '', '', '', 0, 0, 0
+    UNION ALL SELECT 'name', p.uuid, p.name, '', '', '', 0, 0, '', 0
     FROM {n} JOIN resource_providers p ON p.name = n.called
 """)
 _LOCK_ATTEMPTS = 3

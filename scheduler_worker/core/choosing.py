@@ -9,17 +9,20 @@ import msgspec
 from msgspec.structs import replace
 
 from bus.candidates import CandidateSource, SenselessQuery
+from bus.groups import ServerGroup
 from bus.queries import Candidate, FindCandidates
 from bus.vocabulary import Allocations, Id
+from scheduler_worker.core.domain_rules import Constraints, DomainRules, required_constraints
 from scheduler_worker.core.events import Chosen
 from scheduler_worker.core.fitting import FoundHosts
+from scheduler_worker.core.gang_choice import GangChoice, is_gang
 from scheduler_worker.core.host_map import HostMap, HostsNow
 from scheduler_worker.core.order import MAX_CHOICES, MAX_CHOICES_EACH, Order
 from scheduler_worker.core.policy import ChoicePolicy
 from scheduler_worker.core.ranking import Ranking
 from scheduler_worker.core.ranking_order import drawn
 from scheduler_worker.core.rejections import Shortage
-from scheduler_worker.core.rule import Alternative, Together
+from scheduler_worker.core.rule import AllowedHosts, Alternative, Together
 from scheduler_worker.core.scale import HasReservations, Pick
 
 CHOICES = 3  # hosts named in one claim, best first
@@ -87,7 +90,7 @@ class Choosing:
         for index, order in enumerate(orders):
             alternative = order.alternative
             kind = kinds.get(id(alternative))
-            if alternative.group is not None or shares[index]:
+            if alternative.group is not None or shares[index] or order.request.roles:
                 # each new member of a group, and each mover's shares, change the hosts of the next one
                 kind = index
             elif kind is None:
@@ -95,7 +98,12 @@ class Choosing:
             alike.setdefault(kind, []).append(index)
         answers: dict[int, Chosen] = {}
         for indices in alike.values():
-            kind_of_order = _Kind(self, orders[indices[0]])
+            first = orders[indices[0]]
+            if is_gang(first):
+                with self._counted_as_free(shares[indices[0]]):
+                    answers[indices[0]] = GangChoice(self, first).choose()
+                continue
+            kind_of_order = _Kind(self, first)
             with self._counted_as_free(shares[indices[0]]):
                 for index in indices:
                     answers[index] = kind_of_order.hosts_for(orders[index])
@@ -104,8 +112,12 @@ class Choosing:
     def spares(self, order: Order) -> dict[Id, tuple[Candidate, ...]]:
         """Return new alternates for each instance that has fewer alternates than requested."""
         spares: dict[Id, tuple[Candidate, ...]] = {}
+        gang = GangChoice(self, order) if is_gang(order) else None
         for settled in order.settled:
-            if settled.lacking:
+            if settled.lacking and gang is not None:
+                index = settled.alternative_index
+                spares[settled.instance] = gang.spares(settled.instance, index, settled.lacking, settled.cell)
+            elif settled.lacking:
                 excluding = order.settled_roots.union(spare.root for spare in settled.spares)
                 try:
                     ranking = self.rank(order.alternatives[settled.alternative_index], order.request.request)
@@ -196,7 +208,23 @@ class Choosing:
             shared = set[str]().union(*self.source.sharing.values())
             asked = {name: count * amount for name, amount in alternative.asked.items() if name not in shared}
             together = Together(count, asked)
-        return dataclasses.replace(alternative, members=members, together=together)
+        allowed = alternative.allowed
+        if allowed is None and group.topology.is_required:
+            rules = self.domain_rules(group, required_constraints(group))
+            position = self.source.position
+            allowed = AllowedHosts(
+                rules.open_to(), str(rules.constraints), lambda root: rules.why(position(root))
+            )
+        return dataclasses.replace(alternative, members=members, together=together, allowed=allowed)
+
+    def domain_rules(self, group: ServerGroup | None, constraints: Constraints) -> DomainRules:
+        """Return constraints on domains with the places of a server group's members, also of the members
+        chosen in unfinished batches.
+        """
+        if group is None:
+            return DomainRules.of(self.source, constraints, {}, {})
+        joined = {member: (root,) for member, root in self.joined.of(group.id).items()}
+        return DomainRules.of(self.source, constraints, {**group.members, **joined}, group.left)
 
 
 class _Kind:

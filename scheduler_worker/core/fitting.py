@@ -189,6 +189,8 @@ class FoundHosts:
         self.lazy = [rule for rule in self.rules if rule.admits is None]
         with_agent = hosts.has_agent, hosts.served.take(search.positions)
         self.masks: list[Mask] = [with_agent, *masks_of(self.rules, self.view, alternative)]
+        if (allowed := alternative.allowed) is not None:
+            self.masks.append((allowed.rule, allowed.mask.take(search.positions)))
         affinity = (rule for rule in self.rules if rule.name == AFFINITY and alternative.together is not None)
         self.keeps_together = next(affinity, None)
         self.refused: dict[int, Refusal] = {}  # by a filter that evaluates single hosts

@@ -30,6 +30,7 @@ from bus.vocabulary import MAX_CAUSE, Id
 from scheduler_worker.core.events import Begun, Fence
 from scheduler_worker.core.move_start import MoveStart, refused
 from scheduler_worker.core.rejections import MAX_REFUSED, Shortage
+from scheduler_worker.core.roles import flavors_of, group_id, role_of
 from scheduler_worker.core.rule import Alternative
 from scheduler_worker.core.scale import Pick
 
@@ -108,6 +109,10 @@ class Order(msgspec.Struct, frozen=True, gc=False):
     def alternative(self) -> Alternative:
         return self.alternatives[self.alternative_index]
 
+    def index_for(self, instance: Id) -> int:
+        """Return the index of the alternative that an instance gets: its role's, or the evaluated one."""
+        return role_of(self.request, instance) if self.request.roles else self.alternative_index
+
     @property
     def needed(self) -> int:
         """Return how many more instances must get a host together; if fewer fit, none of them is placed."""
@@ -129,8 +134,7 @@ class Order(msgspec.Struct, frozen=True, gc=False):
         first, *further = self.shorts
         reason = first.reason(request, several, self.refusals)
         for short in further:
-            index = short.alternative_index
-            flavor = request.or_else[index - 1] if index else request.flavor
+            flavor = flavors_of(request)[short.alternative_index]
             reason = f"{reason}. As {flavor.name!r}: {short.reason(request, several, ())}"
         return reason
 
@@ -153,7 +157,8 @@ class Order(msgspec.Struct, frozen=True, gc=False):
                     project=request.project,
                     user=request.user,
                     client=self.is_external,
-                    group=request.hints.group,
+                    group=group_id(request),
+                    topology=request.topology if request.topology.levels else None,
                 )
             )
         return tuple(claims)
@@ -175,8 +180,9 @@ class Order(msgspec.Struct, frozen=True, gc=False):
         request = self.request
         messages: list[BuildPlaced | BuildUnplaceable] = []
         for settled in self.settled:
-            # without alternatives: unreadable by now
-            used = self.alternatives[settled.alternative_index].alternative_index if self.alternatives else 0
+            used = self.index_for(settled.instance) if self.request.roles else 0
+            if self.alternatives:  # else the request is unreadable by now
+                used = self.alternatives[settled.alternative_index].alternative_index
             messages.append(
                 BuildPlaced(
                     build=settled.instance,
@@ -246,9 +252,9 @@ def selection_of(way: Candidate) -> Selection:
 
 
 def spec_of(request: BuildRequested, alternative_index: int = 0) -> BuildSpec:
-    """Return the spec of a build for its agent. Index 0 is the requested flavor, n the n-th alternative."""
+    """Return the spec of a build for its agent, with the flavor of an alternative or of a role."""
     return BuildSpec(
-        flavor=request.or_else[alternative_index - 1] if alternative_index else request.flavor,
+        flavor=flavors_of(request)[alternative_index],
         image=request.image,
         project=request.project,
         user=request.user,
@@ -284,7 +290,7 @@ def too_much(request: BuildRequested, size: int, together: int) -> str:
 
 def size_of(request: BuildRequested) -> int:
     """Return the size in bytes of a build's spec with the largest flavor of its request."""
-    return max([len(_encode(spec_of(request, index))) for index in range(len(request.or_else) + 1)])
+    return max([len(_encode(spec_of(request, index))) for index in range(len(flavors_of(request)))])
 
 
 def without_placed(order: Order, results: Sequence[ClaimResult]) -> Order:

@@ -21,6 +21,7 @@ from bus.quotas import OverQuota
 from bus.vocabulary import MAX_CAUSE, Contended, Id
 from scheduler_worker.core import events
 from scheduler_worker.core.events import Need
+from scheduler_worker.core.gang_choice import is_gang
 from scheduler_worker.core.held_claim import ClaimPlace, alternative_of, mappings_of, without_roots
 from scheduler_worker.core.order import (
     Order,
@@ -109,7 +110,7 @@ def _next(order: Order, patience: float) -> Step:
 def _no_host(order: Order, short: Shortage, patience: float) -> Step:
     """Try the order's next flavor; if all flavors have been tried, let the order wait, retry or fail."""
     order = replace(order, shorts=(*order.shorts, short))
-    if order.alternative_index + 1 < len(order.alternatives):
+    if order.alternative_index + 1 < len(order.alternatives) and not order.request.roles:
         return replace(order, alternative_index=order.alternative_index + 1), (Need.HOSTS,)
     obstacle, shorts = order.why_no_host(), order.shorts
     decision = shorts[0].decision(order.refusals)
@@ -227,6 +228,8 @@ def _settle(order: Order, claimed: Sequence[Claimed], patience: float) -> Step:
         spares, lacking = pick.spares, 0
         if result.choice or avoid or len(picks) > 1:
             excluding = order.settled_roots.union([candidate.root for candidate in ways])
+            if is_gang(order):  # its alternates are chosen with regard to the other instances
+                excluding = frozenset({way.root})
             spares = spares_of(pick, way, excluding, avoid, order.alternates)
             if result.choice or len(spares) < len(pick.spares):
                 lacking = order.alternates - len(spares)
@@ -237,7 +240,7 @@ def _settle(order: Order, claimed: Sequence[Claimed], patience: float) -> Step:
                 chosen=selection_of(way),
                 generation=result.generation,
                 decision=pick.decision(way.root, tuple(refused[-16:]), asked),
-                alternative_index=order.alternative_index,
+                alternative_index=order.index_for(instance),
                 spares=spares,
                 lacking=lacking,
             )
@@ -270,6 +273,8 @@ def _located(order: Order, places: Mapping[Id, ClaimPlace | None], patience: flo
         if order.is_external:  # an evacuation holds its source, too
             result = replace(result, allocations=without_roots(result, place, order.excluded_roots))
         alternative_index = alternative_of(result, order.alternatives)
+        if order.request.roles and order.alternatives:
+            alternative_index = order.index_for(instance)
         question = order.alternatives[alternative_index].question if order.alternatives else None
         groups = mappings_of(result.allocations, question, place.providers, place.root) if question else {}
         again = Settled(

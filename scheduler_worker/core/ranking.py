@@ -11,6 +11,7 @@ from operator import and_
 
 import numpy as np
 
+from bus.candidates import Floats
 from bus.queries import Candidate
 from scheduler_worker.core.fitting import WAYS_OF_THE_BEST, FoundHosts
 from scheduler_worker.core.ranking_order import THEIR_HOSTS, CapacityByHost, Entry, HostOrder, tiers_of
@@ -50,6 +51,11 @@ class Ranking:
         self.capacities = CapacityByHost(found, self._order)
         self._spares: dict[str, AlternatesOfCell] = {}
         self.turns = 0  # changes whenever a host is chosen or returned
+
+    @property
+    def worths(self) -> Floats:
+        """Return the score of each found host before any choice."""
+        return self._weights.worths
 
     def take(
         self,

@@ -29,6 +29,7 @@ STATES = {
     "has_agent": "without an agent or conductor",
     "tenant": "of other projects",
     "server_group": "ruled out by the server group",
+    "topology": "",
 }
 CLOSED = frozenset({"disabled", "down", "tenant", NO_AGENT})  # codes of hosts that no similar request may use
 

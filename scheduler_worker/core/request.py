@@ -31,6 +31,7 @@ from scheduler_worker.core.attributes import (
     unknown,
 )
 from scheduler_worker.core.guest_topology import add_topology, page_choices
+from scheduler_worker.core.roles import flavors_of, wrong_roles
 from scheduler_worker.core.rule import Alternative
 from scheduler_worker.core.rules.demands import TENANT
 
@@ -40,7 +41,7 @@ MAX_GROUPS = 200
 _Place = tuple[str, str, tuple[tuple[str, ...], ...], tuple[str, ...]]
 
 _shapes = msgspec.json.Encoder(order="deterministic")
-_places = msgspec.json.Decoder(tuple[int, Flavor, Image | None, _Place])
+_places = msgspec.json.Decoder(tuple[str, Flavor, Image | None, _Place])
 NOBODY = "00000000-0000-0000-0000-000000000000"  # an aggregate that no host is in
 
 Named = Callable[[str], Sequence[str]]  # the roots of a host, by its name or its root
@@ -131,10 +132,15 @@ def alternatives_of(
         only, never, unknown_ = destination(request, named, names)
         notes += unknown_
     alternatives = []
-    for alternative_index, flavor in enumerate((request.flavor, *request.or_else)):
+    for alternative_index, flavor in enumerate(flavors_of(request)):
         place = (request.cell, request.zone, request.aggregates, request.not_aggregates)
-        asked = _shapes.encode((alternative_index, flavor, request.image, place))
-        for question, preferred, amounts, read_notes, _ in _read(asked, options):
+        where = f"or_else[{alternative_index - 1}]" if alternative_index else "flavor"
+        if request.roles:
+            where = f"roles[{alternative_index}].flavor"
+        asked = _shapes.encode((where, flavor, request.image, place))
+        every_read = _read(asked, options)
+        # A role has one alternative: its flavor with the preferred page size and devices.
+        for question, preferred, amounts, read_notes, _ in every_read[:1] if request.roles else every_read:
             if only or never:
                 question = msgspec.structs.replace(question, roots=only, not_roots=never)
             question = with_further_groups(question, request)
@@ -183,6 +189,8 @@ def with_further_groups(question: FindCandidates, request: BuildRequested) -> Fi
 
 
 def _check(request: BuildRequested, options: RequestOptions) -> None:
+    if wrong := wrong_roles(request):
+        raise Unreadable(wrong)
     if request.at_least > len(set(request.instances)):
         raise Unreadable(f"at_least: {request.at_least}, of {len(set(request.instances))} instances")
     if seconds_of(request.wait) > options.max_wait:
@@ -199,8 +207,7 @@ def _check(request: BuildRequested, options: RequestOptions) -> None:
 
 @lru_cache(maxsize=1024)
 def _read(asked: bytes, options: RequestOptions) -> tuple[_FlavorRead, ...]:
-    alternative_index, flavor, image, place = _places.decode(asked)
-    where = f"or_else[{alternative_index - 1}]" if alternative_index else "flavor"
+    where, flavor, image, place = _places.decode(asked)
     specs = GuestSpecs(flavor, image, where)
     notes = tuple(islice(unknown(flavor, where, group_draft.READ, options.unscoped), MAX_NOTES))
     found = []

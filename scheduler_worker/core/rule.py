@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import msgspec
 
 from bus.aggregates import Aggregate
+from bus.candidates import Bools
 from bus.groups import ServerGroup
 from bus.messages import BuildRequested
 from bus.queries import Candidate, FindCandidates
@@ -45,6 +46,18 @@ class Together:
     asked: Mapping[str, int]  # amounts that all instances take from the host's provider tree
 
 
+class AllowedHosts:
+    """The hosts to which constraints on domains restrict a request, by position in placement's index."""
+
+    def __init__(self, mask: Bools, name: str, why: Callable[[str], str] = lambda root: "") -> None:
+        self.mask = mask
+        self.rule = Rule(
+            name,
+            lambda host, alternative: why(host.root) or f"its domain is not open: {name}",
+            code="topology",
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class Alternative:
     """One flavor of a request, the preferred or an alternative one, with its query for candidates and the
@@ -66,6 +79,7 @@ class Alternative:
     current_roots: frozenset[str] = frozenset()  # roots it holds already: a move's source
     reserved: frozenset[str] = frozenset()  # in `question.not_roots` because they are reserved
     is_external: bool = False  # another system, such as Nova, builds the instances
+    allowed: AllowedHosts | None = field(default=None, compare=False)  # None: constraints allow all hosts
     why_reserved: Callable[[str], str] = field(default=str, compare=False)
 
     @property

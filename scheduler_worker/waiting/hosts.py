@@ -37,7 +37,8 @@ class Sight:
 
     def kind(self, request: BuildRequested, alternatives: Sequence[Alternative]) -> str:
         alike = [repr(self.policy.kind(alternative)) for alternative in alternatives]
-        encoded = _encode((alike, request.hints, request.forced_host, needs_of(request)))
+        together = request.topology, request.roles
+        encoded = _encode((alike, request.hints, request.forced_host, needs_of(request), together))
         kind = blake2b(encoded, digest_size=6).hexdigest()
         if kind not in self._kinds:
             self._kinds[kind] = request

@@ -23,7 +23,8 @@ from compute_sim.core import phases as agent_phases
 from compute_sim.core.phases import GuestState, PhaseEnd
 from compute_sim.disk import AgentDisk
 from placement_worker.core import capacity, claim_world
-from placement_worker.core.claim_world import ClaimWorld, GroupPlaces, Holder
+from placement_worker.core.claim_world import ClaimWorld, Holder
+from placement_worker.core.group_places import GroupPlaces
 from placement_worker.worker import Placement
 from scheduler_worker.core.events import Fence, FenceAnswers
 from scheduler_worker.core.waiting_queues import WaitingQueues
@@ -214,7 +215,7 @@ PLANTED: Mapping[str, PlantedBug] = {
         "placement_worker.core.capacity._refusal: no more than the capacity", _no_capacity_check
     ),
     "server-group": PlantedBug(
-        "placement_worker.core.claim_world.GroupPlaces.refusal: policies of server groups", _no_group_check
+        "placement_worker.core.group_places.GroupPlaces.refusal: policies of server groups", _no_group_check
     ),
     "leftover": PlantedBug(
         "cell_conductor.core.build.add_leftover: resources of a guest that may still exist are held",

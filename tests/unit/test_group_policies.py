@@ -19,14 +19,8 @@ from bus.claims import (
 from bus.groups import GroupPolicy
 from bus.vocabulary import Allocations
 from placement_worker.core.capacity import claim, release
-from placement_worker.core.claim_world import (
-    ClaimedProvider,
-    ClaimWorld,
-    GroupPlaces,
-    Holder,
-    Stock,
-    roots_of,
-)
+from placement_worker.core.claim_world import ClaimedProvider, ClaimWorld, Holder, Stock, roots_of
+from placement_worker.core.group_places import GroupPlaces
 
 A, B, C = "aaaa", "bbbb", "cccc"  # roots
 X, Y, Z = "xxxx", "yyyy", "zzzz"  # consumers

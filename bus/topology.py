@@ -1,0 +1,118 @@
+"""Labels of hosts by level (row, rack, switch, ...), and the constraints that refer to them: pack and spread.
+
+The levels `host`, `cell` and `zone` exist without labels: a host's id, its cell and its availability zone.
+"""
+
+from typing import Annotated, Literal
+
+from msgspec import Meta, field
+
+from bus.requests import Flavor
+from bus.vocabulary import END, Amount, Contended, Id, Message, Missing, SmallMap, Tagged, Value, Whole, Word
+
+Level = Annotated[str, Meta(pattern=r"^[a-z][a-z0-9_-]{0,31}" + END, description="a level, such as rack")]
+LevelOrNone = Annotated[
+    str, Meta(pattern=r"^([a-z][a-z0-9_-]{0,31})?" + END, description="a level, or nothing")
+]
+Label = Annotated[str, Meta(pattern=r"^[^\s\x00-\x1f](.{0,253}[^\s\x00-\x1f])?" + END)]
+Labels = SmallMap[Level, Label]  # level → the host's label, the name of its domain
+
+HOST, CELL, ZONE = "host", "cell", "zone"
+BUILT_IN_LEVELS = (HOST, CELL, ZONE)  # levels that no label may name
+METADATA_PREFIX = "topology:"  # of aggregates' metadata: `topology:rack` labels the aggregate's hosts
+
+Strength = Literal["required", "preferred"]
+
+
+class HostLabels(Value, frozen=True, kw_only=True, omit_defaults=True):
+    """The labels of one host by their source; for each level, the first source that has a label decides.
+
+    Labels of aggregates' metadata come after `reported` and before `of_fields`.
+    """
+
+    of_operator: Labels = field(default_factory=dict)
+    reported: Labels = field(default_factory=dict)  # by its agent
+    of_fields: Labels = field(default_factory=dict)  # of an Ironic node
+
+
+NO_LABELS = HostLabels()
+
+
+class Topology(Value, frozen=True, kw_only=True, omit_defaults=True):
+    """The constraints on the domains of several instances: pack them into one domain of a level, spread them
+    over the domains of a level, or both, such as: one row, and at most two in each rack.
+
+    A required constraint is checked in each claim; a host without a label of its level is then not chosen. A
+    preferred constraint influences the choice only.
+    """
+
+    pack: LevelOrNone = ""
+    pack_strength: Strength = "required"
+    spread: LevelOrNone = ""
+    max_per_domain: Amount = 1  # with `spread`: instances in one domain
+    spread_strength: Strength = "required"
+
+    @property
+    def levels(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(level for level in (self.pack, self.spread) if level))
+
+    @property
+    def required_pack(self) -> str:
+        """Return the level into one domain of which every claim must pack; empty if none."""
+        return self.pack if self.pack_strength == "required" else ""
+
+    @property
+    def required_spread(self) -> str:
+        """Return the level over whose domains every claim must spread; empty if none."""
+        return self.spread if self.spread_strength == "required" else ""
+
+    @property
+    def is_required(self) -> bool:
+        return bool(self.required_pack or self.required_spread)
+
+    def __str__(self) -> str:
+        """Return the constraints in words, such as `pack rack, spread host:1 (preferred)`."""
+        parts = []
+        if self.pack:
+            parts.append(f"pack {self.pack}" + (" (preferred)" if not self.required_pack else ""))
+        if self.spread:
+            weak = "" if self.required_spread else " (preferred)"
+            parts.append(f"spread {self.spread}:{self.max_per_domain}{weak}")
+        return ", ".join(parts)
+
+
+NO_TOPOLOGY = Topology()
+
+
+class Role(Value, frozen=True, kw_only=True):
+    """A part of a gang: so many instances of one flavor. All roles of a request are claimed together."""
+
+    name: Word
+    flavor: Flavor
+    count: Amount = 1
+
+
+class LabelEditRequested(Message, frozen=True, kw_only=True):
+    """Set or remove labels that an operator gives to hosts, in addition to what their agents report."""
+
+    roots: Annotated[tuple[Id, ...], Meta(min_length=1, max_length=500)]
+    set: Labels = field(default_factory=dict)
+    unset: Annotated[tuple[Level, ...], Meta(max_length=100)] = ()
+
+
+class LabelsEdited(Tagged, frozen=True, kw_only=True):
+    changed: Whole  # hosts whose labels differ from before
+    number: Whole = 0  # of the change; 0: nothing changed
+
+
+class LevelReserved(Tagged, frozen=True, kw_only=True):
+    """The refusal to label a host by a level that exists without labels: host, cell or zone."""
+
+    level: Level
+
+
+LabelEditResult = LabelsEdited | Missing | LevelReserved | Contended
+
+
+class LabelEditAnswered(Message, frozen=True, kw_only=True):
+    result: LabelEditResult

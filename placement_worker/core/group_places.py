@@ -1,0 +1,105 @@
+"""The hosts of a server group's members, against which claims check the group's policy and topology."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from bus import claims
+from bus.groups import GroupPolicy
+from bus.topology import NO_TOPOLOGY, Topology
+from placement_worker.core.domains import GroupDomains
+
+HARD: tuple[GroupPolicy, ...] = ("affinity", "anti-affinity")  # soft policies only affect weights
+
+
+# On each root provider, the number of consumers (instance and holder consumers) of each instance.
+_Headcount = dict[str, Counter[str]]
+
+
+def _count(on: _Headcount, whose: str, roots: Iterable[str], sign: int) -> None:
+    for root in roots:
+        members = on.setdefault(root, Counter())
+        members[whose] += sign
+        if not members[whose]:
+            del members[whose]
+        if not members:
+            del on[root]
+
+
+@dataclass(slots=True)
+class GroupPlaces:
+    """A server group and its members' hosts. For anti-affinity, holder consumers count as members, too."""
+
+    id: int
+    uuid: str
+    name: str
+    project: str
+    policy: GroupPolicy
+    max_per_host: int
+    topology: Topology = NO_TOPOLOGY
+    places: dict[str, frozenset[str]] = field(default_factory=dict)  # consumer → roots
+    holder_consumers: dict[str, str] = field(default_factory=dict)  # → the consumer each holds for
+    _all: _Headcount = field(default_factory=dict)
+    _members: _Headcount = field(default_factory=dict)
+    labels: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # root → level → label
+
+    @property
+    def size(self) -> int:
+        """Return the number of members, without holder consumers."""
+        return len(self.places) - len(self.holder_consumers)
+
+    def put(self, consumer: str, roots: frozenset[str], keeps_for: str | None = None) -> None:
+        """Record the hosts of a member of the server group, or of a holder consumer; `keeps_for` is the
+        member whose former place the holder consumer holds.
+        """
+        self.drop(consumer)
+        self.places[consumer] = roots
+        _count(self._all, keeps_for or consumer, roots, +1)
+        if keeps_for:
+            self.holder_consumers[consumer] = keeps_for
+        else:
+            _count(self._members, consumer, roots, +1)
+
+    def drop(self, consumer: str) -> None:
+        roots = self.places.pop(consumer, frozenset())
+        keeps_for = self.holder_consumers.pop(consumer, None)
+        _count(self._all, keeps_for or consumer, roots, -1)
+        if keeps_for is None:
+            _count(self._members, consumer, roots, -1)
+
+    @property
+    def is_checked(self) -> bool:
+        """Return whether claims check the group; a soft policy only affects weights."""
+        return self.policy in HARD or self.topology.is_required
+
+    def refusal(
+        self, roots: frozenset[str], consumer: str
+    ) -> claims.GroupPolicyViolated | claims.TopologyViolated | None:
+        """Return a refusal if the server group's policy or topology forbids the consumer on these roots."""
+        if self.policy == "anti-affinity":
+            for root in sorted(roots):
+                members = self._all.get(root, Counter())
+                if (other_members := len(members) - (consumer in members)) >= self.max_per_host:
+                    return self._crowded(root, other_members)
+        elif self.policy == "affinity" and self._members and not roots & self._members.keys():
+            return self._crowded(min(roots), 0) if roots else None
+        if not self.topology.is_required or not roots:
+            return None
+        domains = GroupDomains(self.uuid, self.topology, self.labels)
+        return domains.refusal(roots, consumer, self._members, self._all)
+
+    def breaches(self) -> Iterator[str]:
+        """Yield a sentence for each violation of the server group's policy; none if the policy is soft."""
+        if self.policy == "anti-affinity":
+            for root, on_host in sorted(self._all.items()):
+                if len(on_host) > self.max_per_host:
+                    yield f"{len(on_host)} on {root}, where {self.max_per_host} may be"
+        elif self.policy == "affinity":
+            members = self.size
+            if members and all(len(on_host) < members for on_host in self._members.values()):
+                yield f"its members are apart, on {', '.join(sorted(self._members))}"
+        if self.topology.is_required:
+            yield from GroupDomains(self.uuid, self.topology, self.labels).breaches(self._members, self._all)
+
+    def _crowded(self, root: str, members: int) -> claims.GroupPolicyViolated:
+        return claims.GroupPolicyViolated(provider=root, group=self.uuid, policy=self.policy, members=members)

@@ -1,0 +1,56 @@
+"""SQL that reads the labels of hosts by level, for claims that join a server group with a topology."""
+
+from collections import defaultdict
+from collections.abc import Collection, Sequence
+
+import msgspec
+from msgspec import structs
+
+from bus.resources import Provider
+from bus.sql.statement import sql
+from bus.sql.transaction import Transaction
+from bus.topology import NO_LABELS
+from placement_worker.core.labels import effective_labels, stored_labels
+
+_LABELS = sql("""
+    SELECT n.root, h.cell, h.zone, h.labels FROM {n: root str} LEFT JOIN hosts h ON h.root = n.root
+""")
+_METADATA = sql("""
+    SELECT p.uuid AS root, a.uuid, a.metadata FROM {n: root str}
+    JOIN resource_providers p ON p.uuid = n.root
+    JOIN resource_provider_aggregates m ON m.resource_provider_id = p.id
+    JOIN aggregates a ON a.id = m.aggregate_id
+    WHERE a.metadata LIKE '%topology:%' OR a.metadata LIKE '%availability_zone%'
+    ORDER BY a.uuid
+""")
+_decode = msgspec.json.Decoder(dict[str, str]).decode
+
+
+async def labels_of(tx: Transaction, roots: Collection[str]) -> dict[str, dict[str, str]]:
+    """Return the labels of hosts by level, computed from all their sources."""
+    return {root: labels for root, (labels, _) in (await _read(tx, roots)).items()}
+
+
+async def with_labels(tx: Transaction, found: Sequence[tuple[int, Provider]]) -> list[tuple[int, Provider]]:
+    """Return the providers; root providers with their labels."""
+    labels = await _read(tx, [provider.id for _, provider in found if provider.parent is None])
+    nothing: tuple[dict[str, str], dict[str, str]] = {}, {}
+    labelled = []
+    for number, provider in found:
+        all_labels, of_operator = labels.get(provider.id, nothing)
+        provider = structs.replace(provider, labels=all_labels, kept_labels=of_operator)
+        labelled.append((number, provider))
+    return labelled
+
+
+async def _read(tx: Transaction, roots: Collection[str]) -> dict[str, tuple[dict[str, str], dict[str, str]]]:
+    listed = [(root,) for root in sorted(roots)]
+    metadata = defaultdict[str, list[dict[str, str]]](list)
+    for root, _, text in await _METADATA(tx, listed):
+        metadata[root].append(_decode(text))
+    found = {}
+    for root, cell, zone, text in await _LABELS(tx, listed):
+        labels = stored_labels(text) if text else NO_LABELS
+        effective = effective_labels(labels, cell or "", zone or "", metadata[root])
+        found[root] = effective, dict(labels.of_operator)
+    return found

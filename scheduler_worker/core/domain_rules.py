@@ -1,0 +1,177 @@
+"""The hosts that constraints on domains (pack, spread) leave open, given where instances already are."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from bus.candidates import Bools, CandidateSource, Ints
+from bus.groups import ServerGroup
+from bus.topology import HOST
+from bus.vocabulary import Id
+
+
+@dataclass(frozen=True, slots=True)
+class Constraints:
+    """The levels into one domain of which instances are packed, and the levels over which they are spread."""
+
+    pack: tuple[str, ...] = ()
+    spread: tuple[tuple[str, int], ...] = ()  # level, and the most instances in one domain
+    loose_pack: str = ""  # a preferred level that cannot be kept: as few domains as possible
+
+    def __str__(self) -> str:
+        parts = [f"pack {level}" for level in self.pack]
+        parts += [f"spread {level}:{most}" for level, most in self.spread]
+        return ", ".join(parts) or "no constraint"
+
+
+def attempts(group: ServerGroup | None) -> Iterator[Constraints]:
+    """Yield the constraints of a server group, first with all preferred ones, then with fewer of them."""
+    if group is None:
+        yield Constraints()
+        return
+    topology = group.topology
+    pack = (HOST,) if group.policy == "affinity" else ()
+    spread = ((HOST, group.max_per_host),) if group.policy == "anti-affinity" else ()
+    for weak_pack in _strengths(topology.pack, topology.required_pack):
+        for weak_spread in _strengths(topology.spread, topology.required_spread):
+            yield Constraints(
+                pack=(*pack, *_kept(topology.pack, weak_pack)),
+                spread=(
+                    *spread,
+                    *((level, topology.max_per_domain) for level in _kept(topology.spread, weak_spread)),
+                ),
+                loose_pack=topology.pack if weak_pack else "",
+            )
+
+
+def _strengths(level: str, required: str) -> tuple[bool, ...]:
+    return (False, True) if level and not required else (False,)
+
+
+def _kept(level: str, weak: bool) -> tuple[str, ...]:
+    return (level,) if level and not weak else ()
+
+
+def required_constraints(group: ServerGroup) -> Constraints:
+    """Return the constraints that every claim of the group's members checks."""
+    *_, last = attempts(group)
+    return last
+
+
+@dataclass(slots=True)
+class Level:
+    """The domains of one level: for each position in placement's index the number of its domain; 0: none."""
+
+    name: str
+    ids: Ints
+    labels: Sequence[str]
+
+
+@dataclass
+class DomainRules:
+    """Constraints on domains, with the positions of the instances placed so far."""
+
+    constraints: Constraints
+    packs: list[Level]
+    spreads: list[tuple[Level, int]]
+    domains: Ints  # by position: the number of its domain of all packed levels; 0: it has none
+    names: list[str]  # of these domains
+    members: dict[Id, tuple[int, ...]] = field(default_factory=dict)  # instance → positions
+    left: dict[Id, tuple[int, ...]] = field(default_factory=dict)  # guests that may still be there
+
+    @classmethod
+    def of(
+        cls,
+        source: CandidateSource,
+        constraints: Constraints,
+        members: Mapping[Id, Iterable[str]],
+        left: Mapping[Id, Iterable[str]],
+    ) -> "DomainRules":
+        """Return the constraints with the labels of all hosts, and the places of the group's members."""
+
+        def level(name: str) -> Level:
+            ids, labels = source.labels(name)
+            return Level(name, ids, labels)
+
+        def positions(on: Mapping[Id, Iterable[str]]) -> dict[Id, tuple[int, ...]]:
+            found = {id_: [source.position(root) for root in roots] for id_, roots in on.items()}
+            return {
+                id_: tuple([each for each in places if each is not None]) for id_, places in found.items()
+            }
+
+        packs = [level(name) for name in constraints.pack]
+        spreads = [(level(name), most) for name, most in constraints.spread]
+        domains, names = _together(packs, source.size)
+        return cls(constraints, packs, spreads, domains, names, positions(members), positions(left))
+
+    def join(self, instance: Id, position: int) -> None:
+        self.members[instance] = (position,)
+
+    def leave(self, instance: Id) -> None:
+        self.members.pop(instance, None)
+
+    def packed_domains(self, excluding: Id | None = None) -> set[int]:
+        """Return the domains of all members except one; a new member must join one of them."""
+        on = [places for id_, places in self.members.items() if id_ != excluding]
+        return {int(self.domains[position]) for places in on for position in places} if self.packs else set()
+
+    def open_to(self, instance: Id | None = None) -> Bools:
+        """Return a mask of the positions where an instance may be placed, given all other members."""
+        if self.packs:
+            mask = self.domains > 0
+            if domains := self.packed_domains(instance):
+                mask &= np.isin(self.domains, list(domains))
+        else:
+            mask = np.ones(len(self.domains), np.bool_)
+        for level, most in self.spreads:
+            mask &= level.ids > 0
+            if full := self.full(level, most, instance):
+                mask &= ~np.isin(level.ids, full)
+        return mask
+
+    def full(self, level: Level, most: int, excluding: Id | None = None) -> list[int]:
+        """Return the domains of a level that can take no further instance."""
+        return [domain for domain, there in self.counts(level, excluding).items() if there >= most]
+
+    def counts(self, level: Level, excluding: Id | None = None) -> dict[int, int]:
+        """Return the number of instances in each domain of a level, with guests that may still be there."""
+        found: dict[int, int] = {}
+        for id_, places in (*self.left.items(), *self.members.items()):
+            if id_ != excluding:
+                for domain in {int(level.ids[position]) for position in places} - {0}:
+                    found[domain] = found.get(domain, 0) + 1
+        return found
+
+    def why(self, position: int | None) -> str:
+        """Return why a host is not open: it has no label of a level, or which domain it is in."""
+        if position is None:
+            return ""
+        for level in self._levels():
+            if not level.ids[position]:
+                return f"it has no label of level {level.name}"
+        domains = ", ".join(f"{level.name} {level.labels[level.ids[position]]}" for level in self._levels())
+        return f"{domains} is not open: {self.constraints}"
+
+    def _levels(self) -> tuple[Level, ...]:
+        return (*self.packs, *(level for level, _ in self.spreads))
+
+    def spread_labels(self, position: int) -> tuple[int, ...]:
+        return tuple([int(level.ids[position]) for level, _ in self.spreads])
+
+
+def _together(packs: Sequence[Level], size: int) -> tuple[Ints, list[str]]:
+    """Return the domains of several levels at once: hosts with equal labels of all levels share a domain."""
+    if not packs:
+        return np.ones(size, np.intp), ["", ""]
+    if len(packs) == 1:
+        [level] = packs
+        return level.ids, list(level.labels)
+    stacked = np.stack([level.ids for level in packs])
+    pairs, numbers = np.unique(stacked, axis=1, return_inverse=True)
+    names = [
+        "",
+        *("/".join(each.labels[id_] for each, id_ in zip(packs, pair, strict=True)) for pair in pairs.T),
+    ]
+    labelled = (stacked > 0).all(axis=0)
+    return np.where(labelled, numbers.reshape(-1) + 1, 0), names

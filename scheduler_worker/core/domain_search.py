@@ -1,0 +1,105 @@
+"""Searches for hosts for several different instances at once, exactly, within a number of steps.
+
+A greedy choice may miss an assignment that exists: a small instance can occupy the only host of a large one.
+This search goes back over earlier choices. It sees hosts as amounts, so its result must still be claimed.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class HostAmount:
+    """A host as the search sees it: free amounts by resource class, and its domains of the spread levels."""
+
+    position: int
+    free: tuple[int, ...]
+    domains: tuple[int, ...]
+    accepts: tuple[bool, ...]  # for each part: whether all filters accept the host for it
+
+
+@dataclass(frozen=True, slots=True)
+class PartAmount:
+    count: int
+    asked: tuple[int, ...]
+
+
+@dataclass(slots=True)
+class Budget:
+    """The number of steps left for a request; 0: the search is cut."""
+
+    left: int
+
+    def spend(self) -> bool:
+        self.left -= 1
+        return self.left >= 0
+
+
+@dataclass(slots=True)
+class Assignment:
+    """A search for the hosts of all instances of all parts, within the limits of spread domains."""
+
+    hosts: Sequence[HostAmount]
+    parts: Sequence[PartAmount]  # those that fit the fewest hosts first
+    limits: Sequence[int]  # for each spread level: the most instances in one domain
+    budget: Budget
+    _free: list[list[int]] = field(default_factory=list)
+    _there: list[dict[int, int]] = field(default_factory=list)
+
+    def find(self, counts: Sequence[dict[int, int]]) -> list[tuple[int, int]] | None:
+        """Return (part, index of a host) for each instance, or None. `counts` are the instances that are in
+        the domains of each spread level already.
+        """
+        self._free = [list(host.free) for host in self.hosts]
+        self._there = [dict(each) for each in counts]
+        wanted = [number for number, part in enumerate(self.parts) for _ in range(part.count)]
+        found: list[tuple[int, int]] = []
+        return found if self._enough(wanted) and self._place(wanted, 0, 0, found) else None
+
+    def _enough(self, wanted: Sequence[int]) -> bool:
+        for class_ in range(len(self.parts[0].asked) if self.parts else 0):
+            total = sum(self.parts[number].asked[class_] for number in wanted)
+            if total > sum(max(free[class_], 0) for free in self._free):
+                return False
+        return True
+
+    def _place(self, wanted: Sequence[int], at: int, first: int, found: list[tuple[int, int]]) -> bool:
+        if at == len(wanted):
+            return True
+        part = wanted[at]
+        tried: set[object] = set()
+        # Instances of one part are alike: their hosts are tried in ascending order only.
+        for index in range(first, len(self.hosts)):
+            host = self.hosts[index]
+            if not self.budget.spend():
+                return False
+            if not self._fits(part, index):
+                continue
+            alike = tuple(self._free[index]), host.domains, host.accepts
+            if alike in tried:
+                continue
+            tried.add(alike)
+            self._take(part, index, 1)
+            found.append((part, index))
+            again = at + 1 < len(wanted) and wanted[at + 1] == part
+            if self._place(wanted, at + 1, index if again else 0, found):
+                return True
+            found.pop()
+            self._take(part, index, -1)
+        return False
+
+    def _fits(self, part: int, index: int) -> bool:
+        host = self.hosts[index]
+        if not host.accepts[part]:
+            return False
+        if any(left < amount for left, amount in zip(self._free[index], self.parts[part].asked, strict=True)):
+            return False
+        counted = zip(self._there, host.domains, self.limits, strict=True)
+        return all(there.get(domain, 0) < most for there, domain, most in counted)
+
+    def _take(self, part: int, index: int, sign: int) -> None:
+        free = self._free[index]
+        for class_, amount in enumerate(self.parts[part].asked):
+            free[class_] -= sign * amount
+        for there, domain in zip(self._there, self.hosts[index].domains, strict=True):
+            there[domain] = there.get(domain, 0) + sign

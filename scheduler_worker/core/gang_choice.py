@@ -1,0 +1,306 @@
+"""Chooses hosts for instances that depend on each other: roles of a gang, and domains to pack into or spread
+over.
+
+For each domain, arrays give an upper limit of the instances that fit. The tightest domain that may fit comes
+first: a greedy choice by score, then an exact search within a limited number of steps.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial, reduce
+from operator import and_
+from typing import TYPE_CHECKING
+
+import numpy as np
+from msgspec import structs
+
+from bus.candidates import Bools, SenselessQuery
+from bus.queries import Candidate
+from bus.vocabulary import Id
+from scheduler_worker.core.domain_order import Chance, DomainOrder
+from scheduler_worker.core.domain_rules import Constraints, DomainRules, attempts, required_constraints
+from scheduler_worker.core.domain_search import Assignment, Budget, HostAmount, PartAmount
+from scheduler_worker.core.events import Chosen
+from scheduler_worker.core.gang_shortage import Best, Wanted, shortage_of
+from scheduler_worker.core.order import MAX_CHOICES_EACH, Order
+from scheduler_worker.core.ranking import Ranking
+from scheduler_worker.core.ranking_order import drawn
+from scheduler_worker.core.rejections import Shortage
+from scheduler_worker.core.roles import Part, parts_of
+from scheduler_worker.core.rule import AllowedHosts
+from scheduler_worker.core.scale import Pick
+
+if TYPE_CHECKING:
+    from scheduler_worker.core.choosing import Choosing
+
+STEPS = 200_000  # hosts examined by the exact searches for one request, in a few tenths of a second
+MOST_DOMAINS = 64  # domains in which hosts are chosen for one request
+MOST_HOSTS = 512  # of a domain in an exact search
+MOST_INSTANCES = 200  # in an exact search
+
+
+def is_gang(order: Order) -> bool:
+    """Return whether the instances of an order are chosen together, because they have roles or a topology."""
+    group = order.alternative.group
+    return bool(order.request.roles) or (group is not None and bool(group.topology.levels))
+
+
+Taken = list[tuple[Ranking, Pick, Id]]
+
+
+@dataclass
+class GangChoice:
+    """The choice of hosts for all instances of one order; all of them, or at least as many as are needed."""
+
+    choosing: "Choosing"
+    order: Order
+    budget: Budget = field(default_factory=lambda: Budget(STEPS))
+    best: Best = field(default_factory=Best)
+    _for_spares: dict[tuple[int, bytes], Ranking] = field(default_factory=dict)
+
+    def choose(self) -> Chosen:
+        order = self.order
+        try:
+            chances = [self._chance(part) for part in self._parts()]
+        except SenselessQuery as problem:
+            return Chosen(short=Shortage(alternative_index=order.alternative_index, refusal=str(problem)))
+        chances.sort(key=lambda chance: int(np.count_nonzero(chance.fits)))
+        for constraints in attempts(order.alternative.group):
+            rules = self._rules(constraints)
+            self.best = Best()
+            if taken := self._attempt(chances, rules):
+                return self._chosen(chances, rules, taken)
+        rules = self._rules(Constraints() if order.alternative.group is None else constraints)
+        return Chosen(short=self._short(chances, rules))
+
+    def spares(self, instance: Id, index: int, several: int, cell: str) -> tuple[Candidate, ...]:
+        """Return alternates for one instance that keep the constraints, given where all others are."""
+        group, order = self.order.alternative.group, self.order
+        rules = self._rules(Constraints() if group is None else required_constraints(group))
+        found: tuple[Candidate, ...] = ()
+        own = {root for id_, root in self._roots().items() if id_ == instance}
+        allowed = rules.open_to(instance)
+        ranking = self._for_spares.get(key := (index, allowed.tobytes()))
+        if ranking is None:
+            try:
+                ranking = self._for_spares[key] = self._rank(index, allowed, str(rules.constraints))
+            except SenselessQuery:
+                return found
+        # Hosts of other instances of the request come last.
+        for excluding in ({*self._roots().values()}, own):
+            missing = several - len(found)
+            taken = excluding.union(spare.root for spare in found)
+            found += ranking.spares(cell, missing, taken, order.avoid) if missing > 0 else ()
+        return found
+
+    def _roots(self) -> dict[Id, str]:
+        roots = {settled.instance: settled.chosen.root for settled in self.order.settled}
+        for instance, pick in zip(self.order.instances, self.order.picks, strict=False):
+            roots[instance] = pick.root
+        return roots
+
+    def _parts(self) -> list[Part]:
+        return parts_of(self.order.request, self.order.instances, self.order.alternative_index)
+
+    def _rules(self, constraints: Constraints) -> DomainRules:
+        return self.choosing.domain_rules(self.order.alternative.group, constraints)
+
+    def _chance(self, part: Part) -> Chance:
+        alternative = self.order.alternatives[part.number]
+        ranking = self.choosing.rank(alternative, self.order.request.request)
+        found = ranking.found
+        admitted = reduce(and_, [mask for _, mask in found.masks])
+        most: np.ndarray = np.where(admitted, float(len(part.instances)), 0.0)
+        shared = set[str]().union(*self.choosing.source.sharing.values())
+        for name, amount in alternative.asked.items():
+            if amount and name not in shared:
+                most = np.minimum(most, np.maximum(found.search.free(name), 0.0) // amount)
+        fits = np.zeros(self.choosing.source.size, np.intp)
+        fits[found.positions] = most.astype(np.intp)
+        return Chance(part, alternative, ranking, fits)
+
+    def _rank(self, index: int, allowed: Bools, name: str) -> Ranking:
+        alternative = self.order.alternatives[index]
+        limited = replace(alternative, allowed=AllowedHosts(allowed, name or "roles"))
+        return self.choosing.rank(limited, self.order.request.request)
+
+    # One attempt
+
+    def _attempt(self, chances: Sequence[Chance], rules: DomainRules) -> Taken | None:
+        """Choose hosts for all parts; return None, without reservations, if too few instances fit."""
+        needed = self._needed(chances)
+        domains = list(DomainOrder(self.choosing.source, chances, rules, needed, self.best).domains())
+        if rules.constraints.loose_pack:
+            if taken := self._fill(chances, rules, [mask for _, mask in domains], "")[0]:
+                return taken
+            return self._exactly(chances, rules, rules.open_to())
+        tried = []
+        for name, mask in domains[:MOST_DOMAINS]:
+            taken, placed = self._fill(chances, rules, [mask], name)
+            if taken:
+                return taken
+            self.best.note(name, placed)
+            tried.append((name, mask))
+        for _, mask in tried:
+            if taken := self._exactly(chances, rules, mask):
+                return taken
+        return None
+
+    def _needed(self, chances: Sequence[Chance]) -> int:
+        if self.order.request.roles:
+            return sum(len(chance.part.instances) for chance in chances)
+        return self.order.needed
+
+    def _fill(
+        self, chances: Sequence[Chance], rules: DomainRules, stages: Sequence[Bools], name: str
+    ) -> tuple[Taken | None, int]:
+        """Choose the best host for one instance after another, among the hosts of the first stage that has
+        one. Return the picks, or None, and the number of instances that got a host.
+        """
+        taken: Taken = []
+        for chance in chances:
+            if not self._fill_part(chance, rules, stages, name, taken) and self.order.request.roles:
+                break
+        placed = len(taken)
+        if placed >= self._needed(chances):
+            return taken, placed
+        self._undo(rules, taken)
+        return None, placed
+
+    def _fill_part(
+        self, chance: Chance, rules: DomainRules, stages: Sequence[Bools], name: str, taken: Taken
+    ) -> bool:
+        stage, ranking = 0, None
+        for instance in chance.part.instances:
+            pick = None
+            while pick is None and stage < len(stages):
+                if ranking is None:
+                    allowed = stages[stage] & rules.open_to() if rules.spreads else stages[stage]
+                    ranking = self._rank(chance.part.number, allowed, name)
+                if (pick := self._take(ranking, instance)) is None:
+                    stage, ranking = stage + 1, None
+            if pick is None or ranking is None:
+                return False
+            self._join(rules, instance, pick)
+            taken.append((ranking, pick, instance))
+            if self._changes_next(rules):
+                ranking = None
+        return True
+
+    def _changes_next(self, rules: DomainRules) -> bool:
+        """Return whether the host of one instance changes which hosts are open to the next one."""
+        group = self.order.alternative.group
+        return bool(rules.spreads) or (group is not None and group.policy != "topology")
+
+    def _take(self, ranking: Ranking, instance: Id) -> Pick | None:
+        seed, draws = self.order.request.request, self.choosing.policy.subset > 1
+        draw = partial(drawn, seed, instance) if draws else None
+        return ranking.take(1, MAX_CHOICES_EACH, self.order.avoid, draw)
+
+    def _join(self, rules: DomainRules, instance: Id, pick: Pick) -> None:
+        position = self.choosing.source.position(pick.root)
+        if position is not None:
+            rules.join(instance, position)
+        if (group := self.order.alternative.group) is not None:
+            self.choosing.joined.join(group.id, instance, pick.root)
+
+    def _undo(self, rules: DomainRules, taken: Taken) -> None:
+        for ranking, pick, instance in reversed(taken):
+            ranking.put_back([pick])
+            rules.leave(instance)
+            if (group := self.order.alternative.group) is not None:
+                self.choosing.joined.leave(group.id, instance)
+        taken.clear()
+
+    def _exactly(self, chances: Sequence[Chance], rules: DomainRules, mask: Bools) -> Taken | None:
+        """Choose hosts by an exact search among the hosts of a mask; None if it finds no assignment."""
+        if self.order.request.at_least or self._needed(chances) > MOST_INSTANCES:
+            return None
+        if len(chances) == 1 and len(rules.spreads) < 2:  # the greedy choice finds the most
+            return None
+        fits = reduce(np.add, [chance.fits for chance in chances])
+        positions = np.flatnonzero(mask & (fits > 0))[:MOST_HOSTS].tolist()
+        classes = sorted({name for chance in chances for name in chance.alternative.asked} - self._shared())
+        hosts = [self._host(chances, rules, position, classes) for position in positions]
+        parts = [
+            PartAmount(
+                len(chance.part.instances), tuple([chance.alternative.asked.get(name, 0) for name in classes])
+            )
+            for chance in chances
+        ]
+        search = Assignment(hosts, parts, [most for _, most in rules.spreads], self.budget)
+        found = search.find([rules.counts(level) for level, _ in rules.spreads])
+        self.best.cut |= self.budget.left < 0
+        return None if found is None else self._take_found(chances, rules, hosts, found)
+
+    def _shared(self) -> set[str]:
+        return set[str]().union(*self.choosing.source.sharing.values())
+
+    def _host(
+        self, chances: Sequence[Chance], rules: DomainRules, position: int, classes: Sequence[str]
+    ) -> HostAmount:
+        accepts: list[bool] = []
+        free: Mapping[str, int] = {}
+        for chance in chances:
+            ranking = chance.ranking
+            accepted = bool(chance.fits[position])
+            if accepted:
+                index = int(np.searchsorted(ranking.found.positions, position))
+                ranking.found.forget(index)  # reservations may have changed since
+                accepted = ranking.found.admits(index) and bool(
+                    ranking.found.ways(index, 1, self.order.avoid)
+                )
+                free, _ = ranking.found.search.amounts(position)
+            accepts.append(accepted)
+        amounts = tuple([int(free.get(name, 0)) for name in classes])
+        return HostAmount(position, amounts, rules.spread_labels(position), tuple(accepts))
+
+    def _take_found(
+        self,
+        chances: Sequence[Chance],
+        rules: DomainRules,
+        hosts: Sequence[HostAmount],
+        found: Sequence[tuple[int, int]],
+    ) -> Taken | None:
+        taken: Taken = []
+        waiting = [list(chance.part.instances) for chance in chances]
+        for number, index in found:
+            allowed = np.zeros(len(rules.domains), np.bool_)
+            allowed[hosts[index].position] = True
+            ranking, instance = self._rank(chances[number].part.number, allowed, ""), waiting[number].pop(0)
+            if (pick := self._take(ranking, instance)) is None:
+                self._undo(rules, taken)
+                return None
+            self._join(rules, instance, pick)
+            taken.append((ranking, pick, instance))
+        return taken
+
+    # Results
+
+    def _chosen(self, chances: Sequence[Chance], rules: DomainRules, taken: Taken) -> Chosen:
+        picks = {instance: pick for _, pick, instance in taken}
+        chosen = [instance for instance in self.order.instances if instance in picks]
+        left = [instance for instance in self.order.instances if instance not in picks]
+        self.order = structs.replace(
+            self.order, instances=(*chosen, *left), picks=tuple([picks[instance] for instance in chosen])
+        )
+        if several := self.order.alternates:
+            for part in parts_of(self.order.request, chosen, self.order.alternative_index):
+                for instance in part.instances:
+                    cell = picks[instance].choices[0].cell
+                    spares = self.spares(instance, part.number, several, cell)
+                    picks[instance] = structs.replace(picks[instance], spares=spares)
+        short = self._short(chances, rules) if left else None
+        return Chosen(tuple([picks[instance] for instance in chosen]), short)
+
+    def _short(self, chances: Sequence[Chance], rules: DomainRules) -> Shortage:
+        choosing = self.choosing
+        counts = [len(chance.part.instances) for chance in chances]
+        wanted = Wanted(sum(counts), self._needed(chances), counts)
+        short = shortage_of(chances, rules, self.best, wanted)
+        alternatives = [chance.alternative for chance in chances]
+        return replace(
+            short,
+            is_reserved=any(choosing.is_reserved(alternative) for alternative in alternatives),
+            unknown=choosing.unknown(alternatives[0]),
+        )

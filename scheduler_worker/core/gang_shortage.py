@@ -1,0 +1,84 @@
+"""Explains why the instances of a request do not fit together: the best domain, and how many fit there."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from bus.decisions import Removal
+from scheduler_worker.core.domain_rules import DomainRules
+from scheduler_worker.core.rejections import EXAMPLES, Shortage
+
+if TYPE_CHECKING:
+    from scheduler_worker.core.domain_order import Chance
+
+TOPOLOGY_CODE = "topology"
+
+
+@dataclass(slots=True)
+class Best:
+    """The domain in which the most instances of a request fit."""
+
+    domain: str = ""  # such as `rack r7`; empty: no domain was tried
+    placed: int = 0
+    cut: bool = False  # the exact search had too few steps
+
+    def note(self, domain: str, placed: int) -> None:
+        if placed > self.placed:
+            self.domain, self.placed = domain, placed
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """How many instances of a request need a host, by part."""
+
+    instances: int
+    needed: int
+    counts: Sequence[int]
+
+
+def shortage_of(chances: "Sequence[Chance]", rules: DomainRules, best: Best, wanted: Wanted) -> Shortage:
+    """Return why the parts do not fit: one part lacks capacity even without constraints, or the constraints
+    leave too little.
+    """
+    for chance in chances:
+        count = len(chance.part.instances)
+        fitting = int(chance.fits.sum())
+        if fitting < min(count, wanted.needed):
+            short = chance.ranking.verdicts.shortage()
+            if not fitting or not chance.part.name:
+                return replace(short, fitted=min(fitting, count))
+            constraint = f"role {chance.part.name}: free capacity for {fitting} of {count} instances"
+            return _with_removal(short, chance, constraint, "room")
+    first = chances[0]
+    short = first.ranking.verdicts.shortage()
+    return _with_removal(short, first, _sentence(rules, best, wanted, chances), TOPOLOGY_CODE)
+
+
+def _sentence(rules: DomainRules, best: Best, wanted: Wanted, chances: "Sequence[Chance]") -> str:
+    constraints, of = rules.constraints, f"of {wanted.needed} instances"
+    cut = " (the search was cut: other combinations may fit)" if best.cut else ""
+    if constraints.pack:
+        level = "/".join(constraints.pack)
+        if best.domain:
+            placed = min(best.placed, wanted.needed)
+            spread = f" with {_spread(rules)}" if rules.spreads else ""
+            together = " by itself, but not together" if placed == wanted.needed and wanted.counts[1:] else ""
+            domain = best.domain.removeprefix(f"{level} ")
+            return f"{level}: best domain {domain} fits {placed} {of}{together}{spread}{cut}"
+        return f"{level}: no domain fits any {of}"
+    if rules.spreads:
+        return f"{_spread(rules)}: fits {min(best.placed, wanted.needed)} {of}{cut}"
+    return f"roles: fits {min(best.placed, wanted.needed)} {of}{cut}"
+
+
+def _spread(rules: DomainRules) -> str:
+    return ", ".join(f"spread {level.name}:{most}" for level, most in rules.spreads)
+
+
+def _with_removal(short: Shortage, chance: "Chance", constraint: str, code: str) -> Shortage:
+    positions = np.flatnonzero(chance.fits).tolist()
+    hosts = tuple([chance.ranking.found.search.host(position).host for position in positions[:EXAMPLES]])
+    removal = Removal(constraint=constraint, removed=len(positions), left=0, code=code, hosts=hosts)
+    return replace(short, removals=(*short.removals, removal))
