@@ -449,13 +449,15 @@ def deleted(cloud: MovingCloud) -> None:
     cloud.cells.know(a_build_that_stands(1, status="deleted", generation=None))
 
 
+def unshelved(cloud: MovingCloud) -> None:
+    cloud.placement.held.pop(KEEP)
+    cloud.cells.know(a_build_that_stands(2, attempt=3, generation=2))
+
+
 LOST: dict[str, Callable[[MovingCloud], object]] = {
     "shelved": shelved,
     "deleted": deleted,
-    "unshelved": lambda cloud: (
-        cloud.placement.held.pop(KEEP),
-        cloud.cells.know(a_build_that_stands(2, attempt=3, generation=2)),
-    ),
+    "unshelved": unshelved,
 }
 
 
