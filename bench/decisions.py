@@ -79,6 +79,8 @@ class InstantPlacement:
             groups=self.unused,
             allocations=self.unused,
             usages=self.unused,
+            edit=self.unused,
+            edit_name=self.unused,
         )
 
     async def release(self, question: ReleaseRequested) -> ReleaseAnswered:

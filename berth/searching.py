@@ -39,6 +39,8 @@ def placement_queries(bus: Bus) -> PlacementQueries:
         groups=bus.asker(topics.GROUPS),
         allocations=bus.asker(topics.ALLOCATIONS),
         usages=bus.asker(topics.USAGES),
+        edit=bus.asker(topics.EDIT),
+        edit_name=bus.asker(topics.EDIT_NAME),
     )
 
 

@@ -96,10 +96,14 @@ class FakePlacement(ClaimsInMemory):
     async def usages(self, question: FindUsages) -> UsagesFound:
         raise NotImplementedError
 
+    async def edit(self, question: object) -> Any:
+        raise NotImplementedError
+
     def queries(self) -> PlacementQueries:
         return PlacementQueries(
             claim_many=self.claim_many, release=self.release_one, providers=self.providers,
             groups=self.find_groups, allocations=self.allocations, usages=self.usages,
+            edit=self.edit, edit_name=self.edit,
         )  # fmt: skip
 
     async def providers(self, question: FindProviders) -> ProvidersFound:

@@ -17,7 +17,9 @@ from tests.support.ids import uid
 SIZES = ((1, 2), (2, 4), (2, 8), (4, 8), (4, 16), (8, 16))
 
 
-def a_cloud(chance: Random, hosts: int, whole: tuple[int, int], filled: float, immovable: float) -> CloudState:
+def a_cloud(
+    chance: Random, hosts: int, whole: tuple[int, int], filled: float, immovable: float
+) -> CloudState:
     """Return a cloud of equal hosts with instances of random sizes; each host is filled to about `filled`."""
     free = np.tile(np.array(whole, np.float64), (hosts, 1))
     instances: dict[int, list[MovableInstance]] = {}
@@ -167,7 +169,9 @@ def test_builds_that_fit_need_no_move() -> None:
     assert (plan.code, plan.moves, sorted(plan.targets)) == ("", (), [0, 1])
 
 
-def two_hosts(*free: int, whole: int = 16, accepted: tuple[bool, bool] = (True, True), **more: Any) -> CloudState:
+def two_hosts(
+    *free: int, whole: int = 16, accepted: tuple[bool, bool] = (True, True), **more: Any
+) -> CloudState:
     """Return two hosts with instances of 4 that fill what is not free."""
     arrays = np.array([[each] * 2 for each in free], np.float64)
     instances = {
