@@ -40,6 +40,7 @@ class PlannedStep(Value, frozen=True, kw_only=True):
     source_host: Text
     destination: Id
     destination_host: Text
+    holder: Text = ""  # the consumer that holds the source until its guest is destroyed
     wave: Count = 0
     amounts: LargeMap[Text, Whole] = field(default_factory=dict)
 
@@ -56,7 +57,7 @@ class PlanRoom(Message, frozen=True, kw_only=True):
 
 
 class RoomPlanned(Message, frozen=True, kw_only=True):
-    """The answer to PlanRoom: the moves, and the host of each instance afterwards; or why not all would fit."""
+    """The answer to PlanRoom: the moves, and the host of each instance then; or why not all fit."""
 
     # empty: all instances fit after the moves; else a reason code (docs/reasons.md)
     code: Text = ""
@@ -79,8 +80,8 @@ class HoldHosts(Message, frozen=True, kw_only=True):
 
 
 class HostsHeld(Message, frozen=True, kw_only=True):
-    """The answer to HoldHosts. If `taken` or `opened` is not empty, the plan must stop: it has no closed hosts
-    any more.
+    """The answer to HoldHosts. If `taken` or `opened` is not empty, the plan must stop: not all of its
+    hosts are closed.
     """
 
     taken: LongList[Text] = ()  # hosts that another plan has closed
@@ -103,7 +104,7 @@ class PlanBalance(Message, frozen=True, kw_only=True):
 
 
 class BalanceMove(Value, frozen=True, kw_only=True):
-    """A move, or two moves of which the second is necessary for the gain: if it fails, the first is undone."""
+    """A move, or an exchange of two instances: if its second move fails, the first is undone."""
 
     steps: Annotated[tuple[PlannedStep, ...], Meta(min_length=1, max_length=2)]
     gain: Number

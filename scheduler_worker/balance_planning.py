@@ -71,7 +71,7 @@ class BalancePlanner:
         held = {name for order in reading.orders.values() for name in order.alternatives[0].asked}
         pools = set[str]().union(*scheduler.source.sharing.values())
         classes = sorted({asked.resource_class, *held} - pools)
-        cloud = reading.state(choosing, classes, [search])
+        cloud = reading.state(choosing, classes, search)
         hosts: Bools = np.zeros(len(cloud.free), np.bool_)
         hosts[search.positions] = choosing.hosts.served.take(search.positions)
         return cloud, hosts, classes.index(asked.resource_class)
@@ -89,7 +89,7 @@ class BalancePlanner:
         return False
 
     def _checked(self, steps: list[BalancingStep], reading: CloudReading) -> list[BalanceMove] | None:
-        """Return the moves if the filters accept each of them now; else None, and remember which host refused."""
+        """Return the moves if the filters accept each of them now; else None, and remember which refused."""
         scheduler, supposing, host_at = self._rooms.scheduler, self._what_ifs.supposing(), self._hosts()
         choosing, released, planned = scheduler.choosing(supposing), [], []
         try:

@@ -72,13 +72,10 @@ class CloudReading:
         except (Unroutable, NoAnswer, AnswerRefused):
             return ()
 
-    def state(
-        self, choosing: Choosing, classes: Sequence[str], searches: Sequence[CandidateSearch]
-    ) -> CloudState:
-        """Return all hosts as arrays over the rows of the index. Without await, so that they are consistent."""
+    def state(self, choosing: Choosing, classes: Sequence[str], search: CandidateSearch) -> CloudState:
+        """Return all hosts as arrays over the rows of the index, without await: all are of one moment."""
         arrays = HostArrays(self.scheduler.source.size, classes)
-        for search in searches:
-            arrays.put(search)
+        arrays.put(search)
         accepted: dict[object, Bools] = {}
         instances: dict[int, list[MovableInstance]] = {}
         for root in self.hosts:
@@ -123,6 +120,7 @@ class CloudReading:
             source_host=source.host,
             destination=destination.uuid,
             destination_host=destination.host,
+            holder=start.keep or "",
             wave=move.wave,
             amounts=amounts_of(start, self.scheduler.source.sharing),
         )
@@ -155,8 +153,8 @@ class HostArrays:
 
 
 def accepting(choosing: Choosing, alternative: Alternative) -> tuple[CandidateSearch, Bools] | None:
-    """Return the hosts that fit a flavor if they are empty, and which of them the filters accept that evaluate
-    all hosts together; None if the search is not valid.
+    """Return the hosts that fit a flavor if they are empty, and which of them pass the filters that evaluate
+    all hosts; None if the search is not valid.
     """
     if alternative.group is not None:
         alternative = choosing.grouped(alternative, 1)

@@ -12,11 +12,11 @@ from bus.clock import Clock
 from bus.errors import Retry
 from bus.host_health import HELD, closed_for, opened_for
 from bus.names import MakeName, NameEditRequested
-from bus.resources import Edited, EditRequested, FindProviders, Missing, Provider, SetTraits, Stale
+from bus.resources import Edited, EditRequested, FindProviders, Provider, SetTraits, Stale
 from bus.room import HoldHosts, HostsHeld
 from bus.sql.database import Database
 from bus.sql.statement import sql
-from bus.vocabulary import Id
+from bus.vocabulary import Id, Missing
 from scheduler_worker.dependencies import PlacementQueries
 
 CAUSE = "make_room"

@@ -62,6 +62,7 @@ class RoomPlanner:
     async def answer(self, asked: PlanRoom) -> RoomPlanned:
         try:
             async with asyncio.timeout(PATIENCE), self._what_ifs.lock:
+                await self.scheduler.source.fresh()  # it includes what earlier moves of the plan released
                 [(order, begun)] = await self.scheduler.resolved([asked.request])
                 if begun.refusal or not order.alternatives:
                     return RoomPlanned(code="unreadable", why=begun.refusal)
@@ -80,9 +81,9 @@ class RoomPlanner:
                 break
             cloud, demand = found
             plan = await asyncio.to_thread(plan_room, cloud, demand, question.asked.budget)
-            if plan.code not in ("", "no_host") and (most := next(portion, 0)):
-                if await self._read_more(question, cloud, demand, most):
-                    continue
+            most = next(portion, 0) if plan.code not in ("", "no_host") else 0
+            if most and await self._read_more(question, cloud, demand, most):
+                continue
             answer = self._checked(question, plan)
             if answer is not None:
                 return answer
@@ -104,7 +105,7 @@ class RoomPlanner:
         held = {name for start in question.reading.orders.values() for each in start.alternatives[:1]
                 for name in each.asked}  # fmt: skip
         classes = sorted(needed.keys() | (held - pools))
-        cloud = question.reading.state(choosing, classes, [search])
+        cloud = question.reading.state(choosing, classes, search)
         demand = self._demand(question, cloud, classes, search, accepted)
         return (cloud, demand) if demand.accepted.any() else None
 
@@ -140,8 +141,8 @@ class RoomPlanner:
         return bool(new)
 
     def _checked(self, question: _Question, plan: RoomPlan) -> RoomPlanned | None:
-        """Return the answer if the filters and claims of all moves and builds of a plan would succeed now; else
-        None, and remember what refused."""
+        """Return the answer if all moves and builds of a plan would find their hosts now; else None, and
+        remember what refused."""
         host_at = {host.position: host for host in self.scheduler.source.hosts()}
         if any(at not in host_at for move in plan.moves for at in (move.source, move.destination)):
             return None  # hosts were deleted

@@ -1,8 +1,8 @@
 """Plans the least disruptive moves of instances after which a number of builds of one flavor fit.
 
-The order of plans: fewest moves, then least total size, then fewest stopped instances. A target is a host that
-gets a build of the flavor. Instances leave a target for hosts with enough free capacity; if none has enough,
-for a host that other instances leave first.
+The order of plans: fewest moves, then least total size, then fewest stopped instances. A target is a host
+that gets a build of the flavor. Instances leave a target for hosts with enough free capacity; if none has
+enough, for a host that other instances leave first.
 """
 
 from collections.abc import Iterator, Sequence

@@ -1,4 +1,4 @@
-"""The free capacity of all hosts while a planner tries moves of instances, as arrays over hosts and classes."""
+"""The free capacity of all hosts while a planner tries moves of instances, as arrays by host and class."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -47,11 +47,12 @@ class CloudState:
     @property
     def scale(self) -> Floats:
         """Return the largest capacity of each class, by which amounts of several classes are compared."""
-        return np.maximum(self.whole.max(axis=0, initial=0.0), 1.0)
+        scale: Floats = np.maximum(self.whole.max(axis=0, initial=0.0), 1.0)
+        return scale
 
 
 class MovedCloud:
-    """The free capacity after the moves tried so far. A moving instance holds both places until it arrives."""
+    """The free capacity after the moves tried so far. A moving instance holds both places until its end."""
 
     def __init__(self, cloud: CloudState, closed: Bools) -> None:
         self.cloud = cloud

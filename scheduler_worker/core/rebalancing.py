@@ -1,7 +1,7 @@
 """Plans moves from the fullest hosts to emptier ones, each with at least a stated gain.
 
-The gain of a move is by how much the fuller of its two hosts becomes emptier, as a share of its capacity. If no
-single move gains enough, two instances change places; each of the two moves then counts half of the gain.
+The gain of a move is by how much the fuller of its two hosts becomes emptier, as a share of its capacity. If
+no single move gains enough, two instances change places; each of the two moves then counts half of the gain.
 """
 
 from collections.abc import Iterator

@@ -1,6 +1,7 @@
 """Builders for tests of the scheduler: hosts, requests, and a placement in a dictionary."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from bus.claims import ClaimAnswered, ClaimRequested, ReleaseAnswered, ReleaseRequested
 from bus.groups import FindGroups, GroupsFound

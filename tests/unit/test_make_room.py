@@ -105,8 +105,8 @@ def test_small_clouds_get_the_plan_of_an_exhaustive_search() -> None:
 
 
 def could_fit(cloud: CloudState, demand: RoomDemand) -> bool:
-    """Return an upper bound of any plan: some host is large enough, the instances that could leave it suffice,
-    and all other hosts together have as much free capacity as it lacks."""
+    """Return an upper bound of any plan: some host is large enough, the instances that could leave it
+    suffice, and all other hosts together have as much free capacity as it lacks."""
     total = np.maximum(cloud.free, 0).sum(axis=0)
     for host in np.flatnonzero((cloud.whole >= demand.amounts).all(axis=1)).tolist():
         movable = sum((each.amounts for each in cloud.instances[host]), np.zeros(len(demand.amounts)))
