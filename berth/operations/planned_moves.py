@@ -1,4 +1,4 @@
-"""Carries out planned moves, a limited number at a time, and undoes the first half of an exchange that fails."""
+"""Carries out planned moves, a limited number at a time; undoes the first half of a failed exchange."""
 
 import asyncio
 from collections.abc import Sequence
