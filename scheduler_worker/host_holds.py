@@ -52,6 +52,8 @@ class HostHolds:
         new = [root for root in holding if root not in before and root not in taken]
         for root in () if taken else new:
             await self._edit(root, closing=True)
+        if before:
+            await self._source.fresh()
         opened = {root for root in before.intersection(roots) if not self._is_closed(root)}
         opened |= {*roots}.difference(holding)
         if taken:

@@ -54,6 +54,10 @@ class MakingRoom:
         self._hold = HoldHosts(plan=Clock().uuid(), seconds=HOLD_SECONDS)
         self._opened: Collection[str] = ()  # targets that were opened too early
 
+    @property
+    def must_stop(self) -> bool:
+        return bool(self._opened)
+
     async def run(self) -> RoomMade:
         plan = await plan_room(self._bus, self._asked)
         self._listener.planned(plan)
@@ -81,7 +85,7 @@ class MakingRoom:
 
     async def _renew(self) -> None:
         ask = self._bus.asker(topics.HOLD_HOSTS, timeout=HOLD_SECONDS / RENEWALS)
-        while not self._opened:
+        while not self.must_stop:
             await asyncio.sleep(HOLD_SECONDS / RENEWALS)
             with suppress(Unavailable, Unroutable):
                 self._opened = (await ask(structs.replace(self._hold, renew=True))).opened
@@ -105,7 +109,7 @@ class MakingRoom:
 
     async def _wave(self, steps: list[PlannedStep], moves: PlannedMoves) -> tuple[str, str] | None:
         """Carry out independent moves; return a reason code and a sentence if the plan must be given up."""
-        if self._opened:
+        if self.must_stop:
             return (
                 "opened",
                 "a target was opened by an operator, or no scheduler could be reached for too long",
