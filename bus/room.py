@@ -119,3 +119,14 @@ class BalancePlanned(Message, frozen=True, kw_only=True):
     moves: LongList[BalanceMove] = ()
     before: LargeMap[Text, Number] = field(default_factory=dict)
     after: LargeMap[Text, Number] = field(default_factory=dict)
+
+
+class SwitchBalancing(Message, frozen=True, kw_only=True):
+    """Stop all rebalancing, or permit it again; without `stop`, only a query for the state of the switch."""
+
+    stop: bool | None = None
+
+
+class BalancingSwitched(Message, frozen=True, kw_only=True):
+    stopped: bool
+    since: Seconds = 0.0  # when it was stopped

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from bus.candidates import Bools, PlacedHost
+from bus.host_health import DISABLED, FORCED_DOWN
 from bus.queries import FindCandidates
 from bus.requests import ResourceGroup
 from bus.room import BalanceMove, BalancePlanned, PlanBalance
@@ -65,7 +66,9 @@ class BalancePlanner:
         scheduler = self._rooms.scheduler
         choosing = scheduler.choosing(self._what_ifs.supposing())
         groups = (ResourceGroup(resources={asked.resource_class: 1}),)
-        search = scheduler.source.search(FindCandidates(groups=groups, cell=cell), empty=True)
+        search = scheduler.source.search(
+            FindCandidates(groups=groups, cell=cell, root_forbidden=(DISABLED, FORCED_DOWN)), empty=True
+        )
         if not search.positions.size:
             return None
         held = {name for order in reading.orders.values() for name in order.alternatives[0].asked}

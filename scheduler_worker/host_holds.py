@@ -13,7 +13,7 @@ from bus.errors import Retry
 from bus.host_health import HELD, closed_for, opened_for
 from bus.names import MakeName, NameEditRequested
 from bus.resources import Edited, EditRequested, FindProviders, Provider, SetTraits, Stale
-from bus.room import HoldHosts, HostsHeld
+from bus.room import BalancingSwitched, HoldHosts, HostsHeld, SwitchBalancing
 from bus.sql.database import Database
 from bus.sql.statement import sql
 from bus.vocabulary import Id, Missing
@@ -22,6 +22,7 @@ from scheduler_worker.dependencies import PlacementQueries
 CAUSE = "make_room"
 TRAIT = f"{HELD}{CAUSE.upper()}"
 OPEN_SECONDS = 5.0  # between two searches for holds whose time has passed
+BALANCING = "rebalancing"  # the name of the stop switch
 TRIES = 8  # edits of a host that other writers change at the same time
 
 
@@ -60,6 +61,17 @@ class HostHolds:
             async with self._database.write() as tx:
                 await _DROP(tx, [(root, asked.plan) for root in new])
         return HostsHeld(taken=tuple(taken), opened=tuple(sorted(opened)))
+
+    async def switch_balancing(self, asked: SwitchBalancing) -> BalancingSwitched:
+        if asked.stop is not None:
+            async with self._database.write() as tx:
+                if asked.stop:
+                    await _STOP(tx, [(BALANCING, self._clock.now())])
+                else:
+                    await _START(tx, name=BALANCING)
+        async with self._database.read() as tx:
+            rows = await _STOPPED(tx, name=BALANCING)
+        return BalancingSwitched(stopped=bool(rows), since=rows[0]["since"] if rows else 0.0)
 
     async def open_expired(self) -> None:
         """Open the hosts of plans that have ended or whose clients did not report in time."""
@@ -115,6 +127,12 @@ _OF_ROOTS = sql("SELECT root, plan FROM held_hosts WHERE root IN (SELECT n.root 
 _DUE = sql("SELECT root FROM held_hosts WHERE plan = '' OR until < :now LIMIT 1")
 _EXPIRE = sql("UPDATE held_hosts SET plan = '' WHERE until < :now RETURNING root")
 _RELEASE = sql("UPDATE held_hosts SET plan = '' WHERE plan = :plan RETURNING root")
+_STOP = sql("""
+    INSERT INTO stopped (name, since) SELECT n.name, n.since FROM {n: name str, since float} WHERE true
+    ON CONFLICT (name) DO NOTHING RETURNING name
+""")
+_START = sql("DELETE FROM stopped WHERE name = :name RETURNING name")
+_STOPPED = sql("SELECT since FROM stopped WHERE name = :name")
 _DROP = sql("""
     DELETE FROM held_hosts WHERE (root, plan) IN (SELECT n.root, n.plan FROM {n: root str, plan str})
     RETURNING root

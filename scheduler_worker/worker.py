@@ -115,6 +115,7 @@ class _Parts:
                 answers(topics.PLAN_ROOM, self.rooms.answer),
                 answers(topics.PLAN_BALANCE, BalancePlanner(self.what_ifs, self.rooms).answer),
                 answers(topics.HOLD_HOSTS, self.holds.hold),
+                answers(topics.SWITCH_BALANCING, self.holds.switch_balancing),
                 answers_many(topics.SELECT_HOSTS, self.selection.answer_many, concurrency=4),
             ],
             asks=(*PLACEMENT, *CELLS),

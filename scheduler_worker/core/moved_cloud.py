@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from bus.candidates import Bools, Floats
+from bus.candidates import Bools, Floats, Ints
 from bus.vocabulary import Id
 
 NEAREST = 3  # destinations tried for each instance, the fullest first
@@ -70,21 +70,27 @@ class MovedCloud:
         """Return the instances of a host that have not moved in this plan."""
         return [each for each in self.cloud.instances.get(host, ()) if each.build not in self.moved]
 
-    def destinations(self, instance: MovableInstance, most: int = NEAREST) -> list[int]:
-        """Return hosts with enough free capacity for an instance; first those that it fills best."""
+    def fitting(self, instance: MovableInstance) -> Ints:
+        """Return the hosts to which an instance can move now."""
         fits = instance.accepted & ~self.closed
         for column, amount in enumerate(instance.amounts.tolist()):
             if amount:
                 fits &= self.free[:, column] >= amount - SLACK
         for host in self.cloud.forbidden.get(instance.build, ()):
             fits[host] = False
-        rows = np.flatnonzero(fits)
+        for group, host in self._apart:
+            if group == instance.apart:
+                fits[host] = False
+        return np.flatnonzero(fits)
+
+    def destinations(self, instance: MovableInstance, most: int = NEAREST) -> list[int]:
+        """Return hosts to which an instance can move; first those that it fills best."""
+        rows = self.fitting(instance)
         if rows.size == 0:
             return []
         left = ((self.free[rows] - instance.amounts) / self.scale).sum(axis=1)
-        some = rows[np.argsort(left, kind="stable")[: most + len(self._apart)]]
-        allowed = [host for host in some.tolist() if (instance.apart, host) not in self._apart]
-        return allowed[:most]
+        some: list[int] = rows[np.argsort(left, kind="stable")[:most]].tolist()
+        return some
 
     def move(self, instance: MovableInstance, source: int, destination: int) -> None:
         """Record a move, after the moves that release the capacity of its destination."""

@@ -73,10 +73,14 @@ class _Balancing:
         return best
 
     def _emptiest(self, instance: MovableInstance, source: int) -> int | None:
-        fitting = [each for each in self.moved.destinations(instance, len(self.hosts)) if each != source]
-        return min(
-            fitting, key=lambda host: (self.share(host, instance.amounts[self.column]), host), default=None
-        )
+        """Return the host that is the emptiest with this instance; None if it fits nowhere."""
+        fitting = self.moved.fitting(instance)
+        fitting = fitting[fitting != source]
+        if not fitting.size:
+            return None
+        amount = float(instance.amounts[self.column])
+        used = 1 - (self.moved.free[fitting, self.column] - amount) / self.whole[fitting]
+        return int(fitting[np.argmin(used)])
 
     def best_exchange(self, above: float) -> BalancingStep | None:
         best: BalancingStep | None = None
@@ -139,3 +143,26 @@ def plan_balance(
 
 def spread(used: Floats) -> float:
     return float(used.std()) if used.size else 0.0
+
+
+@dataclass
+class ImbalanceWatch:
+    """Decides when a controller acts: only if moves with enough gain have existed for the hold time."""
+
+    hold: float  # seconds
+    _since: float | None = None
+
+    def is_due(self, now: float, has_moves: bool) -> bool:
+        if not has_moves:
+            self._since = None
+            return False
+        self._since = now if self._since is None else self._since
+        return now - self._since >= self.hold
+
+    def reset(self) -> None:
+        """Begin a new hold time, after moves."""
+        self._since = None
+
+    def left(self, now: float) -> float | None:
+        """Return the seconds until moves are due; None if none are needed."""
+        return None if self._since is None else max(self._since + self.hold - now, 0.0)

@@ -13,7 +13,18 @@ import pytest
 
 from berth import wiring
 from berth.commands import audit as audit_command
-from berth.commands import builds, draining, hosts, importing, instances, make_room, move_list, moves, why
+from berth.commands import (
+    builds,
+    draining,
+    hosts,
+    importing,
+    instances,
+    make_room,
+    move_list,
+    moves,
+    rebalancing,
+    why,
+)
 from berth.commands.run import ready
 from berth.importing.bring_over import Import
 from berth.importing.client import PlacementClient
@@ -33,7 +44,7 @@ HOMES: dict[str, ModuleType] = {
     "adopt": importing, "boot": builds, "delete": builds, "drain": draining, "evacuate": draining,
     "heal": audit_command, "host": hosts, "instances": instances, "make-room": make_room,
     "moves": move_list, "confirm": move_list, "revert": move_list, "abort": move_list,
-    "waiting": instances, "why": why,
+    "rebalance": rebalancing, "waiting": instances, "why": why,
 }  # fmt: skip
 Opened = Callable[..., AbstractAsyncContextManager["LivingBerth"]]
 
