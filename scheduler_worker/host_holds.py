@@ -68,9 +68,9 @@ class HostHolds:
                 if asked.stop:
                     await _STOP(tx, [(BALANCING, self._clock.now())])
                 else:
-                    await _START(tx, name=BALANCING)
+                    await _START(tx, switch=BALANCING)
         async with self._database.read() as tx:
-            rows = await _STOPPED(tx, name=BALANCING)
+            rows = await _STOPPED(tx, switch=BALANCING)
         return BalancingSwitched(stopped=bool(rows), since=rows[0]["since"] if rows else 0.0)
 
     async def open_expired(self) -> None:
@@ -128,11 +128,11 @@ _DUE = sql("SELECT root FROM held_hosts WHERE plan = '' OR until < :now LIMIT 1"
 _EXPIRE = sql("UPDATE held_hosts SET plan = '' WHERE until < :now RETURNING root")
 _RELEASE = sql("UPDATE held_hosts SET plan = '' WHERE plan = :plan RETURNING root")
 _STOP = sql("""
-    INSERT INTO stopped (name, since) SELECT n.name, n.since FROM {n: name str, since float} WHERE true
-    ON CONFLICT (name) DO NOTHING RETURNING name
+    INSERT INTO stopped (switch, since) SELECT n.switch, n.since FROM {n: switch str, since float} WHERE true
+    ON CONFLICT (switch) DO NOTHING RETURNING switch
 """)
-_START = sql("DELETE FROM stopped WHERE name = :name RETURNING name")
-_STOPPED = sql("SELECT since FROM stopped WHERE name = :name")
+_START = sql("DELETE FROM stopped WHERE switch = :switch RETURNING switch")
+_STOPPED = sql("SELECT since FROM stopped WHERE switch = :switch")
 _DROP = sql("""
     DELETE FROM held_hosts WHERE (root, plan) IN (SELECT n.root, n.plan FROM {n: root str, plan str})
     RETURNING root

@@ -22,6 +22,8 @@ from bus.room import HoldHosts, PlannedStep, PlanRoom, RoomPlanned
 ANSWER_SECONDS = 60.0  # until a scheduler has planned
 HOLD_SECONDS = 60.0  # hosts stay closed for this time after the last sign of life
 RENEWALS = 4  # within that time
+RETRIES = 5  # plans without a result before a plan is given up: a killed agent or conductor is back soon
+RETRY_SECONDS = 2.0
 MOST_FIXED = 1000  # instances that could not be moved, before the plan is given up
 
 
@@ -67,7 +69,7 @@ class MakingRoom:
         ask = self._bus.asker(topics.HOLD_HOSTS, timeout=ANSWER_SECONDS)
         try:
             if taken := (await ask(self._hold)).taken:
-                held = structs.replace(plan, code="held", why=_held(plan, taken), moves=())
+                held = structs.replace(plan, code="taken", why=_held(plan, taken), moves=())
                 return RoomMade(held, MovesDone())
             async with (
                 following(self._bus, f"room-{self._hold.plan[:8]}", self._listener) as followed,
@@ -92,12 +94,17 @@ class MakingRoom:
 
     async def _carry_out(self, plan: RoomPlanned, moves: PlannedMoves) -> RoomMade:
         roots, budget, done = self._hold.roots, self._asked.budget, moves.done
+        retries = 0
         while True:
             fixed = (*self._asked.fixed, *done.failed)[:MOST_FIXED]
             left = max(budget - len(done.moved), 0)
             plan = await plan_room(
                 self._bus, structs.replace(self._asked, roots=roots, budget=left, fixed=fixed)
             )
+            if plan.code and retries < RETRIES and not self.must_stop:
+                retries += 1
+                await asyncio.sleep(RETRY_SECONDS)
+                continue
             if plan.code or not plan.moves:
                 return RoomMade(plan, done)
             for wave in sorted({step.wave for step in plan.moves}):

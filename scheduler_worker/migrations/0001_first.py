@@ -84,4 +84,4 @@ def upgrade() -> None:
         _columns(text, "reserved"),  # hosts reserved for its first waiting requests
         _columns(sa.BigInteger, "rescued"),
     )
-    _table("stopped", _columns(text, "name"), _columns(sa.Double, "since"))  # switches that operators set
+    _table("stopped", _columns(text, "switch"), _columns(sa.Double, "since"))  # switches that operators set
