@@ -82,6 +82,8 @@ class InstantPlacement:
             allocations=self.unused,
             usages=self.unused,
             quotas=self.unused,
+            edit=self.unused,
+            edit_name=self.unused,
         )
 
     async def release(self, question: ReleaseRequested) -> ReleaseAnswered:

@@ -18,6 +18,7 @@ from bus.errors import AnswerRefused, Retry
 from bus.groups import FindGroups, GroupsFound
 from bus.messages import BuildPlaced, BuildUnplaceable
 from bus.moves import FindMoves, MovesFound
+from bus.names import NameEditAnswered, NameEditRequested
 from bus.protocol import Ask
 from bus.queries import BuildsFound, Candidate, FindBuilds, FindInstances, InstancesFound
 from bus.vocabulary import KEEP_SECONDS, MAX_CAUSE, Allocations, Id, portions
@@ -51,6 +52,8 @@ class PlacementQueries:
     allocations: Ask[resources.FindAllocations, resources.AllocationsFound]
     usages: Ask[resources.FindUsages, resources.UsagesFound]
     quotas: Ask[quotas.FindQuotas, quotas.QuotasFound]
+    edit: Ask[resources.EditRequested, resources.EditAnswered]
+    edit_name: Ask[NameEditRequested, NameEditAnswered]
 
 
 @dataclass(frozen=True, kw_only=True)

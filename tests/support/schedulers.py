@@ -75,6 +75,8 @@ def queries_of(placement: Placement) -> PlacementQueries:
         allocations=placement.lookups.allocations,
         usages=_unused,
         quotas=placement.quotas.find,
+        edit=_unused,
+        edit_name=_unused,
     )
 
 
