@@ -21,6 +21,7 @@ from bus import (
     queries,
     relays,
     replication,
+    reservations,
     resources,
     shadow,
 )
@@ -277,6 +278,10 @@ GROUPS = Query("placement.groups", groups.FindGroups, groups.GroupsFound, "serve
     ANYONE, "placement")
 EDIT_GROUP = Query("placement.group", groups.GroupEditRequested, groups.GroupEditAnswered,
     "create or delete a server group", ANYONE, "placement")
+RESERVATIONS = Query("placement.reservations", reservations.FindReservations,
+    reservations.ReservationsFound, "reservations with their slots", ANYONE, "placement")
+EDIT_RESERVATION = Query("placement.reservation", reservations.ReservationEditRequested,
+    reservations.ReservationEditAnswered, "create, extend or end a reservation", ANYONE, "placement")
 AGGREGATES = Query("placement.aggregates", aggregates.FindAggregates, aggregates.AggregatesFound,
     "aggregates with their metadata", ANYONE, "placement")
 EDIT_AGGREGATE = Query("placement.aggregate", aggregates.AggregateEditRequested,
@@ -314,6 +319,8 @@ WHAT_IF_MOVES = Query("scheduler.what_if_moves", queries.WhatIfMoves, queries.Wh
     "the decisions about moves, without claiming", ANYONE, "scheduler")
 SELECT_HOSTS = Query("scheduler.select", messages.HostsAsked, messages.HostsAnswered,
     "choose and claim hosts for instances that another system builds", ANYONE, "scheduler")
+FILL_RESERVATION = Query("scheduler.reserve", reservations.FillReservation,
+    reservations.ReservationFilled, "claim the slots that a reservation lacks", ANYONE, "scheduler")
 HOST_HEALTH = Query("scheduler.hosts", host_health.FindHostHealth, host_health.HostHealthFound,
     "hosts that are down, unknown or disabled by their agents", ANYONE, "scheduler")
 TREES = Query("placement.trees", replication.FindTrees, replication.TreesFound,

@@ -11,6 +11,7 @@ from bus import claims
 from bus.groups import GroupPolicy
 from bus.moves import SHELVED
 from bus.vocabulary import Allocations
+from placement_worker.core.reservations import ReservationWorld
 
 ENDED_ELSEWHERE = "it has ended, not by this cell"
 MOST_ATTEMPTS = 1000  # recognized attempts of one build, for the names of holder consumers
@@ -192,6 +193,8 @@ class Holder:
     keeps_for: str | None = None  # consumer with a guest that may still use the held allocations
     group: int | None = None  # the number of its server group, which may have been dropped since
     group_was: int | None = None  # when it was read
+    draws_on: str | None = None  # slot of a reservation that gets back what is released
+    draws_on_was: str | None = None  # when it was read
 
 
 @dataclass(slots=True)
@@ -209,9 +212,9 @@ class ClaimWorld:
     stirred: dict[str, Holder] = field(default_factory=dict)  # consumers that claimed or released
     tombstones: dict[str, claims.Retired] = field(default_factory=dict)  # consumers to be retired
     woken: set[str] = field(default_factory=set)  # shelved consumers to delete the tombstone of
-    placeholders: Mapping[str, claims.ConsumerClaim | None] = field(
-        default_factory=dict
-    )  # inserted consumers
+    # inserted consumers
+    placeholders: Mapping[str, claims.ConsumerClaim | None] = field(default_factory=dict)
+    reserved: ReservationWorld = field(default_factory=ReservationWorld)
 
     def provider(self, uuid: str) -> ClaimedProvider:
         provider = self.providers[uuid]

@@ -7,7 +7,7 @@ unique key then separates two concurrent claims, and a claim from the retirement
 
 from collections import defaultdict
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from bus.claims import ConsumerClaim, Retired
@@ -18,7 +18,8 @@ from bus.sql.statement import BoundStatement, Statement, sql
 from bus.sql.transaction import Transaction
 from bus.vocabulary import capacity_of
 from placement_worker.core.claim_world import ClaimedProvider, ClaimWorld, Holder, Stock, ended
-from placement_worker.store import server_groups
+from placement_worker.core.reservations import SlotRecord
+from placement_worker.store import reservations, server_groups
 from placement_worker.store.hosts import limits
 from placement_worker.store.numbered_names import Book
 
@@ -38,8 +39,8 @@ _INSERT_AND_LOCK = sql(f"""
     SELECT new.id, new.uuid, there.providers FROM new, (SELECT count(*) AS providers FROM locked) there
 """)
 _LOCK_CONSUMERS = sql("""
-    SELECT c.id, c.uuid, c.generation, c.group_id FROM {n: uuid str} JOIN consumers c ON c.uuid = n.uuid
-    ORDER BY c.id FOR UPDATE OF c
+    SELECT c.id, c.uuid, c.generation, c.group_id, c.draws_on
+    FROM {n: uuid str} JOIN consumers c ON c.uuid = n.uuid ORDER BY c.id FOR UPDATE OF c
 """)
 _RETIRED = sql("""
     SELECT r.uuid, r.why, r.unplaceable, r.cell FROM {n: uuid str} JOIN retired_consumers r ON r.uuid = n.uuid
@@ -126,6 +127,18 @@ class ClaimScope:
     groups: Collection[str] | None = None  # None: group policies are not judged
     cell: str = ""
     moves: bool = False  # a claim begins or undoes a move: providers that share with other trees matter
+    slots: dict[str, SlotRecord] = field(default_factory=dict)  # of reservations
+    read_slots: Collection[str] = ()  # including slots that do not exist
+    reserved: Collection[str] = ()  # reservations that claims become slots of
+
+    def add_slots(self, read: Collection[str], found: dict[str, SlotRecord], *, returns: bool) -> None:
+        """Also lock and read slots of reservations; with `returns`, also slots that hold nothing now."""
+        self.slots, self.read_slots = found, read
+        for uuid, record in found.items():
+            if returns:
+                self.new_consumers.setdefault(uuid, record.claim())
+            elif uuid not in self.new_consumers:
+                self.other_consumers.add(uuid)
 
 
 def claim_scope(claims: Collection[ConsumerClaim], providers: Collection[str]) -> ClaimScope:
@@ -159,10 +172,14 @@ async def open_world(tx: Transaction, book: Book, scope: ClaimScope, now: float)
     world = ClaimWorld({}, holders, {}, placeholders={uuid: new_consumers[uuid] for uuid in holders})
     held: dict[int, Holder] = {}
     if older := [(uuid,) for uuid in everyone if uuid not in holders]:
-        for id_, uuid, generation, group in await _LOCK_CONSUMERS(tx, older):
-            holders[uuid] = held[id_] = Holder(uuid, id_, generation, group=group, group_was=group)
+        for id_, uuid, generation, group, slot in await _LOCK_CONSUMERS(tx, older):
+            holder = Holder(uuid, id_, generation, group=group, group_was=group)
+            holder.draws_on = holder.draws_on_was = slot
+            holders[uuid] = held[id_] = holder
         if not new_consumers.keys() <= holders.keys():
             raise Conflict("a consumer ended while it was being read")
+    if scope.read_slots or scope.reserved:
+        world.reserved = await reservations.lock(tx, scope.slots, scope.read_slots, scope.reserved, now)
     shapes = await _read_holdings(tx, book, held) if held else {}
     if scope.groups is not None:
         joined = {holder.group for holder in held.values() if holder.group is not None}
@@ -289,6 +306,10 @@ async def save_world(
     # Separate statements, because they change the same rows.
     if rows[server_groups.JOIN]:
         await server_groups.JOIN(tx, rows[server_groups.JOIN])
+    if rows[reservations.DRAW]:
+        await reservations.DRAW(tx, rows[reservations.DRAW])
+    if world.reserved.made:
+        await reservations.INSERT_SLOTS(tx, reservations.slot_rows(world.reserved))
     if rows[_DELETE_ALLOCATIONS]:
         await _DELETE_ALLOCATIONS(tx, rows[_DELETE_ALLOCATIONS])
     if ending:
@@ -317,6 +338,8 @@ def _changed_rows(book: Book, world: ClaimWorld) -> defaultdict[Statement, list[
                 rows[_DELETE_CONSUMERS].append((holder.id,))
         if holder.held and holder.group != holder.group_was:
             rows[server_groups.JOIN].append((holder.id, holder.group))
+        if holder.held and holder.draws_on != holder.draws_on_was:
+            rows[reservations.DRAW].append((holder.id, holder.draws_on))
         claim = holder.by
         if claim is None and holder.heir_of is not None and holder.held:
             heir = (holder.heir_of.id, book.types.ids[holder.heir_type], holder.keeps_for)
