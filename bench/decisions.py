@@ -79,6 +79,7 @@ class InstantPlacement:
             groups=self.unused,
             allocations=self.unused,
             usages=self.unused,
+            reservations=self.unused,
         )
 
     async def release(self, question: ReleaseRequested) -> ReleaseAnswered:

@@ -39,6 +39,7 @@ def placement_queries(bus: Bus) -> PlacementQueries:
         groups=bus.asker(topics.GROUPS),
         allocations=bus.asker(topics.ALLOCATIONS),
         usages=bus.asker(topics.USAGES),
+        reservations=bus.asker(topics.RESERVATIONS),
     )
 
 

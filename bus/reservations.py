@@ -90,6 +90,7 @@ class FindReservations(Message, frozen=True, kw_only=True):
 class ReservationsFound(Message, frozen=True, kw_only=True):
     reservations: LongList[Reservation]
     slots: LargeMap[Text, LongList[ReservedSlot]] = field(default_factory=dict)  # by reservation
+    made: LargeMap[Text, Count] = field(default_factory=dict)  # reservation → number of slots claimed
 
 
 class MakeReservation(Tagged, frozen=True, kw_only=True):

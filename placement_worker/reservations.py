@@ -37,8 +37,10 @@ class ReservationOperations(PlacementOperations):
     async def find(self, query: FindReservations) -> ReservationsFound:
         async with self.database.read() as tx:
             found = await stored.find(tx, query)
-            slots = await stored.find_slots(tx, [each.id for each in found]) if query.slots else {}
-        return ReservationsFound(reservations=tuple(found), slots=slots)
+            ids = [each.id for each in found]
+            made = await stored.count_slots(tx, ids)
+            slots = await stored.find_slots(tx, ids) if query.slots else {}
+        return ReservationsFound(reservations=tuple(found), slots=slots, made=made)
 
     async def edit(self, order: ReservationEditRequested) -> ReservationEditAnswered:
         match order.edit:

@@ -19,6 +19,7 @@ from scheduler_worker.host_records import HostRecords
 from scheduler_worker.move_courses import MoveCourses
 from scheduler_worker.move_lookups import MoveLookups
 from scheduler_worker.placing import Scheduler
+from scheduler_worker.reservations import REFRESH_SECONDS, ReservationFiller
 from scheduler_worker.selecting import HostSelection
 from scheduler_worker.waiting.evaluating import WaitingBuilds, WaitingMoves
 from scheduler_worker.waiting.owner import Cancelling, WaitingOwner
@@ -34,7 +35,10 @@ TRIES_UNDELIVERABLE = 3  # attempts to publish a build to its conductor before i
 ANNOUNCED: frozenset[type[Message]] = frozenset(
     {BuildPlaced, BuildUnplaceable, BuildCancelled, MovePlaced, MoveRefused, SchedulerAlive}
 )
-PLACEMENT = topics.CLAIM, topics.RELEASE, topics.PROVIDERS, topics.GROUPS, topics.ALLOCATIONS, topics.USAGES
+PLACEMENT = (
+    *(topics.CLAIM, topics.RELEASE, topics.PROVIDERS, topics.GROUPS),
+    *(topics.ALLOCATIONS, topics.USAGES, topics.RESERVATIONS),
+)
 CELLS = topics.FIND_BUILDS, topics.FIND_INSTANCES, topics.FIND_MOVES
 PASSED_ON = [topics.BUILD_REQUESTED, topics.BUILD_CANCEL, topics.MOVE_REQUESTED, topics.MOVE_STEER]
 REFUSED = [topics.BUILD_UNPLACEABLE, topics.BUILD_CANCELLED, topics.MOVE_REFUSED, topics.MOVE_PROGRESS]
@@ -79,6 +83,7 @@ class _Parts:
         self.changes = HostChanges(scheduler, store, self.queue.recheck)
         self.what_ifs = WhatIfs(scheduler)
         self.selection = HostSelection(scheduler, database)
+        self.filler = ReservationFiller(scheduler, placement.reservations)
         self.door = ClientDoor(database, placement, needs.cells, self.keeping, self.what_ifs, source)
 
     def worker(self) -> Worker:
@@ -103,6 +108,7 @@ class _Parts:
                 answers(topics.CLIENTS, door.clients),
                 answers(topics.EDIT_CLIENT, door.edit),
                 answers(topics.WHAT_IF_MOVES, WhatIfsOfMoves(self.what_ifs, self.courses).answer),
+                answers(topics.FILL_RESERVATION, self.filler.fill),
                 answers(topics.WHAT_IF, self.what_ifs.answer),
                 answers_many(topics.SELECT_HOSTS, self.selection.answer_many, concurrency=4),
             ],
@@ -157,6 +163,7 @@ class _Parts:
             every(RECORD_SECONDS, records.store),
             every(RECORD_SECONDS, self.selection.store),
             every(MEASURE_SECONDS, records.measure),
+            every(REFRESH_SECONDS, self.filler.refresh, at_once=True),
             every(BEAT_SECONDS, keeping.beat, at_once=True),
             every(SWEEP_SECONDS, keeping.sweep),
             every(REPEAT_SECONDS, handovers.repeat_handovers, emits=handover),

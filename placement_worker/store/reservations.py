@@ -51,6 +51,10 @@ _SLOTS_OF = sql("""
     SELECT s.uuid, s.reservation, s.project, s.allocations FROM {n: reservation str}
     JOIN reservation_slots s ON s.reservation = n.reservation ORDER BY s.reservation, s.uuid
 """)
+_COUNT = sql("""
+    SELECT s.reservation, count(*) FROM {n: reservation str}
+    JOIN reservation_slots s ON s.reservation = n.reservation GROUP BY s.reservation
+""")
 _HELD = sql("""
     SELECT c.uuid, p.uuid AS provider, r.uuid AS root, k.name AS class, a.used FROM {n: uuid str}
     JOIN consumers c ON c.uuid = n.uuid JOIN allocations a ON a.consumer_id = c.id
@@ -147,6 +151,11 @@ async def find(tx: Transaction, query: FindReservations) -> list[Reservation]:
         rows = await _FIND_ALL(tx, project=query.project, called=query.name)
     found = map(_reservation, rows)
     return [each for each in found if not query.use or each.use == query.use]
+
+
+async def count_slots(tx: Transaction, reservations: Iterable[str]) -> dict[str, int]:
+    """Return the number of claimed slots of each of these reservations."""
+    return dict(await _COUNT(tx, [(uuid,) for uuid in reservations]))
 
 
 async def find_slots(tx: Transaction, reservations: Iterable[str]) -> dict[str, tuple[ReservedSlot, ...]]:

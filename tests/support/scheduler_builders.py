@@ -8,6 +8,7 @@ from bus.messages import BuildRequested, HostReported
 from bus.queries import Candidate
 from bus.reports import HostState
 from bus.requests import Flavor
+from bus.reservations import FindReservations, ReservationsFound
 from bus.resources import (
     AllocationsFound,
     FindAllocations,
@@ -96,10 +97,14 @@ class FakePlacement(ClaimsInMemory):
     async def usages(self, question: FindUsages) -> UsagesFound:
         raise NotImplementedError
 
+    async def find_reservations(self, question: FindReservations) -> ReservationsFound:
+        return ReservationsFound(reservations=())
+
     def queries(self) -> PlacementQueries:
         return PlacementQueries(
             claim_many=self.claim_many, release=self.release_one, providers=self.providers,
             groups=self.find_groups, allocations=self.allocations, usages=self.usages,
+            reservations=self.find_reservations,
         )  # fmt: skip
 
     async def providers(self, question: FindProviders) -> ProvidersFound:
