@@ -84,6 +84,7 @@ class InstantPlacement:
             quotas=self.unused,
             edit=self.unused,
             edit_name=self.unused,
+            reservations=self.unused,
         )
 
     async def release(self, question: ReleaseRequested) -> ReleaseAnswered:

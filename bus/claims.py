@@ -38,10 +38,14 @@ def holder_consumer(build: str, attempt: int) -> str:
 
 
 class Choice(Compact, frozen=True):
-    """A set of allocations to claim ({}: release all), with the shapes of its providers at the search."""
+    """A set of allocations to claim ({}: release all), with the shapes of its providers at the search.
+
+    With `draws_on`, all of it is taken from this slot of a reservation, in the same transaction.
+    """
 
     allocations: Allocations
     shapes: Shapes = field(default_factory=dict)
+    draws_on: Id | None = None
 
 
 class ConsumerClaim(Value, frozen=True, kw_only=True):
@@ -75,6 +79,8 @@ class ConsumerClaim(Value, frozen=True, kw_only=True):
     # is checked. At providers that share with other trees, the consumer keeps what it has, up to the amounts
     # of the first choice: a move counts such a share once.
     take_over: Id | None = None
+    # Id of the reservation of which the consumer becomes a slot
+    reserves: Id | None = None
 
 
 class Full(Tagged, frozen=True, kw_only=True):
@@ -164,6 +170,16 @@ class NothingHeld(Tagged, frozen=True, kw_only=True):
         return f"consumer {self.consumer} holds nothing that could be taken over"
 
 
+class NotReserved(Tagged, frozen=True, kw_only=True):
+    """The reason of a refused claim: it cannot draw from, or become, this slot of a reservation."""
+
+    slot: Text
+    why: Cause
+
+    def __str__(self) -> str:
+        return self.why
+
+
 class OutsideCell(Tagged, frozen=True, kw_only=True):
     """The reason of a refused claim: a cell claimed resources of another cell. A retry cannot succeed."""
 
@@ -183,6 +199,7 @@ Refusal = (
     | NothingHeld
     | OutsideCell
     | OverQuota
+    | NotReserved
 )
 
 

@@ -30,6 +30,7 @@ class Hints(Value, frozen=True, kw_only=True):
     build_near_host_ip: Text = ""
     cidr: Text = "/24"
     query: Annotated[str, Meta(max_length=4000)] = ""  # JSON: [">=", "$free_ram_mb", 1024]
+    reservation: Id | None = None  # a reservation of its project; it is placed in that capacity only
 
 
 class Flavor(Value, frozen=True, kw_only=True):

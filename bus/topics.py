@@ -22,6 +22,7 @@ from bus import (
     quotas,
     relays,
     replication,
+    reservations,
     resources,
     room,
     shadow,
@@ -286,6 +287,10 @@ QUOTAS = Query("placement.quotas", quotas.FindQuotas, quotas.QuotasFound,
     "limits and usage of projects", ANYONE, "placement")
 EDIT_QUOTA = Query("placement.quota", quotas.QuotaEditRequested, quotas.QuotaEditAnswered,
     "set or delete limits of a project, or the default limits", ANYONE, "placement")
+RESERVATIONS = Query("placement.reservations", reservations.FindReservations,
+    reservations.ReservationsFound, "reservations with their slots", ANYONE, "placement")
+EDIT_RESERVATION = Query("placement.reservation", reservations.ReservationEditRequested,
+    reservations.ReservationEditAnswered, "create, extend or end a reservation", ANYONE, "placement")
 AGGREGATES = Query("placement.aggregates", aggregates.FindAggregates, aggregates.AggregatesFound,
     "aggregates with their metadata", ANYONE, "placement")
 EDIT_AGGREGATE = Query("placement.aggregate", aggregates.AggregateEditRequested,
@@ -331,6 +336,8 @@ HOLD_HOSTS = Query("scheduler.hold_hosts", room.HoldHosts, room.HostsHeld,
     "close hosts while a plan of moves is executed, for a limited time", ANYONE, "scheduler")
 SELECT_HOSTS = Query("scheduler.select", messages.HostsAsked, messages.HostsAnswered,
     "choose and claim hosts for instances that another system builds", ANYONE, "scheduler")
+FILL_RESERVATION = Query("scheduler.reserve", reservations.FillReservation,
+    reservations.ReservationFilled, "claim the slots that a reservation lacks", ANYONE, "scheduler")
 HOST_HEALTH = Query("scheduler.hosts", host_health.FindHostHealth, host_health.HostHealthFound,
     "hosts that are down, unknown or disabled by their agents", ANYONE, "scheduler")
 TREES = Query("placement.trees", replication.FindTrees, replication.TreesFound,

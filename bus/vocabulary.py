@@ -128,7 +128,16 @@ class Missing(Tagged, frozen=True, kw_only=True):
     """The refusal of an edit in placement because an object that the edit names does not exist."""
 
     what: Literal[
-        "provider", "parent", "resource class", "trait", "inventory", "aggregate", "host", "cell", "resource"
+        "provider",
+        "parent",
+        "resource class",
+        "trait",
+        "inventory",
+        "aggregate",
+        "host",
+        "cell",
+        "resource",
+        "reservation",
     ]
     names: LongList[Text]
     provider: Text = ""  # inventory: its provider

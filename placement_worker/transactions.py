@@ -4,7 +4,7 @@ requests into one transaction, and executes claims and releases.
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import wraps
@@ -34,7 +34,8 @@ from bus.vocabulary import Contended, portions, portions_by_size
 from placement_worker.change_log import ChangeLog
 from placement_worker.core import capacity
 from placement_worker.core.claim_world import ClaimWorld
-from placement_worker.store import claims, quotas, server_groups
+from placement_worker.core.reservations import SlotRecord
+from placement_worker.store import claims, quotas, reservations, server_groups
 from placement_worker.store.changes import ProviderNumbers
 from placement_worker.store.numbered_names import Book
 
@@ -184,10 +185,14 @@ class ClaimOperations(PlacementOperations):
     ) -> list[tuple[ClaimResult, ...] | None]:
         every = [claim for order in orders for claim in order.claims]
         now = self.clock.now()
+        named = {slot for claim in every for slot in _slots_of(claim)}
+        slots = await reservations.read_slots(self.database, named) if named else {}
         await self.book.know_owners(self.database, every, now)
         if any(claim.topology is not None for claim in every):
             async with self.database.write() as tx:
                 await server_groups.make_of_requests(tx, every, now)
+        if slots:
+            await self._know_slots(slots, now)
         providers = capacity.providers_of(orders, all_choices=all_choices)
         if all_choices:
             async with self.database.read() as tx:
@@ -195,6 +200,9 @@ class ClaimOperations(PlacementOperations):
         scope = claims.claim_scope(every, providers)
         scope.groups, scope.cell = {claim.group for claim in every if claim.group is not None}, cell
         scope.projects = self.book.quotas.limited({claim.project for claim in every})
+        if named:
+            scope.reserved = {claim.reserves for claim in every if claim.reserves}
+            scope.add_slots(named, slots, returns=False)
         async with changing(self.database, self.book) as tx:
             world = await claims.open_world(tx, self.book, scope, now)
             results = [capacity.claim(order, world) for order in orders]
@@ -208,11 +216,20 @@ class ClaimOperations(PlacementOperations):
     ) -> Sequence[ReleaseAnswered]:
         results: list[ReleaseResult] = []
         for some in portions(orders, CLAIMS_A_TRANSACTION):
-            results += await self._release(some, cell)
+            first, unread = await self._release(some, cell, ())
+            waiting = [order for order, result in zip(some, first, strict=True) if result is None]
+            # The slots of reservations that take back what is released are known only by now.
+            second = iter((await self._release(waiting, cell, unread))[0] if waiting else ())
+            for result in first:
+                judged = result if result is not None else next(second)
+                results.append(judged if judged is not None else Contended())
         return [ReleaseAnswered(result=result) for result in results]
 
-    @again(contended_each)
-    async def _release(self, orders: Sequence[ReleaseRequested], cell: str) -> list[ReleaseResult]:
+    @again(lambda _, orders, *__: ([Contended()] * len(orders), set()))
+    async def _release(
+        self, orders: Sequence[ReleaseRequested], cell: str, named: Collection[str]
+    ) -> tuple[list[ReleaseResult | None], Collection[str]]:
+        """Return a result for each request, None if a slot must be read first, and the slots to read."""
         # A consumer without allocations that is to be retired cannot claim before its tombstone is written.
         new_consumers: dict[str, ConsumerClaim | None] = {
             release.consumer: None for release in orders if release.retire
@@ -221,18 +238,26 @@ class ClaimOperations(PlacementOperations):
         new_consumers |= dict.fromkeys(holder_consumers)
         scope = claims.ClaimScope(new_consumers, {release.consumer for release in orders}, cell=cell)
         now = self.clock.now()
+        if named:
+            slots = await reservations.read_slots(self.database, named)
+            await self._know_slots(slots, now)
+            scope.add_slots(named, slots, returns=True)
         if holder_consumers:
             await self.book.types.ensure(self.database, (CLEANUP,), now)
         async with changing(self.database, self.book) as tx:
             world = await claims.open_world(tx, self.book, scope, now)
             results = [capacity.release(order, world) for order in orders]
             number = await self._save(tx, world, now)
-        return [
+        numbered = [
             Released(number=number)
             if isinstance(result, Released) and order.consumer in world.stirred
             else result
             for order, result in zip(orders, results, strict=True)
         ]
+        return numbered, world.reserved.unread
+
+    async def _know_slots(self, slots: Mapping[str, SlotRecord], now: float) -> None:
+        await self.book.know_owners(self.database, [slot.claim() for slot in slots.values()], now)
 
     async def _save(self, tx: Transaction, world: ClaimWorld, now: float) -> int:
         altered, writes = await claims.save_world(tx, self.book, world, now)
@@ -243,6 +268,15 @@ class ClaimOperations(PlacementOperations):
         async with self.database.write() as tx:
             await claims.PRUNE_RETIRED(tx, before=before)
             await server_groups.PRUNE_OF_REQUESTS(tx, before=before)
+
+
+def _slots_of(claim: ConsumerClaim) -> Iterator[str]:
+    """Yield the slots of reservations that a claim draws from, or becomes."""
+    for choice in claim.choices:
+        if choice.draws_on:
+            yield choice.draws_on
+    if claim.reserves:
+        yield claim.consumer
 
 
 def _numbered(results: tuple[ClaimResult, ...], number: int) -> tuple[ClaimResult, ...]:

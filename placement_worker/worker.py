@@ -29,6 +29,7 @@ from placement_worker.providers import BulkLoad, ProviderOperations
 from placement_worker.quotas import QuotaOperations
 from placement_worker.registries import AggregateOperations, CellOperations, ClassesAndTraits, ServerGroups
 from placement_worker.reports import ReportOperations
+from placement_worker.reservations import ReservationOperations
 from placement_worker.store.changes import ProviderNumbers
 from placement_worker.store.numbered_names import Book
 from placement_worker.transactions import ClaimOperations, again
@@ -99,6 +100,7 @@ class Placement:
         self.quotas = QuotaOperations(*parts)
         self.aggregates = AggregateOperations(*parts)
         self.cells = CellOperations(*parts, self.reports)
+        self.reservations = ReservationOperations(*parts, self.claims)
         self.lookups = Lookups(*parts)
         self._failed_over = asyncio.Event()
         database.on_new_history(self._forget)
@@ -201,6 +203,7 @@ ANNOUNCES: frozenset[type[Message]] = frozenset({PlacementChanged, BuildReshaped
 CATCH_UP_SECONDS = 5.0
 SWEEP_SECONDS = 10.0
 TRIM_SECONDS = 60.0
+EXPIRE_SECONDS = 5.0
 
 
 def _answers(placement: Placement, cells: Sequence[str]) -> list[Answers]:
@@ -224,6 +227,8 @@ def _answers(placement: Placement, cells: Sequence[str]) -> list[Answers]:
         answers(topics.EDIT_GROUP, placement.server_groups.edit),
         answers(topics.QUOTAS, placement.quotas.find),
         answers(topics.EDIT_QUOTA, placement.quotas.edit),
+        answers(topics.RESERVATIONS, placement.reservations.find),
+        answers(topics.EDIT_RESERVATION, placement.reservations.edit),
         answers(topics.AGGREGATES, placement.aggregates.find),
         answers(topics.EDIT_AGGREGATE, placement.aggregates.edit),
         answers(topics.CELLS, placement.cells.find),
@@ -253,6 +258,7 @@ def placement_worker(placement: Placement, publish: Publish, cells: Sequence[str
             every(CATCH_UP_SECONDS, catch_up),
             every(SWEEP_SECONDS, placement.reports.sweep),
             every(TRIM_SECONDS, placement.log.trim),
+            every(EXPIRE_SECONDS, placement.reservations.expire),
             every(prune_period(placement.keep_ids), placement.prune),
         ],
         starts=[placement.start],

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from bus import claims, quotas, resources
+from bus import claims, quotas, reservations, resources
 from bus.candidates import CandidateSource
 from bus.clock import Clock
 from bus.errors import AnswerRefused, Retry
@@ -54,6 +54,7 @@ class PlacementQueries:
     quotas: Ask[quotas.FindQuotas, quotas.QuotasFound]
     edit: Ask[resources.EditRequested, resources.EditAnswered]
     edit_name: Ask[NameEditRequested, NameEditAnswered]
+    reservations: Ask[reservations.FindReservations, reservations.ReservationsFound]
 
 
 @dataclass(frozen=True, kw_only=True)

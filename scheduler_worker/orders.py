@@ -17,6 +17,7 @@ from bus.clock import Clock
 from bus.errors import AnswerRefused, Retry
 from bus.groups import FindGroups, ServerGroup
 from bus.messages import BuildRequested
+from bus.queries import FindCandidates
 from bus.vocabulary import Id, portions
 from scheduler_worker.core.attributes import RequestOptions, Unreadable
 from scheduler_worker.core.events import Begun
@@ -101,15 +102,12 @@ class Orders:
         except Unreadable:  # a host that it names was deleted in the meantime
             return order, event
         alternatives = []
-        for alternative, now in zip(order.alternatives, anew, strict=True):
-            question = msgspec.structs.replace(
-                alternative.question,
-                not_roots=tuple(sorted({*alternative.question.not_roots, *now.question.not_roots})),
-                root_member_of=now.question.root_member_of,
-                root_not_member_of=now.question.root_not_member_of,
-                not_cells=now.question.not_cells,
-            )
-            alternatives.append(replace(alternative, question=question, notes=now.notes))
+        repeated = anew * (len(order.alternatives) // len(anew))  # once for each reservation it may draw from
+        for alternative, now in zip(order.alternatives, repeated, strict=True):
+            question, draw = _renewed(alternative.question, now), alternative.draw
+            if draw is not None:
+                draw = replace(draw, question=_renewed(draw.question, now))
+            alternatives.append(replace(alternative, question=question, draw=draw, notes=now.notes))
         return msgspec.structs.replace(order, alternatives=tuple(alternatives)), event
 
     def _alternatives(self, request: BuildRequested) -> tuple[Alternative, ...]:
@@ -143,6 +141,16 @@ class Orders:
     def _forget(self) -> None:
         self._known.clear()
         self._bytes = 0
+
+
+def _renewed(question: FindCandidates, now: Alternative) -> FindCandidates:
+    return msgspec.structs.replace(
+        question,
+        not_roots=tuple(sorted({*question.not_roots, *now.question.not_roots})),
+        root_member_of=now.question.root_member_of,
+        root_not_member_of=now.question.root_not_member_of,
+        not_cells=now.question.not_cells,
+    )
 
 
 def put_off(orders: Sequence[Order], clock: Clock) -> list[Retry | None]:
@@ -275,7 +283,8 @@ class RelatedHosts:
 
 def names_other_instances(request: BuildRequested) -> bool:
     hints = request.hints
-    return bool(hints.group or hints.same_host or hints.different_host or request.topology.levels)
+    named = hints.group or hints.same_host or hints.different_host or hints.reservation
+    return bool(named or request.topology.levels)
 
 
 def _named(order: Order) -> tuple[object, frozenset[str]]:
@@ -286,4 +295,4 @@ def _named(order: Order) -> tuple[object, frozenset[str]]:
     members = {**group.members, **group.left} if group is not None else {}
     roots = {root for places in members.values() for root in places}
     roots = roots.union(alternative.same or (), alternative.different)
-    return (group, alternative.same, alternative.different), frozenset(roots)
+    return (group, alternative.same, alternative.different, alternative.draw), frozenset(roots)

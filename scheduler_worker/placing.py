@@ -18,15 +18,18 @@ from scheduler_worker import dependencies
 from scheduler_worker.agents import CROSSED, Roster, count_claims
 from scheduler_worker.core import events
 from scheduler_worker.core.choosing import Choosing, Joined
+from scheduler_worker.core.drawing import SlotAssignments
 from scheduler_worker.core.events import Need
 from scheduler_worker.core.helping import helps
 from scheduler_worker.core.host_map import HostMap, HostsNow
 from scheduler_worker.core.move_start import MoveStart
 from scheduler_worker.core.order import Begins, Order
+from scheduler_worker.core.order_claims import claims_of
 from scheduler_worker.core.placing import step
 from scheduler_worker.core.roles import group_id
 from scheduler_worker.core.rule import Alternative
 from scheduler_worker.core.scale import HasReservations
+from scheduler_worker.drawn_reservations import DrawnReservations
 from scheduler_worker.hosts import HostBook
 from scheduler_worker.orders import Orders, Resolving, put_off
 from scheduler_worker.store.parked import ParkedRequest
@@ -67,6 +70,7 @@ class Scheduler:
         self.retries = dependencies.RetryTimes(self.clock)
         self.ending = dependencies.Ending(placement, self.clock, options.undeliverable_for)
         self._resolving = Resolving(placement, self.ending)
+        self.drawn = DrawnReservations(placement.reservations, clock)
         self._orders = Orders(source, options.requests, self.policy)
         self._hosts = HostMap(source, self.policy.cells)
         self.roster = Roster(self.clock)
@@ -141,12 +145,13 @@ class Scheduler:
         if level:
             await self.source.fresh()
             begun = [self._orders.again(order, event) for order, event in begun]
-        begun = await self._resolving.resolve(begun)
+        begun = await self.resolve(begun)
         courses = [_Course(order) for order, _ in begun]
         for course, (_, event) in zip(courses, begun, strict=True):
             self._take(course, event)
         left = courses
         while left := [course for course in left if course.need]:
+            await self._read_slots(_asking(left, Need.HOSTS))
             level = await self._choose(_asking(left, Need.HOSTS), level)
             await self._claim(_asking(left, Need.CLAIMS))
             left = [course for course in left if course.need]  # usually empty
@@ -155,6 +160,14 @@ class Scheduler:
             await self._fence(_asking(left, Need.FENCES))
             self._find_spares(_asking(left, Need.ALTERNATES))
         return [course.end or events.PublishEnds(()) for course in courses]
+
+    async def _read_slots(self, courses: Sequence[_Course]) -> None:
+        """Read the slots of reservations again for orders whose claims were refused."""
+        again = [course for course in courses if course.order.has_lost_a_slot]
+        if again:
+            resolved = await self.drawn.resolve([(course.order, events.Begun()) for course in again])
+            for course, (order, _) in zip(again, resolved, strict=True):
+                course.order = order
 
     def verdict(self, request: Id, end: events.End) -> Verdict:
         if isinstance(end, events.ComeAgain):
@@ -274,12 +287,13 @@ class Scheduler:
 
     async def resolve(self, begun: Sequence[Begins]) -> Sequence[Begins]:
         """Return orders with the present hosts of the instances and server groups that they name."""
-        return await self._resolving.resolve(begun)
+        return await self.drawn.resolve(await self._resolving.resolve(begun))
 
     async def _claim(self, courses: Sequence[_Course]) -> None:
         if not courses:
             return
-        questions = [ClaimRequested(claims=course.order.claims()) for course in courses]
+        slots = SlotAssignments()
+        questions = [ClaimRequested(claims=claims_of(course.order, slots)) for course in courses]
         answers = await dependencies.claim_each(self.placement, questions)
         results = [each for answer in answers if isinstance(answer, ClaimAnswered) for each in answer.results]
         count_claims(results)

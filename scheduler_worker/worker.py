@@ -21,6 +21,7 @@ from scheduler_worker.host_records import HostRecords
 from scheduler_worker.move_courses import MoveCourses
 from scheduler_worker.move_lookups import MoveLookups
 from scheduler_worker.placing import Scheduler
+from scheduler_worker.reservations import REFRESH_SECONDS, ReservationFiller
 from scheduler_worker.room_planning import RoomPlanner
 from scheduler_worker.selecting import HostSelection
 from scheduler_worker.waiting.evaluating import WaitingBuilds, WaitingMoves
@@ -40,8 +41,7 @@ ANNOUNCED: frozenset[type[Message]] = frozenset(
 )
 PLACEMENT = (
     topics.CLAIM, topics.RELEASE, topics.PROVIDERS, topics.GROUPS, topics.ALLOCATIONS, topics.USAGES,
-    topics.QUOTAS,
-    topics.EDIT, topics.EDIT_NAME,
+    topics.QUOTAS, topics.EDIT, topics.EDIT_NAME, topics.RESERVATIONS,
 )  # fmt: skip
 CELLS = topics.FIND_BUILDS, topics.FIND_INSTANCES, topics.FIND_MOVES
 PASSED_ON = [topics.BUILD_REQUESTED, topics.BUILD_CANCEL, topics.MOVE_REQUESTED, topics.MOVE_STEER]
@@ -89,6 +89,7 @@ class _Parts:
         self.rooms = RoomPlanner(self.what_ifs, self.courses, needs.cells)
         self.holds = HostHolds(database, placement, source, clock)
         self.selection = HostSelection(scheduler, database)
+        self.filler = ReservationFiller(scheduler, placement.reservations)
         self.door = ClientDoor(database, placement, needs.cells, self.keeping, self.what_ifs, source)
 
     def worker(self) -> Worker:
@@ -113,6 +114,7 @@ class _Parts:
                 answers(topics.CLIENTS, door.clients),
                 answers(topics.EDIT_CLIENT, door.edit),
                 answers(topics.WHAT_IF_MOVES, WhatIfsOfMoves(self.what_ifs, self.courses).answer),
+                answers(topics.FILL_RESERVATION, self.filler.fill),
                 answers(topics.WHAT_IF, self.what_ifs.answer),
                 answers(topics.PLAN_ROOM, self.rooms.answer),
                 answers(topics.PLAN_BALANCE, BalancePlanner(self.what_ifs, self.rooms).answer),
@@ -171,6 +173,7 @@ class _Parts:
             every(RECORD_SECONDS, records.store),
             every(RECORD_SECONDS, self.selection.store),
             every(MEASURE_SECONDS, records.measure),
+            every(REFRESH_SECONDS, self.filler.refresh, at_once=True),
             every(BEAT_SECONDS, keeping.beat, at_once=True),
             every(SWEEP_SECONDS, keeping.sweep),
             every(OPEN_SECONDS, self.holds.open_expired),

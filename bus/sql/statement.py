@@ -92,7 +92,7 @@ class Rows:
         return copy
 
 
-_LOCKING = re.compile(r"FOR (NO KEY )?UPDATE OF \w+")
+_LOCKING = re.compile(r"FOR (NO KEY UPDATE|UPDATE|SHARE) OF \w+")
 _EXACTLY = re.compile(r"EXACTLY\((\w+\.\w+)\)")
 _NAMED = re.compile(r"(?<![:\w]):(\w+)")
 

@@ -9,8 +9,9 @@ from typing import NamedTuple
 from bus import claims
 from bus.moves import BEGUN, SHELVED
 from bus.vocabulary import Allocations
-from placement_worker.core import quotas
+from placement_worker.core import drawing
 from placement_worker.core import shared_pools as pools
+from placement_worker.core.charging import Charges, charge, undo_charges
 from placement_worker.core.claim_world import (
     ClaimWorld,
     Holder,
@@ -20,14 +21,9 @@ from placement_worker.core.claim_world import (
     fence,
     fenced_off,
     named_twice,
-    roots_of,
     wakes,
 )
-
-# The state that an order's claims replaced: holder, its generation, allocations, claim, group and owner
-_Steps = list[tuple[Holder, int, Allocations, claims.ConsumerClaim | None, int | None, str | None]]
-# What an order's claims have added to the usage of a project, with the consumer and its former project
-_Charges = list[tuple[quotas.ProjectBudget, quotas.Amounts, Holder, str]]
+from placement_worker.core.holding import Steps, count, hold, remember, roots, undo
 
 # The usage of (provider, class) before the consumers of a claim request released it.
 _Before = dict[tuple[str, str], int]
@@ -46,18 +42,14 @@ def claim(order: claims.ClaimRequested, world: ClaimWorld) -> tuple[claims.Claim
     must be read. First all consumers release their allocations, so that two of them can exchange places on
     full providers.
     """
-    steps: _Steps = []
-    charges: _Charges = []
+    steps: Steps = []
+    charges: Charges = []
     results: Sequence[claims.ClaimResult] | None = None
     with suppress(Unread):
         results = _judge(order, world, steps, charges)
     if results is None or not all(type(result) is claims.Claimed for result in results):
-        for holder, generation, held, by, group, keeps_for in reversed(steps):  # the first state comes last
-            holder.keeps_for = keeps_for
-            _hold(world, holder, generation, held, by, group)
-        for budget, growth, holder, project in reversed(charges):
-            budget.take(growth, -1)
-            holder.project = project
+        undo(world, steps)
+        undo_charges(charges)
         if results is None:
             return None
         return tuple(
@@ -76,6 +68,8 @@ def claim(order: claims.ClaimRequested, world: ClaimWorld) -> tuple[claims.Claim
     for provider in named:
         world.touched[provider].generation += 1
     for claim in order.claims:
+        if claim.reserves:
+            world.reserved.make(claim, world.holders[claim.consumer].held)
         if claim.begins:
             world.retire(claim.begins, claims.Retired(why=BEGUN))
         if wakes(claim, world):
@@ -83,10 +77,10 @@ def claim(order: claims.ClaimRequested, world: ClaimWorld) -> tuple[claims.Claim
     return tuple(results)
 
 
-def release(order: claims.ReleaseRequested, world: ClaimWorld) -> claims.ReleaseResult:
+def release(order: claims.ReleaseRequested, world: ClaimWorld) -> claims.ReleaseResult | None:
     """Release a consumer's allocations or, with `keep`, give them to the holder consumer with this id.
 
-    With `retire`, also retire the consumer. Return `Released` or a refusal.
+    With `retire`, also retire the consumer. Return `Released` or a refusal; None if more data must be read.
     """
     ended = world.retired.get(order.consumer)
     if ended is not None and (ended.why != SHELVED or order.unplaceable or order.retire in ("", SHELVED)):
@@ -99,6 +93,8 @@ def release(order: claims.ReleaseRequested, world: ClaimWorld) -> claims.Release
             return as_held(holder, world)
         if order.keep and order.keep in world.retired:
             return claims.Retired(why=f"{order.keep}: {world.retired[order.keep].why}")
+        if holder.draws_on and not order.keep and not drawing.can_return(holder.draws_on, world):
+            return None
         _touch(world, holder.held)  # a release keeps the generation of the providers, as the API does
         if order.keep:
             holder_consumer = world.holders[order.keep]
@@ -106,7 +102,10 @@ def release(order: claims.ReleaseRequested, world: ClaimWorld) -> claims.Release
             _touch(world, holder_consumer.held)  # it may have kept something before
             world.stirred[holder_consumer.uuid] = holder_consumer
         else:
-            _hold(world, holder, 0, {}, None, holder.group)
+            released, slot = holder.held, holder.draws_on
+            hold(world, holder, 0, {}, None, holder.group)
+            if slot:
+                drawing.give_back(slot, released, world)
         world.stirred[holder.uuid] = holder
     if order.retire:
         if ended is not None:
@@ -118,7 +117,7 @@ def release(order: claims.ReleaseRequested, world: ClaimWorld) -> claims.Release
 
 
 def _judge(
-    order: claims.ClaimRequested, world: ClaimWorld, steps: _Steps, charges: _Charges
+    order: claims.ClaimRequested, world: ClaimWorld, steps: Steps, charges: Charges
 ) -> list[claims.ClaimResult]:
     fences = [fence(claim, world) for claim in order.claims]
     if any(fences) or named_twice(order):
@@ -128,60 +127,36 @@ def _judge(
     generations = [holder.generation for holder in holders]
     before: _Before = {}
     for claim, holder in zip(order.claims, holders, strict=True):
-        _remember(steps, holder)
+        remember(steps, holder)
         for provider, resources in holder.held.items():
             for name in resources:
                 before.setdefault((provider, name), world.provider(provider).stocks[name].used)
         if holder.held and claim.keep:
             holder_consumer = world.holders[claim.keep]
-            _remember(steps, holder_consumer)
+            remember(steps, holder_consumer)
             _leave_to(world, holder, holder_consumer, claims.MIGRATION if claim.begins else claims.CLEANUP)
         elif holder.held:
-            _hold(world, holder, 0, {}, None, holder.group)
+            hold(world, holder, 0, {}, None, holder.group)
     results: list[claims.ClaimResult] = []
     for claim, holder, generation, held in zip(order.claims, holders, generations, former, strict=True):
-        result = _take(claim, holder, Former(generation, held, before), steps, world)
+        result: claims.ClaimResult = _take(claim, holder, Former(generation, held, before), steps, world)
         if world.budgets and type(result) is claims.Claimed:
-            result = _charge(claim, holder, held, result, charges, world)
+            result = charge(claim, holder, held, charges, world) or result
         results.append(result)
     return results
 
 
-def _charge(
-    claim: claims.ConsumerClaim,
-    holder: Holder,
-    before: Allocations,
-    result: claims.Claimed,
-    charges: _Charges,
-    world: ClaimWorld,
-) -> claims.Claimed | claims.Refused:
-    """Add what a claim takes to the usage of its project, or refuse the claim if a limit is exceeded.
-
-    Only growth is refused: an instance that moves, or is built on an alternate, takes no more than before.
-    """
-    budget = world.budgets.get(claim.project)
-    if budget is None or claim.take_over or not quotas.is_counted(claim):
-        return result
-    growth = quotas.growth_of(holder.held, before if holder.project == claim.project else {})
-    members = 0
-    if claim.group is not None and holder.group is not None and holder.held:
-        members = world.groups[holder.group].size
-    if (refusal := budget.refusal(growth, members)) is not None:
-        return claims.Refused(refusals=(refusal,) * len(claim.choices))
-    budget.take(growth)
-    charges.append((budget, growth, holder, holder.project))
-    holder.project = claim.project
-    return result
-
-
 def _take(
-    claim: claims.ConsumerClaim, holder: Holder, former: Former, steps: _Steps, world: ClaimWorld
+    claim: claims.ConsumerClaim, holder: Holder, former: Former, steps: Steps, world: ClaimWorld
 ) -> claims.Claimed | claims.Refused:
     """Claim the first of the claim's alternative sets of allocations (`choices`) that fits; return its
     position, or why none fits. Allocations taken over from a holder consumer are not checked.
     """
     generation = former.generation
     held_for = world.holders[claim.take_over] if claim.take_over else None
+    if claim.reserves and (why := world.reserved.bars_slot(claim)):
+        not_reserved = claims.NotReserved(slot=claim.consumer, why=why)
+        return claims.Refused(refusals=(not_reserved,) * len(claim.choices))
     group = held_for.group if held_for is not None and holder.group is None else holder.group
     if claim.group is not None:
         group = world.named.get(claim.group)
@@ -192,28 +167,33 @@ def _take(
         if claim.keep:
             _reduce_holder(world, world.holders[claim.keep], kept)
         held = pools.joined(held_for.held, kept)
-        _remember(steps, held_for)
-        _hold(world, held_for, 0, {}, None, held_for.group)
-        _hold(world, holder, generation + 1, held, claim, group)
+        remember(steps, held_for)
+        holder.draws_on = held_for.draws_on
+        hold(world, held_for, 0, {}, None, held_for.group)
+        hold(world, holder, generation + 1, held, claim, group)
         return claims.Claimed(choice=0, generation=holder.generation, number=0)
     refusals: list[claims.Refusal] = []
     for position, choice in enumerate(claim.choices):
         shared: Allocations = {}
         if claim.begins and claim.keep:
             shared = pools.shared_by(former.held, choice.allocations, world.sharing)
-        _count(world, shared, -1)
-        refusal = _refusal(choice, former.used, world)
-        _count(world, shared, +1)
+        before = len(steps)
+        refusal: claims.Refusal | None = drawing.draw(claim, choice, steps, world)
+        if refusal is None:
+            count(world, shared, -1)
+            refusal = _refusal(choice, former.used, world)
+            count(world, shared, +1)
         # The group may have been deleted since the consumer joined it.
         if refusal is None and group is not None and group in world.groups:
-            refusal = world.groups[group].refusal(_roots(world, choice.allocations), holder.uuid)
+            refusal = world.groups[group].refusal(roots(world, choice.allocations), holder.uuid)
         if refusal is not None:
+            undo(world, steps, before)
             refusals.append(refusal)
             continue
         if shared and claim.keep:
             _reduce_holder(world, world.holders[claim.keep], shared)
         if choice.allocations:
-            _hold(world, holder, generation + 1, choice.allocations, claim, group)
+            hold(world, holder, generation + 1, choice.allocations, claim, group)
         else:  # without allocations it is in no group
             holder.group = None
         return claims.Claimed(
@@ -266,10 +246,6 @@ def _is_taken(sibling: str, choice: claims.Choice, world: ClaimWorld) -> bool:
     return sibling in choice.allocations or (claimed is not None and claimed.in_use)
 
 
-def _roots(world: ClaimWorld, allocations: Allocations) -> frozenset[str]:
-    return roots_of((world.provider(provider).root, provider in world.sharing) for provider in allocations)
-
-
 def broken_limit(asked: int, min_unit: int, max_unit: int, step_size: int) -> str:
     """Return which inventory limit (min_unit, max_unit or step_size) this amount violates, or ""."""
     if asked < min_unit:
@@ -282,7 +258,7 @@ def broken_limit(asked: int, min_unit: int, max_unit: int, step_size: int) -> st
 def _leave_to(world: ClaimWorld, holder: Holder, holder_consumer: Holder, type_: str) -> None:
     left = holder.held
     group = holder_consumer.group if holder.group is None else holder.group
-    _hold(world, holder, 0, {}, None, holder.group)
+    hold(world, holder, 0, {}, None, holder.group)
     both = {provider: dict(resources) for provider, resources in holder_consumer.held.items()}
     for provider, resources in left.items():
         remaining = both.setdefault(provider, {})
@@ -290,7 +266,9 @@ def _leave_to(world: ClaimWorld, holder: Holder, holder_consumer: Holder, type_:
             remaining[name] = remaining.get(name, 0) + amount
     holder_consumer.heir_of, holder_consumer.heir_type = holder, type_
     holder_consumer.keeps_for = holder.keeps_for or holder.uuid
-    _hold(world, holder_consumer, holder_consumer.generation + 1, both, None, group)
+    holder_consumer.draws_on = holder.draws_on or holder_consumer.draws_on
+    holder.draws_on = None
+    hold(world, holder_consumer, holder_consumer.generation + 1, both, None, group)
 
 
 def _reduce_holder(world: ClaimWorld, holder: Holder, shared: Allocations) -> None:
@@ -299,35 +277,7 @@ def _reduce_holder(world: ClaimWorld, holder: Holder, shared: Allocations) -> No
     """
     left = pools.without(holder.held, shared)
     if left != holder.held:
-        _hold(world, holder, holder.generation if left else 0, left, None, holder.group)
-
-
-def _hold(
-    world: ClaimWorld,
-    holder: Holder,
-    generation: int,
-    allocations: Allocations,
-    by: claims.ConsumerClaim | None,
-    group: int | None,
-) -> None:
-    _count(world, holder.held, -1)
-    _count(world, allocations, +1)
-    if holder.group is not None and holder.group in world.groups:
-        world.groups[holder.group].drop(holder.uuid)
-    holder.generation, holder.held, holder.by, holder.group = generation, allocations, by, group
-    if group is not None and group in world.groups and allocations:
-        world.groups[group].put(holder.uuid, _roots(world, allocations), holder.keeps_for)
-
-
-def _count(world: ClaimWorld, allocations: Allocations, sign: int) -> None:
-    for provider, resources in allocations.items():
-        stocks = world.provider(provider).stocks
-        for name, amount in resources.items():
-            stocks[name].used += sign * amount
-
-
-def _remember(steps: _Steps, holder: Holder) -> None:
-    steps.append((holder, holder.generation, holder.held, holder.by, holder.group, holder.keeps_for))
+        hold(world, holder, holder.generation if left else 0, left, None, holder.group)
 
 
 def _touch(world: ClaimWorld, providers: Iterable[str]) -> None:

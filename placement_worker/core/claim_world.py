@@ -13,6 +13,7 @@ from bus.vocabulary import Allocations
 from placement_worker.core.cell_limits import CellLimits
 from placement_worker.core.group_places import GroupPlaces
 from placement_worker.core.quotas import ProjectBudget
+from placement_worker.core.reservations import ReservationWorld
 
 
 def roots_of(places: Iterable[tuple[str, bool]]) -> frozenset[str]:
@@ -71,6 +72,8 @@ class Holder:
     group_was: int | None = None  # when it was read
     project_id: int = 0  # database id when it was read; 0: it is new
     project: str = ""  # its project if that has a quota
+    draws_on: str | None = None  # slot of a reservation that gets back what is released
+    draws_on_was: str | None = None  # when it was read
 
 
 @dataclass(slots=True)
@@ -89,9 +92,9 @@ class ClaimWorld:
     stirred: dict[str, Holder] = field(default_factory=dict)  # consumers that claimed or released
     tombstones: dict[str, claims.Retired] = field(default_factory=dict)  # consumers to be retired
     woken: set[str] = field(default_factory=set)  # shelved consumers to delete the tombstone of
-    placeholders: Mapping[str, claims.ConsumerClaim | None] = field(
-        default_factory=dict
-    )  # inserted consumers
+    # inserted consumers
+    placeholders: Mapping[str, claims.ConsumerClaim | None] = field(default_factory=dict)
+    reserved: ReservationWorld = field(default_factory=ReservationWorld)
 
     def provider(self, uuid: str) -> ClaimedProvider:
         provider = self.providers[uuid]

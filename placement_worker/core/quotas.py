@@ -6,7 +6,10 @@ from dataclasses import dataclass, field
 
 from bus.claims import HOLDER_TYPES, ConsumerClaim
 from bus.quotas import DEFAULT, GROUP_MEMBERS, INSTANCES, UNLIMITED, OverQuota, over_quota
+from bus.reservations import RESERVATION
 from bus.vocabulary import Allocations
+
+UNCOUNTED_TYPES = (*HOLDER_TYPES, RESERVATION)  # types of consumers that no quota counts
 
 Amounts = Mapping[str, int]
 
@@ -69,8 +72,8 @@ class ProjectBudget:
 
 def is_counted(claim: ConsumerClaim) -> bool:
     """Return whether a claim's consumer counts against its project's quota. Holder consumers of moves and
-    clean-ups do not, so that a move never counts twice."""
-    return claim.type not in HOLDER_TYPES
+    clean-ups do not, so that a move never counts twice; neither do the slots of reservations."""
+    return claim.type not in UNCOUNTED_TYPES
 
 
 def amounts(allocations: Allocations) -> Counter[str]:

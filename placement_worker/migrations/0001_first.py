@@ -125,9 +125,11 @@ def _consumers() -> None:
         _columns(sa.Boolean, "client", server_default=sa.false()),
         sa.Column("group_id", sa.Integer),  # its server group; numbers of deleted groups are never reused
         sa.Column("keeps_for", sa.String(36)),  # of a holder consumer: the consumer that it holds for
+        sa.Column("draws_on", sa.String(36)),  # the slot of a reservation that it drew from
         _times(),
         sa.UniqueConstraint("uuid"),
         sa.Index(None, "group_id", **_where("group_id IS NOT NULL")),
+        sa.Index(None, "draws_on", **_where("draws_on IS NOT NULL")),
         sa.Index(None, "project_id", "user_id"),
         keys=("id",),
     )
@@ -211,12 +213,36 @@ def _of_berth() -> None:
     _table("changes", id_, numbers, keys=("id",))
 
 
+def _reservations() -> None:
+    _table(
+        "reservations",
+        _columns(sa.String(36), "uuid"),
+        _columns(sa.String(200), "name"),
+        _columns(sa.String(255), "project"),
+        _columns(sa.Text, "spec"),  # JSON
+        _columns(sa.Double, "ends"),  # seconds since 1970; 0: no end
+        _columns(sa.Boolean, "ended"),
+        _times(),
+        sa.UniqueConstraint("project", "name"),
+        keys=("uuid",),
+    )
+    _table(  # what each slot reserved at first; the consumer of the same uuid holds what is not drawn
+        "reservation_slots",
+        _columns(sa.String(36), "uuid", "reservation"),
+        _columns(sa.String(255), "project"),
+        _columns(sa.Text, "allocations"),  # JSON
+        sa.Index(None, "reservation"),
+        keys=("uuid",),
+    )
+
+
 def upgrade() -> None:
     _metadata.clear()
     _names()
     _providers()
     _consumers()
     _of_berth()
+    _reservations()
     _metadata.create_all(op.get_bind(), checkfirst=False)
 
     # the numbers of the last change, and of the last published change

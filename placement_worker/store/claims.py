@@ -8,7 +8,7 @@ of its consumer.
 
 from collections import defaultdict
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from bus.claims import ConsumerClaim, Retired
@@ -20,7 +20,8 @@ from bus.sql.transaction import Transaction
 from bus.vocabulary import capacity_of
 from placement_worker.core.cell_limits import ended
 from placement_worker.core.claim_world import ClaimedProvider, ClaimWorld, Holder, Stock
-from placement_worker.store import quotas, server_groups
+from placement_worker.core.reservations import SlotRecord
+from placement_worker.store import quotas, reservations, server_groups
 from placement_worker.store.hosts import limits
 from placement_worker.store.numbered_names import Book
 
@@ -40,7 +41,7 @@ _INSERT_AND_LOCK = sql(f"""
     SELECT new.id, new.uuid, there.providers FROM new, (SELECT count(*) AS providers FROM locked) there
 """)
 _LOCK_CONSUMERS = sql("""
-    SELECT c.id, c.uuid, c.generation, c.group_id, c.project_id
+    SELECT c.id, c.uuid, c.generation, c.group_id, c.project_id, c.draws_on
     FROM {n: uuid str} JOIN consumers c ON c.uuid = n.uuid ORDER BY c.id FOR UPDATE OF c
 """)
 _RETIRED = sql("""
@@ -129,6 +130,18 @@ class ClaimScope:
     cell: str = ""
     projects: Collection[str] = ()  # of the claims, which have a quota
     moves: bool = False  # a claim begins or undoes a move: providers that share with other trees matter
+    slots: dict[str, SlotRecord] = field(default_factory=dict)  # of reservations
+    read_slots: Collection[str] = ()  # including slots that do not exist
+    reserved: Collection[str] = ()  # reservations that claims become slots of
+
+    def add_slots(self, read: Collection[str], found: dict[str, SlotRecord], *, returns: bool) -> None:
+        """Also lock and read slots of reservations; with `returns`, also slots that hold nothing now."""
+        self.slots, self.read_slots = found, read
+        for uuid, record in found.items():
+            if returns:
+                self.new_consumers.setdefault(uuid, record.claim())
+            elif uuid not in self.new_consumers:
+                self.other_consumers.add(uuid)
 
 
 def claim_scope(claims: Collection[ConsumerClaim], providers: Collection[str]) -> ClaimScope:
@@ -162,13 +175,16 @@ async def open_world(tx: Transaction, book: Book, scope: ClaimScope, now: float)
     world = ClaimWorld({}, holders, {}, placeholders={uuid: new_consumers[uuid] for uuid in holders})
     held: dict[int, Holder] = {}
     if older := [(uuid,) for uuid in everyone if uuid not in holders]:
-        for id_, uuid, generation, group, project in await _LOCK_CONSUMERS(tx, older):
+        for id_, uuid, generation, group, project, slot in await _LOCK_CONSUMERS(tx, older):
             holder = Holder(uuid, id_, generation, group=group, group_was=group, project_id=project)
+            holder.draws_on = holder.draws_on_was = slot
             holders[uuid] = held[id_] = holder
         if not new_consumers.keys() <= holders.keys():
             raise Conflict("a consumer ended while it was being read")
     if scope.projects:
         await quotas.open_budgets(tx, book, world, scope.projects)
+    if scope.read_slots or scope.reserved:
+        world.reserved = await reservations.lock(tx, scope.slots, scope.read_slots, scope.reserved, now)
     shapes = await _read_holdings(tx, book, held) if held else {}
     if scope.groups is not None:
         joined = {holder.group for holder in held.values() if holder.group is not None}
@@ -296,6 +312,10 @@ async def save_world(
     # Separate statements, because they change the same rows.
     if rows[server_groups.JOIN]:
         await server_groups.JOIN(tx, rows[server_groups.JOIN])
+    if rows[reservations.DRAW]:
+        await reservations.DRAW(tx, rows[reservations.DRAW])
+    if world.reserved.made:
+        await reservations.INSERT_SLOTS(tx, reservations.slot_rows(world.reserved))
     if rows[_DELETE_ALLOCATIONS]:
         await _DELETE_ALLOCATIONS(tx, rows[_DELETE_ALLOCATIONS])
     if ending:
@@ -324,6 +344,8 @@ def _changed_rows(book: Book, world: ClaimWorld) -> defaultdict[Statement, list[
                 rows[_DELETE_CONSUMERS].append((holder.id,))
         if holder.held and holder.group != holder.group_was:
             rows[server_groups.JOIN].append((holder.id, holder.group))
+        if holder.held and holder.draws_on != holder.draws_on_was:
+            rows[reservations.DRAW].append((holder.id, holder.draws_on))
         claim = holder.by
         if claim is None and holder.heir_of is not None and holder.held:
             heir = (holder.heir_of.id, book.types.ids[holder.heir_type], holder.keeps_for)

@@ -8,12 +8,11 @@ from them.
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 
-from bus.claims import HOLDER_TYPES
 from bus.quotas import INSTANCES
 from bus.sql.statement import sql
 from bus.sql.transaction import Transaction
 from placement_worker.core.claim_world import ClaimWorld
-from placement_worker.core.quotas import ProjectBudget
+from placement_worker.core.quotas import UNCOUNTED_TYPES, ProjectBudget
 from placement_worker.store.numbered_names import Book
 
 _LOCK_PROJECTS = sql(
@@ -23,7 +22,7 @@ _HELD = f"""
     SELECT c.project_id, c.id, a.resource_class_id, a.used FROM {{n: id int}}
     JOIN consumers c ON c.project_id = n.id
     LEFT JOIN consumer_types k ON k.id = c.consumer_type_id JOIN allocations a ON a.consumer_id = c.id
-    WHERE COALESCE(k.name, '') NOT IN ({", ".join(map(repr, HOLDER_TYPES))})
+    WHERE COALESCE(k.name, '') NOT IN ({", ".join(map(repr, UNCOUNTED_TYPES))})
 """
 _USED = sql(f"""
     WITH held AS ({_HELD})

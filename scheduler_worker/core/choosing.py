@@ -13,6 +13,7 @@ from bus.groups import ServerGroup
 from bus.queries import Candidate, FindCandidates
 from bus.vocabulary import Allocations, Id
 from scheduler_worker.core.domain_rules import Constraints, DomainRules, required_constraints
+from scheduler_worker.core.drawing import counted_as_free, undrawn
 from scheduler_worker.core.events import Chosen
 from scheduler_worker.core.fitting import FoundHosts
 from scheduler_worker.core.gang_choice import GangChoice, is_gang
@@ -86,12 +87,12 @@ class Choosing:
         """Return for each order its chosen hosts, or the reason why no host fits."""
         alike: dict[Hashable, list[int]] = {}
         kinds: dict[int, Hashable] = {}  # id of an alternative → its equivalence class
-        shares = [self._shares(order) for order in orders]
+        shares = [(*self._shares(order), *counted_as_free(order.alternative)) for order in orders]
         for index, order in enumerate(orders):
             alternative = order.alternative
             kind = kinds.get(id(alternative))
             if alternative.group is not None or shares[index] or order.request.roles:
-                # each new member of a group, and each mover's shares, change the hosts of the next one
+                # each new member of a group, each mover's shares and each draw change the next one's hosts
                 kind = index
             elif kind is None:
                 kind = kinds[id(alternative)] = self.policy.kind(alternative)
@@ -100,11 +101,11 @@ class Choosing:
         for indices in alike.values():
             first = orders[indices[0]]
             if is_gang(first):
-                with self._counted_as_free(shares[indices[0]]):
+                with self._counted_as_free(*shares[indices[0]]):
                     answers[indices[0]] = GangChoice(self, first).choose()
                 continue
             kind_of_order = _Kind(self, first)
-            with self._counted_as_free(shares[indices[0]]):
+            with self._counted_as_free(*shares[indices[0]]):
                 for index in indices:
                     answers[index] = kind_of_order.hosts_for(orders[index])
         return [answers[index] for index in range(len(orders))]
@@ -119,20 +120,25 @@ class Choosing:
                 spares[settled.instance] = gang.spares(settled.instance, index, settled.lacking, settled.cell)
             elif settled.lacking:
                 excluding = order.settled_roots.union(spare.root for spare in settled.spares)
+                alternative = order.alternatives[settled.alternative_index]
+                if alternative.draw is not None and alternative.draw.optional:
+                    alternative = undrawn(alternative)
                 try:
-                    ranking = self.rank(order.alternatives[settled.alternative_index], order.request.request)
+                    with self._counted_as_free(*counted_as_free(alternative)):
+                        ranking = self.rank(alternative, order.request.request)
+                        found = ranking.spares(settled.cell, settled.lacking, excluding, order.avoid)
                 except SenselessQuery:
                     continue
-                found = ranking.spares(settled.cell, settled.lacking, excluding, order.avoid)
                 spares[settled.instance] = found
         return spares
 
-    def _shares(self, order: Order) -> Allocations:
+    def _shares(self, order: Order) -> tuple[Allocations, ...]:
         """Return what a moving instance holds of pools. A destination with the same pool needs it once."""
         if order.move is None or order.move.source is None:
-            return {}
+            return ()
         held, pools = order.move.source.choice.allocations, self.source.sharing
-        return {provider: resources for provider, resources in held.items() if provider in pools}
+        shares = {provider: resources for provider, resources in held.items() if provider in pools}
+        return (shares,) if shares else ()
 
     @contextmanager
     def _counted_as_free(self, *allocations: Allocations) -> Iterator[None]:
@@ -177,6 +183,8 @@ class Choosing:
     def unknown(self, alternative: Alternative) -> str:
         """Return the name of a cell, zone or host that a request names but that does not exist, or ""."""
         request = alternative.request
+        if alternative.draw is not None and alternative.draw.why_none:
+            return alternative.draw.why_none
         if not request.cell and not request.zone:
             return ""
         hosts = self.source.hosts()
@@ -287,8 +295,8 @@ class _Kind:
         """Return the chosen hosts with their alternates. No alternate is the host of another instance of the
         request.
         """
-        several = order.alternates
-        if not several:
+        several, draw = order.alternates, order.alternative.draw
+        if not several or (draw is not None and draw.optional):  # alternates of these are chosen elsewhere
             return tuple([pick for _, pick in picks])
         excluding = {pick.root for _, pick in picks}
         if order.settled:

@@ -5,7 +5,6 @@ The claim carries the move's id (`begins`), which placement accepts only once. F
 the result is made from the existing allocations.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from uuid import UUID, uuid5
 
@@ -17,7 +16,7 @@ from bus.groups import ServerGroup
 from bus.host_health import FORCED_DOWN
 from bus.messages import BuildPlaced, BuildRequested, Selection
 from bus.moves import MoveKind, MovePlaced, MoveRefused, MoveRequested
-from bus.queries import BuildStands, Candidate
+from bus.queries import BuildStands
 from bus.requests import BuildSpec, Hints
 from bus.resources import Provider
 from bus.vocabulary import MAX_CAUSE, Allocations, Id
@@ -78,7 +77,7 @@ class MoveStart(msgspec.Struct, frozen=True, gc=False):
     def request(self) -> BuildRequested:
         """Return a build request that finds the destination of the move; its id is the move's id."""
         asked, original = self.asked, self.original
-        hints = msgspec.structs.replace(original.hints or Hints(), group=self.group)
+        hints = msgspec.structs.replace(original.hints or Hints(), group=self.group, reservation=None)
         leaves = () if asked.same_host else tuple(self.current_roots)
         return BuildRequested(
             request=asked.move,
@@ -99,12 +98,12 @@ class MoveStart(msgspec.Struct, frozen=True, gc=False):
             reply_to=asked.reply_to,
         )
 
-    def claim(self, ways: Sequence[Candidate]) -> ConsumerClaim:
+    def claim(self, choices: tuple[Choice, ...]) -> ConsumerClaim:
         """Return a move's claim: the build gets the destination, and its holder consumer keeps the source."""
         return ConsumerClaim(
             consumer=self.asked.build,
             generation=self.generation,
-            choices=tuple([Choice(way.allocations, way.shapes) for way in ways]),
+            choices=choices,
             project=self.spec.project,
             user=self.spec.user,
             keep=self.keep,

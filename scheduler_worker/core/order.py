@@ -11,11 +11,11 @@ from msgspec import structs
 from bus.claims import (
     Choice,
     ClaimResult,
-    ConsumerClaim,
     Held,
     Moved,
     NoGroup,
     NothingHeld,
+    NotReserved,
     OutsideCell,
     Refusal,
     Retired,
@@ -27,10 +27,11 @@ from bus.queries import Candidate
 from bus.quotas import OverQuota
 from bus.requests import BuildSpec, Hints
 from bus.vocabulary import MAX_CAUSE, Id
+from scheduler_worker.core.drawing import SlotAssignments
 from scheduler_worker.core.events import Begun, Fence
 from scheduler_worker.core.move_start import MoveStart, refused
 from scheduler_worker.core.rejections import MAX_REFUSED, Shortage
-from scheduler_worker.core.roles import flavors_of, group_id, role_of
+from scheduler_worker.core.roles import flavors_of, role_of
 from scheduler_worker.core.rule import Alternative
 from scheduler_worker.core.scale import Pick
 
@@ -96,6 +97,7 @@ class Order(msgspec.Struct, frozen=True, gc=False):
     members: tuple[Id, ...] = ()  # of an external order: instances that are in its server group there
     # what instances of an external order hold where the request excludes all hosts: the claim adds to it
     holdings: tuple[tuple[Id, Held], ...] = ()
+    reserves: Id | None = None  # its instances are slots of this reservation
 
     def with_alternatives(self, **fields: Any) -> "Order":
         alternatives = tuple([replace(alternative, **fields) for alternative in self.alternatives])
@@ -112,6 +114,11 @@ class Order(msgspec.Struct, frozen=True, gc=False):
     def index_for(self, instance: Id) -> int:
         """Return the index of the alternative that an instance gets: its role's, or the evaluated one."""
         return role_of(self.request, instance) if self.request.roles else self.alternative_index
+
+    @property
+    def has_lost_a_slot(self) -> bool:
+        """Return whether a claim was refused, perhaps because another instance drew from its slot."""
+        return self.rounds > 0 and self.alternative_index == 0 and self.alternative.draw is not None
 
     @property
     def needed(self) -> int:
@@ -137,31 +144,6 @@ class Order(msgspec.Struct, frozen=True, gc=False):
             flavor = flavors_of(request)[short.alternative_index]
             reason = f"{reason}. As {flavor.name!r}: {short.reason(request, several, ())}"
         return reason
-
-    def claims(self) -> tuple[ConsumerClaim, ...]:
-        """Return one claim for each instance with chosen hosts. A claim lists several hosts, best first;
-        placement allocates on the first host that still fits."""
-        request, holdings = self.request, dict(self.holdings)
-        if self.move is not None:
-            return tuple([self.move.claim(pick.choices) for pick in self.picks])
-        claims = []
-        for instance, pick in zip(self.instances, self.picks, strict=False):
-            choices = [Choice(way.allocations, way.shapes) for way in pick.choices]
-            if (held := holdings.get(instance)) is not None:  # a provider in both counts once
-                choices = [Choice({**each.allocations, **held.allocations}, each.shapes) for each in choices]
-            claims.append(
-                ConsumerClaim(
-                    consumer=instance,
-                    generation=None if held is None else held.generation,
-                    choices=tuple(choices),
-                    project=request.project,
-                    user=request.user,
-                    client=self.is_external,
-                    group=group_id(request),
-                    topology=request.topology if request.topology.levels else None,
-                )
-            )
-        return tuple(claims)
 
     @property
     def excluded_roots(self) -> frozenset[str]:
@@ -190,7 +172,7 @@ class Order(msgspec.Struct, frozen=True, gc=False):
                     cell=settled.cell,
                     chosen=settled.chosen,
                     generation=settled.generation,
-                    alternates=tuple([selection_of(spare) for spare in settled.spares]),
+                    alternates=self.alternates_of(settled),
                     spec=spec_of(request, used),
                     decision=settled.decision,
                     reply_to=request.reply_to,
@@ -202,11 +184,23 @@ class Order(msgspec.Struct, frozen=True, gc=False):
             messages.append(unplaceable(request, (instance,), why, Decision(code="cancelled")))
         return messages
 
+    def alternates_of(self, settled: Settled) -> tuple[Selection, ...]:
+        draw = self.alternatives[settled.alternative_index].draw if self.alternatives else None
+        if draw is None or draw.optional:
+            return tuple([selection_of(spare) for spare in settled.spares])
+        choices = SlotAssignments().choices(draw, settled.spares)
+        return tuple(
+            [
+                structs.replace(selection_of(spare), choice=choice)
+                for spare, choice in zip(settled.spares, choices, strict=True)
+            ]
+        )
+
     def move_message(self, move: MoveStart) -> MovePlaced | MoveRefused:
         """Return the scheduler's result of a move: a host is claimed, or the move is refused."""
         for settled in self.settled:
-            alternates = tuple([selection_of(spare) for spare in settled.spares])
-            return move.placed(settled.generation, settled.chosen, alternates, settled.decision, settled.cell)
+            alternates, decision = self.alternates_of(settled), settled.decision
+            return move.placed(settled.generation, settled.chosen, alternates, decision, settled.cell)
         for _, why in self.unwanted:
             return refused(move.asked, why, "cancelled", Decision(code="cancelled"))
         return refused(move.asked, self.reason, self.decision.code, self.decision)
@@ -268,7 +262,7 @@ def refusals_of(pick: Pick, refusals: Sequence[Refusal]) -> tuple[list[str], set
     texts, avoid = [], set()
     for way, refusal in zip(pick.choices, refusals, strict=False):
         texts.append(f"{way.host}: {refusal}")
-        if not isinstance(refusal, Moved | NoGroup | NothingHeld | OutsideCell | OverQuota):
+        if not isinstance(refusal, Moved | NoGroup | NothingHeld | OutsideCell | OverQuota | NotReserved):
             avoid.add(refusal.provider)
     return texts, avoid
 

@@ -109,7 +109,9 @@ def _next(order: Order, patience: float) -> Step:
 
 def _no_host(order: Order, short: Shortage, patience: float) -> Step:
     """Try the order's next flavor; if all flavors have been tried, let the order wait, retry or fail."""
-    order = replace(order, shorts=(*order.shorts, short))
+    draw = order.alternative.draw
+    if draw is None or not draw.optional:
+        order = replace(order, shorts=(*order.shorts, short))
     if order.alternative_index + 1 < len(order.alternatives) and not order.request.roles:
         return replace(order, alternative_index=order.alternative_index + 1), (Need.HOSTS,)
     obstacle, shorts = order.why_no_host(), order.shorts
@@ -217,7 +219,7 @@ def _settle(order: Order, claimed: Sequence[Claimed], patience: float) -> Step:
     picks, request = order.picks, order.request
     ways = [pick.choices[result.choice] for pick, result in zip(picks, claimed, strict=True)]
     avoid, refused = set(order.avoid), list(order.refused)
-    settled = [*order.settled]
+    settled, draw = [*order.settled], order.alternative.draw
     effects: list[events.Effect] = []
     asked = also_asked(request)
     for instance, pick, way, result in zip(order.instances, picks, ways, claimed, strict=False):
@@ -233,6 +235,8 @@ def _settle(order: Order, claimed: Sequence[Claimed], patience: float) -> Step:
             spares = spares_of(pick, way, excluding, avoid, order.alternates)
             if result.choice or len(spares) < len(pick.spares):
                 lacking = order.alternates - len(spares)
+        if draw is not None and draw.optional:
+            lacking = order.alternates
         settled.append(
             Settled(
                 instance=instance,

@@ -14,6 +14,8 @@ from bus.messages import BuildRequested
 from bus.queries import Candidate, FindCandidates
 from bus.reports import HostState
 from bus.requests import Flavor
+from bus.reservations import ReservedSlot
+from bus.vocabulary import Id
 
 if TYPE_CHECKING:
     from scheduler_worker.core.host_map import AllHosts
@@ -59,6 +61,18 @@ class AllowedHosts:
 
 
 @dataclass(frozen=True, slots=True)
+class Draw:
+    """The slots of a reservation that a flavor of a request may draw from."""
+
+    reservation: Id
+    name: str
+    slots: tuple[ReservedSlot, ...]  # slots with enough capacity
+    question: FindCandidates  # the search for hosts without the reservation
+    optional: bool  # the request does not name the reservation, so it may be placed elsewhere
+    why_none: str = ""  # why the reservation has no capacity for it
+
+
+@dataclass(frozen=True, slots=True)
 class Alternative:
     """One flavor of a request, the preferred or an alternative one, with its query for candidates and the
     data for filters and weighers."""
@@ -80,6 +94,7 @@ class Alternative:
     reserved: frozenset[str] = frozenset()  # in `question.not_roots` because they are reserved
     is_external: bool = False  # another system, such as Nova, builds the instances
     allowed: AllowedHosts | None = field(default=None, compare=False)  # None: constraints allow all hosts
+    draw: Draw | None = None  # the reservation that it draws from
     why_reserved: Callable[[str], str] = field(default=str, compare=False)
 
     @property

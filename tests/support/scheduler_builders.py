@@ -10,6 +10,7 @@ from bus.queries import Candidate
 from bus.quotas import FindQuotas, Quota, QuotasFound
 from bus.reports import HostState
 from bus.requests import Flavor
+from bus.reservations import FindReservations, ReservationsFound
 from bus.resources import (
     AllocationsFound,
     FindAllocations,
@@ -104,12 +105,16 @@ class FakePlacement(ClaimsInMemory):
     async def edit(self, question: object) -> Any:
         raise NotImplementedError
 
+    async def find_reservations(self, question: FindReservations) -> ReservationsFound:
+        return ReservationsFound(reservations=())
+
     def queries(self) -> PlacementQueries:
         return PlacementQueries(
             claim_many=self.claim_many, release=self.release_one, providers=self.providers,
             groups=self.find_groups, allocations=self.allocations, usages=self.usages,
             quotas=self.quotas,
             edit=self.edit, edit_name=self.edit,
+            reservations=self.find_reservations,
         )  # fmt: skip
 
     async def providers(self, question: FindProviders) -> ProvidersFound:

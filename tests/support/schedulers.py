@@ -77,6 +77,7 @@ def queries_of(placement: Placement) -> PlacementQueries:
         quotas=placement.quotas.find,
         edit=_unused,
         edit_name=_unused,
+        reservations=placement.reservations.find,
     )
 
 

@@ -1,0 +1,153 @@
+"""Reservations of capacity for a project or for failover, and messages that query, edit and fill them."""
+
+from typing import Literal
+from uuid import UUID, uuid5
+
+from msgspec import field
+
+from bus.requests import Flavor
+from bus.vocabulary import (
+    Allocations,
+    Amount,
+    Contended,
+    Count,
+    Id,
+    LargeMap,
+    LongList,
+    Message,
+    Missing,
+    Name,
+    ShortList,
+    Tagged,
+    Taken,
+    Text,
+    Value,
+)
+
+RESERVATION = "RESERVATION"  # type of consumers that hold the capacity of a reservation
+FAILOVER: Literal["failover"] = "failover"
+
+Use = Literal["named", "open", "failover"]
+State = Literal["planned", "held", "active", "ended"]
+
+
+def slot_consumer(reservation: str, number: int) -> str:
+    """Return the id of the consumer that holds one slot of a reservation."""
+    return str(uuid5(UUID(reservation), f"slot {number}"))
+
+
+class Reservation(Value, frozen=True, kw_only=True):
+    """Capacity for `count` instances of a flavor, held by one consumer for each of them (its slots).
+
+    Builds of the project draw from it between `begins` and `ends`. Its capacity is held from `holds_from`.
+    """
+
+    id: Id
+    name: Name
+    project: Text = ""  # empty: only for failover
+    purpose: Text = ""  # free text of the operator
+    flavor: Flavor
+    count: Amount = 1
+    hosts: ShortList[Text] = ()  # names of the hosts to use; empty: any host
+    cell: Text = ""
+    zone: Text = ""
+    # named: builds that name it; open: every build of the project; failover: evacuations of all projects
+    use: Use = "named"
+    holds_from: float = 0.0  # seconds since 1970; 0: from its creation
+    begins: float = 0.0  # 0: from its creation
+    ends: float = 0.0  # 0: no end
+    returns: bool = True  # capacity of a deleted instance is reserved again until the end
+    ended: bool = False
+
+    def state(self, now: float) -> State:
+        if self.ended or 0 < self.ends <= now:
+            return "ended"
+        if self.begins <= now:
+            return "active"
+        return "held" if self.holds_from <= now else "planned"
+
+
+class ReservedSlot(Value, frozen=True, kw_only=True):
+    """One slot of a reservation: what it reserved at first, and what it holds now."""
+
+    consumer: Id
+    allocations: Allocations  # reserved at first
+    held: Allocations = field(default_factory=dict)  # not drawn now
+    roots: LongList[Text] = ()
+    drawn_by: LongList[Text] = ()  # consumers that drew from it and still hold allocations
+
+
+class FindReservations(Message, frozen=True, kw_only=True):
+    """A query for the reservations that meet the given conditions (none: all), with their slots."""
+
+    ids: LongList[Id] = ()
+    name: Text = ""
+    project: Text = ""
+    use: Text = ""
+    slots: bool = True  # False: without slots
+
+
+class ReservationsFound(Message, frozen=True, kw_only=True):
+    reservations: LongList[Reservation]
+    slots: LargeMap[Text, LongList[ReservedSlot]] = field(default_factory=dict)  # by reservation
+    made: LargeMap[Text, Count] = field(default_factory=dict)  # reservation → number of slots claimed
+
+
+class MakeReservation(Tagged, frozen=True, kw_only=True):
+    """An edit that stores a reservation with a name unique in its project; a repeated edit is no error."""
+
+    reservation: Reservation
+
+
+class ExtendReservation(Tagged, frozen=True, kw_only=True):
+    """An edit that moves the end of a reservation that has not ended; 0: it has no end."""
+
+    reservation: Id
+    ends: float = 0.0
+
+
+class EndReservation(Tagged, frozen=True, kw_only=True):
+    """An edit that ends a reservation and releases what is not drawn; instances that drew keep running."""
+
+    reservation: Id
+    forget: bool = False  # also delete its record
+
+
+ReservationEdit = MakeReservation | ExtendReservation | EndReservation
+
+
+class ReservationEdited(Tagged, frozen=True, kw_only=True):
+    reservation: Reservation
+    changed: bool = False
+    released: Count = 0  # slots that held something
+
+
+class ReservationOver(Tagged, frozen=True, kw_only=True):
+    """The refusal of an edit because the reservation has ended."""
+
+    reservation: Text
+
+
+ReservationResult = ReservationEdited | ReservationOver | Missing | Taken | Contended
+
+
+class ReservationEditRequested(Message, frozen=True, kw_only=True):
+    """A request to create, extend or end a reservation."""
+
+    edit: ReservationEdit
+
+
+class ReservationEditAnswered(Message, frozen=True, kw_only=True):
+    result: ReservationResult
+
+
+class FillReservation(Message, frozen=True, kw_only=True):
+    """A request to a scheduler to claim the slots that a reservation lacks."""
+
+    reservation: Id
+
+
+class ReservationFilled(Message, frozen=True, kw_only=True):
+    placed: Count  # slots that hold or have held capacity
+    missing: Count = 0
+    reason: Text = ""  # why slots are missing

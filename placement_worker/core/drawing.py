@@ -1,0 +1,51 @@
+"""Moves allocations between the slots of reservations and the consumers that draw from them."""
+
+from bus.claims import Choice, ConsumerClaim, NotReserved
+from bus.vocabulary import Allocations
+from placement_worker.core.claim_world import ClaimWorld
+from placement_worker.core.holding import Steps, hold, remember
+from placement_worker.core.shared_pools import joined, without
+
+
+def draw(claim: ConsumerClaim, choice: Choice, steps: Steps, world: ClaimWorld) -> NotReserved | None:
+    """Take a choice's allocations from its slot, so that the claim can have them. Return a refusal if the
+    slot does not hold all of them, or if the claim may not draw from it.
+    """
+    slot = choice.draws_on
+    if slot is None:
+        return None
+    holder = world.holders.get(slot)
+    held = {} if holder is None else holder.held
+    if why := world.reserved.bars_draw(slot, held, claim, choice.allocations):
+        return NotReserved(slot=slot, why=why)
+    assert holder is not None  # it holds the allocations
+    left = without(held, choice.allocations)
+    remember(steps, holder)
+    by = world.reserved.slots[slot].claim() if left else None
+    hold(world, holder, holder.generation + 1 if left else 0, left, by, None)
+    drawer = world.holders[claim.consumer]
+    remember(steps, drawer)
+    drawer.draws_on = slot
+    return None
+
+
+def can_return(slot: str, world: ClaimWorld) -> bool:
+    """Return whether the slot was read, so that it can take back what is released; else note that it is to
+    be read."""
+    if slot in world.reserved.read:
+        return True
+    world.reserved.unread.add(slot)
+    return False
+
+
+def give_back(slot: str, released: Allocations, world: ClaimWorld) -> None:
+    """Reserve released allocations again for the slot that they were drawn from."""
+    holder = world.holders.get(slot)
+    if holder is None:
+        return
+    if back := world.reserved.returned(slot, holder.held, released):
+        by = world.placeholders.get(slot) or world.reserved.slots[slot].claim()
+        hold(world, holder, holder.generation + 1, joined(holder.held, back), by, None)
+        for provider in holder.held:
+            world.touched[provider] = world.provider(provider)
+        world.stirred[slot] = holder

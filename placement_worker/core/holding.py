@@ -1,0 +1,64 @@
+"""Changes what consumers hold in the data of claims and releases, and undoes such changes."""
+
+from typing import NamedTuple
+
+from bus import claims
+from bus.vocabulary import Allocations
+from placement_worker.core.claim_world import ClaimWorld, Holder, roots_of
+
+
+class HolderState(NamedTuple):
+    """A consumer before a change of what it holds."""
+
+    holder: Holder
+    generation: int
+    held: Allocations
+    by: claims.ConsumerClaim | None
+    group: int | None
+    keeps_for: str | None
+    draws_on: str | None
+
+
+Steps = list[HolderState]  # the states that an order's claims replaced, in sequence
+
+
+def remember(steps: Steps, holder: Holder) -> None:
+    state = holder.generation, holder.held, holder.by, holder.group, holder.keeps_for, holder.draws_on
+    steps.append(HolderState(holder, *state))
+
+
+def undo(world: ClaimWorld, steps: Steps, after: int = 0) -> None:
+    """Restore the states after the first `after` states, and forget them."""
+    for state in reversed(steps[after:]):  # the first state of a consumer comes last
+        state.holder.keeps_for, state.holder.draws_on = state.keeps_for, state.draws_on
+        hold(world, state.holder, state.generation, state.held, state.by, state.group)
+    del steps[after:]
+
+
+def hold(
+    world: ClaimWorld,
+    holder: Holder,
+    generation: int,
+    allocations: Allocations,
+    by: claims.ConsumerClaim | None,
+    group: int | None,
+) -> None:
+    """Replace what a consumer holds, and the usage of the providers accordingly."""
+    count(world, holder.held, -1)
+    count(world, allocations, +1)
+    if holder.group is not None and holder.group in world.groups:
+        world.groups[holder.group].drop(holder.uuid)
+    holder.generation, holder.held, holder.by, holder.group = generation, allocations, by, group
+    if group is not None and group in world.groups and allocations:
+        world.groups[group].put(holder.uuid, roots(world, allocations), holder.keeps_for)
+
+
+def count(world: ClaimWorld, allocations: Allocations, sign: int) -> None:
+    for provider, resources in allocations.items():
+        stocks = world.provider(provider).stocks
+        for name, amount in resources.items():
+            stocks[name].used += sign * amount
+
+
+def roots(world: ClaimWorld, allocations: Allocations) -> frozenset[str]:
+    return roots_of((world.provider(provider).root, provider in world.sharing) for provider in allocations)

@@ -1,0 +1,112 @@
+"""Judges claims that draw from a reservation, and what a released consumer returns to it."""
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from bus.claims import Choice, ConsumerClaim
+from bus.reservations import FAILOVER, RESERVATION, Reservation
+from bus.vocabulary import Allocations
+from placement_worker.core.shared_pools import without
+
+
+@dataclass(frozen=True, slots=True)
+class SlotRecord:
+    """A slot of a reservation as it was claimed first: its consumer, reservation and owner."""
+
+    consumer: str
+    reservation: str
+    project: str
+    allocations: Allocations
+
+    def claim(self) -> ConsumerClaim:
+        """Return the claim that stands for the slot when its consumer's row is written again."""
+        return ConsumerClaim(
+            consumer=self.consumer,
+            generation=None,
+            choices=(Choice({}),),
+            project=self.project,
+            type=RESERVATION,
+        )
+
+
+@dataclass(slots=True)
+class ReservationWorld:
+    """The reservations and slots that claims and releases draw from, claim, or return to."""
+
+    now: float = 0.0
+    reservations: Mapping[str, Reservation] = field(default_factory=dict)  # with their rows locked
+    slots: Mapping[str, SlotRecord] = field(default_factory=dict)
+    read: Collection[str] = ()  # slots that were read, or that do not exist
+    unread: set[str] = field(default_factory=set)  # slots that a decision needs, but that were not read
+    made: dict[str, SlotRecord] = field(default_factory=dict)  # slots that were claimed
+
+    def bars_draw(self, slot: str, held: Allocations, claim: ConsumerClaim, wanted: Allocations) -> str:
+        """Return why a claim may not draw `wanted` from a slot that holds `held`; "" if it may."""
+        record = self.slots.get(slot)
+        reservation = self.reservations.get(record.reservation) if record is not None else None
+        if reservation is None:
+            return "there is no such reservation any more"
+        state = reservation.state(self.now)
+        if state != "active":
+            return f"reservation {reservation.name!r} is {state}"
+        if reservation.use == FAILOVER:
+            if not claim.begins:
+                return f"reservation {reservation.name!r} is only for failover"
+        elif reservation.project != claim.project:
+            return f"reservation {reservation.name!r} belongs to another project"
+        if not covers(held, wanted):
+            return f"reservation {reservation.name!r}: another instance drew from this slot"
+        return ""
+
+    def bars_slot(self, claim: ConsumerClaim) -> str:
+        """Return why a claim may not become a slot of the reservation that it names; "" if it may."""
+        reservation = self.reservations.get(claim.reserves or "")
+        if reservation is None:
+            return "there is no such reservation any more"
+        if reservation.ended or 0 < reservation.ends <= self.now:
+            return f"reservation {reservation.name!r} is ended"
+        if claim.consumer in self.slots:
+            return f"reservation {reservation.name!r}: the slot was claimed before"
+        return ""
+
+    def returned(self, slot: str, held: Allocations, released: Allocations) -> Allocations:
+        """Return what a slot that holds `held` takes back of the released allocations: never more than it
+        reserved at first, and nothing if the reservation has ended."""
+        record = self.slots.get(slot)
+        reservation = self.reservations.get(record.reservation) if record is not None else None
+        if record is None or reservation is None or not reservation.returns:
+            return {}
+        if reservation.state(self.now) == "ended":
+            return {}
+        return common(without(record.allocations, held), released)
+
+    def make(self, claim: ConsumerClaim, allocations: Allocations) -> None:
+        self.made[claim.consumer] = SlotRecord(
+            claim.consumer, claim.reserves or "", claim.project, allocations
+        )
+
+
+def covers(held: Allocations, wanted: Allocations) -> bool:
+    """Return whether `held` contains every amount in `wanted`."""
+    return all(
+        held.get(provider, {}).get(name, 0) >= amount
+        for provider, resources in wanted.items()
+        for name, amount in resources.items()
+    )
+
+
+def common(first: Allocations, second: Allocations) -> Allocations:
+    """Return, for each provider and resource class, the smaller of the two amounts."""
+    return _positive(
+        (provider, name, min(amount, second.get(provider, {}).get(name, 0)))
+        for provider, resources in first.items()
+        for name, amount in resources.items()
+    )
+
+
+def _positive(amounts: Iterable[tuple[str, str, int]]) -> Allocations:
+    found: Allocations = {}
+    for provider, name, amount in amounts:
+        if amount > 0:
+            found.setdefault(provider, {})[name] = amount
+    return found

@@ -1,0 +1,131 @@
+"""Operations on reservations: find, create, extend, end; and the release of reservations that have ended."""
+
+import logging
+from dataclasses import dataclass
+
+from msgspec import structs
+
+from bus.claims import Released, ReleaseRequested
+from bus.reservations import (
+    EndReservation,
+    ExtendReservation,
+    FindReservations,
+    MakeReservation,
+    Reservation,
+    ReservationEditAnswered,
+    ReservationEdited,
+    ReservationEditRequested,
+    ReservationOver,
+    ReservationResult,
+    ReservationsFound,
+)
+from bus.vocabulary import Contended, Missing, Taken
+from placement_worker.store import reservations as stored
+from placement_worker.transactions import ClaimOperations, PlacementOperations, again, contended
+
+SLOTS_AT_ONCE = 500
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(eq=False)
+class ReservationOperations(PlacementOperations):
+    """Operations on reservations. Schedulers claim their slots; claims of instances draw from the slots."""
+
+    claims: ClaimOperations
+
+    async def find(self, query: FindReservations) -> ReservationsFound:
+        async with self.database.read() as tx:
+            found = await stored.find(tx, query)
+            ids = [each.id for each in found]
+            made = await stored.count_slots(tx, ids)
+            slots = await stored.find_slots(tx, ids) if query.slots else {}
+        return ReservationsFound(reservations=tuple(found), slots=slots, made=made)
+
+    async def edit(self, order: ReservationEditRequested) -> ReservationEditAnswered:
+        match order.edit:
+            case MakeReservation(reservation=reservation):
+                result = await self._make(reservation)
+            case ExtendReservation(reservation=uuid, ends=ends):
+                result = await self._extend(uuid, ends)
+            case EndReservation() as end:
+                result = await self._end(end)
+        return ReservationEditAnswered(result=result)
+
+    @again(contended)
+    async def _make(self, reservation: Reservation) -> ReservationResult:
+        async with self.database.write() as tx:
+            if await stored.make(tx, reservation, self.clock.now()):
+                return ReservationEdited(reservation=reservation, changed=True)
+            existing = await stored.find(tx, FindReservations(ids=(reservation.id,)))
+        if not existing:
+            return Taken(what="name", value=reservation.name)
+        same = structs.replace(existing[0], ends=reservation.ends, ended=reservation.ended) == reservation
+        return ReservationEdited(reservation=existing[0]) if same else Taken(what="id", value=reservation.id)
+
+    @again(contended)
+    async def _extend(self, uuid: str, ends: float) -> ReservationResult:
+        now = self.clock.now()
+        async with self.database.write() as tx:
+            reservation = await stored.lock_one(tx, uuid)
+            if reservation is None:
+                return Missing(what="reservation", names=(uuid,))
+            if reservation.state(now) == "ended":  # its slots may be released already
+                return ReservationOver(reservation=reservation.name)
+            extended = structs.replace(reservation, ends=ends)
+            await stored.save(tx, extended, now)
+        return ReservationEdited(reservation=extended, changed=extended != reservation)
+
+    async def _end(self, end: EndReservation) -> ReservationResult:
+        result = await self._mark(end.reservation)
+        if isinstance(result, ReservationEdited):
+            released = await self._release_slots(end.reservation)
+            if released is None:
+                return Contended()
+            result = structs.replace(result, released=released)
+            if end.forget:
+                async with self.database.write() as tx:
+                    await stored.forget(tx, end.reservation)
+        return result
+
+    @again(contended)
+    async def _mark(self, uuid: str) -> ReservationResult:
+        """Mark a reservation as ended. Claims that commit later cannot draw from it, or return to it."""
+        now = self.clock.now()
+        async with self.database.write() as tx:
+            reservation = await stored.lock_one(tx, uuid)
+            if reservation is None:
+                return Missing(what="reservation", names=(uuid,))
+            ended = structs.replace(reservation, ended=True)
+            await stored.save(tx, ended, now)
+        return ReservationEdited(reservation=ended, changed=not reservation.ended)
+
+    async def _release_slots(self, uuid: str) -> int | None:
+        """Release what an ended reservation holds; return the number of slots, None if some are contended."""
+        async with self.database.read() as tx:
+            slots = (await stored.find_slots(tx, [uuid])).get(uuid, ())
+        held = [slot.consumer for slot in slots if slot.held]
+        return len(held) if await self._release(held) else None
+
+    async def _release(self, slots: list[str]) -> bool:
+        orders = [ReleaseRequested(consumer=slot, generation=None, fenced=False) for slot in slots]
+        answers = await self.claims.release_many(orders) if orders else ()
+        return all(isinstance(answer.result, Released) for answer in answers)
+
+    async def expire(self) -> None:
+        """End the reservations whose window is over, and release what ended reservations still hold."""
+        now = self.clock.now()
+        async with self.database.read() as tx:
+            due = await stored.is_due(tx, now)
+        if not due:
+            return
+        if ended := await self._end_due():
+            log.info("%d reservations ended", ended)
+        async with self.database.read() as tx:
+            slots = await stored.slots_left(tx, SLOTS_AT_ONCE)
+        await self._release(slots)
+
+    @again(lambda *_: 0)
+    async def _end_due(self) -> int:
+        async with self.database.write() as tx:
+            return await stored.end_due(tx, self.clock.now())

@@ -1,0 +1,114 @@
+"""Restricts requests to the slots of a reservation that they draw from, and assigns slots to their claims."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from msgspec import structs
+
+from bus.claims import Choice
+from bus.queries import Candidate
+from bus.reservations import Reservation, ReservedSlot
+from bus.vocabulary import Allocations, Id
+from scheduler_worker.core.rule import Alternative, Draw
+
+
+def drawing_on(
+    alternative: Alternative, reservation: Reservation, slots: Sequence[ReservedSlot], now: float
+) -> Alternative:
+    """Return a flavor of a request restricted to the hosts with a slot of the reservation that it fits into.
+
+    If the request does not name the reservation, it is placed elsewhere if no such host accepts it.
+    """
+    question, asked = alternative.question, alternative.asked
+    fitting = [slot for slot in slots if slot.held and _total_covers(slot.held, asked)]
+    roots = {root for slot in fitting for root in slot.roots}
+    if question.roots:
+        roots &= set(question.roots)
+    why, state = "", reservation.state(now)
+    if state != "active":
+        why = f"reservation {reservation.name!r} is {state}"
+    elif not roots:
+        held = sum(1 for slot in slots if slot.held)
+        why = f"reservation {reservation.name!r}: no undrawn slot fits ({held} of {len(slots)} are undrawn)"
+    within = structs.replace(question, roots=tuple(sorted(roots)) if roots and not why else (reservation.id,))
+    optional = reservation.id != alternative.request.hints.reservation
+    drawn = Draw(reservation.id, reservation.name, tuple(fitting), question, optional, why)
+    return replace(alternative, question=within, draw=drawn)
+
+
+def undrawn(alternative: Alternative) -> Alternative:
+    """Return an alternative without its restriction to a reservation."""
+    if alternative.draw is None:
+        return alternative
+    return replace(alternative, question=alternative.draw.question, draw=None)
+
+
+def counted_as_free(alternative: Alternative) -> list[Allocations]:
+    """Return what the slots hold that a request may draw from: its search counts it as free."""
+    return [] if alternative.draw is None else [slot.held for slot in alternative.draw.slots]
+
+
+class SlotAssignments:
+    """Assigns slots to the claims of a batch; each claim gets the smallest slot that still covers it."""
+
+    def __init__(self) -> None:
+        self._left: dict[Id, Allocations] = {}
+
+    def choices(self, draw: Draw | None, ways: Sequence[Candidate]) -> tuple[Choice, ...]:
+        """Return the choices of a claim. The first one uses up its slot for later claims of the batch."""
+        if draw is None or not ways:
+            return tuple([Choice(way.allocations, way.shapes) for way in ways])
+        choices = [
+            Choice(way.allocations, way.shapes, self._slot(draw, way.allocations) or draw.slots[0].consumer)
+            for way in ways
+        ]
+        first = choices[0]
+        if first.draws_on is not None:
+            left = self._left_of(draw, first.draws_on)
+            self._left[first.draws_on] = _less(left, first.allocations)
+        return tuple(choices)
+
+    def _slot(self, draw: Draw, wanted: Allocations) -> Id | None:
+        covering = [
+            (_size(left), slot.consumer)
+            for slot in draw.slots
+            if _covers(left := self._left.get(slot.consumer, slot.held), wanted)
+        ]
+        return min(covering)[1] if covering else None
+
+    def _left_of(self, draw: Draw, slot: Id) -> Allocations:
+        held = next((each.held for each in draw.slots if each.consumer == slot), {})
+        return self._left.get(slot, held)
+
+
+def _covers(held: Allocations, wanted: Allocations) -> bool:
+    return all(
+        held.get(provider, {}).get(name, 0) >= amount
+        for provider, resources in wanted.items()
+        for name, amount in resources.items()
+    )
+
+
+def _less(held: Allocations, taken: Allocations) -> Allocations:
+    return {
+        provider: {name: amount - taken.get(provider, {}).get(name, 0) for name, amount in resources.items()}
+        for provider, resources in held.items()
+    }
+
+
+def _size(held: Allocations) -> tuple[int, ...]:
+    total = _total(held)
+    return tuple([total[name] for name in sorted(total)])
+
+
+def _total(held: Allocations) -> dict[str, int]:
+    total: dict[str, int] = {}
+    for resources in held.values():
+        for name, amount in resources.items():
+            total[name] = total.get(name, 0) + amount
+    return total
+
+
+def _total_covers(held: Allocations, asked: Mapping[str, int]) -> bool:
+    total = _total(held)
+    return all(total.get(name, 0) >= amount for name, amount in asked.items())

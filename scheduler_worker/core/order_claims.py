@@ -1,0 +1,40 @@
+"""Makes the claims of an order with chosen hosts."""
+
+from msgspec import structs
+
+from bus.claims import ConsumerClaim
+from bus.reservations import RESERVATION
+from scheduler_worker.core.drawing import SlotAssignments
+from scheduler_worker.core.order import Order
+from scheduler_worker.core.roles import group_id
+
+
+def claims_of(order: Order, slots: SlotAssignments) -> tuple[ConsumerClaim, ...]:
+    """Return one claim for each instance with chosen hosts. A claim lists several hosts, best first;
+    placement allocates on the first host that still fits."""
+    request, holdings, draw = order.request, dict(order.holdings), order.alternative.draw
+    if order.move is not None:
+        return tuple([order.move.claim(slots.choices(draw, pick.choices)) for pick in order.picks])
+    claims = []
+    for instance, pick in zip(order.instances, order.picks, strict=False):
+        choices = slots.choices(draw, pick.choices)
+        if (held := holdings.get(instance)) is not None:  # a provider in both counts once
+            both = [{**each.allocations, **held.allocations} for each in choices]
+            choices = tuple(
+                [structs.replace(each, allocations=all_) for each, all_ in zip(choices, both, strict=True)]
+            )
+        claims.append(
+            ConsumerClaim(
+                consumer=instance,
+                generation=None if held is None else held.generation,
+                choices=choices,
+                project=request.project,
+                user=request.user,
+                type=RESERVATION if order.reserves else "INSTANCE",
+                client=order.is_external and not order.reserves,
+                group=group_id(request),
+                topology=request.topology if request.topology.levels else None,
+                reserves=order.reserves,
+            )
+        )
+    return tuple(claims)

@@ -1,0 +1,85 @@
+"""Finds the reservations that requests draw from.
+
+The definitions of open and failover reservations are read again every few seconds. Their slots are read for
+each request that may draw from them, so requests of other projects cost nothing.
+"""
+
+from collections.abc import Iterable, Sequence
+
+from msgspec import structs
+
+from bus.clock import Clock
+from bus.protocol import Ask
+from bus.reservations import FAILOVER, FindReservations, Reservation, ReservationsFound
+from bus.vocabulary import Id
+from scheduler_worker.core.drawing import drawing_on, undrawn
+from scheduler_worker.core.events import Begun
+from scheduler_worker.core.order import Begins, Order
+
+EVACUATE = "evacuate"
+
+
+class DrawnReservations:
+    """The reservations that requests may draw from, with a query for the present state of their slots."""
+
+    def __init__(self, find: Ask[FindReservations, ReservationsFound], clock: Clock) -> None:
+        self._find = find
+        self._clock = clock
+        self._open: dict[str, list[Id]] = {}  # project → its open reservations
+        self._failover: list[Id] = []
+
+    def learn(self, reservations: Iterable[Reservation]) -> None:
+        """Remember which reservations serve requests that do not name one."""
+        now = self._clock.now()
+        usable = [each for each in reservations if each.state(now) == "active"]
+        self._open, self._failover = {}, [each.id for each in usable if each.use == FAILOVER]
+        for each in usable:
+            if each.use == "open":
+                self._open.setdefault(each.project, []).append(each.id)
+
+    def concerns(self, order: Order) -> bool:
+        """Return whether an order draws from a reservation, or may do so."""
+        if not (self._open or self._failover or order.request.hints.reservation):
+            return False
+        return bool(self._of(order))
+
+    async def resolve(self, begun: Sequence[Begins]) -> list[Begins]:
+        """Return the orders restricted to the reservations that they draw from, as the slots are now."""
+        drawing = [self._of(order) if self.concerns(order) else () for order, _ in begun]
+        ids = dict.fromkeys(id_ for some in drawing for id_ in some)
+        if not ids:
+            return list(begun)
+        found = await self._find(FindReservations(ids=tuple(ids)))
+        known = {each.id: each for each in found.reservations}
+        return [
+            self._drawn(begins, [known[id_] for id_ in some if id_ in known], found) if some else begins
+            for begins, some in zip(begun, drawing, strict=True)
+        ]
+
+    def _of(self, order: Order) -> Sequence[Id]:
+        if drawn := dict.fromkeys(each.draw.reservation for each in order.alternatives if each.draw):
+            return tuple(drawn)
+        if order.move is not None:
+            return self._failover if order.move.asked.kind == EVACUATE else ()
+        if order.reserves is not None:
+            return ()
+        named = order.request.hints.reservation
+        return (named,) if named else self._open.get(order.request.project, ())
+
+    def _drawn(self, begins: Begins, reservations: Sequence[Reservation], found: ReservationsFound) -> Begins:
+        order, event = begins
+        if event.refusal:
+            return begins
+        named = order.request.hints.reservation if order.move is None else None
+        if named and not any(each.project == order.request.project for each in reservations):
+            return order, Begun(f"hints.reservation: there is no reservation {named} in this project")
+        plain = [each for each in order.alternatives if each.draw is None]
+        plain = plain or [undrawn(each) for each in order.alternatives]
+        now = self._clock.now()
+        drawing = [
+            drawing_on(each, reservation, found.slots.get(reservation.id, ()), now)
+            for reservation in reservations
+            for each in plain
+        ]
+        alternatives = drawing if named else [*drawing, *plain]
+        return structs.replace(order, alternatives=tuple(alternatives), alternative_index=0), event

@@ -1,0 +1,108 @@
+"""Claims the slots of reservations, on hosts chosen as for builds.
+
+The ids of the slots follow from the reservation, so a repeated claim, or the claim of another scheduler, is
+answered with what the slot holds.
+"""
+
+from dataclasses import replace
+
+from msgspec import structs
+from prometheus_client import Gauge
+
+from bus.messages import BuildPlaced, BuildRequested, BuildUnplaceable
+from bus.protocol import Ask
+from bus.reservations import (
+    FillReservation,
+    FindReservations,
+    Reservation,
+    ReservationFilled,
+    ReservationsFound,
+    slot_consumer,
+)
+from bus.vocabulary import UNSAID_ID, Id, portions
+from scheduler_worker.core import events
+from scheduler_worker.core.events import Begun
+from scheduler_worker.core.order import Begins, Order
+from scheduler_worker.placing import Scheduler
+
+REFRESH_SECONDS = 5.0
+SLOTS_AT_ONCE = 100  # slots claimed by one order
+SHORT = Gauge("berth_reservations_short", "reservations that should hold capacity and lack slots")
+
+
+class ReservationFiller:
+    """Claims the slots that reservations lack, from the time when their capacity is to be held."""
+
+    def __init__(self, scheduler: Scheduler, find: Ask[FindReservations, ReservationsFound]) -> None:
+        self._scheduler = scheduler
+        self._find = find
+
+    async def refresh(self) -> None:
+        """Read the reservations again, and claim missing slots."""
+        found = await self._find(FindReservations(slots=False))
+        self._scheduler.drawn.learn(found.reservations)
+        now, short = self._scheduler.clock.now(), 0
+        for reservation in found.reservations:
+            missing = reservation.count - found.made.get(reservation.id, 0)
+            if missing > 0 and reservation.state(now) in ("held", "active"):
+                short += (await self._fill(reservation)).missing > 0
+        SHORT.set(short)
+
+    async def fill(self, order: FillReservation) -> ReservationFilled:
+        """Claim the slots that a reservation lacks, and return how many it has."""
+        found = await self._find(FindReservations(ids=(order.reservation,), slots=False))
+        if not found.reservations:
+            return ReservationFilled(placed=0, reason="there is no such reservation")
+        [reservation] = found.reservations
+        state = reservation.state(self._scheduler.clock.now())
+        if state in ("planned", "ended"):
+            return ReservationFilled(placed=0, missing=reservation.count, reason=f"it is {state}")
+        filled = await self._fill(reservation)
+        everything = await self._find(FindReservations(slots=False))
+        self._scheduler.drawn.learn(everything.reservations)
+        return filled
+
+    async def _fill(self, reservation: Reservation) -> ReservationFilled:
+        found = await self._find(FindReservations(ids=(reservation.id,)))
+        existing = {slot.consumer for slot in found.slots.get(reservation.id, ())}
+        slots = [slot_consumer(reservation.id, number) for number in range(1, reservation.count + 1)]
+        missing = [slot for slot in slots if slot not in existing]
+        placed, reason = reservation.count - len(missing), ""
+        for some in portions(missing, SLOTS_AT_ONCE):
+            begun = self._scheduler.begin([_request(reservation, some)])
+            [end] = await self._scheduler.place([self._slots_order(reservation, *each) for each in begun])
+            if not isinstance(end, events.PublishEnds):
+                reason = reason or getattr(end, "why", "")
+                continue
+            placed += sum(isinstance(each, BuildPlaced) for each in end.messages)
+            refused = [each.reason for each in end.messages if isinstance(each, BuildUnplaceable)]
+            reason = reason or next(iter(refused), "")
+        left = reservation.count - placed
+        return ReservationFilled(placed=placed, missing=left, reason=reason if left else "")
+
+    def _slots_order(self, reservation: Reservation, order: Order, event: Begun) -> Begins:
+        order = structs.replace(order, is_external=True, reserves=reservation.id)
+        if not reservation.hosts or event.refusal:
+            return order, event
+        source = self._scheduler.source
+        unknown = [host for host in reservation.hosts if not source.named(host)]
+        if unknown:
+            return order, Begun(f"hosts: there is no host {unknown[0]!r}")
+        roots = tuple(sorted({root for host in reservation.hosts for root in source.named(host)}))
+        within = [
+            replace(each, question=structs.replace(each.question, roots=roots)) for each in order.alternatives
+        ]
+        return structs.replace(order, alternatives=tuple(within)), event
+
+
+def _request(reservation: Reservation, slots: tuple[Id, ...]) -> BuildRequested:
+    return BuildRequested(
+        request=slots[0],
+        instances=slots,
+        flavor=reservation.flavor,
+        project=reservation.project or UNSAID_ID,
+        cell=reservation.cell,
+        zone=reservation.zone,
+        at_least=1,
+        alternates=0,
+    )

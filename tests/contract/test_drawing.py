@@ -1,0 +1,209 @@
+"""Requests that draw from reservations: a scheduler in front of placement, on both databases."""
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from bus.claims import Claimed
+from bus.messages import BuildPlaced, BuildRequested, BuildUnplaceable, HostReported
+from bus.reports import HostState
+from bus.requests import Flavor, Hints
+from bus.reservations import (
+    FillReservation,
+    FindReservations,
+    MakeReservation,
+    Reservation,
+    ReservationEditRequested,
+    ReservationFilled,
+    ReservationsFound,
+)
+from placement_worker import Placement
+from placement_worker.store.audit import breaches
+from scheduler_worker.placing import Scheduler
+from scheduler_worker.reservations import ReservationFiller
+from tests.support.ids import uid
+from tests.support.placement_builders import a_claim, a_release, a_report, an_order, on_hosts
+from tests.support.scheduler_builders import a_request
+from tests.support.schedulers import messages_of, scheduler_of
+
+R1 = uid(1, "7")
+LARGE, SMALL = Flavor(name="large", vcpus=8), Flavor(name="small", vcpus=2)
+
+
+@pytest.fixture
+async def hosts(placement: Placement) -> Placement:
+    """Three hosts with eight processors each."""
+    await placement.reports.report_many([a_report(number) for number in (1, 2, 3)])
+    return placement
+
+
+async def a_scheduler_for(placement: Placement) -> Scheduler:
+    scheduler = scheduler_of(placement)
+    await report_hosts(scheduler)
+    return scheduler
+
+
+async def report_hosts(scheduler: Scheduler) -> None:
+    for host in (1, 2, 3):
+        states = (HostState(root=uid(host, "a"), host=f"host-{host}"),)
+        await scheduler.handle(HostReported(cell="c1", agent=f"agent-{host}", sequence=1, hosts=states))
+
+
+async def reserve(placement: Placement, scheduler: Scheduler, **fields: Any) -> ReservationFilled:
+    given = {"id": R1, "name": "season", "project": "p1", "flavor": LARGE, "count": 2} | fields
+    order = MakeReservation(reservation=Reservation(**given))
+    await placement.reservations.edit(ReservationEditRequested(edit=order))
+    filler = ReservationFiller(scheduler, placement.reservations.find)
+    return await filler.fill(FillReservation(reservation=R1))
+
+
+async def undrawn(placement: Placement) -> int:
+    found = await placement.reservations.find(FindReservations(ids=(R1,)))
+    return sum(bool(slot.held) for slot in found.slots.get(R1, ()))
+
+
+def naming(number: int, flavor: Flavor = LARGE, project: str = "p1", **fields: Any) -> BuildRequested:
+    return a_request(number, flavor=flavor, project=project, hints=Hints(reservation=R1), **fields)
+
+
+async def placed_on(scheduler: Scheduler, *requests: BuildRequested) -> list[str]:
+    """Return the hosts of all requests; "" for a request without a host."""
+    messages = await messages_of(scheduler, *requests)
+    return [each.chosen.host if isinstance(each, BuildPlaced) else "" for each in messages]
+
+
+async def reason_of(scheduler: Scheduler, request: BuildRequested) -> str:
+    [refused] = await messages_of(scheduler, request)
+    assert isinstance(refused, BuildUnplaceable)
+    return refused.reason
+
+
+async def fill_up(placement: Placement) -> None:
+    """Take all capacity that is not reserved."""
+    claims = [a_claim(90 + host, on_hosts(host, VCPU=8), project="p9") for host in (1, 2, 3)]
+    await placement.claims.claim_many([an_order(claim) for claim in claims])
+
+
+async def test_slots_are_claimed_like_builds(hosts: Placement) -> None:
+    scheduler = await a_scheduler_for(hosts)
+    assert await reserve(hosts, scheduler) == ReservationFilled(placed=2)
+    found = await hosts.reservations.find(FindReservations())
+    roots = {root for slot in found.slots[R1] for root in slot.roots}
+    assert len(roots) == 2 and found.made == {R1: 2}
+    assert await placed_on(scheduler, *(a_request(number, flavor=LARGE) for number in (1, 2))) != ["", ""]
+    assert await placed_on(scheduler, a_request(3, flavor=LARGE)) == [""]
+
+
+async def test_missing_slots_are_reported_and_claimed_later(hosts: Placement) -> None:
+    scheduler = await a_scheduler_for(hosts)
+    filled = await reserve(hosts, scheduler, count=4)
+    assert (filled.placed, filled.missing) == (3, 1)
+    assert "no valid host" in filled.reason
+    await hosts.reports.report_many([a_report(4)])
+    states = (HostState(root=uid(4, "a"), host="host-4"),)
+    await scheduler.handle(HostReported(cell="c1", agent="agent-4", sequence=1, hosts=states))
+    await ReservationFiller(scheduler, hosts.reservations.find).refresh()
+    assert await undrawn(hosts) == 4
+
+
+async def test_named_hosts_are_reserved(hosts: Placement) -> None:
+    scheduler = await a_scheduler_for(hosts)
+    assert (await reserve(hosts, scheduler, hosts=("host-3", "host-2"))).placed == 2
+    found = await hosts.reservations.find(FindReservations())
+    assert {root for slot in found.slots[R1] for root in slot.roots} == {uid(2, "a"), uid(3, "a")}
+    filler = ReservationFiller(scheduler, hosts.reservations.find)
+    filled = await filler.fill(FillReservation(reservation=uid(9)))
+    assert filled == ReservationFilled(placed=0, reason="there is no such reservation")
+
+
+async def test_a_request_that_names_a_reservation_is_placed_in_it(hosts: Placement) -> None:
+    scheduler = await a_scheduler_for(hosts)
+    await reserve(hosts, scheduler)
+    await fill_up(hosts)
+    assert "no valid host" in await reason_of(scheduler, a_request(1, flavor=LARGE, project="p1"))
+    drawn = await placed_on(scheduler, naming(2), naming(3))
+    assert len(set(drawn)) == 2 and "" not in drawn
+    assert await undrawn(hosts) == 0
+    assert await reason_of(scheduler, naming(4)) == (
+        "reservation 'season': no undrawn slot fits (0 of 2 are undrawn)"
+    )
+    assert await breaches(hosts.database) == []
+
+
+async def test_a_named_reservation_is_used_though_other_hosts_are_free(hosts: Placement) -> None:
+    scheduler = await a_scheduler_for(hosts)
+    await reserve(hosts, scheduler, count=1, hosts=("host-3",))
+    assert await placed_on(scheduler, *(naming(number, SMALL) for number in range(1, 5))) == ["host-3"] * 4
+    assert await undrawn(hosts) == 0
+    assert await placed_on(scheduler, naming(5, SMALL)) == [""]
+
+
+async def test_instances_of_one_request_draw_from_several_slots(hosts: Placement) -> None:
+    scheduler = await a_scheduler_for(hosts)
+    await reserve(hosts, scheduler, flavor=Flavor(name="half", vcpus=4), count=4)
+    await fill_up(hosts)
+    three = naming(1, Flavor(name="half", vcpus=4), instances=3)
+    assert all(await placed_on(scheduler, three))
+    assert await undrawn(hosts) == 1
+
+
+async def test_every_build_of_the_project_draws_from_an_open_reservation(hosts: Placement) -> None:
+    scheduler = await a_scheduler_for(hosts)
+    await reserve(hosts, scheduler, use="open", count=1, hosts=("host-2",))
+    assert await placed_on(scheduler, a_request(1, flavor=LARGE, project="p1")) == ["host-2"]
+    assert await undrawn(hosts) == 0
+    outside = await placed_on(scheduler, a_request(2, flavor=LARGE, project="p1"))
+    assert outside in (["host-1"], ["host-3"])
+    await fill_up(hosts)
+    assert (await reason_of(scheduler, a_request(3, flavor=LARGE, project="p1"))).startswith("no valid host")
+
+
+async def test_another_project_draws_nothing(hosts: Placement) -> None:
+    scheduler = await a_scheduler_for(hosts)
+    await reserve(hosts, scheduler, use="open", count=1, hosts=("host-2",))
+    await fill_up(hosts)
+    assert await placed_on(scheduler, a_request(1, flavor=LARGE, project="p2")) == [""]
+    assert await reason_of(scheduler, naming(2, project="p2")) == (
+        f"hints.reservation: there is no reservation {R1} in this project"
+    )
+
+
+async def test_alternates_of_an_open_reservation_are_outside_of_it(hosts: Placement) -> None:
+    scheduler = await a_scheduler_for(hosts)
+    await reserve(hosts, scheduler, use="open", count=1, hosts=("host-2",))
+    [placed] = await messages_of(scheduler, a_request(1, flavor=LARGE, project="p1", alternates=2))
+    assert isinstance(placed, BuildPlaced)
+    assert sorted(spare.host for spare in placed.alternates) == ["host-1", "host-3"]
+    assert [spare.choice.draws_on for spare in placed.alternates] == [None, None]
+
+
+async def test_alternates_of_a_named_reservation_draw_from_it(hosts: Placement) -> None:
+    scheduler = await a_scheduler_for(hosts)
+    await reserve(hosts, scheduler)
+    await fill_up(hosts)
+    [placed] = await messages_of(scheduler, naming(1, alternates=2))
+    assert isinstance(placed, BuildPlaced)
+    [spare] = placed.alternates
+    assert spare.choice.draws_on is not None
+    claim = a_claim(1, spare.choice, generation=1, project="p1", keep=50)
+    [answer] = await hosts.claims.claim_many([an_order(replace(claim, consumer=placed.build))])
+    assert isinstance(answer.results[0], Claimed)
+    await hosts.claims.release_many([a_release(50, None, fenced=False)])
+    assert await undrawn(hosts) == 1
+
+
+async def test_a_request_whose_slot_was_drawn_meanwhile_takes_the_next_one(hosts: Placement) -> None:
+    first = await a_scheduler_for(hosts)
+    await reserve(hosts, first)
+    await fill_up(hosts)
+    found = [await hosts.reservations.find(FindReservations(ids=(R1,)))]  # both slots, as not drawn
+
+    async def find(query: FindReservations) -> ReservationsFound:
+        return found.pop() if found else await hosts.reservations.find(query)
+
+    second = scheduler_of(hosts, reservations=find)
+    await report_hosts(second)
+    assert await placed_on(first, naming(1)) != [""]
+    assert await placed_on(second, naming(2)) != [""]
+    assert await undrawn(hosts) == 0 and not found
