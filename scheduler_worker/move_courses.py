@@ -277,7 +277,7 @@ class MoveCourses:
 
         The cell decides how the move ends: an earlier message with its order may still be in the queue.
         """
-        recorded = await self._lookups.recorded([course.asked.move for course, _ in going])
+        recorded = await self.lookups.recorded([course.asked.move for course, _ in going])
         for course, start in going:
             if course.asked.move in recorded:
                 course.take(())
