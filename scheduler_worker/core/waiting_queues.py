@@ -104,6 +104,11 @@ class WaitingQueues:
         queue = self._queues.get(kind)
         return None if queue is None else queue.first[-1]
 
+    def position(self, request: Id) -> int:
+        """Return the position of a waiting request in the queue of its equivalence class; 1 is the first."""
+        queue, key = self._waiting[request]
+        return bisect_left(queue.waiting, key) + sum(tried < key for tried in queue.trying) + 1
+
     def barred(self, priority: int, since: float) -> frozenset[Root]:
         """Return the hosts that a new request may not use, because earlier requests need them."""
         if not self._queues and not self.reserved_elsewhere:
