@@ -20,13 +20,15 @@ MEMORIES = (8, 32, 128, 512, 2048)  # advances after which an older advance coun
 LOOKS_BACK = 2  # an estimate for position n uses the last 2 n advances
 LEAST_ADVANCES = 2.0  # of one class; below that the pace of related classes is used
 EXTRAPOLATION = 0.2  # variance per squared logarithm of position ÷ advances, for longer queues than before
+PACE_CHANGES = 0.01  # variance of the logarithm of the pace until the request starts: 10 %
 LEAST_STEP, FIRST_STEP = 0.05, 0.5  # of a correction after one comparison
+LIMITS = ((-2.5, 2.5), (0.2, 6.0))  # of the corrections: many requests that wait together move them at once
 MOST_CLASSES = 256  # classes that are remembered
 MOST_STORED = 64  # classes in the stored history
 LONGEST = 10 * 365 * 86400.0  # seconds; a longer estimate is unknown
 RECENT = 500  # comparisons after which an older comparison counts 1/e in the calibration error
 P50, P90 = 0, 1
-SHARES = (0.5, 0.9)
+SHARES = (0.5, 0.9)  # of the requests that are to start before each quantile
 
 
 class StartEstimate(msgspec.Struct, frozen=True):
@@ -50,10 +52,11 @@ class Correction(msgspec.Struct, array_like=True):
         step = max(LEAST_STEP, FIRST_STEP / math.sqrt(self.compared[quantile]))
         share = SHARES[quantile]
         moved = step * share if late else step * (share - 1)
+        lowest, highest = LIMITS[quantile]
         if quantile == P50:
-            self.p50 += moved
+            self.p50 = min(max(self.p50 + moved, lowest), highest)
         else:
-            self.p90 += moved
+            self.p90 = min(max(self.p90 + moved, lowest), highest)
 
 
 def _zeros() -> list[float]:
@@ -74,6 +77,17 @@ class ClassHistory(msgspec.Struct, omit_defaults=True):
         last = len(MEMORIES) - 1
         at = next((at for at, memory in enumerate(MEMORIES) if memory >= LOOKS_BACK * position), last)
         return self.advances[at], self.seconds[at]
+
+    def rounded(self) -> "ClassHistory":
+        """Return a copy with short numbers: it is stored once a second."""
+        advances, seconds = (
+            [float(f"{number:.5g}") for number in each] for each in (self.advances, self.seconds)
+        )
+        corrections = {
+            priority: Correction(round(each.p50, 3), round(each.p90, 3), each.compared)
+            for priority, each in self.corrections.items()
+        }
+        return ClassHistory(self.lacks, advances, seconds, self.waiting, corrections)
 
 
 Histories = Mapping[str, ClassHistory]
@@ -113,7 +127,8 @@ def _spread(histories: Histories, history: ClassHistory, position: int) -> tuple
         return None
     mean = math.log(seconds) + _digamma(position) - _digamma(advances)
     beyond = max(math.log(position / advances), 0.0)
-    return mean, math.sqrt(_trigamma(position) + _trigamma(advances) + EXTRAPOLATION * beyond**2)
+    unknown = PACE_CHANGES + EXTRAPOLATION * beyond**2
+    return mean, math.sqrt(_trigamma(position) + _trigamma(advances) + unknown)
 
 
 def _digamma(x: float) -> float:
@@ -147,10 +162,10 @@ class StartTimes:
 
     def __init__(self) -> None:
         self.histories: dict[str, ClassHistory] = {}
-        self.compared = 0  # p90 estimates
         self._at: dict[str, float] = {}  # when the seconds of a class were counted last
         self._expected: dict[Id, _Expected] = {}
         self._due: list[tuple[float, int, Id]] = []  # a heap: when a quantile of a request passes
+        self._compared = 0  # p90 estimates, since `take_compared`
         self._overall = Correction()  # where new classes begin
         self._counted = [[0.0, 0.0], [0.0, 0.0]]  # per quantile: recent comparisons, and starts in time
 
@@ -211,13 +226,22 @@ class StartTimes:
         compared, in_time = self._counted[quantile]
         return in_time / compared - SHARES[quantile] if compared else 0.0
 
+    @property
+    def waiting(self) -> int:
+        return len(self._expected)
+
+    def take_compared(self) -> int:
+        """Return the number of p90 estimates that were compared since the last call."""
+        compared, self._compared = self._compared, 0
+        return compared
+
     def stored(self, now: float) -> dict[str, ClassHistory]:
-        """Return the histories to store: of the classes with waiting requests, then of the last used."""
+        """Return the histories to store, of the classes with most waiting requests, then of the last used."""
         self._pass(now)
         ordered = sorted(reversed(self.histories), key=lambda kind: -self.histories[kind].waiting)
         for kind in ordered[:MOST_STORED]:
             self._count_seconds(kind, now)
-        return {kind: self.histories[kind] for kind in ordered[:MOST_STORED]}
+        return {kind: self.histories[kind].rounded() for kind in ordered[:MOST_STORED]}
 
     def adopt(self, histories: Histories, now: float) -> None:
         """Take over the stored histories of a scheduler that ended, of classes that are unknown here."""
@@ -273,4 +297,4 @@ class StartTimes:
             correction.compare(quantile, late=late)
         counted = self._counted[quantile]
         counted[:] = [counted[0] * (1 - 1 / RECENT) + 1, counted[1] * (1 - 1 / RECENT) + (not late)]
-        self.compared += quantile == P90
+        self._compared += quantile == P90

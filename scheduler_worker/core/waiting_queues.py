@@ -104,10 +104,11 @@ class WaitingQueues:
         queue = self._queues.get(kind)
         return None if queue is None else queue.first[-1]
 
-    def position(self, request: Id) -> int:
-        """Return the position of a waiting request in the queue of its equivalence class; 1 is the first."""
+    def place(self, request: Id) -> tuple[int, str]:
+        """Return a waiting request's position in its class, from 1, and the resource classes it waits for."""
         queue, key = self._waiting[request]
-        return bisect_left(queue.waiting, key) + sum(tried < key for tried in queue.trying) + 1
+        position = bisect_left(queue.waiting, key) + sum(tried < key for tried in queue.trying) + 1
+        return position, " ".join(sorted({watch.resource_class for watch in queue.watches}))
 
     def barred(self, priority: int, since: float) -> frozenset[Root]:
         """Return the hosts that a new request may not use, because earlier requests need them."""

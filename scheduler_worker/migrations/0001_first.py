@@ -78,4 +78,5 @@ def upgrade() -> None:
         _columns(sa.BigInteger, "beat"),  # grows with every heartbeat
         _columns(text, "reserved"),  # hosts reserved for its first waiting requests
         _columns(sa.BigInteger, "rescued"),
+        _columns(text, "starts", server_default=""),  # the pace of its queues
     )

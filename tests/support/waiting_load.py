@@ -28,7 +28,9 @@ class Arrival:
 class WaitObserver(Protocol):
     """Receives the waits of a simulated cloud, as the owner of waiting requests reports them."""
 
-    def enter(self, request: str, kind: str, priority: int, position: int, now: float) -> None: ...
+    def enter(
+        self, request: str, kind: str, lacks: str, priority: int, position: int, now: float
+    ) -> None: ...
 
     def leave(self, request: str, now: float, *, started: bool) -> None: ...
 
@@ -70,7 +72,8 @@ class LoadedCloud:
                 return False
         cloud.enter(key, kind, cloud.queues.mark)
         heappush(self._limits, (arrival.at + arrival.wait, request))
-        self.observer.enter(request, kind, arrival.priority, cloud.queues.position(request), arrival.at)
+        position, lacks = cloud.queues.place(request)
+        self.observer.enter(request, kind, lacks, arrival.priority, position, arrival.at)
         self._play(arrival.at)
         return True
 
