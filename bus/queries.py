@@ -137,6 +137,9 @@ class WaitingRequest(Value, frozen=True, kw_only=True):
     lacks: Cause
     wakes: Cause = ""  # the event that causes a retry
     move: Text = ""  # the kind of move; empty: a boot
+    # when it starts with a probability of 50 % and 90 %, by the recent pace of its queue; None: unknown
+    start_p50: Seconds | None = None
+    start_p90: Seconds | None = None
 
 
 class WaitingKind(Compact, frozen=True):
@@ -187,6 +190,9 @@ class DecisionFound(Message, frozen=True, kw_only=True):
     wakes: Cause = ""  # the event that causes a retry
     move: MoveRequested | None = None  # the move; `request` then has its demands on hosts
     placed: BuildPlaced | None = None  # the last chosen host, for an instance that another system builds
+    # while it waits: when it starts with a probability of 50 % and 90 %; None: unknown
+    start_p50: Seconds | None = None
+    start_p90: Seconds | None = None
 
 
 class PlacedThere(Value, frozen=True, kw_only=True):

@@ -122,7 +122,8 @@ async def waiting_command(
     """List the requests that wait for capacity: queue position, what they lack, what starts a new search.
 
     They are listed by priority, then by age, the oldest first. Requests of one equivalence class share a
-    queue. `berth boot --wait 30m --priority 5` adds a build, `berth delete BUILD` cancels it; `berth move
+    queue. "starts in 4m, 11m" is an estimate from the recent pace of that queue: half of such requests start
+    within 4 minutes, 90 % within 11 minutes; "late" is later than the request waits. `berth boot --wait 30m --priority 5` adds a build, `berth delete BUILD` cancels it; `berth move
     BUILD --wait 30m` adds a move, `berth abort BUILD` cancels it.
     """
     waiting: list[WaitingRequest] = []
@@ -154,9 +155,30 @@ def _waiting_table(waiting: Sequence[WaitingRequest], now: float) -> Table:
         build = f"{next(iter(request.builds), request.request)}{several}"
         move = request.move or "boot", request.flavor, request.instances
         queue = request.kind, request.position, request.priority
-        rows.append((*queue, *move, *times, build, request.lacks, request.wakes))
-    titles = ("line", "place", "priority", "asks", "flavor", "instances", "since", "for", "build")
+        starts = _starts_in(request, now)
+        rows.append((*queue, *move, *times, starts, build, request.lacks, request.wakes))
+    titles = (
+        "line",
+        "place",
+        "priority",
+        "asks",
+        "flavor",
+        "instances",
+        "since",
+        "for",
+        "starts in",
+        "build",
+    )
     return plain_table((*titles, "lacks", "would wake it"), rows, folded=("lacks", "would wake it"))
+
+
+def _starts_in(request: WaitingRequest, now: float) -> str:
+    """Return in how much time a waiting request starts with 50 % and 90 %, such as `4m, 11m`."""
+    if request.start_p50 is None or request.start_p90 is None:
+        return "unknown"
+    limit = request.until
+    times = (duration(at - now) if at <= limit else "late" for at in (request.start_p50, request.start_p90))
+    return ", ".join(dict.fromkeys(times))
 
 
 def duration(seconds: float) -> str:

@@ -14,11 +14,13 @@ from berth.operations.cells import ask_cells, known_cells, uuid_of
 from berth.operations.moving import supposed
 from berth.settings import BadSetting, Settings
 from bus import topics
+from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.errors import OperationRefused
 from bus.masking import printable
 from bus.moves import FindMoves, MoveStands
 from bus.queries import BuildStands, DecisionFound, FindBuilds, FindDecision, WhatIf
+from control_room.core.words import expected_start
 
 SECONDS = 5.0  # until an answer
 _SCHEDULER = "the scheduler"
@@ -132,6 +134,8 @@ def _show_decided(found: DecisionFound, cli: Cli) -> None:
         cli.line(f"{of}waits for room: {printable(found.reason)}", "yellow")
         if found.wakes:
             cli.line(f"  it is evaluated again when {printable(found.wakes)}")
+        starts = expected_start(found.start_p50, found.start_p90, found.until, Clock().now())
+        cli.line(f"  expected start: {starts}")
     elif found.placed is not None:
         chosen = found.placed.chosen
         at = f"{found.placed.build}  selected {printable(chosen.host)} in cell {found.placed.cell}"

@@ -17,6 +17,22 @@ def duration(seconds: float | None) -> str:
     return f"{seconds / 3600:.0f} h" if seconds < 172_800 else f"{seconds / 86400:.0f} days"
 
 
+def expected_start(p50: float | None, p90: float | None, until: float, now: float) -> str:
+    """Return a sentence about the estimated start of a request that waits until the time `until`."""
+    if p50 is None or p90 is None:
+        return "unknown, no similar request has started recently"
+    times = [
+        f"{share} within {duration(max(at - now, 0.0))}"
+        for share, at in (("50 %", p50), ("90 %", p90))
+        if at <= until
+    ]
+    if p90 > until:
+        times.append(
+            "probably not before its limit" if p50 > until else "the rest perhaps not before its limit"
+        )
+    return ", ".join(times)
+
+
 def rate(each_second: float) -> str:
     return f"{each_second:.1f}" if 0 < each_second < 100 else f"{each_second:,.0f}"
 

@@ -78,6 +78,7 @@ class Renderer:
         )
         self._templates.globals.update(
             duration=words.duration,
+            expected_start=words.expected_start,
             count=words.count,
             several=words.several,
             rate=words.rate,

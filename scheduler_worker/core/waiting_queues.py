@@ -104,6 +104,12 @@ class WaitingQueues:
         queue = self._queues.get(kind)
         return None if queue is None else queue.first[-1]
 
+    def place(self, request: Id) -> tuple[int, str]:
+        """Return a waiting request's position in its class, from 1, and the resource classes it waits for."""
+        queue, key = self._waiting[request]
+        position = bisect_left(queue.waiting, key) + sum(tried < key for tried in queue.trying) + 1
+        return position, " ".join(sorted({watch.resource_class for watch in queue.watches}))
+
     def barred(self, priority: int, since: float) -> frozenset[Root]:
         """Return the hosts that a new request may not use, because earlier requests need them."""
         if not self._queues and not self.reserved_elsewhere:

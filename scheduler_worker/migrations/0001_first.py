@@ -83,5 +83,6 @@ def upgrade() -> None:
         _columns(sa.BigInteger, "beat"),  # grows with every heartbeat
         _columns(text, "reserved"),  # hosts reserved for its first waiting requests
         _columns(sa.BigInteger, "rescued"),
+        _columns(text, "starts", server_default=""),  # the pace of its queues
     )
     _table("stopped", _columns(text, "switch"), _columns(sa.Double, "since"))  # switches that operators set

@@ -163,17 +163,18 @@ MOST_BUILDS = 4  # builds listed of one request
 _OF_PROJECT = "(:project = '' OR project = :project)"
 _LISTED = "request kind priority since until project flavor instances lacks wakes move position"
 _FIELDS = _LISTED.split()
+_READ = ("owner", *_FIELDS)
 _LINE = f"""
     (SELECT parked.*, row_number() OVER (PARTITION BY kind ORDER BY priority DESC, since, request) AS position
     FROM parked WHERE NOT ({CANCELLED})) AS line
     """
 _IN_ORDER = "ORDER BY line.priority DESC, line.since, line.request"
 _LIST = sql(f"""
-    SELECT {", ".join(_FIELDS)} FROM {_LINE} WHERE {_OF_PROJECT}
+    SELECT {", ".join(_READ)} FROM {_LINE} WHERE {_OF_PROJECT}
     {_IN_ORDER} LIMIT :most OFFSET :after
 """)
 _LIST_THESE = sql(f"""
-    SELECT DISTINCT {", ".join(f"line.{name}" for name in _FIELDS)} FROM {{n: request str}}
+    SELECT DISTINCT {", ".join(f"line.{name}" for name in _READ)} FROM {{n: request str}}
     LEFT JOIN moving_builds ON moving_builds.build = n.request
     JOIN {_LINE} ON line.request = n.request OR line.request = moving_builds.move {_IN_ORDER}
 """)
@@ -190,7 +191,8 @@ _BUILDS_OF = sql("""
 _INSTANCES = sql("SELECT m.build, m.move FROM {n: request str} JOIN moving_builds m ON m.move = n.request")
 
 
-async def waiting(tx: Transaction, question: FindWaiting) -> list[WaitingRequest]:
+async def waiting(tx: Transaction, question: FindWaiting) -> list[tuple[WaitingRequest, str]]:
+    """Return waiting requests in their order, each with the scheduler that owns it."""
     if question.requests:
         rows = await _LIST_THESE(tx, [(request,) for request in question.requests])
     else:
@@ -200,9 +202,10 @@ async def waiting(tx: Transaction, question: FindWaiting) -> list[WaitingRequest
         builds.setdefault(row["of"], []).append(row["build"])
     moves = [(row["request"],) for row in rows if row["move"]]
     builds |= {row["move"]: [row["build"]] for row in (await _INSTANCES(tx, moves) if moves else ())}
+    listed = [(row, {name: row[name] for name in _FIELDS}) for row in rows]
     return [
-        WaitingRequest(builds=tuple(builds.get(row["request"], ())), **{name: row[name] for name in _FIELDS})
-        for row in rows
+        (WaitingRequest(builds=tuple(builds.get(row["request"], ())), **fields), row["owner"])
+        for row, fields in listed
     ]
 
 

@@ -106,11 +106,13 @@ _CANCEL = sql("""
 _CANCELLED = sql(f"SELECT request FROM parked WHERE owner = :owner AND {CANCELLED}")
 
 _BEAT = sql("""
-    INSERT INTO schedulers (owner, beat, reserved, rescued) VALUES (:owner, 0, :reserved, :rescued)
+    INSERT INTO schedulers (owner, beat, reserved, rescued, starts)
+    VALUES (:owner, 0, :reserved, :rescued, :starts)
     ON CONFLICT (owner) DO UPDATE SET beat = schedulers.beat + 1, reserved = excluded.reserved,
-    rescued = excluded.rescued RETURNING beat
+    rescued = excluded.rescued,
+    starts = CASE WHEN excluded.starts = '' THEN schedulers.starts ELSE excluded.starts END RETURNING beat
 """)
-_ROSTER = sql("SELECT owner, beat, reserved, rescued FROM schedulers")
+_ROSTER = sql("SELECT owner, beat, reserved, rescued, starts FROM schedulers")
 _OWNERS = sql("SELECT DISTINCT owner FROM parked")
 # Deletes the record of an owner, unless it had a heartbeat since this one
 BURY = sql("DELETE FROM schedulers WHERE owner = :owner AND beat = :beat RETURNING owner")
@@ -137,6 +139,7 @@ class OtherScheduler(msgspec.Struct, frozen=True):
     beat: int
     reserved: str
     rescued: int
+    starts: str = ""  # the pace of its queues, for estimates of start times
 
 
 async def add(tx: Transaction, owner: str, parked: Iterable[ParkedRequest]) -> set[Id]:
@@ -211,9 +214,10 @@ async def cancelled(tx: Transaction, owner: str) -> list[Id]:
     return [row["request"] for row in await _CANCELLED(tx, owner=owner)]
 
 
-async def beat(tx: Transaction, owner: str, reserved: str, rescued: int) -> bool:
-    """Store a scheduler's heartbeat; return False if another scheduler took over its waiting requests."""
-    [row] = await _BEAT(tx, owner=owner, reserved=reserved, rescued=rescued)
+async def beat(tx: Transaction, owner: str, reserved: str, rescued: int, starts: str = "") -> bool:
+    """Store a scheduler's heartbeat; return False if another scheduler took over its waiting requests. With
+    empty `starts`, the stored pace of its queues remains."""
+    [row] = await _BEAT(tx, owner=owner, reserved=reserved, rescued=rescued, starts=starts)
     return bool(row["beat"] > 0)
 
 

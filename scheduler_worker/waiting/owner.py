@@ -55,13 +55,14 @@ class WaitingOwner:
         store = self._store
         async with store.database.write() as tx:
             if store.requests or store.entered:
-                await store.live(tx)
+                await store.live(tx, store.starts.encoded())
             if store.taken_for_dead:
                 store.taken_for_dead = False
                 ours = await parked.owned(tx, store.name)
                 lost = [request for request in store.requests if request not in ours]
                 if lost:
                     log.warning("was taken for dead: %d requests wait with another scheduler now", len(lost))
+                    store.starts.forget(lost)
                     store.leave(lost)
             others = [scheduler for scheduler in await parked.roster(tx) if scheduler.owner != store.name]
             owners = await parked.owners(tx)
@@ -118,6 +119,7 @@ class WaitingOwner:
 
     async def _adopt(self, before: str, schedulers: list[OtherScheduler]) -> None:
         store, more, several = self._store, True, 0
+        store.starts.adopt(scheduler.starts for scheduler in schedulers if scheduler.owner == before)
         while more:
             async with store.database.write() as tx:
                 adopted, more = await parked.adopt(tx, store.name, before, PAGE)
@@ -136,14 +138,15 @@ class WaitingOwner:
 
     async def waiting(self, question: FindWaiting) -> WaitingFound:
         """Return the waiting requests of all schedulers from the database."""
-        async with self._store.database.read() as tx:
+        store = self._store
+        async with store.database.read() as tx:
             found = await decisions.waiting(tx, question)
             count = await decisions.count(tx, question.project)
             kinds = await decisions.kinds(tx, question.project, KINDS)
             roster = await parked.roster(tx)
         end = question.after + len(found)
         return WaitingFound(
-            waiting=tuple(self._with_hosts(found, roster)),
+            waiting=tuple(self._with_hosts(store.starts.estimated(found, store.queues, roster), roster)),
             count=count,
             kinds=tuple(kinds),
             rescued=sum(scheduler.rescued for scheduler in roster),
@@ -161,7 +164,11 @@ class WaitingOwner:
             found = await parked.find(tx, [question.id])
             if not found:
                 return await decisions.decision_of(tx, question.id)
-        entry = found[0].parked
+            entry = found[0].parked
+            listed = await decisions.waiting(tx, FindWaiting(requests=(entry.request,)))
+            roster = await parked.roster(tx)
+        estimated = self._store.starts.estimated(listed, self._store.queues, roster)
+        start = estimated[0] if estimated else None
         return DecisionFound(
             known=True,
             request=entry.message,
@@ -173,6 +180,8 @@ class WaitingOwner:
             until=entry.until,
             wakes=entry.wakes,
             move=entry.start.asked if entry.start is not None else None,
+            start_p50=start.start_p50 if start else None,
+            start_p90=start.start_p90 if start else None,
         )
 
     def _with_hosts(self, found: list[WaitingRequest], roster: list[OtherScheduler]) -> list[WaitingRequest]:
@@ -322,8 +331,9 @@ class Cancelling:
             else:
                 await parked.cancel(tx, {entry.request: CANCELLED})
         if ours:
-            store.leave((entry.request,))
-            if left is not None:
+            if left is None:
+                store.leave((entry.request,))
+            else:
                 store.enter_again(left)
 
     async def _answer(self, asked: BuildCancelRequested, waited: bool, why: str, **more: Any) -> None:

@@ -242,6 +242,8 @@ class WaitingQueue:
             try:
                 with resumed(entry.story):
                     await self._publish_all(evaluator, result.messages)
+                if any(map(_is_placed, result.messages)):
+                    self.store.starts.started(entry.request)
                 done.append(entry.request)
             except (Unavailable, Retry) as problem:
                 log.warning("request %s: %s", entry.request, problem)

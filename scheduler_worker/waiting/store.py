@@ -30,6 +30,7 @@ from scheduler_worker.placing import Scheduler
 from scheduler_worker.store import decisions, parked
 from scheduler_worker.store.parked import ParkedRequest
 from scheduler_worker.waiting.hosts import Sight, needs_of, without_roots
+from scheduler_worker.waiting.start_estimates import StartEstimates
 
 QUOTA_WAKES = "the project uses less, or its quota is raised"
 
@@ -56,6 +57,7 @@ class WaitingStore:
         self.quota_waits = QuotaWaits()
         self.requests: dict[Id, ParkedRequest] = {}
         self.related = RelatedHosts(scheduler.resolved)
+        self.starts = StartEstimates(scheduler.clock)
         self.woken = asyncio.Event()  # the queues may have requests to evaluate
         self.rescued = 0
         self.entered = False  # whether this scheduler is registered as an owner
@@ -74,6 +76,7 @@ class WaitingStore:
         """
         self.queues.enter(entry.key, entry.kind, needs_of(entry.message), mark)
         self.requests[entry.request] = entry
+        self.starts.enter(entry, *self.queues.place(entry.request))
         if names_other_instances(entry.message):
             self.related.stirred = True
         self._moved()
@@ -84,10 +87,14 @@ class WaitingStore:
         if event.refusal:  # the request has become invalid
             entry = replace(entry, until=self._clock.now(), lacks=event.refusal)
         kind = self.kind(order)
-        self.leave([entry.request])
+        self._remove([entry.request])
         self.enter(replace(entry, kind=kind, wakes=self.sight.wakes(kind)))
 
     def leave(self, requests: Collection[Id]) -> None:
+        self._remove(requests)
+        self.starts.leave(requests)
+
+    def _remove(self, requests: Collection[Id]) -> None:
         for request in requests:
             self.requests.pop(request, None)
             self.queues.leave(request)
@@ -141,7 +148,7 @@ class WaitingStore:
 
     def end_at(self, entry: ParkedRequest, until: float, **changed: Any) -> None:
         if entry.request in self.requests:
-            self.leave([entry.request])
+            self._remove([entry.request])
             self.enter(replace(entry, until=until, **changed))
 
     def compute_classes(self) -> None:
@@ -260,10 +267,11 @@ class WaitingStore:
             until = f"it gets a host, at most until {expires:%Y-%m-%d %H:%M:%S} UTC"
         return f"reserved for waiting request {request} until {until}"
 
-    async def live(self, tx: Transaction) -> None:
+    async def live(self, tx: Transaction, starts: str = "") -> None:
+        """Store this scheduler's heartbeat, and the pace of its queues if `starts` is given."""
         keys = {root: reservation.key for root, reservation in self.queues.reserved.items()}
         reserved = msgspec.json.encode(keys).decode()
-        if not await parked.beat(tx, self.name, reserved, self.rescued):
+        if not await parked.beat(tx, self.name, reserved, self.rescued, starts):
             self.taken_for_dead = self.entered
         self.entered = True
 

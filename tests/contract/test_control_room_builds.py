@@ -137,8 +137,9 @@ async def test_recently_ended_builds_are_listed_and_filtered_by_failure() -> Non
 async def test_a_waiting_request_shows_what_would_wake_it_and_an_operator_may_cancel_it() -> None:
     request = BuildRequested(request=uid(8), instances=(uid(7),), flavor=FLAVOR)
     waits = DecisionFound(
-        known=True, waits=True, request=request, reason="no room", wakes="2 VCPU free", until=2e9
-    )
+        known=True, waits=True, request=request, reason="no room", wakes="2 VCPU free", until=2e9,
+        start_p50=1.95e9, start_p90=2.1e9,
+    )  # fmt: skip
     moves = MovesFound(
         moves=(MoveStands(move=uid(5), build=uid(7), kind="live", cell="c1", phase="done", ended=1.0),)
     )
@@ -146,6 +147,7 @@ async def test_a_waiting_request_shows_what_would_wake_it_and_an_operator_may_ca
         looks = await room.page(f"/builds/{uid(8)}")
         await room.sign_in("admin")
         acts = await room.page(f"/builds/{uid(8)}")
+    assert "the rest perhaps not before its limit" in looks
     assert "Woken by: 2 VCPU free." in looks and "Cancel the request" not in looks
     assert f'name="request" value="{uid(8)}"' in acts and "Cancel the request" in acts
     assert f"/moves/{uid(5)}" in acts
@@ -311,7 +313,10 @@ def waits(number: int, **said: object) -> WaitingRequest:
 
 KINDS = (WaitingKind("abc", "m1", 2, 7), WaitingKind("def", "m3", 1, 1))
 FOUND = WaitingFound(
-    waiting=(waits(1, priority=5, instances=6), waits(3, kind="def", move="live", wakes="")),
+    waiting=(
+        waits(1, priority=5, instances=6, start_p50=NOW + 60, start_p90=NOW + 600),
+        waits(3, kind="def", move="live", wakes=""),
+    ),
     count=3,
     kinds=KINDS,
     more=2,
@@ -329,6 +334,7 @@ async def test_waiting_requests_are_listed_in_order_with_missing_resources_and_e
     assert "any change that may free capacity" in page
     assert f"/builds/{uid(1)}" in page and "&lt;web&gt;" in page and "3 requests" in page
     assert "2 requests, 7 instances" in page  # a line
+    assert "unknown, no similar request has started recently" in page
     assert "/waiting?project=web&amp;after=2" in page and "/waiting?after=2" in first
     assert "/waiting/events?project=web" in page
 

@@ -70,7 +70,7 @@ async def of(store: Database, owner: str) -> list[ParkedRequest]:
 async def listed(store: Database, **asked: object) -> list[tuple[str, int]]:
     async with store.read() as tx:
         found = await decisions.waiting(tx, FindWaiting(**asked))  # type: ignore[arg-type]
-    return [(request.request, request.position) for request in found]
+    return [(request.request, request.position) for request, _ in found]
 
 
 async def test_a_waiting_request_is_stored_once_and_completely(store: Database) -> None:
@@ -252,7 +252,7 @@ async def test_a_waiting_move_is_stored_and_found_by_id_and_instance(store: Data
         assert await parked.find(tx, [build]) == []
         listed = await decisions.waiting(tx, FindWaiting())
         assert await decisions.waiting(tx, FindWaiting(requests=(build, uid(1, "e")))) == [listed[0]]
-    assert [(request.request, request.builds, request.move) for request in listed] == [
+    assert [(request.request, request.builds, request.move) for request, _ in listed] == [
         (uid(1, "e"), (build,), "migrate"),
         (uid(2, "a"), (uid(2000, "b"),), ""),
     ]

@@ -16,6 +16,7 @@ from bus.clock import Clock
 from bus.errors import Unavailable
 from bus.messages import BuildCancelRequested
 from bus.reports import Inventory
+from bus.queries import FindDecision
 from bus.requests import Flavor
 from bus.resources import SetTraits
 from bus.sql.database import Database
@@ -451,3 +452,30 @@ async def test_changes_of_the_waiting_queue_are_announced_immediately() -> None:
             await asyncio.sleep(0.01)
         assert several + 8 <= len(heard) <= several + 14
         listening.cancel()
+
+
+@in_virtual_time
+async def test_every_scheduler_estimates_the_start_of_waiting_requests() -> None:
+    async with a_world("s1", "s2") as world:
+        for number in range(1, 41):
+            await world.node(number, free=False)
+            await world.ask(number, wait="7d")
+        await asyncio.sleep(2.0)
+        assert all(request.start_p50 is None for request in (await world.waiting()).waiting)
+        for number in range(1, 21):  # a node every minute
+            await world.node(number)
+            await asyncio.sleep(60.0)
+        await world.until(20, world.placed)
+        for _ in range(4):  # both schedulers answer
+            now = world.clock.now()
+            *_, last = found = (await world.waiting()).waiting
+            assert len(found) == 20
+            for request in found:
+                assert request.start_p50 is not None and request.start_p90 is not None
+                assert now < request.start_p50 < request.start_p90
+            assert last.start_p50 is not None and 600.0 < last.start_p50 - now < 1800.0
+            decided = await world.bus.asker(topics.DECISION)(FindDecision(id=last.request))
+            assert decided.start_p50 == pytest.approx(last.start_p50, rel=1e-6)
+        await world.kill("s1")
+        await asyncio.sleep(10.0)
+        assert all(request.start_p90 is not None for request in (await world.waiting()).waiting)

@@ -1,0 +1,300 @@
+"""Estimates when waiting requests start, from the recent pace of their queues, and corrects itself.
+
+A class of requests *advances* when one of its waiting requests leaves the queue. The pace is the number of
+advances and the seconds in which the class had waiting requests; older ones count less. The time until the
+n-th advance is then distributed as a quotient of gamma variables, whose logarithm is nearly normal. Each
+estimate is compared with the actual wait, and the factor of its spread is moved after every comparison, so
+that 50 % of the requests start before their p50 and 90 % before their p90 whatever the pattern of the load.
+"""
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+
+import msgspec
+
+from bus.vocabulary import Id
+
+MEMORIES = (8, 32, 128, 512, 2048)  # advances after which an older advance counts 1/e
+LOOKS_BACK = 2  # an estimate for position n uses the last 2 n advances
+LEAST_ADVANCES = 2.0  # of one class; below that the pace of related classes is used
+EXTRAPOLATION = 0.2  # variance per squared logarithm of position ÷ advances, for longer queues than before
+PACE_CHANGES = 0.01  # variance of the logarithm of the pace until the request starts: 10 %
+LEAST_STEP, FIRST_STEP = 0.05, 0.5  # of a correction after one comparison
+LIMITS = ((-2.5, 2.5), (0.2, 6.0))  # of the corrections: many requests that wait together move them at once
+MOST_CLASSES = 256  # classes that are remembered
+MOST_STORED = 64  # classes in the stored history
+LONGEST = 10 * 365 * 86400.0  # seconds; a longer estimate is unknown
+RECENT = 500  # comparisons after which an older comparison counts 1/e in the calibration error
+P50, P90 = 0, 1
+SHARES = (0.5, 0.9)  # of the requests that are to start before each quantile
+
+
+class StartEstimate(msgspec.Struct, frozen=True):
+    """The seconds from now within which a waiting request starts with a probability of 50 % and 90 %."""
+
+    p50: float
+    p90: float
+
+
+class Correction(msgspec.Struct, array_like=True):
+    """The number of standard deviations from the mean at which 50 % and 90 % of the requests have started."""
+
+    p50: float = 0.0
+    p90: float = 2.0  # 1.28 for a normal distribution: wide before the first comparisons
+    compared: list[int] = msgspec.field(default_factory=lambda: [0, 0])
+
+    def compare(self, quantile: int, *, late: bool) -> None:
+        """Move the quantile up after a late start, or down after a start in time. Both balance if the share
+        of late starts is as intended."""
+        self.compared[quantile] += 1
+        step = max(LEAST_STEP, FIRST_STEP / math.sqrt(self.compared[quantile]))
+        share = SHARES[quantile]
+        moved = step * share if late else step * (share - 1)
+        lowest, highest = LIMITS[quantile]
+        if quantile == P50:
+            self.p50 = min(max(self.p50 + moved, lowest), highest)
+        else:
+            self.p90 = min(max(self.p90 + moved, lowest), highest)
+
+
+def _zeros() -> list[float]:
+    return [0.0] * len(MEMORIES)
+
+
+class ClassHistory(msgspec.Struct, omit_defaults=True):
+    """The recent pace of one equivalence class, once for each memory, and the corrections by priority."""
+
+    lacks: str = ""  # the resource classes that its requests wait for
+    advances: list[float] = msgspec.field(default_factory=_zeros)
+    seconds: list[float] = msgspec.field(default_factory=_zeros)
+    waiting: int = 0
+    corrections: dict[int, Correction] = msgspec.field(default_factory=dict)
+
+    def pace(self, position: int) -> tuple[float, float]:
+        """Return the advances and the seconds that an estimate for this position uses."""
+        last = len(MEMORIES) - 1
+        at = next((at for at, memory in enumerate(MEMORIES) if memory >= LOOKS_BACK * position), last)
+        return self.advances[at], self.seconds[at]
+
+    def rounded(self) -> "ClassHistory":
+        """Return a copy with short numbers: it is stored once a second."""
+        advances, seconds = (
+            [float(f"{number:.5g}") for number in each] for each in (self.advances, self.seconds)
+        )
+        corrections = {
+            priority: Correction(round(each.p50, 3), round(each.p90, 3), each.compared)
+            for priority, each in self.corrections.items()
+        }
+        return ClassHistory(self.lacks, advances, seconds, self.waiting, corrections)
+
+
+Histories = Mapping[str, ClassHistory]
+
+
+def estimate(histories: Histories, kind: str, priority: int, position: int) -> StartEstimate | None:
+    """Return when the request at this position of a class starts, or None if there is no history of its
+    class or of classes that lack the same resources."""
+    history = histories.get(kind)
+    spread = None if history is None else _spread(histories, history, position)
+    if history is None or spread is None:
+        return None
+    correction = history.corrections.get(priority) or _any_correction(history)
+    mean, deviation = spread
+    p50 = mean + deviation * correction.p50
+    p90 = mean + deviation * max(correction.p90, correction.p50)
+    if p90 > math.log(LONGEST):
+        return None
+    return StartEstimate(math.exp(p50), math.exp(p90))
+
+
+def _any_correction(history: ClassHistory) -> Correction:
+    return next(iter(history.corrections.values()), Correction())
+
+
+def _spread(histories: Histories, history: ClassHistory, position: int) -> tuple[float, float] | None:
+    """Return the mean and the standard deviation of the logarithm of the seconds until a position starts."""
+    advances, seconds = history.pace(position)
+    if advances < LEAST_ADVANCES:
+        related = [other.pace(position) for other in histories.values() if other.lacks == history.lacks]
+        others = sum(many for many, _ in related) - advances
+        if others < LEAST_ADVANCES:
+            return None
+        seconds += (sum(some for _, some in related) - seconds) * LEAST_ADVANCES / others
+        advances += LEAST_ADVANCES
+    if seconds <= 0.0:
+        return None
+    mean = math.log(seconds) + _digamma(position) - _digamma(advances)
+    beyond = max(math.log(position / advances), 0.0)
+    unknown = PACE_CHANGES + EXTRAPOLATION * beyond**2
+    return mean, math.sqrt(_trigamma(position) + _trigamma(advances) + unknown)
+
+
+def _digamma(x: float) -> float:
+    """Return the mean of the logarithm of a gamma variable of shape `x`."""
+    less = 0.0
+    while x < 6.0:
+        less, x = less + 1 / x, x + 1
+    return math.log(x) - 1 / (2 * x) - 1 / (12 * x**2) + 1 / (120 * x**4) - less
+
+
+def _trigamma(x: float) -> float:
+    """Return the variance of the logarithm of a gamma variable of shape `x`."""
+    more = 0.0
+    while x < 6.0:
+        more, x = more + 1 / x**2, x + 1
+    return 1 / x + 1 / (2 * x**2) + 1 / (6 * x**3) - 1 / (30 * x**5) + more
+
+
+@dataclass(slots=True)
+class _Expected:
+    """The estimate that a request had when it began to wait, until it is compared with the actual start."""
+
+    kind: str
+    priority: int
+    due: tuple[float, float] | None  # when p50 and p90 pass; None: it was unknown
+    open: list[bool] = field(default_factory=lambda: [True, True])
+
+
+class StartTimes:
+    """The pace of all queues of one scheduler. Callers pass the time, from a clock that never goes back."""
+
+    def __init__(self) -> None:
+        self.histories: dict[str, ClassHistory] = {}
+        self._at: dict[str, float] = {}  # when the seconds of a class were counted last
+        self._expected: dict[Id, _Expected] = {}
+        self._due: list[tuple[float, int, Id]] = []  # a heap: when a quantile of a request passes
+        self._compared = 0  # p90 estimates, since `take_compared`
+        self._overall = Correction()  # where new classes begin
+        self._counted = [[0.0, 0.0], [0.0, 0.0]]  # per quantile: recent comparisons, and starts in time
+
+    def enter(self, request: Id, kind: str, lacks: str, priority: int, position: int, now: float) -> None:
+        """Record that a request waits at a position of its class. Nothing happens if it is known already."""
+        before = self._expected.get(request)
+        if before is not None and before.kind == kind:
+            return
+        if before is not None:
+            self.forget(request, now)
+        self._pass(now)
+        history = self._class(kind, lacks, now)
+        correction = history.corrections.get(priority)
+        if correction is None:
+            correction = history.corrections[priority] = Correction(self._overall.p50, self._overall.p90)
+        start = estimate(self.histories, kind, priority, position)
+        history.waiting += 1
+        if start is None:
+            self._expected[request] = _Expected(kind, priority, None)
+            return
+        due = now + start.p50, now + start.p90
+        self._expected[request] = _Expected(kind, priority, due)
+        heappush(self._due, (due[P50], P50, request))
+
+    def leave(self, request: Id, now: float, *, started: bool) -> None:
+        """Record that a waiting request has left its queue; compare its estimates if it got a host."""
+        self._pass(now)
+        expected = self._expected.get(request)
+        if expected is None:
+            return
+        self.forget(request, now)
+        history = self.histories[expected.kind]
+        for at, memory in enumerate(MEMORIES):
+            left = 1 - 1 / memory
+            history.advances[at] = history.advances[at] * left + 1
+            history.seconds[at] *= left
+        if started and expected.due is not None:
+            for quantile in (P50, P90):
+                self._compare(expected, quantile, late=False)
+
+    def forget(self, request: Id, now: float) -> None:
+        """Drop a waiting request that continues elsewhere: its queue has not advanced."""
+        expected = self._expected.pop(request, None)
+        if expected is not None:
+            self._count_seconds(expected.kind, now)
+            self.histories[expected.kind].waiting -= 1
+
+    def estimate(self, kind: str, priority: int, position: int, now: float) -> StartEstimate | None:
+        """Return when the request at a position of a class starts, as seconds from now; None: unknown."""
+        if kind not in self.histories:
+            return None
+        self._pass(now)
+        self._count_seconds(kind, now)
+        return estimate(self.histories, kind, priority, position)
+
+    def calibration_error(self, quantile: int) -> float:
+        """Return the recent share of requests that started before this quantile, minus the intended share."""
+        compared, in_time = self._counted[quantile]
+        return in_time / compared - SHARES[quantile] if compared else 0.0
+
+    @property
+    def waiting(self) -> int:
+        return len(self._expected)
+
+    def take_compared(self) -> int:
+        """Return the number of p90 estimates that were compared since the last call."""
+        compared, self._compared = self._compared, 0
+        return compared
+
+    def stored(self, now: float) -> dict[str, ClassHistory]:
+        """Return the histories to store, of the classes with most waiting requests, then of the last used."""
+        self._pass(now)
+        ordered = sorted(reversed(self.histories), key=lambda kind: -self.histories[kind].waiting)
+        for kind in ordered[:MOST_STORED]:
+            self._count_seconds(kind, now)
+        return {kind: self.histories[kind].rounded() for kind in ordered[:MOST_STORED]}
+
+    def adopt(self, histories: Histories, now: float) -> None:
+        """Take over the stored histories of a scheduler that ended, of classes that are unknown here."""
+        for kind, history in histories.items():
+            if kind not in self.histories and any(history.advances):
+                history.waiting = 0
+                self.histories[kind] = history
+                self._at[kind] = now
+        self._forget_classes()
+
+    def _class(self, kind: str, lacks: str, now: float) -> ClassHistory:
+        history = self.histories.pop(kind, None)
+        if history is None:
+            history = ClassHistory()
+            self._at[kind] = now
+        history.lacks = lacks
+        self.histories[kind] = history  # the last used class is last
+        self._count_seconds(kind, now)
+        self._forget_classes()
+        return history
+
+    def _forget_classes(self) -> None:
+        idle: Iterator[str] = (kind for kind, history in self.histories.items() if not history.waiting)
+        for kind in [next(idle, "") for _ in range(len(self.histories) - MOST_CLASSES)]:
+            if kind and kind != next(reversed(self.histories)):
+                del self.histories[kind], self._at[kind]
+
+    def _count_seconds(self, kind: str, now: float) -> None:
+        """Add the seconds since the last count to the pace of a class, if requests of it waited."""
+        history, since = self.histories[kind], now - self._at[kind]
+        self._at[kind] = now
+        if history.waiting:
+            history.seconds[:] = [seconds + since for seconds in history.seconds]
+
+    def _pass(self, now: float) -> None:
+        """Count a request as late for a quantile whose time has passed while the request still waits."""
+        while self._due and self._due[0][0] < now:
+            _, quantile, request = heappop(self._due)
+            expected = self._expected.get(request)
+            if expected is None or expected.due is None:
+                continue
+            self._compare(expected, quantile, late=True)
+            if quantile == P50:
+                heappush(self._due, (expected.due[P90], P90, request))
+
+    def _compare(self, expected: _Expected, quantile: int, *, late: bool) -> None:
+        if not expected.open[quantile]:
+            return
+        expected.open[quantile] = False
+        corrections = self.histories[expected.kind].corrections
+        of_both: Iterable[Correction] = (corrections[expected.priority], self._overall)
+        for correction in of_both:
+            correction.compare(quantile, late=late)
+        counted = self._counted[quantile]
+        counted[:] = [counted[0] * (1 - 1 / RECENT) + 1, counted[1] * (1 - 1 / RECENT) + (not late)]
+        self._compared += quantile == P90

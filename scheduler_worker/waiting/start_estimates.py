@@ -1,0 +1,125 @@
+"""Provides waiting requests with estimates of their start times, and stores the pace of the queues.
+
+The pace is stored with the scheduler's heartbeat. So every scheduler can answer for all waiting requests,
+and a scheduler that takes over waiting requests takes over the pace of their queues.
+"""
+
+import logging
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+import msgspec
+from msgspec import structs
+from prometheus_client import Counter, Gauge
+
+from bus.clock import Clock
+from bus.errors import NOT_JSON
+from bus.queries import WaitingRequest
+from bus.vocabulary import Id
+from scheduler_worker.core.start_times import P50, P90, ClassHistory, StartEstimate, StartTimes, estimate
+from scheduler_worker.core.waiting_queues import WaitingQueues
+from scheduler_worker.store.parked import OtherScheduler, ParkedRequest
+
+log = logging.getLogger(__name__)
+
+ERROR = Gauge(
+    "berth_scheduler_start_calibration_error",
+    "recent share of waiting requests that started before this estimate, minus the intended share",
+    ["quantile"],
+)
+COMPARED = Counter("berth_scheduler_start_estimates", "start estimates (p90) compared with the actual start")
+
+Histories = Mapping[str, ClassHistory]
+Listed = Sequence[tuple[WaitingRequest, str]]  # waiting requests with their owners
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(dict[str, ClassHistory]).decode
+
+
+class StartEstimates:
+    """The estimates of one scheduler's waiting requests, by its clock."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.times = StartTimes()
+        self._clock = clock
+        self._idle = True  # no request waits, and the last pace is stored
+
+    def enter(self, entry: ParkedRequest, position: int, lacks: str) -> None:
+        now, priority = self._clock.monotonic(), entry.message.priority
+        self.times.enter(entry.request, entry.kind, lacks, priority, position, now)
+
+    def started(self, request: Id) -> None:
+        self.times.leave(request, self._clock.monotonic(), started=True)
+
+    def leave(self, requests: Iterable[Id]) -> None:
+        """Record that waiting requests have left their queues, unless their start is recorded already."""
+        now = self._clock.monotonic()
+        for request in requests:
+            self.times.leave(request, now, started=False)
+
+    def forget(self, requests: Iterable[Id]) -> None:
+        """Drop waiting requests that another scheduler has taken over."""
+        now = self._clock.monotonic()
+        for request in requests:
+            self.times.forget(request, now)
+
+    def encoded(self) -> str:
+        """Return the pace of the queues for the heartbeat, or an empty text if nothing has changed."""
+        if self._idle and not self.times.waiting:
+            return ""
+        self._idle = not self.times.waiting
+        stored = self.times.stored(self._clock.monotonic())
+        for name, quantile in (("p50", P50), ("p90", P90)):
+            ERROR.labels(name).set(self.times.calibration_error(quantile))
+        COMPARED.inc(self.times.take_compared())
+        return _encode(stored).decode()
+
+    def adopt(self, stored: Iterable[str]) -> None:
+        """Take over the pace of the queues of schedulers that ended."""
+        for text in stored:
+            self.times.adopt(_histories(text), self._clock.monotonic())
+
+    def estimated(
+        self, listed: Listed, queues: WaitingQueues, roster: Collection[OtherScheduler]
+    ) -> list[WaitingRequest]:
+        """Return waiting requests with their estimates. A request of another scheduler has its position in
+        proportion to the requests of its class that wait there."""
+        histories: dict[str, Histories] = {}
+        if any(request.request not in queues for request, _ in listed):
+            histories = {scheduler.owner: _histories(scheduler.starts) for scheduler in roster}
+        now, answers = self._clock.now(), list[WaitingRequest]()
+        for request, owner in listed:
+            kind, priority = request.kind, request.priority
+            if request.request in queues:
+                position, _ = queues.place(request.request)
+                start = self.times.estimate(kind, priority, position, self._clock.monotonic())
+            else:
+                position = _position(request, histories, owner)
+                start = estimate(histories.get(owner, {}), kind, priority, position)
+            answers.append(_with_start(request, start, now))
+        return answers
+
+
+def _with_start(request: WaitingRequest, start: StartEstimate | None, now: float) -> WaitingRequest:
+    if start is None:
+        return request
+    return structs.replace(request, start_p50=now + start.p50, start_p90=now + start.p90)
+
+
+def _position(request: WaitingRequest, histories: Mapping[str, Histories], owner: str) -> int:
+    waiting = {
+        name: history.waiting
+        for name, classes in histories.items()
+        if (history := classes.get(request.kind)) is not None
+    }
+    everywhere = sum(waiting.values())
+    share = waiting.get(owner, 0) / everywhere if everywhere else 1.0
+    return max(round(request.position * share), 1)
+
+
+def _histories(text: str) -> dict[str, ClassHistory]:
+    """Decode the stored pace of queues; return an empty mapping if it is unreadable."""
+    try:
+        return _decode(text) if text else {}
+    except NOT_JSON as problem:
+        log.warning("the stored pace of queues cannot be read: %s", problem)
+        return {}
