@@ -29,8 +29,8 @@ from bus.errors import OperationRefused
 from bus.host_health import UNNAMED
 from bus.messages import BuildRequested
 from bus.moves import MoveRequested, MoveStands, Steering
-from control_room.core.words import listed
 from control_room.core.what_if_form import WhatIfRequest
+from control_room.core.words import listed
 from control_room.pages.moves import DRAIN
 from control_room.queries import NO_ANSWER, DrainProgress
 
@@ -41,7 +41,10 @@ _TROUBLE = (OperationRefused, BadSetting, *NO_ANSWER)
 
 
 class ControlRoomActions:
-    """Executes operations on hosts, moves, waiting requests and quotas; each raises OperationRefused if it fails."""
+    """Executes operations on hosts, moves, waiting requests and quotas.
+
+    Each raises OperationRefused if it fails.
+    """
 
     def __init__(self, bus: Bus) -> None:
         self._bus = bus
@@ -90,7 +93,7 @@ class ControlRoomActions:
         return limits
 
     async def unset_quota(self, project: str, resources: str) -> str:
-        """Delete limits of a project: of the resources that the text names, or all; return what was deleted."""
+        """Delete limits of a project, of the resources in the text or all; return what was deleted."""
         with operations_refused():
             id_, names = quota_project(project), _words(resources)
             [before] = await quotas_of(self._bus, id_)

@@ -23,7 +23,6 @@ from bus.quotas import (
 )
 from bus.vocabulary import Missing
 
-
 _LIMIT = re.compile(r"([A-Za-z0-9_]{1,255})=(-1|[0-9]{1,15}|unlimited)")
 _MOST_PROJECTS = 1000  # in one query
 
@@ -84,7 +83,7 @@ async def quotas_of(bus: Bus, project: str | None, *, used: bool = True) -> list
 
 
 async def waiting_by_project(bus: Bus, projects: Sequence[str]) -> dict[str, int]:
-    """Return how many requests of each project wait for capacity or quota; projects without any are missing."""
+    """Return how many requests of each project wait; projects without waiting requests are missing."""
     ask, found = bus.asker(topics.WAITING), dict[str, int]()
     for at in range(0, len(projects), _MOST_PROJECTS):
         question = FindWaiting(projects=tuple(projects[at : at + _MOST_PROJECTS]), limit=1)
