@@ -219,7 +219,7 @@ async def test_an_operator_sets_the_default_limits(room: VisitedRoom, placement:
         ({"act": "set", "limits": "VCPU=4", "project": " "}, "Enter the id of a project"),
         ({"act": "set", "limits": "VCPU=4", "project": "a\x00b"}, "Enter the id of a project"),
         ({"act": "set", "limits": "VCPU=4", "project": "p" * 256}, "Enter the id of a project"),
-        ({"act": "unset", "resources": "VCPUS"}, "has no limit of its own of VCPUS; it has limits of: MEMORY"),
+        ({"act": "unset", "resources": "VCPUS"}, "no limit of its own of VCPUS; it has limits of: MEMORY_MB"),
     ],
 )  # fmt: skip
 async def test_an_error_is_shown_beside_the_form_with_the_entered_text(
