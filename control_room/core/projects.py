@@ -16,10 +16,6 @@ class ProjectRow:
     shares: Sequence[ProjectShare]  # limited or used resources
     waiting: int | None  # number of waiting requests; None: unknown
 
-    @property
-    def is_over(self) -> bool:
-        return any(share.is_over for share in self.shares)
-
 
 @dataclass(frozen=True)
 class ProjectsListed:

@@ -222,11 +222,11 @@ async def test_an_operator_sets_the_default_limits(room: VisitedRoom, placement:
         ({"act": "unset", "resources": "VCPUS"}, "no limit of its own of VCPUS; it has limits of: MEMORY_MB"),
     ],
 )  # fmt: skip
-async def test_an_error_is_shown_beside_the_form_with_the_entered_text(
+async def test_an_error_is_shown_at_the_form_with_the_entered_text(
     room: VisitedRoom, placement: Placement, given: dict[str, str], problem: str
 ) -> None:
     await limit(placement, MEMORY_MB=512)
-    answer = await room.send("/projects", **{"project": "p1", **given})
+    answer = await room.send("/projects", headers={}, **{"project": "p1", **given})
     assert answer.status_code == 409
     forms = answer.text.partition('<details class="quota-forms" open>')[2].partition("</details>")[0]
     assert problem in forms and f'id="{given["act"]}-problem"' in forms
@@ -240,7 +240,7 @@ async def test_an_unknown_operation_is_refused(room: VisitedRoom, placement: Pla
     assert (answer.status_code, "&lt;delete&gt;" in answer.text) == (400, True)
 
 
-async def test_a_silent_placement_is_shown_beside_the_form() -> None:
+async def test_a_silent_placement_is_shown_at_the_form() -> None:
     async with a_visited_room() as room:
         await room.sign_in("admin")
         answer = await room.send("/projects", act="set", project="p1", limits="VCPU=4")
@@ -253,13 +253,12 @@ async def test_a_reader_sees_no_form_and_sets_nothing(room: VisitedRoom, placeme
         assert 'action="/projects">' in await reader.page("/projects?project=p1")
         assert "Set limits" not in await reader.page("/projects?project=p1")
         given = {"act": "set", "project": "p1", "limits": "VCPU=4"}
-        assert (await reader.send("/projects", **given)).status_code == 403
-        assert (
-            await room.send("/projects", form_token=await reader.form_token(), **given)
-        ).status_code == 403
-        assert (
-            await room.send("/projects", headers={"origin": "http://evil.example"}, **given)
-        ).status_code == 403
+        assert (await reader.send("/projects", headers={}, **given)).status_code == 403
+        given["form_token"] = await reader.form_token()
+        assert (await room.send("/projects", headers={}, **given)).status_code == 403
+        given["form_token"] = await room.form_token()
+        foreign = {"origin": "http://evil.example"}
+        assert (await room.send("/projects", headers=foreign, **given)).status_code == 403
     assert await own_limits(placement) == {}
 
 
