@@ -94,6 +94,7 @@ def selection(settings: Settings) -> NodeSelection:
         zone=nodes.zone,
         zone_by=nodes.zone_by,
         aggregates_by=nodes.aggregates_by,
+        labels_by=nodes.labels_by,
     )
 
 

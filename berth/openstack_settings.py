@@ -63,6 +63,8 @@ class IronicNodeSettings(SettingsGroup, frozen=True, kw_only=True, rename=_of_ir
     zone_by: str = ""  # field of a node with its availability zone; the same fields as ironic_cell_by
     # fields of a node, or zone: nodes with equal values belong to one host aggregate
     aggregates_by: tuple[str, ...] = ()
+    # field of a node with its label, by level, as in rack=properties.rack (docs/topology.md)
+    labels_by: dict[str, str] = field(default_factory=dict)
 
 
 class IronicSettings(SettingsGroup, frozen=True, kw_only=True):

@@ -181,6 +181,9 @@ class SimulatorSettings(SettingsGroup, frozen=True, kw_only=True):
     hosts: int = 200  # number of simulated hosts in all cells together
     baremetal: int = 0  # number of simulated bare-metal nodes, in addition to the hosts
     zones: tuple[str, ...] = ()  # availability zones, assigned to the simulated hosts in rotation
+    # labels of simulated hosts: for each level the number of neighbouring hosts with the same label, as in
+    # rack=20,row=100 (docs/topology.md)
+    labels: dict[str, float] = field(default_factory=dict, name="compute_labels")
     # CPU architectures (x86_64, aarch64 and so on), assigned to the simulated hosts in rotation
     architectures: tuple[str, ...] = ("x86_64",)
     # machine types, assigned to hosts in rotation: flat, numa, sriov, vgpu, devices, of a file, module:Class

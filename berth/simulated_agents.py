@@ -34,6 +34,7 @@ def agents(settings: Settings) -> list[SimAgent]:
             architectures=compute.architectures or ("x86_64",),
             machines=machines(compute.drivers, compute.machines, compute.provider_config),
             baremetal=compute.baremetal,
+            labels={level: int(several) for level, several in compute.labels.items() if several >= 1},
         )
     except BadMachine as problem:
         raise BadSetting(f"compute_drivers: {problem}") from None

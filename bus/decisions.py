@@ -138,6 +138,7 @@ CONSTRAINTS: Mapping[str, str] = {
     "disabled": "the host is disabled by an operator or its agent",
     "tenant": "the host is dedicated to other projects",
     "server_group": "the policy of the server group forbids the host",
+    "topology": "the domain of the host (rack, row, ...) breaks a constraint, or cannot take all instances",
     "chosen": "the free capacity of the host was just reserved for other requests",
 }
 

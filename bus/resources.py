@@ -7,6 +7,7 @@ from msgspec import UNSET, Meta, UnsetType, field
 from bus.claims import ClaimResult, ConsumerClaim
 from bus.reports import Inventory
 from bus.requests import ResourceGroup
+from bus.topology import NO_LABELS, HostLabels
 from bus.vocabulary import (
     END,
     LONG,
@@ -64,9 +65,8 @@ class Provider(Value, frozen=True, kw_only=True):
     kept_classes: LongList[Text] = ()
     kept_traits: LongList[Text] = ()
     kept_aggregates: LongList[Text] = ()
-    # part `labels`, of a root: level → label, of all sources, and the labels that an operator set
-    labels: LargeMap[Text, Text] = field(default_factory=dict)
-    kept_labels: LargeMap[Text, Text] = field(default_factory=dict)
+    label_sources: HostLabels = NO_LABELS  # part `owner`
+    labels: LargeMap[Text, Text] = field(default_factory=dict)  # part `labels`, of a root: of all sources
 
 
 class Consumer(Value, frozen=True, kw_only=True):

@@ -10,9 +10,11 @@ from msgspec import Meta, field
 from bus.requests import Flavor
 from bus.vocabulary import END, Amount, Contended, Id, Message, Missing, SmallMap, Tagged, Value, Whole, Word
 
-Level = Annotated[str, Meta(pattern=r"^[a-z][a-z0-9_-]{0,31}" + END, description="a level, such as rack")]
+Level = Annotated[
+    str, Meta(pattern=r"^[A-Za-z][A-Za-z0-9_-]{0,31}" + END, description="a level, such as rack")
+]
 LevelOrNone = Annotated[
-    str, Meta(pattern=r"^([a-z][a-z0-9_-]{0,31})?" + END, description="a level, or nothing")
+    str, Meta(pattern=r"^([A-Za-z][A-Za-z0-9_-]{0,31})?" + END, description="a level, or empty")
 ]
 Label = Annotated[str, Meta(pattern=r"^[^\s\x00-\x1f](.{0,253}[^\s\x00-\x1f])?" + END)]
 Labels = SmallMap[Level, Label]  # level → the host's label, the name of its domain

@@ -186,5 +186,7 @@ def _of_owner(owner: Provider | None, host: SimHost, cell: str, agent: str) -> I
         yield "placement does not know it"
     elif owner.gone:
         yield "placement has it as deleted"
+    elif owner.label_sources.reported != host.labels:
+        yield f"placement has it with the labels {owner.label_sources.reported}, not {dict(host.labels)}"
     elif (owner.cell, owner.agent, owner.zone, owner.host) != (cell, agent, host.zone, host.host):
         yield f"placement has it as {owner.host} of {owner.agent or 'nobody'} in {owner.cell or 'no cell'}"

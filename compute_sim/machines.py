@@ -10,7 +10,7 @@ sriov = {functions = [{device = "ens1f0", vfs = 16, network = "physnet1"}]}
 
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -197,6 +197,7 @@ class SimHost:
     architecture: str = X86
     ip: str = ""
     disabled: str = ""  # why the host is disabled
+    labels: Mapping[str, str] = field(default_factory=dict)  # by level, such as rack
 
     @property
     def all_drivers(self) -> tuple[Driver, ...]:
@@ -229,6 +230,7 @@ class Hardware:
     architectures: Sequence[str] = (X86,)
     machines: Sequence[Machine] = (FLAT,)
     baremetal: int = 0  # number of bare-metal nodes
+    labels: Mapping[str, int] = field(default_factory=dict)  # level → neighbouring hosts with the same label
 
     @property
     def inventory(self) -> dict[str, Inventory]:
@@ -274,6 +276,9 @@ def fleet(
                 drivers=machine.drivers,
                 architecture=architecture,
                 ip=next(addresses),
+                labels={
+                    level: f"{level}{number // several + 1}" for level, several in hardware.labels.items()
+                },
             )
             dealt[number % places].append(host)
 

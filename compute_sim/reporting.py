@@ -266,4 +266,5 @@ class HostReports:
             sequence=sequence,
             providers=providers,
             reshape=reshape,
+            labels=dict(host.labels),
         )

@@ -73,6 +73,21 @@ BOOT_OPTIONS = {
     ),
     "ignore_host": described("Not this host; may be repeated.", metavar="NAME|UUID", panel=_WHERE),
     "group": described("The server group they join (`berth group`).", metavar="NAME|UUID", panel=_WHERE),
+    "pack": described(
+        "All instances in one domain of this level, such as one rack (docs/topology.md).",
+        metavar="LEVEL",
+        panel=_WHERE,
+    ),
+    "spread": described(
+        "At most K instances (1) in each domain of this level.", metavar="LEVEL[:K]", panel=_WHERE
+    ),
+    "prefer_topology": described("--pack and --spread are preferences, not conditions.", panel=_WHERE),
+    "role": described(
+        "A gang, claimed all together: so many instances of the flavor with these changes, such as"
+        " worker:3,vcpus=4; or a JSON file with a list of roles; may be repeated.",
+        metavar="NAME:COUNT,KEY=VALUE,...|FILE.json",
+        panel=_HOW,
+    ),
     "hint": described(
         "same_host=UUID, different_host=UUID, build_near_host_ip=IP, cidr=/24, query=JSON; may be repeated.",
         metavar="KEY=VALUE",

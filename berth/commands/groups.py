@@ -9,6 +9,7 @@ from berth.commands.options import Commands, described, option, positional
 from berth.commands.terminal import Cli, plain_table, write_json
 from berth.operations.host_states import group_named
 from berth.operations.publishing import checked
+from berth.operations.topology_options import topology_given
 from berth.settings import BadSetting
 from bus import topics
 from bus.clock import Clock
@@ -43,18 +44,28 @@ async def create_command(
     cli: Cli,
     name: Annotated[str, positional("Unique in its project.")],
     policy: Annotated[
-        str, described("affinity, anti-affinity, soft-affinity or soft-anti-affinity.", metavar="POLICY")
-    ],
+        str,
+        described(
+            "affinity, anti-affinity, soft-affinity or soft-anti-affinity; optional with --pack, --spread.",
+            metavar="POLICY",
+        ),
+    ] = "",
     max_per_host: int = option(1, "Members of an anti-affinity group allowed on one host.", min=1),
+    pack: str = option("", "All members in one domain of this level, such as one rack.", metavar="LEVEL"),
+    spread: str = option("", "At most K members (1) in each domain of this level.", metavar="LEVEL[:K]"),
+    prefer_topology: bool = option(False, "--pack and --spread are preferences, not conditions."),
     project: Project = "",
 ) -> int:
     """Create a server group, which cannot be changed later.
 
     affinity: all members on one host, that of the first member. anti-affinity: at most --max-per-host members
-    on one host. Placement checks both when a host is claimed, so they always hold; soft policies are
-    preferences.
+    on one host. --pack and --spread refer to labels of hosts (docs/topology.md) and may be added to a policy:
+    `berth group create db --policy anti-affinity --pack row`. Placement checks all of them when a host is
+    claimed, so they always hold; soft policies and --prefer-topology are preferences.
     """
-    order = checked(GroupEditRequested(edit=_made(name, policy, max_per_host, project)))
+    topology = topology_given(pack, spread, prefer_topology)
+    made = _made(name, policy or ("topology" if topology.levels else ""), max_per_host, project)
+    order = checked(GroupEditRequested(edit=msgspec.structs.replace(made, topology=topology)))
     async with cli.bus("group") as bus:
         group = (await _edited(bus, order)).group
     assert isinstance(group, ServerGroup)
@@ -166,4 +177,7 @@ async def _hosts(bus: Bus, group: ServerGroup) -> dict[str, str]:
 
 def _policy(group: ServerGroup) -> str:
     most = f", at most {group.max_per_host} on a host" if group.policy == "anti-affinity" else ""
-    return f"{group.policy}{most}"
+    topology = str(group.topology)
+    if group.policy == "topology":
+        return topology or "no constraint"
+    return f"{group.policy}{most}" + (f", {topology}" if topology else "")

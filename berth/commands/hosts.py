@@ -18,11 +18,15 @@ from berth.operations.host_states import (
     host_named,
     reported_hosts,
 )
+from berth.operations.publishing import checked
+from berth.operations.topology_options import labels_given
 from berth.settings import BadSetting
 from bus import topics
 from bus.errors import OperationRefused
 from bus.masking import printable
 from bus.resources import FindProviders, Provider
+from bus.topology import LabelEditRequested, LabelsEdited
+from bus.vocabulary import portions
 
 commands = Commands(name="host", no_args_is_help=True)
 
@@ -75,7 +79,9 @@ async def show(cli: Cli, host: Annotated[str, positional("Its name, or its root'
     """Show the provider tree of a host (inventories, usage and traits), and its hypervisor and agent."""
     async with cli.bus("host") as bus:
         root = await host_named(bus, host)
-        query = FindProviders(in_tree=root.id, parts=("inventories", "traits", "aggregates", "owner"))
+        query = FindProviders(
+            in_tree=root.id, parts=("inventories", "traits", "aggregates", "owner", "labels")
+        )
         tree = (await bus.asker(topics.PROVIDERS)(query)).providers
         standings = await HostStandings.ask(bus, (root.id,), (root.id,))
     owner = (
@@ -118,6 +124,42 @@ async def force_down_command(
     return await mark(cli, hosts or (), agent, forcing_down(not undo))
 
 
+@commands.command("label")
+async def label_command(
+    cli: Cli,
+    given: Annotated[list[str], positional("Names of hosts, and labels.", metavar="HOST... LEVEL=NAME...")],
+    unset: Annotated[list[str] | None, described("Remove the label of this level.", metavar="LEVEL")] = None,
+    agent: OfAgent = "",
+) -> int:
+    """Label hosts by level: `berth host label host-1 host-2 rack=r1 row=a`.
+
+    Requests and server groups pack instances into one rack or spread them over racks (docs/topology.md). A
+    label that an operator sets comes before the labels that agents, aggregates (topology:rack) and Ironic's
+    fields give. Any level may be named; `host`, `cell` and `zone` exist for every host without labels.
+    """
+    names = [text for text in given if "=" not in text]
+    labels = labels_given([text for text in given if "=" in text])
+    if bool(names) == bool(agent):
+        raise BadSetting("say which: names of hosts, or --agent")
+    if not labels and not unset:
+        raise BadSetting("say a label, such as rack=r1, or --unset LEVEL; `berth host show` shows the labels")
+    async with cli.bus("host") as bus:
+        roots = [await host_named(bus, name) for name in names] or [
+            root async for root in reported_hosts(bus, agent)
+        ]
+        changed = 0
+        for some in portions(roots, 500):
+            ids = tuple(root.id for root in some)
+            order = checked(LabelEditRequested(roots=ids, set=labels, unset=tuple(unset or ())))
+            match (await bus.asker(topics.EDIT_LABELS, timeout=60.0)(order)).result:
+                case LabelsEdited(changed=number):
+                    changed += number
+                case refused:
+                    raise OperationRefused(f"the hosts were not labelled: {refused}")
+    cli.tell(f"labels of {changed} of {len(roots)} hosts changed", changed=changed, hosts=len(roots))
+    return 0
+
+
 def _capabilities(standings: HostStandings, host: Provider) -> dict[str, object]:
     known = standings.capabilities(host)
     return {
@@ -144,6 +186,9 @@ def picture(tree: Sequence[Provider], about: str) -> Picture:
                 least = f", {has.reserved} reserved" if has.reserved else ""
                 more = ratio if has.allocation_ratio != 1 else ""
                 drawn.add(Text(f"{class_}  {used} of {has.capacity} used  ({has.total}{more}{least})"))
+            if provider.labels:
+                labels = (f"{level}={label}" for level, label in sorted(provider.labels.items()))
+                drawn.add(Text(printable("  ".join(labels))))
             if provider.traits:
                 drawn.add(Text(" ".join(provider.traits), style="dim"))
         waiting = [provider for provider in waiting if provider.id not in found]

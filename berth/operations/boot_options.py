@@ -14,6 +14,7 @@ import msgspec
 
 from berth.operations.host_states import ByName, names_listed
 from berth.operations.publishing import PATIENCE, each_message, publish
+from berth.operations.topology_options import roles_given, topology_given
 from berth.settings import BadSetting
 from bus import topics
 from bus.clock import Clock
@@ -67,6 +68,10 @@ class BootOptions:
     prefer_trait: Sequence[str] = ()
     name: str = ""
     project: str = ""
+    pack: str = ""
+    spread: str = ""
+    prefer_topology: bool = False
+    role: Sequence[str] = ()
 
 
 def names_of(options: BootOptions) -> ByName:
@@ -84,10 +89,16 @@ def boot_request(options: BootOptions) -> BuildRequested:
     if hints.group and options.group:
         raise BadSetting("--group and --hint group= both say it")
     flavor, clock = _flavor(options), Clock()
+    roles = roles_given(options.role, flavor)
+    if roles and options.count != 1:
+        raise BadSetting("--count is not of a gang: each --role has its own, as in worker:3")
+    count = sum(role.count for role in roles) or options.count
     request = BuildRequested(
         request=clock.uuid(),
-        instances=tuple(clock.uuid() for _ in range(options.count)),
-        flavor=flavor,
+        instances=tuple(clock.uuid() for _ in range(count)),
+        flavor=roles[0].flavor if roles else flavor,
+        roles=roles,
+        topology=topology_given(options.pack, options.spread, options.prefer_topology),
         image=image,
         zone=options.zone,
         cell=options.cell,

@@ -1,6 +1,6 @@
 """Compares a node in Ironic with its provider in placement."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal
 
 import msgspec
@@ -11,7 +11,7 @@ from bus.resources import Provider
 
 What = Literal[
     "missing", "gone", "not ours", "no class", "bad", "class", "reserved", "inventory", "traits",
-    "aggregates", "zone", "cell", "agent", "instance",
+    "aggregates", "zone", "labels", "cell", "agent", "instance",
 ]  # fmt: skip
 
 FEW = 3
@@ -90,10 +90,16 @@ def _between(report: InventoryReported, provider: Provider) -> Iterator[tuple[Wh
         yield "aggregates", *extra
     if report.zone != provider.zone:
         yield "zone", report.zone, provider.zone
+    if report.field_labels != provider.label_sources.of_fields:
+        yield "labels", _listed(report.field_labels), _listed(provider.label_sources.of_fields)
     if report.cell != provider.cell:
         yield "cell", report.cell, provider.cell
     if report.agent != provider.agent:
         yield "agent", report.agent, provider.agent
+
+
+def _listed(labels: Mapping[str, str]) -> str:
+    return ", ".join(f"{level}={label}" for level, label in sorted(labels.items()))
 
 
 def _left_over(provider: Provider, class_: str) -> bool:

@@ -49,12 +49,13 @@ class IronicNode(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):
-    """The place of an Ironic node in berth: cell, agent, availability zone and aggregates."""
+    """The place of an Ironic node in berth: cell, agent, availability zone, aggregates and labels."""
 
     cell: str
     agent: str
     zone: str = ""
     aggregates: tuple[str, ...] = ()
+    labels: dict[str, str] = {}
 
     @staticmethod
     def of(owned: InventoryReported | Provider) -> "Place":

@@ -78,7 +78,7 @@ def deletion_report(uuid: str, place: Place, sequence: int) -> InventoryReported
 
 
 def _report(uuid: str, place: Place, sequence: int, **content: Any) -> InventoryReported:
-    content |= {"cell": place.cell, "agent": place.agent, "zone": place.zone}
+    content |= {"cell": place.cell, "agent": place.agent, "zone": place.zone, "field_labels": place.labels}
     return InventoryReported(root=uuid, host=uuid, sequence=sequence, **content)
 
 

@@ -1,10 +1,12 @@
 """Selects the Ironic nodes that berth manages, and decides each node's cell, agent, zone and aggregates."""
 
+import re
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 
+from bus.topology import BUILT_IN_LEVELS
 from ironic_sync.core.node import FIELDS, IronicNode, Place
 
 DEFAULT_GROUP = "-"  # how the unnamed conductor group is written in settings
@@ -14,6 +16,7 @@ _NAMESPACE = uuid.UUID("6e8df4c0-61b3-5f0e-9d5c-6a0c0b1a7f52")
 _FIELDS = ("conductor_group", "owner", "lessee", "resource_class", "shard")
 _PROPERTIES = ("properties", "extra")
 _LONGEST = 255
+_LEVEL = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,31}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +37,7 @@ class NodeSelection:
     zone_by: str = ""
     zone: str = ""  # for nodes without a value there
     aggregates_by: tuple[str, ...] = ()  # keys, or `zone`: nodes with the same value share an aggregate
+    labels_by: Mapping[str, str] = field(default_factory=dict)  # level, such as rack → key with its label
 
     def __post_init__(self) -> None:
         for key in self._keys():
@@ -48,6 +52,9 @@ class NodeSelection:
         # Ironic stores conductor group names in lower case.
         lowered = tuple(group.lower() for group in self.conductor_groups)
         object.__setattr__(self, "conductor_groups", lowered)
+        for level in self.labels_by:
+            if not _LEVEL.fullmatch(level) or level in BUILT_IN_LEVELS:
+                raise ValueError(f"{level!r} is no level for labels; a level is a name such as rack or row")
         if self.cell_by == "conductor_group":
             object.__setattr__(self, "cells", {group.lower(): cell for group, cell in self.cells.items()})
 
@@ -96,7 +103,7 @@ class NodeSelection:
         return ""
 
     def place(self, node: IronicNode) -> Place | None:
-        """Return the cell, agent, zone and aggregates of an Ironic node; None if berth does not manage it."""
+        """Return an Ironic node's cell, agent, zone, aggregates and labels; None if it is not managed."""
         if self.reason_not_selected(node):
             return None
         cell = self._cell(node)
@@ -107,6 +114,9 @@ class NodeSelection:
             agent=self._agent(cell),
             zone=zone,
             aggregates=tuple(sorted({aggregate(key, value) for key, value in groups if value})),
+            labels={
+                level: label for level, key in self.labels_by.items() if (label := _value(node, key).strip())
+            },
         )
 
     def _cell(self, node: IronicNode) -> str:
@@ -117,7 +127,7 @@ class NodeSelection:
         return self.agents.get(cell) or AGENT.format(cell=cell)
 
     def _keys(self) -> set[str]:
-        return {self.cell_by, self.zone_by, *self.aggregates_by} - {"", "zone"}
+        return {self.cell_by, self.zone_by, *self.aggregates_by, *self.labels_by.values()} - {"", "zone"}
 
 
 @lru_cache(maxsize=10_000)

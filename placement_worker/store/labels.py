@@ -28,22 +28,6 @@ _decode = msgspec.json.Decoder(dict[str, str]).decode
 
 async def labels_of(tx: Transaction, roots: Collection[str]) -> dict[str, dict[str, str]]:
     """Return the labels of hosts by level, computed from all their sources."""
-    return {root: labels for root, (labels, _) in (await _read(tx, roots)).items()}
-
-
-async def with_labels(tx: Transaction, found: Sequence[tuple[int, Provider]]) -> list[tuple[int, Provider]]:
-    """Return the providers; root providers with their labels."""
-    labels = await _read(tx, [provider.id for _, provider in found if provider.parent is None])
-    nothing: tuple[dict[str, str], dict[str, str]] = {}, {}
-    labelled = []
-    for number, provider in found:
-        all_labels, of_operator = labels.get(provider.id, nothing)
-        provider = structs.replace(provider, labels=all_labels, kept_labels=of_operator)
-        labelled.append((number, provider))
-    return labelled
-
-
-async def _read(tx: Transaction, roots: Collection[str]) -> dict[str, tuple[dict[str, str], dict[str, str]]]:
     listed = [(root,) for root in sorted(roots)]
     metadata = defaultdict[str, list[dict[str, str]]](list)
     for root, _, text in await _METADATA(tx, listed):
@@ -51,6 +35,13 @@ async def _read(tx: Transaction, roots: Collection[str]) -> dict[str, tuple[dict
     found = {}
     for root, cell, zone, text in await _LABELS(tx, listed):
         labels = stored_labels(text) if text else NO_LABELS
-        effective = effective_labels(labels, cell or "", zone or "", metadata[root])
-        found[root] = effective, dict(labels.of_operator)
+        found[root] = effective_labels(labels, cell or "", zone or "", metadata[root])
     return found
+
+
+async def with_labels(tx: Transaction, found: Sequence[tuple[int, Provider]]) -> list[tuple[int, Provider]]:
+    """Return the providers; root providers with their labels."""
+    labels = await labels_of(tx, [provider.id for _, provider in found if provider.parent is None])
+    return [
+        (number, structs.replace(provider, labels=labels.get(provider.id, {}))) for number, provider in found
+    ]

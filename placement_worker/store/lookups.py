@@ -9,6 +9,7 @@ from bus.resources import Consumer, Provider
 from bus.sql.statement import Statement, sql
 from bus.sql.transaction import Transaction
 from bus.vocabulary import MAX_INT
+from placement_worker.core.labels import stored_labels
 from placement_worker.store.changes import NAMES_EDITION
 from placement_worker.store.numbered_names import Book, NumberedNames
 from placement_worker.store.provider_parts import AGGREGATES, INVENTORIES, TRAITS, Stocks, stored_names
@@ -60,7 +61,7 @@ def _providers(selection: Which, parts: frozenset[str]) -> Statement:
         listed, changed = (listed, changed) if part in parts else ("NULL", "NULL")
         lists.append(f"{listed} AS {part}, {changed} AS {part}_updated")
     joined, condition = selection
-    owner = "".join(f", h.{column}" for column in _OWNER) if "owner" in parts else ""
+    owner = "".join(f", h.{column}" for column in (*_OWNER, "labels")) if "owner" in parts else ""
     return sql(f"""
         SELECT p.id, p.uuid, p.name, q.uuid AS parent, r.uuid AS root, p.generation, p.updated_at,
         {", ".join(lists)}, {_EDITION} AS edition{owner} FROM resource_providers p {joined}
@@ -158,6 +159,8 @@ def _owner(row: Mapping[str, Any], book: Book, stocks: Stocks) -> dict[str, Any]
     if row["cell"] is None:
         return {}
     fields = {name: row[name] for name in _OWNER} | {"gone": bool(row["gone"])}
+    if row["labels"]:
+        fields["label_sources"] = stored_labels(row["labels"])
     if len(stocks.reported) < len(stocks.inventories):
         fields["kept_classes"] = tuple(name for name in stocks.inventories if name not in stocks.reported)
     for part, names in (("traits", book.traits), ("aggregates", book.aggregates)):

@@ -121,6 +121,6 @@ def test_a_choice_that_a_greedy_search_misses_is_found() -> None:
 def test_at_least_accepts_the_domain_that_fits_most() -> None:
     cloud = SmallCloud([*rack("r1", 1, 1), *rack("r7", 1, 1, 1, first=10)])
     request = a_gang(1, Topology(pack="rack"), (4, 1, 1))
-    order, chosen, _ = choose(cloud, replace(request, at_least=2))
+    _, chosen, _ = choose(cloud, replace(request, at_least=2))
     assert len(chosen.picks) == 3
     assert chosen.short is not None

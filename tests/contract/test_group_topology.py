@@ -1,0 +1,119 @@
+"""Claims keep the topology of a server group on both databases, whoever sends them."""
+
+import pytest
+
+from bus.claims import Claimed, ClaimRequested, ClaimResult, ConsumerClaim, Refused, TopologyViolated
+from bus.groups import FindGroups, GroupEditRequested, MakeGroup
+from bus.topology import LabelEditRequested, Topology
+from placement_worker import Placement
+from placement_worker.store.audit import breaches
+from tests.support.ids import uid
+from tests.support.placement_builders import a_claim, a_release, a_report, on_hosts
+
+GROUP = uid(1, "9")
+RACKS = {1: "r1", 2: "r1", 3: "r2", 4: "r3", 5: ""}
+
+
+@pytest.fixture(autouse=True)
+async def hosts(placement: Placement) -> None:
+    await placement.reports.report_many([a_report(number) for number in RACKS])
+    for number, rack in RACKS.items():
+        if rack:
+            order = LabelEditRequested(roots=(uid(number, "a"),), set={"rack": rack})
+            await placement.reports.label(order)
+
+
+async def make(placement: Placement, topology: Topology) -> None:
+    edit = MakeGroup(group=GROUP, name="db", policy="topology", project="p1", topology=topology)
+    await placement.server_groups.edit(GroupEditRequested(edit=edit))
+
+
+async def take(placement: Placement, *claims: ConsumerClaim) -> tuple[ClaimResult, ...]:
+    [answer] = await placement.claims.claim_many([ClaimRequested(claims=claims)])
+    return answer.results
+
+
+def violated(host: int, constraint: str, required: str = "", members: int = 0) -> TopologyViolated:
+    return TopologyViolated(
+        provider=uid(host, "a"),
+        group=GROUP,
+        constraint=constraint,
+        label=RACKS[host],
+        required=required,
+        members=members,
+    )
+
+
+async def test_a_packed_group_stays_in_the_rack_of_its_members(placement: Placement) -> None:
+    await make(placement, Topology(pack="rack"))
+    [first] = await take(placement, a_claim(1, on_hosts(1), group=GROUP))
+    assert isinstance(first, Claimed)
+    [refused] = await take(placement, a_claim(2, on_hosts(3), group=GROUP))
+    assert refused == Refused(refusals=(violated(3, "pack rack", "r1"),))
+    [second] = await take(placement, a_claim(2, on_hosts(3), on_hosts(2), group=GROUP))
+    assert isinstance(second, Claimed) and second.choice == 1
+    assert await breaches(placement.database) == []
+
+
+async def test_a_spread_group_has_so_many_members_in_each_rack(placement: Placement) -> None:
+    await make(placement, Topology(spread="rack", max_per_domain=2))
+    together = [a_claim(number, on_hosts(1 + number % 2), group=GROUP) for number in (1, 2)]
+    assert all(isinstance(result, Claimed) for result in await take(placement, *together))
+    [refused] = await take(placement, a_claim(3, on_hosts(1), group=GROUP))
+    assert refused == Refused(refusals=(violated(1, "spread rack", members=2),))
+    [elsewhere] = await take(placement, a_claim(3, on_hosts(3), group=GROUP))
+    assert isinstance(elsewhere, Claimed)
+
+
+@pytest.mark.parametrize("topology", [Topology(pack="rack"), Topology(spread="rack")])
+async def test_a_host_without_a_label_is_refused(placement: Placement, topology: Topology) -> None:
+    await make(placement, topology)
+    [refused] = await take(placement, a_claim(1, on_hosts(5), group=GROUP))
+    assert refused == Refused(refusals=(violated(5, str(topology).partition(":")[0]),))
+
+
+async def test_claims_of_one_request_are_refused_together_if_they_break_it(placement: Placement) -> None:
+    await make(placement, Topology(pack="rack"))
+    results = await take(
+        placement, a_claim(1, on_hosts(1), group=GROUP), a_claim(2, on_hosts(3), group=GROUP)
+    )
+    assert not any(isinstance(result, Claimed) for result in results)
+
+
+async def test_a_claim_makes_the_group_of_its_request_and_a_later_swap_is_judged(
+    placement: Placement,
+) -> None:
+    """A conductor's claim for the next alternate names no group."""
+    topology = Topology(pack="rack")
+    claims = [a_claim(n, on_hosts(n), group=GROUP, topology=topology) for n in (1, 2)]
+    results = await take(placement, *claims)
+    assert all(isinstance(result, Claimed) for result in results)
+    [moved] = await take(placement, a_claim(1, on_hosts(4), generation=1))
+    assert moved == Refused(refusals=(violated(4, "pack rack", "r1"),))
+    [same_rack] = await take(placement, a_claim(1, on_hosts(2), generation=1))
+    assert isinstance(same_rack, Claimed)
+    assert (
+        await placement.server_groups.find(FindGroups())
+    ).groups == ()  # only operators' groups are listed
+    [group] = (await placement.server_groups.find(FindGroups(members=(uid(1),)))).groups
+    assert group.topology == topology
+
+
+async def test_the_group_of_a_request_is_deleted_after_its_last_member(placement: Placement) -> None:
+    topology = Topology(pack="rack")
+    await take(placement, a_claim(1, on_hosts(1), group=GROUP, topology=topology))
+    later = placement.clock.now() + 1
+    await placement.claims.prune(later)
+    assert (await placement.server_groups.find(FindGroups(ids=(GROUP,)))).groups
+    await placement.claims.release_many([a_release(1, 1)])
+    await placement.claims.prune(later)
+    assert not (await placement.server_groups.find(FindGroups(ids=(GROUP,)))).groups
+
+
+async def test_an_audit_names_members_that_a_new_label_put_apart(placement: Placement) -> None:
+    await make(placement, Topology(pack="rack"))
+    await take(placement, a_claim(1, on_hosts(1), group=GROUP), a_claim(2, on_hosts(2), group=GROUP))
+    await placement.reports.label(LabelEditRequested(roots=(uid(2, "a"),), set={"rack": "r9"}))
+    [breach] = await breaches(placement.database)
+    assert "packed into one rack, its members are in r1, r9" in breach
+    await placement.reports.label(LabelEditRequested(roots=(uid(2, "a"),), set={"rack": "r1"}))
