@@ -3,7 +3,7 @@ before it returns the messages to publish; keeps recent builds in memory.
 """
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from msgspec.structs import replace
 from prometheus_client import Counter
@@ -14,6 +14,7 @@ from bus.messages import AgentReported, BuildEnded
 from bus.moves import MoveEnded, MovePlaced
 from bus.sql.database import Database
 from bus.sql.failures import Conflict, retrying
+from bus.sql.transaction import Transaction
 from bus.vocabulary import Message
 from cell_conductor import store
 from cell_conductor.core.build import Build, Effects
@@ -75,12 +76,9 @@ class EventApplier:
         if not applied:
             return {}
         try:
-            rows = await self.database.write_single(
-                store.saving([after for _, after, _ in applied.values()], now)
-            )
+            stored = await self._save([(before, after) for before, after, _ in applied.values()], now)
         except Conflict:  # as if changed by another conductor
-            rows = ()
-        stored = {row["id"] for row in rows}
+            stored = set()
         for id_ in applied.keys() - stored:
             self.cached.pop(id_, None)
         done: AppliedEvents = {}
@@ -91,11 +89,18 @@ class EventApplier:
                 done[id_] = after, effects
         return done
 
+    async def _save(self, changed: Collection[tuple[Build, Build]], now: float) -> set[str]:
+        if not any(store.is_placed_anew(before, after) for before, after in changed):
+            saving = store.saving([after for _, after in changed], now)
+            return {row["id"] for row in await self.database.write_single(saving)}
+        async with self.database.write() as tx:
+            return await store.save(tx, changed, now)
+
     async def _read_and_apply(self, events: Mapping[str, Event]) -> AppliedEvents:
         now = self.clock.now()
         applied: AppliedEvents = {}
         new: list[Build] = []
-        changed: list[Build] = []
+        changed: list[tuple[Build, Build]] = []
         moved: list[tuple[BuildMove, MovePlaced]] = []
         async with self.database.write() as tx:
             known = await store.load(tx, events)
@@ -124,16 +129,22 @@ class EventApplier:
                 if before is None:
                     new.append(after)
                 elif after is not before:
-                    changed.append(after)
-                    if after.placed is not before.placed:
-                        await store.PLACE(tx, [(after.id, store.encoded(after.placed))])
-            if new and len(await store.adding(new, now)(tx)) != len(new):
-                raise Conflict("a build that was unknown has just been placed")
-            if changed:
-                await store.save(tx, changed, now)
+                    changed.append((before, after))
+            await _store(tx, new, changed, now)
             await store.save_moves(tx, moved)
-        self.cache([*new, *map(_as_stored, changed)])
+        self.cache([*new, *(_as_stored(after) for _, after in changed)])
         return applied
+
+
+async def _store(
+    tx: Transaction, new: Sequence[Build], changed: Sequence[tuple[Build, Build]], now: float
+) -> None:
+    """Store builds. Raise Conflict if another conductor stored one of them since they were loaded."""
+    adding, preceding = store.adding(new, now)
+    if new and len(await adding(tx, preceding)) != len(new):
+        raise Conflict("a build that was unknown has just been placed")
+    if changed and (missing := len(changed) - len(await store.save(tx, changed, now))):
+        raise Conflict(f"{missing} of {len(changed)} builds were changed meanwhile")
 
 
 def _as_stored(changed: Build) -> Build:
