@@ -16,7 +16,7 @@ from bus.sql.database import Database
 from bus.sql.failures import Conflict, retrying
 from bus.sql.transaction import Transaction
 from bus.vocabulary import Message
-from cell_conductor import store
+from cell_conductor import move_store, store
 from cell_conductor.core.build import Build, Effects
 from cell_conductor.core.events import AttemptLimits, Event, MoveImpossible
 from cell_conductor.core.move import BuildMove, end_messages, never_begun
@@ -106,7 +106,7 @@ class EventApplier:
             known = await store.load(tx, events)
             moves_here = {build.move.id for build in known.values() if build.move is not None}
             begun = {move.move for event in events.values() if (move := _placed_by(event)) is not None}
-            ended = await store.ended_moves(tx, begun - moves_here)
+            ended = await move_store.ended(tx, begun - moves_here)
             for id_, event in events.items():
                 before = known.get(id_)
                 placed = _placed_by(event)
@@ -131,7 +131,7 @@ class EventApplier:
                 elif after is not before:
                     changed.append((before, after))
             await _store(tx, new, changed, now)
-            await store.save_moves(tx, moved)
+            await move_store.save(tx, moved)
         self.cache([*new, *(_as_stored(after) for _, after in changed)])
         return applied
 

@@ -11,10 +11,10 @@ from bus.sql.statement import sql
 from bus.sql.transaction import Transaction
 from bus.vocabulary import Compact
 from cell_conductor.core.build import Build, Leftover
+from cell_conductor.move_store import UNDER_WAY
 from cell_conductor.store import (
     BUILD,
     BUILDS,
-    UNDER_WAY,
     UNSETTLED,
     UNSETTLED_STATUSES,
     decode_leftovers,

@@ -26,7 +26,7 @@ from bus.sql.failures import retrying
 from bus.sql.statement import Statement
 from bus.vocabulary import Message
 from bus.worker import Outcome
-from cell_conductor import store
+from cell_conductor import move_store, store
 from cell_conductor.applying import EventApplier, count_ends
 from cell_conductor.audit import instances_page
 from cell_conductor.core.build import Build, Effects, overdue, stands, undone
@@ -232,7 +232,7 @@ class Builds:
         """Delete records of builds and moves that ended long ago and hold no resources."""
         self._applier.cached.clear()  # a build that is placed again after pruning starts at version 0 again
         now, limits = self.clock.now(), self.limits
-        for prune, keep in ((store.prune, limits.keep_builds), (store.prune_moves, limits.keep_moves)):
+        for prune, keep in ((store.prune, limits.keep_builds), (move_store.prune, limits.keep_moves)):
             pruned = PRUNE_PAGE
             while pruned == PRUNE_PAGE:
                 async with self.database.write() as tx:

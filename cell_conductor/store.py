@@ -1,21 +1,19 @@
-"""SQL for builds and moves. Functions take and return values, not database rows; a batch is one statement."""
+"""SQL for builds. Functions take and return values, not database rows; a batch is one statement."""
 
 import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
-from msgspec.structs import replace
 
 from bus.errors import NOT_JSON, Poison
 from bus.messages import Attempt, BuildPlaced, Selection
-from bus.moves import FindMoves, MovePlaced, MovesFound
 from bus.requests import BuildSpec
 from bus.sql.statement import BoundStatement, Statement, sql
 from bus.sql.transaction import Transaction
 from bus.vocabulary import Compact
 from cell_conductor.core.build import Build, Leftover
-from cell_conductor.core.move import BuildMove, decode_move, decode_placed, encode_move, move_state
+from cell_conductor.core.move import BuildMove
 
 log = logging.getLogger(__name__)
 
@@ -31,8 +29,6 @@ UNSETTLED = status_in(UNSETTLED_STATUSES)
 ENDED_STATUSES = "status IN ('error', 'deleted', 'moved')"
 LEFTOVER = "status IN ('active', 'error', 'deleted') AND deadline > 0"
 MOVING = "status IN ('moving', 'verifying', 'shelved', 'moved')"
-UNDER_WAY = "status = 'open'"  # of a move
-ENDED = "status = 'ended'"
 LEFT_BEHIND = "leftovers <> ''"
 
 _WERE_ACTIVE = ("active", "moving", "verifying", "shelved", "moved")
@@ -263,88 +259,4 @@ def _read_story(
         # it may have been doomed, so it does not continue
         doom=LOST if status in ("swapping", "error") else "",
         end="error" if status == "error" else "active" if status in _WERE_ACTIVE else "",
-    )
-
-
-_SAVE_MOVES = sql("""
-    INSERT INTO moves (id, build, kind, status, phase, source, host, since, ended, placed, story)
-    SELECT n.id, n.build, n.kind, n.status, n.phase, n.source, n.host, n.since, n.ended, n.placed, n.story
-    FROM {n: id str, build str, kind str, status str, phase str, source str, host str,
-    since float, ended float, placed str, story str} WHERE true
-    ON CONFLICT (id) DO UPDATE SET status = excluded.status, phase = excluded.phase, host = excluded.host,
-    ended = excluded.ended, story = excluded.story RETURNING id
-""")
-_ENDED_MOVES = sql(
-    f"SELECT moves.id, moves.story FROM {{n: id str}} JOIN moves ON moves.id = n.id WHERE moves.{ENDED}"
-)
-_PRUNE_MOVES = sql(f"""
-    DELETE FROM moves WHERE id IN (SELECT id FROM moves
-    WHERE {ENDED} AND ended < :before ORDER BY ended LIMIT :most) RETURNING id
-""")
-
-
-async def prune_moves(tx: Transaction, before: float, most: int) -> int:
-    """Delete at most `most` moves that ended before a time; return how many."""
-    return len(await _PRUNE_MOVES(tx, before=before, most=most))
-
-
-async def save_moves(tx: Transaction, moves: Iterable[tuple[BuildMove, MovePlaced]]) -> None:
-    """Store the moves of builds, each with the scheduler's message that ordered it."""
-    values = [
-        (
-            move.id,
-            move.placed.build,
-            move.kind,
-            "open" if move.is_open else "ended",
-            move.shown,
-            move.left,
-            move.host,
-            move.since,
-            move.ended,
-            encode_move(placed).decode(),
-            encode_move(move).decode(),
-        )
-        for move, placed in sorted(moves, key=lambda stored: stored[0].id)
-    ]
-    if values:
-        await _SAVE_MOVES(tx, values)
-
-
-async def ended_moves(tx: Transaction, ids: Collection[str]) -> dict[str, BuildMove]:
-    if not ids:
-        return {}
-    return {row["id"]: decode_move(row["story"]) for row in await _ENDED_MOVES(tx, [(id_,) for id_ in ids])}
-
-
-async def moves_page(tx: Transaction, asked: FindMoves) -> MovesFound:
-    conditions = ["true"]
-    given: dict[str, Any] = {}
-    if asked.under_way:
-        conditions.append(UNDER_WAY)
-    if asked.host:
-        conditions.append("(source = :host OR host = :host)")
-        given["host"] = asked.host
-    for column, named in (("id", asked.moves), ("build", asked.builds)):
-        if named:
-            listed = ", ".join(f"'{id_}'" for id_ in named)  # UUIDs, checked with the message
-            conditions.append(f"{column} IN ({listed})")
-    if asked.after:
-        conditions.append("(since < :since OR (since = :since AND id > :id))")
-        since, _, given["id"] = asked.after.partition(" ")
-        try:
-            given["since"] = float(since)
-        except ValueError:
-            raise Poison(f"after: {asked.after!r} is not where a page of moves ended") from None
-    found = await sql(f"""
-        SELECT id, since, placed, story FROM moves WHERE {" AND ".join(conditions)}
-        ORDER BY since DESC, id LIMIT :most
-    """)(tx, **given, most=asked.limit + 1)
-    rows = found[: asked.limit]
-    return MovesFound(
-        moves=tuple(
-            replace(move_state(decode_move(row["story"])), decision=decode_placed(row["placed"]).decision)
-            for row in rows
-        ),
-        more=len(found) > len(rows),
-        last=f"{rows[-1]['since']!r} {rows[-1]['id']}" if rows else "",
     )
