@@ -138,7 +138,10 @@ async def instances_page(tx: Transaction, question: FindInstances) -> InstancesF
         conditions.append("status NOT IN ('deleted', 'moved')")
     conditions.append("placed <> ''")  # without a placement there is nothing to show
     where = " AND ".join(conditions)
-    listed = sql(f"SELECT {BUILD} FROM {BUILDS} WHERE {where} AND build > :after ORDER BY build LIMIT :most")
+    listed = sql(f"""
+        SELECT {BUILD} FROM {BUILDS} WHERE {where} AND id > :after AND build > :after
+        ORDER BY build LIMIT :most
+    """)  # both columns, because PostgreSQL derives no inequality from their equality
     counted = sql(f"SELECT count(*) AS several FROM {BUILDS} WHERE {where}")
     rows = await listed(tx, **given, after=question.after, most=question.limit + 1)
     page = rows[: question.limit]

@@ -97,16 +97,19 @@ class _MovedBuild(Compact, frozen=True):
 
 
 class _StoredContext(Compact, frozen=True):
-    """The stored fields of a build that no database query filters by; they are stored together as JSON."""
+    """The stored fields of a build that no database query filters by; they are stored together as JSON.
 
-    cell: str
+    Fields that change late are first: PostgreSQL does not log the unchanged end of an updated row.
+    """
+
+    replies: tuple[str, ...]
+    end: Literal["", "active", "error"]
+    doom: str
+    reshaped: int
     at: int
+    attempts: tuple[Attempt, ...]
     started: float
-    attempts: tuple[Attempt, ...] = ()
-    doom: str = ""
-    end: Literal["", "active", "error"] = ""
-    replies: tuple[str, ...] = ()
-    reshaped: int = 0
+    cell: str
 
 
 _encode = msgspec.json.Encoder().encode
@@ -253,10 +256,13 @@ def _read_story(
         log.error("build %s continues without its history, which is unreadable: %s", row["id"], problem)
     status = row["status"]
     return _StoredContext(
-        cell=placed.cell if placed else "unknown",
-        at=next((number for number, host in enumerate(hosts) if host.root == row["root"]), 0),
-        started=0.0,
+        replies=(),
+        end="error" if status == "error" else "active" if status in _WERE_ACTIVE else "",
         # it may have been doomed, so it does not continue
         doom=LOST if status in ("swapping", "error") else "",
-        end="error" if status == "error" else "active" if status in _WERE_ACTIVE else "",
+        reshaped=0,
+        at=next((number for number, host in enumerate(hosts) if host.root == row["root"]), 0),
+        attempts=(),
+        started=0.0,
+        cell=placed.cell if placed else "unknown",
     )

@@ -318,6 +318,9 @@ async def test_old_ended_builds_are_pruned_unless_they_hold_resources(
     time.now += 61
     await builds.prune()
     assert set(await census(store)) == {two.build, three.build}
+    async with store.read() as tx:
+        rows = await tx.fetch("SELECT build FROM placed_builds", [])
+    assert {row["build"] for row in rows} == {two.build, three.build}
 
 
 async def test_two_replicas_that_receive_the_same_failure_agree(
