@@ -3,7 +3,7 @@ before it returns the messages to publish; keeps recent builds in memory.
 """
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from msgspec.structs import replace
 from prometheus_client import Counter
@@ -14,8 +14,9 @@ from bus.messages import AgentReported, BuildEnded
 from bus.moves import MoveEnded, MovePlaced
 from bus.sql.database import Database
 from bus.sql.failures import Conflict, retrying
+from bus.sql.transaction import Transaction
 from bus.vocabulary import Message
-from cell_conductor import store
+from cell_conductor import move_store, store
 from cell_conductor.core.build import Build, Effects
 from cell_conductor.core.events import AttemptLimits, Event, MoveImpossible
 from cell_conductor.core.move import BuildMove, end_messages, never_begun
@@ -75,12 +76,9 @@ class EventApplier:
         if not applied:
             return {}
         try:
-            rows = await self.database.write_single(
-                store.saving([after for _, after, _ in applied.values()], now)
-            )
+            stored = await self._save([(before, after) for before, after, _ in applied.values()], now)
         except Conflict:  # as if changed by another conductor
-            rows = ()
-        stored = {row["id"] for row in rows}
+            stored = set()
         for id_ in applied.keys() - stored:
             self.cached.pop(id_, None)
         done: AppliedEvents = {}
@@ -91,17 +89,24 @@ class EventApplier:
                 done[id_] = after, effects
         return done
 
+    async def _save(self, changed: Collection[tuple[Build, Build]], now: float) -> set[str]:
+        if not any(store.is_placed_anew(before, after) for before, after in changed):
+            saving = store.saving([after for _, after in changed], now)
+            return {row["id"] for row in await self.database.write_single(saving)}
+        async with self.database.write() as tx:
+            return await store.save(tx, changed, now)
+
     async def _read_and_apply(self, events: Mapping[str, Event]) -> AppliedEvents:
         now = self.clock.now()
         applied: AppliedEvents = {}
         new: list[Build] = []
-        changed: list[Build] = []
+        changed: list[tuple[Build, Build]] = []
         moved: list[tuple[BuildMove, MovePlaced]] = []
         async with self.database.write() as tx:
             known = await store.load(tx, events)
             moves_here = {build.move.id for build in known.values() if build.move is not None}
             begun = {move.move for event in events.values() if (move := _placed_by(event)) is not None}
-            ended = await store.ended_moves(tx, begun - moves_here)
+            ended = await move_store.ended(tx, begun - moves_here)
             for id_, event in events.items():
                 before = known.get(id_)
                 placed = _placed_by(event)
@@ -124,16 +129,22 @@ class EventApplier:
                 if before is None:
                     new.append(after)
                 elif after is not before:
-                    changed.append(after)
-                    if after.placed is not before.placed:
-                        await store.PLACE(tx, [(after.id, store.encoded(after.placed))])
-            if new and len(await store.adding(new, now)(tx)) != len(new):
-                raise Conflict("a build that was unknown has just been placed")
-            if changed:
-                await store.save(tx, changed, now)
-            await store.save_moves(tx, moved)
-        self.cache([*new, *map(_as_stored, changed)])
+                    changed.append((before, after))
+            await _store(tx, new, changed, now)
+            await move_store.save(tx, moved)
+        self.cache([*new, *(_as_stored(after) for _, after in changed)])
         return applied
+
+
+async def _store(
+    tx: Transaction, new: Sequence[Build], changed: Sequence[tuple[Build, Build]], now: float
+) -> None:
+    """Store builds. Raise Conflict if another conductor stored one of them since they were loaded."""
+    adding, preceding = store.adding(new, now)
+    if new and len(await adding(tx, preceding)) != len(new):
+        raise Conflict("a build that was unknown has just been placed")
+    if changed and (missing := len(changed) - len(await store.save(tx, changed, now))):
+        raise Conflict(f"{missing} of {len(changed)} builds were changed meanwhile")
 
 
 def _as_stored(changed: Build) -> Build:

@@ -11,9 +11,10 @@ from bus.sql.statement import sql
 from bus.sql.transaction import Transaction
 from bus.vocabulary import Compact
 from cell_conductor.core.build import Build, Leftover
+from cell_conductor.move_store import UNDER_WAY
 from cell_conductor.store import (
     BUILD,
-    UNDER_WAY,
+    BUILDS,
     UNSETTLED,
     UNSETTLED_STATUSES,
     decode_leftovers,
@@ -28,7 +29,7 @@ _SELECT = sql(f"""
     AND moves.placed NOT LIKE '%"out_of":""%') AS came
     FROM {{n: id str}} JOIN builds ON builds.id = n.id
 """)
-_CENSUS = sql("SELECT id, version, status, root, generation FROM builds")
+_CENSUS = sql(f"SELECT id, version, status, root, generation FROM {BUILDS}")
 
 
 class Standing(Compact, frozen=True):
@@ -92,7 +93,7 @@ async def held_by_cell(database: Database, builds: Collection[str]) -> dict[str,
     return found
 
 
-_ACTIVE = sql(f"SELECT {BUILD} FROM builds WHERE status = 'active' AND placed <> ''")
+_ACTIVE = sql(f"SELECT {BUILD} FROM {BUILDS} WHERE status = 'active' AND placed <> ''")
 
 
 class PlaceByCell(Compact, frozen=True):
@@ -137,8 +138,11 @@ async def instances_page(tx: Transaction, question: FindInstances) -> InstancesF
         conditions.append("status NOT IN ('deleted', 'moved')")
     conditions.append("placed <> ''")  # without a placement there is nothing to show
     where = " AND ".join(conditions)
-    listed = sql(f"SELECT {BUILD} FROM builds WHERE {where} AND id > :after ORDER BY id LIMIT :most")
-    counted = sql(f"SELECT count(*) AS several FROM builds WHERE {where}")
+    listed = sql(f"""
+        SELECT {BUILD} FROM {BUILDS} WHERE {where} AND id > :after AND build > :after
+        ORDER BY build LIMIT :most
+    """)  # both columns, because PostgreSQL derives no inequality from their equality
+    counted = sql(f"SELECT count(*) AS several FROM {BUILDS} WHERE {where}")
     rows = await listed(tx, **given, after=question.after, most=question.limit + 1)
     page = rows[: question.limit]
     return InstancesFound(

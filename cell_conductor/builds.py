@@ -26,7 +26,7 @@ from bus.sql.failures import retrying
 from bus.sql.statement import Statement
 from bus.vocabulary import Message
 from bus.worker import Outcome
-from cell_conductor import store
+from cell_conductor import move_store, store
 from cell_conductor.applying import EventApplier, count_ends
 from cell_conductor.audit import instances_page
 from cell_conductor.core.build import Build, Effects, overdue, stands, undone
@@ -232,11 +232,11 @@ class Builds:
         """Delete records of builds and moves that ended long ago and hold no resources."""
         self._applier.cached.clear()  # a build that is placed again after pruning starts at version 0 again
         now, limits = self.clock.now(), self.limits
-        for prune, keep in ((store.PRUNE, limits.keep_builds), (store.PRUNE_MOVES, limits.keep_moves)):
+        for prune, keep in ((store.prune, limits.keep_builds), (move_store.prune, limits.keep_moves)):
             pruned = PRUNE_PAGE
             while pruned == PRUNE_PAGE:
                 async with self.database.write() as tx:
-                    pruned = len(await prune(tx, before=now - keep, most=PRUNE_PAGE))
+                    pruned = await prune(tx, now - keep, PRUNE_PAGE)
 
     async def handle(self, events: Sequence[tuple[str, Event]]) -> list[Outcome]:
         """Apply events to builds, those of one build one after another; return for each event the messages to
@@ -323,7 +323,7 @@ class Builds:
         }
 
     async def _add_once(self, made: Sequence[Build], now: float) -> set[str]:
-        added = {row["id"] for row in await self.database.write_single(store.adding(made, now))}
+        added = {row["id"] for row in await self.database.write_single(*store.adding(made, now))}
         self._applier.cache(build for build in made if build.id in added)
         return added
 
@@ -332,7 +332,7 @@ class Builds:
         Store `now` as their time of change, so that their orders are not repeated again immediately.
         """
         async with self.database.write() as tx:
-            return store.readable(await silent(tx, since=since, now=now, after=after, most=PAGE))
+            return await store.silent(tx, silent, since, now, after, PAGE)
 
 
 def _to_be_placed(known: Build | None, reshape: BuildReshaped) -> bool:

@@ -11,7 +11,7 @@ from bus.guests import BuildAdoptRequested
 from bus.moves import FindMoves, HandoverProgress, MovePlaced, MovesFound
 from bus.vocabulary import Contended
 from bus.worker import Outcome
-from cell_conductor import store
+from cell_conductor import move_store, store
 from cell_conductor.applying import MOVE_LATER
 from cell_conductor.builds import Builds
 from cell_conductor.core.answers import checked_allocations, claim_of, has_allocations, refusal_reason
@@ -37,7 +37,7 @@ class CellMoves:
             known = await store.load(tx, {move.build for move in placed})
             ever = {build.id for build in known.values() if build.placed is not None}
             strange = [move for move in placed if not move.out_of and move.build not in ever]
-            ended = await store.ended_moves(tx, {move.move for move in strange})
+            ended = await move_store.ended(tx, {move.move for move in strange})
         roots = {build.id: build.host.root for build in known.values() if build.placed is not None}
         owned = await self.builds.ring.owned(roots.values()) if roots else set()
         metal = {id_ for id_, root in roots.items() if root in owned}
@@ -64,7 +64,7 @@ class CellMoves:
 
     async def find(self, question: FindMoves) -> MovesFound:
         async with self.database.read() as tx:
-            return await store.moves_page(tx, question)
+            return await move_store.page(tx, question)
 
     async def _undo(self, placed: MovePlaced) -> Retry | None:
         question = undone_unknown(placed)

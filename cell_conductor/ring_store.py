@@ -10,7 +10,7 @@ from bus.sql.statement import sql
 from bus.sql.transaction import Transaction
 from cell_conductor.core.build import Build
 from cell_conductor.core.ring import RingMember, RingNode, Use
-from cell_conductor.store import BUILD, LEFT_BEHIND, readable
+from cell_conductor.store import BUILD, BUILDS, LEFT_BEHIND, readable
 
 T = TypeVar("T", RingMember, RingNode)
 
@@ -79,13 +79,16 @@ _SAVE = sql("""
 """)
 DROP = sql("DELETE FROM ring_nodes WHERE root IN (SELECT n.root FROM {n: root str}) RETURNING root")
 _IN_USE = sql(f"""
-    SELECT builds.root, builds.status FROM ring_nodes JOIN builds ON builds.root = ring_nodes.root
+    SELECT placed_builds.root, builds.status
+    FROM ring_nodes JOIN placed_builds ON placed_builds.root = ring_nodes.root
+    JOIN builds ON builds.id = placed_builds.build
     WHERE ring_nodes.pool = :pool AND builds.status IN {_BUSY}
 """)
-_LEFT_BEHIND = sql(f"SELECT {BUILD} FROM builds WHERE {LEFT_BEHIND}")
-_ON = sql(
-    f"SELECT {BUILD} FROM {{n: root str}} JOIN builds ON builds.root = n.root WHERE builds.status IN {_BUSY}"
-)
+_LEFT_BEHIND = sql(f"SELECT {BUILD} FROM {BUILDS} WHERE {LEFT_BEHIND}")
+_ON = sql(f"""
+    SELECT {BUILD} FROM {{n: root str}} JOIN placed_builds ON placed_builds.root = n.root
+    JOIN builds ON builds.id = placed_builds.build WHERE builds.status IN {_BUSY}
+""")
 
 
 async def renew(tx: Transaction, asked: LeaseAsked, now: float) -> RingMember | None:

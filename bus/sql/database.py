@@ -128,13 +128,15 @@ class Database:
         """Yield a transaction that commits at the end of the block, and rolls back on any exception."""
         return self._transaction(self._begin_write, self._writing, commit=True)
 
-    async def write_single(self, statement: BoundStatement) -> Sequence[Any]:
-        """Execute one writing statement as a transaction, in one round trip, and return its rows."""
+    async def write_single(self, statement: BoundStatement, *preceding: BoundStatement) -> Sequence[Any]:
+        """Execute one writing statement, together with those to execute before it, as a transaction; return
+        its rows. On PostgreSQL this takes one round trip.
+        """
         if self.dialect == "sqlite":  # no round trip to save, and writers must queue
             async with self.write() as tx:
-                return await statement(tx)
+                return await statement(tx, *preceding)
         async with self._transaction("", self._writing) as tx:  # PostgreSQL commits with the answer
-            return await statement(tx)
+            return await statement(tx, *preceding)
 
     @asynccontextmanager
     async def unhurried(self) -> "AsyncIterator[Database]":

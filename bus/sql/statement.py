@@ -197,7 +197,9 @@ class BoundStatement:
     values: Sequence[Sequence[Any]]
     params: dict[str, Any]
 
-    async def __call__(self, tx: Transaction) -> Sequence[Any]:
+    async def __call__(self, tx: Transaction, *preceding: "BoundStatement") -> Sequence[Any]:
+        if preceding:
+            return await self.statement.together(preceding, tx, self.values, **self.params)
         made = self.statement.made(tx.dialect, len(self.values) == 1)
         return await tx.fetch(made.alone, made.values(self.values, self.params))
 

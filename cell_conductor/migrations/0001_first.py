@@ -20,27 +20,40 @@ def _index(name: str, *columns: str, where: str = "") -> None:
 
 
 def upgrade() -> None:
+    # The state of a build, which every step rewrites. PostgreSQL logs only the part between the first and the
+    # last changed column if the new version fits into the page of the old one, so `story` is last.
     op.create_table(
         "builds",
         *_columns(sa.Text, "id", primary_key=True),
         *_columns(sa.BigInteger, "version"),
-        *_columns(sa.Text, "status", "root"),  # root: of the current or last host
-        *_columns(sa.Integer, "attempt"),
-        sa.Column("generation", sa.BigInteger),  # in placement
         *_columns(sa.Double, "deadline", "said"),  # the time of the last change or message
-        *_columns(sa.Text, "placed", "story"),  # the BuildPlaced as received; fields that only steps read
-        *_columns(sa.Text, "leftovers", "host", "project", "name", "moved", server_default=""),
+        sa.Column("generation", sa.BigInteger),  # in placement
+        *_columns(sa.Integer, "attempt"),
+        *_columns(sa.Text, "status"),
+        *_columns(sa.Text, "leftovers", "moved", server_default=""),
+        *_columns(sa.Text, "story"),  # fields that only steps read
+        postgresql_with={"fillfactor": 70},
     )
-    _index("builds_project", "project", "id")
-    _index("builds_host", "host", "id")
-    _index("builds_root", "root", "id")
-    _index("builds_name", "name", "id", where="name <> ''")
     # Partial: a settled build, as most are, costs these indexes nothing.
-    _index("builds_unsettled", "status", "deadline", where="status IN ('building', 'swapping', 'deleting')")
+    _index("builds_unsettled", "deadline", where="status IN ('building', 'swapping', 'deleting')")
     _index("builds_over", "said", where="status IN ('error', 'deleted', 'moved')")
     _index("builds_leftover", "deadline", where="status IN ('active', 'error', 'deleted') AND deadline > 0")
     _index("builds_left_behind", "id", where="leftovers <> ''")
     _index("builds_moving", "deadline", where="status IN ('moving', 'verifying', 'shelved', 'moved')")
+    # Large and indexed data of builds: written once, and again only if the host changes.
+    op.create_table(
+        "placed_builds",
+        *_columns(sa.Text, "build", primary_key=True),
+        *_columns(sa.Text, "root", "host", "project", "name"),  # of the current or last host
+        *_columns(sa.Text, "placed"),  # the BuildPlaced as received
+    )
+    op.create_index("placed_builds_project", "placed_builds", ["project", "build"])
+    for name in ("host", "root"):
+        op.create_index(f"placed_builds_{name}", "placed_builds", [name])
+    named = sa.text("name <> ''")
+    op.create_index(
+        "placed_builds_name", "placed_builds", ["name", "build"], postgresql_where=named, sqlite_where=named
+    )
     op.create_table(
         "moves",
         *_columns(sa.Text, "id", primary_key=True),

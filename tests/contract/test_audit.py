@@ -91,7 +91,7 @@ async def audited(settings: Settings, *, after: float = 3600.0, settled: bool = 
 
 async def test_a_cell_asked_to_delete_a_build_of_another_cell_ignores_it(sound: Settings) -> None:
     know(sound, "c2", ACTIVE, "deleted", 1)
-    sql(sound, "cell_c2", "UPDATE builds SET root = '' WHERE id = ?", uid(ACTIVE))
+    sql(sound, "cell_c2", "UPDATE placed_builds SET root = '' WHERE build = ?", uid(ACTIVE))
     found = await audited(sound)
     assert (found.breaches, found.builds["active"]) == ([], 1)
 
@@ -108,8 +108,8 @@ LOST = ("cell_c1", f"DELETE FROM builds WHERE id = '{uid(ACTIVE)}'")
 RETIRED = f"INSERT INTO retired_consumers VALUES ('{uid(ACTIVE)}', 'deleted', 0, false, '')"
 
 
-def of_active(column: str, value: str) -> tuple[str, str]:
-    return "cell_c1", f"UPDATE builds SET {column} = '{value}' WHERE id = '{uid(ACTIVE)}'"
+ON_A2 = ("cell_c1", f"UPDATE placed_builds SET root = '{A2}' WHERE build = '{uid(ACTIVE)}'")
+IN_ERROR = ("cell_c1", f"UPDATE builds SET status = 'error' WHERE id = '{uid(ACTIVE)}'")
 
 
 @pytest.mark.parametrize(
@@ -119,12 +119,12 @@ def of_active(column: str, value: str) -> tuple[str, str]:
          [f"provider {A1}: oversold, 2 VCPU used of 1"]),
         ("placement", "UPDATE inventories SET used = 1 WHERE used = 2",
          [f"provider {A1}: 1 VCPU counted as used, 2 allocated"]),
-        (*of_active("root", A2), [f"{uid(ACTIVE)}: active on {A2}, but holds resources of {A1}"]),
+        (*ON_A2, [f"{uid(ACTIVE)}: active on {A2}, but holds resources of {A1}"]),
         (*LOST, [f"{uid(ACTIVE)}: holds resources, but no cell knows it"]),
         ("placement", RETIRED,
          [f"consumer {uid(ACTIVE)}: has retired (deleted) and is still there",
           f"{uid(ACTIVE)}: retired, and yet holds resources"]),
-        (*of_active("status", "error"), [f"{uid(ACTIVE)}: ended as error in cell c1, and holds resources"]),
+        (*IN_ERROR, [f"{uid(ACTIVE)}: ended as error in cell c1, and holds resources"]),
     ],
 )  # fmt: skip
 async def test_each_planted_breach_is_found_and_named(
@@ -256,7 +256,7 @@ async def test_a_holder_consumer_of_a_move_is_a_note_with_its_instance(sound: Se
     await holding(sound, SOMEBODY, on_hosts(2), type="MIGRATION")
     held = f"UPDATE consumers SET keeps_for = '{uid(ACTIVE)}' WHERE uuid = '{uid(SOMEBODY)}'"
     sql(sound, "placement", held)
-    sql(sound, *of_active("status", "moving"))
+    sql(sound, "cell_c1", f"UPDATE builds SET status = 'moving' WHERE id = '{uid(ACTIVE)}'")
     found = await audited(sound)
     assert found.clean
     assert found.notes == [f"{uid(SOMEBODY)}: holds the host that {uid(ACTIVE)} has moved from"]

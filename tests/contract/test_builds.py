@@ -98,6 +98,7 @@ def ends(messages: Sequence[Message]) -> list[BuildEnded]:
     return [message for message in messages if isinstance(message, BuildEnded)]
 
 
+TABLES = ("builds", "placed_builds")
 ONE = a_placed(1)
 FIRST, SECOND = a_build_order(ONE, 1), a_build_order(ONE, 2)
 BUILT = an_agent_report(FIRST, "built")
@@ -253,12 +254,14 @@ async def test_after_a_failover_the_orders_of_unfinished_builds_are_repeated(
     """The new primary lacks the agent's report, which this conductor has applied."""
     await placed(builds, books, ONE)
     async with store.write() as tx:
-        await tx.fetch("CREATE TABLE standby AS SELECT * FROM builds", [])
+        for table in TABLES:
+            await tx.fetch(f"CREATE TABLE standby_{table} AS SELECT * FROM {table}", [])
     assert await builds.resume_after_failover() == []
     await heard(builds, FAILED)  # the second attempt is in memory
     async with store.write() as tx:
-        await tx.fetch("DELETE FROM builds", [])
-        await tx.fetch("INSERT INTO builds SELECT * FROM standby", [])
+        for table in TABLES:
+            await tx.fetch(f"DELETE FROM {table}", [])
+            await tx.fetch(f"INSERT INTO {table} SELECT * FROM standby_{table}", [])
     store.begin_new_history()
     assert await builds.resume_after_failover() == [FIRST]
     assert await builds.resume_after_failover() == []
@@ -315,6 +318,9 @@ async def test_old_ended_builds_are_pruned_unless_they_hold_resources(
     time.now += 61
     await builds.prune()
     assert set(await census(store)) == {two.build, three.build}
+    async with store.read() as tx:
+        rows = await tx.fetch("SELECT build FROM placed_builds", [])
+    assert {row["build"] for row in rows} == {two.build, three.build}
 
 
 async def test_two_replicas_that_receive_the_same_failure_agree(
@@ -364,7 +370,8 @@ async def test_a_build_changed_by_another_replica_is_read_again(
     said, stored = [], []
     for memory in (True, False):
         async with store.write() as tx:
-            await tx.execute(text("DELETE FROM builds"))
+            for table in TABLES:
+                await tx.execute(text(f"DELETE FROM {table}"))
         one, other = a_conductor(store, books, time), a_conductor(store, books, time)
         await placed(one, books, ONE)
         await heard(other, *heard_there)
@@ -497,10 +504,10 @@ async def test_an_event_that_keeps_losing_races_is_retried(builds: Builds, books
 # What was stored and cannot be read any more
 
 
-async def spoil(builds: Builds, column: str, value: str) -> None:
+async def spoil(builds: Builds, assignment: str, value: str, key: str = "id") -> None:
     async with builds.database.write() as tx:
         await tx.execute(
-            text(f"UPDATE builds SET {column} = :value WHERE id = :id"), {"value": value, "id": ONE.build}
+            text(f"UPDATE {assignment} = :value WHERE {key} = :id"), {"value": value, "id": ONE.build}
         )
     builds._applier.cached.clear()
 
@@ -511,7 +518,7 @@ BROKEN = ["", "{", '"a story"', '{"cell": "c1"}', '{"cell": 7, "at": 0, "started
 @pytest.mark.parametrize("broken", BROKEN)
 async def test_a_build_with_a_broken_context_still_ends(builds: Builds, books: Books, broken: str) -> None:
     await placed(builds, books, ONE)
-    await spoil(builds, "story", broken)
+    await spoil(builds, "builds SET story", broken)
     (end,) = await came_of(builds, BUILT)
     assert isinstance(end, BuildEnded)
     assert (end.status, end.host, end.request) == ("active", "host0", ONE.request)
@@ -523,7 +530,7 @@ async def test_a_build_without_a_readable_history_stays_on_its_last_host(
 ) -> None:
     await placed(builds, books, ONE)
     assert await heard(builds, FAILED) == [[a_destroy_order(ONE, 1), SECOND]]
-    await spoil(builds, "story", "")
+    await spoil(builds, "builds SET story", "")
     (end,) = await came_of(builds, an_agent_report(SECOND, "built"))
     assert isinstance(end, BuildEnded)
     assert (end.status, end.host) == ("active", SECOND.host)
@@ -535,7 +542,7 @@ async def test_a_build_without_a_readable_history_ends_in_error_during_a_swap(
     await placed(builds, books, ONE)
     books.away = True
     assert isinstance((await heard(builds, ABORTED))[0], Retry)
-    await spoil(builds, "story", "")
+    await spoil(builds, "builds SET story", "")
     books.away = False
     (*_, end) = await came_of(builds, ABORTED)
     assert isinstance(end, BuildEnded)
@@ -549,7 +556,7 @@ async def test_an_ended_build_without_a_readable_history_can_be_deleted(
 ) -> None:
     await placed(builds, books, ONE)
     await heard(builds, BUILT if status == "active" else ABORTED)
-    await spoil(builds, "story", "")
+    await spoil(builds, "builds SET story", "")
     said = (await heard(builds, a_delete(ONE), an_agent_report(FIRST, "destroyed")))[
         -1 if status == "active" else 0
     ]
@@ -563,7 +570,7 @@ async def test_an_unreadable_build_is_reported_and_does_not_delay_other_builds(
 ) -> None:
     other = a_placed(2)
     await placed(builds, books, ONE, other)
-    await spoil(builds, "placed", "{")
+    await spoil(builds, "placed_builds SET placed", "{", "build")
     time.now += 200
     assert [late.build for late in await builds.time_out()] == [other.build]
     assert [said.build for said in await builds.resume()] == [other.build]

@@ -343,7 +343,8 @@ async def test_an_instance_that_waits_to_be_confirmed_holds_the_place_it_went_to
 async def add_build(settings: Settings, build: Build) -> None:
     database = Database(f"sqlite+aiosqlite:///{settings.database.state_dir}/cell_c1.db")
     async with database.write() as tx:
-        await store.adding([build], 1000.0)(tx)
+        adding, preceding = store.adding([build], 1000.0)
+        await adding(tx, preceding)
     await database.close()
 
 

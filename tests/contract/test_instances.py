@@ -142,7 +142,7 @@ async def test_a_build_that_cannot_be_read_keeps_no_other_from_being_listed(
     listed: Builds, database: Database
 ) -> None:
     async with database.write() as tx:
-        await tx.execute(text("UPDATE builds SET placed = 'x' WHERE id = :id"), {"id": uid(2, "b")})
+        await tx.execute(text("UPDATE placed_builds SET placed = 'x' WHERE build = :id"), {"id": uid(2, "b")})
     page = await listed.find_instances(FindInstances(cell=CELL, limit=3))
     assert ([instance.build for instance in page.instances], page.last) == (
         [uid(1, "b"), uid(3, "b")],

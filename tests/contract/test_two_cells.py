@@ -437,6 +437,7 @@ async def test_attempt_numbers_only_grow_in_moves_between_cells(world: CellsApar
         if forgotten:
             async with world.databases[other].write() as tx:
                 await tx.execute(text("DELETE FROM builds"), {})
+                await tx.execute(text("DELETE FROM placed_builds"), {})
     [attempt] = world.guests.there[next(iter(world.guests.roots(build))), build]
     assert attempt == 4
     await world.comes_to(BuildDeleteRequested(build=build, cell="c2"))

@@ -77,7 +77,7 @@ JOIN resource_providers r ON r.id = p.root_provider_id
 JOIN resource_classes c ON c.id = i.resource_class_id
 """
 _LAST_CHANGE = "SELECT COALESCE(max(number), 0) FROM change_log"
-BUILDS = "SELECT id, status, root, attempt FROM builds"
+BUILDS = "SELECT id, status, root, attempt FROM builds JOIN placed_builds ON build = id"
 
 
 def check_always(world: "SimulatedWorld") -> None:

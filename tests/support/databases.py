@@ -35,7 +35,11 @@ def sql(settings: Settings, store: str, statement: str, *values: object) -> None
 
 def know(settings: Settings, cell: str, number: int, status: str, host: int) -> None:
     """Have this cell know this build, on this host."""
-    values = (uid(number), 1, status, uid(host, "a"), 1, 1, 0.0, 0.0, "", "[]", "")
-    columns = "id, version, status, root, attempt, generation, deadline, said, placed, story, leftovers"
+    values = (uid(number), 1, status, 1, 1, 0.0, 0.0, "[]")
+    columns = "id, version, status, attempt, generation, deadline, said, story"
     marks = ", ".join("?" for _ in values)
     sql(settings, f"cell_{cell}", f"INSERT INTO builds ({columns}) VALUES ({marks})", *values)
+    place = (
+        "INSERT INTO placed_builds (build, root, host, project, name, placed) VALUES (?, ?, '', '', '', '')"
+    )
+    sql(settings, f"cell_{cell}", place, uid(number), uid(host, "a"))
