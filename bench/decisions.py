@@ -30,8 +30,9 @@ from bus.resources import FindProviders, ProvidersFound
 from placement_worker import IndexedSource
 from placement_worker.core.index import Index
 from scheduler_worker import ChoicePolicy
-from scheduler_worker.dependencies import REQUESTS_AT_ONCE, PlacementQueries, SchedulerOptions
+from scheduler_worker.dependencies import REQUESTS_AT_ONCE, SchedulerOptions
 from scheduler_worker.placing import Scheduler
+from scheduler_worker.queries import PlacementQueries
 
 PERIOD = 600.0  # seconds; so long that no host counts as down during a slow measurement
 PACKING = {"ram": -1.0, "cpu": -1.0, "disk": -1.0}

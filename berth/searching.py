@@ -8,7 +8,7 @@ from bus.candidates import CandidateSource
 from bus.delivery.runner import Bus
 from bus.worker import Worker
 from placement_worker import BusReader, IndexedSource, SharedMemory, replica
-from scheduler_worker.dependencies import CellQueries, PlacementQueries
+from scheduler_worker.queries import CellQueries, PlacementQueries
 
 CELL_SECONDS = 5.0  # a scheduler waits for a cell's answer; moves of other cells wait, too
 

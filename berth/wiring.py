@@ -296,7 +296,9 @@ def _made(
 
         return [nova.shadow(settings, bus, store)]
     if role.worker == "placement":
-        return [_placement(settings, bus, store, shared)]
+        from berth.placement_wiring import placement_of
+
+        return [placement_of(settings, bus, store, shared)]
     if role.worker == "scheduler":
         return _scheduler(settings, bus, store, shared)
     from berth import conductors
@@ -309,27 +311,6 @@ def _as_agents(made: list[Worker], settings: Settings, bus: Bus) -> list[Worker]
     if settings.cells.agent_queues == "own":
         return made
     return [with_shared_queues(worker, bus.publish, bus.clock) for worker in made]
-
-
-def _placement(settings: Settings, bus: Bus, store: Database, shared: SharedMemory | None) -> Worker:
-    from placement_worker import Placement, placement_worker
-
-    placement = Placement(store, bus.clock, keep_ids=settings.keep.ids, keep_changes=settings.keep.changes)
-    if shared is not None:
-        shared.give(placement.memory)
-    worker = placement_worker(placement, bus.publish, settings.cell_names)
-    if settings.quotas.cloud:
-        from bus.openstack import cloud_access  # imports an HTTP client, which loads slowly
-        from placement_worker.keystone_limits import KeystoneLimits
-
-        placement.quotas.source = "keystone"
-        limits = KeystoneLimits(cloud_access(settings.quotas.cloud), placement.quotas, bus.clock)
-        worker = replace(worker, runs=[*worker.runs, limits.run])
-    if settings.placement.http:
-        from berth.placement_http import placement_http
-
-        worker = replace(worker, runs=[*worker.runs, placement_http(placement, settings)])
-    return worker
 
 
 def _scheduler(settings: Settings, bus: Bus, store: Database, shared: SharedMemory | None) -> list[Worker]:

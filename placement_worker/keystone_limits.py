@@ -3,7 +3,8 @@
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
 
 import httpx
 import msgspec
@@ -11,7 +12,7 @@ from prometheus_client import Gauge
 
 from bus.clock import Clock
 from bus.errors import Unavailable
-from bus.openstack import Access, KeystoneRefused, KeystoneUnavailable
+from bus.openstack import Access, KeystoneRefused, KeystoneUnavailable, cloud_access
 from bus.quotas import DEFAULT, GROUP_MEMBERS, INSTANCES
 from placement_worker.quotas import QuotaOperations
 
@@ -118,3 +119,9 @@ class KeystoneLimits:
         changed = await self._quotas.replace_all(quotas_of(registered, limits, self._access.region))
         COPIED_AT.set(self._clock.now())
         return changed
+
+
+def copying_limits(cloud: str, quotas: QuotaOperations) -> Callable[[], Coroutine[Any, Any, None]]:
+    """Return a task that keeps the quotas equal to the limits of the Keystone in this entry of clouds.yaml."""
+    quotas.source = "keystone"
+    return KeystoneLimits(cloud_access(cloud), quotas, quotas.clock).run

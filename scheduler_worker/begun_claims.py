@@ -12,7 +12,8 @@ from bus.claims import MIGRATION, Held, holder_consumer
 from bus.resources import Consumer, FindAllocations
 from bus.vocabulary import Id, portions
 from scheduler_worker.core.move_start import MoveStart
-from scheduler_worker.dependencies import PLACEMENT_ASKED, PlacementQueries
+from scheduler_worker.dependencies import PLACEMENT_ASKED
+from scheduler_worker.queries import PlacementQueries
 
 REBUILDS = 16  # attempts of a guest, rebuilds included, between the claim of a move and this delivery
 

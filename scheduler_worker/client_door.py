@@ -34,7 +34,7 @@ from bus.sql.database import Database
 from bus.vocabulary import UNSAID_ID, Id, portions
 from scheduler_worker.core.move_start import refused as refused_move
 from scheduler_worker.core.order import unplaceable
-from scheduler_worker.dependencies import CellQueries, PlacementQueries
+from scheduler_worker.queries import CellQueries, PlacementQueries
 from scheduler_worker.store.decisions import bind, projects_of, registered
 from scheduler_worker.waiting.owner import WaitingOwner
 from scheduler_worker.what_if import WhatIfs

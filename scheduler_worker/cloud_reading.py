@@ -20,9 +20,10 @@ from scheduler_worker.core.move_start import MoveStart
 from scheduler_worker.core.moved_cloud import CloudState, MovableInstance, PlannedMove
 from scheduler_worker.core.order import Order
 from scheduler_worker.core.rule import Alternative
-from scheduler_worker.dependencies import CellQueries, together
+from scheduler_worker.dependencies import together
 from scheduler_worker.move_lookups import MoveLookups
 from scheduler_worker.placing import Scheduler
+from scheduler_worker.queries import CellQueries
 
 HOSTS_AT_ONCE = 32  # queries for the instances of a host at the same time
 DEVICES = frozenset({"PCI_DEVICE", "SRIOV_NET_VF", "VGPU", "VGPU_DISPLAY_HEAD", "PGPU", "FPGA"})

@@ -11,16 +11,12 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from bus import claims, quotas, reservations, resources
+from bus import claims, resources
 from bus.candidates import CandidateSource
 from bus.clock import Clock
 from bus.errors import AnswerRefused, Retry
-from bus.groups import FindGroups, GroupsFound
 from bus.messages import BuildPlaced, BuildUnplaceable
-from bus.moves import FindMoves, MovesFound
-from bus.names import NameEditAnswered, NameEditRequested
-from bus.protocol import Ask
-from bus.queries import BuildsFound, Candidate, FindBuilds, FindInstances, InstancesFound
+from bus.queries import Candidate
 from bus.vocabulary import KEEP_SECONDS, MAX_CAUSE, Allocations, Id, portions
 from scheduler_worker.core.attributes import RequestOptions
 from scheduler_worker.core.events import Fence, FenceAnswers, FenceImpossible, Located
@@ -29,6 +25,7 @@ from scheduler_worker.core.placing import LONGEST_PAUSE, PATIENCE
 from scheduler_worker.core.policy import ChoicePolicy
 from scheduler_worker.core.scale import CapacityReservation
 from scheduler_worker.hosts import GRACE, HostBook
+from scheduler_worker.queries import PlacementQueries
 
 UNDELIVERABLE_SECONDS = 60.0  # a message without a consumer is published again for this time
 REQUESTS_AT_ONCE = 1280  # hosts are searched and weighed once for equal requests of a batch
@@ -38,30 +35,8 @@ PLACEMENT_ASKED = 500  # ids in one query
 TIMEOUT = 15.0  # longer than a claim may take to be answered
 
 Publish = Callable[..., Awaitable[None]]  # publishes messages; returns after the broker's confirm
-Claims = Callable[[Sequence[claims.ClaimRequested]], Awaitable[Sequence[claims.ClaimAnswered]]]
 T = TypeVar("T")
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, kw_only=True)
-class PlacementQueries:
-    claim_many: Claims
-    release: Ask[claims.ReleaseRequested, claims.ReleaseAnswered]
-    providers: Ask[resources.FindProviders, resources.ProvidersFound]
-    groups: Ask[FindGroups, GroupsFound]
-    allocations: Ask[resources.FindAllocations, resources.AllocationsFound]
-    usages: Ask[resources.FindUsages, resources.UsagesFound]
-    quotas: Ask[quotas.FindQuotas, quotas.QuotasFound]
-    edit: Ask[resources.EditRequested, resources.EditAnswered]
-    edit_name: Ask[NameEditRequested, NameEditAnswered]
-    reservations: Ask[reservations.FindReservations, reservations.ReservationsFound]
-
-
-@dataclass(frozen=True, kw_only=True)
-class CellQueries:
-    builds: Ask[FindBuilds, BuildsFound]
-    instances: Ask[FindInstances, InstancesFound]
-    moves: Ask[FindMoves, MovesFound]
 
 
 @dataclass(frozen=True, kw_only=True)

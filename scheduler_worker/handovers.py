@@ -28,7 +28,8 @@ from scheduler_worker.core.move_state import (
     messages_of,
     no_consumer,
 )
-from scheduler_worker.dependencies import Ending, PlacementQueries
+from scheduler_worker.dependencies import Ending
+from scheduler_worker.queries import PlacementQueries
 
 log = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ from bus.room import BalancingSwitched, HoldHosts, HostsHeld, SwitchBalancing
 from bus.sql.database import Database
 from bus.sql.statement import sql
 from bus.vocabulary import Id, Missing
-from scheduler_worker.dependencies import PlacementQueries
+from scheduler_worker.queries import PlacementQueries
 
 CAUSE = "make_room"
 TRAIT = f"{HELD}{CAUSE.upper()}"

@@ -20,7 +20,8 @@ from bus.vocabulary import Id, portions
 from scheduler_worker.core.held_claim import place_of
 from scheduler_worker.core.move_start import Barred, MoveStart, misread, move_start, stuck, unready
 from scheduler_worker.core.move_state import LookedUpMove, NotYet, SeenThrough, Stopped
-from scheduler_worker.dependencies import CellQueries, Ending, PlacementQueries, providers_of, together
+from scheduler_worker.dependencies import Ending, providers_of, together
+from scheduler_worker.queries import CellQueries, PlacementQueries
 
 BUILDS_ASKED = 100  # ids in one query to a cell
 MOVES_ASKED = 100  # ids in one query to a cell; the answer has their phases

@@ -27,7 +27,8 @@ from scheduler_worker.core.policy import ChoicePolicy
 from scheduler_worker.core.request import Prefilters, alternatives_of, prefilters
 from scheduler_worker.core.roles import group_id, own_group
 from scheduler_worker.core.rule import ITS_OWN, Alternative, as_anybodys
-from scheduler_worker.dependencies import Ending, PlacementQueries
+from scheduler_worker.dependencies import Ending
+from scheduler_worker.queries import PlacementQueries
 
 MORE_WHEN_PACKED = 4  # additional alternates while packing, because the next best hosts fill up soon
 BATCH_BYTES = 16 * 1024 * 1024  # flavors, images and metadata in a batch; a single request is always accepted

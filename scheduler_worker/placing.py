@@ -14,7 +14,7 @@ from bus.clock import Clock
 from bus.errors import AnswerRefused, Poison, Retry
 from bus.messages import BuildPlaced, BuildRequested, BuildUnplaceable, HostFailed, HostReported
 from bus.vocabulary import Id
-from scheduler_worker import dependencies
+from scheduler_worker import dependencies, queries
 from scheduler_worker.agents import CROSSED, Roster, count_claims
 from scheduler_worker.core import events
 from scheduler_worker.core.choosing import Choosing, Joined
@@ -56,7 +56,7 @@ class Scheduler:
     def __init__(
         self,
         source: CandidateSource,
-        placement: dependencies.PlacementQueries,
+        placement: queries.PlacementQueries,
         clock: Clock,
         options: dependencies.SchedulerOptions,
     ) -> None:

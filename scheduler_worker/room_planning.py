@@ -20,9 +20,9 @@ from scheduler_worker.core.choosing import Choosing
 from scheduler_worker.core.make_room import RoomDemand, RoomPlan, plan_room
 from scheduler_worker.core.moved_cloud import CloudState
 from scheduler_worker.core.order import Order
-from scheduler_worker.dependencies import CellQueries
 from scheduler_worker.move_courses import MoveCourses
 from scheduler_worker.placing import Scheduler
+from scheduler_worker.queries import CellQueries
 from scheduler_worker.what_if import PATIENCE, WhatIfs
 
 PORTIONS = (64, 256, 1024)  # targets whose instances are read, if fewer give no plan

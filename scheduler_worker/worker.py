@@ -14,13 +14,14 @@ from bus.worker import Every, On, Worker, answers, answers_many, every, on, on_m
 from scheduler_worker.agents import SAYS_SECONDS, WaitingSignal
 from scheduler_worker.balance_planning import BalancePlanner
 from scheduler_worker.client_door import ClientDoor
-from scheduler_worker.dependencies import CellQueries, PlacementQueries, Publish, SchedulerOptions
+from scheduler_worker.dependencies import Publish, SchedulerOptions
 from scheduler_worker.handovers import REPEAT_SECONDS, Handovers
 from scheduler_worker.host_holds import OPEN_SECONDS, HostHolds
 from scheduler_worker.host_records import HostRecords
 from scheduler_worker.move_courses import MoveCourses
 from scheduler_worker.move_lookups import MoveLookups
 from scheduler_worker.placing import Scheduler
+from scheduler_worker.queries import CellQueries, PlacementQueries
 from scheduler_worker.reservations import REFRESH_SECONDS, ReservationFiller
 from scheduler_worker.room_planning import RoomPlanner
 from scheduler_worker.selecting import HostSelection

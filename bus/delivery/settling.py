@@ -17,8 +17,9 @@ from bus.context import current_tracer, envelope_of, follow, handling
 from bus.delivery.suspects import Process, Suspects
 from bus.delivery.verdicts import Again, Dead, letter_of, refusal_of, verdict
 from bus.errors import Unavailable, Undecodable, Unroutable
+from bus.patterns import matches
 from bus.protocol import Delivery, Envelope, decode
-from bus.topics import TOPIC_OF, matches
+from bus.topics import TOPIC_OF
 from bus.vocabulary import Message
 from bus.worker import Answers, On, Undeclared, Worker, messages_of, reply_prefix
 

@@ -13,8 +13,8 @@ from typing import Protocol
 from bus.clock import Clock
 from bus.errors import NoSuchLetter
 from bus.local.journal import Journal
+from bus.patterns import matches
 from bus.protocol import DeadLetter, Envelope, QueueSpec
-from bus.topics import matches
 
 LONGEST_DELAY = 86400.0  # of the stored delays: the wall clock may have been set back
 

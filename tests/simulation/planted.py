@@ -22,7 +22,7 @@ from compute_sim.agent import SimulatedAgent
 from compute_sim.core import phases as agent_phases
 from compute_sim.core.phases import GuestState, PhaseEnd
 from compute_sim.disk import AgentDisk
-from placement_worker.core import capacity, claim_world
+from placement_worker.core import capacity, claim_world, holding
 from placement_worker.core.claim_world import ClaimWorld, Holder
 from placement_worker.core.group_places import GroupPlaces
 from placement_worker.worker import Placement
@@ -98,7 +98,7 @@ def _source_released() -> Sequence[Any]:
 
     def left_to_none(world: ClaimWorld, holder: Holder, holder_consumer: Holder, type_: str) -> None:
         if type_ == MIGRATION:
-            capacity.hold(world, holder, 0, {}, None, holder.group)
+            holding.hold(world, holder, 0, {}, None, holder.group)
         else:
             leave_to(world, holder, holder_consumer, type_)
 

@@ -14,7 +14,8 @@ from bus.sql.migrations import migrate
 from bus.worker import Worker
 from cell_conductor import AttemptLimits, cell_conductor
 from placement_worker import BusReader, IndexedSource, Placement, placement_worker, replica
-from scheduler_worker.dependencies import Claims, PlacementQueries, SchedulerOptions
+from scheduler_worker.dependencies import SchedulerOptions
+from scheduler_worker.queries import Claims, PlacementQueries
 from scheduler_worker.waiting.host_changes import HostChanges
 from scheduler_worker.worker import SchedulerNeeds, scheduler_worker
 

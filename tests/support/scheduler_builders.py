@@ -21,7 +21,7 @@ from bus.resources import (
     UsagesFound,
 )
 from bus.vocabulary import Resources
-from scheduler_worker.dependencies import PlacementQueries
+from scheduler_worker.queries import PlacementQueries
 from tests.support.claims_in_memory import ClaimsInMemory
 from tests.support.ids import uid
 from tests.support.index_source import RecordingSource

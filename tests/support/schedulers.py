@@ -14,16 +14,12 @@ from placement_worker import IndexedSource, Placement
 from scheduler_worker import ChoicePolicy
 from scheduler_worker.core.attributes import RequestOptions
 from scheduler_worker.core.move_state import Handover
-from scheduler_worker.dependencies import (
-    UNDELIVERABLE_SECONDS,
-    CellQueries,
-    PlacementQueries,
-    SchedulerOptions,
-)
+from scheduler_worker.dependencies import UNDELIVERABLE_SECONDS, SchedulerOptions
 from scheduler_worker.handovers import Handovers
 from scheduler_worker.move_courses import MoveCourse, MoveCourses, MoveVerdict, StoreRefusals
 from scheduler_worker.move_lookups import MoveLookups
 from scheduler_worker.placing import Scheduler
+from scheduler_worker.queries import CellQueries, PlacementQueries
 from tests.support.scheduler_builders import FakePlacement
 
 

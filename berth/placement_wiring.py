@@ -1,0 +1,27 @@
+"""Makes the placement worker from settings."""
+
+from dataclasses import replace
+
+from berth.settings import Settings
+from bus.delivery.runner import Bus
+from bus.sql.database import Database
+from bus.worker import Worker
+from placement_worker import Placement, SharedMemory, placement_worker
+
+
+def placement_of(settings: Settings, bus: Bus, store: Database, shared: SharedMemory | None) -> Worker:
+    """Return the placement worker, with its HTTP API and the copying of Keystone's limits if they are set."""
+    placement = Placement(store, bus.clock, keep_ids=settings.keep.ids, keep_changes=settings.keep.changes)
+    if shared is not None:
+        shared.give(placement.memory)
+    worker = placement_worker(placement, bus.publish, settings.cell_names)
+    if settings.quotas.cloud:
+        # imports an HTTP client, which loads slowly
+        from placement_worker.keystone_limits import copying_limits
+
+        worker = replace(worker, runs=[*worker.runs, copying_limits(settings.quotas.cloud, placement.quotas)])
+    if settings.placement.http:
+        from berth.placement_http import placement_http
+
+        worker = replace(worker, runs=[*worker.runs, placement_http(placement, settings)])
+    return worker
