@@ -1,6 +1,6 @@
 """Runs the builds of a cell: orders agents to build, tries the next host after a failure, reports the end."""
 
-from cell_conductor.audit import HeldByCell, PlaceByCell, Standing, census, held_by_cell, places
+from cell_conductor.audit import HeldByCell, PlaceByCell, Standing, census, held_by_cell, places, shelved_at
 from cell_conductor.core.events import AttemptLimits
 from cell_conductor.gateway import agent_gateway
 from cell_conductor.worker import cell_conductor
@@ -15,4 +15,5 @@ __all__ = [
     "census",
     "held_by_cell",
     "places",
+    "shelved_at",
 ]

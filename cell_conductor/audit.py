@@ -92,6 +92,19 @@ async def held_by_cell(database: Database, builds: Collection[str]) -> dict[str,
     return found
 
 
+_SHELVED = sql("""
+    SELECT moves.build, max(moves.ended) AS ended FROM moves JOIN builds ON builds.id = moves.build
+    WHERE builds.status = 'shelved' AND moves.kind = 'shelve' AND moves.status = 'ended'
+    AND moves.phase = 'done' GROUP BY moves.build
+""")
+
+
+async def shelved_at(database: Database) -> dict[str, float]:
+    """Return the time at which each shelved build of this cell was shelved, if its move is recorded."""
+    async with database.read() as tx:
+        return {row["build"]: row["ended"] for row in await _SHELVED(tx)}
+
+
 _ACTIVE = sql(f"SELECT {BUILD} FROM builds WHERE status = 'active' AND placed <> ''")
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Literal
 
 from bus.claims import holder_consumer
 from bus.guests import ReportedGuest
+from bus.moves import SHELVED
 from bus.vocabulary import Allocations
 
 if TYPE_CHECKING:
@@ -117,9 +118,30 @@ class Ownerless:
     generation: int
     sentence: str
     ended: str = ""  # how its build has ended; empty: no cell has a record of it
+    cell: str = ""  # that has shelved its build: only this cell may unshelve or delete it
+    doubt: str = ""  # why its allocations may be needed
 
     def __str__(self) -> str:
         return self.sentence
+
+
+_CLOCKS = 60.0  # seconds by which the clocks of placement and of a cell may differ
+_UNSHELVING = "a move that unshelves it may have claimed them"
+
+
+def ended_holder(
+    consumer: str, held: TreesOfConsumer, cell: str, status: str, shelved_at: float | None
+) -> Ownerless:
+    """Return the finding that an ended build has allocations.
+
+    `shelved_at`: when a shelved build was shelved, if known. Its release deletes the consumer, and a claim
+    that unshelves the build makes a new one. So a consumer that is older than `shelved_at` was not released.
+    """
+    sentence = f"{consumer}: ended as {status} in cell {cell}, and holds resources"
+    if status != "shelved":
+        return Ownerless(consumer, held.generation, sentence, status)
+    lost = shelved_at is not None and held.since + _CLOCKS < shelved_at
+    return Ownerless(consumer, held.generation, sentence, SHELVED, cell, "" if lost else _UNSHELVING)
 
 
 _BEYOND = 8  # attempts of which placement may have a record before the cell
