@@ -93,16 +93,23 @@ async def held_by_cell(database: Database, builds: Collection[str]) -> dict[str,
 
 
 _SHELVED = sql("""
-    SELECT moves.build, max(moves.ended) AS ended FROM moves JOIN builds ON builds.id = moves.build
-    WHERE builds.status = 'shelved' AND moves.kind = 'shelve' AND moves.status = 'ended'
-    AND moves.phase = 'done' GROUP BY moves.build
+    SELECT builds.id, builds.attempt, COALESCE(max(moves.ended), 0.0) AS ended FROM builds
+    LEFT JOIN moves ON moves.build = builds.id AND moves.kind = 'shelve' AND moves.status = 'ended'
+    AND moves.phase = 'done' WHERE builds.status = 'shelved' GROUP BY builds.id, builds.attempt
 """)
 
 
-async def shelved_at(database: Database) -> dict[str, float]:
-    """Return the time at which each shelved build of this cell was shelved, if its move is recorded."""
+class Shelving(Compact, frozen=True):
+    """The last attempt of a shelved build, and when it was shelved; 0.0: its move is not recorded."""
+
+    attempt: int
+    ended: float
+
+
+async def shelved(database: Database) -> dict[str, Shelving]:
+    """Return the shelved builds of this cell."""
     async with database.read() as tx:
-        return {row["build"]: row["ended"] for row in await _SHELVED(tx)}
+        return {row["id"]: Shelving(row["attempt"], row["ended"]) for row in await _SHELVED(tx)}
 
 
 _ACTIVE = sql(f"SELECT {BUILD} FROM builds WHERE status = 'active' AND placed <> ''")

@@ -26,7 +26,7 @@ from bus.errors import Unavailable
 
 if TYPE_CHECKING:
     from bus.sql.database import Database
-    from cell_conductor import HeldByCell, PlaceByCell
+    from cell_conductor import HeldByCell, PlaceByCell, Shelving
     from placement_worker.store.audit import StoredHolder, TreesOfConsumer
 
 R = TypeVar("R")
@@ -76,7 +76,7 @@ async def audit(
         # The cells are read first: a build seen there must have allocations in placement afterwards,
         before = await builds_by_cell(settings, cells)
         places = await places_by_cell(settings, cells)
-        shelved = await _shelved_by_cell(settings, cells)
+        shelved = await shelved_by_cell(settings, cells)
         found.breaches += await stored.breaches(placement)
         found.notes += await stored.in_two_zones(placement)
         found.classes = await stored.custom_classes(placement)
@@ -208,11 +208,12 @@ async def places_by_cell(settings: Settings, cells: Sequence[str]) -> dict[str, 
     return found
 
 
-async def _shelved_by_cell(settings: Settings, cells: Sequence[str]) -> dict[str, float]:
-    from cell_conductor import shelved_at
+async def shelved_by_cell(settings: Settings, cells: Sequence[str]) -> dict[str, Shelving]:
+    """Return the shelved builds, from the records of the cells."""
+    from cell_conductor import shelved
 
-    found: dict[str, float] = {}
-    async for _, of_cell in _of_cells(settings, cells, shelved_at):
+    found: dict[str, Shelving] = {}
+    async for _, of_cell in _of_cells(settings, cells, shelved):
         found |= of_cell
     return found
 

@@ -275,9 +275,9 @@ async def _release_leak(bus: Bus, leak: Leak) -> Healed:
 
 
 async def _release(bus: Bus, found: Ownerless) -> Healed:
-    named = {"consumer": found.consumer, "generation": found.generation, "cell": found.cell}
-    result = (await bus.asker(topics.RELEASE)(ReleaseRequested(**named, retire=found.ended))).result
-    sentence = str(found)
+    consumer, generation, sentence = found.consumer, found.generation, str(found)
+    release = ReleaseRequested(consumer=consumer, generation=generation, retire=found.ended, cell=found.cell)
+    result = (await bus.asker(topics.RELEASE)(release)).result
     if isinstance(result, Released):
         return Healed(sentence, GIVEN_BACK, GIVEN_BACK, done=True)
     return Healed(sentence, GIVEN_BACK, f"not given back ({type(result).__name__.lower()})")

@@ -15,7 +15,7 @@ from bus.moves import SHELVED
 from bus.vocabulary import Allocations
 
 if TYPE_CHECKING:
-    from cell_conductor import HeldByCell, PlaceByCell
+    from cell_conductor import HeldByCell, PlaceByCell, Shelving
     from placement_worker.store.audit import StoredHolder, TreesOfConsumer
 
 Wrong = Literal["missing", "elsewhere", "amounts", "outdated"]
@@ -130,17 +130,17 @@ _UNSHELVING = "a move that unshelves it may have claimed them"
 
 
 def ended_holder(
-    consumer: str, held: TreesOfConsumer, cell: str, status: str, shelved_at: float | None
+    consumer: str, held: TreesOfConsumer, cell: str, status: str, shelving: Shelving | None
 ) -> Ownerless:
     """Return the finding that an ended build has allocations.
 
-    `shelved_at`: when a shelved build was shelved, if known. Its release deletes the consumer, and a claim
-    that unshelves the build makes a new one. So a consumer that is older than `shelved_at` was not released.
+    The release of a shelved build deletes its consumer, and a claim that unshelves the build makes a new one.
+    So a consumer that is older than the end of the shelving was not released.
     """
     sentence = f"{consumer}: ended as {status} in cell {cell}, and holds resources"
     if status != "shelved":
         return Ownerless(consumer, held.generation, sentence, status)
-    lost = shelved_at is not None and held.since + _CLOCKS < shelved_at
+    lost = shelving is not None and held.since + _CLOCKS < shelving.ended
     return Ownerless(consumer, held.generation, sentence, SHELVED, cell, "" if lost else _UNSHELVING)
 
 
