@@ -1,6 +1,15 @@
 """Runs the builds of a cell: orders agents to build, tries the next host after a failure, reports the end."""
 
-from cell_conductor.audit import HeldByCell, PlaceByCell, Standing, census, held_by_cell, places
+from cell_conductor.audit import (
+    HeldByCell,
+    PlaceByCell,
+    Shelving,
+    Standing,
+    census,
+    held_by_cell,
+    places,
+    shelved,
+)
 from cell_conductor.core.events import AttemptLimits
 from cell_conductor.gateway import agent_gateway
 from cell_conductor.worker import cell_conductor
@@ -9,10 +18,12 @@ __all__ = [
     "AttemptLimits",
     "HeldByCell",
     "PlaceByCell",
+    "Shelving",
     "Standing",
     "agent_gateway",
     "cell_conductor",
     "census",
     "held_by_cell",
     "places",
+    "shelved",
 ]

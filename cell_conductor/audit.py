@@ -93,6 +93,26 @@ async def held_by_cell(database: Database, builds: Collection[str]) -> dict[str,
     return found
 
 
+_SHELVED = sql("""
+    SELECT builds.id, builds.attempt, COALESCE(max(moves.ended), 0.0) AS ended FROM builds
+    LEFT JOIN moves ON moves.build = builds.id AND moves.kind = 'shelve' AND moves.status = 'ended'
+    AND moves.phase = 'done' WHERE builds.status = 'shelved' GROUP BY builds.id, builds.attempt
+""")
+
+
+class Shelving(Compact, frozen=True):
+    """The last attempt of a shelved build, and when it was shelved; 0.0: its move is not recorded."""
+
+    attempt: int
+    ended: float
+
+
+async def shelved(database: Database) -> dict[str, Shelving]:
+    """Return the shelved builds of this cell."""
+    async with database.read() as tx:
+        return {row["id"]: Shelving(row["attempt"], row["ended"]) for row in await _SHELVED(tx)}
+
+
 _ACTIVE = sql(f"SELECT {BUILD} FROM {BUILDS} WHERE status = 'active' AND placed <> ''")
 
 

@@ -18,7 +18,7 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from berth import wiring, worker_roles
-from berth.operations.wrong_allocations import Leak, Misheld, Ownerless, leaks, misheld
+from berth.operations.wrong_allocations import Leak, Misheld, Ownerless, ended_holder, leaks, misheld
 from berth.settings import Settings, names_a_file
 from bus.claims import CLEANUP, MIGRATION, holder_consumer
 from bus.clock import Clock
@@ -26,7 +26,7 @@ from bus.errors import Unavailable
 
 if TYPE_CHECKING:
     from bus.sql.database import Database
-    from cell_conductor import HeldByCell, PlaceByCell
+    from cell_conductor import HeldByCell, PlaceByCell, Shelving
     from placement_worker.store.audit import StoredHolder, TreesOfConsumer
 
 R = TypeVar("R")
@@ -76,6 +76,7 @@ async def audit(
         # The cells are read first: a build seen there must have allocations in placement afterwards,
         before = await builds_by_cell(settings, cells)
         places = await places_by_cell(settings, cells)
+        shelved = await shelved_by_cell(settings, cells)
         found.breaches += await stored.breaches(placement)
         found.notes += await stored.in_two_zones(placement)
         found.classes = await stored.custom_classes(placement)
@@ -116,10 +117,9 @@ async def audit(
     ownerless = {consumer: holding for consumer, holding in held.items() if consumer not in after.builds}
     _judge_ownerless(found, ownerless, settings, unread, old)
     for id_, known in _ended(before, after, held):
-        sentence = f"{id_}: ended as {known.status} in cell {known.cell}, and holds resources"
-        found.breaches.append(sentence)
-        if known.status != "shelved":  # its move out of the shelf may begin with a claim
-            found.ownerless.append(Ownerless(id_, held[id_].generation, sentence, known.status))
+        holder = ended_holder(id_, held[id_], known.cell, known.status, shelved.get(id_))
+        found.breaches.append(str(holder))
+        found.ownerless.append(holder)
     if settled:
         found.breaches += _unfinished(after)
     return found
@@ -204,6 +204,16 @@ async def places_by_cell(settings: Settings, cells: Sequence[str]) -> dict[str, 
 
     found: dict[str, PlaceByCell] = {}
     async for _, of_cell in _of_cells(settings, cells, places):
+        found |= of_cell
+    return found
+
+
+async def shelved_by_cell(settings: Settings, cells: Sequence[str]) -> dict[str, Shelving]:
+    """Return the shelved builds, from the records of the cells."""
+    from cell_conductor import shelved
+
+    found: dict[str, Shelving] = {}
+    async for _, of_cell in _of_cells(settings, cells, shelved):
         found |= of_cell
     return found
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal
 
 from berth import wiring, worker_roles
-from berth.operations.audit import builds_by_cell, places_by_cell
+from berth.operations.audit import builds_by_cell, places_by_cell, shelved_by_cell
 from berth.operations.publishing import publish
 from berth.settings import Settings
 from bus import topics
@@ -31,7 +32,7 @@ _AT_ONCE = 50  # agents queried at a time
 Agent = tuple[str, str]  # cell and name
 
 
-Wrong = Literal["missing", "unknown", "elsewhere", "deleted"]
+Wrong = Literal["missing", "unknown", "elsewhere", "deleted", "newer"]
 
 
 @dataclass(frozen=True)
@@ -74,19 +75,25 @@ async def compare_guests(settings: Settings) -> GuestComparison:
         asked = {agent_key for agent_key in await agents(placement) if agent_key[0] in settings.cell_names}
         known = await builds_by_cell(settings, settings.cell_names)
         before = await places_by_cell(settings, settings.cell_names)
+        shelved_before = await shelved_by_cell(settings, settings.cell_names)
         async with Bus(wiring.transport(settings, "audit")) as bus:
             books, silent = await _books(bus, asked)
         builds = await builds_by_cell(settings, settings.cell_names)
         after = await places_by_cell(settings, settings.cell_names)
+        shelved_after = await shelved_by_cell(settings, settings.cell_names)
         held_builds = {holder.build for holder in (await stored_holders(placement)).values()}
         unread = await registered_cells(placement) - {*settings.cell_names}
     finally:
         await placement.close()
     stood = {build: place for build, place in after.items() if before.get(build) == place}
     failed = known.failed & builds.failed
-    found = differences(
-        books, builds.builds.keys(), stood, held_builds, known.deleted & builds.deleted, failed
-    )
+    deleted = known.deleted & builds.deleted
+    shelved = {
+        build: shelving.attempt
+        for build, shelving in shelved_after.items()
+        if shelved_before.get(build) == shelving
+    }
+    found = differences(books, builds.builds.keys(), stood, held_builds, deleted, failed, shelved)
     return GuestComparison(found, books, silent, unread)
 
 
@@ -97,12 +104,14 @@ def differences(
     held_builds: Collection[str],
     deleted: Collection[str] = (),
     failed: Collection[str] = (),
+    shelved: Mapping[str, int] = MappingProxyType({}),
 ) -> list[GuestDifference]:
-    """Return missing guests, unknown guests, guests of deleted or failed builds, and guests on another host
-    than their build.
+    """Return missing guests, unknown guests, guests of deleted, failed or shelved builds, and guests on
+    another host than their build.
 
     `builds`: all recorded builds. `stood`: active, unchanged builds. `held_builds`: with holder consumers.
-    `deleted`, `failed`: builds that were deleted or had failed before the agents were queried.
+    `deleted`, `failed`: builds that were deleted or had failed before the agents were queried. `shelved`: the
+    last attempt of each build that was shelved before.
     """
     found = []
     recorded = {agent: {(g.build, g.attempt, g.root) for g in guests} for agent, guests in books.items()}
@@ -123,6 +132,12 @@ def differences(
                     ended = "its cell has deleted it" if guest.build in deleted else "its build has failed"
                     sentence = f"{has}, and {ended}"
                     found.append(GuestDifference("deleted", guest.build, sentence, None, whose, guest))
+            elif guest.build in shelved:
+                last = shelved[guest.build]
+                if guest.build not in held_builds:
+                    sentence = f"{has}, and its cell has shelved it after attempt {last}"
+                    wrong: Wrong = "deleted" if guest.attempt <= last else "newer"
+                    found.append(GuestDifference(wrong, guest.build, sentence, None, whose, guest))
             elif guest.build not in builds:
                 sentence = f"{has}, and no cell knows it"
                 found.append(GuestDifference("unknown", guest.build, sentence, None, whose, guest))

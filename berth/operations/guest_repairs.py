@@ -25,6 +25,7 @@ REPAIRS: dict[Wrong, str] = {
     "unknown": "adopted",
     "elsewhere": "destroyed",
     "deleted": "destroyed",
+    "newer": "destroyed",
     "missing": "deleted",
 }
 _CONSUMERS = 500  # in one query
@@ -71,7 +72,9 @@ def _doubt(
     if difference.wrong == "unknown":
         return _doubt_of_unknown(found, guests, consumer)
     if difference.wrong == "deleted":
-        return ""  # a client has requested the deletion, or was informed of the failure
+        return ""  # a client has requested the deletion or shelving, or was informed of the failure
+    if difference.wrong == "newer":
+        return "its cell may have lost that it was unshelved"
     assert place is not None
     if difference.wrong == "missing":
         if guests:
@@ -154,7 +157,7 @@ class GuestMending:
         match repair.difference.wrong:
             case "unknown":
                 return await self._adopt_guest(repair.difference)
-            case "elsewhere" | "deleted":
+            case "elsewhere" | "deleted" | "newer":
                 return await self._destroy(repair.difference)
             case "missing":
                 return await self._delete(repair.difference)

@@ -18,7 +18,7 @@ from berth.operations.guest_differences import Agent, GuestComparison, compare_g
 from berth.operations.guest_repairs import REPAIRS, GuestMending, unanswered
 from berth.operations.host_states import providers_by_id
 from berth.operations.publishing import publish
-from berth.operations.wrong_allocations import Leak, Misheld, Wrong, doubt
+from berth.operations.wrong_allocations import Leak, Misheld, Ownerless, Wrong, doubt
 from berth.settings import Settings
 from bus import topics
 from bus.claims import (
@@ -271,11 +271,12 @@ async def repaired(settings: Settings, found: Audit, yes: bool) -> tuple[list[He
 
 async def _release_leak(bus: Bus, leak: Leak) -> Healed:
     """Release an unneeded holder consumer's allocations unless it has changed since the audit."""
-    return await _release(bus, str(leak), leak.consumer, leak.generation)
+    return await _release(bus, Ownerless(leak.consumer, leak.generation, str(leak)))
 
 
-async def _release(bus: Bus, sentence: str, consumer: str, generation: int, retire: str = "") -> Healed:
-    release = ReleaseRequested(consumer=consumer, generation=generation, retire=retire)
+async def _release(bus: Bus, found: Ownerless) -> Healed:
+    consumer, generation, sentence = found.consumer, found.generation, str(found)
+    release = ReleaseRequested(consumer=consumer, generation=generation, retire=found.ended, cell=found.cell)
     result = (await bus.asker(topics.RELEASE)(release)).result
     if isinstance(result, Released):
         return Healed(sentence, GIVEN_BACK, GIVEN_BACK, done=True)
@@ -335,12 +336,14 @@ async def _mended_guests(
         sentence = str(each)
         if each.consumer in adopted:  # with these allocations
             proven.append(dataclasses.replace(adopted[each.consumer], sentence=sentence))
+        elif each.doubt:
+            doubts[sentence] = each.doubt
         elif each.consumer in with_guests and each.consumer not in destroyed:
             doubts[sentence] = f"agent {with_guests[each.consumer][1]} has a guest of it"
         elif why := unanswered(guests):
             doubts[sentence] = why
         elif yes:
-            proven.append(await _release(bus, sentence, each.consumer, each.generation, each.ended))
+            proven.append(await _release(bus, each))
         else:
             proven.append(Healed(sentence, GIVEN_BACK))
     return proven, doubts

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Literal
 
 from bus.claims import holder_consumer
 from bus.guests import ReportedGuest
+from bus.moves import SHELVED
 from bus.vocabulary import Allocations
 
 if TYPE_CHECKING:
-    from cell_conductor import HeldByCell, PlaceByCell
+    from cell_conductor import HeldByCell, PlaceByCell, Shelving
     from placement_worker.store.audit import StoredHolder, TreesOfConsumer
 
 Wrong = Literal["missing", "elsewhere", "amounts", "outdated"]
@@ -117,9 +118,30 @@ class Ownerless:
     generation: int
     sentence: str
     ended: str = ""  # how its build has ended; empty: no cell has a record of it
+    cell: str = ""  # that has shelved its build: only this cell may unshelve or delete it
+    doubt: str = ""  # why its allocations may be needed
 
     def __str__(self) -> str:
         return self.sentence
+
+
+_CLOCKS = 60.0  # seconds by which the clocks of placement and of a cell may differ
+_UNSHELVING = "a move that unshelves it may have claimed them"
+
+
+def ended_holder(
+    consumer: str, held: TreesOfConsumer, cell: str, status: str, shelving: Shelving | None
+) -> Ownerless:
+    """Return the finding that an ended build has allocations.
+
+    The release of a shelved build deletes its consumer, and a claim that unshelves the build makes a new one.
+    So a consumer that is older than the end of the shelving was not released.
+    """
+    sentence = f"{consumer}: ended as {status} in cell {cell}, and holds resources"
+    if status != "shelved":
+        return Ownerless(consumer, held.generation, sentence, status)
+    lost = shelving is not None and held.since + _CLOCKS < shelving.ended
+    return Ownerless(consumer, held.generation, sentence, SHELVED, cell, "" if lost else _UNSHELVING)
 
 
 _BEYOND = 8  # attempts of which placement may have a record before the cell

@@ -18,12 +18,13 @@ from berth.operations.guest_differences import GuestComparison, differences
 from berth.operations.healing import Mending
 from berth.operations.wrong_allocations import Misheld, misheld
 from berth.settings import Settings
-from bus.claims import Choice, Claimed, holder_consumer
+from bus.claims import Choice, Claimed, Retired, holder_consumer
 from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.guests import GuestsAsked, GuestsReported, ReportedGuest
 from bus.local import LocalBroker, LocalTransport
 from bus.messages import AgentReported, BuildOrdered, BuildPlaced, DestroyOrdered, Selection
+from bus.moves import SHELVED
 from bus.queries import BuildStands, FindBuilds
 from bus.requests import BuildSpec, Flavor
 from bus.resources import FindAllocations
@@ -37,16 +38,18 @@ from bus.topics import (
     AGENT_REPORT,
     CELL_CLAIM,
     CELL_RELEASE,
+    CLAIM,
     FIND_BUILDS,
 )
 from bus.worker import Worker, on
 from cell_conductor import cell_conductor, places, store
 from cell_conductor.core.build import Build
+from cell_conductor.core.move import BuildMove, encode_move
 from placement_worker import Placement
 from placement_worker.store.audit import holdings, trees_of_consumers
 from tests.support.buses import serving
 from tests.support.command_line import CommandLine
-from tests.support.conductor_builders import a_placed, an_agent_report
+from tests.support.conductor_builders import a_move, a_placed, an_agent_report
 from tests.support.databases import know, sql
 from tests.support.ids import uid
 from tests.support.placement_builders import a_claim, a_placement, a_release, a_report, an_order, on_hosts
@@ -409,13 +412,46 @@ async def test_if_its_release_was_lost_the_allocations_of_an_ended_build_are_rel
         assert await berth() == "nothing is wrong\n"
 
 
-async def test_an_unshelving_that_claims_now_keeps_its_allocations(
+def shelved(settings: Settings, ended: float) -> None:
+    stands(settings, "shelved", 2, leftovers="[[1,0,9.0]]")
+    placed = a_move("shelve", BUILD)
+    move = BuildMove(placed=placed, phase="release", since=900.0, began=900.0, end="done", ended=ended)
+    story = encode_move(move).decode()
+    columns = "id, build, kind, status, phase, source, host, since, ended, placed, story"
+    values = (move.id, uid(BUILD), "shelve", "ended", "done", "", "", 900.0, ended, story, story)
+    marks = ", ".join("?" for _ in values)
+    sql(settings, "cell_c1", f"INSERT INTO moves ({columns}) VALUES ({marks})", *values)
+
+
+SHELVED_BREACH = f"{uid(BUILD)}: ended as shelved in cell c1, and holds resources"
+
+
+async def test_if_its_release_was_lost_the_allocations_of_a_shelved_build_are_released(
     settings: Settings, berth: Callable[..., Awaitable[str]]
 ) -> None:
-    stands(settings, "shelved", 2, leftovers="[[1,0,9.0]]")
+    shelved(settings, ended=1061.0)
+    assert (await berth("--yes", ends=1)).startswith(f"for you to judge: {SHELVED_BREACH}; agent agent-1,")
+    async with a_cell_without_guests(settings):
+        assert await berth("--yes") == f"given back: {SHELVED_BREACH}\n"
+        assert await berth() == "nothing is wrong\n"
+        async with Bus(wiring.transport(settings, "test")) as bus:
+            boot = an_order(a_claim(BUILD, on_hosts(1)))
+            assert (await bus.asker(CLAIM)(boot)).results == (Retired(why=SHELVED, cell="c1"),)
+            unshelve = an_order(a_claim(BUILD, on_hosts(1), begins=2))
+            assert isinstance((await bus.asker(CLAIM)(unshelve)).results[0], Claimed)
+
+
+@pytest.mark.parametrize("ended", [0.0, 1059.0])
+async def test_allocations_that_an_unshelving_may_have_claimed_are_not_released(
+    settings: Settings, berth: Callable[..., Awaitable[str]], ended: float
+) -> None:
+    if ended:
+        shelved(settings, ended)
+    else:  # its move is not recorded any more
+        stands(settings, "shelved", 2, leftovers="[[1,0,9.0]]")
     async with a_cell_without_guests(settings):
         assert await berth("--yes", ends=1) == (
-            f"for you to judge: {uid(BUILD)}: ended as shelved in cell c1, and holds resources\n"
+            f"for you to judge: {SHELVED_BREACH}; a move that unshelves it may have claimed them\n"
         )
 
 

@@ -17,7 +17,9 @@ from bus.moves import FindMoves, MoveEnded, MoveKind, MoveOrdered, MovePlaced, M
 from bus.queries import FindBuilds, FindInstances
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
+from bus.sql.statement import sql
 from bus.vocabulary import Message
+from cell_conductor import Shelving, shelved
 from cell_conductor.builds import Builds
 from cell_conductor.core.build import holder_consumer
 from cell_conductor.core.events import AttemptLimits
@@ -336,3 +338,18 @@ async def test_a_move_of_a_build_that_is_not_known_is_undone(
         assert mine == ({} if kind == "unshelve" else {build: (generation, source)})
     if kind == "unshelve":
         assert cell.books.retired[build] == "shelved"
+
+
+async def test_a_shelved_build_is_listed_with_the_end_of_its_shelving(everywhere: MovingCell) -> None:
+    cell, database = everywhere, everywhere.database
+    cell.now = 2000.0
+    await to_the_end(cell, a_move("shelve"), twice=False)
+    assert await shelved(database) == {ONE.build: Shelving(1, 2000.0)}
+    cell.now = 3000.0
+    lost = a_move(number=7, hosts=(), generation=None)  # placement released its claim with the shelving
+    assert "ended error" in short(await cell.came_of(lost))
+    assert "ended error" in short(await cell.came_of(lost))
+    assert await shelved(database) == {ONE.build: Shelving(1, 2000.0)}
+    async with database.write() as tx:
+        await sql("DELETE FROM moves WHERE true")(tx)
+    assert await shelved(database) == {ONE.build: Shelving(1, 0.0)}

@@ -1,6 +1,7 @@
 """Differences between agents' guests and the cells' records that may be repaired, and those that may not."""
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 import pytest
 
@@ -38,12 +39,13 @@ def repairs(
     active: bool = True,
     deleted: Sequence[str] = (),
     failed: Sequence[str] = (),
+    shelved: Mapping[str, int] = MappingProxyType({}),
     silent: Sequence[Agent] = (),
     unread: Sequence[str] = (),
     held: Consumer | None = None,
 ) -> list[tuple[str, str]]:
     stood = {BUILD: ACTIVE} if active else {}
-    wrong = differences(books, stood.keys(), stood, (), deleted, failed)
+    wrong = differences(books, stood.keys(), stood, (), deleted, failed, shelved)
     found = GuestComparison(wrong, books, silent, unread)
     return [(repair.would, repair.why_not) for repair in judged(found, {BUILD: held} if held else {})]
 
@@ -90,6 +92,14 @@ def test_a_guest_of_a_failed_build_is_destroyed() -> None:
     """A fail-over lost its success; in the new history its build failed on other hosts."""
     assert repairs({A1: [guest()]}, active=False, failed=[BUILD]) == [("destroyed", "")]
     assert differences({A1: [guest()]}, [BUILD], {}, [BUILD], failed=[BUILD]) == []
+
+
+def test_a_guest_from_before_a_shelving_is_destroyed() -> None:
+    assert repairs({A1: [guest(attempt=2)]}, active=False, shelved={BUILD: 2}) == [("destroyed", "")]
+    assert repairs({A1: [guest(attempt=3)]}, active=False, shelved={BUILD: 2}) == [
+        ("destroyed", "its cell may have lost that it was unshelved")
+    ]
+    assert differences({A1: [guest()]}, [BUILD], {}, [BUILD], shelved={BUILD: 1}) == []
 
 
 def test_a_build_is_deleted_only_if_every_agent_answers_and_has_no_guest_of_it() -> None:
