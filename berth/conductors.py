@@ -8,7 +8,7 @@ from bus.delivery.runner import Bus
 from bus.relays import ANSWER_SECONDS
 from bus.sql.database import Database
 from bus.worker import Worker
-from cell_conductor import AttemptLimits, agent_gateway, cell_conductor
+from cell_conductor import AttemptLimits, RemovedAgents, agent_gateway, cell_conductor
 
 
 def of_cell(cell: str, settings: Settings, bus: Bus, store: Database) -> list[Worker]:
@@ -22,8 +22,9 @@ def of_cell(cell: str, settings: Settings, bus: Bus, store: Database) -> list[Wo
         keep_builds=settings.keep.builds,
         keep_moves=settings.keep.moves,
     )
-    conductor = cell_conductor(cell, store, claim, release, limits=limits, clock=bus.clock)
+    removed = RemovedAgents(store, bus.clock)
+    conductor = cell_conductor(cell, store, claim, release, limits=limits, clock=bus.clock, removed=removed)
     if settings.cells.agent_queues == "own":
         return [conductor]
     relay = bus.asker(topics.AGENT_ORDER, timeout=ANSWER_SECONDS)
-    return [conductor, agent_gateway(cell, relay, bus.clock)]
+    return [conductor, agent_gateway(cell, relay, bus.clock, removed)]

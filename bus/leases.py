@@ -84,15 +84,16 @@ class AgentsFound(Message, frozen=True, kw_only=True):
 
 
 class AgentEditRequested(Message, frozen=True, kw_only=True):
-    """An operator's request about a bare-metal agent. After `disable` the agent gets no free nodes (without
+    """An operator's request about an agent. After `disable` a bare-metal agent gets no free nodes (without
     an instance), and other agents get the free nodes that it has; `enable` undoes that. `rehome` assigns all
     its nodes, or the given ones, with their instances to other agents, once this agent certainly does not act
-    on them any more.
+    on them any more. `remove` states that an agent of any type will not return and that none of its guests
+    runs: the cell ends its orders. `restore` undoes that for later orders.
     """
 
     cell: Word
     agent: Word
-    edit: Literal["disable", "enable", "rehome"]
+    edit: Literal["disable", "enable", "rehome", "remove", "restore"]
     to: Text = ""  # rehome: destination agent; empty: by the hash ring
     nodes: Annotated[tuple[Id, ...], Meta(max_length=10_000)] = ()  # rehome: nodes to move; empty: all
 
@@ -101,3 +102,4 @@ class AgentEditAnswered(Message, frozen=True, kw_only=True):
     refused: Cause = ""
     moved: Count = 0  # nodes that moved
     waiting: Count = 0  # nodes that move when the agent has stopped or its lease has expired
+    assumed: Count = 0  # restore: guests of the agent whose destruction was assumed

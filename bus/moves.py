@@ -248,6 +248,7 @@ class MoveReported(Message, frozen=True, kw_only=True):
     host: Text
     # overdue: the conductor's own timeout
     outcome: Literal["done", "failed", "progress", "overdue"]
+    removed: bool = False  # overdue: the agent was removed, so its deadline is not awaited
     percent: Annotated[int, Meta(ge=0, le=100)] = 0
     leftover: bool = False  # failed: parts of the guest may still exist
     retry: bool = True  # failed: whether another host may succeed

@@ -298,7 +298,8 @@ REPORT_NODES = Query("cell.nodes.{cell}", leases.NodesReported, leases.NodesTake
 FIND_AGENTS = Query("cell.agents.{cell}", leases.FindAgents, leases.AgentsFound,
     "bare-metal agents of a cell with the number of their nodes", ANYONE, _CONDUCTOR)
 EDIT_AGENT = Query("cell.agent.{cell}", leases.AgentEditRequested, leases.AgentEditAnswered,
-    "enable or disable a bare-metal agent, or move its nodes to other agents", ANYONE, _CONDUCTOR)
+    "enable or disable a bare-metal agent, move its nodes to other agents; remove or restore any agent",
+    ANYONE, _CONDUCTOR)
 AGENT_ORDER = Query("agent.order.{cell}.{agent}", relays.OrderRelayed, relays.OrderAnswered,
     "carry out an order, where agents share queues", "gateway", "agent", within=True, to_agents=True)
 WAITING = Query("scheduler.waiting", queries.FindWaiting, queries.WaitingFound,

@@ -12,15 +12,18 @@ from cell_conductor.audit import (
 )
 from cell_conductor.core.events import AttemptLimits
 from cell_conductor.gateway import agent_gateway
+from cell_conductor.removed_agents import RemovedAgents, assumed_guests
 from cell_conductor.worker import cell_conductor
 
 __all__ = [
     "AttemptLimits",
     "HeldByCell",
     "PlaceByCell",
+    "RemovedAgents",
     "Shelving",
     "Standing",
     "agent_gateway",
+    "assumed_guests",
     "cell_conductor",
     "census",
     "held_by_cell",

@@ -29,10 +29,12 @@ from bus.worker import Outcome
 from cell_conductor import move_store, store
 from cell_conductor.applying import EventApplier, count_ends
 from cell_conductor.audit import instances_page
+from cell_conductor.core.answers import to_be_placed
 from cell_conductor.core.build import Build, Effects, overdue, stands, undone
 from cell_conductor.core.events import AttemptLimits, CleanedUp, Event, ReleaseAnswer, Stalled, SwapAnswered
 from cell_conductor.core.phases import reminder
 from cell_conductor.core.step import step
+from cell_conductor.removed_agents import RemovedAgents, prune_assumed
 from cell_conductor.ring import Ring
 
 log = logging.getLogger(__name__)
@@ -60,6 +62,7 @@ class Builds:
         *,
         limits: AttemptLimits | None = None,
         clock: Clock | None = None,
+        removed: RemovedAgents | None = None,
     ) -> None:
         self.database = database
         self.claim_many = claim_many
@@ -67,6 +70,7 @@ class Builds:
         self.limits = limits or AttemptLimits()
         self.clock = clock or Clock()
         self.ring = Ring(database, self.clock, self.limits.agent_lease)
+        self.removed = removed or RemovedAgents(database, self.clock)
         self._applier = EventApplier(database, self.limits, self.clock)
         self._resumed = False
         self._failed_over = False
@@ -122,11 +126,11 @@ class Builds:
     async def addressed(self, outcomes: Sequence[Outcome]) -> Sequence[Outcome]:
         lists = [[*outcome] if isinstance(outcome, Sequence) else [] for outcome in outcomes]
         count_ends(message for listed in lists for message in listed)
-        messages = iter(await self.ring.addressed([message for listed in lists for message in listed]))
-        return [
-            [next(messages) for _ in outcome] if isinstance(outcome, Sequence) else outcome
-            for outcome in outcomes
-        ]
+        flat = [message for listed in lists for message in listed]
+        addressed = iter(await self.removed.addressed(flat, self.ring))
+        sent = [[message for _ in listed if (message := next(addressed)) is not None] for listed in lists]
+        pairs = zip(outcomes, sent, strict=True)
+        return [messages if isinstance(outcome, Sequence) else outcome for outcome, messages in pairs]
 
     async def reshape_many(self, reshapes: Sequence[BuildReshaped]) -> Sequence[Outcome]:
         """Record the new allocations of builds after a reshape. Return Retry for the message about a recent
@@ -138,7 +142,7 @@ class Builds:
         outcomes = await self.handle([(reshaped.build, reshaped) for reshaped in reshapes])
         return [
             Retry(1.0, "it has not been placed here yet")
-            if reshaped.at > young and _to_be_placed(known.get(reshaped.build), reshaped)
+            if reshaped.at > young and to_be_placed(known.get(reshaped.build), reshaped)
             else done
             for reshaped, done in zip(reshapes, outcomes, strict=True)
         ]
@@ -171,15 +175,24 @@ class Builds:
         """
         now = self.clock.now()
         since = now - self.limits.stalled_after if self._resumed else now
+        messages = await self._repeat(since, now - self.limits.destroy_again_after)
+        self._resumed = True
+        return messages
+
+    async def end_orders_of_removed(self) -> Sequence[AgentReported | MoveReported]:
+        """If agents were removed since the last call, return the reports that end all orders for them."""
+        now = self.clock.now()
+        messages = await self._repeat(now, now, None) if await self.removed.refresh() else []
+        return self.removed.reports(messages)
+
+    async def _repeat(self, since: float, left: float, roots: Collection[str] | None = ()) -> list[_Reminder]:
+        now = self.clock.now()
         unfinished = await self._each_silent(store.SILENT, since, now)
         unfinished += await self._each_silent(store.SILENT_MOVES, since, now)
-        long_ago = now - self.limits.destroy_again_after
-        left_behind = await self._each_silent(store.SILENT_LEFTOVERS, long_ago, now)
-        if unfinished or left_behind:
-            count = len(unfinished) + len(left_behind)
+        left_behind = await self._each_silent(store.SILENT_LEFTOVERS, left, now)
+        if count := len(unfinished) + len(left_behind):
             log.info("repeated the messages that %d builds wait for", count)
-        self._resumed = True
-        return [*await self._reminders(unfinished), *await self._reminders(left_behind, None)]
+        return [*await self._reminders(unfinished, roots), *await self._reminders(left_behind, None)]
 
     async def _each_silent(self, silent: Statement, since: float, now: float) -> list[Build]:
         """Return all builds of a condition that have not changed since `since`, read page by page."""
@@ -225,14 +238,15 @@ class Builds:
         effects: list[Message] = []
         for build in builds:
             effects += (*step(build, Stalled(), now, self.limits)[1], *undone(build, roots=roots))
-        addressed = await self.ring.addressed(effects)
+        addressed = await self.removed.addressed(effects, self.ring)
         return [message for message in addressed if isinstance(message, _Reminder)]
 
     async def prune(self) -> None:
         """Delete records of builds and moves that ended long ago and hold no resources."""
         self._applier.cached.clear()  # a build that is placed again after pruning starts at version 0 again
         now, limits = self.clock.now(), self.limits
-        for prune, keep in ((store.prune, limits.keep_builds), (move_store.prune, limits.keep_moves)):
+        kept = ((store.prune, limits.keep_builds), (move_store.prune, limits.keep_moves))
+        for prune, keep in (*kept, (prune_assumed, limits.keep_builds)):
             pruned = PRUNE_PAGE
             while pruned == PRUNE_PAGE:
                 async with self.database.write() as tx:
@@ -333,11 +347,3 @@ class Builds:
         """
         async with self.database.write() as tx:
             return await store.silent(tx, silent, since, now, after, PAGE)
-
-
-def _to_be_placed(known: Build | None, reshape: BuildReshaped) -> bool:
-    """Return True if a reshape concerns a build or a newer claim that this cell has not recorded yet."""
-    if known is None:
-        return True
-    later = known.generation is not None and reshape.generation > known.generation
-    return later and all(host.root != reshape.root for host in known.hosts)

@@ -7,7 +7,7 @@ gateway nor the orders of other agents. The reports of an order are published by
 
 import logging
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 
 from bus import topics
 from bus.clock import Clock
@@ -41,9 +41,16 @@ class RelayedOrderFailed(Exception):
     """An agent's handler of an order raised an unexpected exception; the text is its traceback."""
 
 
-def agent_gateway(cell: str, relay: Ask[OrderRelayed, OrderAnswered], clock: Clock | None = None) -> Worker:
-    """Return the worker of one cell's gateway; several replicas may share the cell's queues."""
-    orders, beats = RelayingOrders(relay, clock or Clock()), MergingHeartbeats(cell)
+def agent_gateway(
+    cell: str,
+    relay: Ask[OrderRelayed, OrderAnswered],
+    clock: Clock | None = None,
+    removed: Container[str] = frozenset(),
+) -> Worker:
+    """Return the worker of one cell's gateway; several replicas may share the cell's queues. Orders for the
+    agents `removed` are dropped.
+    """
+    orders, beats = RelayingOrders(relay, clock or Clock(), removed), MergingHeartbeats(cell)
     return Worker(
         f"gateway.{cell}",
         consumes=[
@@ -60,11 +67,17 @@ def agent_gateway(cell: str, relay: Ask[OrderRelayed, OrderAnswered], clock: Clo
 
 
 class RelayingOrders:
-    """Relays each order to its agent; raises Retry for an order that the agent has not handled yet."""
+    """Relays each order to its agent; raises Retry for an order that the agent has not handled yet.
 
-    def __init__(self, relay: Ask[OrderRelayed, OrderAnswered], clock: Clock) -> None:
+    An order for a removed agent is dropped, because the conductor itself ends the orders that it waits for.
+    """
+
+    def __init__(
+        self, relay: Ask[OrderRelayed, OrderAnswered], clock: Clock, removed: Container[str] = frozenset()
+    ) -> None:
         self._relay_to_agent = relay
         self._clock = clock
+        self._removed = removed
         self._relaying: Counter[str] = Counter()  # orders by agent
         self._silent: dict[str, float] = {}  # agents that did not answer, since when
 
@@ -86,6 +99,9 @@ class RelayingOrders:
 
     async def _relay(self, order: OrderRelayed) -> None:
         agent = order.agent
+        if agent in self._removed:
+            log.info("an order for the removed agent %s is dropped", agent)
+            return
         if self._relaying[agent] >= (1 if agent in self._silent else MOST_OF_AN_AGENT):
             raise Retry(self._pause(agent))
         self._relaying[agent] += 1

@@ -193,7 +193,7 @@ class Ring:
     async def addressed(self, messages: Sequence[Message]) -> list[Message]:
         """Return the messages, with each order about a node addressed to the agent that owns the node now."""
         orders = [message for message in messages if isinstance(message, BuildOrdered | DestroyOrdered)]
-        pools = await self._known_pools() if orders else None
+        pools = await self.pools() if orders else None
         if not pools:
             return list(messages)
         owners = await self._owners({order.root for order in orders})
@@ -214,7 +214,8 @@ class Ring:
             for message in messages
         ]
 
-    async def _known_pools(self) -> set[str]:
+    async def pools(self) -> set[str]:
+        """Return the pools whose bare-metal nodes agents share."""
         if self._pools is None:
             async with self.database.read_single() as tx:
                 self._pools = {member.pool for member in await store.members(tx)}
@@ -234,7 +235,7 @@ class Ring:
 
     async def owned(self, roots: Iterable[str]) -> set[str]:
         """Return which of the given root providers are bare-metal nodes of a pool."""
-        return set(await self._owners(set(roots))) if await self._known_pools() else set()
+        return set(await self._owners(set(roots))) if await self.pools() else set()
 
     async def _owners(self, roots: Iterable[str]) -> dict[str, tuple[str, int]]:
         async with self.database.read_single() as tx:

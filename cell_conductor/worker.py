@@ -1,6 +1,7 @@
 """Declares the messages, queries and timers of the conductor, and the messages that it publishes."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TypeVar
 
 import msgspec
@@ -14,6 +15,7 @@ from bus.worker import Every, Worker, answers, every, on_many, prune_period
 from cell_conductor.builds import AskMany, Builds
 from cell_conductor.core.events import AttemptLimits
 from cell_conductor.moves import CellMoves
+from cell_conductor.removed_agents import RemovedAgents
 from cell_conductor.ring import CHECKS_PER_LEASE
 
 A = TypeVar("A", ClaimRequested, ReleaseRequested)
@@ -23,7 +25,8 @@ FAILOVER_SECONDS = 1.0  # between checks whether the database has failed over
 LINGER = 0.02  # seconds: one transaction for fifty reports costs as much as for one
 
 # What the handlers of builds and moves, and the reminders, publish
-_BUILD = [AGENT_BUILD, AGENT_DESTROY, topics.BUILD_ENDED, topics.BUILD_DELETED, topics.MOVE_ENDED, MOVE_HALF]
+_ORDERS = [AGENT_BUILD, AGENT_DESTROY, AGENT_REPORT, AGENT_MOVED]  # orders, and reports of removed agents
+_BUILD = [*_ORDERS, topics.BUILD_ENDED, topics.BUILD_DELETED, topics.MOVE_ENDED, MOVE_HALF]
 _MOVE = [*_BUILD, AGENT_MOVE, topics.MOVE_PROGRESS, topics.HOST_FAILED]
 _ADOPTION = [AGENT_BUILD, topics.BUILD_ADOPTED]
 _REMINDERS = [AGENT_BUILD, AGENT_DESTROY, AGENT_REPORT, AGENT_MOVE, AGENT_MOVED, MOVE_HALF]
@@ -37,10 +40,13 @@ def cell_conductor(
     *,
     limits: AttemptLimits | None = None,
     clock: Clock | None = None,
+    removed: RemovedAgents | None = None,
 ) -> Worker:
-    """Return the worker of one cell's conductor; several replicas may share the cell's database."""
+    """Return the worker of one cell's conductor; several replicas may share the cell's database. A gateway in
+    the same process shares `removed`.
+    """
     asks = _with_cell_set(cell, claim_many), _with_cell_set(cell, release_many)
-    builds = Builds(database, *asks, limits=limits, clock=clock)
+    builds = Builds(database, *asks, limits=limits, clock=clock, removed=removed)
     moves, ring = CellMoves(builds), builds.ring
     return Worker(
         f"conductor.{cell}",
@@ -66,7 +72,7 @@ def cell_conductor(
             answers(topics.LEASE, ring.lend, cell=cell),
             answers(topics.REPORT_NODES, ring.report_nodes, cell=cell),
             answers(topics.FIND_AGENTS, ring.find, cell=cell),
-            answers(topics.EDIT_AGENT, ring.edit, cell=cell),
+            answers(topics.EDIT_AGENT, partial(builds.removed.edit, ring=ring), cell=cell),
         ],
         asks=[topics.CELL_CLAIM, topics.CELL_RELEASE],
         timers=_timers(builds),
@@ -78,6 +84,7 @@ def _timers(builds: Builds) -> list[Every]:
     return [
         every(limits.poll_every, builds.time_out, emits=[AGENT_REPORT, AGENT_MOVED]),
         every(limits.stalled_after / 2, builds.resume, emits=_REMINDERS, at_once=True),
+        every(limits.poll_every, builds.end_orders_of_removed, emits=_REMINDERS, at_once=True),
         every(FAILOVER_SECONDS, builds.resume_after_failover, emits=_REMINDERS),
         every(limits.agent_lease / CHECKS_PER_LEASE, ring.check_leases, at_once=True),
         every(limits.agent_lease / CHECKS_PER_LEASE, builds.move, emits=_REMINDERS),

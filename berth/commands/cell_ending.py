@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -27,12 +28,13 @@ from berth.commands.cell_permissions import (
 )
 from berth.commands.options import Commands, option, positional
 from berth.commands.terminal import Cli
-from berth.operations.cells import instances_left
+from berth.operations.cells import AGENT_SECONDS, CONDUCTOR_SECONDS, instances_left, mark_agent
 from berth.settings import Settings
 from bus import topics
 from bus.cells import CellEdited, CellInUse, DropCell
 from bus.delivery.runner import Bus
-from bus.errors import OperationRefused
+from bus.errors import OperationRefused, Unavailable
+from bus.leases import AgentEditAnswered
 from bus.rabbit.permissions import BrokerUser, filled_by, flood_policy, queue_policy, queues_within
 from bus.vocabulary import Missing
 
@@ -116,11 +118,11 @@ async def _drop_queues(settings: Settings, name: str, admin: BrokerUsers) -> lis
     url, exchange = settings.bus.amqp_url, settings.bus.exchange
     cell_queues = await queues_of(admin, f"{queues_within(name, exchange)}|{ferried.configure}")
     filled = await queues_of(admin, filled_by(name, exchange))
-    stay = await delete_queues(url, cell_queues)
-    stay += await delete_queues(url, filled, unread_within=UNREAD_SECONDS)
-    done = [f"{len(cell_queues) + len(filled) - len(stay)} queues of its are deleted"]
-    if stay:
-        done.append(f"still has a consumer, and was left: {', '.join(stay)}")
+    await delete_queues(url, cell_queues)
+    kept = (await delete_queues(url, filled, unread_within=UNREAD_SECONDS)).kept
+    done = [f"{len(cell_queues) + len(filled) - len(kept)} queues of its are deleted"]
+    if kept:
+        done.append(f"still has a consumer, and was left: {', '.join(kept)}")
     return done
 
 
@@ -166,11 +168,15 @@ async def add_agent(
         if user not in await admin.users():
             undo(f"RabbitMQ user {user}", partial(admin.drop, user, queue_policy(user)))
         await admin.take(definitions_of(settings, cell, user, broker_user, bounded=False))
+    restored = None
+    with suppress(Unavailable):
+        async with cli.bus("cell") as bus:
+            restored = await mark_agent(bus, cell, name, "restore", CONDUCTOR_SECONDS)
     worker = "metal" if options.metal else "compute"
     cli.tell(
         f"agent {name} of cell {cell}: RabbitMQ user {user}, by {admin.by}\n"
         f"{file} has its password, for the agent's machine alone:\n"
-        f"  berth --config {file.name} run {worker} --cell {cell} --agent {name}",
+        f"  berth --config {file.name} run {worker} --cell {cell} --agent {name}{_remark(cell, restored)}",
         cell=cell,
         agent=name,
         user=user,
@@ -179,22 +185,64 @@ async def add_agent(
     return 0
 
 
+def _remark(cell: str, restored: AgentEditAnswered | None) -> str:
+    if restored is None:
+        return (
+            f"\nThe conductor of {cell} did not answer. If this agent was removed before, repeat the command"
+            " when the conductor runs: until then builds on the agent's hosts fail."
+        )
+    if restored.assumed:
+        return (
+            f"\nWhen it was removed, {restored.assumed} of its guests were assumed to be destroyed:"
+            " `berth audit --agents` lists those that exist."
+        )
+    return ""
+
+
 @commands.command("remove-agent")
-async def remove_agent(cli: Cli, cell: CellOfAgent, name: NameOfAgent, *, tool: BrokerTool) -> int:
-    """Delete an agent's RabbitMQ user, which closes its connections, and delete the agent's queues."""
+async def remove_agent(
+    cli: Cli,
+    cell: CellOfAgent,
+    name: NameOfAgent,
+    no_user: bool = option(False, "It has no RabbitMQ user (any more): only its queues and orders."),
+    *,
+    tool: BrokerTool,
+) -> int:
+    """Remove an agent that will not return, with its RabbitMQ user and queues, and end its orders.
+
+    Empty its hosts before (`berth drain`), or switch them off: berth assumes that no guest runs there any
+    more. Builds in progress there continue on another host or end in error, and moves continue as with a
+    silent agent. Deletions, also later ones, end without the agent's answer, and release what the guests
+    held; `berth audit` lists these guests for a week (`keep_builds`). Active instances stay recorded on the
+    hosts: evacuate or delete them. Nodes that agents share go to other agents, with their orders.
+
+    With --no-user repeat it for an agent whose cell did not answer.
+    """
     need_service_mode(cli.settings, "remove")
     from bus.rabbit.inspection import delete_queues
 
     check_name(cell)
     check_agent(name)
     admin = await tool.users(cli.settings)
-    user = agent_user_of(cli.settings, cell, name)
-    if user not in await admin.users():
-        raise OperationRefused(f"there is no RabbitMQ user {user}")
-    await admin.drop(user, queue_policy(user))
-    agent_queues = permissions_of_agent(cli.settings, cell, name).configure
-    queues = await queues_of(admin, agent_queues)
-    await delete_queues(cli.settings.bus.amqp_url, queues)
-    sentence = f"agent {name} of cell {cell}: RabbitMQ user {user} and its queues are deleted"
-    cli.tell(sentence, cell=cell, agent=name, user=user, queues=queues)
+    user, done = agent_user_of(cli.settings, cell, name), list[str]()
+    if user in await admin.users():
+        await admin.drop(user, queue_policy(user))
+        done.append(f"RabbitMQ user {user} is deleted, by {admin.by}")
+    elif not no_user:
+        raise OperationRefused(f"there is no RabbitMQ user {user}: if it is deleted already, add --no-user")
+    queues = await queues_of(admin, permissions_of_agent(cli.settings, cell, name).configure)
+    deleted = await delete_queues(cli.settings.bus.amqp_url, queues)
+    done.append(f"{len(queues)} queues of its with {deleted.messages} messages are deleted")
+    answer = None
+    with suppress(Unavailable):
+        async with cli.bus("cell") as bus:
+            answer = await mark_agent(bus, cell, name, "remove", AGENT_SECONDS)
+    if answer is None:
+        why = f"{'; '.join(done)}. But its orders continue, because the cell did not answer"
+        raise OperationRefused(f"{why}: when its conductor runs, repeat the command with --no-user")
+    done.append("its conductor ends its orders within seconds")
+    if answer.moved or answer.waiting:
+        done.append(f"{answer.moved + answer.waiting} bare-metal nodes go to other agents")
+    told = {"cell": cell, "agent": name, "user": user, "queues": queues, "done": done}
+    cli.tell("\n".join(f"agent {name} of cell {cell}: {line}" for line in done), **told)
     return 0

@@ -122,6 +122,7 @@ async def audit(
         found.ownerless.append(holder)
     if settled:
         found.breaches += _unfinished(after)
+    found.notes += await _assumed_guests(settings, cells)
     return found
 
 
@@ -216,6 +217,18 @@ async def shelved_by_cell(settings: Settings, cells: Sequence[str]) -> dict[str,
     async for _, of_cell in _of_cells(settings, cells, shelved):
         found |= of_cell
     return found
+
+
+async def _assumed_guests(settings: Settings, cells: Sequence[str]) -> list[str]:
+    """Return a sentence for each guest of a removed agent whose destruction its cell only assumes."""
+    from cell_conductor import assumed_guests
+
+    return [
+        f"{guest.build}: its guest on {guest.host} (attempt {guest.attempt}) is assumed to be destroyed,"
+        f" because its agent {guest.agent} was removed from cell {cell}"
+        async for cell, guests in _of_cells(settings, cells, assumed_guests)
+        for guest in guests
+    ]
 
 
 def _unchanged(place: PlaceByCell, before: BuildsByCell, after: BuildsByCell) -> bool:

@@ -3,7 +3,7 @@
 import asyncio
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 from msgspec import structs
 
@@ -200,6 +200,17 @@ async def edit_agent(
     if answer.refused:
         raise OperationRefused(answer.refused)
     return cell, answer
+
+
+async def mark_agent(
+    bus: Bus, cell: str, name: str, edit: Literal["remove", "restore"], seconds: float
+) -> AgentEditAnswered | None:
+    """Inform a cell that an agent was removed, or exists again; return None if the cell did not answer."""
+    request = checked(AgentEditRequested(cell=cell, agent=name, edit=edit))
+    try:
+        return await bus.asker(topics.EDIT_AGENT, timeout=seconds)(request)
+    except (Unavailable, Unroutable, AnswerRefused):
+        return None
 
 
 async def _cell_of(bus: Bus, name: str, cells: Sequence[str]) -> str:

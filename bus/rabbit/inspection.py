@@ -116,35 +116,46 @@ async def _takes(
 _AGAIN_SECONDS = 0.2
 
 
-async def delete_queues(url: str, names: Iterable[str], *, unread_within: float = 0.0) -> list[str]:
-    """Delete the named queues; return the names of the queues that were kept. With `unread_within`, a queue
-    is kept if it still has a consumer after so many seconds.
+@dataclass
+class DeletedQueues:
+    """The result of a deletion of queues: the queues that were kept, and the messages in all others."""
+
+    kept: list[str] = field(default_factory=list)
+    messages: int = 0
+
+
+async def delete_queues(url: str, names: Iterable[str], *, unread_within: float = 0.0) -> DeletedQueues:
+    """Delete the named queues. With `unread_within`, a queue is kept if it still has a consumer after so many
+    seconds.
     """
-    stay: list[str] = []
+    result = DeletedQueues()
     connection = await dial(broker_url(url, "berth cell"))
     until = asyncio.get_running_loop().time() + unread_within
     try:
         with plainly(url, " while queues were deleted"):
             for name in names:
-                while not await _deleted(connection, name, only_unread=unread_within > 0):
+                while (messages := await _deleted(connection, name, only_unread=unread_within > 0)) is None:
                     if asyncio.get_running_loop().time() >= until:
-                        stay.append(name)
+                        result.kept.append(name)
                         break
                     await asyncio.sleep(_AGAIN_SECONDS)
+                result.messages += messages or 0
     finally:
         await hang_up(connection)
-    return stay
+    return result
 
 
-async def _deleted(connection: AbstractConnection, name: str, *, only_unread: bool) -> bool:
-    """Delete a queue, with `only_unread` only if it has no consumers; return whether it is deleted."""
+async def _deleted(connection: AbstractConnection, name: str, *, only_unread: bool) -> int | None:
+    """Delete a queue, with `only_unread` only if it has no consumers; return the number of its messages, or
+    None if it was not deleted.
+    """
     channel = await open_channel(connection, confirms=False)
     try:
         async with answered():
-            await channel.queue_delete(name, if_unused=only_unread)
+            deleted = await channel.queue_delete(name, if_unused=only_unread)
             await channel.close()
     except RequestRefused as refused:
         if refused.code != "PRECONDITION_FAILED":
             raise BrokerRefused(f"queue {name} cannot be deleted: {refused}") from None
-        return False
-    return True
+        return None
+    return deleted.message_count or 0

@@ -153,6 +153,14 @@ def reshaped(build: Build, reshape: BuildReshaped) -> Build:
     return build
 
 
+def to_be_placed(build: Build | None, reshape: BuildReshaped) -> bool:
+    """Return True if a reshape concerns a build or a newer claim that this cell has not recorded yet."""
+    if build is None:
+        return True
+    later = build.generation is not None and reshape.generation > build.generation
+    return later and all(host.root != reshape.root for host in build.hosts)
+
+
 def position_of(build: Build, held: claims.Held) -> int | None:
     """Return the position, in the build's list of hosts, of the host on which placement has its allocations;
     None if no host of the list has them.

@@ -54,7 +54,7 @@ def step_of_move(build: Build, event: Event, now: float, limits: AttemptLimits) 
 
 def _phase_reported(build: Build, report: MoveReported, now: float, limits: AttemptLimits) -> Stepped:
     move = phases.open_move(build)
-    if report.outcome == "overdue":
+    if report.outcome == "overdue" and not report.removed:
         return _overdue(build, now, limits)
     if (report.phase, report.step) != (move.phase, move.step):
         return build, () if report.outcome == "progress" else phases.waited_for(build)
@@ -69,6 +69,8 @@ def _phase_reported(build: Build, report: MoveReported, now: float, limits: Atte
             return build, (phases.move_progress(build),)
         case "done", _:
             return _done(build, now, limits)
+        case "overdue", _:
+            return _unanswered(build, cause, now, limits)
         case _, "prepare":
             return phases.failed_there(build, "failed", cause, now, limits, report)
         case _, "send":
@@ -167,7 +169,12 @@ def _overdue(build: Build, now: float, limits: AttemptLimits) -> Stepped:
         return build, phases.waited_for(build)
     if not build.deadline or now < build.deadline:
         return build, ()
-    cause = f"no result within {build.deadline - move.began:g} s"
+    return _unanswered(build, f"no result within {build.deadline - move.began:g} s", now, limits)
+
+
+def _unanswered(build: Build, cause: str, now: float, limits: AttemptLimits) -> Stepped:
+    """End a phase of a move whose agent did not answer in time, or was removed."""
+    move = phases.open_move(build)
     late = phases.end_phase(build, "timed out", cause, now)
     match move.phase:
         case "away":

@@ -162,6 +162,15 @@ async def test_a_host_that_a_client_put_into_two_zones_is_a_note(sound: Settings
     assert (found.clean, found.notes) == (True, [note])
 
 
+async def test_a_guest_of_a_removed_agent_is_a_note(sound: Settings) -> None:
+    values = (uid(DELETED), 1, uid(1, "a"), "host-1", "agent-1", NOW)
+    sql(sound, "cell_c1", "INSERT INTO assumed_guests (build, attempt, root, host, agent, since)"
+        " VALUES (?, ?, ?, ?, ?, ?)", *values)  # fmt: skip
+    found = await audited(sound)
+    why = "is assumed to be destroyed, because its agent agent-1 was removed from cell c1"
+    assert (found.clean, found.notes) == (True, [f"{uid(DELETED)}: its guest on host-1 (attempt 1) {why}"])
+
+
 async def test_a_recent_claim_may_belong_to_a_build_that_is_not_stored_yet(sound: Settings) -> None:
     sql(sound, *LOST)
     assert (await audited(sound, after=1.0)).clean

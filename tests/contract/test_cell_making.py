@@ -13,7 +13,7 @@ from rich.console import Console
 from berth import broker_users, wiring
 from berth.cell_file import password_of, read_cell_file
 from berth.commands import cell_making
-from berth.commands.cell_ending import remove
+from berth.commands.cell_ending import AgentOptions, add_agent, remove, remove_agent
 from berth.commands.cell_making import CellOptions, NewCell, add
 from berth.commands.cell_permissions import BrokerTool, ferry_user_of, user_of
 from berth.commands.clients import PASSWORD, ClientOptions, given_password
@@ -25,8 +25,10 @@ from berth.settings import BadSetting, Settings
 from bus import topics
 from bus.clients import ClientEditAnswered, ClientEditRequested, ClientsFound, FindClients, RegisteredClient
 from bus.errors import BrokerRefused, OperationRefused, Unavailable
+from bus.leases import AgentEditAnswered, AgentEditRequested
 from bus.local import LocalBroker, LocalTransport
 from bus.rabbit import inspection
+from bus.rabbit.inspection import DeletedQueues
 from bus.worker import Worker, answers
 from placement_worker import Placement
 from tests.support.buses import Connect, serving
@@ -69,9 +71,9 @@ def replace_broker(patch: pytest.MonkeyPatch, broker: FakeBroker, deleted: list[
     async def fake(*_: Any) -> FakeBroker:
         return broker
 
-    async def delete(url: str, names: Sequence[str], **_: Any) -> list[str]:
+    async def delete(url: str, names: Sequence[str], **_: Any) -> DeletedQueues:
         deleted.extend(names)
-        return []
+        return DeletedQueues(messages=len(names))
 
     patch.setattr(broker_users, "broker_users", fake)
     patch.setattr(inspection, "delete_queues", delete)
@@ -216,6 +218,65 @@ async def test_the_removal_of_a_cell_can_keep_the_broker_user(making: Making) ->
     await making.add()
     await making.remove(keep_user=True)
     assert "berth-c9" in making.broker.known and not making.deleted
+
+
+AGENT_USER, AGENT_QUEUE = "berth-c9.agent.a1", "agent.c9.a1:agent.build.c9.a1"
+
+
+class ManagedAgents:
+    def __init__(self, connect: Connect, broker: FakeBroker, directory: Path, deleted: list[str]) -> None:
+        self.connect = connect
+        self.broker = broker
+        self.file = directory / "a1.toml"
+        self.deleted = deleted
+        self.edits: list[str] = []
+
+    async def edit(self, request: AgentEditRequested) -> AgentEditAnswered:
+        self.edits.append(f"{request.edit} {request.agent}")
+        return AgentEditAnswered(assumed=4 if request.edit == "restore" and len(self.edits) > 1 else 0)
+
+    def conductor(self) -> Worker:
+        return Worker("conductor.c9", answers=[answers(topics.EDIT_AGENT, self.edit, cell="c9")])
+
+    async def add(self) -> str:
+        out = io.StringIO()
+        cli, options = Cli(SETTINGS, False, Console(file=out, width=300)), AgentOptions(file=self.file)
+        assert await plainly(add_agent(cli, "c9", "a1", options, tool=BrokerTool())) == 0
+        return out.getvalue()
+
+    async def remove(self, *, no_user: bool = False) -> str:
+        out = io.StringIO()
+        cli = Cli(SETTINGS, False, Console(file=out, width=300))
+        assert await plainly(remove_agent(cli, "c9", "a1", no_user, tool=BrokerTool())) == 0
+        return out.getvalue()
+
+
+@pytest.fixture
+def agents(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ManagedAgents:
+    broker, deleted = FakeBroker(AGENT_QUEUE, "agent.c9.a11:agent.build.c9.a11"), list[str]()
+    return ManagedAgents(replace_broker(monkeypatch, broker, deleted), broker, tmp_path, deleted)
+
+
+async def test_a_removed_agent_loses_its_user_its_queues_and_its_orders(agents: ManagedAgents) -> None:
+    async with serving(agents.connect, agents.conductor()):
+        assert "assumed" not in await agents.add()
+        said = await agents.remove()
+        assert "1 queues of its with 1 messages are deleted" in said and "ends its orders" in said
+        assert (agents.broker.closed, agents.deleted) == ([AGENT_USER], [AGENT_QUEUE])
+        assert agents.edits == ["restore a1", "remove a1"]
+        with pytest.raises(OperationRefused, match=r"no RabbitMQ user berth-c9.agent.a1: .* --no-user"):
+            await agents.remove()
+        await agents.remove(no_user=True)
+        assert "4 of its guests were assumed to be destroyed" in await agents.add()
+
+
+async def test_a_removal_that_the_cell_did_not_receive_is_reported(agents: ManagedAgents) -> None:
+    assert "The conductor of c9 did not answer" in await agents.add()
+    with pytest.raises(
+        OperationRefused, match=r"orders continue, because the cell did not answer.*--no-user"
+    ):
+        await agents.remove()
+    assert agents.broker.closed == [AGENT_USER]
 
 
 USER = "berth.client.shop"

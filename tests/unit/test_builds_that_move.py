@@ -313,6 +313,27 @@ def test_every_event_in_every_phase_of_a_move(state: str, event: str) -> None:
     assert build.moving is not None or build.move.end
 
 
+@pytest.mark.parametrize("state", ["prepare", "send", "start", "resume", "rebuild"])
+def test_a_phase_of_a_removed_agent_ends_as_overdue_before_its_deadline(state: str) -> None:
+    before = after(*STATES[state])
+    move = before.moving
+    assert move is not None
+    removed = replace(
+        reminder(before), phase=move.phase, step=move.step, cause="its agent was removed", removed=True
+    )
+    assert step(before, reminder(before), 1.0, LIMITS) == (before, ())
+    early, effects = step(before, removed, 1.0, LIMITS)
+    late, expected = step(before, reminder(before), 1000.0, LIMITS)
+    assert early is not None and late is not None and early.move is not None
+    assert early.status == late.status and early.move.phases[-1].cause == "its agent was removed"
+    told = [
+        [in_short(each) for each in some if not isinstance(each, HostFailed)] for some in (effects, expected)
+    ]
+    assert told[0] == told[1]
+    another = replace(removed, step=move.step + 1)  # the phase that waits now has an agent
+    assert step(before, another, 1.0, LIMITS)[0] is before
+
+
 def held(host: int, generation: int) -> Held:
     allocations = a_selection(host).choice.allocations
     return Held(generation=generation, allocations=allocations, roots=tuple(allocations))

@@ -1,0 +1,160 @@
+"""Ends the orders for agents that an operator removed from the cell.
+
+An operator who removes an agent states that no guest runs on its hosts. So the conductor publishes, in place
+of an order for the agent, a report that ends the order: a build failed, a guest is destroyed, a phase of a
+move got no answer. Each guest whose destruction was assumed is stored, and `berth audit` lists it.
+
+Nodes that agents share are exempt: the orders wait until another agent of the pool gets the node.
+"""
+
+import logging
+from collections.abc import Iterable, Sequence
+
+from msgspec.structs import replace
+
+from bus.clock import Clock
+from bus.leases import AgentEditAnswered, AgentEditRequested
+from bus.messages import AgentReported, BuildOrdered, DestroyOrdered
+from bus.moves import MoveOrdered, MoveReported
+from bus.sql.database import Database
+from bus.sql.statement import sql
+from bus.sql.transaction import Transaction
+from bus.vocabulary import Compact, Message
+from cell_conductor.ring import Ring
+
+log = logging.getLogger(__name__)
+
+_REMOVED = sql("SELECT agent FROM removed_agents")
+_REMOVE = sql("""
+    INSERT INTO removed_agents (agent, since) VALUES (:agent, CAST(:now AS double precision))
+    ON CONFLICT (agent) DO NOTHING RETURNING agent
+""")
+_RESTORE = sql("DELETE FROM removed_agents WHERE agent = :agent RETURNING agent")
+_ASSUME = sql("""
+    INSERT INTO assumed_guests (build, attempt, root, host, agent, since)
+    SELECT n.build, n.attempt, n.root, n.host, n.agent, n.since
+    FROM {n: build str, attempt int, root str, host str, agent str, since float} WHERE true
+    ON CONFLICT (build, attempt, root) DO NOTHING RETURNING build
+""")
+_ASSUMED = sql("SELECT build, attempt, host, agent, since FROM assumed_guests ORDER BY agent, build, attempt")
+_FORGET = sql("DELETE FROM assumed_guests WHERE agent = :agent RETURNING build")
+_PRUNE_ASSUMED = sql("""
+    DELETE FROM assumed_guests WHERE build IN (SELECT build FROM assumed_guests
+    WHERE since < :before ORDER BY since LIMIT :most) AND since < :before RETURNING build
+""")
+
+Order = BuildOrdered | DestroyOrdered | MoveOrdered
+
+
+class AssumedGuest(Compact, frozen=True):
+    """A guest of a removed agent, which the cell treats as destroyed without a report."""
+
+    build: str
+    attempt: int
+    host: str
+    agent: str
+    since: float
+
+
+class RemovedAgents:
+    """The agents that operators removed from one cell, as last read from the cell's database."""
+
+    def __init__(self, database: Database, clock: Clock) -> None:
+        self._database = database
+        self._clock = clock
+        self._agents: frozenset[str] | None = None  # unknown until the first read
+
+    def __contains__(self, agent: object) -> bool:
+        return self._agents is not None and agent in self._agents
+
+    async def refresh(self) -> bool:
+        """Read the removed agents again; return whether there are any that were not known before."""
+        async with self._database.read_single() as tx:
+            agents = frozenset(row["agent"] for row in await _REMOVED(tx))
+        before, self._agents = self._agents or frozenset(), agents
+        return bool(agents - before)
+
+    async def edit(self, request: AgentEditRequested, ring: Ring) -> AgentEditAnswered:
+        """Record that an agent was removed or added; for an agent that shares bare-metal nodes, move its
+        nodes to other agents. Pass any other edit on to the ring.
+        """
+        if request.edit not in ("remove", "restore"):
+            return await ring.edit(request)
+        async with self._database.write() as tx:
+            if request.edit == "remove":
+                await _REMOVE(tx, agent=request.agent, now=self._clock.now())
+                assumed = 0
+            else:
+                restored = await _RESTORE(tx, agent=request.agent)
+                assumed = len(await _FORGET(tx, agent=request.agent)) if restored else 0
+        shares = await ring.edit(replace(request, edit="enable" if request.edit == "restore" else "disable"))
+        if not shares.refused and request.edit == "remove":
+            shares = await ring.edit(replace(request, edit="rehome"))
+        log.info("agent %s: %sd by an operator", request.agent, request.edit)
+        return AgentEditAnswered(moved=shares.moved, waiting=shares.waiting, assumed=assumed)
+
+    def reports(self, messages: Iterable[Message]) -> list[AgentReported | MoveReported]:
+        """Return those of the messages that are reports about hosts of removed agents."""
+        reports = (message for message in messages if isinstance(message, AgentReported | MoveReported))
+        return [report for report in reports if report.agent in self]
+
+    async def addressed(self, messages: Sequence[Message], ring: Ring) -> list[Message | None]:
+        """Return the messages, with each order addressed to the node's present agent, and each order for a
+        removed agent replaced by the report that ends it. None replaces an order that needs no report: about
+        an adopted guest, or about a node that agents share.
+        """
+        messages = await ring.addressed(messages)
+        if self._agents is None:
+            await self.refresh()
+        positions = [
+            at for at, order in enumerate(messages) if isinstance(order, Order) and order.agent in self
+        ]
+        if not positions:
+            return list(messages)
+        pools = await ring.pools()
+        found: list[Message | None] = list(messages)
+        for at in positions:
+            order = messages[at]
+            assert isinstance(order, Order)
+            found[at] = None if order.epoch or order.agent in pools else report_instead(order)
+        now = self._clock.now()
+        assumed = {
+            (order.build, order.attempt, order.root, order.host, order.agent, now)
+            for at in positions
+            if isinstance(order := messages[at], DestroyOrdered) and found[at] is not None
+        }
+        if assumed:
+            async with self._database.write() as tx:
+                await _ASSUME(tx, sorted(assumed))
+        return found
+
+
+def report_instead(order: Order) -> AgentReported | MoveReported | None:
+    """Return the report that ends an order whose agent was removed; None if nothing waits for the order."""
+    cause = f"its agent {order.agent} was removed"
+    fields = {name: getattr(order, name) for name in ("build", "attempt", "cell", "agent", "root", "host")}
+    match order:
+        case BuildOrdered(adopt=True):
+            return None
+        case BuildOrdered():
+            return AgentReported(**fields, outcome="failed", cause=cause)
+        case DestroyOrdered():
+            return AgentReported(**fields, outcome="destroyed", cause=cause)
+        case MoveOrdered():
+            fields |= {name: getattr(order, name) for name in ("move", "phase", "step")}
+            return MoveReported(**fields, outcome="overdue", cause=cause, removed=True)
+
+
+async def assumed_guests(database: Database) -> list[AssumedGuest]:
+    """Return the guests of removed agents that are assumed to be destroyed, for `berth audit`."""
+    async with database.read() as tx:
+        return await _assumed(tx)
+
+
+async def _assumed(tx: Transaction) -> list[AssumedGuest]:
+    return [AssumedGuest(*row) for row in await _ASSUMED(tx)]
+
+
+async def prune_assumed(tx: Transaction, before: float, most: int) -> int:
+    """Delete at most `most` records of assumed guests from before a time; return how many."""
+    return len(await _PRUNE_ASSUMED(tx, before=before, most=most))

@@ -1,0 +1,268 @@
+"""Agents that an operator removed: how their builds, deletions and moves end, on a real database."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from bus.clock import Clock
+from bus.leases import AgentEditRequested, LeaseAsked, NodesReported
+from bus.messages import AgentReported, BuildDeleted, BuildEnded, BuildOrdered, HostFailed
+from bus.moves import MoveEnded, MoveProgress, MoveReported
+from bus.relays import OrderAnswered, OrderRelayed
+from bus.sql.database import Database
+from bus.sql.migrations import migrate
+from bus.vocabulary import Message
+from bus.worker import Outcome
+from cell_conductor import RemovedAgents, assumed_guests
+from cell_conductor.builds import Builds
+from cell_conductor.core.events import AttemptLimits
+from cell_conductor.gateway import RelayingOrders
+from cell_conductor.removed_agents import report_instead
+from tests.support.conductor_builders import (
+    CELL,
+    Books,
+    a_build_order,
+    a_delete,
+    a_destroy_order,
+    a_move,
+    a_move_report,
+    a_placed,
+    a_selection,
+    an_agent_report,
+    deliver,
+    in_short,
+)
+from tests.support.virtual_time import TurnedClock
+
+ONE = a_placed(1)
+FIRST, SECOND = a_build_order(ONE, 1), a_build_order(ONE, 2)
+BUILT = an_agent_report(FIRST, "built")
+
+
+class RemovingCell:
+    """A cell whose conductor receives the reports that it publishes to itself."""
+
+    def __init__(self, database: Database) -> None:
+        self.database = database
+        self.time = TurnedClock()
+        self.books = Books()
+        self.builds = self.a_conductor()
+
+    def a_conductor(self, **limits: Any) -> Builds:
+        limits = {"max_attempts": 3, "build_timeout": 100.0, **limits}
+        asks = self.books.claim_many, self.books.release_many
+        return Builds(self.database, *asks, limits=AttemptLimits(**limits), clock=self.time.clock)
+
+    async def edit(self, agent: str, edit: Any) -> int:
+        request = AgentEditRequested(cell=CELL, agent=agent, edit=edit)
+        return (await self.builds.removed.edit(request, self.builds.ring)).assumed
+
+    async def remove(self, *agents: str) -> list[Message]:
+        """Remove agents; return what the next check of the conductor leads to."""
+        for agent in agents:
+            await self.edit(agent, "remove")
+        return await self.deliver(*await self.builds.end_orders_of_removed())
+
+    async def deliver(self, *messages: Message) -> list[Message]:
+        """Return the messages to others that lead from these messages, without progress of moves."""
+        waiting, others = list(messages), list[Message]()
+        for _ in range(100):
+            if not waiting:
+                return [each for each in others if not isinstance(each, HostFailed | MoveProgress)]
+            outcome: Outcome = await deliver(self.builds, waiting.pop(0))
+            assert isinstance(outcome, Sequence)
+            for message in outcome:
+                to = waiting if isinstance(message, AgentReported | MoveReported) else others
+                to.append(message)
+        raise AssertionError("the conductor answers its own reports for ever")
+
+    async def place(self, *placed: Any) -> list[Message]:
+        for message in placed:
+            self.books.hold(message)
+        return await self.deliver(*placed)
+
+    async def assumed(self) -> list[tuple[str, int, str, str]]:
+        guests = await assumed_guests(self.database)
+        return [(guest.build, guest.attempt, guest.host, guest.agent) for guest in guests]
+
+
+@pytest.fixture
+async def cell(database: Database) -> RemovingCell:
+    await migrate(database, "cell_conductor")
+    return RemovingCell(database)
+
+
+def short(messages: Sequence[Message]) -> list[str]:
+    """Return messages in short, without repetitions."""
+    return list(dict.fromkeys(in_short(message) for message in messages))
+
+
+async def test_a_build_of_a_removed_agent_continues_on_its_next_alternate(cell: RemovingCell) -> None:
+    await cell.place(ONE)
+    assert await cell.remove("agent0") == [SECOND]
+    assert cell.books.held[ONE.build].allocations == a_selection(1).choice.allocations
+    assert await cell.assumed() == [(ONE.build, 1, "host0", "agent0")]
+    (end,) = await cell.deliver(an_agent_report(SECOND, "built"))
+    assert isinstance(end, BuildEnded)
+    assert [(tried.outcome, tried.cause) for tried in end.attempts] == [
+        ("failed", "its agent agent0 was removed"),
+        ("built", ""),
+    ]
+
+
+async def test_a_build_whose_agents_are_all_removed_ends_once_in_error(cell: RemovingCell) -> None:
+    await cell.place(ONE)
+    assert short(await cell.remove("agent0", "agent1", "agent2")) == ["end error"]
+    assert cell.books.held == {}
+    cell.time.now += 86400
+    assert await cell.deliver(*await cell.builds.time_out(), *await cell.builds.resume()) == []
+
+
+async def test_a_build_that_is_placed_on_a_removed_agent_goes_elsewhere(cell: RemovingCell) -> None:
+    await cell.remove("agent0")
+    assert await cell.place(ONE) == [SECOND]
+
+
+async def test_a_deletion_ends_and_releases_everything(cell: RemovingCell) -> None:
+    await cell.place(ONE)
+    await cell.deliver(BUILT)
+    assert await cell.deliver(a_delete(ONE, "me")) == [a_destroy_order(ONE, 1)]
+    assert await cell.remove("agent0") == [BuildDeleted(build=ONE.build, cell=CELL, reply_to="me")]
+    assert cell.books.held == {}
+    assert await cell.assumed() == [(ONE.build, 1, "host0", "agent0")]
+
+
+async def test_an_active_instance_stays_until_it_is_deleted(cell: RemovingCell) -> None:
+    await cell.place(ONE)
+    await cell.deliver(BUILT)
+    assert await cell.remove("agent0") == []
+    assert set(cell.books.held) == {ONE.build} and await cell.assumed() == []
+    assert short(await cell.deliver(a_delete(ONE))) == ["deleted"]
+    assert cell.books.held == {}
+
+
+async def test_a_guest_left_behind_is_not_awaited_for_a_day(cell: RemovingCell) -> None:
+    await cell.place(ONE)
+    cell.time.now += 100
+    assert SECOND in await cell.deliver(*await cell.builds.time_out())
+    assert len(cell.books.held) == 2  # the build's, and the holder of its first host
+    await cell.remove("agent0")
+    assert set(cell.books.held) == {ONE.build}
+    assert await cell.assumed() == [(ONE.build, 1, "host0", "agent0")]
+
+
+async def test_orders_for_other_agents_are_not_repeated(cell: RemovingCell) -> None:
+    two = replace(a_placed(2), chosen=a_selection(7))
+    await cell.place(ONE, two)
+    assert await cell.remove("agent5") == []
+    assert await cell.builds.end_orders_of_removed() == []
+
+
+MOVES: Mapping[str, tuple[str, str, list[str], list[str]]] = {
+    "destination, in prepare": ("prepare", "agent5", ["prepare 3 at host6"], ["host5"]),
+    "source, in send": ("send", "agent0", ["destroy 2 at host5 above 1", "ended error at host0"], []),
+    "destination, in start": ("start", "agent5", ["destroy 1 at host0", "ended error at host5"], []),
+}
+
+
+@pytest.mark.parametrize(("phase", "agent", "then", "assumed"), MOVES.values(), ids=MOVES)
+async def test_a_move_continues_as_with_a_silent_agent_but_does_not_wait(
+    cell: RemovingCell, phase: str, agent: str, then: list[str], assumed: list[str]
+) -> None:
+    await cell.place(ONE)
+    await cell.deliver(BUILT)
+    moved = a_move(generation=1)
+    assert moved.chosen is not None
+    cell.books.hold(replace(ONE, chosen=moved.chosen, generation=1))
+    (order,) = await cell.deliver(moved)
+    while (name := getattr(order, "phase", None)) != phase:
+        assert name in ("prepare", "send")
+        (order,) = await cell.deliver(a_move_report(order, "done"))  # type: ignore[arg-type]
+    assert short(await cell.remove(agent)) == then
+    assert [host for _, _, host, _ in await cell.assumed()] == assumed
+
+
+async def test_the_source_of_an_evacuation_is_released(cell: RemovingCell) -> None:
+    await cell.place(ONE)
+    await cell.deliver(BUILT)
+    evacuation = a_move("evacuate", generation=1)
+    assert evacuation.chosen is not None
+    cell.books.hold(replace(ONE, chosen=evacuation.chosen, generation=1))
+    (order,) = await cell.deliver(evacuation)
+    assert isinstance(order, BuildOrdered)
+    await cell.remove("agent0")
+    (end,) = await cell.deliver(an_agent_report(order, "built"))
+    assert isinstance(end, MoveEnded) and end.end == "done"
+    assert await cell.assumed() == [(ONE.build, 1, "host0", "agent0")]
+
+
+async def test_a_restored_agent_gets_orders_again(cell: RemovingCell) -> None:
+    await cell.place(ONE)
+    await cell.remove("agent0")
+    assert await cell.edit("agent0", "restore") == 1
+    assert await cell.edit("agent0", "restore") == 0
+    assert await cell.assumed() == []
+    await cell.builds.end_orders_of_removed()
+    two = a_placed(2)
+    assert await cell.place(two) == [a_build_order(two)]
+
+
+async def test_another_conductor_of_the_cell_ends_orders_as_well(cell: RemovingCell) -> None:
+    await cell.place(ONE)
+    await cell.edit("agent0", "remove")
+    cell.builds = cell.a_conductor()
+    assert SECOND in await cell.deliver(*await cell.builds.resume())
+
+
+async def test_assumed_guests_are_listed_as_long_as_their_builds(cell: RemovingCell) -> None:
+    await cell.place(ONE)
+    await cell.remove("agent0")
+    builds = cell.a_conductor(keep_builds=60.0)
+    cell.time.now += 59
+    await builds.prune()
+    assert len(await cell.assumed()) == 1
+    cell.time.now += 2
+    await builds.prune()
+    assert await cell.assumed() == []
+
+
+async def test_orders_for_shared_nodes_wait_for_another_agent(cell: RemovingCell) -> None:
+    root = ONE.chosen.root
+    placed = replace(ONE, chosen=replace(ONE.chosen, agent="pool"))
+    lease = LeaseAsked(cell=CELL, agent="a", pool="pool", run="1")
+    await cell.builds.ring.lend(lease)
+    await cell.builds.ring.report_nodes(NodesReported(cell=CELL, agent="a", pool="pool", nodes=(root,)))
+    (order,) = await cell.place(placed)
+    assert isinstance(order, BuildOrdered) and order.agent == "a"
+    assert await cell.remove("a", "pool") == []
+    await cell.builds.ring.lend(replace(lease, agent="b"))
+    await cell.builds.ring.lend(replace(lease, leaves=True))
+    await cell.edit("a", "remove")  # a node with a build moves only after this, to an agent that is there
+    await cell.builds.ring.check_leases()
+    (moved,) = await cell.builds.move()
+    assert isinstance(moved, BuildOrdered) and moved.agent == "b"
+    assert await cell.assumed() == []
+
+
+async def test_an_adopted_guest_is_not_ordered_from_a_removed_agent() -> None:
+    assert report_instead(replace(FIRST, adopt=True)) is None
+
+
+async def test_the_gateway_drops_orders_for_a_removed_agent(cell: RemovingCell) -> None:
+    relayed: list[str] = []
+
+    async def relay(order: OrderRelayed) -> OrderAnswered:
+        relayed.append(order.agent)
+        return OrderAnswered(state="handled")
+
+    removed = RemovedAgents(cell.database, Clock())
+    orders = RelayingOrders(relay, Clock(), removed)
+    await cell.edit("agent0", "remove")
+    await orders.build(FIRST)
+    await removed.refresh()
+    await orders.build(FIRST)
+    await orders.destroy(a_destroy_order(ONE, 1))
+    await orders.build(SECOND)
+    assert relayed == ["agent0", "agent1"]
