@@ -10,7 +10,14 @@ from berth.commands import reserve
 from berth.settings import BadSetting
 from bus.claims import Choice, ConsumerClaim
 from bus.errors import OperationRefused
-from bus.reservations import RESERVATION, slot_consumer
+from bus.requests import Flavor
+from bus.reservations import (
+    RESERVATION,
+    MakeReservation,
+    Reservation,
+    ReservationEditRequested,
+    slot_consumer,
+)
 from placement_worker import Placement
 from tests.support.command_line import CommandLine, a_served_placement
 from tests.support.ids import uid
@@ -48,7 +55,9 @@ async def test_a_later_reservation_is_planned_until_its_capacity_is_held(run: Re
 async def test_a_slot_is_shown_with_its_host_and_the_instances_that_drew(
     placement: Placement, run: Reserve
 ) -> None:
-    id_ = await created(run, "--hold-from", "+1h")
+    id_ = uid(1, "7")
+    season = Reservation(id=id_, name="season", project="p1", flavor=Flavor(name="m", vcpus=4))
+    await placement.reservations.edit(ReservationEditRequested(edit=MakeReservation(reservation=season)))
     slot = slot_consumer(id_, 1)
     claim = ConsumerClaim(
         consumer=slot, generation=None, choices=(Choice(on_hosts(1, VCPU=4)),), project="p1",
