@@ -54,6 +54,8 @@ class Reservation(Value, frozen=True, kw_only=True):
     zone: Text = ""
     # named: builds that name it; open: every build of the project; failover: evacuations of all projects
     use: Use = "named"
+    # failover: the loss of any one domain of a level is covered; `host`, or a key of aggregates' metadata
+    levels: ShortList[Text] = ()
     holds_from: Seconds = 0.0  # seconds since 1970; 0: from its creation
     begins: Seconds = 0.0  # 0: from its creation
     ends: Seconds = 0.0  # 0: no end
@@ -140,6 +142,25 @@ class ReservationEditRequested(Message, frozen=True, kw_only=True):
 
 class ReservationEditAnswered(Message, frozen=True, kw_only=True):
     result: ReservationResult
+
+
+class Headroom(Value, frozen=True, kw_only=True):
+    """A failover headroom with its present state."""
+
+    reservation: Reservation
+    kept: bool  # all instances of any one failed domain fit into its slots
+    slots: Count
+    domains: Count
+    instances: Count
+    lacking: LongList[Text] = ()  # why it cannot be kept
+
+
+class FindHeadroom(Message, frozen=True, kw_only=True):
+    """A query for the failover headrooms with their present state."""
+
+
+class HeadroomFound(Message, frozen=True, kw_only=True):
+    headrooms: LongList[Headroom]
 
 
 class FillReservation(Message, frozen=True, kw_only=True):
