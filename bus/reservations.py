@@ -17,6 +17,7 @@ from bus.vocabulary import (
     Message,
     Missing,
     Name,
+    Seconds,
     ShortList,
     Tagged,
     Taken,
@@ -53,18 +54,20 @@ class Reservation(Value, frozen=True, kw_only=True):
     zone: Text = ""
     # named: builds that name it; open: every build of the project; failover: evacuations of all projects
     use: Use = "named"
-    holds_from: float = 0.0  # seconds since 1970; 0: from its creation
-    begins: float = 0.0  # 0: from its creation
-    ends: float = 0.0  # 0: no end
+    # failover: the loss of any one domain of a level is covered; `host`, or a key of aggregates' metadata
+    levels: ShortList[Text] = ()
+    holds_from: Seconds = 0.0  # seconds since 1970; 0: from its creation
+    begins: Seconds = 0.0  # 0: from its creation
+    ends: Seconds = 0.0  # 0: no end
     returns: bool = True  # capacity of a deleted instance is reserved again until the end
     ended: bool = False
 
     def state(self, now: float) -> State:
         if self.ended or 0 < self.ends <= now:
             return "ended"
-        if self.begins <= now:
-            return "active"
-        return "held" if self.holds_from <= now else "planned"
+        if now < self.holds_from:
+            return "planned"
+        return "held" if now < self.begins else "active"
 
 
 class ReservedSlot(Value, frozen=True, kw_only=True):
@@ -103,7 +106,7 @@ class ExtendReservation(Tagged, frozen=True, kw_only=True):
     """An edit that moves the end of a reservation that has not ended; 0: it has no end."""
 
     reservation: Id
-    ends: float = 0.0
+    ends: Seconds = 0.0
 
 
 class EndReservation(Tagged, frozen=True, kw_only=True):
@@ -139,6 +142,25 @@ class ReservationEditRequested(Message, frozen=True, kw_only=True):
 
 class ReservationEditAnswered(Message, frozen=True, kw_only=True):
     result: ReservationResult
+
+
+class Headroom(Value, frozen=True, kw_only=True):
+    """A failover headroom with its present state."""
+
+    reservation: Reservation
+    kept: bool  # all instances of any one failed domain fit into its slots
+    slots: Count
+    domains: Count
+    instances: Count
+    lacking: LongList[Text] = ()  # why it cannot be kept
+
+
+class FindHeadroom(Message, frozen=True, kw_only=True):
+    """A query for the failover headrooms with their present state."""
+
+
+class HeadroomFound(Message, frozen=True, kw_only=True):
+    headrooms: LongList[Headroom]
 
 
 class FillReservation(Message, frozen=True, kw_only=True):

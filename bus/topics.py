@@ -276,6 +276,8 @@ RESERVATIONS = Query("placement.reservations", reservations.FindReservations,
     reservations.ReservationsFound, "reservations with their slots", ANYONE, "placement")
 EDIT_RESERVATION = Query("placement.reservation", reservations.ReservationEditRequested,
     reservations.ReservationEditAnswered, "create, extend or end a reservation", ANYONE, "placement")
+HEADROOM = Query("placement.headroom", reservations.FindHeadroom, reservations.HeadroomFound,
+    "failover headrooms, and whether they are kept", ANYONE, "placement")
 AGGREGATES = Query("placement.aggregates", aggregates.FindAggregates, aggregates.AggregatesFound,
     "aggregates with their metadata", ANYONE, "placement")
 EDIT_AGGREGATE = Query("placement.aggregate", aggregates.AggregateEditRequested,

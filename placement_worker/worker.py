@@ -23,6 +23,7 @@ from bus.worker import Answers, Narrow, On, Widen, Worker, answers, answers_many
 from placement_worker.change_log import ChangeLog, Publish
 from placement_worker.core.index import Snapshot
 from placement_worker.core.search import page_steps
+from placement_worker.headroom import HeadroomController
 from placement_worker.lookups import Lookups
 from placement_worker.memory import Memory
 from placement_worker.providers import BulkLoad, ProviderOperations
@@ -101,6 +102,7 @@ class Placement:
         self.aggregates = AggregateOperations(*parts)
         self.cells = CellOperations(*parts, self.reports)
         self.reservations = ReservationOperations(*parts, self.claims)
+        self.headroom = HeadroomController(*parts, self.claims)
         self.lookups = Lookups(*parts)
         self._failed_over = asyncio.Event()
         database.on_new_history(self._forget)
@@ -229,6 +231,7 @@ def _answers(placement: Placement, cells: Sequence[str]) -> list[Answers]:
         answers(topics.EDIT_QUOTA, placement.quotas.edit),
         answers(topics.RESERVATIONS, placement.reservations.find),
         answers(topics.EDIT_RESERVATION, placement.reservations.edit),
+        answers(topics.HEADROOM, placement.headroom.find),
         answers(topics.AGGREGATES, placement.aggregates.find),
         answers(topics.EDIT_AGGREGATE, placement.aggregates.edit),
         answers(topics.CELLS, placement.cells.find),
@@ -259,6 +262,7 @@ def placement_worker(placement: Placement, publish: Publish, cells: Sequence[str
             every(SWEEP_SECONDS, placement.reports.sweep),
             every(TRIM_SECONDS, placement.log.trim),
             every(EXPIRE_SECONDS, placement.reservations.expire),
+            every(EXPIRE_SECONDS, placement.headroom.adjust),
             every(prune_period(placement.keep_ids), placement.prune),
         ],
         starts=[placement.start],

@@ -43,6 +43,8 @@ class ReservationFiller:
         self._scheduler.drawn.learn(found.reservations)
         now, short = self._scheduler.clock.now(), 0
         for reservation in found.reservations:
+            if reservation.levels:  # placement's headroom controller claims the slots
+                continue
             missing = reservation.count - found.made.get(reservation.id, 0)
             if missing > 0 and reservation.state(now) in ("held", "active"):
                 short += (await self._fill(reservation)).missing > 0
@@ -55,6 +57,8 @@ class ReservationFiller:
             return ReservationFilled(placed=0, reason="there is no such reservation")
         [reservation] = found.reservations
         state = reservation.state(self._scheduler.clock.now())
+        if reservation.levels:
+            return ReservationFilled(placed=found.made.get(reservation.id, 0))
         if state in ("planned", "ended"):
             return ReservationFilled(placed=0, missing=reservation.count, reason=f"it is {state}")
         filled = await self._fill(reservation)

@@ -7,7 +7,7 @@ import msgspec
 
 from berth.commands.options import Commands, described, option, positional
 from berth.commands.terminal import Cli, plain_table, write_json
-from berth.operations.host_states import group_named
+from berth.operations.host_states import group_named, host_names
 from berth.operations.publishing import checked
 from berth.operations.topology_options import topology_given
 from berth.settings import BadSetting
@@ -25,7 +25,6 @@ from bus.groups import (
     ServerGroup,
 )
 from bus.masking import printable
-from bus.resources import FindProviders
 from bus.vocabulary import InUse, Taken
 
 _PAGE = 1000
@@ -168,11 +167,7 @@ async def _all(bus: Bus, project: str) -> Sequence[ServerGroup]:
 async def _hosts(bus: Bus, group: ServerGroup) -> dict[str, str]:
     """Return the names of the hosts of a server group's members, by the id of the host's root provider."""
     places = (*group.members.values(), *group.left.values())
-    roots = tuple(sorted({root for listed in places for root in listed}))
-    if not roots:
-        return {}
-    found = await bus.asker(topics.PROVIDERS)(FindProviders(ids=roots, parts=("owner",)))
-    return {provider.id: provider.host or provider.name for provider in found.providers}
+    return await host_names(bus, {root for listed in places for root in listed})
 
 
 def _policy(group: ServerGroup) -> str:

@@ -21,6 +21,7 @@ _MODULES = {
     "Builds": {
         "load": "load", "boot": "builds", "delete": "builds", "instances": "instances", "ends": "ends",
         "waiting": "instances", "why": "why", "what-if": "what_if", "node": "nodes", "group": "groups",
+        "reserve": "reserve",
     },
     "Moves": {
         "move": "moves", "resize": "moves", "shelve": "moves", "unshelve": "moves", "rebuild": "moves",
@@ -54,6 +55,7 @@ _GROUPS = {  # group → its description
     "group": (
         "Server groups: instances to keep on one host, or on different hosts. `berth boot --group` joins one."
     ),
+    "reserve": "Reservations: capacity held for builds of a project (docs/reservations.md).",
     "cell": "Cells: hosts that share a conductor, a database and a part of the broker (docs/cells.md)."
     " Disable, drain, add or remove a cell.",
     "client": "Programs outside berth: each has a RabbitMQ user of its own and acts for its projects only"

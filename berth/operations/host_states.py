@@ -2,7 +2,7 @@
 
 import re
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
@@ -240,6 +240,14 @@ async def aggregate_named(bus: Bus, name: str) -> Aggregate:
     nearest = get_close_matches(name, names, 1)
     hint = f"; the nearest is {nearest[0]!r}" if nearest else "; `berth aggregate list` lists them"
     raise OperationRefused(f"there is no aggregate {name!r}{hint}")
+
+
+async def host_names(bus: Bus, roots: Collection[str]) -> dict[str, str]:
+    """Return the names of hosts by the ids of their root providers."""
+    if not roots:
+        return {}
+    found = await bus.asker(topics.PROVIDERS)(FindProviders(ids=tuple(sorted(roots)), parts=("owner",)))
+    return {provider.id: provider.host or provider.name for provider in found.providers}
 
 
 async def group_named(bus: Bus, name_or_id: str, project: str = "") -> ServerGroup:

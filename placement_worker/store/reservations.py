@@ -80,6 +80,11 @@ _LEFT = sql("""
     SELECT s.uuid FROM reservations r JOIN reservation_slots s ON s.reservation = r.uuid
     JOIN consumers c ON c.uuid = s.uuid WHERE r.ended = :yes ORDER BY s.uuid LIMIT :most
 """)
+_SLOT_IDS = sql("SELECT s.uuid FROM reservation_slots s WHERE s.reservation = :uuid")
+_FORGET_EMPTY = sql("""
+    DELETE FROM reservation_slots WHERE uuid IN (SELECT n.uuid FROM {n: uuid str})
+    AND uuid NOT IN (SELECT c.uuid FROM {n} JOIN consumers c ON c.uuid = n.uuid)
+""")
 _FORGET_SLOTS = sql("DELETE FROM reservation_slots WHERE reservation = :uuid")
 INSERT_SLOTS = sql("""
     INSERT INTO reservation_slots (uuid, reservation, project, allocations)
@@ -132,6 +137,15 @@ async def forget(tx: Transaction, uuid: str) -> None:
 async def is_due(tx: Transaction, now: float) -> bool:
     """Return whether a reservation is to be ended, or an ended one still holds something."""
     return bool(await _DUE(tx, now=now, yes=True, no=False))
+
+
+async def slot_ids(tx: Transaction, reservation: str) -> set[str]:
+    return {uuid for (uuid,) in await _SLOT_IDS(tx, uuid=reservation)}
+
+
+async def forget_empty_slots(tx: Transaction, slots: Collection[str]) -> None:
+    """Delete the records of those slots that hold nothing."""
+    await _FORGET_EMPTY(tx, [(uuid,) for uuid in slots])
 
 
 async def end_due(tx: Transaction, now: float) -> int:

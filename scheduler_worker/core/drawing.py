@@ -7,7 +7,7 @@ from msgspec import structs
 
 from bus.claims import Choice
 from bus.queries import Candidate
-from bus.reservations import Reservation, ReservedSlot
+from bus.reservations import FAILOVER, Reservation, ReservedSlot
 from bus.vocabulary import Allocations, Id
 from scheduler_worker.core.rule import Alternative, Draw
 
@@ -21,6 +21,8 @@ def drawing_on(
     """
     question, asked = alternative.question, alternative.asked
     fitting = [slot for slot in slots if slot.held and _total_covers(slot.held, asked)]
+    if reservation.use == FAILOVER:  # slots of other sizes are for other instances
+        fitting = [slot for slot in fitting if _total(slot.held) == asked] or fitting
     roots = {root for slot in fitting for root in slot.roots}
     if question.roots:
         roots &= set(question.roots)
@@ -70,11 +72,11 @@ class SlotAssignments:
 
     def _slot(self, draw: Draw, wanted: Allocations) -> Id | None:
         covering = [
-            (_size(left), slot.consumer)
+            (_total(left) != _total(wanted), _size(left), slot.consumer)
             for slot in draw.slots
             if _covers(left := self._left.get(slot.consumer, slot.held), wanted)
         ]
-        return min(covering)[1] if covering else None
+        return min(covering)[2] if covering else None
 
     def _left_of(self, draw: Draw, slot: Id) -> Allocations:
         held = next((each.held for each in draw.slots if each.consumer == slot), {})

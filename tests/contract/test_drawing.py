@@ -51,7 +51,13 @@ async def report_hosts(scheduler: Scheduler) -> None:
 
 
 async def reserve(placement: Placement, scheduler: Scheduler, **fields: Any) -> ReservationFilled:
-    given = {"id": R1, "name": "season", "project": "p1", "flavor": LARGE, "count": 2} | fields
+    given: dict[str, Any] = {
+        "id": R1,
+        "name": "season",
+        "project": "p1",
+        "flavor": LARGE,
+        "count": 2,
+    } | fields
     order = MakeReservation(reservation=Reservation(**given))
     await placement.reservations.edit(ReservationEditRequested(edit=order))
     filler = ReservationFiller(scheduler, placement.reservations.find)

@@ -1,0 +1,195 @@
+"""`berth reserve`: holds capacity for builds of a project, now or in a window of time."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+from berth.commands.options import Commands, described, option, positional
+from berth.commands.terminal import Cli, plain_table
+from berth.operations.boot_options import BootOptions, boot_request
+from berth.operations.host_states import host_names
+from berth.operations.reservations import (
+    create_reservation,
+    edit_reservation,
+    find_reservations,
+    reservation_named,
+    time_given,
+    time_text,
+)
+from berth.settings import BadSetting
+from bus.clock import Clock
+from bus.masking import printable
+from bus.reservations import (
+    EndReservation,
+    ExtendReservation,
+    Reservation,
+    ReservationFilled,
+    ReservationsFound,
+)
+
+commands = Commands(name="reserve", no_args_is_help=True)
+
+Which = Annotated[str, positional("Its name or uuid.", metavar="RESERVATION")]
+Project = Annotated[str, described("Whose it is (default: as of `berth boot`).")]
+_WHEN = "2026-12-24T08:00 (UTC), or +2h from now."
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReserveOptions:
+    """The options of a new reservation, as an operator enters them."""
+
+    vcpus: int = option(1, "Processors of each slot.", min=0)
+    memory_mb: int = option(512, "Memory of each slot.", min=0)
+    disk_gb: int = option(1, "Disk of each slot.", min=0)
+    extra_spec: Sequence[str] = option((), "Extra specs of the slots' flavor.", metavar="KEY=VALUE")
+    count: int = option(1, "Slots: instances of this size.", min=1)
+    host: Sequence[str] = option((), "Only on these hosts.", metavar="HOST")
+    cell: str = option("", "Only in this cell.")
+    zone: str = option("", "Only in this zone.")
+    begin: str = option("", f"When builds may draw from it (default: now): {_WHEN}", metavar="TIME")
+    end: str = option("", f"When the rest is released (default: never): {_WHEN}", metavar="TIME")
+    hold_from: str = option("", "When its capacity is taken (default: now).", metavar="TIME")
+    open: bool = option(False, "Builds of the project need not name it.")
+    no_returns: bool = option(False, "Release what ended instances had, instead of reserving it again.")
+    purpose: str = option("", "A note, for example why it exists.")
+
+
+@commands.command("create")
+async def create_command(
+    cli: Cli,
+    name: Annotated[str, positional("Unique in its project.")],
+    options: ReserveOptions,
+    project: Project = "",
+) -> int:
+    """Reserve capacity for a project: one slot for each instance of a size.
+
+    A build draws from it by `berth boot --hint reservation=UUID`, and is then placed in a slot or nowhere.
+    The build's claim takes the slot in the same transaction, so two builds never get one slot. If --hold-from
+    is later than now, other builds may take the capacity before that time.
+    """
+    now = Clock().now()
+    reservation = _reservation(name, project, options, now)
+    async with cli.bus("reserve") as bus:
+        filled = await create_reservation(bus, reservation, now)
+    cli.value(reservation, f"reservation {name}: {reservation.id}{_filled(reservation, filled, now)}")
+    return 1 if filled.missing else 0
+
+
+@commands.command("list")
+async def list_reservations(
+    cli: Annotated[Cli, "Whole, as JSON lines."], project: str = option("", "Only of this project.")
+) -> int:
+    """List reservations with their state, and how many of their slots hold capacity that is not drawn."""
+    now = Clock().now()
+    async with cli.bus("reserve") as bus:
+        found = await find_reservations(bus, project)
+    rows = [_row(each, found, now) for each in found.reservations]
+    titles = ("name", "uuid", "project", "state", "slots", "not drawn", "begins", "ends", "use")
+    cli.rows(found.reservations, plain_table(titles, rows) if rows else "no reservations")
+    return 0
+
+
+@commands.command("show")
+async def show(cli: Cli, wanted: Which, project: Project = "") -> int:
+    """Show one reservation with the host of each slot, what it still holds, and the instances that drew."""
+    now = Clock().now()
+    async with cli.bus("reserve") as bus:
+        found = await reservation_named(bus, wanted, project)
+        [reservation] = found.reservations
+        slots = found.slots.get(reservation.id, ())
+        hosts = await host_names(bus, {root for slot in slots for root in slot.roots})
+    if cli.as_json:
+        cli.value({"reservation": reservation, "slots": slots, "hosts": hosts}, "")
+        return 0
+    purpose = f": {printable(reservation.purpose)}" if reservation.purpose else ""
+    cli.line(f"{reservation.name} {reservation.id}{purpose}")
+    window = f"from {time_text(reservation.begins)} to {time_text(reservation.ends)}"
+    project, use = printable(reservation.project), reservation.use
+    cli.line(f"  {reservation.state(now)}, {window}; {use}; project {project}")
+    for slot in slots:
+        on = ", ".join(printable(hosts.get(root, root)) for root in slot.roots)
+        drawn = f", drawn by {', '.join(slot.drawn_by)}" if slot.drawn_by else ""
+        cli.line(f"  {on}: {_amounts(slot.held) or 'nothing left'} of {_amounts(slot.allocations)}{drawn}")
+    if (missing := reservation.count - len(slots)) > 0:
+        cli.line(f"  {missing} of {reservation.count} slots have no host yet")
+    return 0
+
+
+@commands.command("extend")
+async def extend(
+    cli: Cli,
+    wanted: Which,
+    end: str = option("", f"The new end (default: never): {_WHEN}", metavar="TIME"),
+    project: Project = "",
+) -> int:
+    """Move the end of a reservation that has not ended; an earlier time shortens it."""
+    ends = time_given("--end", end, Clock().now())
+    async with cli.bus("reserve") as bus:
+        [reservation] = (await reservation_named(bus, wanted, project)).reservations
+        await edit_reservation(bus, ExtendReservation(reservation=reservation.id, ends=ends))
+    cli.tell(f"reservation {reservation.name} ends: {time_text(ends)}", id=reservation.id, ends=ends)
+    return 0
+
+
+@commands.command("delete")
+async def delete(cli: Cli, wanted: Which, project: Project = "") -> int:
+    """End a reservation and delete its record. Instances that drew from it keep running."""
+    async with cli.bus("reserve") as bus:
+        [reservation] = (await reservation_named(bus, wanted, project)).reservations
+        edited = await edit_reservation(bus, EndReservation(reservation=reservation.id, forget=True))
+    released = f"{edited.released} slots released"
+    cli.tell(f"reservation {reservation.name} deleted: {released}", id=reservation.id, gone=True)
+    return 0
+
+
+def _reservation(name: str, project: str, options: ReserveOptions, now: float) -> Reservation:
+    sizes = BootOptions(
+        vcpus=options.vcpus,
+        memory_mb=options.memory_mb,
+        disk_gb=options.disk_gb,
+        extra_spec=tuple(options.extra_spec),
+    )
+    request = boot_request(sizes)
+    begins, ends = time_given("--begin", options.begin, now), time_given("--end", options.end, now)
+    if ends and ends <= max(begins, now):
+        raise BadSetting(f"--end {options.end}: it is not after the beginning")
+    return Reservation(
+        id=Clock().uuid(),
+        name=name,
+        project=project or request.project,
+        purpose=options.purpose,
+        flavor=request.flavor,
+        count=options.count,
+        hosts=tuple(options.host),
+        cell=options.cell,
+        zone=options.zone,
+        use="open" if options.open else "named",
+        holds_from=time_given("--hold-from", options.hold_from, now),
+        begins=begins,
+        ends=ends,
+        returns=not options.no_returns,
+    )
+
+
+def _filled(reservation: Reservation, filled: ReservationFilled, now: float) -> str:
+    if reservation.state(now) == "planned":
+        return f"\n  no capacity is held before {time_text(reservation.holds_from)}"
+    text = f"\n  {filled.placed} of {reservation.count} slots have a host"
+    return f"{text}: {filled.reason}" if filled.missing else text
+
+
+def _row(reservation: Reservation, found: ReservationsFound, now: float) -> tuple[object, ...]:
+    slots = found.slots.get(reservation.id, ())
+    held = sum(bool(slot.held) for slot in slots)
+    window = time_text(reservation.begins), time_text(reservation.ends)
+    of_all = f"{len(slots)}/{reservation.count}"
+    names = reservation.name, reservation.id, reservation.project or "-"
+    return (*names, reservation.state(now), of_all, held, *window, reservation.use)
+
+
+def _amounts(allocations: dict[str, dict[str, int]]) -> str:
+    total: dict[str, int] = {}
+    for resources in allocations.values():
+        for name, amount in resources.items():
+            total[name] = total.get(name, 0) + amount
+    return ", ".join(f"{amount} {name}" for name, amount in sorted(total.items()))

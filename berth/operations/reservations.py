@@ -1,0 +1,83 @@
+"""Operations on reservations: find one by its name, and create, extend or end it."""
+
+import uuid
+from datetime import UTC, datetime
+
+from berth.operations.publishing import checked
+from berth.settings import BadSetting
+from bus import topics
+from bus.delivery.runner import Bus
+from bus.errors import OperationRefused
+from bus.reservations import (
+    FillReservation,
+    FindReservations,
+    MakeReservation,
+    Reservation,
+    ReservationEdit,
+    ReservationEdited,
+    ReservationEditRequested,
+    ReservationFilled,
+    ReservationOver,
+    ReservationsFound,
+)
+from bus.vocabulary import Missing, Taken, seconds_of
+
+
+async def find_reservations(bus: Bus, project: str = "", *, slots: bool = True) -> ReservationsFound:
+    return await bus.asker(topics.RESERVATIONS)(checked(FindReservations(project=project, slots=slots)))
+
+
+async def reservation_named(bus: Bus, name_or_id: str, project: str = "") -> ReservationsFound:
+    """Return the reservation with this name or uuid; raise OperationRefused unless exactly one exists."""
+    try:
+        query = FindReservations(ids=(str(uuid.UUID(name_or_id)),))
+    except ValueError:
+        query = checked(FindReservations(name=name_or_id, project=project))
+    found = await bus.asker(topics.RESERVATIONS)(query)
+    if not found.reservations:
+        where = f" in project {project}" if project else ""
+        missing = f"there is no reservation {name_or_id}{where}"
+        raise OperationRefused(f"{missing}: `berth reserve list` lists them")
+    if len(found.reservations) > 1:
+        projects = ", ".join(sorted(each.project for each in found.reservations))
+        raise OperationRefused(f"{name_or_id} is a reservation of projects {projects}: say --project")
+    return found
+
+
+async def edit_reservation(bus: Bus, edit: ReservationEdit) -> ReservationEdited:
+    """Create, extend or end a reservation; raise OperationRefused if placement refuses."""
+    match (await bus.asker(topics.EDIT_RESERVATION)(checked(ReservationEditRequested(edit=edit)))).result:
+        case ReservationEdited() as edited:
+            return edited
+        case ReservationOver(reservation=name):
+            raise OperationRefused(f"reservation {name} has ended")
+        case Missing(names=names):
+            raise OperationRefused(f"there is no reservation {', '.join(names)}")
+        case Taken(value=value):
+            raise OperationRefused(f"there is a reservation {value} in this project already")
+    raise OperationRefused("other processes are changing it: try again")
+
+
+async def create_reservation(bus: Bus, reservation: Reservation, now: float) -> ReservationFilled:
+    """Create a reservation and, if its capacity is to be held from now on, claim its slots."""
+    await edit_reservation(bus, MakeReservation(reservation=reservation))
+    if reservation.state(now) == "planned":
+        return ReservationFilled(placed=0)
+    return await bus.asker(topics.FILL_RESERVATION)(FillReservation(reservation=reservation.id))
+
+
+def time_given(option: str, given: str, now: float) -> float:
+    """Return the time that `+2h` or `2026-12-24T08:00` means (UTC unless given); 0 for an empty text."""
+    if not given:
+        return 0.0
+    try:
+        if given.startswith("+"):
+            return now + seconds_of(given[1:])
+        read = datetime.fromisoformat(given)
+    except (ValueError, KeyError, IndexError):
+        raise BadSetting(f"{option} {given}: a time like 2026-12-24T08:00, or +2h from now") from None
+    return (read if read.tzinfo else read.replace(tzinfo=UTC)).timestamp()
+
+
+def time_text(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M") if seconds else "-"

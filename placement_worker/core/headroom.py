@@ -1,0 +1,197 @@
+"""Plans failover headroom: slots into which every instance of any one failed domain can be evacuated.
+
+A domain is a set of hosts that fail together: one host, or one rack. Instances of one kind of host and of one
+size form a class, and an instance is evacuated into a slot of exactly its class. Slots of a class are
+interchangeable. The evacuation of a domain therefore succeeds in every order if, for each class, the slots
+outside of the domain are at least as many as the instances inside.
+"""
+
+from collections import Counter
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+Size = tuple[tuple[str, int], ...]  # resource classes with their amounts, sorted
+Class = tuple[Hashable, Size]  # kind of host, and size
+MOST_REASONS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class HeadroomHost:
+    """A host as headroom sees it. Evacuations stay within hosts of one kind, such as a cell and its zone."""
+
+    root: str
+    kind: Hashable
+    free: Mapping[str, int]  # without what slots hold
+    usable: bool = True  # new slots may be placed here
+
+
+@dataclass(frozen=True, slots=True)
+class HeldSize:
+    """An instance or a slot with its host and size; `size` is empty if it is not on one provider."""
+
+    consumer: str
+    root: str
+    size: Size
+    why_not: str = ""  # why headroom cannot cover this instance
+
+
+@dataclass(frozen=True, slots=True)
+class HeadroomState:
+    """The hosts, instances, slots and domains at one moment. `domains`: name → roots that fail together."""
+
+    hosts: Mapping[str, HeadroomHost]
+    instances: Sequence[HeldSize]
+    slots: Sequence[HeldSize]
+    domains: Mapping[str, frozenset[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class HeadroomPlan:
+    """Whether headroom holds now, the slots to add and to remove, and why it will not hold after that."""
+
+    holds: bool
+    add: tuple[tuple[str, Size], ...] = ()  # root and size
+    remove: tuple[str, ...] = ()
+    lacking: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class _ClassCounts:
+    """The instances and slots of one class in each domain."""
+
+    needed: Counter[str] = field(default_factory=Counter)  # domain → instances in it
+    inside: Counter[str] = field(default_factory=Counter)  # domain → slots in it
+    total: int = 0
+
+    def lacks(self, domain: str) -> bool:
+        return self.total - self.inside[domain] < self.needed[domain]
+
+    def failing(self) -> str | None:
+        return next((domain for domain in sorted(self.needed) if self.lacks(domain)), None)
+
+    def put(self, domains: Iterable[str], sign: int) -> None:
+        self.total += sign
+        for domain in domains:
+            self.inside[domain] += sign
+
+
+def is_kept(state: HeadroomState) -> bool:
+    """Return whether every instance of any one domain can be evacuated into a slot."""
+    return not _uncovered(state) and all(
+        counts.failing() is None for counts in _counted(state, _domains_of(state)).values()
+    )
+
+
+def headroom(state: HeadroomState) -> HeadroomPlan:
+    """Return the slots to add and to remove so that any one domain can fail, with as few slots as found."""
+    within = _domains_of(state)
+    classes = _counted(state, within)
+    lacking = _uncovered(state)
+    kept = not lacking and all(counts.failing() is None for counts in classes.values())
+    remove = _surplus(state, classes, within)
+    free = {root: dict(host.free) for root, host in state.hosts.items()}
+    staying = {slot.consumer for slot in state.slots} - set(remove)
+    for slot in state.slots:
+        if slot.consumer in staying and slot.root in free:
+            _take(free[slot.root], slot.size)
+    add: list[tuple[str, Size]] = []
+    for class_ in sorted(classes, key=_largest_first):
+        counts = classes[class_]
+        while (domain := counts.failing()) is not None:
+            root = _host_for(class_, domain, counts, state, free, within)
+            if root is None:
+                lacking.append(f"{domain}: no host outside of it has free capacity for {_text(class_[1])}")
+                break
+            _take(free[root], class_[1])
+            counts.put(within.get(root, ()), +1)
+            add.append((root, class_[1]))
+    return HeadroomPlan(kept, tuple(add), tuple(remove), tuple(lacking[:MOST_REASONS]))
+
+
+def _surplus(
+    state: HeadroomState, classes: Mapping[Class, _ClassCounts], within: Mapping[str, Sequence[str]]
+) -> list[str]:
+    """Return the slots that can be removed while every domain still can fail, or that fit no class."""
+    surplus = []
+    for slot in sorted(state.slots, key=lambda slot: slot.consumer):
+        counts = classes.get(_class_of(slot, state)) if slot.root in state.hosts else None
+        domains = within.get(slot.root, ())
+        if counts is None or not state.hosts[slot.root].usable:
+            surplus.append(slot.consumer)
+            continue
+        if counts.failing() is not None:
+            continue
+        counts.put(domains, -1)
+        if counts.failing() is None:
+            surplus.append(slot.consumer)
+        else:
+            counts.put(domains, +1)
+    return surplus
+
+
+def _host_for(
+    class_: Class,
+    domain: str,
+    counts: _ClassCounts,
+    state: HeadroomState,
+    free: Mapping[str, Mapping[str, int]],
+    within: Mapping[str, Sequence[str]],
+) -> str | None:
+    """Return the host outside of a domain whose domains have the fewest slots and instances of the class;
+    None if no such host has free capacity."""
+    kind, size = class_
+    outside = [
+        (max((counts.inside[each] + counts.needed[each] for each in within.get(root, ())), default=0), root)
+        for root, host in state.hosts.items()
+        if host.usable and host.kind == kind and root not in state.domains[domain]
+        if all(free[root].get(name, 0) >= amount for name, amount in size)
+    ]
+    return min(outside)[1] if outside else None
+
+
+def _counted(state: HeadroomState, within: Mapping[str, Sequence[str]]) -> dict[Class, _ClassCounts]:
+    classes: dict[Class, _ClassCounts] = {}
+    for instance in state.instances:
+        if instance.root in state.hosts and not instance.why_not:
+            counts = classes.setdefault(_class_of(instance, state), _ClassCounts())
+            for domain in within.get(instance.root, ()):
+                counts.needed[domain] += 1
+    for slot in state.slots:
+        host = state.hosts.get(slot.root)
+        if host is not None and host.usable and (of_class := classes.get(_class_of(slot, state))):
+            of_class.put(within.get(slot.root, ()), +1)
+    return classes
+
+
+def _uncovered(state: HeadroomState) -> list[str]:
+    reasons = Counter(
+        instance.why_not or "its host is unknown"
+        for instance in state.instances
+        if instance.why_not or instance.root not in state.hosts
+    )
+    return [f"{count} instances: {why}" for why, count in sorted(reasons.items())]
+
+
+def _class_of(held: HeldSize, state: HeadroomState) -> Class:
+    return state.hosts[held.root].kind, held.size
+
+
+def _domains_of(state: HeadroomState) -> dict[str, list[str]]:
+    within: dict[str, list[str]] = {}
+    for domain, roots in state.domains.items():
+        for root in roots:
+            within.setdefault(root, []).append(domain)
+    return within
+
+
+def _take(free: dict[str, int], size: Size) -> None:
+    for name, amount in size:
+        free[name] = free.get(name, 0) - amount
+
+
+def _largest_first(class_: Class) -> tuple[list[int], str]:
+    return [-amount for _, amount in class_[1]], repr(class_)
+
+
+def _text(size: Size) -> str:
+    return ", ".join(f"{amount} {name}" for name, amount in size)

@@ -1,0 +1,168 @@
+"""Keeps failover headroom: after a change it computes the needed slots, and claims or releases slots.
+
+The slots belong to a reservation for failover, and evacuations draw from them. Ids of slots follow from host
+and size, so several placement processes that add the same slot claim it once.
+"""
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from uuid import UUID, uuid5
+
+from prometheus_client import Gauge
+
+from bus.claims import Choice, Claimed, ClaimRequested, ConsumerClaim, ReleaseRequested
+from bus.reservations import (
+    FAILOVER,
+    RESERVATION,
+    FindHeadroom,
+    FindReservations,
+    Headroom,
+    HeadroomFound,
+    Reservation,
+)
+from bus.vocabulary import UNSAID_ID
+from placement_worker.core.headroom import HeadroomHost, HeadroomState, HeldSize, Size, headroom
+from placement_worker.core.index import Index
+from placement_worker.store import held_sizes
+from placement_worker.store import reservations as stored
+from placement_worker.transactions import ClaimOperations, PlacementOperations
+
+HOST = "host"  # the level of domains that are single hosts
+DISABLED = "COMPUTE_STATUS_DISABLED"
+KEPT = Gauge("berth_headroom_kept", "1 if all instances of any one failed domain fit", ["reservation"])
+SLOTS_AT_ONCE = 200
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(eq=False)
+class HeadroomController(PlacementOperations):
+    """Adjusts the slots of failover reservations that name levels, after changes of hosts or instances."""
+
+    claims: ClaimOperations
+    _changed: bool = field(default=True, init=False)
+
+    def __post_init__(self) -> None:
+        self.log.memory.watch(lambda *_: self._note_change())
+
+    def _note_change(self) -> None:
+        self._changed = True
+
+    async def find(self, query: FindHeadroom) -> HeadroomFound:
+        """Return each headroom with its present state, without adjusting it."""
+        found = []
+        for reservation in await self._managed():
+            state = await self._state(reservation)
+            plan = headroom(state)
+            found.append(
+                Headroom(
+                    reservation=reservation,
+                    kept=plan.holds,
+                    slots=len(state.slots),
+                    domains=len(state.domains),
+                    instances=len(state.instances),
+                    lacking=plan.lacking,
+                )
+            )
+        return HeadroomFound(headrooms=tuple(found))
+
+    async def adjust(self) -> None:
+        """Claim missing slots and release surplus ones, if something has changed since the last call."""
+        if not self._changed:
+            return
+        self._changed = False
+        managed = await self._managed()
+        KEPT.clear()
+        for reservation in managed:
+            await self.log.memory.fresh()
+            state = await self._state(reservation)
+            plan = headroom(state)
+            if plan.remove:
+                await self._remove(plan.remove)
+            for at in range(0, len(plan.add), SLOTS_AT_ONCE):
+                await self._add(reservation, plan.add[at : at + SLOTS_AT_ONCE])
+            if plan.add or plan.remove:
+                plan = headroom(await self._state(reservation))
+            KEPT.labels(reservation.name).set(plan.holds)
+
+    async def _managed(self) -> list[Reservation]:
+        now = self.clock.now()
+        async with self.database.read() as tx:
+            found = await stored.find(tx, FindReservations(use=FAILOVER))
+        return [each for each in found if each.levels and each.state(now) == "active"]
+
+    async def _state(self, reservation: Reservation) -> HeadroomState:
+        index = self.log.memory.index
+        async with self.database.read() as tx:
+            instances, slots = await held_sizes.read(tx, reservation.id)
+        return HeadroomState(_hosts(index, slots), instances, slots, _domains(index, reservation.levels))
+
+    async def _remove(self, slots: Sequence[str]) -> None:
+        orders = [ReleaseRequested(consumer=slot, generation=None, fenced=False) for slot in slots]
+        await self.claims.release_many(orders)
+        async with self.database.write() as tx:
+            await stored.forget_empty_slots(tx, slots)
+
+    async def _add(self, reservation: Reservation, wanted: Sequence[tuple[str, Size]]) -> None:
+        async with self.database.read() as tx:
+            taken = await stored.slot_ids(tx, reservation.id)
+        orders = []
+        for root, size in wanted:
+            slot = _slot_id(reservation.id, root, size, taken)
+            taken.add(slot)
+            claim = ConsumerClaim(
+                consumer=slot,
+                generation=None,
+                choices=(Choice({root: dict(size)}),),
+                project=UNSAID_ID,
+                type=RESERVATION,
+                reserves=reservation.id,
+            )
+            orders.append(ClaimRequested(claims=(claim,)))
+        answers = await self.claims.claim_many(orders)
+        refused = sum(not isinstance(answer.results[0], Claimed) for answer in answers)
+        if refused:  # other claims took the capacity: compute again
+            log.info("headroom %s: %d slots were refused", reservation.name, refused)
+            self._changed = True
+
+
+def _slot_id(reservation: str, root: str, size: Size, taken: set[str]) -> str:
+    number = 0
+    while (slot := str(uuid5(UUID(reservation), f"{root} {size} {number}"))) in taken:
+        number += 1
+    return slot
+
+
+def _hosts(index: Index, slots: Sequence[HeldSize]) -> dict[str, HeadroomHost]:
+    reserved: dict[str, dict[str, int]] = {}
+    for slot in slots:
+        of_root = reserved.setdefault(slot.root, {})
+        for name, amount in slot.size:
+            of_root[name] = of_root.get(name, 0) + amount
+    hosts = {}
+    for root in index.trees:
+        row = index.rows[root]
+        if not row.agent:
+            continue
+        held: Mapping[str, int] = reserved.get(root, {})
+        free = {name: amount + held.get(name, 0) for name, amount in row.free.items()}
+        traits = frozenset(row.traits) - {DISABLED}
+        hosts[root] = HeadroomHost(root, (row.cell, row.zone, traits), free, DISABLED not in row.traits)
+    return hosts
+
+
+def _domains(index: Index, levels: Sequence[str]) -> dict[str, frozenset[str]]:
+    """Return the domains of these levels: single hosts, or the hosts whose aggregates name one label."""
+    labels: dict[tuple[str, str], set[str]] = {}
+    for root in index.trees:
+        row = index.rows[root]
+        for level in levels:
+            if level == HOST:
+                labels[level, row.host or root] = {*labels.get((level, row.host or root), ()), root}
+                continue
+            for uuid in row.aggregates:
+                aggregate = index.aggregate_facts.get(uuid)
+                if aggregate is not None and (label := aggregate.metadata.get(level)):
+                    labels.setdefault((level, label), set()).add(root)
+    return {f"{level} {label}": frozenset(roots) for (level, label), roots in labels.items()}

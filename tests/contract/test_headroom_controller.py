@@ -1,0 +1,112 @@
+"""The headroom controller on both databases: slots follow hosts and instances; evacuations draw from them."""
+
+import pytest
+
+from bus.aggregates import AggregateEditRequested, MakeAggregate
+from bus.claims import Choice, Claimed
+from bus.requests import Flavor
+from bus.reservations import (
+    EndReservation,
+    FindHeadroom,
+    FindReservations,
+    Headroom,
+    MakeReservation,
+    Reservation,
+    ReservationEditRequested,
+)
+from placement_worker import Placement
+from placement_worker.store.audit import breaches, holdings
+from tests.support.ids import uid
+from tests.support.placement_builders import a_claim, a_release, a_report, an_order, on_hosts
+
+R1 = uid(1, "7")
+
+
+@pytest.fixture(autouse=True)
+async def hosts(placement: Placement) -> None:
+    """Three hosts with eight processors; hosts 1 and 2 are in rack r1, host 3 is in rack r2."""
+    await placement.reports.report_many([a_report(number) for number in (1, 2, 3)])
+    for number, rack, names in ((1, "r1", ("host-1", "host-2")), (2, "r2", ("host-3",))):
+        order = MakeAggregate(aggregate=uid(number, "e"), name=rack, metadata={"rack": rack}, hosts=names)
+        await placement.aggregates.edit(AggregateEditRequested(edit=order))
+
+
+async def keep(placement: Placement, *levels: str) -> None:
+    reservation = Reservation(
+        id=R1, name="headroom", flavor=Flavor(name="any"), use="failover", levels=levels, returns=False
+    )
+    await placement.reservations.edit(ReservationEditRequested(edit=MakeReservation(reservation=reservation)))
+    await adjusted(placement)
+
+
+async def adjusted(placement: Placement) -> Headroom:
+    await placement.headroom.adjust()
+    [found] = (await placement.headroom.find(FindHeadroom())).headrooms
+    return found
+
+
+async def boot(placement: Placement, consumer: int, host: int, vcpus: int = 4) -> None:
+    [answer] = await placement.claims.claim_many([an_order(a_claim(consumer, on_hosts(host, VCPU=vcpus)))])
+    assert isinstance(answer.results[0], Claimed)
+
+
+async def slots(placement: Placement) -> dict[str, tuple[str, int]]:
+    """Return the host and the processors of each slot that holds something."""
+    found = await placement.reservations.find(FindReservations(ids=(R1,)))
+    held = {slot.consumer: slot.held for slot in found.slots.get(R1, ())}
+    return {
+        slot: (root, amounts["VCPU"]) for slot, of_slot in held.items() for root, amounts in of_slot.items()
+    }
+
+
+async def test_slots_follow_the_instances(placement: Placement) -> None:
+    await keep(placement, "host")
+    assert await slots(placement) == {}
+    await boot(placement, 2, host=1)
+    assert not (await placement.headroom.find(FindHeadroom())).headrooms[0].kept
+    found = await adjusted(placement)
+    assert found.kept and (found.slots, found.domains, found.instances) == (1, 3, 1)
+    [(root, vcpus)] = (await slots(placement)).values()
+    assert root in (uid(2, "a"), uid(3, "a")) and vcpus == 4
+    await placement.claims.release_many([a_release(2, None, fenced=False)])
+    await adjusted(placement)
+    assert await holdings(placement.database) == {}
+    assert await breaches(placement.database) == []
+
+
+async def test_a_rack_needs_slots_outside_of_the_rack(placement: Placement) -> None:
+    for consumer, host in ((2, 1), (3, 2)):
+        await boot(placement, consumer, host)
+    await keep(placement, "rack")
+    assert sorted((await slots(placement)).values()) == [(uid(3, "a"), 4)] * 2
+    assert (await adjusted(placement)).kept
+
+
+async def test_headroom_that_does_not_fit_is_lacking(placement: Placement) -> None:
+    await keep(placement, "host")
+    for consumer, host in ((2, 1), (3, 2), (4, 3)):
+        await boot(placement, consumer, host, vcpus=5)
+    found = await adjusted(placement)
+    assert not found.kept
+    assert "no host outside of it has free capacity for 5 VCPU" in found.lacking[0]
+
+
+async def test_an_evacuation_draws_the_slot_and_headroom_is_kept_anew(placement: Placement) -> None:
+    await boot(placement, 2, host=1)
+    await keep(placement, "host")
+    [(slot, (root, _))] = (await slots(placement)).items()
+    choice = Choice({root: {"VCPU": 4}}, draws_on=slot)
+    move = a_claim(2, choice, generation=1, keep=30, begins=31)
+    [answer] = await placement.claims.claim_many([an_order(move)])
+    assert isinstance(answer.results[0], Claimed)
+    found = await adjusted(placement)
+    assert found.kept and len(await slots(placement)) == 1
+    assert slot not in await slots(placement)
+
+
+async def test_an_end_releases_all_slots(placement: Placement) -> None:
+    await boot(placement, 2, host=1)
+    await keep(placement, "host")
+    end = ReservationEditRequested(edit=EndReservation(reservation=R1, forget=True))
+    await placement.reservations.edit(end)
+    assert list(await holdings(placement.database)) == [uid(2)]

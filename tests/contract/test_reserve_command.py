@@ -1,0 +1,91 @@
+"""`berth reserve`: creates, lists, shows, extends and deletes reservations."""
+
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import pytest
+from msgspec.structs import replace
+
+from berth.commands import reserve
+from berth.settings import BadSetting
+from bus.claims import Choice, ConsumerClaim
+from bus.errors import OperationRefused
+from bus.requests import Flavor
+from bus.reservations import (
+    RESERVATION,
+    MakeReservation,
+    Reservation,
+    ReservationEditRequested,
+    slot_consumer,
+)
+from placement_worker import Placement
+from tests.support.command_line import CommandLine, a_served_placement
+from tests.support.ids import uid
+from tests.support.placement_builders import a_claim, a_report, an_order, on_hosts
+from tests.support.placement_calls import report
+
+Reserve = Callable[..., Awaitable[str]]
+LATER = ("--hold-from", "+1h", "--begin", "+1h", "--end", "+3h")
+
+
+@pytest.fixture
+async def placement(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Placement]:
+    async with a_served_placement(monkeypatch, "c1") as placement:
+        assert await report(placement, a_report(1)) == [""]
+        yield placement
+
+
+@pytest.fixture
+def run(placement: Placement, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Reserve:
+    return CommandLine("reserve", reserve, monkeypatch, capsys)
+
+
+async def created(run: Reserve, *options: str) -> str:
+    made = json.loads(await run("create", "season", "--vcpus", "4", "--project", "p1", *options, "--json"))
+    return str(made["id"])
+
+
+async def test_a_later_reservation_is_planned_until_its_capacity_is_held(run: Reserve) -> None:
+    text = await run("create", "season", "--vcpus", "4", "--count", "2", *LATER)
+    assert "no capacity is held before" in text
+    assert "planned" in await run("list")
+    assert "2 of 2 slots have no host yet" in await run("show", "season")
+
+
+async def test_a_slot_is_shown_with_its_host_and_the_instances_that_drew(
+    placement: Placement, run: Reserve
+) -> None:
+    id_ = uid(1, "7")
+    season = Reservation(id=id_, name="season", project="p1", flavor=Flavor(name="m", vcpus=4))
+    await placement.reservations.edit(ReservationEditRequested(edit=MakeReservation(reservation=season)))
+    slot = slot_consumer(id_, 1)
+    claim = ConsumerClaim(
+        consumer=slot, generation=None, choices=(Choice(on_hosts(1, VCPU=4)),), project="p1",
+        type=RESERVATION, reserves=id_,
+    )  # fmt: skip
+    drawing = a_claim(2, replace(Choice(on_hosts(1, VCPU=1)), draws_on=slot))
+    await placement.claims.claim_many([an_order(claim)])
+    await placement.claims.claim_many([an_order(drawing)])
+    assert f"host-1: 3 VCPU of 4 VCPU, drawn by {uid(2)}" in await run("show", "season")
+    assert "reservation season deleted: 1 slots released" in await run("delete", id_)
+    assert "no reservations" in await run("list")
+
+
+async def test_a_reservation_is_extended_until_it_has_ended(run: Reserve) -> None:
+    id_ = await created(run, *LATER)
+    assert "ends: 2999-01-01 00:00" in await run("extend", "season", "--end", "2999-01-01")
+    [row] = [json.loads(line) for line in (await run("list", "--json")).splitlines()]
+    assert (row["id"], row["ends"]) == (id_, 32472144000.0)
+
+
+@pytest.mark.parametrize(
+    ("command", "problem"),
+    [
+        (("show", "none"), "there is no reservation none"),
+        (("create", "x", "--end", "tomorrow"), "--end tomorrow: a time like"),
+        (("create", "x", "--begin", "+2h", "--end", "+1h"), "it is not after the beginning"),
+    ],
+)
+async def test_a_command_is_refused(run: Reserve, command: tuple[str, ...], problem: str) -> None:
+    with pytest.raises((BadSetting, OperationRefused), match=problem.replace("+", r"\+")):
+        await run(*command)

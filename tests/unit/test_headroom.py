@@ -1,0 +1,233 @@
+"""Failover headroom: planned, and tried by the loss of every host and rack after every commit."""
+
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from bus.claims import Choice, Claimed, ClaimRequested, ConsumerClaim
+from bus.queries import Candidate, FindCandidates
+from bus.requests import Flavor, ResourceGroup
+from bus.reservations import Reservation, ReservedSlot
+from placement_worker.core import headroom as planner
+from placement_worker.core.capacity import claim
+from placement_worker.core.claim_world import ClaimedProvider, ClaimWorld, Holder, Stock
+from placement_worker.core.headroom import HeadroomHost, HeadroomState, HeldSize, headroom, is_kept
+from placement_worker.core.reservations import ReservationWorld, SlotRecord
+from scheduler_worker.core.drawing import SlotAssignments, drawing_on
+from tests.support.ids import uid
+from tests.support.rule_builders import a_wish
+
+COMMITS = 25
+R1 = uid(1, "7")
+FAILOVER = Reservation(id=R1, name="headroom", flavor=Flavor(name="any"), use="failover")
+SIZES = ({"VCPU": 1, "MEMORY_MB": 2}, {"VCPU": 2, "MEMORY_MB": 2}, {"VCPU": 4, "MEMORY_MB": 8}, {"VCPU": 3})
+CAPACITY = {"VCPU": 12, "MEMORY_MB": 24}
+
+Held = tuple[str, dict[str, int]]  # root and amounts
+
+
+@dataclass
+class Cloud:
+    """A cloud of hosts in racks with instances and slots, changed by one commit at a time."""
+
+    chance: random.Random
+    racks: dict[str, str] = field(default_factory=dict)  # root → rack
+    instances: dict[str, Held] = field(default_factory=dict)
+    slots: dict[str, Held] = field(default_factory=dict)
+    last: int = 0
+
+    def new_id(self, kind: str) -> str:
+        self.last += 1
+        return uid(self.last, kind)
+
+    def free(self, root: str) -> dict[str, int]:
+        left = dict(CAPACITY)
+        for on, amounts in (*self.instances.values(), *self.slots.values()):
+            if on == root:
+                for name, amount in amounts.items():
+                    left[name] -= amount
+        return left
+
+    def fits(self, root: str, amounts: Mapping[str, int]) -> bool:
+        free = self.free(root)
+        return all(free[name] >= amount for name, amount in amounts.items())
+
+    def state(self) -> HeadroomState:
+        free = {root: self.free(root) for root in self.racks}
+        for root, amounts in self.slots.values():
+            for name, amount in amounts.items():
+                free[root][name] += amount
+        domains = {f"host {root}": frozenset({root}) for root in self.racks}
+        for rack in set(self.racks.values()):
+            domains[f"rack {rack}"] = frozenset(root for root, of in self.racks.items() if of == rack)
+        return HeadroomState(
+            hosts={root: HeadroomHost(root, "kind", free[root]) for root in self.racks},
+            instances=_sizes(self.instances),
+            slots=_sizes(self.slots),
+            domains=domains,
+        )
+
+    def commit(self) -> None:
+        """Boot, delete, resize the cloud, or let the controller adjust the slots."""
+        match self.chance.choice(("boot", "boot", "boot", "delete", "host", "adjust", "adjust")):
+            case "boot":
+                size = self.chance.choice(SIZES)
+                if roots := [root for root in self.racks if self.fits(root, size)]:
+                    self.instances[self.new_id("b")] = self.chance.choice(roots), size
+            case "delete" if self.instances:
+                del self.instances[self.chance.choice(sorted(self.instances))]
+            case "host":
+                self.racks[self.new_id("a")] = f"r{self.chance.randrange(3)}"
+            case "adjust":
+                self.adjust()
+
+    def adjust(self) -> None:
+        plan = headroom(self.state())
+        for slot in plan.remove:
+            del self.slots[slot]
+        for root, size in plan.add:
+            assert self.fits(root, dict(size)), "a slot is added where there is no free capacity"
+            self.slots[self.new_id("d")] = root, dict(size)
+        assert is_kept(self.state()) == (not plan.lacking)
+
+    def world(self) -> ClaimWorld:
+        providers: dict[str, ClaimedProvider | None] = {}
+        for root in self.racks:
+            free = self.free(root)
+            stocks = {
+                name: Stock(0, capacity, capacity - free[name], 0, 1, 100, 1)
+                for name, capacity in CAPACITY.items()
+            }
+            providers[root] = ClaimedProvider(1, root, root, 1, 1, 1, stocks)
+        everyone = {**self.instances, **self.slots}
+        holders = {id_: Holder(id_, 1, 1, {root: dict(held)}) for id_, (root, held) in everyone.items()}
+        for number in range(len(self.instances)):
+            for further in (uid(number, "e"), uid(number, "f")):
+                holders[further] = Holder(further, 1)
+        records = {
+            slot: SlotRecord(slot, R1, "", {root: amounts}) for slot, (root, amounts) in self.slots.items()
+        }
+        reserved = ReservationWorld(1.0, {R1: FAILOVER}, records, records.keys())
+        return ClaimWorld(providers, holders, {}, reserved=reserved)
+
+
+def _sizes(held: Mapping[str, Held]) -> list[HeldSize]:
+    return [HeldSize(id_, root, tuple(sorted(amounts.items()))) for id_, (root, amounts) in held.items()]
+
+
+def evacuates(cloud: Cloud, lost: frozenset[str]) -> bool:
+    """Evacuate the lost hosts in a random order, as the scheduler chooses slots and placement claims them."""
+    world = cloud.world()
+    moving = [(number, id_) for number, id_ in enumerate(cloud.instances) if cloud.instances[id_][0] in lost]
+    cloud.chance.shuffle(moving)
+    for number, id_ in moving:
+        size = cloud.instances[id_][1]
+        slots = tuple(
+            ReservedSlot(
+                consumer=slot, allocations={root: amounts}, held=world.holders[slot].held, roots=(root,)
+            )
+            for slot, (root, amounts) in cloud.slots.items()
+            if root not in lost
+        )
+        question = FindCandidates(groups=(ResourceGroup(resources=size),))
+        wish = drawing_on(replace(a_wish(), question=question), FAILOVER, slots, 1.0)
+        if wish.draw is None or wish.draw.why_none:
+            return False
+        root = cloud.chance.choice(wish.question.roots)
+        way = Candidate(root, root, "c1", "agent", "", {root: size}, {root: 1}, {}, {}, ())
+        choices: tuple[Choice, ...] = SlotAssignments().choices(wish.draw, [way])
+        move = ConsumerClaim(
+            consumer=id_, generation=1, choices=choices, keep=uid(number, "e"), begins=uid(number, "f")
+        )
+        results = claim(ClaimRequested(claims=(move,)), world) or ()
+        if not all(isinstance(result, Claimed) for result in results):
+            return False
+    return True
+
+
+def run(seed: int) -> tuple[int, int, int]:
+    """Return the numbers of commits, of commits after which headroom held, and of losses tried."""
+    chance = random.Random(seed)
+    cloud = Cloud(chance)
+    for _ in range(chance.randrange(2, 7)):
+        cloud.racks[cloud.new_id("a")] = f"r{chance.randrange(3)}"
+    kept = losses = 0
+    for _ in range(COMMITS):
+        cloud.commit()
+        state = cloud.state()
+        if is_kept(state):
+            kept += 1
+            for domain, lost in state.domains.items():
+                losses += 1
+                assert evacuates(cloud, lost), f"seed {seed}: {domain} does not evacuate"
+    return COMMITS, kept, losses
+
+
+def lose_everything_of(seeds: range) -> None:
+    commits, kept, losses = (sum(of_all) for of_all in zip(*map(run, seeds), strict=True))
+    assert commits * 0.15 < kept < commits, "headroom holds after some commits, and not after others"
+    assert losses > kept
+
+
+def test_when_headroom_holds_any_host_and_any_rack_can_be_lost() -> None:
+    lose_everything_of(range(100))
+
+
+@pytest.mark.soak
+def test_when_headroom_holds_any_host_and_any_rack_can_be_lost_in_1000_clouds() -> None:
+    lose_everything_of(range(1000))
+
+
+def held(number: int, root: str, **amounts: int) -> HeldSize:
+    return HeldSize(uid(number), root, tuple(sorted(amounts.items())))
+
+
+def a_state(
+    *instances: HeldSize, slots: tuple[HeldSize, ...] = (), free: int = 8, hosts: int = 3
+) -> HeadroomState:
+    roots = ("x", "y", "z")[:hosts]
+    return HeadroomState(
+        {root: HeadroomHost(root, "kind", {"VCPU": free}) for root in roots},
+        instances,
+        slots,
+        {root: frozenset({root}) for root in roots},
+    )
+
+
+def test_one_slot_serves_the_loss_of_each_of_several_other_hosts() -> None:
+    plan = headroom(a_state(held(1, "x", VCPU=4), held(2, "y", VCPU=4)))
+    assert not plan.holds and not plan.lacking
+    assert [size for _, size in plan.add] == [(("VCPU", 4),)]
+    assert plan.add[0][0] == "z"
+
+
+def test_slots_that_are_needed_no_more_are_removed() -> None:
+    slots = (held(8, "y", VCPU=4), held(9, "z", VCPU=4), held(7, "z", VCPU=2))
+    plan = headroom(a_state(held(1, "x", VCPU=4), slots=slots))
+    assert plan.holds and not plan.add
+    assert sorted(plan.remove) == [uid(7), uid(8)]
+
+
+def test_a_slot_on_the_host_that_fails_does_not_count() -> None:
+    assert not is_kept(a_state(held(1, "x", VCPU=4), slots=(held(9, "x", VCPU=4),)))
+    assert is_kept(a_state(held(1, "x", VCPU=4), slots=(held(9, "y", VCPU=4),)))
+
+
+def test_headroom_without_free_capacity_is_lacking_with_the_reason() -> None:
+    plan = headroom(a_state(held(1, "x", VCPU=4), free=3))
+    assert plan.lacking == ("x: no host outside of it has free capacity for 4 VCPU",)
+
+
+def test_an_instance_that_headroom_cannot_cover_makes_it_false() -> None:
+    state = a_state(HeldSize(uid(1), "x", (), "it uses several providers"))
+    assert not is_kept(state)
+    assert headroom(state).lacking == ("1 instances: it uses several providers",)
+
+
+def test_the_replay_finds_a_planner_that_ignores_where_slots_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(planner._ClassCounts, "lacks", lambda self, domain: self.total < self.needed[domain])
+    with pytest.raises(AssertionError, match="does not evacuate"):
+        for seed in range(100):
+            run(seed)
