@@ -17,7 +17,7 @@ from tests.support.living_berth import LivingBerth, Opened, opening_berths
 from tests.support.waiting import until
 
 LARGE = ("--vcpus", "1", "--memory-mb", "70000", "--disk-gb", "1")
-HOSTS = [f"c1-host0000{number}" for number in range(1, 5)]
+HOSTS = [f"c1-host0000{number}" for number in range(1, 6)]
 
 
 @pytest.fixture
@@ -27,9 +27,9 @@ def opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
 
 @pytest.fixture
 async def berth(opened: Opened) -> AsyncIterator[LivingBerth]:
-    """Four hosts of 130,560 MB with four instances of 24,000 MB each, but three on the second."""
-    async with opened("c1", hosts=4) as berth:
-        for host, count in zip(HOSTS, (4, 3, 4, 4), strict=True):
+    """Five hosts of 130,560 MB with four instances of 24,000 MB each, but three on the second."""
+    async with opened("c1", hosts=5) as berth:
+        for host, count in zip(HOSTS, (4, 3, 4, 4, 4), strict=True):
             await berth("boot", "--memory-mb", "24000", "--count", str(count), "--host", host, "--wait")
         yield berth
 
@@ -55,17 +55,18 @@ async def test_the_fewest_instances_move_and_the_build_fits(berth: LivingBerth) 
     after = await places(berth)
     moved = [build for build, host in before.items() if after[build] != host]
     assert len(moved) == 1 and before[moved[0]] == "c1-host00002"
-    assert [await state(berth, host) for host in HOSTS] == ["open"] * 4
+    assert [await state(berth, host) for host in HOSTS] == ["open"] * 5
     assert (await berth.boot(*LARGE))[1] == "c1-host00002"
     await berth.clean()
 
 
 async def test_several_builds_get_several_hosts(berth: LivingBerth) -> None:
-    told = await berth("make-room", *LARGE, "--count", "2", "--budget", "4", ends=1)
-    assert "there is no plan [destinations]" in told and "1 build fits: 1 on c1-host00002" in told
-    small = ("--vcpus", "1", "--memory-mb", "50000", "--disk-gb", "1", "--count", "2")
-    assert "done: 1 move; 2 builds fit" in await berth("make-room", *small)
-    assert "2" in await berth("boot", *small, "--wait")
+    two = (*LARGE, "--count", "2")
+    told = await berth("make-room", *two, "--budget", "2", ends=1)
+    assert "there is no plan [budget]" in told and "1 build fits: 1 on c1-host00002" in told
+    assert "done: 3 moves; 2 builds fit" in await berth("make-room", *two)
+    await berth("boot", *two, "--wait")
+    await berth.clean()
 
 
 async def test_the_budget_and_the_flavor_limit_plans(berth: LivingBerth) -> None:
@@ -90,3 +91,15 @@ async def test_a_waiting_request_gets_the_host(berth: LivingBerth) -> None:
 
 async def _waits(berth: LivingBerth) -> bool:
     return bool((await berth.bus.asker(topics.WAITING)(FindWaiting())).waiting)
+
+
+async def test_the_host_that_a_waiting_request_has_reserved_is_a_target(berth: LivingBerth) -> None:
+    await berth("make-room", *LARGE)
+    await berth.boot(*LARGE)
+    middle = ("--vcpus", "1", "--memory-mb", "50000", "--disk-gb", "1")
+    boot = asyncio.create_task(berth("boot", *middle, "--wait", "1h", "--json"))
+    await until(lambda: _waits(berth))
+    request = boot_request(BootOptions(vcpus=1, memory_mb=50000, disk_gb=1))
+    made = await MakingRoom(berth.bus, PlanRoom(request=request), 4, RoomListener()).run()
+    assert made.plan.code == "", made
+    assert json.loads((await boot).splitlines()[-1])["status"] == "active"

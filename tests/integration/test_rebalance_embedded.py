@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from berth.operations import rebalancing
+from berth.operations.following import MoveListener
 from bus import topics
 from bus.room import PlanBalance, SwitchBalancing
 from tests.support.living_berth import LivingBerth, Opened, opening_berths
@@ -65,7 +66,7 @@ async def test_a_stop_ends_a_controller(berth: LivingBerth, monkeypatch: pytest.
 
 async def _controlled(berth: LivingBerth) -> None:
     asked = PlanBalance(resource_class="MEMORY_MB", budget=2)
-    listener = rebalancing.MoveListener()
+    listener = MoveListener()
     await rebalancing.BalanceController(berth.bus, asked, 2, 0.1, listener, lambda plan: None).run()
 
 
