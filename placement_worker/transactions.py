@@ -35,7 +35,7 @@ from placement_worker.change_log import ChangeLog
 from placement_worker.core import capacity
 from placement_worker.core.claim_world import ClaimWorld
 from placement_worker.core.reservations import SlotRecord
-from placement_worker.store import claims, quotas, reservations, server_groups
+from placement_worker.store import claimed_providers, claims, quotas, reservations, server_groups
 from placement_worker.store.changes import ProviderNumbers
 from placement_worker.store.numbered_names import Book
 
@@ -196,7 +196,7 @@ class ClaimOperations(PlacementOperations):
         providers = capacity.providers_of(orders, all_choices=all_choices)
         if all_choices:
             async with self.database.read() as tx:
-                providers.update(*(await claims.siblings(tx, providers)).values())
+                providers.update(*(await claimed_providers.siblings(tx, providers)).values())
         scope = claims.claim_scope(every, providers)
         scope.groups, scope.cell = {claim.group for claim in every if claim.group is not None}, cell
         scope.projects = self.book.quotas.limited({claim.project for claim in every})

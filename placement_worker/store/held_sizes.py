@@ -4,7 +4,7 @@ from bus.claims import HOLDER_TYPES
 from bus.reservations import RESERVATION
 from bus.sql.statement import sql
 from bus.sql.transaction import Transaction
-from placement_worker.core.claim_world import HARD
+from placement_worker.core.group_places import HARD
 from placement_worker.core.headroom import HeldSize
 
 _HELD = sql("""
