@@ -122,6 +122,6 @@ class KeystoneLimits:
 
 
 def copying_limits(cloud: str, quotas: QuotaOperations) -> Callable[[], Coroutine[Any, Any, None]]:
-    """Return a task that keeps the quotas equal to the limits of the Keystone in this entry of clouds.yaml."""
+    """Return a task that copies the limits of Keystone to the quotas; `cloud` is its entry in clouds.yaml."""
     quotas.source = "keystone"
     return KeystoneLimits(cloud_access(cloud), quotas, quotas.clock).run

@@ -1,25 +1,28 @@
 """Hosts for gangs, and for instances that are packed into a domain or spread over domains."""
 
 from random import Random
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
+from bus.messages import BuildRequested
 from bus.topology import Topology
 from scheduler_worker.core.events import Chosen
+from scheduler_worker.core.order import Order
 from tests.support.topology_clouds import SmallCloud, a_cloud, a_gang, a_host, asked_by, order_of, some_gang
 
 SEEDS = 1000
 
 
-def choose(cloud: SmallCloud, request, members=None):
+def choose(cloud: SmallCloud, request: BuildRequested, members: Any = None) -> tuple[Order, Chosen, Any]:
     hall = cloud.hall()
     order = order_of(hall, request, cloud.members if members is None else members)
     (chosen,) = hall.choosing().choose([order])
     return order, chosen, hall
 
 
-def placed_by(order, chosen: Chosen) -> dict[str, str]:
+def placed_by(order: Order, chosen: Chosen) -> dict[str, str]:
     return {instance: pick.root for instance, pick in zip(order.instances, chosen.picks, strict=False)}
 
 
@@ -43,6 +46,7 @@ def test_a_gang_gets_hosts_exactly_if_an_exhaustive_search_finds_some(part: int)
             feasible += 1
         else:
             assert not hall.pending.unsettled, seed
+            assert chosen.short is not None
             assert chosen.short.code in ("topology", "room", "class"), (seed, chosen.short.code)
     assert SEEDS // 10 * 0.2 < feasible < SEEDS // 10 * 0.9
 
@@ -67,7 +71,7 @@ def test_each_alternate_keeps_the_constraints_in_place_of_its_instance(part: int
     assert seen
 
 
-def rack(name: str, *rooms: int, first: int = 0):
+def rack(name: str, *rooms: int, first: int = 0) -> list[Any]:
     return [a_host(first + number, vcpus, 64, rack=name) for number, vcpus in enumerate(rooms)]
 
 
