@@ -50,9 +50,8 @@ async def hosts(placement: Placement) -> None:
 
 
 def a_reservation(**fields: Any) -> Reservation:
-    return Reservation(
-        **({"id": R1, "name": "season", "project": "p1", "flavor": Flavor(name="m", vcpus=4)} | fields)
-    )
+    given: dict[str, Any] = {"id": R1, "name": "season", "project": "p1"}
+    return Reservation(**(given | {"flavor": Flavor(name="m", vcpus=4)} | fields))
 
 
 async def edit(placement: Placement, wanted: ReservationEdit) -> ReservationResult:
