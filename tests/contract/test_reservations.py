@@ -50,8 +50,8 @@ async def hosts(placement: Placement) -> None:
 
 
 def a_reservation(**fields: Any) -> Reservation:
-    given: dict[str, Any] = {"id": R1, "name": "season", "project": "p1", "flavor": Flavor(name="m", vcpus=4)}
-    return Reservation(**given | fields)
+    given: dict[str, Any] = {"id": R1, "name": "season", "project": "p1"}
+    return Reservation(**(given | {"flavor": Flavor(name="m", vcpus=4)} | fields))
 
 
 async def edit(placement: Placement, wanted: ReservationEdit) -> ReservationResult:
