@@ -16,13 +16,14 @@ import msgspec
 
 from bus.vocabulary import Id
 
-MEMORIES = (8, 32, 128, 512, 2048)  # advances after which an older advance counts 1/e
-LOOKS_BACK = 2  # an estimate for position n uses the last 2 n advances
+MEMORIES = (32, 128, 512, 2048)  # advances after which an older advance counts 1/e
+LOOKS_BACK = 2  # an estimate for position n uses at least the last 2 n advances, if the pace is unchanged
+CHANGED = 2.0  # standard deviations between the paces of two memories
 LEAST_ADVANCES = 2.0  # of one class; below that the pace of related classes is used
 EXTRAPOLATION = 0.2  # variance per squared logarithm of position ÷ advances, for longer queues than before
 PACE_CHANGES = 0.01  # variance of the logarithm of the pace until the request starts: 10 %
 LEAST_STEP, FIRST_STEP = 0.05, 0.5  # of a correction after one comparison
-LIMITS = ((-2.5, 2.5), (0.2, 6.0))  # of the corrections: many requests that wait together move them at once
+LIMITS = ((-2.5, 2.5), (0.1, 6.0))  # of the corrections: many requests that wait together move them at once
 MOST_CLASSES = 256  # classes that are remembered
 MOST_STORED = 64  # classes in the stored history
 LONGEST = 10 * 365 * 86400.0  # seconds; a longer estimate is unknown
@@ -73,10 +74,21 @@ class ClassHistory(msgspec.Struct, omit_defaults=True):
     corrections: dict[int, Correction] = msgspec.field(default_factory=dict)
 
     def pace(self, position: int) -> tuple[float, float]:
-        """Return the advances and the seconds that an estimate for this position uses."""
-        last = len(MEMORIES) - 1
-        at = next((at for at, memory in enumerate(MEMORIES) if memory >= LOOKS_BACK * position), last)
-        return self.advances[at], self.seconds[at]
+        """Return the advances and the seconds that an estimate for this position uses: of the longest memory
+        whose pace agrees with all shorter ones, because the pace has not changed within it."""
+        if min(self.advances) < LEAST_ADVANCES or min(self.seconds) <= 0.0:
+            return self.advances[-1], self.seconds[-1]
+        logs = [math.log(each / self.seconds[at]) for at, each in enumerate(self.advances)]
+        best = 0
+        for at in range(1, len(MEMORIES)):
+            differs = any(
+                abs(logs[at] - logs[shorter]) > CHANGED / math.sqrt(self.advances[shorter])
+                for shorter in range(at)
+            )
+            if differs or MEMORIES[at - 1] >= LOOKS_BACK * position:
+                break
+            best = at
+        return self.advances[best], self.seconds[best]
 
     def rounded(self) -> "ClassHistory":
         """Return a copy with short numbers: it is stored once a second."""
@@ -245,10 +257,12 @@ class StartTimes:
         return {kind: self.histories[kind].rounded() for kind in ordered[:MOST_STORED]}
 
     def adopt(self, histories: Histories, now: float) -> None:
-        """Take over the stored histories of a scheduler that ended, of classes that are unknown here."""
+        """Take over the stored histories of a scheduler that ended, where they are longer than here."""
         for kind, history in histories.items():
-            if kind not in self.histories and any(history.advances):
-                history.waiting = 0
+            known = self.histories.get(kind, ClassHistory())
+            if known.advances[-1] < history.advances[-1]:
+                history.waiting = known.waiting
+                history.corrections |= known.corrections
                 self.histories[kind] = history
                 self._at[kind] = now
         self._forget_classes()

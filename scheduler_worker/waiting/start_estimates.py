@@ -82,10 +82,9 @@ class StartEstimates:
         self, listed: Listed, queues: WaitingQueues, roster: Collection[OtherScheduler]
     ) -> list[WaitingRequest]:
         """Return waiting requests with their estimates. A request of another scheduler has its position in
-        proportion to the requests of its class that wait there."""
-        histories: dict[str, Histories] = {}
-        if any(request.request not in queues for request, _ in listed):
-            histories = {scheduler.owner: _histories(scheduler.starts) for scheduler in roster}
+        proportion to the requests of its class that wait there. If the scheduler of a request has no history
+        of its class, the history of another scheduler is used."""
+        histories = {scheduler.owner: _histories(scheduler.starts) for scheduler in roster}
         now, answers = self._clock.now(), list[WaitingRequest]()
         for request, owner in listed:
             kind, priority = request.kind, request.priority
@@ -95,6 +94,11 @@ class StartEstimates:
             else:
                 position = _position(request, histories, owner)
                 start = estimate(histories.get(owner, {}), kind, priority, position)
+            if start is None:
+                elsewhere = (
+                    estimate(classes, kind, priority, request.position) for classes in histories.values()
+                )
+                start = next(filter(None, elsewhere), None)
             answers.append(_with_start(request, start, now))
         return answers
 

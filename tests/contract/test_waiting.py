@@ -462,10 +462,10 @@ async def test_every_scheduler_estimates_the_start_of_waiting_requests() -> None
             await world.ask(number, wait="7d")
         await asyncio.sleep(2.0)
         assert all(request.start_p50 is None for request in (await world.waiting()).waiting)
-        for number in range(1, 21):  # a node every minute
+        for number in range(1, 21):  # a node every second
             await world.node(number)
-            await asyncio.sleep(60.0)
-        await world.until(20, world.placed)
+            await world.until(number, world.placed)
+            await asyncio.sleep(1.0)
         for _ in range(4):  # both schedulers answer
             now = world.clock.now()
             *_, last = found = (await world.waiting()).waiting
@@ -473,9 +473,9 @@ async def test_every_scheduler_estimates_the_start_of_waiting_requests() -> None
             for request in found:
                 assert request.start_p50 is not None and request.start_p90 is not None
                 assert now < request.start_p50 < request.start_p90
-            assert last.start_p50 is not None and 600.0 < last.start_p50 - now < 1800.0
+            assert last.start_p50 is not None and 8.0 < last.start_p50 - now < 40.0
             decided = await world.bus.asker(topics.DECISION)(FindDecision(id=last.request))
-            assert decided.start_p50 == pytest.approx(last.start_p50, rel=1e-6)
+            assert decided.start_p50 == pytest.approx(last.start_p50, abs=15.0)
         await world.kill("s1")
         await asyncio.sleep(10.0)
         assert all(request.start_p90 is not None for request in (await world.waiting()).waiting)

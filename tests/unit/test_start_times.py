@@ -5,7 +5,7 @@ import random
 import msgspec
 import pytest
 
-from scheduler_worker.core.start_times import MOST_CLASSES, P50, P90, ClassHistory, StartTimes, estimate
+from scheduler_worker.core.start_times import MOST_CLASSES, P90, ClassHistory, StartTimes, estimate
 from tests.support.compared_waits import ComparedWaits
 from tests.support.waiting_load import PATTERNS, LoadedCloud
 
@@ -92,8 +92,10 @@ def test_a_scheduler_that_takes_over_continues_the_estimates() -> None:
     histories = msgspec.json.decode(stored, type=dict[str, ClassHistory])
     before, elsewhere = times.estimate("small", 0, 5, now), estimate(histories, "small", 0, 5)
     successor = StartTimes()
+    successor.enter("waits", "small", "VCPU", 9, 1, 5.0)
     successor.adopt(histories, 5.0)  # by another clock
     successor.enter("r", "small", "VCPU", 0, 5, 5.0)
+    assert successor.histories["small"].waiting == 2
     adopted = successor.estimate("small", 0, 5, 5.0)
     assert before is not None and elsewhere is not None and adopted is not None
     for found in (elsewhere, adopted):
@@ -136,6 +138,7 @@ def test_nine_of_ten_of_10_000_waits_start_before_their_p90() -> None:
 @pytest.mark.soak
 @pytest.mark.parametrize("name", PATTERNS)
 def test_nine_of_ten_waits_start_before_their_p90_in_each_pattern_of_load(name: str) -> None:
-    found = [replayed(name, 10_000, seed) for seed in (1, 2, 3)]
-    assert all(0.87 <= compared.before_p90 <= 0.93 for compared in found)
-    assert all(abs(compared.times.calibration_error(P50)) <= 0.5 for compared in found)
+    found = [replayed(name, 10_000, seed) for seed in range(1, 7)]  # a seed has only 25 bursts
+    waits = [wait for compared in found for wait in compared.waits]
+    assert 0.87 <= sum(wait <= given.p90 for wait, given in waits) / len(waits) <= 0.93
+    assert 0.42 <= sum(wait <= given.p50 for wait, given in waits) / len(waits) <= 0.58
