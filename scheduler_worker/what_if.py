@@ -24,6 +24,7 @@ from bus.queries import (
 from bus.quotas import INSTANCES, FindQuotas, over_quota
 from bus.vocabulary import Id
 from scheduler_worker.core.choosing import Choosing
+from scheduler_worker.core.gang_choice import is_gang
 from scheduler_worker.core.helping import helps
 from scheduler_worker.core.move_start import Barred, MoveStart
 from scheduler_worker.core.move_state import Stopped
@@ -44,7 +45,7 @@ PATIENCE = 30.0  # seconds that a caller waits; then queued and running question
 ON_ONE_HOST = 10_000
 TRIED = 1000  # instances on one host with several providers, each of which needs a search
 MOST_WAYS = 1024
-_GROUPS = "count: with a server group, at most the instances of one request"
+_GROUPS = "count: with a server group, a topology or roles, at most the instances of one request"
 
 
 @dataclass(slots=True)
@@ -94,7 +95,8 @@ class WhatIfs:
             if question.is_external:
                 order = order.with_alternatives(is_external=True)
             if question.count > len(order.instances):
-                if any(alternative.group is not None for alternative in order.alternatives):
+                groups = [alternative.group for alternative in order.alternatives]
+                if any(group is not None for group in groups) or order.request.roles:
                     return WhatIfAnswered(fits=False, refusal=_GROUPS)
                 more = [self._scheduler.clock.uuid() for _ in range(question.count - len(order.instances))]
                 order = structs.replace(order, instances=(*order.instances, *more))
@@ -102,7 +104,8 @@ class WhatIfs:
             answer, fitting = await self.chosen(order, question.best, supposing)
             if answer.fits and not question.is_external:
                 answer = await self._within_quota(answer, fitting, question.request.project)
-            if not question.room or answer.refusal:
+            # Instances of a gang depend on each other, so capacity for more is no sum over hosts.
+            if not question.room or answer.refusal or is_gang(order):
                 return answer
             found, cut = await self._room(fitting, question.request.request, supposing)
             capacity = tuple(
@@ -130,7 +133,8 @@ class WhatIfs:
         [order] = self._scheduler.narrow([order])
         shorts: list[Shortage] = []
         before = supposing.several
-        for alternative_index, alternative in enumerate(order.alternatives):
+        flavors = order.alternatives[:1] if order.request.roles else order.alternatives
+        for alternative_index, alternative in enumerate(flavors):
             tried = structs.replace(order, alternative_index=alternative_index)
             picks, short = await self._picks(tried, supposing)
             if len(picks) >= order.needed:
@@ -149,12 +153,13 @@ class WhatIfs:
     async def _picks(self, order: Order, supposing: Supposing) -> tuple[list[Pick], Shortage | None]:
         picks: list[Pick] = []
         # Members of a group depend on each other, and their number decides the host of the first.
-        alone = order.alternative.group is None
+        alone = order.alternative.group is None and not order.request.roles
         at_once, least = (AT_ONCE, 1) if alone else (len(order.instances), order.needed)
         while len(picks) < len(order.instances):
             some = order.instances[len(picks) : len(picks) + at_once]
             with self._choosing_with(supposing) as choosing:
-                as_many_as_fit = structs.replace(order.request, at_least=least, alternates=0)
+                at_least = 0 if order.request.roles else least
+                as_many_as_fit = structs.replace(order.request, at_least=at_least, alternates=0)
                 part = structs.replace(order, instances=some, request=as_many_as_fit)
                 (answer,) = choosing.choose([part])
             picks += answer.picks

@@ -214,7 +214,8 @@ class GangChoice:
 
     def _exactly(self, chances: Sequence[Chance], rules: DomainRules, mask: Bools) -> Taken | None:
         """Choose hosts by an exact search among the hosts of a mask; None if it finds no assignment."""
-        if self.order.request.at_least or self._needed(chances) > MOST_INSTANCES:
+        wanted = sum(len(chance.part.instances) for chance in chances)
+        if self._needed(chances) < wanted or wanted > MOST_INSTANCES:
             return None
         if len(chances) == 1 and len(rules.spreads) < 2:  # the greedy choice finds the most
             return None

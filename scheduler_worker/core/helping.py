@@ -221,6 +221,12 @@ def helps(
 ) -> tuple[str, ...]:
     """Return sentences with changes that would make `needed` instances fit, the best first."""
     tally = Tally(seed, MOST_SEARCHES, late, needed=needed)
+    if alternative.request.roles:  # a change of one role does not decide about all of them
+        return ()
+    group = alternative.group
+    if group is not None and group.topology.levels:
+        anywhere = tally.count(replace(alternative, group=None), choosing)
+        return (f"without {group.topology}: {anywhere}",) if anywhere.hosts else ()
     # If several instances fit, a shared resource is short, which is not counted here.
     if needed > 1 and tally.count(alternative, choosing).hosts:
         return ()

@@ -1,4 +1,4 @@
-"""Claims keep the topology of a server group on both databases, whichever client sends them."""
+"""Claims keep the topology of a server group on both databases, also claims of conductors."""
 
 import pytest
 
