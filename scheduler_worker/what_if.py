@@ -21,7 +21,7 @@ from bus.queries import (
     WhatIfMoves,
     WhatIfMovesAnswered,
 )
-from bus.quotas import INSTANCES, FindQuotas, over_quota
+from bus.quotas import FindQuotas
 from bus.vocabulary import Id
 from scheduler_worker.core.choosing import Choosing
 from scheduler_worker.core.gang_choice import is_gang
@@ -29,6 +29,7 @@ from scheduler_worker.core.helping import helps
 from scheduler_worker.core.move_start import Barred, MoveStart
 from scheduler_worker.core.move_state import Stopped
 from scheduler_worker.core.order import Order
+from scheduler_worker.core.quota_growth import quota_refusal
 from scheduler_worker.core.ranking import Ranking
 from scheduler_worker.core.rejections import Shortage
 from scheduler_worker.core.rule import Alternative
@@ -103,7 +104,7 @@ class WhatIfs:
             supposing = self.supposing()
             answer, fitting = await self.chosen(order, question.best, supposing)
             if answer.fits and not question.is_external:
-                answer = await self._within_quota(answer, fitting, question.request.project)
+                answer = await self._in_quota(answer, order, fitting)
             # Instances of a gang depend on each other, so capacity for more is no sum over hosts.
             if not question.room or answer.refusal or is_gang(order):
                 return answer
@@ -114,15 +115,12 @@ class WhatIfs:
             )
             return structs.replace(answer, room=capacity, cut=cut)
 
-    async def _within_quota(
-        self, answer: WhatIfAnswered, fitting: Alternative, project: str
-    ) -> WhatIfAnswered:
+    async def _in_quota(self, answer: WhatIfAnswered, order: Order, fitting: Alternative) -> WhatIfAnswered:
         """Return the answer, or a refusal if its instances would exceed the project's quota."""
-        [quota] = (await self._scheduler.placement.quotas(FindQuotas(project=project))).quotas
+        query = FindQuotas(project=order.request.project)
+        [quota] = (await self._scheduler.placement.quotas(query)).quotas
         instances = sum(placed.instances for placed in answer.placed)
-        growth = {name: amount * instances for name, amount in fitting.asked.items()}
-        over = over_quota(project, quota.effective, quota.used, growth | {INSTANCES: instances})
-        if over is None:
+        if (over := quota_refusal(order, fitting, instances, quota)) is None:
             return answer
         return WhatIfAnswered(fits=False, refusal=str(over), decision=Decision(code=OVER_QUOTA))
 
