@@ -1,4 +1,4 @@
-"""What the instances of a request would add to the usage of their project."""
+"""The usage that the instances of a request would add to their project."""
 
 from collections import Counter
 
