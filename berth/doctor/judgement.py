@@ -1,13 +1,23 @@
 """Converts the observed state of a running berth to findings with advice, without I/O."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Literal, TypeVar
+from typing import TypeVar
 
-import msgspec
+from berth.doctor.left_queues import left_queues
+from berth.doctor.seen import (
+    BerthSeen,
+    BrokerSeen,
+    DatabaseSeen,
+    Finding,
+    IronicSeen,
+    KeystoneSeen,
+    LettersSeen,
+    Level,
+    ManagementSeen,
+    WorkerSeen,
+)
 
 T = TypeVar("T")
-
-Level = Literal["fine", "warning", "broken"]
 
 PYTHON = (3, 11)
 RABBITMQ = (3, 10)
@@ -22,107 +32,12 @@ SLOW_SECONDS = 1.0  # for the answer to a simple query
 DISK_SHARE, DISK_BROKEN = 0.1, 0.02  # free share of a disk: below these a warning, an error
 
 
-class Finding(msgspec.Struct, frozen=True):
-    """A problem of a berth or its services, and what to do about it."""
-
-    level: Level
-    about: str
-    says: str
-    do: str = ""
-
-
-class ManagementSeen(msgspec.Struct, frozen=True):
-    """The state of a RabbitMQ cluster, as its management API reports it."""
-
-    alarms: tuple[str, ...] = ()  # memory, disk, with the nodes
-    clock: float | None = None  # seconds by which its clock is ahead; None: unknown
-    nodes: dict[str, bool] = {}  # whether each node runs
-    partitioned: tuple[str, ...] = ()  # nodes that RabbitMQ has left partitioned from others
-    members: dict[str, tuple[str, ...]] = {}  # the nodes with a member of each quorum queue
-    disabled: tuple[str, ...] = ()  # stable feature flags that are not enabled
-    deprecated: tuple[str, ...] = ()  # deprecated features that are in use
-
-
-class BrokerSeen(msgspec.Struct, frozen=True):
-    """The state of a RabbitMQ broker, as observed with the permissions of one user."""
-
-    place: str
-    version: str = ""
-    problem: str = ""  # why it could not be reached
-    fresh: bool = False  # berth has created nothing there yet
-    stuck: bool = False  # the broker accepted no message in time
-    alarm: str = ""  # why it accepts none, as it reports to its clients: "low on disk"
-    refused: tuple[str, ...] = ()  # operations that this user is not permitted
-    management: ManagementSeen = ManagementSeen()
-
-
-class QueueSeen(msgspec.Struct, frozen=True):
-    """The messages and consumers of a worker's durable queue, as counted at two moments."""
-
-    name: str
-    worker: str
-    messages: int = 0
-    later: int = 0
-    readers: int = 0
-
-
-class DatabaseSeen(msgspec.Struct, frozen=True):
-    store: str
-    place: str
-    version: str = ""  # version of PostgreSQL; empty: SQLite
-    problem: str = ""
-    revision: str = ""  # its last migration; empty: it was never migrated
-    known: tuple[str, ...] = ()  # the migrations that this version has, in order
-    clock: float | None = None
-
-
-class WorkerSeen(msgspec.Struct, frozen=True):
-    name: str
-    seconds: float | None = None  # its response time; None: no response
-
-
-class LettersSeen(msgspec.Struct, frozen=True):
-    count: int = 0
-    more: bool = False  # there are more than were counted
-    oldest: float = 0.0  # age in seconds
-    queues: tuple[str, ...] = ()  # the queues with the most dead letters
-
-
-class KeystoneSeen(msgspec.Struct, frozen=True):
-    place: str
-    problem: str = ""  # why tokens cannot be checked there
-
-
-class IronicSeen(msgspec.Struct, frozen=True):
-    """The observed state of Ironic's API, and its nodes on which nothing can be placed."""
-
-    problem: str = ""  # why it could not be read
-    nodes: int = 0
-    without_class: int = 0  # nodes without a resource class
-    some: tuple[str, ...] = ()  # names of such nodes
-
-
-class BerthSeen(msgspec.Struct, frozen=True, kw_only=True):
-    python: tuple[int, ...]
-    disk: float | None = None  # free share of the disk with the state directory
-    state_dir: str = ""
-    brokers: tuple[BrokerSeen, ...] = ()
-    queues: tuple[QueueSeen, ...] = ()
-    missing: tuple[str, ...] = ()  # workers without any queue
-    databases: tuple[DatabaseSeen, ...] = ()
-    workers: tuple[WorkerSeen, ...] = ()
-    letters: LettersSeen = LettersSeen()
-    keystone: KeystoneSeen | None = None  # None: Keystone is not used
-    ironic: IronicSeen | None = None  # None: no Ironic is configured
-    bus: str = ""  # why the bus cannot be reached
-
-
 def judged(seen: BerthSeen) -> list[Finding]:
     """Return the findings about an observed berth, the most severe first."""
     found = [*_machine(seen), *_each(_broker, seen.brokers), *_each(_database, seen.databases)]
     if seen.bus:
         found.append(Finding("broken", "bus", seen.bus, "Start it (`berth up`), or say where it is."))
-    found += [*_queues(seen), *_each(_worker, seen.workers), *_letters(seen.letters)]
+    found += [*_queues(seen), *left_queues(seen), *_each(_worker, seen.workers), *_letters(seen.letters)]
     found += [*_keystone(seen.keystone), *_ironic(seen.ironic)]
     order: Sequence[Level] = ("broken", "warning", "fine")
     return sorted(found, key=lambda finding: order.index(finding.level))

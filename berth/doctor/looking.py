@@ -1,10 +1,11 @@
 """Observes services, workers and queues without changing them; `judgement.py` judges the result."""
 
 import asyncio
+import re
 import shutil
 import sys
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Iterator
 from contextlib import suppress
 from email.utils import parsedate_to_datetime
 from importlib.resources import files
@@ -17,10 +18,11 @@ from sqlalchemy import text
 
 from berth import wiring, worker_roles
 from berth.broker_users import management_urls
-from berth.doctor.judgement import (
+from berth.doctor.seen import (
     BerthSeen,
     BrokerSeen,
     DatabaseSeen,
+    DurableQueue,
     IronicSeen,
     KeystoneSeen,
     LettersSeen,
@@ -48,6 +50,8 @@ PAUSE_SECONDS = 1.0  # between two observations of queues
 IRONIC_SECONDS = 20.0  # to list all nodes
 SHOWN = 5  # nodes listed by name
 LETTERS = 1000  # dead letters counted at most
+_COLUMNS = "name,type,members,durable,messages,consumers"
+_AGENTS_QUEUE = re.compile(r"(agent\.[\w-]+\.[\w-]+|gateway\.[\w-]+):.")
 _NOBODY = "00000000-0000-0000-0000-000000000000"
 _VERSION = text("SELECT current_setting('server_version'), extract(epoch FROM clock_timestamp())")
 
@@ -157,7 +161,7 @@ async def _broker(
     )
     inspected, reported = await asyncio.gather(
         asyncio.wait_for(inspecting, BROKER_SECONDS),
-        _cluster(([management] if management else management_urls(url)) if central else [], url, clock),
+        _cluster(settings, ([management] if management else management_urls(url)) if central else [], clock),
         return_exceptions=True,
     )
     if isinstance(reported, BaseException):
@@ -188,13 +192,16 @@ async def _broker(
     return seen, queues, [worker for worker in dict(expected) if worker not in present]
 
 
-async def _cluster(urls: list[str], amqp_url: str, clock: Clock) -> ManagementSeen:
+async def _cluster(settings: Settings, urls: list[str], clock: Clock) -> ManagementSeen:
     """Return the data of the first of these management APIs that answers, or no data if none answers."""
-    reports = await asyncio.gather(*(_management(url, amqp_url, clock) for url in urls))
+    reading = (_management(url, settings.bus.amqp_url, clock, settings.bus.exchange) for url in urls)
+    reports = await asyncio.gather(*reading)
     return next((report for report in reports if report is not None), ManagementSeen())
 
 
-async def _management(url: str, amqp_url: str, clock: Clock) -> ManagementSeen | None:
+async def _management(
+    url: str, amqp_url: str, clock: Clock, exchange: str = "berth"
+) -> ManagementSeen | None:
     """Return what RabbitMQ's management API at this URL reports, or None if it does not answer in time."""
     parts, known = urlsplit(url), urlsplit(first_url(amqp_url))
     at = urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2])).rstrip("/")
@@ -208,7 +215,7 @@ async def _management(url: str, amqp_url: str, clock: Clock) -> ManagementSeen |
             )
             nodes = response.json() if response.status_code == 200 else []
             ahead = parsedate_to_datetime(response.headers["date"]).timestamp() + 0.5 - clock.now()
-            response = await http.get(f"{at}/api/queues/{vhost}?columns=name,type,members")
+            response = await http.get(f"{at}/api/queues/{vhost}?columns={_COLUMNS}")
             queues = response.json() if response.status_code == 200 else []
             response = await http.get(f"{at}/api/feature-flags")
             flags = response.json() if response.status_code == 200 else []
@@ -236,7 +243,22 @@ async def _management(url: str, amqp_url: str, clock: Clock) -> ManagementSeen |
             if flag.get("state") == "disabled" and flag.get("stability") != "experimental"
         ),
         deprecated=tuple(str(feature["name"]) for feature in deprecated),
+        vhost=vhost_of(amqp_url),
+        of_agents=tuple(_of_agents(queues, exchange)),
     )
+
+
+def _of_agents(queues: list[dict[str, Any]], exchange: str) -> Iterator[DurableQueue]:
+    """Yield the durable queues of agents and gateways of a berth with this exchange."""
+    from bus.rabbit.topology import BrokerNames
+
+    before = BrokerNames(exchange).queue("")
+    for queue in queues:
+        at_broker = str(queue["name"])
+        name = at_broker.removeprefix(before).replace("+", "*")
+        if at_broker.startswith(before) and queue.get("durable") and _AGENTS_QUEUE.match(name):
+            counts = int(queue.get("messages") or 0), int(queue.get("consumers") or 0)
+            yield DurableQueue(name, at_broker, *counts)
 
 
 # Workers

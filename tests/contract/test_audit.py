@@ -17,8 +17,9 @@ from berth.commands.audit import examine
 from berth.commands.run import migrate_all, ready
 from berth.commands.terminal import Cli
 from berth.doctor import looking
-from berth.doctor.judgement import Finding, judged
+from berth.doctor.judgement import judged
 from berth.doctor.looking import inspect
+from berth.doctor.seen import Finding
 from berth.operations.audit import Audit, audit
 from berth.services import embedded
 from berth.settings import Settings

@@ -1,7 +1,9 @@
 """`berth doctor` on a real RabbitMQ broker: alarms, feature flags and deprecated features."""
 
 import asyncio
+import os
 import shutil
+import subprocess
 from collections.abc import AsyncIterator, Iterator, Mapping
 from pathlib import Path
 
@@ -10,11 +12,13 @@ from aio_pika import connect
 
 from berth import wiring
 from berth.doctor import looking
-from berth.doctor.judgement import Finding, judged
+from berth.doctor.judgement import judged
+from berth.doctor.seen import Finding
 from berth.settings import Settings
 from bus.rabbit import RabbitTransport
 from deploy.servers import RabbitMQ, find_rabbitmq, private_directory
-from tests.support.servers import installed
+from tests.support.envelopes import an_envelope, publish
+from tests.support.servers import installed, rabbitmqctl_in
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.services, pytest.mark.slow]
@@ -84,6 +88,48 @@ async def test_disabled_feature_flags_and_deprecated_features_in_use_are_named(
         assert deprecated == []
     else:
         assert deprecated == ["Deprecated features in use: transient_nonexcl_queues."]
+
+
+async def test_queues_that_an_agent_left_behind_are_named_and_deleted_by_the_advice(
+    settings: Settings, broker: RabbitMQ, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone, there = (wiring.agent_queues("c1", name) for name in ("gone", "there"))
+    [gateway] = [worker for worker in wiring.tables_of_conductor("c1") if worker.name == "gateway.c1"]
+    shared = [spec for row in gateway.consumes if (spec := gateway.queue_of(row, "x")).durable]
+    agent, transport = RabbitTransport(broker.url), RabbitTransport(broker.url)
+    await agent.open()
+    await agent.declare(*gone)
+    await agent.close()
+    await transport.open()
+    try:
+        for spec in there:
+            await transport.consume(spec, 1)
+        for number in range(2):
+            await publish(transport, an_envelope(number, "agent.build.c1.gone"))
+
+        async def advice(about: str, text: str) -> str:
+            async with asyncio.timeout(60.0):
+                findings = judged(await looking.inspect(settings, management=broker.management_url))
+            return next((found.do for found in findings if found.about == about and text in found.says), "")
+
+        queue = "agent.c1.gone:agent.build.c1.gone (2 messages)"
+        await until(lambda: advice("queues agent.c1.gone", queue))  # the API reports the state of seconds ago
+        for spec in shared:
+            await transport.consume(spec, 1)
+        await until(lambda: advice("queues agent.c1", queue))
+        do = await advice("queues agent.c1", queue)
+
+        rabbitmqctl_in(tmp_path, broker)
+        monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+        ran = await asyncio.to_thread(
+            subprocess.run, ["sh", "-c", do.split("`")[1]], capture_output=True, text=True, timeout=120
+        )
+        assert ran.returncode == 0, ran.stderr
+        names = set((await asyncio.to_thread(broker.control, "list_queues", "name")).split())
+        assert not names.intersection(spec.name for spec in gone)
+        assert names.issuperset(spec.name for spec in there)
+    finally:
+        await transport.close()
 
 
 # Last: the management API reports these alarms for some seconds after their end.

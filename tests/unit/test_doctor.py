@@ -8,10 +8,13 @@ import httpx
 import pytest
 from msgspec.structs import replace
 
-from berth.doctor.judgement import (
+from berth.doctor.judgement import exit_code, judged
+from berth.doctor.looking import _management
+from berth.doctor.seen import (
     BerthSeen,
     BrokerSeen,
     DatabaseSeen,
+    DurableQueue,
     Finding,
     IronicSeen,
     KeystoneSeen,
@@ -19,10 +22,7 @@ from berth.doctor.judgement import (
     ManagementSeen,
     QueueSeen,
     WorkerSeen,
-    exit_code,
-    judged,
 )
-from berth.doctor.looking import _management
 from berth.operations.guest_differences import differences
 from berth.operations.wrong_allocations import Misheld, Wrong, doubt, leaks, misheld
 from bus.claims import Choice, holder_consumer
@@ -190,6 +190,10 @@ async def test_the_management_api_reports_the_nodes_and_the_members_of_queues(
         "/api/queues/v": [
             {"name": "q", "type": "quorum", "members": ["n1@a"]},
             {"name": "private", "type": "classic"},
+            {"name": "b:agent.c1.a:suspects", "durable": True, "messages": 3, "consumers": 1},
+            {"name": "b:gateway.c1:agent.build.c1.+", "durable": True},
+            {"name": "b:gateway.c1:agent.beat.c1.+", "durable": False},
+            {"name": "agent.c1.a:suspects", "durable": True},
         ],
         "/api/feature-flags": [
             {"name": "on", "state": "enabled", "stability": "stable"},
@@ -208,7 +212,7 @@ async def test_the_management_api_reports_the_nodes_and_the_members_of_queues(
     client = partial(httpx.AsyncClient, transport=httpx.MockTransport(answer))
     monkeypatch.setattr(httpx, "AsyncClient", client)
     clock = Clock(now=lambda: 10.0)
-    found = await _management("http://mq:15672", "amqp://u:p%40ss@h1,h2/v", clock)
+    found = await _management("http://mq:15672", "amqp://u:p%40ss@h1,h2/v", clock, exchange="b")
     assert found == ManagementSeen(
         alarms=("disk at n1@a",),
         clock=0.5,
@@ -217,6 +221,11 @@ async def test_the_management_api_reports_the_nodes_and_the_members_of_queues(
         members={"q": ("n1@a",)},
         disabled=("off",),
         deprecated=("global_qos",),
+        vhost="v",
+        of_agents=(
+            DurableQueue("agent.c1.a:suspects", "b:agent.c1.a:suspects", 3, 1),
+            DurableQueue("gateway.c1:agent.build.c1.*", "b:gateway.c1:agent.build.c1.+"),
+        ),
     )
     assert asked == [("mq", httpx.BasicAuth("u", "p@ss")._auth_header)] * 4
 
@@ -233,7 +242,7 @@ async def test_a_management_api_without_the_newer_addresses_is_read(monkeypatch:
     client = partial(httpx.AsyncClient, transport=httpx.MockTransport(answer))
     monkeypatch.setattr(httpx, "AsyncClient", client)
     found = await _management("http://mq:15672", "amqp://u:p@h/v", Clock(now=lambda: 10.0))
-    assert found == ManagementSeen(clock=0.5, nodes={"n1@a": True})
+    assert found == ManagementSeen(clock=0.5, nodes={"n1@a": True}, vhost="v")
 
 
 async def test_a_silent_management_api_is_given_up_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -244,6 +253,73 @@ async def test_a_silent_management_api_is_given_up_in_time(monkeypatch: pytest.M
     monkeypatch.setattr(httpx, "AsyncClient", client)
     monkeypatch.setattr("berth.doctor.looking.ANSWER_SECONDS", 0.01)
     assert await _management("http://mq:15672", "amqp://u:p@h/v", Clock()) is None
+
+
+def a_queue(worker: str, topic: str, messages: int = 0, readers: int = 0) -> DurableQueue:
+    name = f"{worker}:{topic}"
+    return DurableQueue(name, f"b:{name.replace('*', '+')}", messages, readers)
+
+
+GATEWAY = a_queue("gateway.c1", "agent.build.c1.*", 4)
+OF_A, OF_B = a_queue("agent.c1.a", "agent.build.c1.a", 7), a_queue("agent.c1.b", "agent.build.c1.b", 0, 1)
+SUSPECTS = a_queue("agent.c1.a", "suspects", 1)
+LOST = "Messages in a deleted queue are lost, but conductors repeat the orders of unfinished builds"
+
+
+def warnings_of(*queues: DurableQueue, expected: str = "", vhost: str = "/") -> list[Finding]:
+    known = (QueueSeen(expected, "conductor.c1", readers=1),) if expected else ()
+    management = ManagementSeen(of_agents=queues, vhost=vhost)
+    found = judged(seen(**broker(management=management), queues=known))
+    return [finding for finding in found if finding.level != "fine"]
+
+
+def deletion(begin: str, vhost: str = "") -> str:
+    awk = f"""awk '$2 == 0 && index($1, "{begin}") == 1 {{print $1}}'"""
+    listed = f"rabbitmqctl -q list_queues{vhost} --no-table-headers name consumers"
+    return f"`{listed} | {awk} | xargs -n 1 rabbitmqctl{vhost} delete_queue`"
+
+
+def test_queues_of_an_absent_agent_are_named_with_their_depth() -> None:
+    [found] = warnings_of(OF_A, OF_B, SUSPECTS)
+    assert (found.level, found.about) == ("warning", "queues agent.c1.a")
+    assert found.says == (
+        "The agent does not run, and its queues have no consumer: b:agent.c1.a:agent.build.c1.a (7 messages),"
+        " b:agent.c1.a:suspects (1 message)."
+    )
+    assert "`berth cell remove-agent c1 a`" in found.do and "with their messages" in found.do
+
+
+def test_an_agent_of_the_settings_is_reported_by_its_queues_alone() -> None:
+    assert warnings_of(OF_A, expected=OF_A.name) == []
+
+
+def test_of_many_absent_agents_the_deepest_queues_have_findings() -> None:
+    queues = [a_queue(f"agent.c1.a{number}", "agent.build", number) for number in range(9)]
+    found = {finding.about: finding.says for finding in warnings_of(*queues)}
+    assert list(found) == [*(f"queues agent.c1.a{number}" for number in (8, 7, 6, 5, 4)), "queues agent.c1"]
+    assert found["queues agent.c1"].startswith("4 further agents do not run, ")
+    assert "b:agent.c1.a0:agent.build (no messages)" in found["queues agent.c1"]
+
+
+@pytest.mark.parametrize("expected", ["", GATEWAY.name], ids=["a running gateway", "the settings"])
+def test_queues_of_agents_are_left_behind_if_the_cell_shares_queues(expected: str) -> None:
+    gateway = replace(GATEWAY, readers=0 if expected else 1)
+    [found] = warnings_of(gateway, OF_A, SUSPECTS, expected=expected)
+    assert (found.level, found.about) == ("warning", "queues agent.c1")
+    assert found.says.endswith("suspects (1 message). The cell's 1 agent with such queues share queues now.")
+    assert deletion("b:agent.c1.") in found.do and LOST in found.do
+
+
+def test_queues_of_a_gateway_are_left_behind_if_agents_have_their_own() -> None:
+    [found] = warnings_of(GATEWAY, OF_B, vhost="v")
+    assert (found.level, found.about) == ("warning", "queues gateway.c1")
+    assert "no consumer: b:gateway.c1:agent.build.c1.+ (4 messages)." in found.says
+    assert deletion("b:gateway.c1:", " -p v") in found.do and LOST in found.do
+
+
+def test_a_cell_is_judged_apart_from_others() -> None:
+    [found] = warnings_of(replace(GATEWAY, readers=1), a_queue("agent.c2.a", "agent.build.c2.a"))
+    assert found.about == "queues agent.c2.a"
 
 
 def test_the_worst_comes_first() -> None:

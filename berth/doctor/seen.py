@@ -1,0 +1,121 @@
+"""The state of a running berth and its services as `berth doctor` observes it, and the findings about it."""
+
+from typing import Literal
+
+import msgspec
+
+Level = Literal["fine", "warning", "broken"]
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """A problem of a berth or its services, and what to do about it."""
+
+    level: Level
+    about: str
+    says: str
+    do: str = ""
+
+
+class DurableQueue(msgspec.Struct, frozen=True):
+    """A durable queue of an agent or a gateway, as RabbitMQ's management API counted it."""
+
+    name: str  # within berth
+    at_broker: str
+    messages: int = 0
+    readers: int = 0
+
+    @property
+    def worker(self) -> str:
+        return self.name.partition(":")[0]
+
+    @property
+    def cell(self) -> str:
+        return self.worker.split(".")[1]
+
+
+class ManagementSeen(msgspec.Struct, frozen=True):
+    """The state of a RabbitMQ cluster, as its management API reports it."""
+
+    alarms: tuple[str, ...] = ()  # memory, disk, with the nodes
+    clock: float | None = None  # seconds by which its clock is ahead; None: unknown
+    nodes: dict[str, bool] = {}  # whether each node runs
+    partitioned: tuple[str, ...] = ()  # nodes that RabbitMQ has left partitioned from others
+    members: dict[str, tuple[str, ...]] = {}  # the nodes with a member of each quorum queue
+    disabled: tuple[str, ...] = ()  # stable feature flags that are not enabled
+    deprecated: tuple[str, ...] = ()  # deprecated features that are in use
+    vhost: str = "/"
+    of_agents: tuple[DurableQueue, ...] = ()  # queues of agents and gateways
+
+
+class BrokerSeen(msgspec.Struct, frozen=True):
+    """The state of a RabbitMQ broker, as observed with the permissions of one user."""
+
+    place: str
+    version: str = ""
+    problem: str = ""  # why it could not be reached
+    fresh: bool = False  # berth has created nothing there yet
+    stuck: bool = False  # the broker accepted no message in time
+    alarm: str = ""  # why it accepts none, as it reports to its clients: "low on disk"
+    refused: tuple[str, ...] = ()  # operations that this user is not permitted
+    management: ManagementSeen = ManagementSeen()
+
+
+class QueueSeen(msgspec.Struct, frozen=True):
+    """The messages and consumers of a worker's durable queue, as counted at two moments."""
+
+    name: str
+    worker: str
+    messages: int = 0
+    later: int = 0
+    readers: int = 0
+
+
+class DatabaseSeen(msgspec.Struct, frozen=True):
+    store: str
+    place: str
+    version: str = ""  # version of PostgreSQL; empty: SQLite
+    problem: str = ""
+    revision: str = ""  # its last migration; empty: it was never migrated
+    known: tuple[str, ...] = ()  # the migrations that this version has, in order
+    clock: float | None = None
+
+
+class WorkerSeen(msgspec.Struct, frozen=True):
+    name: str
+    seconds: float | None = None  # its response time; None: no response
+
+
+class LettersSeen(msgspec.Struct, frozen=True):
+    count: int = 0
+    more: bool = False  # there are more than were counted
+    oldest: float = 0.0  # age in seconds
+    queues: tuple[str, ...] = ()  # the queues with the most dead letters
+
+
+class KeystoneSeen(msgspec.Struct, frozen=True):
+    place: str
+    problem: str = ""  # why tokens cannot be checked there
+
+
+class IronicSeen(msgspec.Struct, frozen=True):
+    """The observed state of Ironic's API, and its nodes on which nothing can be placed."""
+
+    problem: str = ""  # why it could not be read
+    nodes: int = 0
+    without_class: int = 0  # nodes without a resource class
+    some: tuple[str, ...] = ()  # names of such nodes
+
+
+class BerthSeen(msgspec.Struct, frozen=True, kw_only=True):
+    python: tuple[int, ...]
+    disk: float | None = None  # free share of the disk with the state directory
+    state_dir: str = ""
+    brokers: tuple[BrokerSeen, ...] = ()
+    queues: tuple[QueueSeen, ...] = ()
+    missing: tuple[str, ...] = ()  # workers without any queue
+    databases: tuple[DatabaseSeen, ...] = ()
+    workers: tuple[WorkerSeen, ...] = ()
+    letters: LettersSeen = LettersSeen()
+    keystone: KeystoneSeen | None = None  # None: Keystone is not used
+    ironic: IronicSeen | None = None  # None: no Ironic is configured
+    bus: str = ""  # why the bus cannot be reached
