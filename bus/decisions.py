@@ -148,6 +148,7 @@ ENDS: Mapping[str, str] = {
     "refused": "placement refused the claims on all hosts that fit",
     "claim": "placement rejects the claim as invalid",
     "no_server_group": "the server group does not exist in this project",
+    "reservation": "the reservation that the request names has no undrawn slot for it, or is not active",
     "unreadable": "the request is invalid: the reason names the field",
     "waited": "the request waited for its maximum time without free capacity",
     "cancelled": "the request was cancelled while it waited",

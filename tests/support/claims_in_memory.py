@@ -47,6 +47,7 @@ class ClaimsInMemory:
     def release(self, order: ReleaseRequested) -> ReleaseResult:
         world = self._world([consumer for consumer in (order.consumer, order.keep) if consumer], ())
         result = capacity.release(order, world)
+        assert result is not None
         self._store(world, [order.keep])
         return result
 
