@@ -152,6 +152,7 @@ ENDS: Mapping[str, str] = {
     "claim": "placement rejects the claim as invalid",
     OVER_QUOTA: "the project would exceed its quota",
     "no_server_group": "the server group does not exist in this project",
+    "reservation": "the reservation that the request names has no undrawn slot for it, or is not active",
     "unreadable": "the request is invalid: the reason names the field",
     "waited": "the request waited for its maximum time without free capacity",
     "cancelled": "the request was cancelled while it waited",

@@ -42,6 +42,7 @@ class HeadroomController(PlacementOperations):
 
     claims: ClaimOperations
     _changed: bool = field(default=True, init=False)
+    _last: Sequence[Reservation] = field(default=(), init=False)  # as adjusted last
 
     def __post_init__(self) -> None:
         self.log.memory.watch(lambda *_: self._note_change())
@@ -69,10 +70,10 @@ class HeadroomController(PlacementOperations):
 
     async def adjust(self) -> None:
         """Claim missing slots and release surplus ones, if something has changed since the last call."""
-        if not self._changed:
-            return
-        self._changed = False
         managed = await self._managed()
+        if not self._changed and managed == self._last:
+            return
+        self._changed, self._last = False, managed
         KEPT.clear()
         for reservation in managed:
             await self.log.memory.fresh()

@@ -259,7 +259,12 @@ class Scheduler:
         for course in courses:
             alternative, needed = course.order.alternatives[0], course.order.needed
             kind = self.policy.kind(alternative), needed
-            if kind not in found and self.clock.monotonic() - began < HELP_SECONDS:
+            # without the reservation's hosts the request would not draw from it
+            if (
+                kind not in found
+                and alternative.draw is None
+                and self.clock.monotonic() - began < HELP_SECONDS
+            ):
                 seed = course.order.request.request
                 found[kind] = helps(alternative, choosing, seed, self.late_help(), needed=needed)
             self._take(course, events.HelpFound(found.get(kind, ())))

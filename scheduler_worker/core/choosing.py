@@ -315,7 +315,16 @@ class _Kind:
             found = ranking.verdicts.shortage()
             reserved = self._choosing.is_reserved(self._alternative)
             unknown = self._choosing.unknown(self._alternative)
-            self._shortage = ranking.turns, dataclasses.replace(found, is_reserved=reserved, unknown=unknown)
+            draw = self._alternative.draw
+            self._shortage = (
+                ranking.turns,
+                dataclasses.replace(
+                    found,
+                    is_reserved=reserved,
+                    unknown=unknown,
+                    of_reservation=draw is not None and bool(draw.why_none),
+                ),
+            )
         return self._shortage[1]
 
 

@@ -49,12 +49,15 @@ class Shortage:
     notes: tuple[str, ...] = ()
     unknown: str = ""  # set if a named cell, zone or host does not exist: the existing names
     refusal: str = ""  # why the request contradicts itself
+    of_reservation: bool = False  # the reservation that the request names has nothing for it
 
     @property
     def code(self) -> str:
         """Return the code for the reason why no host fits (docs/reasons.md), such as `no_hosts`."""
         if self.refusal:
             return "unreadable"
+        if self.of_reservation:
+            return "reservation"
         if self.fitted:
             return "room"
         deciding = next((removal for removal in self.removals if not removal.left), None)

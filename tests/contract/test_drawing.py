@@ -131,6 +131,8 @@ async def test_a_request_that_names_a_reservation_is_placed_in_it(hosts: Placeme
     drawn = await placed_on(scheduler, naming(2), naming(3))
     assert len(set(drawn)) == 2 and "" not in drawn
     assert await undrawn(hosts) == 0
+    [refused] = await messages_of(scheduler, naming(5))
+    assert isinstance(refused, BuildUnplaceable) and refused.decision.code == "reservation"
     assert await reason_of(scheduler, naming(4)) == (
         "reservation 'season': no undrawn slot fits (0 of 2 are undrawn)"
     )

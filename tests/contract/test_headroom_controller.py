@@ -74,6 +74,13 @@ async def test_slots_follow_the_instances(placement: Placement) -> None:
     assert await breaches(placement.database) == []
 
 
+async def test_headroom_that_is_set_without_any_other_change_is_adjusted(placement: Placement) -> None:
+    await boot(placement, 2, host=1)
+    await placement.headroom.adjust()
+    await keep(placement, "host")
+    assert len(await slots(placement)) == 1
+
+
 async def test_a_rack_needs_slots_outside_of_the_rack(placement: Placement) -> None:
     for consumer, host in ((2, 1), (3, 2)):
         await boot(placement, consumer, host)

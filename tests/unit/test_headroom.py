@@ -29,7 +29,7 @@ Held = tuple[str, dict[str, int]]  # root and amounts
 
 
 @dataclass
-class Cloud:
+class CloudOfHosts:
     """A cloud of hosts in racks with instances and slots, changed by one commit at a time."""
 
     chance: random.Random
@@ -117,7 +117,7 @@ def _sizes(held: Mapping[str, Held]) -> list[HeldSize]:
     return [HeldSize(id_, root, tuple(sorted(amounts.items()))) for id_, (root, amounts) in held.items()]
 
 
-def evacuates(cloud: Cloud, lost: frozenset[str]) -> bool:
+def evacuates(cloud: CloudOfHosts, lost: frozenset[str]) -> bool:
     """Evacuate the lost hosts in a random order, as the scheduler chooses slots and placement claims them."""
     world = cloud.world()
     moving = [(number, id_) for number, id_ in enumerate(cloud.instances) if cloud.instances[id_][0] in lost]
@@ -150,7 +150,7 @@ def evacuates(cloud: Cloud, lost: frozenset[str]) -> bool:
 def run(seed: int) -> tuple[int, int, int]:
     """Return the numbers of commits, of commits after which headroom held, and of losses tried."""
     chance = random.Random(seed)
-    cloud = Cloud(chance)
+    cloud = CloudOfHosts(chance)
     for _ in range(chance.randrange(2, 7)):
         cloud.racks[cloud.new_id("a")] = f"r{chance.randrange(3)}"
     kept = losses = 0
