@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from bus import claims, resources
+from bus import claims, quotas, resources
 from bus.candidates import CandidateSource
 from bus.clock import Clock
 from bus.errors import AnswerRefused, Retry
@@ -53,6 +53,7 @@ class PlacementQueries:
     usages: Ask[resources.FindUsages, resources.UsagesFound]
     edit: Ask[resources.EditRequested, resources.EditAnswered]
     edit_name: Ask[NameEditRequested, NameEditAnswered]
+    quotas: Ask[quotas.FindQuotas, quotas.QuotasFound]
 
 
 @dataclass(frozen=True, kw_only=True)
