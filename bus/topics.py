@@ -18,6 +18,7 @@ from bus import (
     messages,
     moves,
     names,
+    policy_trials,
     queries,
     relays,
     replication,
@@ -312,6 +313,8 @@ WHAT_IF = Query("scheduler.what_if", queries.WhatIf, queries.WhatIfAnswered,
     "the decision about a request, without claiming", ANYONE, "scheduler")
 WHAT_IF_MOVES = Query("scheduler.what_if_moves", queries.WhatIfMoves, queries.WhatIfMovesAnswered,
     "the decisions about moves, without claiming", ANYONE, "scheduler")
+TRY_POLICY = Query("scheduler.try_policy", policy_trials.TryPolicy, policy_trials.PolicyTried,
+    "the hosts of requests with the present and with a changed policy, without claiming", ANYONE, "scheduler")
 SELECT_HOSTS = Query("scheduler.select", messages.HostsAsked, messages.HostsAnswered,
     "choose and claim hosts for instances that another system builds", ANYONE, "scheduler")
 HOST_HEALTH = Query("scheduler.hosts", host_health.FindHostHealth, host_health.HostHealthFound,

@@ -6,6 +6,7 @@ hosts contains no await, so no host changes during it.
 """
 
 from collections.abc import Callable, Hashable, Sequence
+from copy import copy
 from dataclasses import dataclass
 
 from bus.candidates import Bools, CandidateSource
@@ -24,6 +25,7 @@ from scheduler_worker.core.host_map import HostMap, HostsNow
 from scheduler_worker.core.move_start import MoveStart
 from scheduler_worker.core.order import Begins, Order
 from scheduler_worker.core.placing import step
+from scheduler_worker.core.policy import ChoicePolicy
 from scheduler_worker.core.rule import Alternative
 from scheduler_worker.core.scale import HasReservations
 from scheduler_worker.hosts import HostBook
@@ -66,7 +68,7 @@ class Scheduler:
         self.retries = dependencies.RetryTimes(self.clock)
         self.ending = dependencies.Ending(placement, self.clock, options.undeliverable_for)
         self._resolving = Resolving(placement, self.ending)
-        self._orders = Orders(source, options.requests, self.policy)
+        self._orders = Orders(source, options.requests, self.policy).follow()
         self._hosts = HostMap(source, self.policy.cells)
         self.roster = Roster(self.clock)
         self._patience = options.patience
@@ -77,6 +79,13 @@ class Scheduler:
         """Set a function that excludes reserved hosts from orders, and a callback for released capacity."""
         self.pending.on_released = released
         self.narrow = narrow
+
+    def with_policy(self, policy: ChoicePolicy) -> "Scheduler":
+        """Return a scheduler with another policy and the same hosts and reservations, for one question."""
+        other = copy(self)
+        other.policy = policy
+        other._orders = Orders(self.source, self._orders.options, policy)
+        return other
 
     def alternatives_of(self, request: BuildRequested) -> Sequence[Alternative]:
         """Return the flavors and page sizes to try for a request, best first; empty if it is invalid."""

@@ -19,6 +19,7 @@ from scheduler_worker.host_records import HostRecords
 from scheduler_worker.move_courses import MoveCourses
 from scheduler_worker.move_lookups import MoveLookups
 from scheduler_worker.placing import Scheduler
+from scheduler_worker.policy_trials import PolicyTrials
 from scheduler_worker.selecting import HostSelection
 from scheduler_worker.waiting.evaluating import WaitingBuilds, WaitingMoves
 from scheduler_worker.waiting.owner import Cancelling, WaitingOwner
@@ -104,6 +105,7 @@ class _Parts:
                 answers(topics.EDIT_CLIENT, door.edit),
                 answers(topics.WHAT_IF_MOVES, WhatIfsOfMoves(self.what_ifs, self.courses).answer),
                 answers(topics.WHAT_IF, self.what_ifs.answer),
+                answers(topics.TRY_POLICY, PolicyTrials(self.what_ifs).answer),
                 answers_many(topics.SELECT_HOSTS, self.selection.answer_many, concurrency=4),
             ],
             asks=(*PLACEMENT, *CELLS),

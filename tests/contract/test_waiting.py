@@ -15,8 +15,8 @@ from bus.claims import ClaimAnswered, ClaimRequested, ClaimResult, Moved, Refuse
 from bus.clock import Clock
 from bus.errors import Unavailable
 from bus.messages import BuildCancelRequested
-from bus.reports import Inventory
 from bus.queries import FindDecision
+from bus.reports import Inventory
 from bus.requests import Flavor
 from bus.resources import SetTraits
 from bus.sql.database import Database
