@@ -18,6 +18,7 @@ from bus import (
     messages,
     moves,
     names,
+    policy_trials,
     queries,
     quotas,
     relays,
@@ -322,6 +323,8 @@ SWITCH_BALANCING = Query("scheduler.switch_balancing", room.SwitchBalancing, roo
     "stop all rebalancing, or permit it again", ANYONE, "scheduler")
 HOLD_HOSTS = Query("scheduler.hold_hosts", room.HoldHosts, room.HostsHeld,
     "close hosts while a plan of moves is executed, for a limited time", ANYONE, "scheduler")
+TRY_POLICY = Query("scheduler.try_policy", policy_trials.TryPolicy, policy_trials.PolicyTried,
+    "the hosts of requests with the present and with a changed policy, without claiming", ANYONE, "scheduler")
 SELECT_HOSTS = Query("scheduler.select", messages.HostsAsked, messages.HostsAnswered,
     "choose and claim hosts for instances that another system builds", ANYONE, "scheduler")
 FILL_RESERVATION = Query("scheduler.reserve", reservations.FillReservation,

@@ -7,6 +7,7 @@ code.
 from scheduler_worker.core.attributes import NUMA_POLICIES, PciAlias, RequestOptions, Unreadable
 from scheduler_worker.core.guest_topology import page_sizes
 from scheduler_worker.core.policy import NEEDLESS, BadChoice, ChoicePolicy, Choosable, all_rules, all_weighers
+from scheduler_worker.core.policy_replay import reweighed
 from scheduler_worker.core.request import alternatives_of
 from scheduler_worker.core.scale import replay, scores_of
 from scheduler_worker.core.weighing import DEVICES
@@ -26,5 +27,6 @@ __all__ = [
     "alternatives_of",
     "page_sizes",
     "replay",
+    "reweighed",
     "scores_of",
 ]

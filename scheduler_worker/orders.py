@@ -46,6 +46,7 @@ class Orders:
     """Makes orders from requests; caches the parsed requests until hosts are added or removed."""
 
     def __init__(self, source: CandidateSource, options: RequestOptions, policy: ChoicePolicy) -> None:
+        self.options = options
         self._source = source
         self._options = options
         self._policy = policy
@@ -55,7 +56,11 @@ class Orders:
         self._bytes = 0  # size of the remembered requests
         self._layout = -1
         self._prefilters: Prefilters | None = None
-        source.watch(self._received)
+
+    def follow(self) -> "Orders":
+        """Follow changes of aggregates and hosts, unless this object serves one question only."""
+        self._source.watch(self._received)
+        return self
 
     def _received(self, roots: Sequence[str], described: Sequence[str]) -> None:
         if described:

@@ -6,6 +6,7 @@ hosts contains no await, so no host changes during it.
 """
 
 from collections.abc import Callable, Hashable, Sequence
+from copy import copy
 from dataclasses import dataclass
 
 from bus.candidates import Bools, CandidateSource
@@ -26,6 +27,7 @@ from scheduler_worker.core.move_start import MoveStart
 from scheduler_worker.core.order import Begins, Order
 from scheduler_worker.core.order_claims import claims_of
 from scheduler_worker.core.placing import step
+from scheduler_worker.core.policy import ChoicePolicy
 from scheduler_worker.core.roles import group_id
 from scheduler_worker.core.rule import Alternative
 from scheduler_worker.core.scale import HasReservations
@@ -71,7 +73,7 @@ class Scheduler:
         self.ending = dependencies.Ending(placement, self.clock, options.undeliverable_for)
         self._resolving = Resolving(placement, self.ending)
         self.drawn = DrawnReservations(placement.reservations, clock)
-        self._orders = Orders(source, options.requests, self.policy)
+        self._orders = Orders(source, options.requests, self.policy).follow()
         self._hosts = HostMap(source, self.policy.cells)
         self.roster = Roster(self.clock)
         self._patience = options.patience
@@ -82,6 +84,13 @@ class Scheduler:
         """Set a function that excludes reserved hosts from orders, and a callback for released capacity."""
         self.pending.on_released = released
         self.narrow = narrow
+
+    def with_policy(self, policy: ChoicePolicy) -> "Scheduler":
+        """Return a scheduler with another policy and the same hosts and reservations, for one question."""
+        other = copy(self)
+        other.policy = policy
+        other._orders = Orders(self.source, self._orders.options, policy)
+        return other
 
     def alternatives_of(self, request: BuildRequested) -> Sequence[Alternative]:
         """Return the flavors and page sizes to try for a request, best first; empty if it is invalid."""

@@ -78,7 +78,7 @@ class WhatIfs:
     """Answers what-if questions about requests, one question at a time."""
 
     def __init__(self, scheduler: Scheduler) -> None:
-        self._scheduler = scheduler
+        self.scheduler = self._scheduler = scheduler
         self.lock = asyncio.Lock()
 
     async def answer(self, question: WhatIf) -> WhatIfAnswered:

@@ -21,6 +21,7 @@ from scheduler_worker.host_records import HostRecords
 from scheduler_worker.move_courses import MoveCourses
 from scheduler_worker.move_lookups import MoveLookups
 from scheduler_worker.placing import Scheduler
+from scheduler_worker.policy_trials import PolicyTrials
 from scheduler_worker.queries import CellQueries, PlacementQueries
 from scheduler_worker.reservations import REFRESH_SECONDS, ReservationFiller
 from scheduler_worker.room_planning import RoomPlanner
@@ -121,6 +122,7 @@ class _Parts:
                 answers(topics.PLAN_BALANCE, BalancePlanner(self.what_ifs, self.rooms).answer),
                 answers(topics.HOLD_HOSTS, self.holds.hold),
                 answers(topics.SWITCH_BALANCING, self.holds.switch_balancing),
+                answers(topics.TRY_POLICY, PolicyTrials(self.what_ifs).answer),
                 answers_many(topics.SELECT_HOSTS, self.selection.answer_many, concurrency=4),
             ],
             asks=(*PLACEMENT, *CELLS),

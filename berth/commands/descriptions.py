@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 from rich.table import Table
-from rich.text import Text
 
 from berth.commands.options import Commands, Json, described, option, positional
 from berth.commands.terminal import complain, effective, plain_table, say
@@ -19,7 +18,7 @@ commands = Commands()
 Markdown = Annotated[bool, described("As the Markdown tables of the documents.", "--markdown")]
 
 
-def _show(as_json: bool, text: str | None, facts: Any, *tables: Table) -> None:
+def show(as_json: bool, text: str | None, facts: Any, *tables: Table) -> None:
     """Print a description of berth: `facts` as JSON, `text` as Markdown, or `tables` for a terminal."""
     if as_json:
         sys.stdout.write(json.dumps(facts, indent=2) + "\n")
@@ -44,7 +43,7 @@ def topology_command(as_json: Json = False, markdown: Markdown = False) -> None:
     workers = wiring.all_workers_without_a_bus()
     facts = [dict(zip(topology.COLUMNS, row, strict=True)) for row in topology.table(workers)]
     text = topology.markdown(workers) if markdown else None
-    _show(as_json, text, facts, _table_of(facts, topology.COLUMNS))
+    show(as_json, text, facts, _table_of(facts, topology.COLUMNS))
 
 
 @commands.command("asyncapi")
@@ -70,24 +69,7 @@ def metrics_command(as_json: Json = False, markdown: Markdown = False) -> None:
     facts = [vars(meter) | {"labels": list(meter.labels)} for meter in meters]
     rows = ((meter.name, meter.kind, ", ".join(meter.labels), meter.says, meter.by) for meter in meters)
     table = plain_table(("metric", "kind", "labels", "says", "served by"), rows)
-    _show(as_json, tables.meters_markdown() if markdown else None, facts, table)
-
-
-@commands.command("rules")
-def rules_command(as_json: Json = False, markdown: Markdown = False) -> None:
-    """Show the filters that refuse hosts and the weighers that rank hosts, with their settings."""
-    from berth import reference_tables
-
-    settings = effective().settings
-    tables = []
-    for titles, rules in reference_tables.tables_of_rules(settings):
-        rows = (
-            (rule.name, by, Text("\n".join((rule.says, *reference_tables.options(rule)))))
-            for rule, by in rules
-        )
-        tables.append(plain_table([title.replace("multiplier", "by") for title in titles], rows))
-    text = reference_tables.rules_markdown(settings) if markdown else None
-    _show(as_json, text, reference_tables.rules(settings), *tables)
+    show(as_json, tables.meters_markdown() if markdown else None, facts, table)
 
 
 @commands.command("reasons")
@@ -96,7 +78,7 @@ def reasons_command(as_json: Json = False, markdown: Markdown = False) -> None:
     from berth.reference_tables import reasons, reasons_markdown
 
     facts, text = reasons(), reasons_markdown() if markdown else None
-    _show(as_json, text, facts, _table_of(facts, ("code", "of", "says")))
+    show(as_json, text, facts, _table_of(facts, ("code", "of", "says")))
 
 
 @commands.command("http")
@@ -105,7 +87,7 @@ def http_command(as_json: Json = False, markdown: Markdown = False) -> None:
     from berth.reference_tables import addresses, addresses_markdown
 
     facts, text = addresses(), addresses_markdown() if markdown else None
-    _show(as_json, text, facts, _table_of(facts, ("address", "method", "since", "rule")))
+    show(as_json, text, facts, _table_of(facts, ("address", "method", "since", "rule")))
 
 
 @commands.command("settings")

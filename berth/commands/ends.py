@@ -9,6 +9,7 @@ from berth.commands.options import Commands, option
 from berth.commands.terminal import Cli
 from berth.operations.boot_options import seconds_since
 from berth.operations.cells import all_shown, ask_cells, chosen_cells, instance_pages
+from berth.operations.policy_tests import refused_builds
 from berth.operations.publishing import checked
 from berth.settings import BadSetting
 from bus import topics
@@ -60,7 +61,7 @@ async def ends_command(
         _, silent = await ask_cells(await chosen_cells(bus, cli.settings, cell or ()), ask)
         found.sort(key=lambda instance: (getattr(instance, "cell", ""), instance.build))
         if not cell:
-            refused = await _refused(bus, FindRefused(since=start, reply_to=reply_to))
+            refused = await refused_builds(bus, FindRefused(since=start, reply_to=reply_to))
             if publish:
                 await _ask_again(bus, refused)
             found.extend(refused)
@@ -77,17 +78,6 @@ async def _publish_again(bus: Bus, cell: str, ended: tuple[Instance, ...]) -> No
     for some in portions(ended, _BUILDS):
         answer = await ask(FindBuilds(cell=cell, builds=tuple(instance.build for instance in some)))
         await bus.publish(*(stands.placed for stands in answer.builds))
-
-
-async def _refused(bus: Bus, question: FindRefused) -> list[RefusedBuild]:
-    """Return the builds that ended without a host, from the schedulers' decisions."""
-    ask, found = bus.asker(topics.REFUSED), list[RefusedBuild]()
-    while True:
-        page = await ask(question)
-        found.extend(page.builds)
-        if not page.last:
-            return found
-        question = structs.replace(question, after=page.last)
 
 
 async def _ask_again(bus: Bus, refused: list[RefusedBuild]) -> None:

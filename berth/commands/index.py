@@ -36,7 +36,7 @@ _MODULES = {
     },
     "Inspect and check": {
         "audit": "audit", "heal": "audit", "doctor": "audit", "topology": "descriptions",
-        "asyncapi": "descriptions", "metrics": "descriptions", "rules": "descriptions",
+        "asyncapi": "descriptions", "metrics": "descriptions", "rules": "rules",
         "reasons": "descriptions", "http": "descriptions", "settings": "descriptions",
         "completion": "descriptions", "dead": "dead", "database": "database",
         "broker": "broker",
@@ -72,6 +72,8 @@ _GROUPS = {  # group → its description
     "trait": "Traits, and who has them.",
     "quota": "Limits for what the instances of a project may hold (docs/quotas.md).",
     "pool": "Pools: storage, addresses and other resources that hosts share.",
+    "rules": "The filters that reject hosts and the weighers that rank hosts; without a command, all of them."
+    " `berth rules test` tests a change on recorded decisions (docs/howto/policy-tests.md).",
     "dead": "Messages that no worker could handle, each with its reason.",
     "broker": "Move a running berth to another RabbitMQ (docs/howto/another-broker.md).",
     "database": "Move a database to another PostgreSQL server while workers use it (docs/running.md).",

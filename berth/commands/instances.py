@@ -122,11 +122,10 @@ async def waiting_command(
     """List the requests that wait for capacity: queue position, what they lack, what starts a new search.
 
     They are listed by priority, then by age, the oldest first. Requests of one equivalence class share a
-    queue. "starts in 4m, 11m" is an estimate from the recent pace of that queue: half of such requests start
-    within 4 minutes, 90 % within 11 minutes; "late" is later than the request waits.
-
-    `berth boot --wait 30m --priority 5` adds a build, `berth delete BUILD` cancels it; `berth move BUILD
-    --wait 30m` adds a move, `berth abort BUILD` cancels it.
+    queue. "starts in 4m, 11m" is estimated from the recent pace of that queue: half of such requests start
+    within 4 minutes, 90 % within 11 minutes; "late" is later than the request waits. `berth boot --wait 30m
+    --priority 5` adds a build, `berth delete BUILD` cancels it; `berth move BUILD --wait 30m` adds a move,
+    `berth abort BUILD` cancels it.
     """
     waiting: list[WaitingRequest] = []
     async with cli.bus("waiting") as bus:

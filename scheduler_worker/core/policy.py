@@ -177,6 +177,7 @@ class ChoicePolicy:
     cells: frozenset[str] | None = None
     subset: int = 1  # number of best hosts from which one is drawn at random
     near: float = 0.0  # scores with at most this difference are equal; a hash decides between them
+    custom: Custom = field(default_factory=dict)  # the operator's own filters and weighers
 
     @classmethod
     def from_names(
@@ -210,7 +211,7 @@ class ChoicePolicy:
             every = (*rules, *rules_named(("metrics",), given, custom))
             rules = tuple({each.name: each for each in every}.values())
         ours = None if cells is None else frozenset(cells)
-        return cls(rules, weighed, ours, subset, near)
+        return cls(rules, weighed, ours, subset, near, custom)
 
     def reads(self, name: str) -> bool:
         """Return whether an enabled filter or weigher reads this field of a request."""

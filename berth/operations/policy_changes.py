@@ -1,0 +1,107 @@
+"""Parses changes of the scheduling policy, such as `weights.ram=2`, and applies them to settings."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import structs
+
+from berth.choice import policy, rule_options
+from berth.configuration import read
+from berth.settings import BadSetting, Settings
+from bus.policy_trials import TrialPolicy
+
+_FORMS = (
+    "weights.NAME=NUMBER, rules.filters=NAME,NAME or +NAME or -NAME, rules.NAME.OPTION=VALUE, subset=, near="
+)
+
+
+@dataclass(frozen=True)
+class ChangedPolicy:
+    """A policy to test, and whether it differs from recorded decisions only in numbers that they contain."""
+
+    trial: TrialPolicy
+    # The changed multipliers, `near` and `subset`, if nothing else was changed; None: something else was
+    only_numbers: "ChangedNumbers | None" = None
+
+
+@dataclass
+class ChangedNumbers:
+    """Changes of a policy by which a decision can be made again from its record."""
+
+    multipliers: dict[str, float] = field(default_factory=dict)
+    subset: int | None = None
+    near: float | None = None
+
+
+def changed_policy(settings: Settings, changes: Sequence[str]) -> ChangedPolicy:
+    """Return the policy of the settings with these changes. A change without `=` is a settings file, whose
+    policy replaces that of the settings. Raise BadSetting for a change that is not understood."""
+    files = [change for change in changes if "=" not in change]
+    for path in files:
+        if not Path(path).is_file():
+            raise BadSetting(f"--with {path}: no such file, and no change: {_FORMS}")
+        scheduler = read(file=Path(path), environment={}).settings.scheduler
+        settings = structs.replace(settings, scheduler=scheduler)
+    present = policy(settings)
+    filters = [rule.name for rule in present.rules]
+    weighers = {weigher.name: weigher.multiplier for weigher in present.weighers}
+    options: dict[str, dict[str, Any]] = rule_options(settings)
+    numbers, others = ChangedNumbers(), bool(files) or not changes
+    subset, near = settings.scheduler.subset, settings.scheduler.near
+    for change in changes:
+        name, equals, value = change.partition("=")
+        first, _, rest = name.partition(".")
+        if not equals:
+            continue
+        if first == "weights" and rest:
+            numbers.multipliers[rest] = weighers[rest] = _number(change, value)
+        elif name == "subset":
+            numbers.subset = subset = max(int(_number(change, value)), 1)
+        elif name == "near":
+            numbers.near = near = _number(change, value)
+        elif name == "rules.filters":
+            filters, others = _filters(filters, value), True
+        elif first == "rules" and "." in rest:
+            rule, _, option = rest.partition(".")
+            options.setdefault(rule, {})[option] = _value(value)
+            others = True
+        else:
+            raise BadSetting(f"--with {change}: is none of {_FORMS}")
+    trial = TrialPolicy(
+        filters=tuple(filters), weighers=weighers, subset=subset, near=near,
+        options={name: msgspec.json.encode(given).decode() for name, given in options.items()},
+    )  # fmt: skip
+    return ChangedPolicy(trial, None if others else numbers)
+
+
+def _filters(present: Sequence[str], value: str) -> list[str]:
+    names = [name.strip() for name in value.split(",") if name.strip()]
+    if not any(name[0] in "+-" for name in names):
+        return names
+    removed = {name[1:] for name in names if name[0] == "-"}
+    if unknown := removed.difference(present):
+        raise BadSetting(
+            f"--with rules.filters={value}: {', '.join(sorted(unknown))}: no such filter is enabled"
+        )
+    return [
+        *(name for name in present if name not in removed),
+        *(n.lstrip("+") for n in names if n[0] != "-"),
+    ]
+
+
+def _number(change: str, value: str) -> float:
+    try:
+        return float(value)
+    except ValueError:
+        raise BadSetting(f"--with {change}: {value!r} is no number") from None
+
+
+def _value(text: str) -> Any:
+    """Return a value written as JSON, or else the text, which filters convert themselves."""
+    try:
+        return msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        return text

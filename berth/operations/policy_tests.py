@@ -1,0 +1,237 @@
+"""Tests a changed policy against the recorded decisions of the last days."""
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, get_args
+
+import msgspec
+from msgspec import structs
+
+from berth.operations.boot_options import recorded_request
+from berth.operations.cells import ask_cells, instance_pages, known_cells
+from berth.operations.policy_changes import ChangedPolicy
+from berth.settings import Settings
+from bus import topics
+from bus.decisions import FindRefused, Record, RefusedBuild
+from bus.delivery.runner import Bus
+from bus.errors import OperationRefused
+from bus.messages import BuildRequested
+from bus.policy_trials import MOST_TRIED, TrialChoice, TrialPolicy, TrialResult, TryPolicy
+from bus.queries import FindBuilds, FindDecision, FindInstances, Instance, InstanceStatus
+from bus.vocabulary import portions
+from scheduler_worker import reweighed
+
+EVERY: tuple[InstanceStatus, ...] = (
+    "building", "swapping", "active", "moving", "verifying", "shelved", "error", "deleting", "deleted"
+)  # fmt: skip
+SECONDS = 60.0  # until an answer
+_BUILDS = 100  # in one query
+_encode = msgspec.json.Encoder(order="deterministic").encode
+
+Verdict = Literal["same", "elsewhere", "nowhere", "placed", "none"]
+
+
+@dataclass(frozen=True)
+class RecordedDecision:
+    """A recorded decision: the request, when it was decided, and the chosen host with its record."""
+
+    build: str
+    at: float
+    request: BuildRequested
+    host: str = ""  # empty: it got no host
+    root: str = ""
+    record: Record | None = None
+
+
+class TestedDecision(msgspec.Struct, frozen=True):
+    """A recorded decision and its host without and with the change."""
+
+    build: str
+    project: str
+    flavor: str
+    at: float
+    recorded: str  # the host that it got; empty: none
+    before: str
+    after: str
+    verdict: Verdict
+    by: Literal["record", "present hosts"]
+    why: str = ""  # why it gets no host
+
+
+@dataclass(frozen=True)
+class Gathered:
+    """The recorded decisions, newest first, and the workers that did not answer."""
+
+    decisions: Sequence[RecordedDecision]
+    silent: Sequence[str]
+    omitted: int = 0  # older decisions beyond the limit
+
+
+async def recorded_decisions(
+    bus: Bus, settings: Settings, since: float, project: str, limit: int
+) -> Gathered:
+    """Return the decisions about builds since a time: of placed builds from cells, of others from schedulers."""
+    cells = await known_cells(bus, settings)
+    question = FindInstances(cell="any", project=project, since=since, statuses=EVERY)
+
+    async def instances(cell: str) -> list[Instance]:
+        pages = instance_pages(bus, structs.replace(question, cell=cell))
+        return [instance async for page in pages for instance in page.instances]
+
+    placed, silent = await ask_cells(cells, instances)
+    refused = await refused_builds(bus, FindRefused(since=since, project=project))
+    of_request = {build.request: build for build in refused}
+    found = [(instance.since, instance.build, instance) for listed in placed.values() for instance in listed]
+    ends = [(build.since, build.build, build) for build in of_request.values()]
+    newest = sorted([*found, *ends], key=lambda entry: entry[:2], reverse=True)
+    chosen = [entry for *_, entry in newest[:limit]]
+    decisions = [
+        *await _placed(bus, [entry for entry in chosen if isinstance(entry, Instance)]),
+        *await _refused(bus, [entry for entry in chosen if isinstance(entry, RefusedBuild)]),
+    ]
+    decisions.sort(key=lambda decision: (-decision.at, decision.build))
+    return Gathered(decisions, silent, max(len(newest) - limit, 0))
+
+
+async def refused_builds(bus: Bus, question: FindRefused) -> list[RefusedBuild]:
+    """Return the builds that ended without a host, from the schedulers' decisions."""
+    ask, found = bus.asker(topics.REFUSED), list[RefusedBuild]()
+    while True:
+        page = await ask(question)
+        found.extend(page.builds)
+        if not page.last:
+            return found
+        question = structs.replace(question, after=page.last)
+
+
+async def _placed(bus: Bus, instances: Sequence[Instance]) -> list[RecordedDecision]:
+    ask, found = bus.asker(topics.FIND_BUILDS), list[RecordedDecision]()
+    of_cell: dict[str, list[Instance]] = defaultdict(list)
+    for instance in instances:
+        of_cell[instance.cell].append(instance)
+    for cell, listed in of_cell.items():
+        at = {instance.build: instance.since for instance in listed}
+        for some in portions(at, _BUILDS):
+            for build in (await ask(FindBuilds(cell=cell, builds=tuple(some)))).builds:
+                chosen, record = build.placed.chosen, build.placed.decision.record
+                request = recorded_request(build)
+                found.append(
+                    RecordedDecision(build.build, at[build.build], request, chosen.host, chosen.root, record)
+                )
+    return found
+
+
+async def _refused(bus: Bus, builds: Sequence[RefusedBuild]) -> list[RecordedDecision]:
+    ask, found = bus.asker(topics.DECISION), list[RecordedDecision]()
+    for build in builds:
+        decided = await ask(FindDecision(id=build.build))
+        if decided.request is not None and decided.request.instances:
+            request = structs.replace(decided.request, wait="", alternates=0)
+            found.append(RecordedDecision(build.build, build.since, request))
+    return found
+
+
+async def tested(
+    bus: Bus, decisions: Sequence[RecordedDecision], changed: ChangedPolicy, on_tested: Callable[[int], None]
+) -> list[TestedDecision]:
+    """Return each decision with its host without and with the change. A decision is repeated from its record if
+    that contains all that has changed; otherwise with the present hosts, once for equal requests."""
+    results: dict[str, TestedDecision] = {}
+    left: dict[bytes, list[RecordedDecision]] = defaultdict(list)
+    for decision in decisions:
+        again = _from_record(decision, changed)
+        if again is None:
+            left[_class_of(decision.request)].append(decision)
+        else:
+            results[decision.build] = again
+    on_tested(len(results))
+    representatives = [equal[0].request for equal in left.values()]
+    equals = iter(left.values())
+    for some in portions(representatives, MOST_TRIED):
+        for result in await _tried(bus, changed.trial, some):
+            for decision in (same := next(equals)):
+                results[decision.build] = _now(decision, result)
+            on_tested(len(same))
+    return [results[decision.build] for decision in decisions]
+
+
+async def _tried(bus: Bus, policy: TrialPolicy, requests: Iterable[BuildRequested]) -> Sequence[TrialResult]:
+    ask = bus.asker(topics.TRY_POLICY, timeout=SECONDS)
+    answer = await ask(TryPolicy(policy=policy, requests=tuple(requests)))
+    if answer.refusal:
+        raise OperationRefused(answer.refusal)
+    return answer.results
+
+
+def _class_of(request: BuildRequested) -> bytes:
+    """Return a key that is equal for requests that every filter and weigher treats alike."""
+    plain = structs.replace(request, request="", instances=(), name="", reply_to="", metadata={}, user="")
+    return _encode((plain, len(request.instances)))
+
+
+def _from_record(decision: RecordedDecision, changed: ChangedPolicy) -> TestedDecision | None:
+    numbers, record = changed.only_numbers, decision.record
+    if numbers is None or record is None:
+        return None
+    again = reweighed(decision.build, record, numbers.multipliers, numbers.subset, numbers.near)
+    if again is None or again.host is None:
+        return None
+    verdict: Verdict = "same" if again.host.root == decision.root else "elsewhere"
+    return _tested(decision, (decision.host, again.host.host), verdict, "record")
+
+
+def _now(decision: RecordedDecision, result: TrialResult) -> TestedDecision:
+    """Return a decision with the hosts that an equal request would get now."""
+    present, trial = result.present, result.trial
+    verdict: Verdict = "same"
+    if present.roots and trial.roots:
+        verdict = "same" if present.roots == trial.roots else "elsewhere"
+    elif present.roots:
+        verdict = "nowhere"
+    else:
+        verdict = "placed" if trial.roots else "none"
+    hosts = _named(present), _named(trial)
+    return _tested(decision, hosts, verdict, "present hosts", trial.why if verdict == "nowhere" else "")
+
+
+def _named(choice: TrialChoice) -> str:
+    more = len(choice.hosts) - 1
+    return "" if not choice.hosts else choice.hosts[0] + (f" and {more} more" if more else "")
+
+
+def _tested(
+    decision: RecordedDecision,
+    hosts: tuple[str, str],
+    verdict: Verdict,
+    by: Literal["record", "present hosts"],
+    why: str = "",
+) -> TestedDecision:
+    request = decision.request
+    return TestedDecision(
+        build=decision.build, project=request.project, flavor=request.flavor.name, at=decision.at,
+        recorded=decision.host, before=hosts[0], after=hosts[1], verdict=verdict, by=by, why=why,
+    )  # fmt: skip
+
+
+DIFFERENT: tuple[Verdict, ...] = ("elsewhere", "nowhere", "placed")
+
+
+@dataclass(frozen=True)
+class PolicyTest:
+    """The result of a test: every decision, and how many of each verdict."""
+
+    decisions: Sequence[TestedDecision]
+    counts: dict[str, int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        counts = Counter(decision.verdict for decision in self.decisions)
+        object.__setattr__(self, "counts", {verdict: counts[verdict] for verdict in get_args(Verdict)})
+
+    @property
+    def differences(self) -> list[TestedDecision]:
+        return [decision for decision in self.decisions if decision.verdict in DIFFERENT]
+
+    def passes(self, allow: float) -> bool:
+        """Return whether at most this percentage of the decisions differ."""
+        return 100.0 * len(self.differences) <= allow * len(self.decisions)

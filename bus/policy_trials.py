@@ -1,0 +1,51 @@
+"""Trials of a changed policy: recorded requests, evaluated with present and with other filters and weighers."""
+
+from typing import Annotated
+
+from msgspec import Meta, field
+
+from bus.messages import BuildRequested
+from bus.vocabulary import Cause, Id, LargeMap, LongList, Message, Number, Text, Value, Whole
+
+MOST_TRIED = 20  # requests in one query
+
+
+class TrialPolicy(Value, frozen=True, kw_only=True):
+    """All filters, weighers and options of a policy to try. An operator's own functions are known to a
+    scheduler only if its present policy uses them."""
+
+    filters: LongList[Text] = ()  # empty: the default filters
+    weighers: LargeMap[Text, Number] = field(default_factory=dict)  # multipliers; empty: the default weighers
+    options: LargeMap[Text, Annotated[str, Meta(max_length=65_536)]] = field(default_factory=dict)  # as JSON
+    subset: Whole = 1
+    near: Number = 0.0
+
+
+class TryPolicy(Message, frozen=True, kw_only=True):
+    """A query: which hosts would these requests get now with the present policy, and with this one?"""
+
+    policy: TrialPolicy
+    requests: Annotated[tuple[BuildRequested, ...], Meta(min_length=1, max_length=MOST_TRIED)]
+
+
+class TrialChoice(Value, frozen=True, kw_only=True):
+    """The hosts that a request would get with one policy, or why it would get none."""
+
+    roots: LongList[Id] = ()
+    hosts: LongList[Text] = ()  # their names
+    why: Cause = ""  # no host: the reason
+    code: Text = ""  # no host: code of the reason (docs/reasons.md)
+
+
+class TrialResult(Value, frozen=True, kw_only=True):
+    """The hosts of one request with the present policy, and with the policy on trial."""
+
+    present: TrialChoice
+    trial: TrialChoice
+
+
+class PolicyTried(Message, frozen=True, kw_only=True):
+    """The answer to TryPolicy, with one result for each request, from the same state of all hosts."""
+
+    results: LongList[TrialResult] = ()
+    refusal: Cause = ""  # why the policy is invalid

@@ -1,0 +1,29 @@
+"""Makes a recorded decision again with other multipliers, from the values that were recorded at its time."""
+
+from collections.abc import Mapping
+
+from msgspec import structs
+
+from bus.decisions import Record
+from scheduler_worker.core.scale import Replayed, replay
+
+
+def reweighed(
+    build: str, record: Record, multipliers: Mapping[str, float], subset: int | None, near: float | None
+) -> Replayed | None:
+    """Return the choice among the recorded hosts with these multipliers, or None if the values of one of
+    these weighers were not recorded. Aggregates that override a multiplier still override it."""
+    known = {scale.weigher for scale in record.scales}
+    if not known.issuperset(multipliers):
+        return None
+    scales = tuple(
+        structs.replace(scale, multiplier=multipliers.get(scale.weigher, scale.multiplier))
+        for scale in record.scales
+    )
+    changed = structs.replace(
+        record,
+        scales=scales,
+        subset=record.subset if subset is None else subset,
+        near=record.near if near is None else near,
+    )
+    return replay(build, changed)
