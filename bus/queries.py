@@ -157,6 +157,7 @@ class FindWaiting(Message, frozen=True, kw_only=True):
     project: Annotated[str, Meta(max_length=255)] = ""
     after: Count = 0  # number of requests to skip
     limit: Annotated[int, Meta(ge=1, le=500)] = 100
+    projects: LongList[Text] = ()  # also count the waiting requests of each of these projects
 
 
 class WaitingFound(Message, frozen=True, kw_only=True):
@@ -165,6 +166,8 @@ class WaitingFound(Message, frozen=True, kw_only=True):
     kinds: LongList[WaitingKind] = ()  # the equivalence classes with the most waiting requests
     rescued: Count = 0  # requests that got a host only by the periodic retry
     more: Count | None = None  # `after` of the next page; None: this is the last page
+    # number of waiting requests by project, of the projects in the query that have any
+    by_project: LargeMap[Text, Count] = field(default_factory=dict)
 
 
 class FindDecision(Message, frozen=True, kw_only=True):

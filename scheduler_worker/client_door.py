@@ -150,7 +150,9 @@ class ClientDoor:
         if asked.moves is not None:
             return ClientAnswered(moves=await self._moves(asked.moves, client))
         if asked.waiting is not None:
-            waiting = structs.replace(asked.waiting, project=_project(client, asked.waiting.project))
+            # the client may not count the waiting requests of other projects
+            waiting = structs.replace(asked.waiting, projects=())
+            waiting = structs.replace(waiting, project=_project(client, waiting.project))
             found = await self.keeping.waiting(waiting)
             rows = tuple(request for request in found.waiting if request.project == waiting.project)
             return ClientAnswered(waiting=structs.replace(found, waiting=rows, rescued=0))

@@ -182,6 +182,10 @@ _KINDS = sql(f"""
     WHERE NOT ({CANCELLED}) AND {_OF_PROJECT} GROUP BY kind ORDER BY requests DESC, kind LIMIT :most
 """)
 _COUNT = sql(f"SELECT count(*) AS waiting FROM parked WHERE NOT ({CANCELLED}) AND {_OF_PROJECT}")
+_COUNT_BY_PROJECT = sql(f"""
+    SELECT parked.project, count(*) AS waiting FROM {{n: project str}}
+    JOIN parked ON parked.project = n.project WHERE NOT ({CANCELLED}) GROUP BY parked.project
+""")
 _BUILDS_OF = sql("""
     SELECT build, of FROM (SELECT parked_builds.build, parked_builds.request AS of,
     row_number() OVER (PARTITION BY parked_builds.request ORDER BY parked_builds.build) AS nth
@@ -216,6 +220,12 @@ async def kinds(tx: Transaction, project: str, limit: int) -> list[WaitingKind]:
 
 async def count(tx: Transaction, project: str = "") -> int:
     return int((await _COUNT(tx, project=project))[0]["waiting"])
+
+
+async def counts(tx: Transaction, projects: Collection[str]) -> dict[str, int]:
+    """Return how many requests of each of the given projects wait; projects without any are missing."""
+    rows = await _COUNT_BY_PROJECT(tx, [(project,) for project in set(projects)]) if projects else ()
+    return {row["project"]: int(row["waiting"]) for row in rows}
 
 
 _ALL = sql("SELECT client, project FROM client_projects ORDER BY client, project")

@@ -139,6 +139,7 @@ class WaitingOwner:
         async with self._store.database.read() as tx:
             found = await decisions.waiting(tx, question)
             count = await decisions.count(tx, question.project)
+            by_project = await decisions.counts(tx, question.projects)
             kinds = await decisions.kinds(tx, question.project, KINDS)
             roster = await parked.roster(tx)
         end = question.after + len(found)
@@ -148,6 +149,7 @@ class WaitingOwner:
             kinds=tuple(kinds),
             rescued=sum(scheduler.rescued for scheduler in roster),
             more=end if not question.requests and end < count else None,
+            by_project=by_project,
         )
 
     async def refused(self, question: FindRefused) -> RefusedFound:

@@ -106,7 +106,8 @@ class FakeCloud:
                            until=0.0, kind="k", position=1, lacks="")
             for n, project in ((1, "p1"), (2, "q"))
         ]  # fmt: skip
-        return WaitingFound(waiting=tuple(every), count=1, rescued=7)
+        by_project = dict.fromkeys(question.projects, 1)
+        return WaitingFound(waiting=tuple(every), count=1, rescued=7, by_project=by_project)
 
     async def decision(self, question: FindDecision) -> DecisionFound:
         request = boot(request=question.id, project=PROJECTS[question.id])
@@ -268,8 +269,9 @@ async def test_answers_hold_rows_of_the_clients_projects_only(door: ClientDoor) 
     assert (await ask(instances=FindInstances(cell="c1"))).last == "p1"
     moves = await ask(moves=FindMoves(cell="c1", moves=(MOVE, THEIR_MOVE)))
     assert [move.move for move in moves.moves] == [MOVE]
-    waiting = await ask(waiting=FindWaiting())
+    waiting = await ask(waiting=FindWaiting(projects=("p1", "q")))
     assert ([one.project for one in waiting.waiting], waiting.rescued) == (["p1"], 0)
+    assert waiting.by_project == {}
     assert (await ask(decision=FindDecision(id=OURS))).known
     assert await ask(decision=FindDecision(id=THEIRS)) == DecisionFound()
     assert (await ask(what_if=WhatIf(request=boot()))).refusal == "p1"

@@ -85,6 +85,15 @@ async def test_a_waiting_request_is_stored_once_and_completely(store: Database) 
     assert await of(store, "s1") == [kept(2), kept(4)]
 
 
+async def test_waiting_requests_are_counted_by_project(store: Database) -> None:
+    await add(store, "s1", kept(1, project="p"), kept(2, project="p"), kept(3, project="q"), kept(4))
+    await add(store, "s2", kept(5, project="p"), kept(6, project="r"))
+    async with store.write() as tx:
+        await parked.cancel(tx, {uid(2, "a"): "deleted"})
+        assert await decisions.counts(tx, ("p", "r", "unknown", "p")) == {"p": 2, "r": 1}
+        assert await decisions.counts(tx, ()) == {}
+
+
 async def test_the_missing_resources_of_a_waiting_request_can_change(store: Database) -> None:
     await add(store, "s1", kept(1))
     later = msgspec.structs.replace(DECISION, considered=9)
