@@ -69,6 +69,41 @@ class Quota(Value, frozen=True, kw_only=True):
     used: LargeMap[Text, Whole] = field(default_factory=dict)
 
 
+class ProjectShare(Value, frozen=True, kw_only=True):
+    """A limited or used resource of a project. Without `limit` it is not limited."""
+
+    project: str
+    resource: str
+    used: int
+    limit: int | None = None
+    is_default: bool = False  # the limit is the default
+
+    @property
+    def is_over(self) -> bool:
+        return self.limit is not None and self.used > self.limit
+
+    @property
+    def percent(self) -> float:
+        """How much of the limit is used, at most 100; 0 without a limit."""
+        if self.limit is None:
+            return 0.0
+        return 100.0 * min(1.0, self.used / self.limit) if self.limit else 100.0 * bool(self.used)
+
+
+def shares_of(quota: Quota) -> list[ProjectShare]:
+    """Return the resources of a project that are limited or used, sorted by name."""
+    return [
+        ProjectShare(
+            project=quota.project,
+            resource=name,
+            used=quota.used.get(name, 0),
+            limit=None if (limit := quota.effective.get(name, -1)) < 0 else limit,
+            is_default=name in quota.effective and name not in quota.limits,
+        )
+        for name in sorted(quota.effective.keys() | quota.used.keys())
+    ]
+
+
 class SetQuota(Tagged, frozen=True, kw_only=True):
     """An edit that sets limits of a project, or of the default; other limits stay. -1 means unlimited. A
     limit below the present usage is accepted: it refuses further claims."""

@@ -1,15 +1,18 @@
 """`berth quota`: limits how much the instances of a project may hold."""
 
-import re
 from typing import Annotated
 
 from berth.commands.options import Commands, option, positional
 from berth.commands.terminal import Cli, plain_table
-from berth.operations.quotas import ProjectShare, quotas_of, set_quota, shares_of, unset_quota, waiting_in
-from berth.settings import BadSetting
-from bus.quotas import DEFAULT, UNLIMITED, Quota
-
-_LIMIT = re.compile(r"([A-Za-z0-9_]+)=(-1|[0-9]{1,15}|unlimited)")
+from berth.operations.quotas import (
+    parsed_limits,
+    quota_project,
+    quotas_of,
+    set_quota,
+    unset_quota,
+    waiting_by_project,
+)
+from bus.quotas import DEFAULT, UNLIMITED, ProjectShare, Quota, shares_of
 
 commands = Commands(name="quota", no_args_is_help=True)
 
@@ -32,9 +35,9 @@ async def set_command(
     usage stops no instance: it refuses what would take more. Moves of the same size are never refused.
     Examples: `berth quota set default instances=10 VCPU=40`, `berth quota set p1 CUSTOM_BAREMETAL_GOLD=2`.
     """
-    parsed = dict(_limit(text) for text in limits)
+    parsed = parsed_limits(limits)
     async with cli.bus("quota") as bus:
-        quota = await set_quota(bus, _id(project), parsed)
+        quota = await set_quota(bus, quota_project(project), parsed)
     over = [share.resource for share in shares_of(quota) if share.is_over]
     note = f"; it uses more {', '.join(over)} than that already" if over else ""
     texts = ", ".join(f"{name} {_text(limit)}" for name, limit in sorted(parsed.items()))
@@ -52,7 +55,7 @@ async def unset_command(
 ) -> int:
     """Delete limits of a project, so that the default applies to it again."""
     async with cli.bus("quota") as bus:
-        quota = await unset_quota(bus, _id(project), resources or ())
+        quota = await unset_quota(bus, quota_project(project), resources or ())
     cli.value(quota, f"{project}: limits deleted: {', '.join(resources or ['all'])}")
     return 0
 
@@ -65,8 +68,8 @@ async def show(
 ) -> int:
     """Show what projects use of their limits, and how many of their requests wait."""
     async with cli.bus("quota") as bus:
-        found = await quotas_of(bus, _id(project) if project else None, used=not limited)
-        waiting = {quota.project: await waiting_in(bus, quota.project) for quota in found if quota.project}
+        found = await quotas_of(bus, quota_project(project) if project else None, used=not limited)
+        waiting = await waiting_by_project(bus, [quota.project for quota in found if quota.project])
     rows = [
         (_name(quota), share.resource, *_numbers(quota.project, share), waiting.get(quota.project) or "")
         for quota in found
@@ -88,15 +91,3 @@ def _name(quota: Quota) -> str:
 
 def _text(limit: int | None) -> str:
     return "unlimited" if limit is None or limit == UNLIMITED else str(limit)
-
-
-def _id(project: str) -> str:
-    return DEFAULT if project == "default" else project
-
-
-def _limit(text: str) -> tuple[str, int]:
-    found = _LIMIT.fullmatch(text)
-    if found is None:
-        raise BadSetting(f"{text}: it is RESOURCE=LIMIT, such as VCPU=40, instances=10 or DISK_GB=unlimited")
-    name, limit = found.groups()
-    return name, UNLIMITED if limit == "unlimited" else int(limit)

@@ -1,13 +1,17 @@
 """Operations on quotas: set and unset limits, and read limits with usage and waiting requests."""
 
+import re
 from collections.abc import Sequence
 
 from berth.operations.publishing import checked
+from berth.settings import BadSetting
 from bus import topics
 from bus.delivery.runner import Bus
 from bus.errors import OperationRefused
 from bus.queries import FindWaiting
 from bus.quotas import (
+    DEFAULT,
+    UNLIMITED,
     FindQuotas,
     Quota,
     QuotaEdit,
@@ -17,35 +21,28 @@ from bus.quotas import (
     SetQuota,
     UnsetQuota,
 )
-from bus.vocabulary import Missing, Value
+from bus.vocabulary import Missing
+
+_LIMIT = re.compile(r"([A-Za-z0-9_]{1,255})=(-1|[0-9]{1,15}|unlimited)")
+_MOST_PROJECTS = 1000  # in one query
 
 
-class ProjectShare(Value, frozen=True, kw_only=True):
-    """A limited or used resource of a project. Without `limit` it is not limited."""
-
-    project: str
-    resource: str
-    used: int
-    limit: int | None = None
-    is_default: bool = False  # the limit is the default
-
-    @property
-    def is_over(self) -> bool:
-        return self.limit is not None and self.used > self.limit
+def quota_project(text: str) -> str:
+    """Return the project's id as messages about quotas have it; `default` means the default limits."""
+    return DEFAULT if text == "default" else text
 
 
-def shares_of(quota: Quota) -> list[ProjectShare]:
-    """Return the resources of a project that are limited or used, sorted by name."""
-    return [
-        ProjectShare(
-            project=quota.project,
-            resource=name,
-            used=quota.used.get(name, 0),
-            limit=None if (limit := quota.effective.get(name, -1)) < 0 else limit,
-            is_default=name in quota.effective and name not in quota.limits,
-        )
-        for name in sorted(quota.effective.keys() | quota.used.keys())
-    ]
+def parsed_limits(texts: Sequence[str]) -> dict[str, int]:
+    """Return limits from texts such as `VCPU=40`; raise BadSetting if one is not RESOURCE=LIMIT."""
+    return dict(_limit(text) for text in texts)
+
+
+def _limit(text: str) -> tuple[str, int]:
+    found = _LIMIT.fullmatch(text)
+    if found is None:
+        raise BadSetting(f"{text}: it is RESOURCE=LIMIT, such as VCPU=40, instances=10 or DISK_GB=unlimited")
+    name, limit = found.groups()
+    return name, UNLIMITED if limit == "unlimited" else int(limit)
 
 
 async def set_quota(bus: Bus, project: str, limits: dict[str, int]) -> Quota:
@@ -85,6 +82,10 @@ async def quotas_of(bus: Bus, project: str | None, *, used: bool = True) -> list
         after = page.more
 
 
-async def waiting_in(bus: Bus, project: str) -> int:
-    """Return how many requests of a project wait for capacity or quota."""
-    return (await bus.asker(topics.WAITING)(FindWaiting(project=project, limit=1))).count
+async def waiting_by_project(bus: Bus, projects: Sequence[str]) -> dict[str, int]:
+    """Return how many requests of each project wait; projects without waiting requests are missing."""
+    ask, found = bus.asker(topics.WAITING), dict[str, int]()
+    for at in range(0, len(projects), _MOST_PROJECTS):
+        question = FindWaiting(projects=tuple(projects[at : at + _MOST_PROJECTS]), limit=1)
+        found |= (await ask(checked(question))).by_project
+    return found
