@@ -2,8 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Mapping
 from dataclasses import replace
 from urllib.parse import urlencode
 
@@ -11,10 +10,11 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from bus.errors import OperationRefused, Unavailable
+from bus.errors import OperationRefused
 from bus.host_health import DRAIN, FindHostHealth, standing, unanswered
 from bus.moves import FindMoves
 from bus.queries import FindInstances
+from bus.replication import PlacementChanged
 from bus.resources import FindProviders, Provider
 from control_room.core.builds import latest
 from control_room.core.hosts import changed_columns, columns, parse_flavor, rows
@@ -30,6 +30,7 @@ from control_room.pages.frame import (
     user_of,
     uuid_in,
 )
+from control_room.placement_watch import PlacementWatch
 from control_room.queries import NO_ANSWER, FleetReader, Operations, query
 from control_room.shared_data import SOONEST, SPACING, TIMES, BackgroundTasks, SharedData
 from control_room.worker import NodeChanges
@@ -37,7 +38,6 @@ from control_room.worker import NodeChanges
 SECONDS = 10.0  # between two reads of all nodes; a node with a message about it is read immediately
 MOST = 40  # nodes that are read separately at a time
 _UNWATCHED_SECONDS = 3.0  # seconds that nodes are used without reading them, if no page is open
-_RETRY_SECONDS = 1.0  # until placement's changes are received again after the bus was unreachable
 
 
 class MetalReader:
@@ -45,7 +45,6 @@ class MetalReader:
 
     def __init__(self, operations: Operations, tasks: BackgroundTasks, changes: NodeChanges) -> None:
         self._operations = operations
-        self._tasks = tasks
         self._nodes = MetalNodes(at=0.0)
         self._ids: set[str] = set()
         self._changed: dict[str, BoardNode | None] = {}  # read since the last read of all nodes began
@@ -53,14 +52,13 @@ class MetalReader:
         self._some = SharedData(
             tasks, self._read_some, changes=changes, seconds=float("inf"), spacing=SPACING
         )
-        self._open = 0
-        self._following: asyncio.Task[None] | None = None
+        self.watch = PlacementWatch(operations.placement_changes, tasks, self._on_placement_change)
         self.changes = changes
         self.interval = self._some.interval
 
     async def nodes(self) -> MetalNodes:
         """Return the bare-metal nodes for a page that is being loaded; they may be some seconds old."""
-        await self._all.get(None, float("inf") if self._open else _UNWATCHED_SECONDS)
+        await self._all.get(None, float("inf") if self.watch.is_open else _UNWATCHED_SECONDS)
         return self._nodes
 
     async def latest(self) -> MetalNodes:
@@ -71,20 +69,6 @@ class MetalReader:
             reading.add_done_callback(lambda _: self.changes.notify())
         await self._some.latest(None)
         return self._nodes
-
-    @asynccontextmanager
-    async def following(self) -> AsyncIterator[None]:
-        """While the block runs (a page of bare-metal nodes is open), receive placement's changes of nodes."""
-        self._open += 1
-        if self._following is None:
-            self._following = self._tasks.start(self._follow())
-        try:
-            yield
-        finally:
-            self._open -= 1
-            if not self._open and self._following is not None:
-                self._following.cancel()
-                self._following = None
 
     async def _read_all(self, _: None) -> None:
         self._changed.clear()
@@ -113,20 +97,11 @@ class MetalReader:
         known = tuple(node for node in found.values() if node is not None)
         self._nodes, self._ids = replace(nodes, nodes=known), {node.id for node in known}
 
-    async def _follow(self) -> None:
-        while True:
-            with suppress(Unavailable):
-                listener = await self._operations.placement_changes()
-                try:
-                    while True:
-                        changes = (await listener.get()).changes
-                        # unless only its usage changed, an unknown provider may be a new node
-                        nodes = {c.root for c in changes if c.reshaped or c.gone or c.root in self._ids}
-                        if nodes:
-                            self.changes.add(nodes)
-                finally:
-                    await listener.stop()
-            await asyncio.sleep(_RETRY_SECONDS)
+    def _on_placement_change(self, change: PlacementChanged) -> None:
+        # unless only its usage changed, an unknown provider may be a new node
+        nodes = {c.root for c in change.changes if c.reshaped or c.gone or c.root in self._ids}
+        if nodes:
+            self.changes.add(nodes)
 
 
 SHOWN = 12  # nodes of a column, unless it is the only column
@@ -157,7 +132,7 @@ class MetalPages(PageGroup):
         async def part() -> str:
             return self._part(request, await self._reader.latest())
 
-        return self._updates.stream(request, part, self._reader.following())
+        return self._updates.stream(request, part, self._reader.watch.following())
 
     def _part(self, request: Request, nodes: MetalNodes | None) -> str:
         filters, now = _filters(request), self._context.clock.now()
