@@ -21,6 +21,7 @@ from berth.operations.host_states import (
 )
 from berth.operations.moving import ANY, end_wait, steering
 from berth.operations.publishing import checked, leaves
+from berth.operations.quotas import parsed_limits, quota_project, quotas_of, set_quota, unset_quota
 from berth.operations.request_sense import sense_of
 from berth.settings import BadSetting
 from bus.delivery.runner import Bus
@@ -29,6 +30,7 @@ from bus.host_health import UNNAMED
 from bus.messages import BuildRequested
 from bus.moves import MoveRequested, MoveStands, Steering
 from control_room.core.what_if_form import WhatIfRequest
+from control_room.core.words import listed
 from control_room.pages.moves import DRAIN
 from control_room.queries import NO_ANSWER, DrainProgress
 
@@ -39,7 +41,10 @@ _TROUBLE = (OperationRefused, BadSetting, *NO_ANSWER)
 
 
 class ControlRoomActions:
-    """Executes operations on hosts, moves and waiting requests; each raises OperationRefused if it fails."""
+    """Executes operations on hosts, moves, waiting requests and quotas.
+
+    Each raises OperationRefused if it fails.
+    """
 
     def __init__(self, bus: Bus) -> None:
         self._bus = bus
@@ -77,6 +82,32 @@ class ControlRoomActions:
         if not ended.waited:
             raise OperationRefused(f"It does not wait: {ended.why}.")
         return ended.why
+
+    async def set_quota(self, project: str, limits: str) -> str:
+        """Set limits of a project from a text such as `VCPU=40 instances=10`; return them as text."""
+        with operations_refused():
+            parsed = parsed_limits(_words(limits))
+            if not parsed:
+                raise OperationRefused("No limit was entered; limits are such as VCPU=40 instances=10.")
+            await set_quota(self._bus, quota_project(project), parsed)
+        return limits
+
+    async def unset_quota(self, project: str, resources: str) -> str:
+        """Delete limits of a project, of the resources in the text or all; return what was deleted."""
+        with operations_refused():
+            id_, names = quota_project(project), _words(resources)
+            [before] = await quotas_of(self._bus, id_)
+            if missing := [name for name in names if name not in before.limits]:
+                raise OperationRefused(
+                    f"{project} has no limit of its own of {listed(missing)};"
+                    f" it has limits of: {listed(sorted(before.limits), 20) or 'nothing'}"
+                )
+            await unset_quota(self._bus, id_, names)
+        return " ".join(names) or "all"
+
+
+def _words(text: str) -> list[str]:
+    return text.replace(",", " ").split()
 
 
 @contextmanager

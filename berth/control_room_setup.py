@@ -131,7 +131,7 @@ async def opened_pages(
 def operations(
     bus: Bus, settings: Settings, drains: Drains, queues_of: QueuesOf, agent_queues: AgentQueues
 ) -> Operations:
-    """Return the operations on hosts, moves, drains, nodes and queues that the pages call."""
+    """Return the operations on hosts, moves, drains, nodes, quotas and queues that the pages call."""
     from berth.control_room_metal import metal
     from berth.control_room_operations import ControlRoomActions, what_if_request
     from berth.operations.boot_options import recorded_request
@@ -144,6 +144,8 @@ def operations(
         steer=acts.steer,
         drains=drains,
         metal=partial(metal, settings, bus),
+        set_quota=acts.set_quota,
+        unset_quota=acts.unset_quota,
         placement_changes=partial(bus.listen, topics.PLACEMENT_CHANGED.at()),
         scores=scores_of,
         replay=lambda build, record: replay(build, record).host,

@@ -53,6 +53,7 @@ class Queries:
         self.builds = bus.asker(topics.FIND_BUILDS, SECONDS)
         self.instances = bus.asker(topics.FIND_INSTANCES, SECONDS)
         self.moves = bus.asker(topics.FIND_MOVES, SECONDS)
+        self.quotas = bus.asker(topics.QUOTAS, LONG)
         self.nova_report = bus.asker(topics.NOVA_REPORT, LONG)
 
 
@@ -287,6 +288,8 @@ class Operations:
     # Ironic's nodes with placement's records: all (None), or the named ones
     metal: Callable[[Sequence[str] | None], Awaitable[MetalNodes]]
     placement_changes: Callable[[], Awaitable[Listener[PlacementChanged]]]  # subscribes to later changes
+    set_quota: Callable[[str, str], Awaitable[str]]  # project, limits such as "VCPU=40 instances=10"
+    unset_quota: Callable[[str, str], Awaitable[str]]  # project, names of resources; empty: all
     scores: Callable[[Record, str], Mapping[str, float]]
     replay: Callable[[str, Record], RecordedHost | None]
     requested: Callable[[BuildStands], BuildRequested]  # the request in the build's record

@@ -53,6 +53,7 @@ class Events:
         self.changes = Changes()  # of builds, moves and hosts
         self.moves = Changes()
         self.waiting = Changes()
+        self.projects = Changes()  # of quotas, and of numbers of waiting requests
         self.metal = NodeChanges()
 
     async def on_builds_ended(self, messages: Sequence[BuildEnded]) -> Sequence[None]:
@@ -106,6 +107,7 @@ class Events:
     async def on_scheduler_alive(self, message: SchedulerAlive) -> None:
         if self.heartbeats.add_scheduler(message.scheduler, self.clock.now(), message.waits):
             self.waiting.notify()
+            self.projects.notify()
 
 
 def _duration(attempts: Sequence[Attempt]) -> float | None:
@@ -118,6 +120,7 @@ ASKS = (
     topics.CELLS, topics.PROVIDERS, topics.EDIT, topics.EDIT_NAME, topics.TREES, topics.CHANGES,
     topics.AGGREGATES, topics.WAITING, topics.DECISION, topics.WHAT_IF, topics.HOST_HEALTH,
     topics.FIND_BUILDS, topics.FIND_INSTANCES, topics.FIND_MOVES, topics.ALLOCATIONS, topics.NOVA_REPORT,
+    topics.QUOTAS, topics.EDIT_QUOTA,
 )  # fmt: skip
 
 COMMANDS: frozenset[type[Message]] = frozenset({BuildCancelRequested, MoveRequested, MoveSteered})

@@ -16,6 +16,7 @@ from control_room.pages.middleware import SSO, SSO_PROJECT, SSO_START, AccessMid
 from control_room.pages.moves import MovePages
 from control_room.pages.nova import NovaPages
 from control_room.pages.now import NowPages
+from control_room.pages.projects import ProjectPages
 from control_room.pages.single_sign_on import SingleSignOnPages
 from control_room.pages.what_if import CapacityPages, WhatIfPages
 
@@ -38,6 +39,7 @@ def _routes(context: PageContext, renderer: Renderer) -> list[BaseRoute]:
     waiting, moves = WaitingPages(context, renderer), MovePages(context, renderer)
     metal, capacity = MetalPages(context, renderer), CapacityPages(context, renderer)
     bus, letters = BusPages(context, renderer), DeadLetterPages(context, renderer)
+    projects = ProjectPages(context, renderer)
     nova, sign_in = NovaPages(context, renderer), SignInPages(context, renderer)
     single_sign_on = SingleSignOnPages(context, renderer, sign_in)
     read = {
@@ -52,6 +54,9 @@ def _routes(context: PageContext, renderer: Renderer) -> list[BaseRoute]:
         "/builds/{build}": builds.page,
         "/waiting": waiting.page,
         "/waiting/events": waiting.events,
+        "/projects": projects.page,
+        "/projects/events": projects.events,
+        "/projects/instances": projects.instances,
         "/what-if": WhatIfPages(context, renderer).page,
         "/what-if/capacity": capacity.page,
         "/what-if/capacity/events": capacity.events,
@@ -75,6 +80,7 @@ def _routes(context: PageContext, renderer: Renderer) -> list[BaseRoute]:
     write = {
         "/hosts/{host}": host.operate,
         "/waiting": waiting.end_wait,
+        "/projects": projects.edit,
         "/bus/dead": letters.operate,
         "/moves": moves.stop_drain,
         "/moves/{move}": moves.steer,

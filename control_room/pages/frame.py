@@ -31,6 +31,7 @@ NAVIGATION = (
     ("/hosts", "Hosts"),
     ("/builds", "Builds"),
     ("/waiting", "Waiting room"),
+    ("/projects", "Projects"),
     ("/moves", "Moves and drains"),
     ("/metal", "Bare metal"),
     ("/what-if", "What if"),

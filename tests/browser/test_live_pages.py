@@ -29,6 +29,8 @@ ACTS = {
     "sign-in": ("button Sign in",),
     "hosts": ("button Show", "section Hosts as tiles; arrow keys go from one to the next, Enter opens it"),
     "builds": ("button Show",),
+    "projects": ("button Show", "summary Set or unset limits"),
+    "project": ("button Set limits", "button Unset limits"),
 }
 
 

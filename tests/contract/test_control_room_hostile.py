@@ -17,7 +17,7 @@ from tests.support.placement_builders import a_placement, a_provider, a_report
 from tests.support.placement_calls import report, silent_placement
 from tests.support.visited_room import HTML, VisitedRoom, a_visited_room
 
-ANSWERED = ("trees", "aggregates", "cells", "providers", "changes")
+ANSWERED = ("trees", "aggregates", "cells", "providers", "changes", "quotas")
 VALUES = {
     "empty": "",
     "NUL": "a\x00b",
@@ -56,8 +56,20 @@ PARAMETERS = {
     "/bus/letter": ("id",),
     "/metal": ("q", "state"),
     "/moves": ("host",),
+    "/projects": ("project", "after", "done"),
+    "/projects/instances": ("project", "after"),
 }
-STREAMS = ("/now", "/hosts", "/builds", "/waiting", "/what-if/capacity", "/bus", "/metal", "/moves")
+STREAMS = (
+    "/now",
+    "/hosts",
+    "/builds",
+    "/waiting",
+    "/what-if/capacity",
+    "/bus",
+    "/metal",
+    "/moves",
+    "/projects",
+)
 IN_PATHS = ("/hosts/{}", "/builds/{}", "/moves/{}", "/moves/{}/events", "/static/{}", "/{}")
 
 
@@ -173,7 +185,9 @@ BODIES: tuple[tuple[bytes, dict[str, str], int], ...] = (
 )
 
 
-@pytest.mark.parametrize("path", ["/login", "/logout", "/theme", "/waiting", "/bus/dead", "/hosts/h"])
+@pytest.mark.parametrize(
+    "path", ["/login", "/logout", "/theme", "/waiting", "/bus/dead", "/hosts/h", "/projects"]
+)
 async def test_a_form_that_no_page_has_is_refused_with_a_reason(room: VisitedRoom, path: str) -> None:
     for body, headers, status in BODIES:
         form = {"content-type": "application/x-www-form-urlencoded", **HTML, **headers}
@@ -198,6 +212,13 @@ FORMS = {
     "/bus/dead": ("act", "sure"),
     "/moves": ("root", "act"),
     f"/moves/{uid(1)}": ("act",),
+    "/projects": ("act", "project", "limits", "resources"),
+}
+OTHER_FIELDS = {
+    "most": {"act": "drain"},
+    "project": {"act": "set", "limits": "VCPU=4"},
+    "limits": {"act": "set", "project": "p"},
+    "resources": {"act": "unset", "project": "p"},
 }
 
 
@@ -210,8 +231,7 @@ async def test_a_reader_changes_nothing_and_an_admin_only_by_valid_forms(
         token, own = await admin.form_token(), await room.form_token()
         for name in FORMS[path]:
             for value in (value for kind, value in VALUES.items() if kind not in IDS):
-                given = {"act": "drain"} if name == "most" else {"act": "drop", "letter:x": "1"}
-                given |= {name: value}
+                given = {**OTHER_FIELDS.get(name, {"act": "drop", "letter:x": "1"}), name: value}
                 refused = await room.browser.post(path, data={"form_token": own, **given}, headers=HTML)
                 assert refused.status_code == (303 if path == "/theme" else 403)
                 answer = await admin.browser.post(path, data={"form_token": token, **given}, headers=HTML)

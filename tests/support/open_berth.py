@@ -13,6 +13,7 @@ import msgspec
 from berth.commands.run import ready
 from berth.control_room_place import room_url, with_a_room
 from berth.operations.boot_options import BootOptions, boot_request
+from berth.operations.quotas import set_quota
 from berth.services import embedded
 from berth.settings import Settings
 from berth.worker_roles import metal_agent
@@ -21,6 +22,7 @@ from bus.delivery.runner import Bus
 from bus.messages import BuildEnded, BuildRequested, BuildUnplaceable
 from bus.moves import MoveProgress, MoveRequested
 from bus.queries import FindWaiting
+from bus.quotas import DEFAULT, UNLIMITED
 from bus.resources import FindProviders
 from compute_sim.ironic.simulation import Simulation
 from tests.support.envelopes import a_letter
@@ -35,9 +37,9 @@ class OpenBerth:
     settings: Settings
     named: dict[str, str] = field(default_factory=dict)  # what addresses of pages have between braces
 
-    async def boot(self, count: int = 1) -> list[BuildEnded]:
+    async def boot(self, count: int = 1, **given: Any) -> list[BuildEnded]:
         """Boot instances and return their ends, active or in error."""
-        request = a_request(self.bus.clock.uuid(), vcpus=1, flavor="small", count=count)
+        request = a_request(self.bus.clock.uuid(), vcpus=1, flavor="small", count=count, **given)
         ended = await self.bus.listen(topics.BUILD_ENDED.at(reply_to=request.reply_to))
         await self.bus.publish(request)
         found = [await in_time(ended.get()) for _ in range(count)]
@@ -111,6 +113,7 @@ async def lived_in(berth: OpenBerth) -> None:
     waits = await berth.boot_later(zone="nowhere", priority=5)
     await berth.boot_later(zone="nowhere")
     await berth.boot_later(vcpus=4000, flavor="huge")
+    await limited(berth)
     letter = a_letter(body=msgspec.json.encode({"request": refused.request, "instances": []}))
     await berth.bus.transport.store_dead_letter(letter)
     berth.named.update(
@@ -132,12 +135,25 @@ async def lived_in(berth: OpenBerth) -> None:
         await until(counted, "the Bus page has been counted once: from then on it waits for that")
 
 
+async def limited(berth: OpenBerth) -> None:
+    """Boot instances of a project, limit it to less than it uses, and let requests of it wait."""
+    await berth.boot(3, project="web")
+    await set_quota(berth.bus, DEFAULT, {"instances": 1000, "VCPU": 4000, "DISK_GB": 50_000})
+    await set_quota(berth.bus, "web", {"instances": 2, "VCPU": 4, "server_group_members": 10})
+    await set_quota(berth.bus, "batch-without-instances", {"CUSTOM_BAREMETAL": 2, "VCPU": UNLIMITED})
+    for _ in range(2):
+        await berth.boot_later(project="web")
+
+
 PAGES = {
     "now": "/",
     "hosts": "/hosts",
     "host": "/hosts/{host}",
     "builds": "/builds",
     "waiting": "/waiting",
+    "projects": "/projects",
+    "project": "/projects?project=web",
+    "project-instances": "/projects/instances?project=web",
     "moves": "/moves",
     "move": "/moves/{move}",
     "metal": "/metal?wait=1",

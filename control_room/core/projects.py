@@ -1,0 +1,86 @@
+"""Computes the data of the pages about projects: usage, limits, waiting requests and instances."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from bus.queries import Instance, InstancesFound, WaitingFound
+from bus.quotas import DEFAULT, UNLIMITED, ProjectShare, Quota, QuotasFound, shares_of
+from control_room.core.now import Reply
+
+
+@dataclass(frozen=True)
+class ProjectRow:
+    """A project as the table shows it."""
+
+    project: str
+    shares: Sequence[ProjectShare]  # limited or used resources
+    waiting: int | None  # number of waiting requests; None: unknown
+
+
+@dataclass(frozen=True)
+class ProjectsListed:
+    """A page of projects, with the default limits."""
+
+    problem: str  # why placement did not answer; empty: it did
+    default: Sequence[tuple[str, int | None]] = ()  # the default limits; None: unlimited
+    rows: Sequence[ProjectRow] = ()
+    more: str = ""  # `after` of the next page; empty: this is the last page
+    from_keystone: bool = False  # the limits are those of Keystone: they cannot be edited here
+    waiting_problem: str = ""  # why the numbers of waiting requests are unknown
+
+
+def projects_of(found: Reply[QuotasFound]) -> tuple[str, ...]:
+    """Return the ids of the projects in placement's answer."""
+    quotas = found.answer.quotas if found.answer else ()
+    return tuple(quota.project for quota in quotas if quota.project != DEFAULT)
+
+
+def projects_listed(
+    found: Reply[QuotasFound], default: Reply[QuotasFound], waiting: Reply[WaitingFound]
+) -> ProjectsListed:
+    """Return a page of projects from the answers of placement and of a scheduler."""
+    if found.answer is None or default.answer is None:
+        return ProjectsListed(found.problem or default.problem)
+    counts = waiting.answer.by_project if waiting.answer else None
+    return ProjectsListed(
+        problem="",
+        default=[limit for quota in default.answer.quotas for limit in _limits(quota)],
+        rows=[
+            ProjectRow(
+                quota.project, shares_of(quota), None if counts is None else counts.get(quota.project, 0)
+            )
+            for quota in found.answer.quotas
+            if quota.project != DEFAULT
+        ],
+        more=found.answer.more,
+        from_keystone=found.answer.source == "keystone",
+        waiting_problem=waiting.problem,
+    )
+
+
+def _limits(quota: Quota) -> list[tuple[str, int | None]]:
+    return [(name, None if limit == UNLIMITED else limit) for name, limit in sorted(quota.limits.items())]
+
+
+@dataclass(frozen=True)
+class ProjectInstances:
+    """A page of a project's instances in all cells, sorted by id."""
+
+    instances: Sequence[Instance]
+    count: int  # in the cells that answered
+    more: str  # `after` of the next page; empty: this is the last page
+    silent: Sequence[str] = field(default=())  # cells that did not answer
+
+
+def project_instances(replies: Sequence[Reply[InstancesFound]], most: int) -> ProjectInstances:
+    """Merge the pages of the cells' instances to one page of at most `most` instances."""
+    answers = [reply.answer for reply in replies if reply.answer is not None]
+    every = sorted((one for answer in answers for one in answer.instances), key=lambda one: one.build)
+    cut = len(every) > most or any(answer.more for answer in answers)
+    shown = every[:most]
+    return ProjectInstances(
+        instances=shown,
+        count=sum(answer.count for answer in answers),
+        more=shown[-1].build if cut and shown else "",
+        silent=[reply.source for reply in replies if reply.problem],
+    )

@@ -1,0 +1,172 @@
+"""Pages about projects: usage, limits and instances; operators set and unset limits."""
+
+import asyncio
+import logging
+from dataclasses import dataclass
+from urllib.parse import urlencode
+
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+
+from bus.errors import OperationRefused
+from bus.queries import FindInstances, FindWaiting
+from bus.quotas import DEFAULT, FindQuotas
+from bus.replication import PlacementChanged
+from control_room.core.projects import project_instances, projects_listed, projects_of
+from control_room.pages import frame
+from control_room.pages.frame import PageRefused, PageUpdates
+from control_room.placement_watch import PlacementWatch
+from control_room.queries import query
+from control_room.shared_data import SPACING, TIMES, SharedData
+
+log = logging.getLogger(__name__)
+
+SECONDS = 2.0  # between two updates without changes of quotas: usage also grows
+PAGE_SIZE = 50  # projects
+INSTANCES = 100  # instances on a page
+NAME_OF_DEFAULT = "default"  # the "project" whose limits apply to projects without a limit of their own
+LONGEST = 255
+
+
+@dataclass(frozen=True)
+class ProjectsQuery:
+    """The parameters in the URL of the page: one project (empty: all), and after which id to begin."""
+
+    project: str = ""
+    after: str = ""
+
+    def address(self, path: str = "/projects", after: str | None = None) -> str:
+        parameters = {"project": self.project, "after": self.after if after is None else after}
+        text = urlencode({name: value for name, value in parameters.items() if value})
+        return f"{path}?{text}" if text else path
+
+
+@dataclass(frozen=True)
+class QuotaForm:
+    """The fields of the form that sets and unsets limits, as they were entered."""
+
+    project: str = ""
+    limits: str = ""
+    resources: str = ""
+    act: str = ""
+    problem: str = ""  # why the operation was refused
+
+
+@dataclass(frozen=True)
+class ProjectsData:
+    part: str  # rendered
+    from_keystone: bool = False
+
+
+class ProjectPages(frame.PageGroup):
+    def __init__(self, context: frame.PageContext, renderer: frame.Renderer) -> None:
+        super().__init__(context, renderer)
+        changes = context.events.projects
+        self._data = SharedData(
+            context.tasks, self._read, changes=changes, seconds=SECONDS * 0.9, times=TIMES, spacing=SPACING
+        )
+        self._updates = PageUpdates(SECONDS, changes, self._data.interval)
+        self._watch = PlacementWatch(context.operations.placement_changes, context.tasks, self._on_change)
+
+    async def page(self, request: Request) -> Response:
+        wanted, done = _wanted(request), request.query_params.get("done", "")
+        given = frame.parameter(request, "project")
+        form = QuotaForm(project=given if wanted.project or given == NAME_OF_DEFAULT else "")
+        return await self._page(request, wanted, form, done if form.project else "")
+
+    async def events(self, request: Request) -> Response:
+        wanted = _wanted(request)
+
+        async def part() -> str:
+            return (await self._data.latest(wanted)).part
+
+        return self._updates.stream(request, part, self._watch.following())
+
+    async def edit(self, request: Request) -> Response:
+        fields = await self._renderer.form(request)
+        act = fields.get("act", "")
+        if act not in ("set", "unset"):
+            raise PageRefused(400, "Not done", f"There is no operation {act[:40]!r} on quotas.")
+        project = fields.get("project", "").strip()
+        limits, resources = fields.get("limits", ""), fields.get("resources", "")
+        try:
+            if not is_project(project):
+                raise OperationRefused("Enter the id of a project, or default for the default limits.")
+            operations = self._context.operations
+            if act == "set":
+                state = await operations.set_quota(project, limits)
+            else:
+                state = await operations.unset_quota(project, resources)
+        except OperationRefused as refused:
+            wanted = ProjectsQuery(project if is_project(project) and project != NAME_OF_DEFAULT else "")
+            form = QuotaForm(project, limits, resources, act, str(refused))
+            return await self._page(request, wanted, form, status=409)
+        finally:
+            self._data.forget()
+        log.info("%s: %s limits of project %s: %s", frame.user_of(request), act, project, state)
+        return RedirectResponse(f"/projects?{urlencode({'project': project, 'done': act})}", status_code=303)
+
+    async def instances(self, request: Request) -> Response:
+        wanted = _wanted(request)
+        if not wanted.project:
+            return RedirectResponse("/projects", status_code=303)
+        ask, cells = self._context.queries.instances, await self._context.status.cells()
+        replies = await asyncio.gather(
+            *(
+                query(
+                    f"cell {cell}",
+                    ask,
+                    FindInstances(
+                        cell=cell, project=wanted.project, after=wanted.after, limit=INSTANCES, count=True
+                    ),
+                )
+                for cell in cells
+            )
+        )
+        return self._renderer.page(
+            request, "project_instances.html", wanted=wanted, found=project_instances(replies, INSTANCES)
+        )
+
+    async def _page(
+        self, request: Request, wanted: ProjectsQuery, form: QuotaForm, done: str = "", status: int = 200
+    ) -> Response:
+        data = await frame.soon(request, self._data.get(wanted))
+        return self._renderer.page(
+            request,
+            "projects.html",
+            status=status,
+            part=data.part if data else self._renderer.part("projects_part.html", wanted=wanted, found=None),
+            from_keystone=data is not None and data.from_keystone,
+            live=wanted.address("/projects/events"),
+            wanted=wanted,
+            form=form,
+            done=done if done in ("set", "unset") else "",
+        )
+
+    async def _read(self, wanted: ProjectsQuery) -> ProjectsData:
+        ask = self._context.queries
+        find = FindQuotas(project=wanted.project or None, used=True, after=wanted.after, limit=PAGE_SIZE)
+        found, default = await asyncio.gather(
+            query("placement", ask.quotas, find), query("placement", ask.quotas, FindQuotas(project=DEFAULT))
+        )
+        count = FindWaiting(projects=projects_of(found), limit=1)
+        listed = projects_listed(found, default, await query("the scheduler", ask.waiting, count))
+        with self._data.interval.rendering():
+            part = self._renderer.part("projects_part.html", wanted=wanted, found=listed)
+        return ProjectsData(part, listed.from_keystone)
+
+    def _on_change(self, change: PlacementChanged) -> None:
+        if change.projects:
+            self._context.events.projects.notify()
+
+
+def is_project(text: str) -> bool:
+    """Return whether a text can be the id of a project: databases store no control characters."""
+    return 0 < len(text) <= LONGEST and text.isprintable()
+
+
+def _wanted(request: Request) -> ProjectsQuery:
+    project, after = frame.parameter(request, "project"), frame.parameter(request, "after")
+    if (project and not is_project(project)) or (after and not is_project(after)):
+        raise PageRefused(400, "That is not an id", "It is not the id of a project.")
+    return ProjectsQuery("" if project == NAME_OF_DEFAULT else project, after)
