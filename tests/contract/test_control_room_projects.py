@@ -186,6 +186,7 @@ async def test_an_open_page_shows_changed_quotas_and_waiting_requests(
 
 
 async def test_an_operator_sets_and_unsets_limits(room: VisitedRoom, placement: Placement) -> None:
+    assert "nothing used, no limit" in await room.page("/projects?project=p1")  # and is cached
     answer = await room.send("/projects", act="set", project=" p1 ", limits="VCPU=4, instances=2  DISK_GB=-1")
     assert (answer.status_code, answer.headers["location"]) == (303, "/projects?project=p1&done=set")
     assert await own_limits(placement) == {"VCPU": 4, "instances": 2, "DISK_GB": -1}
