@@ -73,6 +73,7 @@ BOOT_OPTIONS = {
     ),
     "ignore_host": described("Not this host; may be repeated.", metavar="NAME|UUID", panel=_WHERE),
     "group": described("The server group they join (`berth group`).", metavar="NAME|UUID", panel=_WHERE),
+    "reservation": described("Only in this reservation.", metavar="NAME|UUID", panel=_WHERE),
     "hint": described(
         "same_host=UUID, different_host=UUID, build_near_host_ip=IP, cidr=/24, query=JSON; may be repeated.",
         metavar="KEY=VALUE",
