@@ -97,7 +97,7 @@ def _source_released() -> Sequence[Any]:
 
     def left_to_none(world: ClaimWorld, holder: Holder, holder_consumer: Holder, type_: str) -> None:
         if type_ == MIGRATION:
-            capacity._hold(world, holder, 0, {}, None, holder.group)
+            holding.hold(world, holder, 0, {}, None, holder.group)
         else:
             leave_to(world, holder, holder_consumer, type_)
 
