@@ -22,7 +22,7 @@ from compute_sim.agent import SimulatedAgent
 from compute_sim.core import phases as agent_phases
 from compute_sim.core.phases import GuestState, PhaseEnd
 from compute_sim.disk import AgentDisk
-from placement_worker.core import capacity, claim_world
+from placement_worker.core import capacity, claim_world, holding
 from placement_worker.core.claim_world import ClaimWorld, GroupPlaces, Holder
 from placement_worker.worker import Placement
 from scheduler_worker.core.events import Fence, FenceAnswers
