@@ -30,7 +30,7 @@ from placement_worker.transactions import ClaimOperations, PlacementOperations
 
 HOST = "host"  # the level of domains that are single hosts
 DISABLED = "COMPUTE_STATUS_DISABLED"
-KEPT = Gauge("berth_headroom_kept", "1 if all instances of any one failed domain fit", ["reservation"])
+KEPT = Gauge("berth_headroom_kept", "1 if every headroom covers any one failed domain, or none is set")
 SLOTS_AT_ONCE = 200
 
 log = logging.getLogger(__name__)
@@ -74,7 +74,7 @@ class HeadroomController(PlacementOperations):
         if not self._changed and managed == self._last:
             return
         self._changed, self._last = False, managed
-        KEPT.clear()
+        kept = True
         for reservation in managed:
             await self.log.memory.fresh()
             state = await self._state(reservation)
@@ -85,7 +85,8 @@ class HeadroomController(PlacementOperations):
                 await self._add(reservation, plan.add[at : at + SLOTS_AT_ONCE])
             if plan.add or plan.remove:
                 plan = headroom(await self._state(reservation))
-            KEPT.labels(reservation.name).set(plan.holds)
+            kept &= plan.holds
+        KEPT.set(kept)
 
     async def _managed(self) -> list[Reservation]:
         now = self.clock.now()

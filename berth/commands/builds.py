@@ -88,6 +88,7 @@ BOOT_OPTIONS = {
         metavar="NAME:COUNT,KEY=VALUE,...|FILE.json",
         panel=_HOW,
     ),
+    "reservation": described("Only in this reservation.", metavar="NAME|UUID", panel=_WHERE),
     "hint": described(
         "same_host=UUID, different_host=UUID, build_near_host_ip=IP, cidr=/24, query=JSON; may be repeated.",
         metavar="KEY=VALUE",

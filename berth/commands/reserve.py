@@ -63,7 +63,7 @@ async def create_command(
 ) -> int:
     """Reserve capacity for a project: one slot for each instance of a size.
 
-    A build draws from it by `berth boot --hint reservation=UUID`, and is then placed in a slot or nowhere.
+    A build draws from it by `berth boot --reservation NAME`, and is then placed in a slot or nowhere.
     The build's claim takes the slot in the same transaction, so two builds never get one slot. If --hold-from
     is later than now, other builds may take the capacity before that time.
     """

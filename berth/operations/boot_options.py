@@ -64,6 +64,7 @@ class BootOptions:
     force_host: str = ""
     ignore_host: Sequence[str] = ()
     group: str = ""
+    reservation: str = ""
     hint: Sequence[str] = ()
     prefer_trait: Sequence[str] = ()
     name: str = ""
@@ -80,6 +81,7 @@ def names_of(options: BootOptions) -> ByName:
         options.group,
         tuple(names_listed("--aggregate", given) for given in options.aggregate),
         tuple(name for given in options.not_aggregate for name in names_listed("--not-aggregate", given)),
+        options.reservation,
     )
 
 
@@ -88,6 +90,8 @@ def boot_request(options: BootOptions) -> BuildRequested:
     image, hints = image_named(options.image, options.image_property), hints_given(options.hint)
     if hints.group and options.group:
         raise BadSetting("--group and --hint group= both say it")
+    if hints.reservation and options.reservation:
+        raise BadSetting("--reservation and --hint reservation= both name one")
     flavor, clock = _flavor(options), Clock()
     roles = roles_given(options.role, flavor)
     if roles and options.count != 1:

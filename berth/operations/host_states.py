@@ -10,6 +10,7 @@ from typing import Any
 from msgspec import structs
 
 from berth.operations.publishing import checked
+from berth.operations.reservations import reservation_named
 from berth.settings import BadSetting
 from bus import topics
 from bus.aggregates import Aggregate, FindAggregates
@@ -273,6 +274,7 @@ class ByName:
     group: str = ""
     aggregates: tuple[tuple[str, ...], ...] = ()  # the host must be in one aggregate of each tuple
     not_aggregates: tuple[str, ...] = ()
+    reservation: str = ""
 
 
 async def resolved(bus: Bus, request: BuildRequested, by_name: ByName) -> BuildRequested:
@@ -280,6 +282,10 @@ async def resolved(bus: Bus, request: BuildRequested, by_name: ByName) -> BuildR
     if by_name.group:
         joined = (await group_named(bus, by_name.group, request.project)).id
         request = structs.replace(request, hints=structs.replace(request.hints, group=joined))
+    if by_name.reservation:
+        found = await reservation_named(bus, by_name.reservation, request.project)
+        hints = structs.replace(request.hints, reservation=found.reservations[0].id)
+        request = structs.replace(request, hints=hints)
     names = dict.fromkeys((*(name for some in by_name.aggregates for name in some), *by_name.not_aggregates))
     ids = {name: await _id(bus, name) for name in names}
     return structs.replace(
