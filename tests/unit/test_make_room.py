@@ -1,0 +1,241 @@
+"""The planner of moves that make room finds the plan with the fewest moves, if there is one."""
+
+from collections import deque
+from dataclasses import replace
+from random import Random
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bus.candidates import Floats
+from scheduler_worker.core.make_room import RoomDemand, RoomPlan, plan_room
+from scheduler_worker.core.moved_cloud import CloudState, MovableInstance
+from tests.support.ids import uid
+
+SIZES = ((1, 2), (2, 4), (2, 8), (4, 8), (4, 16), (8, 16))
+
+
+def a_cloud(
+    chance: Random, hosts: int, whole: tuple[int, int], filled: float, immovable: float
+) -> CloudState:
+    """Return a cloud of equal hosts with instances of random sizes; each host is filled to about `filled`."""
+    free = np.tile(np.array(whole, np.float64), (hosts, 1))
+    instances: dict[int, list[MovableInstance]] = {}
+    halves = np.arange(hosts) % 2 == 0
+    for host in range(hosts):
+        there = instances.setdefault(host, [])
+        target = min(1.0, max(0.0, chance.gauss(filled, 0.08)))
+        for number in range(64):
+            size = np.array(chance.choice(SIZES), np.float64)
+            if (free[host] < size).any() or free[host][0] - size[0] < whole[0] * (1 - target) - 1:
+                continue
+            free[host] -= size
+            if chance.random() >= immovable:
+                accepted = np.ones(hosts, np.bool_) if chance.random() < 0.7 else halves == halves[host]
+                there.append(MovableInstance(uid(64 * host + number), size, accepted, chance.random() < 0.8))
+    return CloudState(free, np.tile(np.array(whole, np.float64), (hosts, 1)), instances)
+
+
+def demand_of(cloud: CloudState, amounts: tuple[int, ...], count: int = 1) -> RoomDemand:
+    return RoomDemand(np.array(amounts, np.float64), np.ones(len(cloud.free), np.bool_), count)
+
+
+def executed(cloud: CloudState, plan: RoomPlan) -> Floats:
+    """Return the free capacity after a plan's moves; fail if one does not fit when its wave begins."""
+    free = cloud.free.copy()
+    for wave in sorted({move.wave for move in plan.moves}):
+        begun = [move for move in plan.moves if move.wave == wave]
+        for move in begun:
+            assert move.instance.accepted[move.destination]
+            assert move.instance in cloud.instances[move.source]
+            free[move.destination] -= move.instance.amounts
+        assert (free >= 0).all()
+        for move in begun:
+            free[move.source] += move.instance.amounts
+    return free
+
+
+def fewest_moves(cloud: CloudState, amounts: Floats, most: int) -> int | None:
+    """Return the fewest moves after which the demand fits, by breadth-first search of all sequences."""
+    guests = [(each, host) for host, some in cloud.instances.items() for each in some]
+    begin = tuple(host for _, host in guests)
+    seen, queue = {begin}, deque([(begin, 0)])
+    while queue:
+        places, moves = queue.popleft()
+        free = cloud.free.copy()
+        for (each, first), now in zip(guests, places, strict=True):
+            free[first] += each.amounts
+            free[now] -= each.amounts
+        if (free >= amounts).all(axis=1).any():
+            return moves
+        if moves == most:
+            continue
+        for at, (each, _) in enumerate(guests):
+            for to in np.flatnonzero(each.accepted & (free >= each.amounts).all(axis=1)).tolist():
+                after = (*places[:at], to, *places[at + 1 :])
+                if to != places[at] and after not in seen:
+                    seen.add(after)
+                    queue.append((after, moves + 1))
+    return None
+
+
+def test_small_clouds_get_the_plan_of_an_exhaustive_search() -> None:
+    possible = found = fewest = needed = 0
+    for seed in range(300):
+        chance = Random(seed)
+        cloud = a_cloud(chance, chance.choice((3, 4)), (12, 32), 0.75, 0.15)
+        demand = demand_of(cloud, chance.choice(((6, 12), (8, 16), (8, 24), (10, 20))))
+        best = fewest_moves(cloud, demand.amounts, 3)
+        plan = plan_room(cloud, demand, 3)
+        if not plan.code:
+            free = executed(cloud, plan)
+            assert (free[plan.targets[0]] >= demand.amounts).all()
+            assert best is not None and best <= len(plan.moves) <= 3
+        if best is not None:
+            possible += 1
+            needed += best > 0
+            found += not plan.code
+            fewest += not plan.code and len(plan.moves) == best
+    print(f"{possible} possible ({needed} need moves), {found} found, {fewest} with the fewest moves")
+    assert needed > 100
+    assert found >= 0.95 * possible
+    assert fewest >= 0.95 * possible
+
+
+def could_fit(cloud: CloudState, demand: RoomDemand) -> bool:
+    """Return an upper bound of any plan: some host is large enough, the instances that could leave it
+    suffice, and all other hosts together have as much free capacity as it lacks."""
+    total = np.maximum(cloud.free, 0).sum(axis=0)
+    for host in np.flatnonzero((cloud.whole >= demand.amounts).all(axis=1)).tolist():
+        movable = sum((each.amounts for each in cloud.instances[host]), np.zeros(len(demand.amounts)))
+        lacks = np.maximum(demand.amounts - cloud.free[host], 0)
+        if (movable >= lacks).all() and (total - cloud.free[host] >= lacks).all():
+            return True
+    return False
+
+
+@pytest.mark.parametrize("filled", (0.7, 0.8, 0.88, 0.97))
+def test_clouds_of_200_hosts_get_a_plan_where_one_could_exist(filled: float) -> None:
+    plan_where_possible(filled, 12)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("filled", (0.7, 0.8, 0.88, 0.97))
+def test_a_thousand_clouds_of_200_hosts_get_a_plan_where_one_could_exist(filled: float) -> None:
+    plan_where_possible(filled, 250)
+
+
+def plan_where_possible(filled: float, clouds: int) -> None:
+    possible = found = moves = 0
+    slowest = 0.0
+    for seed in range(clouds):
+        chance = Random(seed)
+        cloud = a_cloud(chance, 200, (32, 96), filled, 0.1)
+        demand = demand_of(cloud, chance.choice(((16, 32), (16, 64), (24, 48), (24, 72))))
+        began = perf_counter()
+        plan = plan_room(cloud, demand, 12)
+        slowest = max(slowest, perf_counter() - began)
+        possible += could_fit(cloud, demand)
+        found += not plan.code
+        if not plan.code:
+            assert (executed(cloud, plan)[plan.targets[0]] >= demand.amounts).all()
+            moves += len(plan.moves)
+    print(f"filled {filled}: {possible} possible, {found} found, {moves} moves, slowest {slowest:.3f} s")
+    assert found >= 0.95 * possible
+
+
+@pytest.mark.parametrize("count", (1, 4))
+def test_a_plan_at_10000_hosts_takes_less_than_a_second(count: int) -> None:
+    cloud = a_cloud(Random(1), 10_000, (32, 96), 0.85, 0.1)
+    cloud.free[:] = np.minimum(cloud.free, (15.0, 31.0))
+    took = []
+    for amounts in ((16, 32), (24, 72), (32, 96)):
+        began = perf_counter()
+        plan = plan_room(cloud, demand_of(cloud, amounts, count), 40)
+        took.append(perf_counter() - began)
+        assert not plan.code and plan.moves
+        free = executed(cloud, plan)
+        for target in plan.targets:
+            free[target] -= amounts
+        assert (free >= 0).all()
+    print(f"{count} builds at 10,000 hosts: {', '.join(f'{each:.3f} s' for each in took)}")
+    assert min(took) < 1
+
+
+def test_builds_that_fit_need_no_move() -> None:
+    plan = plan_room(two_hosts(8, 8), demand_of(two_hosts(8, 8), (8, 8), count=2), 5)
+    assert (plan.code, plan.moves, sorted(plan.targets)) == ("", (), [0, 1])
+
+
+def two_hosts(
+    *free: int, whole: int = 16, accepted: tuple[bool, bool] = (True, True), **more: Any
+) -> CloudState:
+    """Return two hosts with instances of 4 that fill what is not free."""
+    arrays = np.array([[each] * 2 for each in free], np.float64)
+    instances = {
+        host: [
+            MovableInstance(uid(10 * host + at), np.array([4.0, 4.0]), np.array(accepted), **more)
+            for at in range((whole - each) // 4)
+        ]
+        for host, each in enumerate(free)
+    }
+    return CloudState(arrays, np.full((2, 2), float(whole)), instances)
+
+
+@pytest.mark.parametrize(
+    ("cloud", "amounts", "budget", "code"),
+    [
+        (two_hosts(8, 4), (12, 12), 1, ""),
+        (two_hosts(8, 4), (12, 12), 0, "budget"),
+        (two_hosts(8, 4), (17, 1), 5, "no_host"),
+        (two_hosts(8, 0), (12, 12), 5, "destinations"),
+        (two_hosts(8, 4, accepted=(False, False)), (12, 12), 5, "destinations"),
+        (CloudState(two_hosts(8, 4).free, two_hosts(8, 4).whole, {0: [], 1: []}), (12, 12), 5, "immovable"),
+    ],
+)
+def test_the_code_says_what_prevents_a_plan(
+    cloud: CloudState, amounts: tuple[int, int], budget: int, code: str
+) -> None:
+    assert plan_room(cloud, demand_of(cloud, amounts), budget).code == code
+
+
+def test_members_of_an_anti_affinity_group_do_not_move_to_one_host() -> None:
+    def group(host: int) -> CloudState:
+        free = np.array([[0.0, 0.0], [8.0, 8.0], [4.0, 4.0]])
+        accepted = np.ones(3, np.bool_)
+        leaving = [MovableInstance(uid(at), np.array([4.0, 4.0]), accepted, apart=uid(9)) for at in (1, 2)]
+        free[2] *= host == 2
+        return CloudState(free, np.full((3, 2), 8.0), {0: leaving, 1: [], 2: []})
+
+    assert plan_room(group(1), RoomDemand(np.array([8.0, 8.0]), np.array([True, False, False])), 2).code
+    plan = plan_room(group(2), RoomDemand(np.array([8.0, 8.0]), np.array([True, False, False])), 2)
+    assert {move.destination for move in plan.moves} == {1, 2}
+
+
+def test_of_equal_instances_those_leave_that_move_live() -> None:
+    cloud = two_hosts(8, 4)
+    cold, live = cloud.instances[0]
+    instances = {0: [replace(cold, lives=False), live], 1: []}
+    plan = plan_room(CloudState(cloud.free, cloud.whole, instances), demand_of(cloud, (12, 12)), 5)
+    assert [move.instance.build for move in plan.moves] == [live.build]
+
+
+def test_an_instance_does_not_go_where_it_was_refused() -> None:
+    cloud = two_hosts(8, 4)
+    forbidden = {each.build: (1,) for each in cloud.instances[0]}
+    refused = replace(cloud, forbidden=forbidden, instances={0: cloud.instances[0], 1: ()})
+    assert plan_room(refused, demand_of(cloud, (12, 12)), 5).code == "destinations"
+
+
+def test_a_move_waits_for_the_move_that_makes_its_destination_free() -> None:
+    free = np.array([[6.0, 6.0], [4.0, 4.0], [2.0, 2.0]])
+    big = MovableInstance(uid(1), np.array([6.0, 6.0]), np.array([False, True, True]))
+    small = MovableInstance(uid(2), np.array([2.0, 2.0]), np.array([False, True, True]))
+    cloud = CloudState(free, np.full((3, 2), 12.0), {0: [big], 1: [small], 2: []})
+    plan = plan_room(cloud, RoomDemand(np.array([12.0, 12.0]), np.array([True, False, False])), 2)
+    assert [(move.instance.build, move.destination, move.wave) for move in plan.moves] == [
+        (small.build, 2, 0),
+        (big.build, 1, 1),
+    ]
