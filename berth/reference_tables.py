@@ -18,7 +18,7 @@ from prometheus_client.metrics import MetricWrapperBase
 from berth.choice import extension_functions, policy, rule_options
 from berth.setting_groups import SettingsGroup
 from berth.settings import GROUP_OF, KINDS, Settings, by_name
-from bus.decisions import CONSTRAINTS, ENDS, MOVES
+from bus.decisions import CONSTRAINTS, ENDS, MOVES, PLANS
 from placement_worker.http.access import DEFAULTS
 from placement_worker.http.routes import ROUTES
 from scheduler_worker import NEEDLESS, Choosable, all_rules, all_weighers
@@ -131,6 +131,12 @@ _REASONS: tuple[tuple[str, str, str, Mapping[str, str]], ...] = (
         "above, or the code of the decision that found no host for it.",
         "it does not move because",
         MOVES,
+    ),
+    (
+        "Of plans",
+        "A plan that makes room for builds ([make-room.md](make-room.md)) has one of these if not all fit.",
+        "not all builds fit because",
+        PLANS,
     ),
 )
 

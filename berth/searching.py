@@ -40,6 +40,8 @@ def placement_queries(bus: Bus) -> PlacementQueries:
         quotas=bus.asker(topics.QUOTAS),
         allocations=bus.asker(topics.ALLOCATIONS),
         usages=bus.asker(topics.USAGES),
+        edit=bus.asker(topics.EDIT),
+        edit_name=bus.asker(topics.EDIT_NAME),
     )
 
 

@@ -172,6 +172,18 @@ MOVES: Mapping[str, str] = {
     "image": "rebuild: its host does not satisfy the new image",
 }
 
+# Codes of plans that make room, if not all builds fit.
+PLANS: Mapping[str, str] = {
+    "no_host": "no host would fit the flavor, even if it were empty",
+    "immovable": "on every host that would fit it, too much capacity is held by what cannot move",
+    "budget": "more moves are necessary than the budget permits",
+    "destinations": "the instances that would have to leave fit on no other host",
+    "changing": "hosts refused every plan that was tried, or changed meanwhile",
+    "taken": "another plan has closed one of the hosts",
+    "opened": "one of the closed hosts was opened by an operator, or because no scheduler was reachable",
+    "unreleased": "agents have not reported the destruction of moved guests in time",
+}
+
 
 class FindRefused(Message, frozen=True, kw_only=True):
     """A query for a page of the builds that ended without a host, sorted by id."""

@@ -47,6 +47,26 @@ def why_disabled(traits: Iterable[str]) -> str:
     return f"disabled by an operator: {named}" if named else "disabled by an operator"
 
 
+def closed_for(cause: str, traits: Iterable[str], kept_traits: Collection[str]) -> set[str]:
+    """Return the traits of a root provider that is also disabled for this cause; empty: the unnamed one."""
+    known, after = causes_in(traits), {*traits, DISABLED}
+    if cause or known:
+        after.add(f"{HELD}{(cause or UNNAMED).upper()}")
+    if cause and not known and DISABLED in kept_traits:
+        after.add(f"{HELD}{UNNAMED.upper()}")  # it was disabled before without a cause
+    return after
+
+
+def opened_for(cause: str, traits: Iterable[str], kept_traits: Collection[str]) -> set[str]:
+    """Return the traits of a root provider without this cause; without further causes it is enabled."""
+    before = {*traits}
+    after = before - {f"{HELD}{(cause or UNNAMED).upper()}"}
+    rest = any(trait.startswith(HELD) for trait in after)
+    if not rest and (len(after) < len(before) or not cause) and DISABLED in kept_traits:
+        after.discard(DISABLED)
+    return after
+
+
 Availability = Literal["up", "down", "unknown"]
 Condition = Literal["up", "down", "draining", "disabled", "unknown", "deleted"]
 

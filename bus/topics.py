@@ -23,6 +23,7 @@ from bus import (
     relays,
     replication,
     resources,
+    room,
     shadow,
 )
 from bus.vocabulary import Message
@@ -317,6 +318,14 @@ WHAT_IF = Query("scheduler.what_if", queries.WhatIf, queries.WhatIfAnswered,
     "the decision about a request, without claiming", ANYONE, "scheduler")
 WHAT_IF_MOVES = Query("scheduler.what_if_moves", queries.WhatIfMoves, queries.WhatIfMovesAnswered,
     "the decisions about moves, without claiming", ANYONE, "scheduler")
+PLAN_ROOM = Query("scheduler.plan_room", room.PlanRoom, room.RoomPlanned,
+    "the moves after which a request would fit, without claiming", ANYONE, "scheduler")
+PLAN_BALANCE = Query("scheduler.plan_balance", room.PlanBalance, room.BalancePlanned,
+    "the moves that make the load of hosts more equal, without claiming", ANYONE, "scheduler")
+SWITCH_BALANCING = Query("scheduler.switch_balancing", room.SwitchBalancing, room.BalancingSwitched,
+    "stop all rebalancing, or permit it again", ANYONE, "scheduler")
+HOLD_HOSTS = Query("scheduler.hold_hosts", room.HoldHosts, room.HostsHeld,
+    "close hosts while a plan of moves is executed, for a limited time", ANYONE, "scheduler")
 SELECT_HOSTS = Query("scheduler.select", messages.HostsAsked, messages.HostsAnswered,
     "choose and claim hosts for instances that another system builds", ANYONE, "scheduler")
 HOST_HEALTH = Query("scheduler.hosts", host_health.FindHostHealth, host_health.HostHealthFound,

@@ -11,13 +11,11 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from bus import claims, quotas, resources
+from bus import claims, groups, moves, names, quotas, resources
 from bus.candidates import CandidateSource
 from bus.clock import Clock
 from bus.errors import AnswerRefused, Retry
-from bus.groups import FindGroups, GroupsFound
 from bus.messages import BuildPlaced, BuildUnplaceable
-from bus.moves import FindMoves, MovesFound
 from bus.protocol import Ask
 from bus.queries import BuildsFound, Candidate, FindBuilds, FindInstances, InstancesFound
 from bus.vocabulary import KEEP_SECONDS, MAX_CAUSE, Allocations, Id, portions
@@ -47,9 +45,11 @@ class PlacementQueries:
     claim_many: Claims
     release: Ask[claims.ReleaseRequested, claims.ReleaseAnswered]
     providers: Ask[resources.FindProviders, resources.ProvidersFound]
-    groups: Ask[FindGroups, GroupsFound]
+    groups: Ask[groups.FindGroups, groups.GroupsFound]
     allocations: Ask[resources.FindAllocations, resources.AllocationsFound]
     usages: Ask[resources.FindUsages, resources.UsagesFound]
+    edit: Ask[resources.EditRequested, resources.EditAnswered]
+    edit_name: Ask[names.NameEditRequested, names.NameEditAnswered]
     quotas: Ask[quotas.FindQuotas, quotas.QuotasFound]
 
 
@@ -57,7 +57,7 @@ class PlacementQueries:
 class CellQueries:
     builds: Ask[FindBuilds, BuildsFound]
     instances: Ask[FindInstances, InstancesFound]
-    moves: Ask[FindMoves, MovesFound]
+    moves: Ask[moves.FindMoves, moves.MovesFound]
 
 
 @dataclass(frozen=True, kw_only=True)

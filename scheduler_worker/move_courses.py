@@ -65,7 +65,7 @@ class MoveCourses:
         self, scheduler: Scheduler, lookups: MoveLookups, handovers: Handovers, store_refusals: StoreRefusals
     ) -> None:
         self.scheduler = scheduler
-        self._lookups = lookups
+        self.lookups = lookups
         self._handovers = handovers
         self._store_refusals = store_refusals
 
@@ -96,7 +96,7 @@ class MoveCourses:
             if (order := known.get(course.asked.move)) is not None:
                 course.take(move_state.begins(order))
         open_ = [course for course in courses if course.state.end is None]
-        results = await self._lookups.look_up([course.asked for course in open_])
+        results = await self.lookups.look_up([course.asked for course in open_])
         unknown: dict[Id, move_state.NotYet] = {}
         for course, found in zip(open_, results, strict=True):
             if isinstance(found, move_state.NotYet):
@@ -277,7 +277,7 @@ class MoveCourses:
 
         The cell decides how the move ends: an earlier message with its order may still be in the queue.
         """
-        recorded = await self._lookups.recorded([course.asked.move for course, _ in going])
+        recorded = await self.lookups.recorded([course.asked.move for course, _ in going])
         for course, start in going:
             if course.asked.move in recorded:
                 course.take(())

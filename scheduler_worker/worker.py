@@ -12,13 +12,16 @@ from bus.sql.database import Database
 from bus.vocabulary import Message
 from bus.worker import Every, On, Worker, answers, answers_many, every, on, on_many, prune_period
 from scheduler_worker.agents import SAYS_SECONDS, WaitingSignal
+from scheduler_worker.balance_planning import BalancePlanner
 from scheduler_worker.client_door import ClientDoor
 from scheduler_worker.dependencies import CellQueries, PlacementQueries, Publish, SchedulerOptions
 from scheduler_worker.handovers import REPEAT_SECONDS, Handovers
+from scheduler_worker.host_holds import OPEN_SECONDS, HostHolds
 from scheduler_worker.host_records import HostRecords
 from scheduler_worker.move_courses import MoveCourses
 from scheduler_worker.move_lookups import MoveLookups
 from scheduler_worker.placing import Scheduler
+from scheduler_worker.room_planning import RoomPlanner
 from scheduler_worker.selecting import HostSelection
 from scheduler_worker.waiting.evaluating import WaitingBuilds, WaitingMoves
 from scheduler_worker.waiting.host_changes import HostChanges
@@ -37,6 +40,7 @@ ANNOUNCED: frozenset[type[Message]] = frozenset(
 )
 PLACEMENT = (
     topics.CLAIM, topics.RELEASE, topics.PROVIDERS, topics.GROUPS, topics.ALLOCATIONS, topics.USAGES,
+    topics.EDIT, topics.EDIT_NAME,
     topics.QUOTAS,
 )  # fmt: skip
 CELLS = topics.FIND_BUILDS, topics.FIND_INSTANCES, topics.FIND_MOVES
@@ -82,6 +86,8 @@ class _Parts:
         self.records = HostRecords(scheduler.book, source, database, clock)
         self.changes = HostChanges(scheduler, store, self.queue.recheck)
         self.what_ifs = WhatIfs(scheduler)
+        self.rooms = RoomPlanner(self.what_ifs, self.courses, needs.cells)
+        self.holds = HostHolds(database, placement, source, clock)
         self.selection = HostSelection(scheduler, database)
         self.door = ClientDoor(database, placement, needs.cells, self.keeping, self.what_ifs, source)
 
@@ -108,6 +114,10 @@ class _Parts:
                 answers(topics.EDIT_CLIENT, door.edit),
                 answers(topics.WHAT_IF_MOVES, WhatIfsOfMoves(self.what_ifs, self.courses).answer),
                 answers(topics.WHAT_IF, self.what_ifs.answer),
+                answers(topics.PLAN_ROOM, self.rooms.answer),
+                answers(topics.PLAN_BALANCE, BalancePlanner(self.what_ifs, self.rooms).answer),
+                answers(topics.HOLD_HOSTS, self.holds.hold),
+                answers(topics.SWITCH_BALANCING, self.holds.switch_balancing),
                 answers_many(topics.SELECT_HOSTS, self.selection.answer_many, concurrency=4),
             ],
             asks=(*PLACEMENT, *CELLS),
@@ -163,6 +173,7 @@ class _Parts:
             every(MEASURE_SECONDS, records.measure),
             every(BEAT_SECONDS, keeping.beat, at_once=True),
             every(SWEEP_SECONDS, keeping.sweep),
+            every(OPEN_SECONDS, self.holds.open_expired),
             every(REPEAT_SECONDS, handovers.repeat_handovers, emits=handover),
             every(prune_period(), records.prune),
             every(prune_period(options.keep_decisions), lambda: keeping.prune(options.keep_decisions)),

@@ -26,7 +26,9 @@ from bus.host_health import (
     HostHealth,
     HostStanding,
     causes_in,
+    closed_for,
     every_health,
+    opened_for,
     standing,
     unanswered,
 )
@@ -151,17 +153,9 @@ def disabling(cause: str) -> Marking:
     """Return a function that disables a host for a cause, an empty `cause` meaning the unnamed cause."""
 
     async def disable(bus: Bus, root: Provider) -> str:
-        def disabled(now: Provider) -> set[str]:
-            known, traits = causes_of(now), {*now.traits, DISABLED}
-            if cause or known:
-                traits.add(_held(cause or UNNAMED))
-            if cause and not known and DISABLED in now.kept_traits:
-                traits.add(_held(UNNAMED))  # it was disabled before without a cause
-            return traits
-
         for name in filter(None, (cause, UNNAMED if cause or causes_of(root) else "")):
             await _make(bus, _held(name))
-        return await _edited(bus, root, disabled)
+        return await _edited(bus, root, lambda now: closed_for(cause, now.traits, now.kept_traits))
 
     return disable
 
@@ -170,19 +164,11 @@ def enabling(cause: str) -> Marking:
     """Return a function that removes a cause (empty: the unnamed one); a host without causes is enabled."""
 
     async def enable(bus: Bus, root: Provider) -> str:
-        def enabled(now: Provider) -> set[str]:
-            traits = {*now.traits} - {_held(cause or UNNAMED)}
-            rest = {trait for trait in traits if trait.startswith(HELD)}
-            took = len(traits) < len(now.traits)
-            if not rest and (took or not cause) and DISABLED in now.kept_traits:
-                traits.discard(DISABLED)
-            return traits
-
         if DISABLED in root.traits and DISABLED not in root.kept_traits and not causes_of(root):
             return "its agent has disabled it: only that can undo it"
         if (rest := causes_of(root)) and (cause or UNNAMED) not in rest:
             return f"stays disabled because of {' and '.join(rest)}: `--because WORD` removes one cause"
-        return await _edited(bus, root, enabled)
+        return await _edited(bus, root, lambda now: opened_for(cause, now.traits, now.kept_traits))
 
     return enable
 

@@ -140,7 +140,7 @@ class Choosing:
         """
         question = alternative.question
         if alternative.group is not None:
-            alternative = self._grouped(alternative, several)
+            alternative = self.grouped(alternative, several)
         found = FoundHosts(alternative, self.source.search(question), self.now, self.hosts, self.policy)
         return Ranking(found, self.pending, seed)
 
@@ -179,7 +179,8 @@ class Choosing:
             return f"zone: no hosts in zone {request.zone!r}{known}"
         return ""
 
-    def _grouped(self, alternative: Alternative, count: int) -> Alternative:
+    def grouped(self, alternative: Alternative, count: int) -> Alternative:
+        """Return a flavor with the present hosts of its server group's members, for `count` new members."""
         group = alternative.group
         if group is None:
             return alternative

@@ -44,6 +44,11 @@ def upgrade() -> None:
         _columns(text, "story"),  # the handover: its orders and its end
     )
     op.create_index("handovers_state", "handovers", ["state", "at"])
+    _table(
+        "held_hosts",  # closed while a plan of moves is executed; empty plan: being opened
+        _columns(text, "root", "plan"),
+        _columns(sa.Double, "until"),
+    )
     # Hosts that are down or closed by their agents; a host that is up has no row.
     _table("host_health", _columns(text, "cell", "root", "health"), keys=2)
     _table("moving_builds", _columns(text, "build", "move"))  # at most one move of an instance waits
@@ -79,3 +84,4 @@ def upgrade() -> None:
         _columns(text, "reserved"),  # hosts reserved for its first waiting requests
         _columns(sa.BigInteger, "rescued"),
     )
+    _table("stopped", _columns(text, "switch"), _columns(sa.Double, "since"))  # switches that operators set

@@ -1,6 +1,7 @@
 """Builders for tests of the scheduler: hosts, requests, and a placement in a dictionary."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from bus.claims import ClaimAnswered, ClaimRequested, ReleaseAnswered, ReleaseRequested
 from bus.groups import FindGroups, GroupsFound
@@ -100,10 +101,14 @@ class FakePlacement(ClaimsInMemory):
     async def usages(self, question: FindUsages) -> UsagesFound:
         raise NotImplementedError
 
+    async def edit(self, question: object) -> Any:
+        raise NotImplementedError
+
     def queries(self) -> PlacementQueries:
         return PlacementQueries(
             claim_many=self.claim_many, release=self.release_one, providers=self.providers,
             groups=self.find_groups, allocations=self.allocations, usages=self.usages,
+            edit=self.edit, edit_name=self.edit,
             quotas=self.quotas,
         )  # fmt: skip
 

@@ -1,0 +1,132 @@
+"""Messages that plan moves of instances which make room for builds or rebalance hosts, and that close hosts
+while a plan is executed.
+"""
+
+from typing import Annotated, Literal
+
+from msgspec import Meta, field
+
+from bus.decisions import Decision
+from bus.messages import BuildRequested
+from bus.queries import PlacedThere
+from bus.vocabulary import (
+    Cause,
+    ClassName,
+    Count,
+    Id,
+    LargeMap,
+    LongList,
+    Message,
+    Number,
+    Seconds,
+    ShortList,
+    Text,
+    Value,
+    Whole,
+)
+
+MOST_MOVES = 1000  # moves in one plan
+Budget = Annotated[int, Meta(ge=0, le=MOST_MOVES)]
+
+
+class PlannedStep(Value, frozen=True, kw_only=True):
+    """One move of a plan. It begins when the moves of all lower waves have ended."""
+
+    build: Id
+    name: Text = ""
+    kind: Literal["live", "migrate"]  # migrate: stopped, because its devices cannot move while it runs
+    cell: Text
+    source: Id
+    source_host: Text
+    destination: Id
+    destination_host: Text
+    holder: Text = ""  # the consumer that holds the source until its guest is destroyed
+    wave: Count = 0
+    amounts: LargeMap[Text, Whole] = field(default_factory=dict)
+
+
+class PlanRoom(Message, frozen=True, kw_only=True):
+    """A query for the fewest moves after which all instances of this request fit. Nothing is claimed."""
+
+    request: BuildRequested
+    budget: Budget = 10  # moves at most
+    cold: bool = False  # move every instance stopped
+    # the hosts that this plan has closed: only these get instances, although they are disabled
+    roots: Annotated[tuple[Id, ...], Meta(max_length=1000)] = ()
+    fixed: ShortList[Id] = ()  # instances that stay, for example because they could not be moved before
+
+
+class RoomPlanned(Message, frozen=True, kw_only=True):
+    """The answer to PlanRoom: the moves, and the host of each instance then; or why not all fit."""
+
+    # empty: all instances fit after the moves; else a reason code (docs/reasons.md)
+    code: Text = ""
+    why: Cause = ""
+    moves: LongList[PlannedStep] = ()
+    targets: LongList[PlacedThere] = ()  # for the instances that fit
+    hosts: Count = 0  # hosts that would fit an instance if they were empty
+    decision: Decision = Decision()  # without such a host: what rejected all hosts
+
+
+class HoldHosts(Message, frozen=True, kw_only=True):
+    """A request to close hosts for a plan: no builds and moves go to them. To be repeated before the time has
+    passed; then schedulers open the hosts again.
+    """
+
+    plan: Id
+    roots: Annotated[tuple[Id, ...], Meta(max_length=1000)] = ()
+    seconds: Seconds = 60.0  # 0: open the hosts of the plan
+    renew: bool = False  # only prolong the time of hosts that this plan has closed
+
+
+class HostsHeld(Message, frozen=True, kw_only=True):
+    """The answer to HoldHosts. If `taken` or `opened` is not empty, the plan must stop: not all of its
+    hosts are closed.
+    """
+
+    taken: LongList[Text] = ()  # hosts that another plan has closed
+    opened: LongList[Text] = ()  # hosts that were opened: the time had passed, or an operator enabled them
+
+
+class PlanBalance(Message, frozen=True, kw_only=True):
+    """A query for moves from the fullest hosts to emptier ones. Nothing is claimed.
+
+    The gain of a move is by how much the fuller of its two hosts becomes emptier, as a share of its capacity.
+    """
+
+    cell: Text = ""  # only hosts of this cell; empty: each cell by itself
+    resource_class: ClassName = "VCPU"
+    budget: Budget = 10
+    gain: Number = 0.1  # of each move at least
+    above: Number = 0.0  # only hosts of which a larger share is used become emptier
+    cold: bool = False
+    fixed: ShortList[Id] = ()
+
+
+class BalanceMove(Value, frozen=True, kw_only=True):
+    """A move, or an exchange of two instances: if its second move fails, the first is undone."""
+
+    steps: Annotated[tuple[PlannedStep, ...], Meta(min_length=1, max_length=2)]
+    gain: Number
+
+
+class BalancePlanned(Message, frozen=True, kw_only=True):
+    """The answer to PlanBalance: the moves in their sequence, and the spread of each cell before and after.
+
+    The spread is the standard deviation of the used shares of the hosts' capacity, between 0 and 0.5.
+    """
+
+    moves: LongList[BalanceMove] = ()
+    before: LargeMap[Text, Number] = field(default_factory=dict)
+    after: LargeMap[Text, Number] = field(default_factory=dict)
+
+
+class SwitchBalancing(Message, frozen=True, kw_only=True):
+    """Stop all rebalancing, or permit it again; without `stop`, only a query for the state of the switch."""
+
+    stop: bool | None = None
+
+
+class BalancingSwitched(Message, frozen=True, kw_only=True):
+    stopped: bool
+    since: Seconds = 0.0  # when it was stopped

@@ -1,0 +1,117 @@
+"""Answers the query for moves that make the load of hosts more equal, one cell after the other."""
+
+import asyncio
+from collections.abc import Mapping
+
+import numpy as np
+
+from bus.candidates import Bools, PlacedHost
+from bus.host_health import DISABLED, FORCED_DOWN
+from bus.queries import FindCandidates
+from bus.requests import ResourceGroup
+from bus.room import BalanceMove, BalancePlanned, PlanBalance
+from scheduler_worker.cloud_reading import CloudReading, only_on
+from scheduler_worker.core.moved_cloud import CloudState
+from scheduler_worker.core.rebalancing import BalanceLimits, BalancingStep, plan_balance
+from scheduler_worker.room_planning import RoomPlanner, picked
+from scheduler_worker.what_if import PATIENCE, WhatIfs
+
+READ = 32  # of the fullest and of the emptiest hosts, those whose instances are read
+CHECKS = 40  # plans that are checked for one cell
+
+
+class BalancePlanner:
+    def __init__(self, what_ifs: WhatIfs, rooms: RoomPlanner) -> None:
+        self._what_ifs = what_ifs
+        self._rooms = rooms
+
+    async def answer(self, asked: PlanBalance) -> BalancePlanned:
+        source = self._rooms.scheduler.source
+        cells = sorted({host.cell for host in source.hosts() if host.agent and host.cell})
+        moves: list[BalanceMove] = []
+        before: dict[str, float] = {}
+        after: dict[str, float] = {}
+        budget = asked.budget
+        async with asyncio.timeout(PATIENCE), self._what_ifs.lock:
+            for cell in cells if not asked.cell else [asked.cell]:
+                planned = await self._cell(asked, cell, budget)
+                if planned is not None:
+                    steps, before[cell], after[cell] = planned
+                    moves += steps
+                    budget -= sum(len(each.steps) for each in steps)
+        return BalancePlanned(moves=tuple(moves), before=before, after=after)
+
+    async def _cell(
+        self, asked: PlanBalance, cell: str, budget: int
+    ) -> tuple[list[BalanceMove], float, float] | None:
+        reading = self._rooms.reading(asked.cold, asked.fixed)
+        limits = BalanceLimits(budget, asked.gain, asked.above)
+        for _ in range(CHECKS):
+            found = self._read(asked, cell, reading)
+            if found is None:
+                return None
+            cloud, hosts, column = found
+            if await self._read_more(cloud, hosts, column, reading):
+                continue
+            steps, before, after = await asyncio.to_thread(plan_balance, cloud, column, hosts, limits)
+            checked = self._checked(steps, reading)
+            if checked is not None:
+                return checked, before, after
+        return None
+
+    def _read(
+        self, asked: PlanBalance, cell: str, reading: CloudReading
+    ) -> tuple[CloudState, Bools, int] | None:
+        """Return the enabled hosts of a cell that have the resource class, as arrays."""
+        scheduler = self._rooms.scheduler
+        choosing = scheduler.choosing(self._what_ifs.supposing())
+        groups = (ResourceGroup(resources={asked.resource_class: 1}),)
+        search = scheduler.source.search(
+            FindCandidates(groups=groups, cell=cell, root_forbidden=(DISABLED, FORCED_DOWN)), empty=True
+        )
+        if not search.positions.size:
+            return None
+        held = {name for order in reading.orders.values() for name in order.alternatives[0].asked}
+        pools = set[str]().union(*scheduler.source.sharing.values())
+        classes = sorted({asked.resource_class, *held} - pools)
+        cloud = reading.state(choosing, classes, search)
+        hosts: Bools = np.zeros(len(cloud.free), np.bool_)
+        hosts[search.positions] = choosing.hosts.served.take(search.positions)
+        return cloud, hosts, classes.index(asked.resource_class)
+
+    async def _read_more(self, cloud: CloudState, hosts: Bools, column: int, reading: CloudReading) -> bool:
+        rows = np.flatnonzero(hosts)
+        used = 1 - cloud.free[rows, column] / np.maximum(cloud.whole[rows, column], 1)
+        order = rows[np.argsort(-used, kind="stable")]
+        host_at = self._hosts()
+        wanted = [host_at[row] for row in (*order[:READ].tolist(), *order[-READ:].tolist()) if row in host_at]
+        new = [host for host in wanted if host.uuid not in reading.hosts]
+        if new and not reading.hosts:
+            await reading.read(new)
+            return True
+        return False
+
+    def _checked(self, steps: list[BalancingStep], reading: CloudReading) -> list[BalanceMove] | None:
+        """Return the moves if the filters accept each of them now; else None, and remember which refused."""
+        scheduler, supposing, host_at = self._rooms.scheduler, self._what_ifs.supposing(), self._hosts()
+        choosing, released, planned = scheduler.choosing(supposing), [], []
+        try:
+            for step in steps:
+                parts = tuple(reading.step(move, host_at) for move in step.moves)
+                for part in parts:
+                    order = only_on(reading.orders[part.build], [part.destination])
+                    if not picked(choosing, scheduler, order):
+                        reading.forbidden.setdefault(part.build, set()).add(part.destination)
+                        return None
+                    if (from_ := reading.starts[part.build].source) is not None:
+                        released.append(from_.choice.allocations)
+                        scheduler.source.withdraw(released[-1])
+                planned.append(BalanceMove(steps=parts, gain=round(step.gain, 6)))
+            return planned
+        finally:
+            supposing.suspend()
+            for allocations in released:
+                scheduler.source.reserve(allocations)
+
+    def _hosts(self) -> Mapping[int, PlacedHost]:
+        return {host.position: host for host in self._rooms.scheduler.source.hosts()}

@@ -1,0 +1,187 @@
+"""Reads the instances of hosts that could move, and the free capacity of all hosts, for planners of moves."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import reduce
+from operator import and_
+
+import numpy as np
+from msgspec import structs
+
+from bus.candidates import Bools, CandidateSearch, PlacedHost, SenselessQuery
+from bus.errors import AnswerRefused, NoAnswer, Unroutable
+from bus.moves import MoveRequested
+from bus.queries import FindInstances, Instance
+from bus.room import PlannedStep
+from bus.vocabulary import Id, portions
+from scheduler_worker.core.choosing import Choosing
+from scheduler_worker.core.fitting import FoundHosts
+from scheduler_worker.core.move_start import MoveStart
+from scheduler_worker.core.moved_cloud import CloudState, MovableInstance, PlannedMove
+from scheduler_worker.core.order import Order
+from scheduler_worker.core.rule import Alternative
+from scheduler_worker.dependencies import CellQueries, together
+from scheduler_worker.move_lookups import MoveLookups
+from scheduler_worker.placing import Scheduler
+
+HOSTS_AT_ONCE = 32  # queries for the instances of a host at the same time
+DEVICES = frozenset({"PCI_DEVICE", "SRIOV_NET_VF", "VGPU", "VGPU_DISPLAY_HEAD", "PGPU", "FPGA"})
+_PASSED_THROUGH = "CUSTOM_PCI"  # prefix of the classes of devices that a guest uses directly
+
+
+@dataclass(eq=False)
+class CloudReading:
+    """The instances on some hosts, with all that a scheduler needs to move them, as they were when read."""
+
+    scheduler: Scheduler
+    lookups: MoveLookups
+    cells: CellQueries
+    cold: bool  # every instance moves stopped
+    fixed: Collection[Id]  # instances that stay
+    hosts: set[str] = field(default_factory=set)  # roots whose instances are known
+    starts: dict[Id, MoveStart] = field(default_factory=dict)
+    orders: dict[Id, Order] = field(default_factory=dict)
+    names: dict[Id, str] = field(default_factory=dict)
+    forbidden: dict[Id, set[str]] = field(default_factory=dict)  # build → roots that its filters reject
+
+    async def read(self, hosts: Sequence[PlacedHost]) -> None:
+        """Read the instances of further hosts; hosts of cells that do not answer have none that can move."""
+        new = [host for host in hosts if host.uuid not in self.hosts and host.cell]
+        self.hosts |= {host.uuid for host in hosts}
+        found: list[Instance] = []
+        for some in portions(new, HOSTS_AT_ONCE):
+            for instances in await together([self._instances(host) for host in some]):
+                found += instances
+        clock, kind = self.scheduler.clock, "migrate" if self.cold else "live"
+        requests = [
+            MoveRequested(move=clock.uuid(), build=each.build, kind=kind, cell=each.cell)  # type: ignore[arg-type]
+            for each in found
+            if each.build not in self.fixed
+        ]
+        self.names |= {each.build: each.name for each in found}
+        looked_up = await self.lookups.look_up(requests)
+        starts = [each for each in looked_up if isinstance(each, MoveStart) and each.source is not None]
+        for start, (order, begun) in zip(starts, await self.scheduler.resolved((), starts), strict=True):
+            if not begun.refusal and order.alternatives:
+                self.starts[start.asked.build], self.orders[start.asked.build] = start, order
+
+    async def _instances(self, host: PlacedHost) -> Sequence[Instance]:
+        try:
+            question = FindInstances(cell=host.cell, host=host.uuid, statuses=("active",), limit=1000)
+            return (await self.cells.instances(question)).instances
+        except (Unroutable, NoAnswer, AnswerRefused):
+            return ()
+
+    def state(self, choosing: Choosing, classes: Sequence[str], search: CandidateSearch) -> CloudState:
+        """Return all hosts as arrays over the rows of the index, without await: all are of one moment."""
+        arrays = HostArrays(self.scheduler.source.size, classes)
+        arrays.put(search)
+        accepted: dict[object, Bools] = {}
+        instances: dict[int, list[MovableInstance]] = {}
+        for root in self.hosts:
+            if (at := self.scheduler.source.position(root)) is not None:
+                instances[at] = []
+        builds = list(self.orders)
+        for build, order in zip(builds, self.scheduler.narrow(list(self.orders.values())), strict=True):
+            start, alternative = self.starts[build], order.alternatives[0]
+            at = self.scheduler.source.position(start.source.root) if start.source is not None else None
+            if at is None:
+                continue
+            alone = alternative.group is None
+            kind = self.scheduler.policy.kind(alternative) if alone else build
+            if kind not in accepted:
+                accepted[kind] = arrays.accepting(choosing, alternative)
+            instances[at].append(self._movable(start, arrays, accepted[kind]))
+        position = self.scheduler.source.position
+        forbidden = {
+            build: {at for root in roots if (at := position(root)) is not None}
+            for build, roots in self.forbidden.items()
+        }
+        return CloudState(arrays.free, arrays.whole, instances, forbidden)
+
+    def _movable(self, start: MoveStart, arrays: "HostArrays", accepted: Bools) -> MovableInstance:
+        held = amounts_of(start, self.scheduler.source.sharing)
+        group = self.orders[start.asked.build].alternatives[0].group
+        apart = group.id if group is not None and group.policy == "anti-affinity" else None
+        lives = not self.cold and not any(
+            name in DEVICES or name.startswith(_PASSED_THROUGH) for name in held
+        )
+        return MovableInstance(start.asked.build, arrays.vector(held), accepted, lives, apart)
+
+    def step(self, move: PlannedMove, host_at: Mapping[int, PlacedHost]) -> PlannedStep:
+        start = self.starts[move.instance.build]
+        source, destination = host_at[move.source], host_at[move.destination]
+        return PlannedStep(
+            build=start.asked.build,
+            name=self.names.get(start.asked.build, ""),
+            kind="live" if move.instance.lives else "migrate",
+            cell=start.cell,
+            source=source.uuid,
+            source_host=source.host,
+            destination=destination.uuid,
+            destination_host=destination.host,
+            holder=start.keep or "",
+            wave=move.wave,
+            amounts=amounts_of(start, self.scheduler.source.sharing),
+        )
+
+
+class HostArrays:
+    """The free amounts and capacities of hosts, with a row for each row of the index."""
+
+    def __init__(self, size: int, classes: Sequence[str]) -> None:
+        self.classes = list(classes)
+        self.free = np.zeros((size, len(classes)))
+        self.whole = np.zeros((size, len(classes)))
+
+    def vector(self, amounts: Mapping[str, int]) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+        return np.array([float(amounts.get(name, 0)) for name in self.classes])
+
+    def put(self, search: CandidateSearch) -> None:
+        for column, name in enumerate(self.classes):
+            self.free[search.positions, column] = search.free(name)
+            self.whole[search.positions, column] = search.capacity(name)
+
+    def accepting(self, choosing: Choosing, alternative: Alternative) -> Bools:
+        """Return the hosts that accept a flavor as if they were empty, and read their amounts."""
+        mask = np.zeros(len(self.free), np.bool_)
+        if (found := accepting(choosing, alternative)) is not None:
+            search, accepted = found
+            self.put(search)
+            mask[search.positions] = accepted
+        return mask
+
+
+def accepting(choosing: Choosing, alternative: Alternative) -> tuple[CandidateSearch, Bools] | None:
+    """Return the hosts that fit a flavor if they are empty, and which of them pass the filters that evaluate
+    all hosts; None if the search is not valid.
+    """
+    if alternative.group is not None:
+        alternative = choosing.grouped(alternative, 1)
+    try:
+        search = choosing.source.search(alternative.question, empty=True)
+    except SenselessQuery:
+        return None
+    found = FoundHosts(alternative, search, choosing.now, choosing.hosts, choosing.policy)
+    everywhere = np.ones(search.positions.size, np.bool_)
+    return search, reduce(and_, [np.asarray(mask, np.bool_) for _, mask in found.masks], everywhere)
+
+
+def amounts_of(start: MoveStart, sharing: Mapping[str, Collection[str]]) -> dict[str, int]:
+    """Return what an instance holds of its host by class, without its shares of pools."""
+    total: dict[str, int] = {}
+    held = start.source.choice.allocations if start.source is not None else {}
+    for provider, resources in held.items():
+        if provider not in sharing:
+            for name, amount in resources.items():
+                total[name] = total.get(name, 0) + amount
+    return total
+
+
+def only_on(order: Order, roots: Collection[Id]) -> Order:
+    """Return a copy of an order that may use only these hosts."""
+    named = tuple(sorted(roots))
+    alternatives = [
+        replace(each, question=structs.replace(each.question, roots=named)) for each in order.alternatives
+    ]
+    return structs.replace(order, alternatives=tuple(alternatives))

@@ -1,0 +1,139 @@
+"""Closes hosts while a plan of moves is executed, and opens them when the plan ends or its time has passed.
+
+A closed host is disabled with the cause `make_room`. So claims that were prepared before are refused in their
+transaction, because the shape of the host has changed. A row is stored before a host is disabled, and deleted
+after it is enabled: if the client of the plan or this scheduler stops, any scheduler opens the host.
+"""
+
+from collections.abc import Sequence
+
+from bus.candidates import CandidateSource
+from bus.clock import Clock
+from bus.errors import Retry
+from bus.host_health import HELD, closed_for, opened_for
+from bus.names import MakeName, NameEditRequested
+from bus.resources import Edited, EditRequested, FindProviders, Provider, SetTraits, Stale
+from bus.room import BalancingSwitched, HoldHosts, HostsHeld, SwitchBalancing
+from bus.sql.database import Database
+from bus.sql.statement import sql
+from bus.vocabulary import Id, Missing
+from scheduler_worker.dependencies import PlacementQueries
+
+CAUSE = "make_room"
+TRAIT = f"{HELD}{CAUSE.upper()}"
+OPEN_SECONDS = 5.0  # between two searches for holds whose time has passed
+BALANCING = "rebalancing"  # the name of the stop switch
+TRIES = 8  # edits of a host that other writers change at the same time
+
+
+class HostHolds:
+    """Answers HoldHosts, and opens hosts whose plans are over."""
+
+    def __init__(
+        self, database: Database, placement: PlacementQueries, source: CandidateSource, clock: Clock
+    ) -> None:
+        self._database = database
+        self._placement = placement
+        self._source = source
+        self._clock = clock
+
+    async def hold(self, asked: HoldHosts) -> HostsHeld:
+        if not asked.seconds:
+            async with self._database.write() as tx:
+                await _RELEASE(tx, plan=asked.plan)
+            await self.open_expired()
+            return HostsHeld()
+        roots, until = sorted({*asked.roots}), self._clock.now() + asked.seconds
+        async with self._database.write() as tx:
+            before = {row["root"] for row in await _OF_PLAN(tx, plan=asked.plan)}
+            holding = [root for root in roots if not asked.renew or root in before]
+            await _HOLD(tx, [(root, asked.plan, until) for root in holding])
+            plans = {row["root"]: row["plan"] for row in await _OF_ROOTS(tx, [(root,) for root in roots])}
+        taken = [root for root in holding if plans.get(root) != asked.plan]
+        new = [root for root in holding if root not in before and root not in taken]
+        for root in () if taken else new:
+            await self._edit(root, closing=True)
+        if before:
+            await self._source.fresh()
+        opened = {root for root in before.intersection(roots) if not self._is_closed(root)}
+        opened |= {*roots}.difference(holding)
+        if taken:
+            async with self._database.write() as tx:
+                await _DROP(tx, [(root, asked.plan) for root in new])
+        return HostsHeld(taken=tuple(taken), opened=tuple(sorted(opened)))
+
+    async def switch_balancing(self, asked: SwitchBalancing) -> BalancingSwitched:
+        if asked.stop is not None:
+            async with self._database.write() as tx:
+                if asked.stop:
+                    await _STOP(tx, [(BALANCING, self._clock.now())])
+                else:
+                    await _START(tx, switch=BALANCING)
+        async with self._database.read() as tx:
+            rows = await _STOPPED(tx, switch=BALANCING)
+        return BalancingSwitched(stopped=bool(rows), since=rows[0]["since"] if rows else 0.0)
+
+    async def open_expired(self) -> None:
+        """Open the hosts of plans that have ended or whose clients did not report in time."""
+        async with self._database.read() as tx:
+            due = await _DUE(tx, now=self._clock.now())
+        if not due:
+            return
+        async with self._database.write() as tx:
+            await _EXPIRE(tx, now=self._clock.now())
+            roots = sorted(row["root"] for row in await _OF_PLAN(tx, plan=""))
+        for root in roots:
+            await self._edit(root, closing=False)
+        async with self._database.write() as tx:
+            await _DROP(tx, [(root, "") for root in roots])
+
+    def _is_closed(self, root: Id) -> bool:
+        """Return whether the host still has the cause: an operator may have removed it to stop the plan."""
+        return any(host.uuid == root and TRAIT in host.traits for host in self._source.hosts())
+
+    async def _edit(self, root: Id, *, closing: bool) -> None:
+        if closing:
+            await self._placement.edit_name(NameEditRequested(kind="trait", edit=MakeName(name=TRAIT)))
+        for _ in range(TRIES):
+            host = await self._host(root)
+            if host is None:
+                return
+            change = closed_for if closing else opened_for
+            traits = change(CAUSE, host.traits, host.kept_traits)
+            if traits == {*host.traits}:
+                return
+            edit = SetTraits(provider=root, traits=tuple(sorted(traits)), generation=host.generation)
+            result = (await self._placement.edit(EditRequested(edit=edit))).result
+            if isinstance(result, Edited | Missing):
+                return
+            if not isinstance(result, Stale):
+                break
+        raise Retry(after=1.0, why=f"host {root}: other writers keep changing it")
+
+    async def _host(self, root: Id) -> Provider | None:
+        question = FindProviders(ids=(root,), parts=("traits", "owner"))
+        found: Sequence[Provider] = (await self._placement.providers(question)).providers
+        return next(iter(found), None)
+
+
+_HOLD = sql("""
+    INSERT INTO held_hosts (root, plan, until) SELECT n.root, n.plan, n.until
+    FROM {n: root str, plan str, until float} WHERE true
+    ON CONFLICT (root) DO UPDATE SET until = excluded.until WHERE held_hosts.plan = excluded.plan
+    RETURNING root
+""")
+_OF_PLAN = sql("SELECT root FROM held_hosts WHERE plan = :plan")
+_OF_ROOTS = sql("SELECT root, plan FROM held_hosts WHERE root IN (SELECT n.root FROM {n: root str})")
+_DUE = sql("SELECT root FROM held_hosts WHERE plan = '' OR until < :now LIMIT 1")
+_EXPIRE = sql("UPDATE held_hosts SET plan = '' WHERE until < :now RETURNING root")
+_RELEASE = sql("UPDATE held_hosts SET plan = '' WHERE plan = :plan RETURNING root")
+_STOP = sql("""
+    INSERT INTO stopped (switch, since) SELECT n.switch, n.since FROM {n: switch str, since float} WHERE true
+    ON CONFLICT (switch) DO NOTHING RETURNING switch
+""")
+_START = sql("DELETE FROM stopped WHERE switch = :switch RETURNING switch")
+_STOPPED = sql("SELECT since FROM stopped WHERE switch = :switch")
+_DROP = sql("""
+    DELETE FROM held_hosts WHERE (root, plan) IN (SELECT n.root, n.plan FROM {n: root str, plan str})
+    RETURNING root
+""")
