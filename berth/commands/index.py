@@ -25,7 +25,8 @@ _MODULES = {
     "Moves": {
         "move": "moves", "resize": "moves", "shelve": "moves", "unshelve": "moves", "rebuild": "moves",
         "confirm": "move_list", "revert": "move_list", "abort": "move_list", "force": "move_list",
-        "evacuate": "draining", "drain": "draining", "moves": "move_list",
+        "evacuate": "draining", "drain": "draining", "moves": "move_list", "make-room": "make_room",
+        "rebalance": "rebalancing",
     },
     "Hosts": {
         "cell": "cells", "client": "clients", "agent": "agents", "host": "hosts", "aggregate": "aggregates",

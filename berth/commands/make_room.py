@@ -1,0 +1,97 @@
+"""`berth make-room` moves instances so that builds of a flavor fit."""
+
+import dataclasses
+from typing import Annotated
+
+from berth.commands.builds import BOOT_OPTIONS, print_notes
+from berth.commands.move_output import MovePrinter, print_funnel
+from berth.commands.options import Commands, option
+from berth.commands.terminal import Cli, write_json
+from berth.operations.boot_options import BootOptions, boot_request, names_of
+from berth.operations.host_states import resolved
+from berth.operations.making_room import MakingRoom, RoomListener, plan_room
+from berth.operations.publishing import checked
+from bus.masking import printable
+from bus.room import MOST_MOVES, PlannedStep, PlanRoom, RoomPlanned
+from control_room.core.words import several
+
+commands = Commands()
+
+_ASKED = {
+    name: option for name, option in BOOT_OPTIONS.items() if name not in ("name", "at_least", "or_else")
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class MakeRoomOptions:
+    budget: int = option(10, "So many moves at most.", min=0, max=MOST_MOVES, metavar="MOVES")
+    most: int = option(4, "So many moves at a time.", "--max", min=1, metavar="N")
+    live: bool = option(True, "Instances run on while they move; or are stopped first.", "--live/--cold")
+    dry_run: bool = option(False, "Show the plan; do nothing.")
+
+
+@commands.command("make-room")
+async def make_room_command(cli: Cli, options: Annotated[BootOptions, _ASKED], how: MakeRoomOptions) -> int:
+    """Move as few instances as possible so that builds of a flavor fit.
+
+    The options are those of `berth boot`: `berth make-room --vcpus 16 --memory-mb 65536 --count 2 --zone z1
+    --dry-run`. The hosts that shall get the builds are closed for others until the last move has ended. Then
+    requests that wait for capacity are tried first: `berth boot --wait 1h` before this command gets the host.
+    If a move fails, another plan is tried within the budget. Exit 0 if all builds fit now, else 1.
+    """
+    request = boot_request(options)
+    print_notes(request)
+    async with cli.bus("make-room") as bus:
+        request = checked(await resolved(bus, request, names_of(options)))
+        asked = PlanRoom(request=request, budget=how.budget, cold=not how.live)
+        printer = RoomPrinter(cli)
+        if how.dry_run:
+            plan = await plan_room(bus, asked)
+            if cli.as_json:
+                write_json(plan)
+            else:
+                printer.planned(plan)
+            return 1 if plan.code else 0
+        made = await MakingRoom(bus, asked, how.most, printer).run()
+    if cli.as_json:
+        moved = [step.build for step in made.done.moved]
+        write_json({"code": made.plan.code, "why": made.plan.why, "moved": moved, "failed": made.done.failed})
+    elif made.plan.code and (made.done.moved or made.done.failed):
+        cli.line(f"given up after {several(len(made.done.moved), 'move')} [{made.plan.code}]", "red")
+        cli.line(f"  {printable(made.plan.why)}; the moved instances stay where they are")
+    elif not made.plan.code and made.done.moved:
+        cli.line(f"done: {several(len(made.done.moved), 'move')}; {fitting_sentence(made.plan)}", "green")
+    return 1 if made.plan.code else 0
+
+
+def fitting_sentence(plan: RoomPlanned) -> str:
+    """Return a sentence such as `2 builds fit: 1 on c1-host00001, 1 on c1-host00004`."""
+    count = sum(target.instances for target in plan.targets)
+    hosts = ", ".join(f"{target.instances} on {printable(target.host)}" for target in plan.targets)
+    return f"{several(count, 'build')} {'fits' if count == 1 else 'fit'}: {hosts}"
+
+
+def step_line(step: PlannedStep) -> str:
+    called = f"{step.build} ({printable(step.name)})" if step.name else step.build
+    held = ", ".join(f"{amount} {name}" for name, amount in sorted(step.amounts.items()))
+    way = f"{printable(step.source_host)} → {printable(step.destination_host)}"
+    return f"  {step.wave + 1}. {step.kind:<7} {called}  {way}  ({held})"
+
+
+class RoomPrinter(MovePrinter, RoomListener):
+    """Prints a plan, and the result of each of its moves."""
+
+    def planned(self, plan: RoomPlanned) -> None:
+        if self.cli.as_json:
+            return
+        if plan.code:
+            self.cli.line(f"there is no plan [{plan.code}]: {printable(plan.why)}", "red")
+            if plan.moves or plan.targets:
+                self.cli.line(f"  {fitting_sentence(plan)}, after {several(len(plan.moves), 'move')}")
+            print_funnel(plan.decision, self.cli.say)
+        elif not plan.moves:
+            self.cli.line(f"no move is needed: {fitting_sentence(plan)}", "green")
+        else:
+            self.cli.line(f"{several(len(plan.moves), 'move')}; then {fitting_sentence(plan)}", "bold")
+        for step in plan.moves:
+            self.cli.line(step_line(step))

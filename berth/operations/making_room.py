@@ -1,0 +1,134 @@
+"""Moves instances so that builds of a flavor fit: plans, closes the targets, moves, and opens them again.
+
+The targets are closed for a limited time, which is prolonged while the plan is carried out: if this process
+stops, schedulers open them. If a move fails, the rest is planned again with the remaining budget.
+"""
+
+import asyncio
+from collections.abc import Collection
+from contextlib import suppress
+from dataclasses import dataclass
+
+from msgspec import structs
+
+from berth.operations.following import MoveListener, following
+from berth.operations.planned_moves import MovesDone, PlannedMoves
+from bus import topics
+from bus.clock import Clock
+from bus.delivery.runner import Bus
+from bus.errors import OperationRefused, Unavailable, Unroutable
+from bus.room import HoldHosts, PlannedStep, PlanRoom, RoomPlanned
+
+ANSWER_SECONDS = 60.0  # until a scheduler has planned
+HOLD_SECONDS = 60.0  # hosts stay closed for this time after the last sign of life
+RENEWALS = 4  # within that time
+RETRIES = 5  # plans without a result before a plan is given up: a killed agent or conductor is back soon
+RETRY_SECONDS = 2.0
+MOST_FIXED = 1000  # instances that could not be moved, before the plan is given up
+
+
+class RoomListener(MoveListener):
+    """Base class of objects that receive the progress of making room; its methods do nothing."""
+
+    def planned(self, plan: RoomPlanned) -> None: ...
+
+
+@dataclass(frozen=True)
+class RoomMade:
+    """The result: the last plan, whose code is empty if all builds fit now, and the moves that were made."""
+
+    plan: RoomPlanned
+    done: MovesDone
+
+
+async def plan_room(bus: Bus, asked: PlanRoom) -> RoomPlanned:
+    return await bus.asker(topics.PLAN_ROOM, timeout=ANSWER_SECONDS)(asked)
+
+
+class MakingRoom:
+    """Carries out plans until all builds of the request fit, or no plan is left."""
+
+    def __init__(self, bus: Bus, asked: PlanRoom, most: int, listener: RoomListener) -> None:
+        self._bus = bus
+        self._asked = asked
+        self._most = most
+        self._listener = listener
+        self._hold = HoldHosts(plan=Clock().uuid(), seconds=HOLD_SECONDS)
+        self._opened: Collection[str] = ()  # targets that were opened too early
+
+    @property
+    def must_stop(self) -> bool:
+        return bool(self._opened)
+
+    async def run(self) -> RoomMade:
+        plan = await plan_room(self._bus, self._asked)
+        self._listener.planned(plan)
+        if plan.code or not plan.moves:
+            return RoomMade(plan, MovesDone())
+        self._hold = structs.replace(self._hold, roots=tuple(target.root for target in plan.targets))
+        ask = self._bus.asker(topics.HOLD_HOSTS, timeout=ANSWER_SECONDS)
+        try:
+            if taken := (await ask(self._hold)).taken:
+                held = structs.replace(plan, code="taken", why=_held(plan, taken), moves=())
+                return RoomMade(held, MovesDone())
+            async with (
+                following(self._bus, f"room-{self._hold.plan[:8]}", self._listener) as followed,
+                asyncio.TaskGroup() as group,
+            ):
+                renewing = group.create_task(self._renew())
+                moves = PlannedMoves(self._bus, followed, self._listener, self._most)
+                made = await self._carry_out(plan, moves)
+                renewing.cancel()
+            return made
+        finally:
+            # If no scheduler answers, schedulers open the hosts when their time has passed.
+            with suppress(Unavailable, Unroutable):
+                await asyncio.shield(ask(structs.replace(self._hold, seconds=0.0)))
+
+    async def _renew(self) -> None:
+        ask = self._bus.asker(topics.HOLD_HOSTS, timeout=HOLD_SECONDS / RENEWALS)
+        while not self.must_stop:
+            await asyncio.sleep(HOLD_SECONDS / RENEWALS)
+            with suppress(Unavailable, Unroutable):
+                self._opened = (await ask(structs.replace(self._hold, renew=True))).opened
+
+    async def _carry_out(self, plan: RoomPlanned, moves: PlannedMoves) -> RoomMade:
+        roots, budget, done = self._hold.roots, self._asked.budget, moves.done
+        retries = 0
+        while True:
+            fixed = (*self._asked.fixed, *done.failed)[:MOST_FIXED]
+            left = max(budget - len(done.moved), 0)
+            plan = await plan_room(
+                self._bus, structs.replace(self._asked, roots=roots, budget=left, fixed=fixed)
+            )
+            if plan.code and retries < RETRIES and not self.must_stop:
+                retries += 1
+                await asyncio.sleep(RETRY_SECONDS)
+                continue
+            if plan.code or not plan.moves:
+                return RoomMade(plan, done)
+            for wave in sorted({step.wave for step in plan.moves}):
+                steps = [step for step in plan.moves if step.wave == wave]
+                if problem := await self._wave(steps, moves):
+                    return RoomMade(structs.replace(plan, code=problem[0], why=problem[1], moves=()), done)
+                if any(step.build in done.failed for step in steps):
+                    break  # plan again without this instance
+
+    async def _wave(self, steps: list[PlannedStep], moves: PlannedMoves) -> tuple[str, str] | None:
+        """Carry out independent moves; return a reason code and a sentence if the plan must be given up."""
+        if self.must_stop:
+            return (
+                "opened",
+                "a target was opened by an operator, or no scheduler could be reached for too long",
+            )
+        await moves.run(steps)
+        if not await moves.released([step for step in steps if step.build not in moves.done.failed]):
+            return "unreleased", "the agents of moved instances have not destroyed the former guests in time"
+        return None
+
+
+def _held(plan: RoomPlanned, taken: Collection[str]) -> str:
+    names = [target.host for target in plan.targets if target.root in taken]
+    if not names:
+        raise OperationRefused("the plan's hosts changed; try again")
+    return f"another plan has closed {', '.join(names)}: try again when it has ended"

@@ -1,0 +1,109 @@
+"""Carries out planned moves, a limited number at a time; undoes the first half of a failed exchange."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from berth.operations.following import FollowedMoves, MoveListener, MoveOutcome
+from berth.operations.publishing import checked
+from bus import topics
+from bus.clock import Clock
+from bus.delivery.runner import Bus
+from bus.errors import Unavailable, Unroutable
+from bus.moves import MoveRequested
+from bus.resources import FindAllocations
+from bus.room import BalanceMove, PlannedStep
+from bus.vocabulary import portions
+
+POLL_SECONDS = 0.5  # between two reads of what moved instances still hold on their former hosts
+SETTLE_SECONDS = 60.0  # until the former hosts of moved instances must be released
+_IDS_AT_ONCE = 500
+
+
+@dataclass
+class MovesDone:
+    """The results of planned moves so far, by build."""
+
+    moved: list[PlannedStep] = field(default_factory=list)
+    failed: dict[str, str] = field(default_factory=dict)  # build → why it was not moved
+    undone: list[PlannedStep] = field(default_factory=list)  # moved, and moved back
+
+
+class PlannedMoves:
+    """Requests planned moves one after the other or several at a time, and follows each to its end."""
+
+    def __init__(self, bus: Bus, moves: FollowedMoves, listener: MoveListener, most: int) -> None:
+        self.bus = bus
+        self.done = MovesDone()
+        self._moves = moves
+        self._listener = listener
+        self._limit = asyncio.Semaphore(most)
+
+    async def run(self, steps: Sequence[PlannedStep]) -> bool:
+        """Carry out moves that do not depend on each other; return False if one of them was not done."""
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(self._limited(step)) for step in steps]
+        return all(task.result() for task in tasks)
+
+    async def exchange(self, move: BalanceMove) -> bool:
+        """Carry out the one or two moves of a rebalancing; if the second is not done, undo the first."""
+        async with self._limit:
+            for number, step in enumerate(move.steps):
+                if await self._one(step):
+                    continue
+                for before in reversed(move.steps[:number]):
+                    await self._undo(before)
+                return False
+        return True
+
+    async def _limited(self, step: PlannedStep) -> bool:
+        async with self._limit:
+            return await self._one(step)
+
+    async def _one(self, step: PlannedStep) -> bool:
+        outcome = await self._ask(step, step.destination)
+        if outcome.end == "done":
+            self.done.moved.append(step)
+        else:
+            self.done.failed[step.build] = outcome.reason or outcome.code or outcome.end
+        return outcome.end == "done"
+
+    async def _undo(self, step: PlannedStep) -> None:
+        await self.released([step])
+        outcome = await self._ask(step, step.source)
+        if outcome.end == "done":
+            self.done.moved.remove(step)
+            self.done.undone.append(step)
+        else:
+            self.done.failed[step.build] = f"it could not be moved back: {outcome.reason or outcome.end}"
+
+    async def _ask(self, step: PlannedStep, to: str) -> MoveOutcome:
+        request = MoveRequested(
+            move=Clock().uuid(),
+            build=step.build,
+            cell=step.cell,
+            kind=step.kind,
+            wanted_host=to,
+            alternates=0,
+            reply_to=self._moves.reply_to,
+        )
+        outcome = await self._moves.ask(checked(request))
+        self._listener.on_outcome(outcome)
+        return outcome
+
+    async def released(self, steps: Sequence[PlannedStep]) -> bool:
+        """Wait until the agents have destroyed the former guests, so that their capacity is free."""
+        holders = [step.holder for step in steps if step.holder]
+        ask, clock = self.bus.asker(topics.ALLOCATIONS), self.bus.clock
+        until = clock.monotonic() + SETTLE_SECONDS
+        while True:
+            left: list[str] = []
+            try:
+                for some in portions(holders, _IDS_AT_ONCE):
+                    left += [each.id for each in (await ask(FindAllocations(consumers=some))).consumers]
+            except (Unavailable, Unroutable):
+                left = holders
+            if not left or clock.monotonic() > until:
+                return not left
+            holders = left
+            await asyncio.sleep(POLL_SECONDS)

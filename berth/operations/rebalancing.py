@@ -1,0 +1,95 @@
+"""Moves instances from the fullest hosts to emptier ones: once, or as a controller until it is stopped."""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+
+from msgspec import structs
+
+from berth.operations.following import MoveListener, following
+from berth.operations.planned_moves import MovesDone, PlannedMoves
+from bus import topics
+from bus.clock import Clock
+from bus.delivery.runner import Bus
+from bus.errors import Unavailable, Unroutable
+from bus.room import BalanceMove, BalancePlanned, PlanBalance, SwitchBalancing
+from scheduler_worker.core.rebalancing import ImbalanceWatch
+
+ANSWER_SECONDS = 60.0  # until a scheduler has planned
+CALM_SECONDS = 10.0  # between two plans of a controller, however many changes arrive
+STOP_SECONDS = 60.0  # between two reads of the stop switch while nothing changes
+MOST_FIXED = 1000  # instances that a controller leaves alone because a move of them failed
+
+
+async def plan_balance(bus: Bus, asked: PlanBalance) -> BalancePlanned:
+    return await bus.asker(topics.PLAN_BALANCE, timeout=ANSWER_SECONDS)(asked)
+
+
+async def is_stopped(bus: Bus) -> bool:
+    """Return whether an operator has stopped all rebalancing; without an answer, assume so."""
+    try:
+        return (await bus.asker(topics.SWITCH_BALANCING)(SwitchBalancing())).stopped
+    except (Unavailable, Unroutable):
+        return True
+
+
+async def carry_out(bus: Bus, plan: BalancePlanned, most: int, listener: MoveListener) -> MovesDone:
+    """Carry out a plan in its sequence, at most `most` moves at a time; begin no move after a stop."""
+    waiting = list(plan.moves)
+    async with following(bus, f"balance-{Clock().uuid()[:8]}", listener) as followed:
+        moves = PlannedMoves(bus, followed, listener, most)
+        while waiting and not await is_stopped(bus):
+            batch = _independent(waiting, most)
+            waiting = waiting[len(batch) :]
+            async with asyncio.TaskGroup() as group:
+                for move in batch:
+                    group.create_task(moves.exchange(move))
+        return moves.done
+
+
+def _independent(waiting: list[BalanceMove], most: int) -> list[BalanceMove]:
+    """Return the first moves of a plan that have no host in common, so that they can run at the same time."""
+    hosts, batch = set[str](), list[BalanceMove]()
+    for move in waiting[:most]:
+        its = {host for step in move.steps for host in (step.source, step.destination)}
+        if hosts & its:
+            break
+        hosts |= its
+        batch.append(move)
+    return batch
+
+
+@dataclass(frozen=True)
+class BalanceController:
+    """Plans after changes of placement, and moves instances if the same need has lasted for the hold time."""
+
+    bus: Bus
+    asked: PlanBalance
+    most: int  # moves at a time
+    hold: float  # seconds
+    listener: MoveListener
+    planned: Callable[[BalancePlanned], None]
+
+    async def run(self) -> None:
+        """Run until an operator stops rebalancing."""
+        watch, asked, clock = ImbalanceWatch(self.hold), self.asked, self.bus.clock
+        changes = await self.bus.listen(topics.PLACEMENT_CHANGED.at())
+        try:
+            while not await is_stopped(self.bus):
+                plan = BalancePlanned()
+                with suppress(Unavailable, Unroutable):  # the next change tries again
+                    plan = await plan_balance(self.bus, asked)
+                if watch.is_due(clock.monotonic(), bool(plan.moves)):
+                    self.planned(plan)
+                    done = await carry_out(self.bus, plan, self.most, self.listener)
+                    fixed = (*asked.fixed, *done.failed)[-MOST_FIXED:]
+                    asked = structs.replace(asked, fixed=fixed)
+                    watch.reset()
+                await asyncio.sleep(CALM_SECONDS)
+                left = watch.left(clock.monotonic())
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(left if left is not None else STOP_SECONDS):
+                        await changes.get()
+        finally:
+            await changes.stop()

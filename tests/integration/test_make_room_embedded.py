@@ -1,0 +1,106 @@
+"""`berth make-room` in an embedded berth: instances move until a build fits that fitted nowhere."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from berth.operations.boot_options import BootOptions, boot_request
+from berth.operations.host_states import host_named, state_of
+from berth.operations.making_room import MakingRoom, RoomListener
+from bus import topics
+from bus.queries import FindWaiting
+from bus.room import PlanRoom
+from tests.support.living_berth import LivingBerth, Opened, opening_berths
+from tests.support.waiting import until
+
+LARGE = ("--vcpus", "1", "--memory-mb", "70000", "--disk-gb", "1")
+HOSTS = [f"c1-host0000{number}" for number in range(1, 6)]
+
+
+@pytest.fixture
+def opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Opened:
+    return opening_berths(tmp_path, monkeypatch, capsys)
+
+
+@pytest.fixture
+async def berth(opened: Opened) -> AsyncIterator[LivingBerth]:
+    """Five hosts of 130,560 MB with four instances of 24,000 MB each, but three on the second."""
+    async with opened("c1", hosts=5) as berth:
+        for host, count in zip(HOSTS, (4, 3, 4, 4, 4), strict=True):
+            await berth("boot", "--memory-mb", "24000", "--count", str(count), "--host", host, "--wait")
+        yield berth
+
+
+async def places(berth: LivingBerth) -> dict[str, str]:
+    rows = [json.loads(line) for line in (await berth("instances", "--json")).splitlines()]
+    return {row["build"]: row["host"] for row in rows}
+
+
+async def state(berth: LivingBerth, host: str) -> str:
+    return state_of(await host_named(berth.bus, host))
+
+
+async def test_the_fewest_instances_move_and_the_build_fits(berth: LivingBerth) -> None:
+    assert "no host" in await berth("boot", *LARGE, "--wait", ends=1)
+    assert "`berth make-room --dry-run`" in await berth("what-if", *LARGE, ends=1)
+    before = await places(berth)
+    shown = await berth("make-room", *LARGE, "--dry-run")
+    assert shown.startswith("1 move; then 1 build fits: 1 on c1-host00002")
+    assert await places(berth) == before
+
+    told = await berth("make-room", *LARGE)
+    assert "done: 1 move; 1 build fits: 1 on c1-host00002" in told
+    after = await places(berth)
+    moved = [build for build, host in before.items() if after[build] != host]
+    assert len(moved) == 1 and before[moved[0]] == "c1-host00002"
+    assert [await state(berth, host) for host in HOSTS] == ["open"] * 5
+    assert (await berth.boot(*LARGE))[1] == "c1-host00002"
+    await berth.clean()
+
+
+async def test_several_builds_get_several_hosts(berth: LivingBerth) -> None:
+    two = (*LARGE, "--count", "2")
+    told = await berth("make-room", *two, "--budget", "2", ends=1)
+    assert "there is no plan [budget]" in told and "1 build fits: 1 on c1-host00002" in told
+    assert "done: 3 moves; 2 builds fit" in await berth("make-room", *two)
+    await berth("boot", *two, "--wait")
+    await berth.clean()
+
+
+async def test_the_budget_and_the_flavor_limit_plans(berth: LivingBerth) -> None:
+    assert "[budget]" in await berth("make-room", *LARGE, "--budget", "0", ends=1)
+    huge = ("--vcpus", "1", "--memory-mb", "140000")
+    told = await berth("make-room", *huge, ends=1)
+    assert "[no_host]" in told and "MEMORY_MB" in told
+
+
+async def test_a_waiting_request_gets_the_host(berth: LivingBerth) -> None:
+    boot = asyncio.create_task(berth("boot", *LARGE, "--wait", "1h", "--json"))
+    await until(lambda: _waits(berth))
+    await MakingRoom(
+        berth.bus,
+        PlanRoom(request=boot_request(BootOptions(vcpus=1, memory_mb=70000, disk_gb=1))),
+        4,
+        RoomListener(),
+    ).run()
+    answer = json.loads((await boot).splitlines()[-1])
+    assert (answer["status"], answer["host"]) == ("active", "c1-host00002")
+
+
+async def _waits(berth: LivingBerth) -> bool:
+    return bool((await berth.bus.asker(topics.WAITING)(FindWaiting())).waiting)
+
+
+async def test_the_host_that_a_waiting_request_has_reserved_is_a_target(berth: LivingBerth) -> None:
+    await berth("make-room", *LARGE)
+    await berth.boot(*LARGE)
+    middle = ("--vcpus", "1", "--memory-mb", "50000", "--disk-gb", "1")
+    boot = asyncio.create_task(berth("boot", *middle, "--wait", "1h", "--json"))
+    await until(lambda: _waits(berth))
+    request = boot_request(BootOptions(vcpus=1, memory_mb=50000, disk_gb=1))
+    made = await MakingRoom(berth.bus, PlanRoom(request=request), 4, RoomListener()).run()
+    assert made.plan.code == "", made
+    assert json.loads((await boot).splitlines()[-1])["status"] == "active"

@@ -1,0 +1,158 @@
+"""Room is made under load while processes are killed with SIGKILL: no build is lost, no host stays closed."""
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from berth.configuration import EFFECTIVE_ENV
+from berth.operations.audit import audit
+from berth.operations.host_states import host_named, reported_hosts, state_of
+from berth.operations.making_room import MakingRoom, RoomListener
+from berth.settings import Settings
+from bus import topics
+from bus.clock import Clock
+from bus.messages import BuildEnded, BuildRequested, BuildUnplaceable
+from bus.requests import Flavor
+from bus.room import PlanRoom
+from tests.support.berth_processes import ROOT, Running, running
+from tests.support.waiting import receive_all, until
+
+pytestmark = [pytest.mark.services, pytest.mark.slow]
+
+HOSTS = 6
+ROLES = ("scheduler", "placement", "conductor.c1", "compute.c1.c1-agent1", "compute.c1.c1-agent2")
+DYING = """
+import asyncio, sys
+from berth.operations import making_room
+making_room.HOLD_SECONDS = 4.0
+from berth.__main__ import main
+sys.argv = ["berth", "make-room", "--vcpus", "1", "--memory-mb", "80000", "--disk-gb", "1"]
+main()
+"""
+
+
+def flavor(memory_mb: int) -> Flavor:
+    return Flavor(name=f"of {memory_mb}", vcpus=1, memory_mb=memory_mb, disk_gb=1)
+
+
+@dataclass
+class LoadedSite:
+    """Six hosts with four instances of 24,000 MB each, and clients that request small builds all the time."""
+
+    berth: Running
+    ends: dict[str, BuildEnded] = field(default_factory=dict)
+    unplaceable: list[BuildUnplaceable] = field(default_factory=list)
+    requested: set[str] = field(default_factory=set)
+
+    async def boot(self, memory_mb: int, host: str = "", wait: str = "") -> str:
+        build = Clock().uuid()
+        self.requested.add(build)
+        asked = BuildRequested(
+            request=build, instances=(build,), flavor=flavor(memory_mb), forced_host=host, wait=wait
+        )
+        await self.berth.bus.publish(asked)
+        return build
+
+    async def fill(self) -> None:
+        for host in await self.hosts():
+            for _ in range(4):
+                await self.boot(24_000, host)
+        await until(lambda: self.requested <= self.ends.keys(), "the hosts are filled", 120.0)
+
+    async def hosts(self) -> list[str]:
+        return sorted([host.host async for host in reported_hosts(self.berth.bus)])
+
+    async def load(self) -> None:
+        while True:
+            await self.boot(64, wait="5m")
+            await asyncio.sleep(0.1)
+
+    async def all_open(self) -> bool:
+        states = {state_of(await host_named(self.berth.bus, host)) for host in await self.hosts()}
+        return states == {"open"}
+
+    async def settled(self) -> bool:
+        found = await audit(self.berth.settings, settled=True)
+        return found.clean and set(found.types) <= {"INSTANCE"}
+
+
+@asynccontextmanager
+async def loaded_site(settings: Settings) -> AsyncIterator[LoadedSite]:
+    async with running(settings) as berth, asyncio.TaskGroup() as group:
+        site = LoadedSite(berth)
+        ends = await berth.bus.listen(topics.BUILD_ENDED.at())
+        refused = await berth.bus.listen(topics.BUILD_UNPLACEABLE.at())
+        tasks = [
+            group.create_task(receive_all(ends, lambda end: site.ends.setdefault(end.build, end))),
+            group.create_task(receive_all(refused, site.unplaceable.append)),
+        ]
+        try:
+            await site.fill()
+            tasks.append(group.create_task(site.load()))
+            yield site
+        finally:
+            for task in tasks:
+                task.cancel()
+
+
+@pytest.fixture
+def settings(amqp_url: str, database_url: str, bus_name: str, tmp_path: Path) -> Settings:
+    return Settings().having(
+        amqp_url=amqp_url, database_url=database_url, exchange=bus_name, cells=("c1",), hosts=HOSTS,
+        agents_per_cell=2, build_time="constant:0.05", move_time="constant:0.4", state_dir=str(tmp_path),
+        heartbeat=0.5,
+    )  # fmt: skip
+
+
+async def nothing_lost(site: LoadedSite) -> None:
+    requested = {*site.requested}
+    await until(lambda: requested <= site.ends.keys(), "every build has ended", 120.0)
+    assert site.unplaceable == []
+    assert {site.ends[build].status for build in requested} == {"active"}
+    await until(site.all_open, "every host is open", 60.0)
+    await until(site.settled, "clean", 60.0, picture=lambda: audit(site.berth.settings, settled=True))
+
+
+async def test_room_is_made_while_every_worker_is_killed(settings: Settings) -> None:
+    async with loaded_site(settings) as site:
+        build = Clock().uuid()
+        request = BuildRequested(request=build, instances=(build,), flavor=flavor(80_000))
+        making_room = MakingRoom(site.berth.bus, PlanRoom(request=request), 1, RoomListener())
+        making = asyncio.create_task(making_room.run())
+        await asyncio.sleep(0.6)  # within the first move
+        for role in ROLES:
+            await site.berth.kill(role)
+            await asyncio.sleep(0.3)
+        async with asyncio.timeout(180):
+            made = await making
+        assert made.plan.code == "" and len(made.done.moved) >= 2, made
+        await site.boot(80_000, wait="1m")
+        await nothing_lost(site)
+        print(f"{len(site.requested)} builds, {len(made.done.moved)} moves, 0 lost")
+
+
+async def test_hosts_of_a_killed_command_are_opened_in_time(settings: Settings, tmp_path: Path) -> None:
+    async with loaded_site(settings) as site:
+        environment = {
+            **os.environ, "PYTHONPATH": str(ROOT),
+            EFFECTIVE_ENV: msgspec.json.encode(settings).decode(),
+        }  # fmt: skip
+        command = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", DYING, env=environment, cwd=tmp_path
+        )
+        await until(lambda: _is_closed(site), "a host is closed", 60.0)
+        command.send_signal(signal.SIGKILL)
+        await command.wait()
+        await nothing_lost(site)
+
+
+async def _is_closed(site: LoadedSite) -> bool:
+    return not await site.all_open()

@@ -1,0 +1,74 @@
+"""`berth rebalance` in an embedded berth: once, as a controller, and stopped."""
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from berth.operations import rebalancing
+from berth.operations.following import MoveListener
+from bus import topics
+from bus.room import PlanBalance, SwitchBalancing
+from tests.support.living_berth import LivingBerth, Opened, opening_berths
+from tests.support.waiting import until
+
+HOSTS = ["c1-host00001", "c1-host00002", "c1-host00003"]
+MEMORY = ("--class", "MEMORY_MB")
+
+
+@pytest.fixture
+def opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Opened:
+    return opening_berths(tmp_path, monkeypatch, capsys)
+
+
+@pytest.fixture
+async def berth(opened: Opened) -> AsyncIterator[LivingBerth]:
+    """Three hosts of 130,560 MB; six instances of 20,000 MB are on the first."""
+    async with opened("c1", hosts=3) as berth:
+        await berth("boot", "--memory-mb", "20000", "--count", "6", "--host", HOSTS[0], "--wait")
+        yield berth
+
+
+async def counts(berth: LivingBerth) -> list[int]:
+    rows = [json.loads(line) for line in (await berth("instances", "--json")).splitlines()]
+    on = Counter(row["host"] for row in rows)
+    return [on[host] for host in HOSTS]
+
+
+async def test_a_rebalancing_moves_instances_once(berth: LivingBerth) -> None:
+    shown = await berth("rebalance", *MEMORY, "--dry-run")
+    assert "cell c1: spread 43.3% → 0.0%" in shown and "4 moves" in shown
+    assert await counts(berth) == [6, 0, 0]
+    assert "4 moved, 0 moved back, 0 not moved" in await berth("rebalance", *MEMORY)
+    assert await counts(berth) == [2, 2, 2]
+    assert "no move gains enough" in await berth("rebalance", *MEMORY)
+    await berth.clean()
+
+
+async def test_a_stop_ends_a_controller(berth: LivingBerth, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rebalancing, "CALM_SECONDS", 0.01)
+    monkeypatch.setattr(rebalancing, "STOP_SECONDS", 0.05)
+    controller = asyncio.create_task(_controlled(berth))
+    await until(lambda: _balanced(berth))
+    assert not controller.done()
+    switch = berth.bus.asker(topics.SWITCH_BALANCING)
+    assert (await switch(SwitchBalancing(stop=True))).stopped
+    async with asyncio.timeout(30):
+        await controller
+    assert (await switch(SwitchBalancing())).stopped
+    assert "stopped" in await berth("rebalance", "stop")
+    assert "permitted" in await berth("rebalance", "start")
+    assert not (await switch(SwitchBalancing())).stopped
+
+
+async def _controlled(berth: LivingBerth) -> None:
+    asked = PlanBalance(resource_class="MEMORY_MB", budget=2)
+    listener = MoveListener()
+    await rebalancing.BalanceController(berth.bus, asked, 2, 0.1, listener, lambda plan: None).run()
+
+
+async def _balanced(berth: LivingBerth) -> bool:
+    return await counts(berth) == [2, 2, 2]

@@ -1,0 +1,135 @@
+"""An embedded berth with simulated hosts, and its commands, for tests that move instances."""
+
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from berth import wiring
+from berth.commands import audit as audit_command
+from berth.commands import (
+    builds,
+    draining,
+    hosts,
+    importing,
+    instances,
+    make_room,
+    move_list,
+    moves,
+    rebalancing,
+    what_if,
+    why,
+)
+from berth.commands.run import ready
+from berth.importing.bring_over import Import
+from berth.importing.client import PlacementClient
+from berth.importing.placement_contents import ImportedConsumer
+from berth.importing.writers import write_in_bulk
+from berth.operations.audit import audit
+from berth.services import embedded
+from berth.settings import Settings
+from bus import topics
+from bus.delivery.runner import Bus
+from bus.local import LocalTransport
+from bus.queries import FindWaiting, WaitingRequest
+from tests.support.command_line import CommandLine
+from tests.support.waiting import until
+
+HOMES: dict[str, ModuleType] = {
+    "adopt": importing, "boot": builds, "delete": builds, "drain": draining, "evacuate": draining,
+    "heal": audit_command, "host": hosts, "instances": instances, "make-room": make_room,
+    "moves": move_list, "confirm": move_list, "revert": move_list, "abort": move_list,
+    "rebalance": rebalancing, "waiting": instances, "what-if": what_if,
+    "why": why,
+}  # fmt: skip
+Opened = Callable[..., AbstractAsyncContextManager["LivingBerth"]]
+
+
+class LivingBerth:
+    def __init__(
+        self, settings: Settings, bus: Bus, patch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        self.settings, self.bus, self._patch, self._capsys = settings, bus, patch, capsys
+
+    async def __call__(self, *words: str, ends: int = 0) -> str:
+        line = CommandLine(words[0], HOMES.get(words[0], moves), self._patch, self._capsys)
+        return await line(*words[1:], ends=ends)
+
+    async def boot(self, *words: str) -> tuple[str, str]:
+        """The build, and its host."""
+        answer = json.loads((await self("boot", *words, "--wait", "--json")).splitlines()[-1])
+        assert answer["status"] == "active", answer
+        return answer["build"], answer["host"]
+
+    async def ends(self, *words: str, ends: int = 0) -> dict[str, Any]:
+        told = await self(*words, "--wait", "--json", ends=ends)
+        return dict(json.loads(told.splitlines()[-1]))
+
+    async def waits(self, build: str) -> WaitingRequest:
+        """Its move that waits for room."""
+        found = list[WaitingRequest]()
+
+        async def listed() -> bool:
+            found[:] = (await self.bus.asker(topics.WAITING)(FindWaiting(requests=(build,)))).waiting
+            return bool(found)
+
+        await until(listed)
+        return found[0]
+
+    async def clean(self) -> None:
+        """Once clean-ups are over nothing is held but by builds that are there."""
+
+        async def settled() -> bool:
+            found = await audit(self.settings, settled=True)
+            return found.clean and set(found.types) <= {"INSTANCE"}
+
+        await until(settled, picture=lambda: audit(self.settings, settled=True))
+
+    # What is held
+
+    async def where(self, build: str) -> tuple[str, str]:
+        """The cell and the status, of the one row that there is."""
+        rows = [json.loads(line) for line in (await self("instances", "--json")).splitlines()]
+        [row] = [row for row in rows if row["build"] == build]
+        return row["cell"], row["status"]
+
+    async def brings_over(self, on: dict[str, tuple[str, ...]]) -> None:
+        """Consumers, with what they hold of hosts by their names, as from another Placement."""
+        async with PlacementClient(f"http://{self.settings.placement.http}", "admin") as client:
+            here = await client.world(lambda *_: None)
+            ids = {provider.name: provider.id for provider in here.providers.values()}
+            held = {"VCPU": 2, "MEMORY_MB": 512, "DISK_GB": 10}
+            consumers = {
+                id_: ImportedConsumer(id_, "p", "u", "INSTANCE", {ids[host]: held for host in hosts})
+                for id_, hosts in on.items()
+            }
+            there = replace(here, consumers=consumers)
+            writer = partial(write_in_bulk, client)
+            done = await Import(there, here, client, writer, lambda *_: None).run(prune=False)
+            assert (done.claimed, done.failed) == (len(on), {})
+
+
+def opening_berths(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Opened:
+    """Return a function that opens an embedded berth, with these settings, for the commands of a test."""
+
+    @asynccontextmanager
+    async def open_berth(*cells: str, **given: Any) -> AsyncIterator[LivingBerth]:
+        monkeypatch.setenv("BERTH_STATE_DIR", str(tmp_path))
+        monkeypatch.setenv("BERTH_CELLS", ",".join(cells))
+        settings = Settings().having(
+            state_dir=str(tmp_path), cells=cells, build_time="constant:0.01", heartbeat=0.5, **given
+        )
+        async with embedded(settings) as running:
+            await ready(running.bus, settings)
+            monkeypatch.setattr(wiring, "transport", lambda *_, **__: LocalTransport(running.broker))
+            yield LivingBerth(settings, running.bus, monkeypatch, capsys)
+
+    return open_berth
