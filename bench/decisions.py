@@ -82,6 +82,8 @@ class InstantPlacement:
             groups=self.unused,
             allocations=self.unused,
             usages=self.unused,
+            edit=self.unused,
+            edit_name=self.unused,
             quotas=self.unused,
             edit=self.unused,
             edit_name=self.unused,

@@ -31,6 +31,7 @@ _ASKED = {name: option for name, option in BOOT_OPTIONS.items() if name not in (
 
 
 _PLAN = "Capacity, in thought"
+_NO_CAPACITY = ("class", "room", "group", "together")  # reason codes that moves of instances can remedy
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,6 +78,8 @@ async def what_if_command(cli: Cli, options: Annotated[BootOptions, _ASKED], que
         write_json(answer)
     else:
         show_answer(answer, cli)
+        if answer.decision.code in _NO_CAPACITY and not answer.fits:
+            cli.line("  `berth make-room --dry-run` with these options shows whether moves would help", "dim")
     return 0 if answer.fits else 1
 
 

@@ -45,6 +45,7 @@ async def state(berth: LivingBerth, host: str) -> str:
 
 async def test_the_fewest_instances_move_and_the_build_fits(berth: LivingBerth) -> None:
     assert "no host" in await berth("boot", *LARGE, "--wait", ends=1)
+    assert "`berth make-room --dry-run`" in await berth("what-if", *LARGE, ends=1)
     before = await places(berth)
     shown = await berth("make-room", *LARGE, "--dry-run")
     assert shown.startswith("1 move; then 1 build fits: 1 on c1-host00002")

@@ -23,6 +23,7 @@ from berth.commands import (
     move_list,
     moves,
     rebalancing,
+    what_if,
     why,
 )
 from berth.commands.run import ready
@@ -44,7 +45,8 @@ HOMES: dict[str, ModuleType] = {
     "adopt": importing, "boot": builds, "delete": builds, "drain": draining, "evacuate": draining,
     "heal": audit_command, "host": hosts, "instances": instances, "make-room": make_room,
     "moves": move_list, "confirm": move_list, "revert": move_list, "abort": move_list,
-    "rebalance": rebalancing, "waiting": instances, "why": why,
+    "rebalance": rebalancing, "waiting": instances, "what-if": what_if,
+    "why": why,
 }  # fmt: skip
 Opened = Callable[..., AbstractAsyncContextManager["LivingBerth"]]
 

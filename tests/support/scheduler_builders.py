@@ -112,6 +112,7 @@ class FakePlacement(ClaimsInMemory):
         return PlacementQueries(
             claim_many=self.claim_many, release=self.release_one, providers=self.providers,
             groups=self.find_groups, allocations=self.allocations, usages=self.usages,
+            edit=self.edit, edit_name=self.edit,
             quotas=self.quotas,
             edit=self.edit, edit_name=self.edit,
             reservations=self.find_reservations,

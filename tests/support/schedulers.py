@@ -70,6 +70,8 @@ def queries_of(placement: Placement) -> PlacementQueries:
         groups=placement.server_groups.find,
         allocations=placement.lookups.allocations,
         usages=_unused,
+        edit=_unused,
+        edit_name=_unused,
         quotas=placement.quotas.find,
         edit=_unused,
         edit_name=_unused,
