@@ -1,4 +1,4 @@
-"""Trials of a changed policy: recorded requests, evaluated with present and other filters and weighers."""
+"""Trials of a policy: recorded requests, evaluated with the present and with other filters and weighers."""
 
 from typing import Annotated
 

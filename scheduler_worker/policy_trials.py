@@ -33,9 +33,8 @@ class PolicyTrials:
         trial = WhatIfs(self._what_ifs.scheduler.with_policy(policy))
         try:
             async with asyncio.timeout(PATIENCE), self._what_ifs.lock:
-                return PolicyTried(
-                    results=tuple([await self._both(each, trial) for each in question.requests])
-                )
+                results = [await self._both(request, trial) for request in question.requests]
+                return PolicyTried(results=tuple(results))
         except TimeoutError:
             return PolicyTried(refusal=f"there was no answer within {PATIENCE:g} s")
 

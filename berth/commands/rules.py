@@ -15,6 +15,7 @@ from berth.operations.boot_options import seconds_since
 from berth.operations.policy_changes import changed_policy
 from berth.operations.policy_tests import Gathered, PolicyTest, TestedDecision, recorded_decisions, tested
 from bus.clock import Clock
+from bus.delivery.runner import Bus
 from bus.errors import OperationRefused, Unavailable, Unroutable
 from bus.masking import printable
 
@@ -83,23 +84,29 @@ async def test_command(cli: Cli, options: PolicyTestOptions) -> int:
     """
     changed = changed_policy(cli.settings, options.changes or [])
     since = max(Clock().now() - seconds_since(options.since), 0.0)
-    try:
-        async with cli.bus("rules test") as bus:
-            found = await recorded_decisions(bus, cli.settings, since, options.project, options.limit)
-            if found.silent:
-                raise OperationRefused(f"no answer from {', '.join(found.silent)}: its decisions are unknown")
-            if not found.decisions:
-                raise OperationRefused(f"no decision of the last {options.since} is recorded")
+    async with cli.bus("rules test") as bus:
+        try:
+            found = await _gathered(bus, cli, since, options)
             with progress_bar() as bar:
                 shown = bar.add_task("decisions", total=len(found.decisions))
-                result = PolicyTest(
-                    await tested(bus, found.decisions, changed, lambda several: bar.advance(shown, several))
+                decisions = await tested(
+                    bus, found.decisions, changed, lambda several: bar.advance(shown, several)
                 )
-    except (OperationRefused, Unavailable, Unroutable) as problem:
-        complain.print(escape(printable(f"the test is not possible: {problem}")), style="red")
-        return NOT_POSSIBLE
+        except (OperationRefused, Unavailable, Unroutable) as problem:
+            complain.print(escape(printable(f"the test is not possible: {problem}")), style="red")
+            return NOT_POSSIBLE
+    result = PolicyTest(decisions)
     _print(cli, found, result, options.listed)
     return 0 if result.passes(options.allow) else 1
+
+
+async def _gathered(bus: Bus, cli: Cli, since: float, options: PolicyTestOptions) -> Gathered:
+    found = await recorded_decisions(bus, cli.settings, since, options.project, options.limit)
+    if found.silent:
+        raise OperationRefused(f"no answer from {', '.join(found.silent)}: its decisions are unknown")
+    if not found.decisions:
+        raise OperationRefused(f"no decision of the last {options.since} is recorded")
+    return found
 
 
 def _print(cli: Cli, found: Gathered, result: PolicyTest, listed: int) -> None:

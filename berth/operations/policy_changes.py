@@ -83,13 +83,9 @@ def _filters(present: Sequence[str], value: str) -> list[str]:
         return names
     removed = {name[1:] for name in names if name[0] == "-"}
     if unknown := removed.difference(present):
-        raise BadSetting(
-            f"--with rules.filters={value}: {', '.join(sorted(unknown))}: no such filter is enabled"
-        )
-    return [
-        *(name for name in present if name not in removed),
-        *(n.lstrip("+") for n in names if n[0] != "-"),
-    ]
+        raise BadSetting(f"--with rules.filters={value}: not enabled: {', '.join(sorted(unknown))}")
+    left = [name for name in present if name not in removed]
+    return [*left, *(name.lstrip("+") for name in names if name[0] != "-")]
 
 
 def _number(change: str, value: str) -> float:

@@ -71,7 +71,7 @@ class Gathered:
 async def recorded_decisions(
     bus: Bus, settings: Settings, since: float, project: str, limit: int
 ) -> Gathered:
-    """Return the decisions about builds since a time: of placed builds from cells, else from schedulers."""
+    """Return the decisions since a time: about placed builds from their cells, others from schedulers."""
     cells = await known_cells(bus, settings)
     question = FindInstances(cell="any", project=project, since=since, statuses=EVERY)
 
@@ -135,8 +135,8 @@ async def _refused(bus: Bus, builds: Sequence[RefusedBuild]) -> list[RecordedDec
 async def tested(
     bus: Bus, decisions: Sequence[RecordedDecision], changed: ChangedPolicy, on_tested: Callable[[int], None]
 ) -> list[TestedDecision]:
-    """Return each decision with its host without and with the change. A decision is repeated from its record
-    if that contains all that has changed; otherwise with the present hosts, once for equal requests."""
+    """Return each decision with its host without and with the change. A decision is made again from its
+    record if that contains all that changed; otherwise with the present hosts, once for equal requests."""
     results: dict[str, TestedDecision] = {}
     left: dict[bytes, list[RecordedDecision]] = defaultdict(list)
     for decision in decisions:

@@ -250,8 +250,8 @@ class StartTimes:
     def stored(self, now: float) -> dict[str, ClassHistory]:
         """Return the histories to store, of the classes with most waiting requests, then of the last used."""
         self._pass(now)
-        last_used_first = list(reversed(self.histories))
-        ordered = sorted(last_used_first, key=lambda kind: -self.histories[kind].waiting)
+        ordered = list(reversed(self.histories))
+        ordered.sort(key=lambda kind: -self.histories[kind].waiting)
         for kind in ordered[:MOST_STORED]:
             self._count_seconds(kind, now)
         return {kind: self.histories[kind].rounded() for kind in ordered[:MOST_STORED]}
