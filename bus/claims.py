@@ -7,6 +7,7 @@ from msgspec import Meta, field
 
 from bus.domains import DomainConstraints
 from bus.groups import GroupPolicy
+from bus.quotas import OverQuota
 from bus.vocabulary import (
     END,
     UNSAID_ID,
@@ -181,6 +182,7 @@ Refusal = (
     | NoGroup
     | NothingHeld
     | OutsideCell
+    | OverQuota
 )
 
 

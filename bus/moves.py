@@ -77,7 +77,8 @@ class MovePlaced(Message, frozen=True, kw_only=True):
     # attempt of the moving guest; a holder consumer has its former allocations; 0: no guest (unshelve)
     attempt: Count
     generation: Ordinal | None  # of the build's consumer after the claim; None: it has no allocations
-    chosen: Selection | None = None  # None: no destination (shelve)
+    # None: no destination (shelve, or the claim was released before this message was published)
+    chosen: Selection | None = None
     alternates: LongList[Selection] = ()
     spec: BuildSpec  # after the move
     verify: bool = False

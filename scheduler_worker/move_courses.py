@@ -14,6 +14,7 @@ from bus.errors import Poison, Retry
 from bus.messages import BuildRequested
 from bus.moves import BEGUN, SHELVED, HandoverProgress, MovePlaced, MoveRefused, MoveRequested
 from bus.vocabulary import Contended, Id
+from scheduler_worker.begun_claims import claims_of_begun
 from scheduler_worker.core import move_state
 from scheduler_worker.core.events import Begun, ComeAgain, DeadLetterRequest
 from scheduler_worker.core.fitting import unfit
@@ -118,7 +119,7 @@ class MoveCourses:
         # Refused moves are fenced first, so that no concurrent delivery begins them.
         barred = [(course, course.state.barred.why) for course in courses if course.state.barred is not None]
         await self._fence(barred, unplaceable=True)
-        await self._repeat_handovers([course for course in courses if course.state.again])
+        await self._publish_again([course for course in courses if course.state.again])
         await self._hand_over(courses)
         refusals: list[tuple[MoveRequested, BuildRequested | None, MoveRefused]] = []
         for course in courses:
@@ -221,7 +222,8 @@ class MoveCourses:
             else:
                 self._postpone(course, "its name is contended")
 
-    async def _repeat_handovers(self, courses: Sequence[MoveCourse]) -> None:
+    async def _publish_again(self, courses: Sequence[MoveCourse]) -> None:
+        """Publish again the orders of begun moves, unless a cell has received them."""
         known: list[tuple[MoveCourse, MoveStart]] = []
         for course in courses:
             if course.state.start is None:
@@ -237,37 +239,50 @@ class MoveCourses:
                 if course.asked.kind == "unshelve":  # the scheduler that undid it may have stopped halfway
                     await self.park_again(course.asked.build, start.cell)
                 course.take((refused(course.asked, unheard(start.cell), "no_conductor"),))
-            elif start.seeks:
-                going.append((course, start))
             else:
-                course.take((start.stays(),))
+                going.append((course, start))
         if going:
-            await self._report_holdings(going)
+            await self._publish_claims(going)
 
     async def _await_cell(self, course: MoveCourse) -> None:
-        asked = course.asked
+        asked, barred = course.asked, course.state.barred
+        silent = barred is not None and barred.code == "no_conductor"  # that cell may not have its order
         waited = self.scheduler.retries.retried_for(asked.move)
-        if waited < self.scheduler.undeliverable_for and await self.scheduler.ending.held([asked.build]):
+        if silent or (
+            waited < self.scheduler.undeliverable_for and await self.scheduler.ending.held([asked.build])
+        ):
             self._postpone(course, "it has begun, but its cell does not know its build")
         else:
             course.take(())
 
-    async def _report_holdings(self, going: Sequence[tuple[MoveCourse, MoveStart]]) -> None:
-        consumers = [id_ for _, start in going for id_ in (start.asked.build, start.keep) if id_]
-        held = await self.scheduler.ending.held(consumers)
+    async def _publish_claims(self, going: Sequence[tuple[MoveCourse, MoveStart]]) -> None:
+        seeking = [(course, start) for course, start in going if start.seeks]
+        found = await claims_of_begun(self.scheduler.placement, [start for _, start in seeking])
+        intact = [(course, claim) for (course, _), claim in zip(seeking, found, strict=True) if claim]
+        begun = self.scheduler.begin_moves([start for _, (start, _) in intact])
         telling: list[tuple[MoveCourse, Begins]] = []
-        begun = self.scheduler.begin_moves([start for _, start in going])
-        for (course, start), (order, _) in zip(going, begun, strict=True):
-            holding = held.get(start.asked.build)
-            if holding is None or (start.keep and start.keep not in held):
-                course.take(())  # its cell has consumed it in the meantime
-                continue
+        for (course, (_, holding)), (order, _) in zip(intact, begun, strict=True):
             request = order.request
             if not order.alternatives:  # unreadable now, for example because a named host was deleted
                 request = structs.replace(request, alternates=0)
-            order = structs.replace(order, request=request, instances=(), held=((start.asked.move, holding),))
+            held = ((course.asked.move, holding),)
+            order = structs.replace(order, request=request, instances=(), held=held)
             telling.append((course, (order, Begun())))
         await self.place(telling)
+        claimed = {course.asked.move for course, _ in intact}
+        await self._publish_without_claim([pair for pair in going if pair[0].asked.move not in claimed])
+
+    async def _publish_without_claim(self, going: Sequence[tuple[MoveCourse, MoveStart]]) -> None:
+        """Publish the order of each move that has no claim, or has lost it, unless a cell has recorded it.
+
+        The cell decides how the move ends: an earlier message with its order may still be in the queue.
+        """
+        recorded = await self._lookups.recorded([course.asked.move for course, _ in going])
+        for course, start in going:
+            if course.asked.move in recorded:
+                course.take(())
+            else:
+                course.take((start.placed(None, None) if start.seeks else start.stays(),))
 
     async def undo_placed(self, placed: MovePlaced | HandoverProgress) -> MoveRefused | None:
         """Raise `Retry` for a begun move if its cell has no conductor; after a time limit, undo the move."""

@@ -13,7 +13,7 @@ from msgspec import structs
 from bus.candidates import CandidateSource
 from bus.errors import AnswerRefused, NoAnswer, Unroutable
 from bus.groups import FindGroups
-from bus.moves import MoveRequested
+from bus.moves import FindMoves, MoveRequested
 from bus.queries import BuildsFound, BuildStands, FindBuilds
 from bus.resources import Provider
 from bus.vocabulary import Id, portions
@@ -23,6 +23,7 @@ from scheduler_worker.core.move_state import LookedUpMove, NotYet, SeenThrough, 
 from scheduler_worker.dependencies import CellQueries, Ending, PlacementQueries, providers_of, together
 
 BUILDS_ASKED = 100  # ids in one query to a cell
+MOVES_ASKED = 100  # ids in one query to a cell; the answer has their phases
 GROUPS_ASKED = 500  # groups in one query to placement
 _WORD = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
@@ -61,6 +62,20 @@ class MoveLookups:
                 barred = stuck(start, roots.get(start.source.root) if start.source else None)
                 results[index] = start if barred is None else Stopped(barred, start)
         return results
+
+    async def recorded(self, moves: Sequence[Id]) -> set[Id]:
+        """Return the moves of which a cell has a record. Cells that do not answer are left out."""
+        if not moves:
+            return set()
+        pages = [(cell, some) for cell in self._cells() for some in portions(moves, MOVES_ASKED)]
+        return set().union(*await together([self._recorded(*page) for page in pages]))
+
+    async def _recorded(self, cell: str, moves: tuple[Id, ...]) -> set[Id]:
+        try:
+            found = await self.cells.moves(FindMoves(cell=cell, moves=moves, limit=MOVES_ASKED))
+        except (Unroutable, NoAnswer, AnswerRefused):
+            return set()
+        return {stands.move for stands in found.moves}
 
     async def _standing(self, requests: Sequence[MoveRequested]) -> _Standing:
         standing = _Standing()
@@ -144,11 +159,11 @@ def _judged(asked: MoveRequested, standing: _Standing) -> LookedUpMove:
         return SeenThrough()
     start = move_start(asked, stands, cell)
     barred = unready(asked, stands)
-    if barred is None and start is None:
+    if barred is None and not start.is_complete:
         barred = Barred(code="no_conductor", why=f"cell {cell!r}: its conductor does not support moves yet")
     if barred is not None:
         return Stopped(barred, start)
-    return start or SeenThrough()
+    return start
 
 
 def _unknown(build: Id, standing: _Standing) -> LookedUpMove:

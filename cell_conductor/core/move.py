@@ -126,6 +126,11 @@ class BuildMove(Value, frozen=True, kw_only=True, omit_defaults=True):
         return self.phase
 
 
+def lost_claim(placed: moves.MovePlaced) -> bool:
+    """Return whether placement released a move's claim before the scheduler published the move's order."""
+    return placed.chosen is None and placed.kind in (*KEPT, *BUILT)
+
+
 def without_record(placed: moves.MovePlaced) -> moves.MovePlaced:
     """Return a move's order without its decision record and the build's request, which are not stored."""
     return replace(placed, booted=None, decision=replace(placed.decision, record=None))

@@ -10,17 +10,20 @@ from cell_conductor.core import phases
 from cell_conductor.core.answers import holding, holds_instead, position_of, swap_result
 from cell_conductor.core.build import Build, Effects, Leftover
 from cell_conductor.core.events import AttemptLimits
-from cell_conductor.core.move import BUILT, KEPT, BuildMove, ended, never_begun, without_record
+from cell_conductor.core.move import BUILT, KEPT, BuildMove, ended, lost_claim, never_begun, without_record
 from cell_conductor.core.phases import Stepped
 
 UNKNOWN = "this cell does not know the build: the begun move is undone"
 DELETED = "the instance was deleted"
+LOST = "placement released its claim before this cell received its order"
 
 
 def postpone_reason(build: Build | None, placed: MovePlaced) -> str:
     """Return why a move must wait until the build's current move or attempt ends; empty if it need not."""
     if build is None or (build.move is not None and build.move.id == placed.move):
         return ""
+    if lost_claim(placed) and build.status == "deleting":
+        return "its build is being deleted"
     if build.moving is not None and placed.kind not in ("shelve", "rebuild"):
         return f"its build is in the move {build.moving.id}"
     return f"its build is {build.status}" if build.status in ("building", "swapping") else ""
@@ -33,6 +36,8 @@ def begun(build: Build, placed: MovePlaced, now: float, limits: AttemptLimits, w
     if build.move is not None and build.move.id == placed.move:
         return build, phases.ended_before(build)
     wants = "shelved" if placed.kind == "unshelve" else "active"
+    if build.status == wants and lost_claim(placed):
+        return build, end_of_refused(placed, now, LOST)
     if build.status == wants:
         last = () if build.move is None else (ended(build.move),)  # in case that message was lost
         build, emitted = _begin(build, placed, now, limits, why)

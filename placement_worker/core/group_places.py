@@ -43,6 +43,11 @@ class GroupPlaces:
     _members: _Headcount = field(default_factory=dict)
     labels: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # root → level → label
 
+    @property
+    def size(self) -> int:
+        """Return the number of members, without holder consumers."""
+        return len(self.places) - len(self.holder_consumers)
+
     def put(self, consumer: str, roots: frozenset[str], keeps_for: str | None = None) -> None:
         """Record the hosts of a member of the server group, or of a holder consumer; `keeps_for` is the
         member whose former place the holder consumer holds.
@@ -90,7 +95,7 @@ class GroupPlaces:
                 if len(on_host) > self.max_per_host:
                     yield f"{len(on_host)} on {root}, where {self.max_per_host} may be"
         elif self.policy == "affinity":
-            members = len(self.places) - len(self.holder_consumers)
+            members = self.size
             if members and all(len(on_host) < members for on_host in self._members.values()):
                 yield f"its members are apart, on {', '.join(sorted(self._members))}"
         if self.topology.is_required:

@@ -56,6 +56,13 @@ class MoveStart(msgspec.Struct, frozen=True, gc=False):
         return self.asked.kind in SEEKING
 
     @property
+    def is_complete(self) -> bool:
+        """Return whether the cell reports all data about the guest; a deleted build has no allocations."""
+        if self.asked.kind == "unshelve":
+            return True
+        return self.source is not None and self.generation is not None and self.attempt > 0
+
+    @property
     def keep(self) -> Id | None:
         return holder_consumer(self.asked.build, self.attempt) if self.attempt else None
 
@@ -155,11 +162,9 @@ class MoveStart(msgspec.Struct, frozen=True, gc=False):
         return self.placed(self.generation, self.source if self.asked.kind == "rebuild" else None)
 
 
-def move_start(asked: MoveRequested, stands: BuildStands, cell: str) -> MoveStart | None:
-    """Return the data needed to begin a move, or None if the cell's answer lacks the build's host."""
+def move_start(asked: MoveRequested, stands: BuildStands, cell: str) -> MoveStart:
+    """Return the data needed to begin a move."""
     shelved = asked.kind == "unshelve"
-    if not shelved and (stands.chosen is None or stands.generation is None or not stands.attempt):
-        return None
     record = stands.placed.decision.record
     original = record.asked if record is not None and record.asked is not None else _NOTHING_ASKED
     return MoveStart(

@@ -151,7 +151,8 @@ def a_move(
     return MovePlaced(
         move=uid(number, "d"), build=uid(build, "b"), kind=kind, cell=CELL,
         attempt=0 if kind == "unshelve" else attempt, generation=1 if stays else generation,
-        chosen=None if kind == "shelve" else selections[0], alternates=() if stays else selections[1:],
+        chosen=selections[0] if selections and kind != "shelve" else None,
+        alternates=() if stays else selections[1:],
         **{"spec": LARGE, **what},
     )  # fmt: skip
 

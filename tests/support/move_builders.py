@@ -6,12 +6,12 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from bus.claims import Choice
+from bus.claims import MIGRATION, Choice, holder_consumer
 from bus.decisions import AlsoAsked, Decision, Record
 from bus.errors import NoAnswer, Unroutable
 from bus.groups import FindGroups, GroupsFound, ServerGroup
 from bus.messages import BuildPlaced, Selection
-from bus.moves import MoveRequested
+from bus.moves import FindMoves, MoveKind, MoveRequested, MovesFound, MoveStands
 from bus.queries import BuildsFound, BuildStands, Candidate, FindBuilds
 from bus.reports import Inventory
 from bus.requests import BuildSpec
@@ -53,6 +53,7 @@ class Cells:
     stands: dict[str, dict[str, BuildStands]] = field(default_factory=dict)
     silent: set[str] = field(default_factory=set)
     questions: list[FindBuilds] = field(default_factory=list)
+    recorded: set[str] = field(default_factory=set)  # moves that the first cell has a record of
 
     def know(self, *stands: BuildStands) -> None:
         for one in stands:
@@ -66,6 +67,17 @@ class Cells:
             raise Unroutable(f"no {question.cell}")
         known = self.stands[question.cell]
         return BuildsFound(builds=tuple([known[build] for build in question.builds if build in known]))
+
+    async def find_moves(self, question: FindMoves) -> MovesFound:
+        if question.cell in self.silent:
+            raise NoAnswer("nobody")
+        found = [move for move in question.moves if question.cell == "cell1" and move in self.recorded]
+        kind: MoveKind = "migrate"
+        return MovesFound(
+            moves=tuple(
+                MoveStands(move=move, build=BUILD, kind=kind, cell="cell1", phase="done") for move in found
+            )
+        )
 
 
 class MovingPlacement(FakePlacement):
@@ -85,8 +97,15 @@ class MovingPlacement(FakePlacement):
         return set(self.held[consumer].allocations) if consumer in self.held else set()
 
     async def allocations(self, question: FindAllocations) -> AllocationsFound:
+        holders = {holder_consumer(BUILD, attempt) for attempt in range(1, 9)}
         consumers = [
-            Consumer(id=one, project="p", user="u", type="INSTANCE", **self.held[one]._asdict())
+            Consumer(
+                id=one,
+                project="p",
+                user="u",
+                type=MIGRATION if one in holders else "INSTANCE",
+                **self.held[one]._asdict(),
+            )
             for one in question.consumers
             if one in self.held
         ]

@@ -8,7 +8,7 @@ from bus.claims import ReleaseAnswered, ReleaseRequested
 from bus.clock import Clock
 from bus.errors import Poison, Retry
 from bus.messages import BuildPlaced, BuildRequested, BuildUnplaceable
-from bus.moves import MoveRequested
+from bus.moves import FindMoves, MoveRequested, MovesFound
 from bus.vocabulary import Id
 from placement_worker import IndexedSource, Placement
 from scheduler_worker import ChoicePolicy
@@ -74,6 +74,7 @@ def queries_of(placement: Placement) -> PlacementQueries:
         groups=placement.server_groups.find,
         allocations=placement.lookups.allocations,
         usages=_unused,
+        quotas=placement.quotas.find,
     )
 
 
@@ -95,11 +96,19 @@ class HandoversInMemory(Handovers):
 async def _forget(ended: object) -> None: ...
 
 
+async def _no_moves(question: FindMoves) -> MovesFound:
+    return MovesFound(moves=())
+
+
 def moves_of(
-    scheduler: Scheduler, find: Any, handovers: Handovers | None = None, keep: StoreRefusals = _forget
+    scheduler: Scheduler,
+    find: Any,
+    handovers: Handovers | None = None,
+    keep: StoreRefusals = _forget,
+    find_moves: Any = _no_moves,
 ) -> "MovesWithoutWaiting":
     """Return the moves of a scheduler whose cells answer `find` about their builds."""
-    cells = CellQueries(builds=find, instances=_unused, moves=_unused)
+    cells = CellQueries(builds=find, instances=_unused, moves=find_moves)
     lookups = MoveLookups(scheduler.source, scheduler.ending, scheduler.placement, cells)
     handovers = handovers or HandoversInMemory()
     courses = MoveCourses(scheduler, lookups, handovers, keep)

@@ -415,6 +415,7 @@ DELETING: list[Dated] = [*ACTIVE, a_delete(PLACED)]
 DELETED: list[Dated] = [*DELETING, agent_says(1, 0, "destroyed"), ReleaseAnswer("deleting", Released())]
 SHELVED: list[Dated] = [*STATES["release"], ReleaseAnswer("moving", Released())]
 OTHER = a_move(number=7)
+LOST = a_move(number=7, hosts=(), generation=None)
 PLACES: dict[str, tuple[Any, ...]] = {
     "deleting": (DELETING, MOVE, "deleting: destroy 2 at host5; destroy 1 at host0; ended deleted"),
     "deleted": (DELETED, MOVE, "deleted: destroy 1 at host0; ended deleted"),
@@ -426,6 +427,10 @@ PLACES: dict[str, tuple[Any, ...]] = {
     "impossible": (ACTIVE, MoveImpossible(MOVE, "metal"), "moving: told back; back 2 to 1"),
     "nor shelved": (ACTIVE, MoveImpossible(SHELVE, "metal"), "active: ended error at host0"),
     "in another move": (STATES["send"], a_move("shelve", number=7), "moving: ended error"),
+    "without claim": (ACTIVE, LOST, "active: ended error"),
+    "without claim, shelved": (SHELVED, LOST, "shelved: destroy 1 at host0; ended error"),
+    "without claim, deleted": (DELETED, LOST, "deleted: destroy 1 at host0; ended deleted"),
+    "without claim, to unshelve": (SHELVED, replace(UNSHELVE, chosen=None), "shelved: ended error"),
 }  # fmt: skip
 
 
@@ -453,6 +458,9 @@ def test_a_move_reverted_before_any_order_leaves_the_build() -> None:
         (STATES["send"], a_move("rebuild", number=7, hosts=(0,)), ""),
         (SHELVED, UNSHELVE, ""),
         (DELETED, MOVE, ""),
+        (DELETING, MOVE, ""),
+        (DELETING, LOST, "its build is being deleted"),
+        (DELETED, LOST, ""),
     ],
 )
 def test_a_move_placed_too_early_is_postponed(before: list[Dated], placed: object, why: str) -> None:

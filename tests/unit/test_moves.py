@@ -54,7 +54,7 @@ class MovingCloud:
         """A scheduler that remembers nothing."""
         placement = self.placement
         scheduler = scheduler_of(placement, policy=self.policy, clock=self.time.clock, undeliverable_for=60.0)
-        moves = moves_of(scheduler, self.cells.find, keep=self.keep)
+        moves = moves_of(scheduler, self.cells.find, keep=self.keep, find_moves=self.cells.find_moves)
         return scheduler, moves
 
     async def keep(self, ended: Sequence[tuple[MoveRequested, BuildRequested | None, MoveRefused]]) -> None:
@@ -432,12 +432,89 @@ async def test_an_ended_instance_does_not_move() -> None:
 async def test_a_late_duplicate_of_a_move_that_is_over_begins_nothing() -> None:
     cloud = a_cloud()
     await cloud.placed(a_move(1))
+    cloud.cells.recorded.add(MOVE)
     del cloud.placement.held[KEEP]  # it is over, and so is the next one
     cloud.cells.know(a_build_that_stands(2, move=uid(2, "e"), attempt=3, generation=4))
     assert await cloud.come_of(a_move(1)) == []
     del cloud.placement.held[BUILD]
     cloud.cells.stands["cell1"].clear()
     assert await cloud.come_of(a_move(1)) == []
+
+
+# Its cell has not received the order, and changed the instance
+
+
+def deleted(cloud: MovingCloud) -> None:
+    cloud.placement.held.clear()
+    cloud.cells.know(a_build_that_stands(1, status="deleted", generation=None))
+
+
+def unshelved(cloud: MovingCloud) -> None:
+    cloud.placement.held.pop(KEEP)
+    cloud.cells.know(a_build_that_stands(2, attempt=3, generation=2))
+
+
+LOST: dict[str, Callable[[MovingCloud], object]] = {
+    "shelved": shelved,
+    "deleted": deleted,
+    "unshelved": unshelved,
+}
+
+
+@pytest.mark.parametrize("change", LOST.values(), ids=LOST)
+async def test_a_begun_move_with_a_released_claim_is_ended_by_its_cell(
+    change: Callable[[MovingCloud], object],
+) -> None:
+    cloud = a_cloud()
+    await cloud.placed(a_move(reply_to="me"))
+    change(cloud)
+    again = await cloud.placed(a_move(reply_to="me"))
+    assert (again.move, again.cell, again.reply_to) == (MOVE, "cell1", "me")
+    assert (again.chosen, again.generation, again.alternates) == (None, None, ())
+    cloud.cells.recorded.add(MOVE)
+    assert await cloud.come_of(a_move(reply_to="me")) == []
+
+
+@pytest.mark.parametrize("kind", ["unshelve", "shelve", "rebuild"])
+async def test_begun_moves_of_deleted_builds_are_published_again(kind: str) -> None:
+    cloud = a_cloud()
+    if kind == "unshelve":
+        shelved(cloud)
+    move = a_move(1, kind, image=Image(name="i") if kind == "rebuild" else None)
+    await cloud.placed(move)
+    deleted(cloud)
+    again = await cloud.placed(move)
+    assert (again.move, again.kind, again.generation) == (MOVE, kind, None)
+
+
+async def test_a_begun_move_of_a_rebuilt_instance_keeps_the_attempt_of_its_claim() -> None:
+    cloud = a_cloud()
+    first = await cloud.placed(a_move())
+    cloud.cells.know(a_build_that_stands(1, attempt=2))  # rebuilt, which claims nothing
+    again = await cloud.placed(a_move())
+    assert first.chosen is not None and again.chosen is not None
+    assert (again.chosen.root, again.attempt, again.generation) == (first.chosen.root, 1, first.generation)
+
+
+async def test_a_rebuild_is_not_repeated_in_another_cell() -> None:
+    cloud = a_cloud()
+    rebuild = a_move(1, "rebuild", image=Image(name="i"))
+    await cloud.placed(rebuild)
+    cloud.cells.recorded.add(MOVE)
+    cloud.placement.hosts[root(1)] = a_candidate(1, cell="cell2")
+    cloud.cells.stands = {"cell1": {}, "cell2": {BUILD: a_build_that_stands(1, cell="cell2", attempt=3)}}
+    assert await cloud.come_of(rebuild) == []
+
+
+async def test_a_begun_move_is_retried_while_its_cell_is_silent() -> None:
+    cloud = a_cloud()
+    await cloud.placed(a_move())
+    cloud.cells.silent.add("cell1")
+    for _ in range(3):
+        await cloud.retry(a_move())
+        cloud.time.now += 61
+    cloud.cells.silent.clear()
+    await cloud.placed(a_move())
 
 
 async def undone(cloud: MovingCloud, placed: MovePlaced) -> MoveRefused | None:

@@ -1,0 +1,52 @@
+"""Finds the claims of moves that began at an earlier delivery of their request.
+
+A scheduler can stop between the claim of a move and the broker's confirm of its order. By the next delivery
+the instance can have been rebuilt, shelved or deleted by its cell, which has not received the order.
+"""
+
+from collections.abc import Iterable, Sequence
+
+from msgspec.structs import replace
+
+from bus.claims import MIGRATION, Held, holder_consumer
+from bus.resources import Consumer, FindAllocations
+from bus.vocabulary import Id, portions
+from scheduler_worker.core.move_start import MoveStart
+from scheduler_worker.dependencies import PLACEMENT_ASKED, PlacementQueries
+
+REBUILDS = 16  # attempts of a guest, rebuilds included, between the claim of a move and this delivery
+
+BegunClaim = tuple[MoveStart, Held]  # the move with its guest's attempt at the claim; the allocations
+
+
+async def claims_of_begun(
+    placement: PlacementQueries, starts: Sequence[MoveStart]
+) -> list[BegunClaim | None]:
+    """Return, for each begun move, its claim; None if the claim is released or belongs to a later move."""
+    names = dict.fromkeys(id_ for start in starts for id_ in (start.asked.build, *_holders(start).values()))
+    found: dict[Id, Consumer] = {}
+    for some in portions(names, PLACEMENT_ASKED):
+        answer = await placement.allocations(FindAllocations(consumers=some))
+        found |= {consumer.id: consumer for consumer in answer.consumers}
+    return [_claim_of(start, found) for start in starts]
+
+
+def _holders(start: MoveStart) -> dict[int, Id]:
+    """Return the ids of the consumers that may hold a move's source, by attempt, newest first."""
+    attempts: Iterable[int] = range(start.attempt, max(start.attempt - REBUILDS, 0), -1)
+    return {attempt: holder_consumer(start.asked.build, attempt) for attempt in attempts}
+
+
+def _claim_of(start: MoveStart, found: dict[Id, Consumer]) -> BegunClaim | None:
+    build = found.get(start.asked.build)
+    if build is None:
+        return None
+    held = Held(generation=build.generation, allocations=build.allocations)
+    if start.keep is None or start.keep in found:
+        return start, held
+    if start.generation == build.generation:  # its cell made or received the present claim
+        return None
+    for attempt, holder in _holders(start).items():
+        if holder in found and found[holder].type == MIGRATION:
+            return replace(start, attempt=attempt), held
+    return None
