@@ -85,8 +85,6 @@ class InstantPlacement:
             edit=self.unused,
             edit_name=self.unused,
             quotas=self.unused,
-            edit=self.unused,
-            edit_name=self.unused,
             reservations=self.unused,
         )
 

@@ -5,9 +5,9 @@ from uuid import UUID, uuid5
 
 from msgspec import Meta, field
 
+from bus.domains import DomainConstraints
 from bus.groups import GroupPolicy
 from bus.quotas import OverQuota
-from bus.topology import Topology
 from bus.vocabulary import (
     END,
     UNSAID_ID,
@@ -71,7 +71,7 @@ class ConsumerClaim(Value, frozen=True, kw_only=True):
     # The server group to join; its policy is judged with the claim. None: unchanged.
     group: Id | None = None
     # The claim makes the group, if it does not exist, for one request with this topology.
-    topology: Topology | None = None
+    topology: DomainConstraints | None = None
     # Id of a move that begins with this claim, at most once: the claim retires the id. The holder consumer
     # of the source is then of type MIGRATION.
     begins: Id | None = None

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, field
 
-from bus.topology import NO_TOPOLOGY, Topology
+from bus.domains import NO_TOPOLOGY, DomainConstraints
 from bus.vocabulary import (
     UNSAID_ID,
     Amount,
@@ -38,7 +38,7 @@ class ServerGroup(Value, frozen=True, kw_only=True):
     policy: GroupPolicy
     max_per_host: Amount = 1  # anti-affinity
     project: KeystoneId = UNSAID_ID
-    topology: Topology = NO_TOPOLOGY  # in addition to the policy
+    topology: DomainConstraints = NO_TOPOLOGY  # in addition to the policy
     # consumer → roots with its allocations
     members: LargeMap[Text, LongList[Text]] = field(default_factory=dict)
     # holder consumer of a former member → roots where its guest may still be
@@ -53,7 +53,7 @@ class MakeGroup(Tagged, frozen=True, kw_only=True):
     policy: GroupPolicy
     max_per_host: Amount = 1  # anti-affinity
     project: KeystoneId = UNSAID_ID
-    topology: Topology = NO_TOPOLOGY  # in addition to the policy
+    topology: DomainConstraints = NO_TOPOLOGY  # in addition to the policy
 
 
 class DropGroup(Tagged, frozen=True, kw_only=True):

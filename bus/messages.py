@@ -6,9 +6,9 @@ from msgspec import Meta, field
 
 from bus.claims import Choice
 from bus.decisions import Decision
+from bus.domains import NO_TOPOLOGY, DomainConstraints, GangRole, Labels
 from bus.reports import HostState, ProviderReport, Reshaping
 from bus.requests import BuildSpec, Flavor, Hints, Image, InstanceName, ResourceGroup
-from bus.topology import NO_TOPOLOGY, Labels, Role, Topology
 from bus.vocabulary import (
     MAX_GROUPS,
     UNSAID_ID,
@@ -79,9 +79,9 @@ class BuildRequested(Message, frozen=True, kw_only=True):
     root_required: ShortList[TraitName] = ()  # of the host, in addition to those of flavor and image
     root_forbidden: ShortList[TraitName] = ()
     not_cells: ShortList[Word] = ()  # hosts of the cells are not considered
-    topology: Topology = NO_TOPOLOGY  # of all its instances; a server group has its own
+    topology: DomainConstraints = NO_TOPOLOGY  # of all its instances; a server group has its own
     # Flavors of the instances, in order; the counts add up to their number, and `flavor` is the first one's.
-    roles: Annotated[tuple[Role, ...], Meta(max_length=64)] = ()
+    roles: Annotated[tuple[GangRole, ...], Meta(max_length=64)] = ()
 
 
 class Selection(Value, frozen=True, kw_only=True, omit_defaults=True):

@@ -10,7 +10,7 @@ from msgspec import Meta
 
 from bus.aggregates import Aggregate
 from bus.cells import RegisteredCell
-from bus.topology import NO_LABELS, HostLabels
+from bus.domains import NO_LABELS, HostLabels
 from bus.vocabulary import (
     Compact,
     Count,

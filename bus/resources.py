@@ -5,9 +5,9 @@ from typing import Annotated, Literal
 from msgspec import UNSET, Meta, UnsetType, field
 
 from bus.claims import ClaimResult, ConsumerClaim
+from bus.domains import NO_LABELS, HostLabels
 from bus.reports import Inventory
 from bus.requests import ResourceGroup
-from bus.topology import NO_LABELS, HostLabels
 from bus.vocabulary import (
     END,
     LONG,

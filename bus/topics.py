@@ -11,6 +11,7 @@ from bus import (
     claims,
     clients,
     decisions,
+    domains,
     groups,
     guests,
     host_health,
@@ -27,7 +28,6 @@ from bus import (
     resources,
     room,
     shadow,
-    topology,
 )
 from bus.vocabulary import Message
 
@@ -250,7 +250,7 @@ EDIT = Query("placement.edit", resources.EditRequested, resources.EditAnswered,
     "placement")
 EDIT_OWNER = Query("placement.owner", resources.OwnerEditRequested, resources.OwnerEditAnswered,
     "assign a root provider to another cell", ANYONE, "placement")
-EDIT_LABELS = Query("placement.labels", topology.LabelEditRequested, topology.LabelEditAnswered,
+EDIT_LABELS = Query("placement.labels", domains.LabelEditRequested, domains.LabelEditAnswered,
     "set or remove the labels of hosts by level (rack, row, ...)", ANYONE, "placement")
 LOAD = Query("placement.load", resources.LoadProviders, resources.ProvidersLoaded,
     "create or change thousands of providers in one request", ANYONE, "placement")

@@ -5,12 +5,12 @@ from dataclasses import dataclass, replace
 
 from msgspec import structs
 
+from bus.domains import LabelEditAnswered, LabelEditRequested, LabelsEdited, LevelReserved
 from bus.errors import Poison
 from bus.messages import BuildReshaped, InventoryReported
 from bus.reports import ProviderReport
 from bus.resources import OwnerEditAnswered, OwnerEditRequested, OwnerGiven
 from bus.sql.transaction import Transaction
-from bus.topology import LabelEditAnswered, LabelEditRequested, LabelsEdited, LevelReserved
 from bus.vocabulary import Contended, Missing, portions, portions_by_size
 from placement_worker.change_log import ReshapedBuilds
 from placement_worker.core.labels import reserved_level

@@ -10,8 +10,8 @@ from bus.aggregates import Aggregate
 from bus.candidates import Bools, Floats, Ints, OnChange, OnQuotas
 from bus.cells import RegisteredCell
 from bus.decisions import NearMiss, Removal
+from bus.domains import HOST
 from bus.queries import Candidate, FindCandidates
-from bus.topology import HOST
 from bus.vocabulary import Allocations
 from placement_worker.core.explain import NEAREST, UNSEEN, UNSEEN_CODE, explain, nearest
 from placement_worker.core.index import Index, Snapshot

@@ -22,10 +22,10 @@ from berth.operations.publishing import checked
 from berth.operations.topology_options import labels_given
 from berth.settings import BadSetting
 from bus import topics
+from bus.domains import LabelEditRequested, LabelsEdited
 from bus.errors import OperationRefused
 from bus.masking import printable
 from bus.resources import FindProviders, Provider
-from bus.topology import LabelEditRequested, LabelsEdited
 from bus.vocabulary import portions
 
 commands = Commands(name="host", no_args_is_help=True)

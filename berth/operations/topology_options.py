@@ -7,16 +7,16 @@ from pathlib import Path
 import msgspec
 
 from berth.settings import BadSetting
+from bus.domains import BUILT_IN_LEVELS, NO_TOPOLOGY, DomainConstraints, GangRole
 from bus.errors import NOT_JSON
 from bus.requests import Flavor
-from bus.topology import BUILT_IN_LEVELS, NO_TOPOLOGY, Role, Topology
 
 _LEVEL = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,31}")
 _SPREAD = re.compile(r"([A-Za-z][A-Za-z0-9_-]{0,31})(?::([1-9][0-9]{0,5}))?")
 _FIGURES = ("vcpus", "memory_mb", "disk_gb")
 
 
-def topology_given(pack: str, spread: str, prefer: bool = False) -> Topology:
+def topology_given(pack: str, spread: str, prefer: bool = False) -> DomainConstraints:
     """Return the constraints of the options --pack LEVEL and --spread LEVEL[:K]."""
     if prefer and not (pack or spread):
         raise BadSetting("--prefer-topology is about --pack or --spread: give one of them")
@@ -31,7 +31,9 @@ def topology_given(pack: str, spread: str, prefer: bool = False) -> Topology:
         if match is None:
             raise BadSetting(f"--spread {spread}: takes LEVEL or LEVEL:K, such as rack:2")
         level, most = match[1], int(match[2] or 1)
-    return msgspec.convert({"pack": pack, "spread": level, "max_per_domain": most, **strength}, Topology)
+    return msgspec.convert(
+        {"pack": pack, "spread": level, "max_per_domain": most, **strength}, DomainConstraints
+    )
 
 
 def labels_given(given: Sequence[str]) -> dict[str, str]:
@@ -47,12 +49,12 @@ def labels_given(given: Sequence[str]) -> dict[str, str]:
     return labels
 
 
-def roles_given(given: Sequence[str], flavor: Flavor) -> tuple[Role, ...]:
+def roles_given(given: Sequence[str], flavor: Flavor) -> tuple[GangRole, ...]:
     """Return the roles of texts such as `worker:3,vcpus=4`, or of a JSON file with a list of roles.
 
     A role has the flavor of the command's other options, with the given changes.
     """
-    roles: list[Role] = []
+    roles: list[GangRole] = []
     for text in given:
         if text.endswith(".json"):
             roles += _roles_of_file(text)
@@ -73,13 +75,13 @@ def roles_given(given: Sequence[str], flavor: Flavor) -> tuple[Role, ...]:
             else:
                 raise BadSetting(f"--role {text}: {key} takes a whole number")
         of_role = msgspec.structs.replace(flavor, name=f"{flavor.name}-{name}", extra_specs=specs, **figures)
-        roles.append(Role(name=name, flavor=of_role, count=int(count or 1)))
+        roles.append(GangRole(name=name, flavor=of_role, count=int(count or 1)))
     return tuple(roles)
 
 
-def _roles_of_file(path: str) -> list[Role]:
+def _roles_of_file(path: str) -> list[GangRole]:
     try:
-        return msgspec.json.decode(Path(path).read_bytes(), type=list[Role])
+        return msgspec.json.decode(Path(path).read_bytes(), type=list[GangRole])
     except OSError as problem:
         raise BadSetting(f"--role {path}: {problem.strerror}") from None
     except NOT_JSON as problem:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from bus.topology import BUILT_IN_LEVELS
+from bus.domains import BUILT_IN_LEVELS
 from ironic_sync.core.node import FIELDS, IronicNode, Place
 
 DEFAULT_GROUP = "-"  # how the unnamed conductor group is written in settings

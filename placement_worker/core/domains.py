@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from bus.claims import TopologyViolated
-from bus.topology import HOST, NO_TOPOLOGY, Topology
+from bus.domains import HOST, NO_TOPOLOGY, DomainConstraints
 
 OnHosts = Mapping[str, Collection[str]]  # root → the instances there
 
@@ -14,7 +14,7 @@ class GroupDomains:
     """The topology of a server group, with the labels of the hosts that a claim could use."""
 
     group: str = ""
-    topology: Topology = NO_TOPOLOGY
+    topology: DomainConstraints = NO_TOPOLOGY
     labels: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # root → level → label
 
     def label(self, root: str, level: str) -> str:

@@ -5,8 +5,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from bus import claims
+from bus.domains import NO_TOPOLOGY, DomainConstraints
 from bus.groups import GroupPolicy
-from bus.topology import NO_TOPOLOGY, Topology
 from placement_worker.core.domains import GroupDomains
 
 HARD: tuple[GroupPolicy, ...] = ("affinity", "anti-affinity")  # soft policies only affect weights
@@ -36,7 +36,7 @@ class GroupPlaces:
     project: str
     policy: GroupPolicy
     max_per_host: int
-    topology: Topology = NO_TOPOLOGY
+    topology: DomainConstraints = NO_TOPOLOGY
     places: dict[str, frozenset[str]] = field(default_factory=dict)  # consumer → roots
     holder_consumers: dict[str, str] = field(default_factory=dict)  # → the consumer each holds for
     _all: _Headcount = field(default_factory=dict)

@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 
 from bus.aggregates import ZONE as ZONE_KEY
-from bus.topology import BUILT_IN_LEVELS, CELL, METADATA_PREFIX, NO_LABELS, ZONE, HostLabels, Labels
+from bus.domains import BUILT_IN_LEVELS, CELL, METADATA_PREFIX, NO_LABELS, ZONE, HostLabels, Labels
 from placement_worker.core.row import Ints
 
 _decode = msgspec.json.Decoder(HostLabels).decode

@@ -12,10 +12,10 @@ from operator import attrgetter
 
 from msgspec import structs
 
+from bus.domains import HostLabels, LabelEditRequested
 from bus.messages import InventoryReported
 from bus.reports import Inventory, ProviderReport
 from bus.resources import OwnerEditRequested, ProviderLoad
-from bus.topology import HostLabels, LabelEditRequested
 from placement_worker.core.labels import edited_labels, reserved_level
 from placement_worker.core.reshape import NO_MOVES, Moves
 from placement_worker.core.trees import ProviderState, Reported, Tree

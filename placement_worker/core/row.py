@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from bus.domains import NO_LABELS, HostLabels
 from bus.queries import Candidate
 from bus.reports import Inventory
 from bus.requests import ResourceGroup
-from bus.topology import NO_LABELS, HostLabels
 from bus.vocabulary import Allocations
 
 if TYPE_CHECKING:

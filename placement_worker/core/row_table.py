@@ -10,8 +10,8 @@ import msgspec
 import numpy as np
 
 from bus.aggregates import Aggregate
+from bus.domains import NO_LABELS
 from bus.reports import EXCLUDES_SIBLINGS
-from bus.topology import NO_LABELS
 from placement_worker.core.labels import LabelColumn, effective_labels, has_labels
 from placement_worker.core.row import BEYOND_COUNTING, Bools, ClassArrays, Ints, Row, RowSet, Sums
 from placement_worker.core.trees import ProviderState, Tree

@@ -7,9 +7,9 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import structs
 
+from bus.domains import NO_LABELS, HostLabels
 from bus.replication import KnownInventory, KnownProvider, KnownTree, KnownTrees, TreesFound
 from bus.reports import Inventory
-from bus.topology import NO_LABELS, HostLabels
 
 T = TypeVar("T")
 

@@ -182,7 +182,7 @@ def _of_berth() -> None:
         _columns(sa.String(255), "project"),
         _columns(sa.String(32), "policy"),
         _columns(sa.Integer, "max_per_host"),
-        _columns(sa.Text, "topology"),  # JSON of Topology; empty: none
+        _columns(sa.Text, "topology"),  # JSON of DomainConstraints; empty: none
         _columns(sa.Boolean, "topology_required"),  # claims check it
         _columns(sa.Boolean, "of_request"),  # made by a claim for one request, and deleted when it is empty
         _times(),

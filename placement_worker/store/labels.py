@@ -6,10 +6,10 @@ from collections.abc import Collection, Sequence
 import msgspec
 from msgspec import structs
 
+from bus.domains import NO_LABELS
 from bus.resources import Provider
 from bus.sql.statement import sql
 from bus.sql.transaction import Transaction
-from bus.topology import NO_LABELS
 from placement_worker.core.labels import effective_labels, stored_labels
 
 _LABELS = sql("""

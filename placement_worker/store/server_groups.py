@@ -13,11 +13,11 @@ from typing import Any
 import msgspec
 
 from bus.claims import HOLDER_TYPES, ConsumerClaim
+from bus.domains import NO_TOPOLOGY, DomainConstraints
 from bus.groups import FindGroups, ServerGroup
 from bus.quotas import GROUP_MEMBERS
 from bus.sql.statement import sql
 from bus.sql.transaction import Transaction
-from bus.topology import NO_TOPOLOGY, Topology
 from bus.vocabulary import MAX_INT
 from placement_worker.core.claim_world import ClaimWorld, roots_of
 from placement_worker.core.group_places import HARD, GroupPlaces
@@ -92,7 +92,7 @@ _MEMBERS = sql(f"""
 """)
 _DROP = sql("DELETE FROM server_groups WHERE id = :id")
 
-decode_topology = msgspec.json.Decoder(Topology).decode
+decode_topology = msgspec.json.Decoder(DomainConstraints).decode
 
 SOME = 20  # members that are named where they are in the way
 
@@ -198,7 +198,7 @@ async def make_of_requests(tx: Transaction, claims: Iterable[ConsumerClaim], now
     await _MAKE_OF_REQUEST(tx, rows, now=now)
 
 
-def _encoded(topology: Topology) -> str:
+def _encoded(topology: DomainConstraints) -> str:
     return msgspec.json.encode(topology).decode() if topology.levels else ""
 
 

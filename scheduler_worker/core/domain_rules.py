@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from bus.candidates import Bools, CandidateSource, Ints
+from bus.domains import HOST
 from bus.groups import ServerGroup
-from bus.topology import HOST
 from bus.vocabulary import Id
 
 

@@ -3,8 +3,8 @@
 import pytest
 
 from bus.claims import Claimed, ClaimRequested, ClaimResult, ConsumerClaim, Refused, TopologyViolated
+from bus.domains import DomainConstraints, LabelEditRequested
 from bus.groups import FindGroups, GroupEditRequested, MakeGroup
-from bus.topology import LabelEditRequested, Topology
 from placement_worker import Placement
 from placement_worker.store.audit import breaches
 from tests.support.ids import uid
@@ -23,7 +23,7 @@ async def hosts(placement: Placement) -> None:
             await placement.reports.label(order)
 
 
-async def make(placement: Placement, topology: Topology) -> None:
+async def make(placement: Placement, topology: DomainConstraints) -> None:
     edit = MakeGroup(group=GROUP, name="db", policy="topology", project="p1", topology=topology)
     await placement.server_groups.edit(GroupEditRequested(edit=edit))
 
@@ -45,7 +45,7 @@ def violated(host: int, constraint: str, required: str = "", members: int = 0) -
 
 
 async def test_a_packed_group_stays_in_the_rack_of_its_members(placement: Placement) -> None:
-    await make(placement, Topology(pack="rack"))
+    await make(placement, DomainConstraints(pack="rack"))
     [first] = await take(placement, a_claim(1, on_hosts(1), group=GROUP))
     assert isinstance(first, Claimed)
     [refused] = await take(placement, a_claim(2, on_hosts(3), group=GROUP))
@@ -56,7 +56,7 @@ async def test_a_packed_group_stays_in_the_rack_of_its_members(placement: Placem
 
 
 async def test_a_spread_group_has_so_many_members_in_each_rack(placement: Placement) -> None:
-    await make(placement, Topology(spread="rack", max_per_domain=2))
+    await make(placement, DomainConstraints(spread="rack", max_per_domain=2))
     together = [a_claim(number, on_hosts(1 + number % 2), group=GROUP) for number in (1, 2)]
     assert all(isinstance(result, Claimed) for result in await take(placement, *together))
     [refused] = await take(placement, a_claim(3, on_hosts(1), group=GROUP))
@@ -65,15 +65,15 @@ async def test_a_spread_group_has_so_many_members_in_each_rack(placement: Placem
     assert isinstance(elsewhere, Claimed)
 
 
-@pytest.mark.parametrize("topology", [Topology(pack="rack"), Topology(spread="rack")])
-async def test_a_host_without_a_label_is_refused(placement: Placement, topology: Topology) -> None:
+@pytest.mark.parametrize("topology", [DomainConstraints(pack="rack"), DomainConstraints(spread="rack")])
+async def test_a_host_without_a_label_is_refused(placement: Placement, topology: DomainConstraints) -> None:
     await make(placement, topology)
     [refused] = await take(placement, a_claim(1, on_hosts(5), group=GROUP))
     assert refused == Refused(refusals=(violated(5, str(topology).partition(":")[0]),))
 
 
 async def test_claims_of_one_request_are_refused_together_if_they_break_it(placement: Placement) -> None:
-    await make(placement, Topology(pack="rack"))
+    await make(placement, DomainConstraints(pack="rack"))
     results = await take(
         placement, a_claim(1, on_hosts(1), group=GROUP), a_claim(2, on_hosts(3), group=GROUP)
     )
@@ -84,7 +84,7 @@ async def test_a_claim_makes_the_group_of_its_request_and_a_later_swap_is_judged
     placement: Placement,
 ) -> None:
     """A conductor's claim for the next alternate names no group."""
-    topology = Topology(pack="rack")
+    topology = DomainConstraints(pack="rack")
     claims = [a_claim(n, on_hosts(n), group=GROUP, topology=topology) for n in (1, 2)]
     results = await take(placement, *claims)
     assert all(isinstance(result, Claimed) for result in results)
@@ -100,7 +100,7 @@ async def test_a_claim_makes_the_group_of_its_request_and_a_later_swap_is_judged
 
 
 async def test_the_group_of_a_request_is_deleted_after_its_last_member(placement: Placement) -> None:
-    topology = Topology(pack="rack")
+    topology = DomainConstraints(pack="rack")
     await take(placement, a_claim(1, on_hosts(1), group=GROUP, topology=topology))
     later = placement.clock.now() + 1
     await placement.claims.prune(later)
@@ -111,7 +111,7 @@ async def test_the_group_of_a_request_is_deleted_after_its_last_member(placement
 
 
 async def test_an_audit_names_members_that_a_new_label_put_apart(placement: Placement) -> None:
-    await make(placement, Topology(pack="rack"))
+    await make(placement, DomainConstraints(pack="rack"))
     await take(placement, a_claim(1, on_hosts(1), group=GROUP), a_claim(2, on_hosts(2), group=GROUP))
     await placement.reports.label(LabelEditRequested(roots=(uid(2, "a"),), set={"rack": "r9"}))
     [breach] = await breaches(placement.database)

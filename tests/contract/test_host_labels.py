@@ -6,8 +6,8 @@ import pytest
 from msgspec.structs import replace
 
 from bus.aggregates import AggregateEditRequested, ChangeAggregate, MakeAggregate
+from bus.domains import LabelEditRequested, LabelEditResult, LabelsEdited, LevelReserved
 from bus.resources import FindProviders
-from bus.topology import LabelEditRequested, LabelEditResult, LabelsEdited, LevelReserved
 from bus.vocabulary import Missing
 from placement_worker import IndexedSource, Placement
 from tests.support.ids import uid

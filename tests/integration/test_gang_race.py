@@ -10,10 +10,10 @@ import pytest
 
 from bus.claims import Choice, Claimed, ClaimRequested, ConsumerClaim
 from bus.clock import Clock
+from bus.domains import DomainConstraints, LabelEditRequested
 from bus.errors import Poison, Retry
 from bus.messages import BuildPlaced, BuildRequested, BuildUnplaceable
 from bus.reports import Inventory
-from bus.topology import LabelEditRequested, Topology
 from placement_worker import Placement
 from placement_worker.store.audit import breaches, holdings
 from scheduler_worker.placing import Scheduler
@@ -28,9 +28,9 @@ SCHEDULERS, RACKS, HOSTS_A_RACK, GANGS = 4, 6, 4, 60
 ROOM = {"VCPU": Inventory(total=8), "MEMORY_MB": Inventory(total=64), "DISK_GB": Inventory(total=1000)}
 ROLES = ((2, 2, 2), (1, 4, 8), (2, 1, 1))  # instances, VCPU, memory: 10 VCPU in all; a rack has 32
 TOPOLOGIES = (
-    Topology(pack="rack"),
-    Topology(pack="rack", spread="host", max_per_domain=2),
-    Topology(spread="rack"),
+    DomainConstraints(pack="rack"),
+    DomainConstraints(pack="rack", spread="host", max_per_domain=2),
+    DomainConstraints(spread="rack"),
 )
 
 
@@ -53,7 +53,7 @@ async def a_cloud(stack: AsyncExitStack, url: str) -> list[Placement]:
     return made
 
 
-class Watch:
+class GangWatch:
     """Checks the stored allocations of all gangs again and again while schedulers work."""
 
     def __init__(self, placement: Placement, gangs: Sequence[BuildRequested]) -> None:
@@ -122,7 +122,7 @@ async def test_gangs_of_concurrent_schedulers_are_never_partial(database_url: st
     async with AsyncExitStack() as stack:
         placements = await a_cloud(stack, database_url)
         schedulers = [scheduler_of(placement) for placement in placements]
-        watch = Watch(placements[0], gangs)
+        watch = GangWatch(placements[0], gangs)
         watching = asyncio.ensure_future(watch.forever())
         swaps: list[bool] = []
 

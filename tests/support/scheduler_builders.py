@@ -114,7 +114,6 @@ class FakePlacement(ClaimsInMemory):
             groups=self.find_groups, allocations=self.allocations, usages=self.usages,
             edit=self.edit, edit_name=self.edit,
             quotas=self.quotas,
-            edit=self.edit, edit_name=self.edit,
             reservations=self.find_reservations,
         )  # fmt: skip
 

@@ -73,8 +73,6 @@ def queries_of(placement: Placement) -> PlacementQueries:
         edit=_unused,
         edit_name=_unused,
         quotas=placement.quotas.find,
-        edit=_unused,
-        edit_name=_unused,
         reservations=placement.reservations.find,
     )
 

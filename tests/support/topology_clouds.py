@@ -5,10 +5,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
+from bus.domains import DomainConstraints, GangRole, HostLabels
 from bus.groups import ServerGroup
 from bus.messages import BuildRequested
 from bus.requests import Flavor
-from bus.topology import HostLabels, Role, Topology
 from bus.vocabulary import Id
 from placement_worker.core.trees import ProviderState, Tree
 from scheduler_worker.core.attributes import RequestOptions
@@ -48,7 +48,7 @@ class SmallCloud:
     def by_root(self) -> dict[str, LabelledHost]:
         return {host.root: host for host in self.hosts}
 
-    def keeps(self, topology: Topology, placed: Placed) -> bool:
+    def keeps(self, topology: DomainConstraints, placed: Placed) -> bool:
         """Return whether hosts of all instances, with the group's members, keep the required constraints."""
         hosts = self.by_root()
         everyone = [hosts[root] for root in {**self.members, **placed}.values()]
@@ -63,7 +63,7 @@ class SmallCloud:
             return max(counts.values(), default=0) <= topology.max_per_domain
         return True
 
-    def fits(self, asked: Mapping[Id, Resources], topology: Topology) -> bool:
+    def fits(self, asked: Mapping[Id, Resources], topology: DomainConstraints) -> bool:
         """Return whether any assignment of hosts fits all instances: try every one."""
         free = {host.root: dict(host.free) for host in self.hosts}
         return any(self._assignments(list(asked.items()), free, {}, topology))
@@ -73,7 +73,7 @@ class SmallCloud:
         left: Sequence[tuple[Id, Resources]],
         free: dict[str, dict[str, int]],
         placed: dict[Id, str],
-        topology: Topology,
+        topology: DomainConstraints,
     ) -> Iterator[bool]:
         if not left:
             if self.keeps(topology, placed):
@@ -124,20 +124,20 @@ def a_cloud(chance: Random) -> SmallCloud:
     return SmallCloud(hosts, members)
 
 
-def a_topology(chance: Random) -> Topology:
+def a_topology(chance: Random) -> DomainConstraints:
     pack = chance.choice(("rack", "rack", "row", "host", ""))
     spread = chance.choice([level for level in ("", "", "rack", "host") if level != pack or not level])
-    return Topology(pack=pack, spread=spread, max_per_domain=chance.choice((1, 1, 2)))
+    return DomainConstraints(pack=pack, spread=spread, max_per_domain=chance.choice((1, 1, 2)))
 
 
 def a_flavor(name: str, vcpus: int, ram: int) -> Flavor:
     return Flavor(name=name, vcpus=vcpus, memory_mb=ram, disk_gb=1)
 
 
-def a_gang(number: int, topology: Topology, *roles: tuple[int, int, int]) -> BuildRequested:
+def a_gang(number: int, topology: DomainConstraints, *roles: tuple[int, int, int]) -> BuildRequested:
     """A request with these roles: each with its number of instances, VCPU and memory."""
     made = tuple(
-        Role(name=f"role{position}", flavor=a_flavor(f"f{position}", vcpus, ram), count=count)
+        GangRole(name=f"role{position}", flavor=a_flavor(f"f{position}", vcpus, ram), count=count)
         for position, (count, vcpus, ram) in enumerate(roles)
     )
     total = sum(role.count for role in made)

@@ -5,8 +5,8 @@ from random import Random
 import pytest
 from msgspec.structs import replace
 
+from bus.domains import DomainConstraints
 from bus.messages import BuildRequested
-from bus.topology import Topology
 from scheduler_worker.core.events import Chosen
 from scheduler_worker.core.order import Order
 from tests.support.ranking_builders import Hall
@@ -87,14 +87,14 @@ def rack(name: str, *rooms: int, first: int = 0) -> list[LabelledHost]:
 
 def test_the_tightest_domain_that_fits_all_instances_is_chosen() -> None:
     cloud = SmallCloud([*rack("r1", 8, 8, 8), *rack("r2", 2, 2, first=10), *rack("r3", 1, 2, first=20)])
-    order, chosen, _ = choose(cloud, a_gang(1, Topology(pack="rack"), (4, 1, 1)))
+    order, chosen, _ = choose(cloud, a_gang(1, DomainConstraints(pack="rack"), (4, 1, 1)))
     racks = {cloud.by_root()[root].label("rack") for root in placed_by(order, chosen).values()}
     assert racks == {"r2"}
 
 
 def test_the_reason_names_the_best_domain() -> None:
     cloud = SmallCloud([*rack("r1", 1, 1), *rack("r7", 1, 1, 1, first=10)])
-    _, chosen, _ = choose(cloud, a_gang(1, Topology(pack="rack"), (4, 1, 1)))
+    _, chosen, _ = choose(cloud, a_gang(1, DomainConstraints(pack="rack"), (4, 1, 1)))
     assert chosen.short is not None
     assert chosen.short.code == "topology"
     assert chosen.short.removals[-1].constraint == "rack: best domain r7 fits 3 of 4 instances"
@@ -102,7 +102,7 @@ def test_the_reason_names_the_best_domain() -> None:
 
 def test_hosts_without_a_label_are_not_chosen_for_a_required_constraint() -> None:
     cloud = SmallCloud([a_host(1), *rack("r1", 1, first=2)])
-    _, chosen, _ = choose(cloud, a_gang(1, Topology(pack="rack"), (2, 1, 1)))
+    _, chosen, _ = choose(cloud, a_gang(1, DomainConstraints(pack="rack"), (2, 1, 1)))
     assert chosen.short is not None
     unlabelled = [near.lacks for near in chosen.short.nearest]
     assert "it has no label of level rack" in unlabelled
@@ -110,7 +110,7 @@ def test_hosts_without_a_label_are_not_chosen_for_a_required_constraint() -> Non
 
 def test_preferred_packing_uses_few_domains_if_no_domain_fits_all() -> None:
     cloud = SmallCloud([*rack("r1", 1), *rack("r2", 1, 1, 1, first=10), *rack("r3", 1, first=20)])
-    topology = Topology(pack="rack", pack_strength="preferred")
+    topology = DomainConstraints(pack="rack", pack_strength="preferred")
     order, chosen, _ = choose(cloud, a_gang(1, topology, (4, 1, 1)))
     racks = sorted(cloud.by_root()[root].label("rack") for root in placed_by(order, chosen).values())
     assert racks.count("r2") == 3
@@ -118,7 +118,7 @@ def test_preferred_packing_uses_few_domains_if_no_domain_fits_all() -> None:
 
 def test_preferred_spreading_gives_way() -> None:
     cloud = SmallCloud(rack("r1", 4, 4))
-    topology = Topology(spread="rack", spread_strength="preferred")
+    topology = DomainConstraints(spread="rack", spread_strength="preferred")
     order, chosen, _ = choose(cloud, a_gang(1, topology, (3, 1, 1)))
     assert len(placed_by(order, chosen)) == 3
 
@@ -126,7 +126,7 @@ def test_preferred_spreading_gives_way() -> None:
 def test_a_choice_that_a_greedy_search_misses_is_found() -> None:
     """Each host fits one instance of either role; a role that both hosts fit must leave one of them."""
     cloud = SmallCloud([a_host(0, 4, 9, rack="r1"), a_host(1, 4, 6, rack="r1")])
-    request = a_gang(1, Topology(pack="rack"), (2, 1, 3), (1, 3, 6))
+    request = a_gang(1, DomainConstraints(pack="rack"), (2, 1, 3), (1, 3, 6))
     order, chosen, _ = choose(cloud, request)
     assert cloud.fits(asked_by(request), request.topology)
     assert len(placed_by(order, chosen)) == 3
@@ -134,7 +134,7 @@ def test_a_choice_that_a_greedy_search_misses_is_found() -> None:
 
 def test_at_least_accepts_the_domain_that_fits_most() -> None:
     cloud = SmallCloud([*rack("r1", 1, 1), *rack("r7", 1, 1, 1, first=10)])
-    request = a_gang(1, Topology(pack="rack"), (4, 1, 1))
+    request = a_gang(1, DomainConstraints(pack="rack"), (4, 1, 1))
     _, chosen, _ = choose(cloud, replace(request, at_least=2))
     assert len(chosen.picks) == 3
     assert chosen.short is not None

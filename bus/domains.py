@@ -16,7 +16,7 @@ Level = Annotated[
 LevelOrNone = Annotated[
     str, Meta(pattern=r"^([A-Za-z][A-Za-z0-9_-]{0,31})?" + END, description="a level, or empty")
 ]
-Label = Annotated[str, Meta(pattern=r"^[^\s\x00-\x1f](.{0,253}[^\s\x00-\x1f])?" + END)]
+Label = Annotated[str, Meta(max_length=255, pattern=r"^\S(.*\S)?" + END)]
 Labels = SmallMap[Level, Label]  # level → the host's label, the name of its domain
 
 HOST, CELL, ZONE = "host", "cell", "zone"
@@ -40,7 +40,7 @@ class HostLabels(Value, frozen=True, kw_only=True, omit_defaults=True):
 NO_LABELS = HostLabels()
 
 
-class Topology(Value, frozen=True, kw_only=True, omit_defaults=True):
+class DomainConstraints(Value, frozen=True, kw_only=True, omit_defaults=True):
     """The constraints on the domains of several instances: pack them into one domain of a level, spread them
     over the domains of a level, or both, such as: one row, and at most two in each rack.
 
@@ -83,10 +83,10 @@ class Topology(Value, frozen=True, kw_only=True, omit_defaults=True):
         return ", ".join(parts)
 
 
-NO_TOPOLOGY = Topology()
+NO_TOPOLOGY = DomainConstraints()
 
 
-class Role(Value, frozen=True, kw_only=True):
+class GangRole(Value, frozen=True, kw_only=True):
     """A part of a gang: so many instances of one flavor. All roles of a request are claimed together."""
 
     name: Word
