@@ -3,7 +3,7 @@ before it returns the messages to publish; keeps recent builds in memory.
 """
 
 import logging
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec.structs import replace
 from prometheus_client import Counter
@@ -76,7 +76,8 @@ class EventApplier:
         if not applied:
             return {}
         try:
-            stored = await self._save([(before, after) for before, after, _ in applied.values()], now)
+            changed = [(before, after) for before, after, _ in applied.values()]
+            stored = await store.save(self.database, changed, now)
         except Conflict:  # as if changed by another conductor
             stored = set()
         for id_ in applied.keys() - stored:
@@ -89,18 +90,11 @@ class EventApplier:
                 done[id_] = after, effects
         return done
 
-    async def _save(self, changed: Collection[tuple[Build, Build]], now: float) -> set[str]:
-        if not any(store.is_placed_anew(before, after) for before, after in changed):
-            saving = store.saving([after for _, after in changed], now)
-            return {row["id"] for row in await self.database.write_single(saving)}
-        async with self.database.write() as tx:
-            return await store.save(tx, changed, now)
-
     async def _read_and_apply(self, events: Mapping[str, Event]) -> AppliedEvents:
         now = self.clock.now()
         applied: AppliedEvents = {}
         new: list[Build] = []
-        changed: list[tuple[Build, Build]] = []
+        changed: list[store.Changed] = []
         moved: list[tuple[BuildMove, MovePlaced]] = []
         async with self.database.write() as tx:
             known = await store.load(tx, events)
@@ -136,14 +130,12 @@ class EventApplier:
         return applied
 
 
-async def _store(
-    tx: Transaction, new: Sequence[Build], changed: Sequence[tuple[Build, Build]], now: float
-) -> None:
+async def _store(tx: Transaction, new: Sequence[Build], changed: Sequence[store.Changed], now: float) -> None:
     """Store builds. Raise Conflict if another conductor stored one of them since they were loaded."""
     adding, preceding = store.adding(new, now)
     if new and len(await adding(tx, preceding)) != len(new):
         raise Conflict("a build that was unknown has just been placed")
-    if changed and (missing := len(changed) - len(await store.save(tx, changed, now))):
+    if changed and (missing := len(changed) - len(await store.save_in(tx, changed, now))):
         raise Conflict(f"{missing} of {len(changed)} builds were changed meanwhile")
 
 

@@ -9,8 +9,9 @@ import msgspec
 from bus.errors import NOT_JSON, Poison
 from bus.messages import Attempt, BuildPlaced, Selection
 from bus.requests import BuildSpec
+from bus.sql.database import Database
 from bus.sql.statement import BoundStatement, Statement, sql
-from bus.sql.transaction import Transaction
+from bus.sql.transaction import Dialect, Transaction
 from bus.vocabulary import Compact
 from cell_conductor.core.build import Build, Leftover
 from cell_conductor.core.move import BuildMove
@@ -55,15 +56,22 @@ _SELECT = sql(f"""
     SELECT {BUILD} FROM {{n: id str}} JOIN builds ON builds.id = n.id
     JOIN placed_builds ON placed_builds.build = n.id
 """)
-_UPDATE = sql(f"""
-    UPDATE builds SET version = n.version + 1, status = n.status, attempt = n.attempt,
+_CHANGES = """UPDATE builds SET version = n.version + 1, status = n.status, attempt = n.attempt,
     generation = n.generation, deadline = n.deadline, said = :NOW, story = n.story,
-    leftovers = n.leftovers, moved = n.moved FROM {{n: id str, version int, leftovers str, {_STATE}}}
-    WHERE builds.id = n.id AND builds.version = n.version RETURNING builds.id
-""")
-_UPDATE_PLACED = sql(f"""
-    UPDATE placed_builds SET placed = n.placed, root = n.root, host = n.host, project = n.project,
-    name = n.called FROM {{n: id str, {_PLACE}}} WHERE placed_builds.build = n.id
+    leftovers = n.leftovers, moved = n.moved"""
+_CHANGED = f"id str, version int, leftovers str, {_STATE}"
+_SAME_VERSION = "WHERE builds.id = n.id AND builds.version = n.version RETURNING builds.id"
+# An empty text keeps the stored BuildPlaced.
+_PLACES = """UPDATE placed_builds SET placed = COALESCE(NULLIF(n.placed, ''), placed_builds.placed),
+    root = n.root, host = n.host, project = n.project, name = n.called"""
+_UPDATE = sql(f"{_CHANGES} FROM {{n: {_CHANGED}}} {_SAME_VERSION}")
+_UPDATE_PLACES = sql(f"{_PLACES} FROM {{n: id str, {_PLACE}}} WHERE placed_builds.build = n.id")
+# PostgreSQL: one round trip; SQLite knows no UPDATE inside another statement
+_UPDATE_BOTH = sql(f"""
+    WITH changed AS ({_CHANGES} FROM {{n: {_CHANGED}, {_PLACE}}} {_SAME_VERSION}),
+    placed_anew AS ({_PLACES} FROM {{n}} JOIN changed ON changed.id = n.id
+    WHERE placed_builds.build = n.id AND n.root <> '')
+    SELECT id FROM changed
 """)
 _OVERDUE = [
     sql(f"SELECT {BUILD} FROM {BUILDS} WHERE {condition} AND deadline <= :NOW ORDER BY deadline LIMIT :most")
@@ -132,29 +140,50 @@ async def load(tx: Transaction, ids: Collection[str]) -> dict[str, Build]:
     return {row["id"]: _build(row) for row in await _SELECT(tx, [(id_,) for id_ in ids])}
 
 
-def saving(changed: Iterable[Build], now: float) -> BoundStatement:
-    """Return the SQL statement that updates the states of builds, except those that another writer has
-    changed, and returns the ids of the updated builds."""
-    rows = [
-        (build.id, build.version, encoded(build.leftovers), *_state(build)) for build in _in_order(changed)
-    ]
-    return _UPDATE.of(rows, now=now)
+Changed = tuple[Build, Build]  # a build before and after a step
 
 
-def is_placed_anew(before: Build, after: Build) -> bool:
-    """Return whether the table `placed_builds` must be updated, too, for example because the host changed."""
-    return after.placed is not before.placed or _listed(after) != _listed(before)
+def saving(changed: Collection[Changed], now: float, dialect: Dialect) -> BoundStatement:
+    """Return the SQL statement that updates builds, except those that another writer has changed, and returns
+    the ids of the updated builds. On SQLite it updates only their states.
+    """
+    in_order = sorted(changed, key=lambda builds: builds[1].id)
+    rows = [(after.id, after.version, encoded(after.leftovers), *_state(after)) for _, after in in_order]
+    places = [_new_place(before, after) for before, after in in_order]
+    if dialect == "sqlite" or not any(places):
+        return _UPDATE.of(rows, now=now)
+    both = [(*row, *(place or ("",) * 5)) for row, place in zip(rows, places, strict=True)]
+    return _UPDATE_BOTH.of(both, now=now)
 
 
-async def save(tx: Transaction, changed: Collection[tuple[Build, Build]], now: float) -> set[str]:
-    """Update stored builds, given as (before, after), except those that another writer has changed; return
-    the ids of the updated builds."""
-    updated = {row["id"] for row in await saving([after for _, after in changed], now)(tx)}
-    anew = [after for before, after in changed if after.id in updated and is_placed_anew(before, after)]
-    if anew:
-        rows = [(build.id, encoded(build.placed), *_listed(build)) for build in _in_order(anew)]
-        await _UPDATE_PLACED(tx, rows)
+async def save(database: Database, changed: Collection[Changed], now: float) -> set[str]:
+    """Update builds as `saving` does, in a transaction; return the ids of the updated builds."""
+    if database.dialect == "postgresql":
+        return {row["id"] for row in await database.write_single(saving(changed, now, "postgresql"))}
+    async with database.write() as tx:
+        return await save_in(tx, changed, now)
+
+
+async def save_in(tx: Transaction, changed: Collection[Changed], now: float) -> set[str]:
+    """Update builds as `saving` does, in the given transaction; return the ids of the updated builds."""
+    updated = {row["id"] for row in await saving(changed, now, tx.dialect)(tx)}
+    if tx.dialect == "sqlite":
+        places = {after.id: _new_place(before, after) for before, after in changed if after.id in updated}
+        if any(places.values()):
+            await _UPDATE_PLACES(tx, [(id_, *place) for id_, place in places.items() if place])
     return updated
+
+
+def _new_place(before: Build, after: Build) -> tuple[str, ...]:
+    """Return what the table `placed_builds` must contain after a step, for example because the host changed;
+    an empty tuple if the step changes nothing there.
+    """
+    if after.placed is not before.placed:
+        return encoded(after.placed), *_listed(after)
+    if after.at == before.at and after.move is before.move and after.became is before.became:
+        return ()  # as after most steps: faster than the comparison
+    listed = _listed(after)
+    return ("", *listed) if listed != _listed(before) else ()
 
 
 async def prune(tx: Transaction, before: float, most: int) -> int:

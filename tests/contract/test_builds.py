@@ -22,6 +22,7 @@ from cell_conductor import store as sql
 from cell_conductor.builds import Builds
 from cell_conductor.core.build import Build
 from cell_conductor.core.events import AttemptLimits
+from cell_conductor.core.step import step
 from tests.support.conductor_builders import (
     CELL,
     Books,
@@ -335,6 +336,23 @@ async def test_two_replicas_that_receive_the_same_failure_agree(
         assert outcome in ([a_destroy_order(ONE, 1), SECOND], [SECOND], [])
     assert any(task.result() == [[a_destroy_order(ONE, 1), SECOND]] for task in tasks)
     assert books.held[ONE.build][0] == 2
+
+
+async def test_a_host_is_stored_only_together_with_the_build(store: Database) -> None:
+    limits = AttemptLimits()
+    made = [build for number in (1, 2, 3) if (build := step(None, a_placed(number), 1.0, limits)[0])]
+    await store.write_single(*sql.adding(made, 1.0))
+    one, two, three = made
+    later = replace(three, version=1)  # as if another replica had stored its first step
+    changed = [(one, replace(one, at=1)), (two, replace(two, attempt=7)), (later, replace(later, at=2))]
+    assert await sql.save(store, changed, 2.0) == {one.id, two.id}
+    assert {id_: standing.root for id_, standing in (await census(store)).items()} == {
+        one.id: one.hosts[1].root, two.id: two.host.root, three.id: three.host.root,
+    }  # fmt: skip
+    async with store.read() as tx:
+        found = await sql.load(tx, [build.id for build in made])
+    assert [found[build.id].placed for build in made] == [build.placed for build in made]
+    assert found[two.id].attempt == 7
 
 
 async def nothing_is_read(*_: object) -> dict[str, Build]:

@@ -57,8 +57,9 @@ async def test_the_steps_of_a_build_do_not_log_its_placement_again(database_url:
         assert len(await database.write_single(*adding)) == len(PLACED)
         bytes_logged = {}
         for status, events in STEPS.items():
-            after = map(stepped, await loaded(database), events)
-            bytes_logged[status] = await logged(database, store.saving(after, 2.0))
+            before = await loaded(database)
+            changed = list(zip(before, map(stepped, before, events), strict=True))
+            bytes_logged[status] = await logged(database, store.saving(changed, 2.0, "postgresql"))
         assert {build.status for build in await loaded(database)} == {"deleted"}
         assert all(written <= 600 for written in bytes_logged.values()), bytes_logged
     finally:
