@@ -17,7 +17,7 @@ from msgspec import structs
 from rich.console import Console
 from rich.table import Table
 
-from bus.candidates import OnChange
+from bus.candidates import OnChange, OnQuotas
 from bus.queries import CandidatesFound, FindCandidates
 from bus.replication import ProviderChange
 from bus.reports import Inventory
@@ -123,6 +123,8 @@ class HeldIndex:
 
     def __init__(self, index: Index) -> None:
         self.index = index
+
+    def watch_quotas(self, on_quotas: OnQuotas) -> None: ...
 
     def watch(self, heard: OnChange) -> None:
         """Do nothing, because this index does not change."""

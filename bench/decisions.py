@@ -20,7 +20,7 @@ from rich.table import Table
 from bench.candidates import CELLS, fleet
 from berth.loadtest import mixed
 from berth.services import settle_in
-from bus.candidates import OnChange
+from bus.candidates import OnChange, OnQuotas
 from bus.claims import ClaimAnswered, Claimed, ClaimRequested, ReleaseAnswered, Released, ReleaseRequested
 from bus.clock import Clock
 from bus.messages import BuildRequested, HostReported
@@ -46,6 +46,8 @@ class InstantPlacement:
             self.index.put(tree, 0)
         self.seconds = 0.0  # processor seconds spent in this class, which are subtracted
         self.granted = 0
+
+    def watch_quotas(self, on_quotas: OnQuotas) -> None: ...
 
     def watch(self, heard: OnChange) -> None: ...
 
@@ -79,6 +81,7 @@ class InstantPlacement:
             groups=self.unused,
             allocations=self.unused,
             usages=self.unused,
+            quotas=self.unused,
         )
 
     async def release(self, question: ReleaseRequested) -> ReleaseAnswered:

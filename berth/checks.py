@@ -197,7 +197,9 @@ def _check_http(settings: Settings, refuse: Refuse) -> None:
     if door.auth == "tokens" and not door.tokens:
         refuse("placement_tokens", "name the file of tokens")
     if door.auth == "keystone":
-        _check_keystone(door.cloud, refuse)
+        _check_keystone("placement_cloud", door.cloud, refuse)
+    if settings.quotas.cloud:
+        _check_keystone("quota_cloud", settings.quotas.cloud, refuse)
     _check_single_sign_on(settings, refuse)
     _check_tls(settings, refuse)
     places = [("placement_http", door.http, "127.0.0.1:8778")] if door.http else []
@@ -215,19 +217,19 @@ def _check_http(settings: Settings, refuse: Refuse) -> None:
             )
 
 
-def _check_keystone(cloud: str, refuse: Refuse) -> None:
+def _check_keystone(setting: str, cloud: str, refuse: Refuse) -> None:
     from bus.openstack import cloud_access  # imports an HTTP client, which loads slowly
 
     if not cloud:
-        refuse("placement_cloud", "name the entry of clouds.yaml whose user checks tokens, or envvars")
+        refuse(setting, "name the entry of clouds.yaml whose user checks tokens, or envvars")
     try:
         access = cloud_access(cloud)
         access.trust()
     except (ValueError, OSError) as problem:
-        refuse("placement_cloud", str(problem))
+        refuse(setting, str(problem))
     else:
         if not access.has_tokens:
-            refuse("placement_cloud", f"its auth_type {access.auth_type} is not of Keystone")
+            refuse(setting, f"its auth_type {access.auth_type} is not of Keystone")
 
 
 def _check_single_sign_on(settings: Settings, refuse: Refuse) -> None:

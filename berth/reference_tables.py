@@ -20,7 +20,7 @@ from berth.setting_groups import SettingsGroup
 from berth.settings import GROUP_OF, KINDS, Settings, by_name
 from bus.decisions import CONSTRAINTS, ENDS, MOVES
 from placement_worker.http.access import DEFAULTS
-from placement_worker.http.app import ROUTES
+from placement_worker.http.routes import ROUTES
 from scheduler_worker import NEEDLESS, Choosable, all_rules, all_weighers
 
 

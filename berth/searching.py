@@ -37,6 +37,7 @@ def placement_queries(bus: Bus) -> PlacementQueries:
         release=bus.asker(topics.RELEASE),
         providers=bus.asker(topics.PROVIDERS),
         groups=bus.asker(topics.GROUPS),
+        quotas=bus.asker(topics.QUOTAS),
         allocations=bus.asker(topics.ALLOCATIONS),
         usages=bus.asker(topics.USAGES),
     )

@@ -120,6 +120,14 @@ class PlacementHttpSettings(
     http_connections: int = 1000  # most open connections; at most half of the process's file limit
 
 
+class QuotaSettings(SettingsGroup, frozen=True, kw_only=True, rename=lambda name: f"quota_{name}"):
+    """The quotas of projects (docs/quotas.md)."""
+
+    # entry of clouds.yaml with a user that may read Keystone's unified limits, which are the quotas then;
+    # envvars: the OS_* variables; empty: `berth quota` sets the quotas
+    cloud: str = ""
+
+
 class ControlRoomSettings(
     SettingsGroup, frozen=True, kw_only=True, rename=lambda name: f"control_room_{name}"
 ):

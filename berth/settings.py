@@ -17,6 +17,7 @@ from berth.setting_groups import (
     DatabaseSettings,
     PlacementHttpSettings,
     ProcessSettings,
+    QuotaSettings,
     RequestSettings,
     RetentionSettings,
     SchedulerSettings,
@@ -56,6 +57,7 @@ class Settings(SettingsGroup, frozen=True, kw_only=True):
     scheduler: SchedulerSettings = SchedulerSettings()
     requests: RequestSettings = RequestSettings()
     placement: PlacementHttpSettings = PlacementHttpSettings()
+    quotas: QuotaSettings = QuotaSettings()
     control_room: ControlRoomSettings = ControlRoomSettings()
     ironic: IronicSettings = IronicSettings()
     nova: NovaSettings = NovaSettings()

@@ -318,6 +318,13 @@ def _placement(settings: Settings, bus: Bus, store: Database, shared: SharedMemo
     if shared is not None:
         shared.give(placement.memory)
     worker = placement_worker(placement, bus.publish, settings.cell_names)
+    if settings.quotas.cloud:
+        from bus.openstack import cloud_access  # imports an HTTP client, which loads slowly
+        from placement_worker.keystone_limits import KeystoneLimits
+
+        placement.quotas.source = "keystone"
+        limits = KeystoneLimits(cloud_access(settings.quotas.cloud), placement.quotas, bus.clock)
+        worker = replace(worker, runs=[*worker.runs, limits.run])
     if settings.placement.http:
         from berth.placement_http import placement_http
 

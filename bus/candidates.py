@@ -25,6 +25,7 @@ class SenselessQuery(ValueError):
     """The error for an invalid query for candidates; the text names the wrong field and the reason."""
 
 
+OnQuotas = Callable[[Collection[str]], None]  # projects that may use less now; "": any project
 OnChange = Callable[[Sequence[str], Sequence[str]], None]  # changed roots; changed aggregates and cells
 
 
@@ -158,6 +159,9 @@ class CandidateSource(Protocol):
         """Register a callback for all changes of the index; its arguments are the changed roots, and
         the changed aggregates and cells.
         """
+
+    def watch_quotas(self, on_quotas: OnQuotas) -> None:
+        """Register a callback for projects that may use less of their quota now, or whose quota changed."""
 
     def watch_for_more(self, on_change: OnChange) -> None:
         """Register a callback for changes that can help waiting requests, such as more capacity; its

@@ -6,6 +6,7 @@ from uuid import UUID, uuid5
 from msgspec import Meta, field
 
 from bus.groups import GroupPolicy
+from bus.quotas import OverQuota
 from bus.vocabulary import (
     END,
     UNSAID_ID,
@@ -150,7 +151,9 @@ class OutsideCell(Tagged, frozen=True, kw_only=True):
         return self.why
 
 
-Refusal = Full | Moved | NoSuchProvider | GroupPolicyViolated | NoGroup | NothingHeld | OutsideCell
+Refusal = (
+    Full | Moved | NoSuchProvider | GroupPolicyViolated | NoGroup | NothingHeld | OutsideCell | OverQuota
+)
 
 
 class Claimed(Tagged, frozen=True, kw_only=True):

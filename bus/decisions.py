@@ -141,12 +141,15 @@ CONSTRAINTS: Mapping[str, str] = {
     "chosen": "the free capacity of the host was just reserved for other requests",
 }
 
+OVER_QUOTA = "quota"
+
 # Codes of decisions when no single constraint removed the last host.
 ENDS: Mapping[str, str] = {
     "no_hosts": "placement has no hosts",
     "room": "hosts fit, but not for all instances together",
     "refused": "placement refused the claims on all hosts that fit",
     "claim": "placement rejects the claim as invalid",
+    OVER_QUOTA: "the project would exceed its quota",
     "no_server_group": "the server group does not exist in this project",
     "unreadable": "the request is invalid: the reason names the field",
     "waited": "the request waited for its maximum time without free capacity",

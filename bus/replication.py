@@ -101,6 +101,8 @@ class PlacementChanged(Message, frozen=True, kw_only=True):
     changes: LongList[ProviderChange]
     aggregates: LongList[Aggregate] = ()  # changed aggregates
     cells: LongList[RegisteredCell] = ()  # changed cells
+    # projects with a quota that may use less than before, or whose quota was changed; "": all projects
+    projects: LongList[Text] = ()
     trees: KnownTrees | None = None  # the reshaped trees if they are few and small; query the others
     # id of the database's commits: after a fail-over other commits may have the same numbers; empty: unknown
     history: Text = ""

@@ -19,6 +19,7 @@ from bus import (
     moves,
     names,
     queries,
+    quotas,
     relays,
     replication,
     resources,
@@ -277,6 +278,10 @@ GROUPS = Query("placement.groups", groups.FindGroups, groups.GroupsFound, "serve
     ANYONE, "placement")
 EDIT_GROUP = Query("placement.group", groups.GroupEditRequested, groups.GroupEditAnswered,
     "create or delete a server group", ANYONE, "placement")
+QUOTAS = Query("placement.quotas", quotas.FindQuotas, quotas.QuotasFound,
+    "limits and usage of projects", ANYONE, "placement")
+EDIT_QUOTA = Query("placement.quota", quotas.QuotaEditRequested, quotas.QuotaEditAnswered,
+    "set or delete limits of a project, or the default limits", ANYONE, "placement")
 AGGREGATES = Query("placement.aggregates", aggregates.FindAggregates, aggregates.AggregatesFound,
     "aggregates with their metadata", ANYONE, "placement")
 EDIT_AGGREGATE = Query("placement.aggregate", aggregates.AggregateEditRequested,

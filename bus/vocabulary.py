@@ -127,7 +127,9 @@ class Message(Value, frozen=True, kw_only=True):
 class Missing(Tagged, frozen=True, kw_only=True):
     """The refusal of an edit in placement because an object that the edit names does not exist."""
 
-    what: Literal["provider", "parent", "resource class", "trait", "inventory", "aggregate", "host", "cell"]
+    what: Literal[
+        "provider", "parent", "resource class", "trait", "inventory", "aggregate", "host", "cell", "resource"
+    ]
     names: LongList[Text]
     provider: Text = ""  # inventory: its provider
 

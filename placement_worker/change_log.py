@@ -227,19 +227,21 @@ class ChangeLog:
         shaped: Mapping[str, Tree],
         writes: Sequence[BoundStatement] = (),
         edition: int | None = None,
+        projects: Sequence[str] = (),
     ) -> int:
         """Execute `writes`, the last statements of a transaction, and log its changes of providers. Return
         the change number, or 0 if no provider was altered. `shaped` are the created or reshaped trees;
         `edition` is the new version of the names of resource classes and traits, if the transaction changed
-        such a name."""
+        such a name. `projects` are projects with a quota that may use less now."""
         if not altered:
             for write in writes:
                 await write(tx)
             return 0
-        messages, now = await changes.announce(tx, altered, writes)
+        messages, now, quotas = await changes.announce(tx, altered, writes, projects)
         if now != (self._book.edition if edition is None else edition):
             await self._book.turn_to(tx, now)
             raise Conflict("a class was renamed meanwhile")
+        await self._book.check_quotas(tx, quotas)
         tx.after_commit(lambda: self._learn(messages, shaped))
         return messages[-1].number
 
@@ -264,12 +266,16 @@ class ChangeLog:
         return await self.write(tx, tree_reads.changes_between(pairs), shaped, [*writes, *last])
 
     async def write_facts(
-        self, tx: Transaction, aggregates: Sequence[Aggregate] = (), cells: Sequence[RegisteredCell] = ()
+        self,
+        tx: Transaction,
+        aggregates: Sequence[Aggregate] = (),
+        cells: Sequence[RegisteredCell] = (),
+        projects: Sequence[str] = (),
     ) -> int:
-        """Add to the change log aggregates with a changed name or metadata, and cells that were registered,
-        changed or deleted. Return the change number.
+        """Add to the change log aggregates with a changed name or metadata, cells that were registered,
+        changed or deleted, and projects whose quota was changed. Return the change number.
         """
-        message = await changes.announce_facts(tx, aggregates, cells)
+        message = await changes.announce_facts(tx, aggregates, cells, projects)
         tx.after_commit(lambda: self._learn([message], {}))
         return message.number
 

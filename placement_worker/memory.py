@@ -7,9 +7,8 @@ from contextlib import suppress
 from typing import Protocol
 
 from bus.aggregates import Aggregate
-from bus.candidates import OnChange
+from bus.candidates import OnChange, OnQuotas
 from bus.cells import RegisteredCell
-from bus.errors import Unavailable
 from bus.replication import ChangesFound, PlacementChanged
 from bus.sql.database import Database
 from placement_worker.core.index import Index
@@ -118,15 +117,21 @@ class Memory:
         self._missed: list[tuple[PlacementChanged, Mapping[str, Tree]]] | None = None  # while reloading
         self._learned = asyncio.Event()  # set, and replaced, whenever something new is known
         self._watchers: list[OnChange] = []
+        self._quota_watchers: list[OnQuotas] = []
 
     def watch(self, on_change: OnChange) -> None:
         """Register a callback for index changes: it gets changed roots, aggregates and cells."""
         self._watchers.append(on_change)
 
+    def watch_quotas(self, on_quotas: OnQuotas) -> None:
+        """Register a callback for projects that may use less now, or whose quota changed; "": any project."""
+        self._quota_watchers.append(on_quotas)
+
     def learn(self, messages: Sequence[PlacementChanged], shaped: Mapping[str, Tree]) -> None:
         """Apply commits of this process to the index; `shaped` are trees that they created or reshaped."""
         touched: dict[str, None] = {}
         described: dict[str, None] = {}
+        projects: set[str] = set()
         foreign = [message for message in messages if not self.index.is_of(message.history)]
         if self._missed is not None:
             self._missed += [(message, shaped) for message in foreign]  # the new index may need them
@@ -143,6 +148,7 @@ class Memory:
             touched.update(dict.fromkeys(roots))
             described.update(dict.fromkeys([aggregate.id for aggregate in message.aggregates]))
             described.update(dict.fromkeys([cell.name for cell in message.cells]))
+            projects.update(message.projects)
             if self._missed is not None:
                 self._missed.append((message, own_shapes))
         self._learned.set()
@@ -150,6 +156,8 @@ class Memory:
         if self.loads and (touched or described):
             for on_change in self._watchers:
                 on_change(tuple(touched), tuple(described))
+        for on_quotas in self._quota_watchers if projects else ():
+            on_quotas(projects)
 
     async def handle_many(self, messages: Sequence[PlacementChanged]) -> Sequence[None]:
         """Apply `placement.changed` messages of any process to the index; read the trees that the messages
@@ -160,7 +168,7 @@ class Memory:
         unknown = [message for message in known_history if not self.index.knows(message.number)]
         if self.loads:
             unknown = await self._committed(self.index, unknown)
-        effective = [change for change in unknown if change.changes or change.aggregates or change.cells]
+        effective = [change for change in unknown if has_effect(change)]
         if effective:
             await self._take_in(effective)
         if len(effective) < len(unknown):  # changes that an older placement cannot express
@@ -280,6 +288,8 @@ class Memory:
         described = tuple(dict.fromkeys(name for some in facts for name in some))
         for on_change in self._watchers:
             on_change(everybody, described)
+        for on_quotas in self._quota_watchers:
+            on_quotas({""})
 
     async def _read(self) -> Index | None:
         """Return a new index, or None if the database failed over meanwhile."""
@@ -303,6 +313,11 @@ class Memory:
         return index
 
 
+def has_effect(change: PlacementChanged) -> bool:
+    """Return False for a change that only a newer version of berth can express."""
+    return bool(change.changes or change.aggregates or change.cells or change.projects)
+
+
 def _changed_trees(message: PlacementChanged) -> Mapping[str, Tree]:
     if message.trees is None:
         return {}
@@ -311,40 +326,3 @@ def _changed_trees(message: PlacementChanged) -> Mapping[str, Tree]:
     except (LookupError, ValueError):
         log.error("the trees in change %d are invalid: they are read from placement", message.number)
         return {}
-
-
-class SharedMemory:
-    """Gives other workers of this process access to placement's index; they may start before placement."""
-
-    def __init__(self) -> None:
-        self._memory: Memory | None = None
-        self._given = asyncio.Event()
-        self._watchers: list[OnChange] = []
-
-    def give(self, memory: Memory) -> None:
-        self._memory = memory
-        for on_change in self._watchers:
-            memory.watch(on_change)
-        self._given.set()
-
-    @property
-    def index(self) -> Index:
-        if self._memory is None or not self._memory.loads:
-            raise Unavailable("placement has not read what there is yet")
-        return self._memory.index
-
-    def watch(self, on_change: OnChange) -> None:
-        self._watchers.append(on_change)
-        if self._memory is not None:
-            self._memory.watch(on_change)
-
-    async def loaded(self) -> None:
-        await self._given.wait()
-        assert self._memory is not None
-        await self._memory.loaded()
-
-    async def fresh(self) -> None:
-        """Update placement's index in this process with the commits of other processes."""
-        await self.loaded()
-        assert self._memory is not None
-        await self._memory.fresh()

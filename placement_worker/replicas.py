@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from bus import topics
 from bus.aggregates import Aggregate, AggregatesFound, FindAggregates
-from bus.candidates import OnChange
+from bus.candidates import OnChange, OnQuotas
 from bus.cells import CellsFound, FindCells, RegisteredCell
 from bus.clock import Clock
 from bus.errors import Unavailable
@@ -138,6 +138,9 @@ class Replica:
 
     def watch(self, on_change: OnChange) -> None:
         self._memory.watch(on_change)
+
+    def watch_quotas(self, on_quotas: OnQuotas) -> None:
+        self._memory.watch_quotas(on_quotas)
 
     async def loaded(self) -> None:
         await self._memory.loaded()

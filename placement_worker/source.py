@@ -7,7 +7,7 @@ from typing import Protocol
 import numpy as np
 
 from bus.aggregates import Aggregate
-from bus.candidates import Bools, Floats, Ints, OnChange
+from bus.candidates import Bools, Floats, Ints, OnChange, OnQuotas
 from bus.cells import RegisteredCell
 from bus.decisions import NearMiss, Removal
 from bus.queries import Candidate, FindCandidates
@@ -28,6 +28,8 @@ class HasIndex(Protocol):
     def index(self) -> Index: ...
 
     def watch(self, on_change: OnChange) -> None: ...
+
+    def watch_quotas(self, on_quotas: OnQuotas) -> None: ...
 
     async def fresh(self) -> None: ...
 
@@ -115,6 +117,9 @@ class IndexedSource:
 
     def watch(self, on_change: OnChange) -> None:
         self._memory.watch(on_change)
+
+    def watch_quotas(self, on_quotas: OnQuotas) -> None:
+        self._memory.watch_quotas(on_quotas)
 
     def watch_for_more(self, on_change: OnChange) -> None:
         known: Index | None = None

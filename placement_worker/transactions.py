@@ -34,7 +34,7 @@ from bus.vocabulary import Contended, portions, portions_by_size
 from placement_worker.change_log import ChangeLog
 from placement_worker.core import capacity
 from placement_worker.core.claim_world import ClaimWorld
-from placement_worker.store import claims
+from placement_worker.store import claims, quotas
 from placement_worker.store.changes import ProviderNumbers
 from placement_worker.store.numbered_names import Book
 
@@ -191,10 +191,13 @@ class ClaimOperations(PlacementOperations):
                 providers.update(*(await claims.siblings(tx, providers)).values())
         scope = claims.claim_scope(every, providers)
         scope.groups, scope.cell = {claim.group for claim in every if claim.group is not None}, cell
+        scope.projects = self.book.quotas.limited({claim.project for claim in every})
         async with changing(self.database, self.book) as tx:
             world = await claims.open_world(tx, self.book, scope, now)
             results = [capacity.claim(order, world) for order in orders]
             number = await self._save(tx, world, now)
+            if world.budgets and not number:  # all are refused, perhaps by outdated limits
+                await self.book.check_quotas(tx)
         return [result and _numbered(result, number) for result in results]
 
     async def release_many(
@@ -230,7 +233,8 @@ class ClaimOperations(PlacementOperations):
 
     async def _save(self, tx: Transaction, world: ClaimWorld, now: float) -> int:
         altered, writes = await claims.save_world(tx, self.book, world, now)
-        return await self.log.write(tx, altered, {}, writes)
+        projects = await quotas.released(tx, self.book, world.released_projects())
+        return await self.log.write(tx, altered, {}, writes, projects=projects)
 
     async def prune(self, before: float) -> None:
         async with self.database.write() as tx:

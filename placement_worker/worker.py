@@ -26,6 +26,7 @@ from placement_worker.core.search import page_steps
 from placement_worker.lookups import Lookups
 from placement_worker.memory import Memory
 from placement_worker.providers import BulkLoad, ProviderOperations
+from placement_worker.quotas import QuotaOperations
 from placement_worker.registries import AggregateOperations, CellOperations, ClassesAndTraits, ServerGroups
 from placement_worker.reports import ReportOperations
 from placement_worker.store.changes import ProviderNumbers
@@ -95,6 +96,7 @@ class Placement:
         self.bulk_load = BulkLoad(*parts)
         self.classes_and_traits = ClassesAndTraits(*parts)
         self.server_groups = ServerGroups(*parts)
+        self.quotas = QuotaOperations(*parts)
         self.aggregates = AggregateOperations(*parts)
         self.cells = CellOperations(*parts, self.reports)
         self.lookups = Lookups(*parts)
@@ -219,6 +221,8 @@ def _answers(placement: Placement, cells: Sequence[str]) -> list[Answers]:
         answers(topics.EDIT_NAME, placement.classes_and_traits.edit),
         answers(topics.GROUPS, placement.server_groups.find),
         answers(topics.EDIT_GROUP, placement.server_groups.edit),
+        answers(topics.QUOTAS, placement.quotas.find),
+        answers(topics.EDIT_QUOTA, placement.quotas.edit),
         answers(topics.AGGREGATES, placement.aggregates.find),
         answers(topics.EDIT_AGGREGATE, placement.aggregates.edit),
         answers(topics.CELLS, placement.cells.find),

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from bus import claims, resources
+from bus import claims, quotas, resources
 from bus.candidates import CandidateSource
 from bus.clock import Clock
 from bus.errors import AnswerRefused, Retry
@@ -50,6 +50,7 @@ class PlacementQueries:
     groups: Ask[FindGroups, GroupsFound]
     allocations: Ask[resources.FindAllocations, resources.AllocationsFound]
     usages: Ask[resources.FindUsages, resources.UsagesFound]
+    quotas: Ask[quotas.FindQuotas, quotas.QuotasFound]
 
 
 @dataclass(frozen=True, kw_only=True)

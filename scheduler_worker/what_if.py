@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from msgspec import structs
 
 from bus.candidates import PlacedHost
-from bus.decisions import Decision
+from bus.decisions import OVER_QUOTA, Decision
 from bus.queries import (
     CapacityLeft,
     PlacedThere,
@@ -21,6 +21,7 @@ from bus.queries import (
     WhatIfMoves,
     WhatIfMovesAnswered,
 )
+from bus.quotas import INSTANCES, FindQuotas, over_quota
 from bus.vocabulary import Id
 from scheduler_worker.core.choosing import Choosing
 from scheduler_worker.core.helping import helps
@@ -99,6 +100,8 @@ class WhatIfs:
                 order = structs.replace(order, instances=(*order.instances, *more))
             supposing = self.supposing()
             answer, fitting = await self.chosen(order, question.best, supposing)
+            if answer.fits and not question.is_external:
+                answer = await self._within_quota(answer, fitting, question.request.project)
             if not question.room or answer.refusal:
                 return answer
             found, cut = await self._room(fitting, question.request.request, supposing)
@@ -107,6 +110,18 @@ class WhatIfs:
                 for (cell, zone), instances in sorted(found.instances.items())
             )
             return structs.replace(answer, room=capacity, cut=cut)
+
+    async def _within_quota(
+        self, answer: WhatIfAnswered, fitting: Alternative, project: str
+    ) -> WhatIfAnswered:
+        """Return the answer, or a refusal if its instances would exceed the project's quota."""
+        [quota] = (await self._scheduler.placement.quotas(FindQuotas(project=project))).quotas
+        instances = sum(placed.instances for placed in answer.placed)
+        growth = {name: amount * instances for name, amount in fitting.asked.items()}
+        over = over_quota(project, quota.effective, quota.used, growth | {INSTANCES: instances})
+        if over is None:
+            return answer
+        return WhatIfAnswered(fits=False, refusal=str(over), decision=Decision(code=OVER_QUOTA))
 
     async def chosen(
         self, order: Order, best: int, supposing: Supposing

@@ -21,9 +21,10 @@ from scheduler_worker.move_lookups import MoveLookups
 from scheduler_worker.placing import Scheduler
 from scheduler_worker.selecting import HostSelection
 from scheduler_worker.waiting.evaluating import WaitingBuilds, WaitingMoves
+from scheduler_worker.waiting.host_changes import HostChanges
 from scheduler_worker.waiting.owner import Cancelling, WaitingOwner
 from scheduler_worker.waiting.queue import WaitingQueue
-from scheduler_worker.waiting.store import HostChanges, WaitingStore
+from scheduler_worker.waiting.store import WaitingStore
 from scheduler_worker.what_if import WhatIfs, WhatIfsOfMoves
 
 BEAT_SECONDS = 1.0
@@ -34,7 +35,10 @@ TRIES_UNDELIVERABLE = 3  # attempts to publish a build to its conductor before i
 ANNOUNCED: frozenset[type[Message]] = frozenset(
     {BuildPlaced, BuildUnplaceable, BuildCancelled, MovePlaced, MoveRefused, SchedulerAlive}
 )
-PLACEMENT = topics.CLAIM, topics.RELEASE, topics.PROVIDERS, topics.GROUPS, topics.ALLOCATIONS, topics.USAGES
+PLACEMENT = (
+    topics.CLAIM, topics.RELEASE, topics.PROVIDERS, topics.GROUPS, topics.ALLOCATIONS, topics.USAGES,
+    topics.QUOTAS,
+)  # fmt: skip
 CELLS = topics.FIND_BUILDS, topics.FIND_INSTANCES, topics.FIND_MOVES
 PASSED_ON = [topics.BUILD_REQUESTED, topics.BUILD_CANCEL, topics.MOVE_REQUESTED, topics.MOVE_STEER]
 REFUSED = [topics.BUILD_UNPLACEABLE, topics.BUILD_CANCELLED, topics.MOVE_REFUSED, topics.MOVE_PROGRESS]

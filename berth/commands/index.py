@@ -30,7 +30,7 @@ _MODULES = {
     "Hosts": {
         "cell": "cells", "client": "clients", "agent": "agents", "host": "hosts", "aggregate": "aggregates",
         "provider": "providers", "class": "providers", "trait": "providers", "usage": "providers",
-        "pool": "pools",
+        "pool": "pools", "quota": "quotas",
     },
     "Inspect and check": {
         "audit": "audit", "heal": "audit", "doctor": "audit", "topology": "descriptions",
@@ -66,6 +66,7 @@ _GROUPS = {  # group → its description
     "provider": "Providers of resources: hosts and their parts, and the cells that own them.",
     "class": "Resource classes, and who has them.",
     "trait": "Traits, and who has them.",
+    "quota": "Limits for what the instances of a project may hold (docs/quotas.md).",
     "pool": "Pools: storage, addresses and other resources that hosts share.",
     "dead": "Messages that no worker could handle, each with its reason.",
     "broker": "Move a running berth to another RabbitMQ (docs/howto/another-broker.md).",

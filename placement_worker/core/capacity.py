@@ -9,6 +9,7 @@ from typing import NamedTuple
 from bus import claims
 from bus.moves import BEGUN, SHELVED
 from bus.vocabulary import Allocations
+from placement_worker.core import quotas
 from placement_worker.core import shared_pools as pools
 from placement_worker.core.claim_world import (
     ClaimWorld,
@@ -25,6 +26,8 @@ from placement_worker.core.claim_world import (
 
 # The state that an order's claims replaced: holder, its generation, allocations, claim, group and owner
 _Steps = list[tuple[Holder, int, Allocations, claims.ConsumerClaim | None, int | None, str | None]]
+# What an order's claims have added to the usage of a project, with the consumer and its former project
+_Charges = list[tuple[quotas.ProjectBudget, quotas.Amounts, Holder, str]]
 
 # The usage of (provider, class) before the consumers of a claim request released it.
 _Before = dict[tuple[str, str], int]
@@ -44,13 +47,17 @@ def claim(order: claims.ClaimRequested, world: ClaimWorld) -> tuple[claims.Claim
     full providers.
     """
     steps: _Steps = []
+    charges: _Charges = []
     results: Sequence[claims.ClaimResult] | None = None
     with suppress(Unread):
-        results = _judge(order, world, steps)
+        results = _judge(order, world, steps, charges)
     if results is None or not all(type(result) is claims.Claimed for result in results):
         for holder, generation, held, by, group, keeps_for in reversed(steps):  # the first state comes last
             holder.keeps_for = keeps_for
             _hold(world, holder, generation, held, by, group)
+        for budget, growth, holder, project in reversed(charges):
+            budget.take(growth, -1)
+            holder.project = project
         if results is None:
             return None
         return tuple(
@@ -110,7 +117,9 @@ def release(order: claims.ReleaseRequested, world: ClaimWorld) -> claims.Release
     return claims.Released()
 
 
-def _judge(order: claims.ClaimRequested, world: ClaimWorld, steps: _Steps) -> list[claims.ClaimResult]:
+def _judge(
+    order: claims.ClaimRequested, world: ClaimWorld, steps: _Steps, charges: _Charges
+) -> list[claims.ClaimResult]:
     fences = [fence(claim, world) for claim in order.claims]
     if any(fences) or named_twice(order):
         return fenced_off(order, world, fences)
@@ -129,10 +138,40 @@ def _judge(order: claims.ClaimRequested, world: ClaimWorld, steps: _Steps) -> li
             _leave_to(world, holder, holder_consumer, claims.MIGRATION if claim.begins else claims.CLEANUP)
         elif holder.held:
             _hold(world, holder, 0, {}, None, holder.group)
-    return [
-        _take(claim, holder, Former(generation, held, before), steps, world)
-        for claim, holder, generation, held in zip(order.claims, holders, generations, former, strict=True)
-    ]
+    results: list[claims.ClaimResult] = []
+    for claim, holder, generation, held in zip(order.claims, holders, generations, former, strict=True):
+        result = _take(claim, holder, Former(generation, held, before), steps, world)
+        if world.budgets and type(result) is claims.Claimed:
+            result = _charge(claim, holder, held, result, charges, world)
+        results.append(result)
+    return results
+
+
+def _charge(
+    claim: claims.ConsumerClaim,
+    holder: Holder,
+    before: Allocations,
+    result: claims.Claimed,
+    charges: _Charges,
+    world: ClaimWorld,
+) -> claims.Claimed | claims.Refused:
+    """Add what a claim takes to the usage of its project, or refuse the claim if a limit is exceeded.
+
+    Only growth is refused: an instance that moves, or is built on an alternate, takes no more than before.
+    """
+    budget = world.budgets.get(claim.project)
+    if budget is None or claim.take_over or not quotas.is_counted(claim):
+        return result
+    growth = quotas.growth_of(holder.held, before if holder.project == claim.project else {})
+    members = 0
+    if claim.group is not None and holder.group is not None and holder.held:
+        members = world.groups[holder.group].size
+    if (refusal := budget.refusal(growth, members)) is not None:
+        return claims.Refused(refusals=(refusal,) * len(claim.choices))
+    budget.take(growth)
+    charges.append((budget, growth, holder, holder.project))
+    holder.project = claim.project
+    return result
 
 
 def _take(

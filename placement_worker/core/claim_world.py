@@ -4,62 +4,15 @@ A Holder is any consumer with its allocations; server groups and cells restrict 
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from bus import claims
 from bus.groups import GroupPolicy
 from bus.moves import SHELVED
 from bus.vocabulary import Allocations
-
-ENDED_ELSEWHERE = "it has ended, not by this cell"
-MOST_ATTEMPTS = 1000  # recognized attempts of one build, for the names of holder consumers
-
-
-@dataclass(frozen=True, slots=True)
-class CellLimits:
-    """Checks that a cell's claims and releases use no root providers outside the cell."""
-
-    cell: str
-    cells: Mapping[str, str]  # root → its cell
-    sharing: Collection[str]  # providers of operators that share with other trees
-
-    def bars_holder(self, consumer: str, places: Iterable[tuple[str, str]]) -> str:
-        """Return why the cell may not change a consumer at `places` (provider, root); "" if it may."""
-        cells = {self.cells.get(root, "") for _, root in places}
-        if self.cell in cells and cells <= {self.cell, ""}:
-            return ""
-        return f"consumer {consumer}: it was not placed in cell {self.cell}"
-
-    def bars_choice(self, places: Iterable[tuple[str, str]]) -> str:
-        """Return why the cell may not place a consumer at `places` (provider, root); "" if it may."""
-        at_home = False
-        for provider, root in places:
-            cell = self.cells.get(root, "")
-            at_home |= cell == self.cell
-            if cell != self.cell and (cell or provider not in self.sharing):
-                return f"provider {provider}: it is none of cell {self.cell}"
-        return "" if at_home else f"nothing of it is in cell {self.cell}"
-
-    def refuses_holder(self, consumer: str, holder: str) -> str:
-        """Return why the cell may not use `holder` as the id of a holder consumer; "" if it may. Only ids
-        derived from the build's id are allowed, so that a cell cannot occupy the id of another build.
-        """
-        if any(holder == claims.holder_consumer(consumer, number) for number in range(1, MOST_ATTEMPTS + 1)):
-            return ""
-        return f"consumer {holder}: it is no clean-up of {consumer}"
-
-
-def ended(retired: claims.Retired, cell: str) -> claims.Retired:
-    """Return the retirement of a consumer as the requesting cell may see it: the reason is hidden unless the
-    cell itself retired the consumer. Without `cell`, the reason is visible.
-    """
-    if not cell:
-        return retired
-    if retired.cell == cell:
-        return claims.Retired(why=retired.why, unplaceable=retired.unplaceable)
-    return claims.Retired(why=ENDED_ELSEWHERE)
-
+from placement_worker.core.cell_limits import CellLimits
+from placement_worker.core.quotas import ProjectBudget
 
 HARD: tuple[GroupPolicy, ...] = ("affinity", "anti-affinity")  # soft policies only affect weights
 
@@ -92,6 +45,11 @@ class GroupPlaces:
     holder_consumers: dict[str, str] = field(default_factory=dict)  # → the consumer each holds for
     _all: _Headcount = field(default_factory=dict)
     _members: _Headcount = field(default_factory=dict)
+
+    @property
+    def size(self) -> int:
+        """Return the number of members, without holder consumers."""
+        return len(self.places) - len(self.holder_consumers)
 
     def put(self, consumer: str, roots: frozenset[str], keeps_for: str | None = None) -> None:
         """Record the hosts of a member of the server group, or of a holder consumer; `keeps_for` is the
@@ -130,7 +88,7 @@ class GroupPlaces:
                 if len(on_host) > self.max_per_host:
                     yield f"{len(on_host)} on {root}, where {self.max_per_host} may be"
         elif self.policy == "affinity":
-            members = len(self.places) - len(self.holder_consumers)
+            members = self.size
             if members and all(len(on_host) < members for on_host in self._members.values()):
                 yield f"its members are apart, on {', '.join(sorted(self._members))}"
 
@@ -192,6 +150,8 @@ class Holder:
     keeps_for: str | None = None  # consumer with a guest that may still use the held allocations
     group: int | None = None  # the number of its server group, which may have been dropped since
     group_was: int | None = None  # when it was read
+    project_id: int = 0  # database id when it was read; 0: it is new
+    project: str = ""  # its project if that has a quota
 
 
 @dataclass(slots=True)
@@ -204,6 +164,7 @@ class ClaimWorld:
     groups: dict[int, GroupPlaces] = field(default_factory=dict)  # of the claims and their consumers
     named: dict[str, int] = field(default_factory=dict)  # named groups → their numbers
     sharing: set[str] = field(default_factory=set)  # providers that share with other trees; read with groups
+    budgets: dict[str, ProjectBudget] = field(default_factory=dict)  # of the claims' projects with a quota
     wall: CellLimits | None = None  # of the asking cell; None: an operator or the scheduler asks
     touched: dict[str, ClaimedProvider] = field(default_factory=dict)  # with another usage or generation
     stirred: dict[str, Holder] = field(default_factory=dict)  # consumers that claimed or released
@@ -221,6 +182,11 @@ class ClaimWorld:
     def holds(self, consumer: str) -> bool:
         holder = self.holders.get(consumer)
         return holder is not None and bool(holder.held)
+
+    def released_projects(self) -> set[int]:
+        """Return the database ids of the projects whose consumers changed, so that they may use less now."""
+        changed = (holder for holder in self.stirred.values() if holder.uuid not in self.placeholders)
+        return {holder.project_id for holder in changed if holder.project_id}
 
     def retire(self, consumer: str, ended: claims.Retired) -> None:
         self.retired[consumer] = self.tombstones[consumer] = ended

@@ -175,6 +175,7 @@ _OPERATIONS = {
     "berth:providers": ("load",),
     "berth:changes": ("list",),
     "berth:aggregates": _CRUD,
+    "berth:quotas": ("list", "show", "update", "delete"),
 }
 DEFAULTS = {
     **{f"{what}:{how}": "rule:admin_or_service_api" for what, hows in _OPERATIONS.items() for how in hows},

@@ -31,6 +31,7 @@ _REFUSALS = {
 }
 _IN_PATH = {
     "aggregate": "uuid or name of the aggregate",
+    "project": "id of the project; `default`: the limits of projects without limits of their own",
     "host": "name of the host, or uuid of its root provider",
 }
 _FORCE = {"force": "true: also if the zone of a host with instances changes"}
@@ -115,6 +116,27 @@ OPERATIONS: Mapping[tuple[str, str], DescribedOperation] = {
     ),
     ("/berth/aggregates/{aggregate}/hosts/{host}", "DELETE"): DescribedOperation(
         "Remove a host from an aggregate.", bodies.AggregateAfterEdit, query=_FORCE, refusals=(404, 409)
+    ),
+    ("/berth/quotas", "GET"): DescribedOperation(
+        "List the default limits and the projects with limits of their own, by id.",
+        bodies.QuotasListed,
+        query={
+            "after": "`after` of the previous page",
+            "used": "true: also projects with instances and without limits of their own",
+        },
+        refusals=(400,),
+    ),
+    ("/berth/quotas/{project}", "GET"): DescribedOperation(
+        "Show the limits and the usage of a project.", bodies.QuotaShown
+    ),
+    ("/berth/quotas/{project}", "PUT"): DescribedOperation(
+        "Set limits of a project; its other limits stay.",
+        bodies.QuotaShown,
+        body=bodies.QuotaLimitsGiven,
+        refusals=(400, 409),
+    ),
+    ("/berth/quotas/{project}", "DELETE"): DescribedOperation(
+        "Delete all limits of a project.", status=204, refusals=(409,)
     ),
 }
 

@@ -185,15 +185,26 @@ def _of_berth() -> None:
         keys=("id",),
         sqlite_autoincrement=True,
     )
+    _table(  # limits of a project; the project "" has the default limits
+        "quotas",
+        _columns(sa.String(255), "project", "resource"),
+        _columns(sa.BigInteger, "most"),  # -1: unlimited
+        keys=("project", "resource"),
+    )
     number = _columns(sa.BigInteger, "number", autoincrement=False)
     # The last changes, for the relay and for readers with gaps.
-    texts = [_columns(sa.Text, "changes"), sa.Column("aggregates", sa.Text), sa.Column("cells", sa.Text)]
+    texts = [
+        _columns(sa.Text, "changes"),
+        *(sa.Column(name, sa.Text) for name in ("aggregates", "cells", "projects")),
+    ]
     _table("change_log", number, *texts, keys=("number",))
     # Builds of which the conductors must still be informed, by change number.
     number = _columns(sa.BigInteger, "number", autoincrement=False)
     _table("reshaped_builds", number, _columns(sa.Text, "builds"), keys=("number",))
     id_ = _columns(sa.Integer, "id", autoincrement=False)
-    _table("changes", id_, _columns(sa.BigInteger, "number"), keys=("id",))
+    # `quotas` in the row of the last change number: the version of the limits in the table `quotas`.
+    numbers = [*_columns(sa.BigInteger, "number"), *_columns(sa.BigInteger, "quotas", server_default="0")]
+    _table("changes", id_, numbers, keys=("id",))
 
 
 def upgrade() -> None:

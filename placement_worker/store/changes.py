@@ -29,32 +29,35 @@ KEEP_UNPUBLISHED = 500_000  # numbers kept during an outage; readers notice a la
 
 _NEXT = f"""
     UPDATE changes SET number = number + :more WHERE id = {LAST_CHANGE} AND {{after}}
-    RETURNING number, (SELECT e.number FROM changes e WHERE e.id = {NAMES_EDITION}) AS edition
+    RETURNING number, (SELECT e.number FROM changes e WHERE e.id = {NAMES_EDITION}) AS edition,
+    quotas
 """
 # PostgreSQL does both in one round trip; SQLite knows no UPDATE inside another statement.
 _NEXT_LOGGED = sql(f"""
-    WITH {{others}}next AS ({_NEXT}), logged AS (INSERT INTO change_log (number, changes)
-    SELECT next.number - CAST(:more AS bigint) + n.nth, n.changes FROM next, {{n: nth int, changes str}})
-    SELECT number, edition FROM next
+    WITH {{others}}next AS ({_NEXT}), logged AS (INSERT INTO change_log (number, changes, projects)
+    SELECT next.number - CAST(:more AS bigint) + n.nth, n.changes, CAST(:projects AS text)
+    FROM next, {{n: nth int, changes str}})
+    SELECT number, edition, quotas FROM next
 """)
 _NEXT_ALONE = sql(_NEXT)
 _LAST = sql(f"SELECT number FROM changes WHERE id = {LAST_CHANGE}")
 _LOG = sql("""
-    INSERT INTO change_log (number, changes) SELECT n.number, n.changes FROM {n: number int, changes str}
+    INSERT INTO change_log (number, changes, projects) SELECT n.number, n.changes, :projects
+    FROM {n: number int, changes str}
 """)
 _LOG_FACTS = sql("""
-    INSERT INTO change_log (number, changes, aggregates, cells)
-    VALUES (:number, '[]', CAST(:aggregates AS text), CAST(:cells AS text))
+    INSERT INTO change_log (number, changes, aggregates, cells, projects)
+    VALUES (:number, '[]', CAST(:aggregates AS text), CAST(:cells AS text), CAST(:projects AS text))
 """)
 _CHANGES_SINCE = sql(f"""
-    SELECT l.number, l.changes, l.aggregates, l.cells, c.number AS last,
+    SELECT l.number, l.changes, l.aggregates, l.cells, l.projects, c.number AS last,
     (SELECT min(o.number) FROM change_log o) AS oldest
-    FROM changes c LEFT JOIN (SELECT number, changes, aggregates, cells FROM change_log
+    FROM changes c LEFT JOIN (SELECT number, changes, aggregates, cells, projects FROM change_log
     WHERE number > :after ORDER BY number LIMIT :most) l ON 1 = 1
     WHERE c.id = {LAST_CHANGE} ORDER BY l.number
 """)
 _UNPUBLISHED = sql(f"""
-    SELECT l.number, l.changes, l.aggregates, l.cells FROM change_log l WHERE l.number >
+    SELECT l.number, l.changes, l.aggregates, l.cells, l.projects FROM change_log l WHERE l.number >
     (SELECT c.number FROM changes c WHERE c.id = {LAST_TOLD} FOR UPDATE OF c) AND l.number > :known
     ORDER BY l.number LIMIT :most
 """)
@@ -70,36 +73,54 @@ _encode = msgspec.json.Encoder().encode
 _changes = msgspec.json.Decoder(tuple[ProviderChange, ...])
 _aggregates = msgspec.json.Decoder(tuple[Aggregate, ...])
 _cells = msgspec.json.Decoder(tuple[RegisteredCell, ...])
+_projects = msgspec.json.Decoder(tuple[str, ...])
 
 
 async def announce(
-    tx: Transaction, changes: Sequence[ProviderChange], writes: Sequence[BoundStatement] = ()
-) -> tuple[list[PlacementChanged], int]:
-    """Execute `writes` and log changes of providers; return the messages to publish, and the version of the
-    stored names of resource classes and traits."""
+    tx: Transaction,
+    changes: Sequence[ProviderChange],
+    writes: Sequence[BoundStatement] = (),
+    projects: Sequence[str] = (),
+) -> tuple[list[PlacementChanged], int, int]:
+    """Execute `writes` and log changes of providers; return the messages to publish, the version of the
+    stored names of resource classes and traits, and the version of the limits of projects."""
     parts = list(portions(changes, CHANGES_A_MESSAGE))
     encoded = [(nth, _encode(part).decode()) for nth, part in enumerate(parts, 1)]
+    named = _encode(projects).decode() if projects else None
     if tx.dialect == "postgresql":
-        [(last, edition)] = await _NEXT_LOGGED.together(writes, tx, encoded, more=len(parts))
+        [(last, edition, quotas)] = await _NEXT_LOGGED.together(
+            writes, tx, encoded, more=len(parts), projects=named
+        )
     else:
-        [(last, edition)] = await _NEXT_ALONE.together(writes, tx, more=len(parts))
-        await _LOG(tx, [(last - len(parts) + nth, changes) for nth, changes in encoded])
+        [(last, edition, quotas)] = await _NEXT_ALONE.together(writes, tx, more=len(parts))
+        await _LOG(tx, [(last - len(parts) + nth, changes) for nth, changes in encoded], projects=named)
     announced = [
-        PlacementChanged(number=last - len(parts) + nth, changes=tuple(part), history=tx.history)
+        PlacementChanged(
+            number=last - len(parts) + nth, changes=tuple(part), projects=tuple(projects), history=tx.history
+        )
         for nth, part in enumerate(parts, 1)
     ]
-    return announced, edition
+    return announced, edition, quotas
 
 
 async def announce_facts(
-    tx: Transaction, aggregates: Sequence[Aggregate], cells: Sequence[RegisteredCell]
+    tx: Transaction,
+    aggregates: Sequence[Aggregate],
+    cells: Sequence[RegisteredCell],
+    projects: Sequence[str] = (),
 ) -> PlacementChanged:
-    """Log changed aggregates (name, metadata) and cells with a new change number; return the message."""
-    [(number, _)] = await _NEXT_ALONE(tx, more=1)
-    texts = [_encode(facts).decode() if facts else None for facts in (aggregates, cells)]
-    await _LOG_FACTS(tx, number=number, aggregates=texts[0], cells=texts[1])
+    """Log changed aggregates (name, metadata), cells, and projects with another quota, with a new change
+    number; return the message."""
+    [(number, _, _)] = await _NEXT_ALONE(tx, more=1)
+    texts = [_encode(facts).decode() if facts else None for facts in (aggregates, cells, projects)]
+    await _LOG_FACTS(tx, number=number, aggregates=texts[0], cells=texts[1], projects=texts[2])
     return PlacementChanged(
-        number=number, changes=(), aggregates=tuple(aggregates), cells=tuple(cells), history=tx.history
+        number=number,
+        changes=(),
+        aggregates=tuple(aggregates),
+        cells=tuple(cells),
+        projects=tuple(projects),
+        history=tx.history,
     )
 
 
@@ -113,11 +134,11 @@ async def since(tx: Transaction, number: int, most: int) -> ChangesFound:
     rows = await _CHANGES_SINCE(tx, after=number, most=most)
     messages: list[Any] = []
     bytes_left = CHANGES_BYTES
-    for number, changes, aggregates, cells, _, _ in rows:
-        size = len(changes or "") + len(aggregates or "") + len(cells or "")
+    for number, *texts, _, _ in rows:
+        size = sum(len(text or "") for text in texts)
         if number is None or (messages and size > bytes_left):
             break
-        messages.append((number, changes, aggregates, cells))
+        messages.append((number, *texts))
         bytes_left -= size
     return ChangesFound(
         changes=tuple(_messages(messages, tx.history)),
@@ -141,9 +162,10 @@ def _messages(rows: Sequence[Any], history: str) -> list[PlacementChanged]:
             changes=_changes.decode(changes),
             aggregates=_aggregates.decode(aggregates) if aggregates else (),
             cells=_cells.decode(cells) if cells else (),
+            projects=_projects.decode(projects) if projects else (),
             history=history,
         )
-        for number, changes, aggregates, cells in rows
+        for number, changes, aggregates, cells, projects in rows
     ]
 
 

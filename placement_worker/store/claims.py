@@ -1,8 +1,9 @@
 """Locks and reads the data of claims and releases, and writes the results, one statement for many rows.
 
-Every writer locks in this order: consumers (new ones by uuid, then existing ones by id), server groups by id,
-providers by id, the change number. A missing consumer is inserted first, as if its claim succeeded: the
-unique key then separates two concurrent claims, and a claim from the retirement of its consumer.
+Every writer locks in this order: consumers (new ones by uuid, then existing ones by id), projects with a
+quota by id, server groups by id, providers by id, the change number. A missing consumer is inserted first, as
+if its claim succeeded: the unique key then separates two concurrent claims, and a claim from the retirement
+of its consumer.
 """
 
 from collections import defaultdict
@@ -17,8 +18,9 @@ from bus.sql.failures import Conflict
 from bus.sql.statement import BoundStatement, Statement, sql
 from bus.sql.transaction import Transaction
 from bus.vocabulary import capacity_of
-from placement_worker.core.claim_world import ClaimedProvider, ClaimWorld, Holder, Stock, ended
-from placement_worker.store import server_groups
+from placement_worker.core.cell_limits import ended
+from placement_worker.core.claim_world import ClaimedProvider, ClaimWorld, Holder, Stock
+from placement_worker.store import quotas, server_groups
 from placement_worker.store.hosts import limits
 from placement_worker.store.numbered_names import Book
 
@@ -38,8 +40,8 @@ _INSERT_AND_LOCK = sql(f"""
     SELECT new.id, new.uuid, there.providers FROM new, (SELECT count(*) AS providers FROM locked) there
 """)
 _LOCK_CONSUMERS = sql("""
-    SELECT c.id, c.uuid, c.generation, c.group_id FROM {n: uuid str} JOIN consumers c ON c.uuid = n.uuid
-    ORDER BY c.id FOR UPDATE OF c
+    SELECT c.id, c.uuid, c.generation, c.group_id, c.project_id
+    FROM {n: uuid str} JOIN consumers c ON c.uuid = n.uuid ORDER BY c.id FOR UPDATE OF c
 """)
 _RETIRED = sql("""
     SELECT r.uuid, r.why, r.unplaceable, r.cell FROM {n: uuid str} JOIN retired_consumers r ON r.uuid = n.uuid
@@ -125,6 +127,7 @@ class ClaimScope:
     providers: Collection[str] = ()
     groups: Collection[str] | None = None  # None: group policies are not judged
     cell: str = ""
+    projects: Collection[str] = ()  # of the claims, which have a quota
     moves: bool = False  # a claim begins or undoes a move: providers that share with other trees matter
 
 
@@ -153,16 +156,19 @@ async def open_world(tx: Transaction, book: Book, scope: ClaimScope, now: float)
     reading, new_consumers = book.reading, scope.new_consumers
     everyone = {*new_consumers, *scope.other_consumers}
     # Existing consumers are excluded: their groups and allocations come before the providers.
-    soon = () if scope.other_consumers or scope.groups else scope.providers
+    soon = () if scope.other_consumers or scope.groups or scope.projects else scope.providers
     inserted, locked = await _insert(tx, book, new_consumers, soon, now) if new_consumers else ([], False)
     holders = {uuid: Holder(uuid, id_) for id_, uuid in inserted}
     world = ClaimWorld({}, holders, {}, placeholders={uuid: new_consumers[uuid] for uuid in holders})
     held: dict[int, Holder] = {}
     if older := [(uuid,) for uuid in everyone if uuid not in holders]:
-        for id_, uuid, generation, group in await _LOCK_CONSUMERS(tx, older):
-            holders[uuid] = held[id_] = Holder(uuid, id_, generation, group=group, group_was=group)
+        for id_, uuid, generation, group, project in await _LOCK_CONSUMERS(tx, older):
+            holder = Holder(uuid, id_, generation, group=group, group_was=group, project_id=project)
+            holders[uuid] = held[id_] = holder
         if not new_consumers.keys() <= holders.keys():
             raise Conflict("a consumer ended while it was being read")
+    if scope.projects:
+        await quotas.open_budgets(tx, book, world, scope.projects)
     shapes = await _read_holdings(tx, book, held) if held else {}
     if scope.groups is not None:
         joined = {holder.group for holder in held.values() if holder.group is not None}

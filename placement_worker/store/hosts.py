@@ -8,7 +8,7 @@ from typing import Any
 from bus.cells import RegisteredCell
 from bus.sql.statement import BoundStatement, sql
 from bus.sql.transaction import Transaction
-from placement_worker.core.claim_world import CellLimits
+from placement_worker.core.cell_limits import CellLimits
 from placement_worker.core.trees import Tree
 from placement_worker.store import server_groups
 

@@ -20,7 +20,9 @@ from bus.sql.database import Database
 from bus.sql.failures import Conflict
 from bus.sql.statement import Statement, sql
 from bus.sql.transaction import Transaction
+from placement_worker.core.quotas import QuotaLimits
 from placement_worker.store.changes import AGGREGATES_TURN, CLASS_NUMBERS, NAMES_EDITION
+from placement_worker.store.quota_limits import quotas_edition, read_limits
 
 FIRST_CUSTOM_CLASS = 10_000  # numbers below it are positions in the standard list
 
@@ -142,7 +144,7 @@ class ClassNames(NumberedNames):
 
 class Book:
     """All cached names of placement: resource classes, traits, aggregates, projects, users and consumer
-    types."""
+    types; and the limits of projects."""
 
     def __init__(self) -> None:
         self.edition = 0  # of class and trait names, as they are remembered here
@@ -153,12 +155,14 @@ class Book:
         self.projects = NumberedNames(again, "projects", "external_id")
         self.users = NumberedNames(again, "users", "external_id")
         self.types = NumberedNames(again, "consumer_types")
+        self.quotas = QuotaLimits()
+        self.quotas_edition = -1
 
     def forget(self) -> None:
         """Make all cached names be read again before use: after a fail-over, names may be lost, and their ids
         given to other names.
         """
-        self.edition = -1  # every read of class and trait names renews them
+        self.edition = self.quotas_edition = -1  # every read of class and trait names renews them
         for names in (self.classes, self.traits, self.aggregates, self.projects, self.users, self.types):
             names.ids.clear()
         for names in (self.projects, self.users, self.types):
@@ -166,8 +170,9 @@ class Book:
 
     @property
     def reading(self) -> tuple[int, ...]:
-        """Return a value that changes whenever cached names of resource classes or traits are replaced."""
-        return self.edition, self.classes.forgotten, self.traits.forgotten
+        """Return a value that changes whenever cached names of resource classes or traits, or limits, are
+        replaced."""
+        return self.edition, self.quotas_edition, self.classes.forgotten, self.traits.forgotten
 
     async def open(self, database: Database, now: float) -> None:
         """Store the standard resource classes and traits, and cache all stored names; names of projects and
@@ -187,7 +192,26 @@ class Book:
         [(edition,)] = await _EDITION(tx, id=NAMES_EDITION)  # first: the names are at least of this one
         for names in (self.classes, self.traits, self.aggregates):
             await names.read_all(tx)
+        await self.read_quotas(tx)
         self.edition = max(self.edition, edition)
+
+    async def read_quotas(self, tx: Transaction) -> None:
+        self.learn_quotas(*await read_limits(tx))
+
+    def learn_quotas(self, edition: int, limits: QuotaLimits) -> None:
+        """Cache the limits of projects, unless the cached ones are newer."""
+        if edition > self.quotas_edition:
+            self.quotas_edition, self.quotas = edition, limits
+
+    async def check_quotas(self, tx: Transaction, edition: int | None = None) -> None:
+        """Raise Conflict if the cached limits are outdated, after reading them. `edition` is the version
+        in the database; None: it is read.
+        """
+        if edition is None:
+            edition = await quotas_edition(tx)
+        if edition != self.quotas_edition:
+            await self.read_quotas(tx)
+            raise Conflict("a quota was changed meanwhile")
 
     async def turn_to(self, tx: Transaction, edition: int) -> None:
         """Read the names of resource classes and traits again if `edition`, their version in the database, is

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Mapping
 
 from bus.claims import HOLDER_TYPES
 from bus.groups import FindGroups, ServerGroup
+from bus.quotas import GROUP_MEMBERS
 from bus.sql.statement import sql
 from bus.sql.transaction import Transaction
 from bus.vocabulary import MAX_INT
@@ -83,7 +84,8 @@ async def lock(tx: Transaction, world: ClaimWorld, named: Collection[str], joine
     for row in await _LOCK(tx, wanted):
         world.groups[row["id"]] = GroupPlaces(*row)
         world.named[row["uuid"]] = row["id"]
-    await _read_places(tx, world.groups)
+    counted = any(GROUP_MEMBERS in budget.limits for budget in world.budgets.values())
+    await _read_places(tx, world.groups, soft=counted)
     for group in world.groups.values():
         for consumer in group.holder_consumers.keys() & world.holders.keys():
             world.holders[consumer].keeps_for = group.holder_consumers[consumer]

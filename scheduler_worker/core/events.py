@@ -151,6 +151,7 @@ class Park(msgspec.Struct, frozen=True, gc=False):
 
     shorts: tuple[Shortage, ...]  # the reasons why no alternative fits, one each
     why: str
+    over_quota: bool = False
 
 
 class DeadLetterRequest(msgspec.Struct, frozen=True, gc=False):

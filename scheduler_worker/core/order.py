@@ -24,6 +24,7 @@ from bus.decisions import AlsoAsked, Decision
 from bus.messages import BuildPlaced, BuildRequested, BuildUnplaceable, Selection
 from bus.moves import MovePlaced, MoveRefused
 from bus.queries import Candidate
+from bus.quotas import OverQuota
 from bus.requests import BuildSpec, Hints
 from bus.vocabulary import MAX_CAUSE, Id
 from scheduler_worker.core.events import Begun, Fence
@@ -261,7 +262,7 @@ def refusals_of(pick: Pick, refusals: Sequence[Refusal]) -> tuple[list[str], set
     texts, avoid = [], set()
     for way, refusal in zip(pick.choices, refusals, strict=False):
         texts.append(f"{way.host}: {refusal}")
-        if not isinstance(refusal, Moved | NoGroup | NothingHeld | OutsideCell):
+        if not isinstance(refusal, Moved | NoGroup | NothingHeld | OutsideCell | OverQuota):
             avoid.add(refusal.provider)
     return texts, avoid
 

@@ -14,9 +14,10 @@ from collections.abc import Mapping, Sequence
 from msgspec.structs import replace
 
 from bus.claims import Choice, Claimed, ClaimResult, Held, NoGroup, Refused, Released, ReleaseResult, Retired
-from bus.decisions import Decision
+from bus.decisions import OVER_QUOTA, Decision
 from bus.messages import Selection
 from bus.moves import BEGUN
+from bus.quotas import OverQuota
 from bus.vocabulary import MAX_CAUSE, Contended, Id
 from scheduler_worker.core import events
 from scheduler_worker.core.events import Need
@@ -169,12 +170,21 @@ def _claimed(order: Order, results: Sequence[ClaimResult], patience: float) -> S
             if nowhere is not None:
                 order = _fail(order, str(nowhere), Decision(code="no_server_group"))
                 return _also(released, _next(order, patience))
+            over = next((refusal for refusal in result.refusals if isinstance(refusal, OverQuota)), None)
+            if over is not None:
+                return _also(released, _over_quota(order, str(over), patience))
             texts, providers = refusals_of(pick, result.refusals)
             refused += [text for text in texts if text not in refused]
             avoid |= providers
     order = replace(order, avoid=frozenset(avoid), refused=tuple(refused), alternative_index=0, shorts=())
     obstacle = f"every host that would do was refused when it was claimed: {'; '.join(order.refusals)}"
     return _also(released, _next(replace(order, obstacle=obstacle), patience))
+
+
+def _over_quota(order: Order, why: str, patience: float) -> Step:
+    if order.request.wait:
+        return order, (events.Park((), why[:MAX_CAUSE], over_quota=True),)
+    return _next(_fail(order, why, Decision(code=OVER_QUOTA, considered=order.considered)), patience)
 
 
 def _release_picks(order: Order) -> events.Effects:

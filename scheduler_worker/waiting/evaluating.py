@@ -7,7 +7,7 @@ from msgspec import structs
 
 from bus.claims import Held, Retired
 from bus.context import stored_context
-from bus.decisions import Decision
+from bus.decisions import OVER_QUOTA, Decision
 from bus.messages import BuildRequested
 from bus.moves import MoveRequested
 from bus.vocabulary import MAX_CAUSE, Id
@@ -33,7 +33,7 @@ from scheduler_worker.waiting.queue import (
     UndoPlaced,
     Woken,
 )
-from scheduler_worker.waiting.store import Marked, WaitingStore
+from scheduler_worker.waiting.store import Marked, Marks, WaitingStore
 
 
 class WaitingBuilds:
@@ -49,7 +49,7 @@ class WaitingBuilds:
         scheduler, store = self._scheduler, self._store
         now, seen = self._scheduler.clock.now(), scheduler.source.seen
         store.queues.settle(self._scheduler.clock.monotonic())
-        mark, moved = store.queues.mark, store.regroupings
+        mark, moved = store.queues.mark, store.marks
         begun = scheduler.begin(requests)
         orders = [order for order, _ in begun]
         verdicts: list[Verdict | None] = list(put_off(orders, scheduler.clock))
@@ -59,7 +59,7 @@ class WaitingBuilds:
             request = order.request
             if verdicts[index] is not None:
                 continue
-            if request.request in store.queues:
+            if request.request in store.requests:
                 verdicts[index] = ()
             elif not event.refusal and request.wait and store.is_behind(order, now):
                 waits.append((index, store.behind(order, now, seen, stored_context(requests[index])), None))
@@ -82,7 +82,7 @@ class WaitingBuilds:
         return [verdict if verdict is not None else () for verdict in verdicts]
 
     async def _store_waiting(
-        self, waits: Sequence[tuple[Order, ParkedRequest, int | None]], regroupings: int
+        self, waits: Sequence[tuple[Order, ParkedRequest, int | None]], marks: Marks
     ) -> list[Verdict]:
         """Store requests that must wait; for a redelivered request return its earlier results again."""
         if not waits:
@@ -101,7 +101,7 @@ class WaitingBuilds:
                 message = structs.replace(entry.message, instances=left)
                 keeping.append((replace(entry, message=message), mark))
         _, ours = await self._store.add([entry for entry, _ in keeping])
-        self._store.enter_stored(keeping, ours, regroupings)
+        self._store.enter_stored(keeping, ours, marks)
         return again
 
     async def _answer_again(self, order: Order, elsewhere: set[Id]) -> Verdict:
@@ -145,7 +145,7 @@ class WaitingBuilds:
         match end:
             case events.PublishEnds(messages=messages):
                 return Ended(messages)
-            case events.Park(shorts=shorts, why=why) if shorts:
+            case events.Park(shorts=shorts, why=why) if shorts or end.over_quota:
                 return StillWaiting(why, decision_of(end))
             case events.Park():  # placement refused the claim, for a reason that the replica may not show yet
                 return RetryLater(SOON)
@@ -160,8 +160,9 @@ class WaitingBuilds:
 
 def given_up(order: Order, entry: ParkedRequest, last: events.Park) -> Order:
     """Let the placing of an expired waiting request fail; the reason names the missing capacity."""
-    lacks = last.why if last.shorts else entry.lacks
-    decision = decision_of(last) if last.shorts else entry.decision
+    explained = last.shorts or last.over_quota
+    lacks = last.why if explained else entry.lacks
+    decision = decision_of(last) if explained else entry.decision
     decision = structs.replace(decision, code="waited")
     return structs.replace(order, reason=waited_for(entry, lacks), decision=decision, unexplained=True)
 
@@ -171,7 +172,9 @@ def waited_for(entry: ParkedRequest, lacks: str) -> str:
 
 
 def decision_of(end: events.Park) -> Decision:
-    return end.shorts[0].decision(()) if end.shorts else Decision(code="refused")
+    if end.shorts:
+        return end.shorts[0].decision(())
+    return Decision(code=OVER_QUOTA if end.over_quota else "refused")
 
 
 LOOKED_AT = 100  # waiting moves per lookup: a query to each of their cells
@@ -192,11 +195,11 @@ class WaitingMoves:
         store = self._store
         courses = [MoveCourse(request) for request in requests]
         for course in courses:
-            if course.asked.move in store.queues:  # nothing is published for a move that waits already
+            if course.asked.move in store.requests:  # nothing is published for a move that waits already
                 course.take(SeenThrough())
         store.queues.settle(self._scheduler.clock.monotonic())
         now, seen = self._scheduler.clock.now(), self._scheduler.source.seen
-        mark, moved = store.queues.mark, store.regroupings
+        mark, moved = store.queues.mark, store.marks
 
         def aside(course: MoveCourse, order: Order) -> bool:
             course.behind = bool(course.asked.wait) and store.is_behind(order, now)
@@ -296,7 +299,7 @@ class WaitingMoves:
         if state.park is None or state.end is not None:
             return RetryLater(PATIENCE, state.start)
         self._scheduler.retries.end(course.asked.move)  # the obstacle has passed
-        if state.park.shorts:
+        if state.park.shorts or state.park.over_quota:
             return StillWaiting(state.park.why, decision_of(state.park), state.start)
         return RetryLater(SOON, state.start)
 

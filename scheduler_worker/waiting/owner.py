@@ -82,8 +82,9 @@ class WaitingOwner:
         self._queue.recheck()
 
     async def sweep(self) -> None:
-        """Evaluate all hosts for all waiting requests, in case a change of a host was missed."""
+        """Evaluate all hosts for all waiting requests, in case a change of a host or a quota was missed."""
         store = self._store
+        store.on_quotas({""})
         store.queues.sweep(self._clock.monotonic())
         store.wake()
 

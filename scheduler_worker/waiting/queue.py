@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from bus.clock import Clock
 from bus.context import resumed
-from bus.decisions import Decision
+from bus.decisions import OVER_QUOTA, Decision
 from bus.errors import Retry, Unavailable, Unroutable
 from bus.messages import BuildPlaced
 from bus.moves import MovePlaced
@@ -131,7 +131,7 @@ class WaitingQueue:
         if queues.has_work:
             pause = min(pause, CLEARS)
         try:
-            async with asyncio.timeout(pause if len(queues) else None):
+            async with asyncio.timeout(pause if self.store.requests else None):
                 await self.store.woken.wait()
         except TimeoutError:
             pass
@@ -173,7 +173,7 @@ class WaitingQueue:
         woken = [replace(item, parked=requests[item.parked.request]) for item in left]
         if not woken:
             return
-        seen = self.store.sight.source.seen
+        seen, quota_mark = self.store.sight.source.seen, self.store.quota_waits.mark
         try:
             results = await evaluator.evaluate(woken)
         except BaseException:
@@ -184,7 +184,8 @@ class WaitingQueue:
             request = item.parked.request
             if isinstance(result, StillWaiting):
                 self._tries.pop(request, None)
-                self.store.queues.requeue(request)
+                if result.decision.code != OVER_QUOTA or not self.store.hold(item.parked, quota_mark):
+                    self.store.queues.requeue(request)
             elif isinstance(result, RetryLater):
                 # The pause doubles each time: a change wakes the request sooner.
                 tries = self._tries[request] = self._tries.get(request, -1) + 1
@@ -204,7 +205,8 @@ class WaitingQueue:
             other = left
             if isinstance(result, StillWaiting) and result.lacks[:MAX_CAUSE] != left.lacks:
                 lacks = result.lacks[:MAX_CAUSE]
-                other = replace(left, lacks=lacks, seen=seen, decision=result.decision)
+                wakes = store.wakes(left.kind, result.decision)
+                other = replace(left, lacks=lacks, seen=seen, decision=result.decision, wakes=wakes)
                 store.requests[entry.request] = other
             if result.start is not None and result.start != left.start:
                 message = result.start.request()

@@ -7,21 +7,20 @@ import asyncio
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from bus.context import StoredContext
-from bus.decisions import Decision
-from bus.messages import BuildRequested, BuildUnplaceable, HostReported
-from bus.relays import HeartbeatsMerged
-from bus.reports import HostState
+from bus.decisions import OVER_QUOTA, Decision
+from bus.messages import BuildRequested, BuildUnplaceable
 from bus.sql.database import Database
 from bus.sql.failures import retrying
 from bus.sql.transaction import Transaction
 from bus.vocabulary import MAX_CAUSE, Id, seconds_of
 from scheduler_worker.agents import RESCUED, UNPLACEABLE, WAITING_NOW
 from scheduler_worker.core.order import Order
+from scheduler_worker.core.quota_waits import QuotaWaits
 from scheduler_worker.core.waiting_queue import Root
 from scheduler_worker.core.waiting_queues import WaitingQueues
 from scheduler_worker.dependencies import log
@@ -31,6 +30,16 @@ from scheduler_worker.placing import Scheduler
 from scheduler_worker.store import decisions, parked
 from scheduler_worker.store.parked import ParkedRequest
 from scheduler_worker.waiting.hosts import Sight, needs_of, without_roots
+
+QUOTA_WAKES = "the project uses less, or its quota is raised"
+
+
+class Marks(NamedTuple):
+    """Counts of changes at the start of an evaluation, to notice changes during it."""
+
+    regroupings: int  # how often all classes were computed again
+    quota_wakes: int
+
 
 # a request, and the mark of the queues up to which no host was found
 Marked = tuple[ParkedRequest, int | None]
@@ -44,6 +53,7 @@ class WaitingStore:
         self.name = scheduler.roster.name
         self.sight = Sight(scheduler.source, scheduler.policy, scheduler.hosts_now, scheduler.alternatives_of)
         self.queues = WaitingQueues(self.sight)
+        self.quota_waits = QuotaWaits()
         self.requests: dict[Id, ParkedRequest] = {}
         self.related = RelatedHosts(scheduler.resolved)
         self.woken = asyncio.Event()  # the queues may have requests to evaluate
@@ -81,8 +91,47 @@ class WaitingStore:
         for request in requests:
             self.requests.pop(request, None)
             self.queues.leave(request)
+            if (following := self.quota_waits.leave(request)) is not None:
+                self._try_again([following])
         if requests:
             self._moved()
+
+    @property
+    def marks(self) -> Marks:
+        return Marks(self.regroupings, self.quota_waits.mark)
+
+    def hold(self, entry: ParkedRequest, mark: int) -> bool:
+        """Let a request that a quota refused wait until its project may use less, with all equal requests of
+        the project. Return False if that has happened since `mark`.
+        """
+        project, kind = entry.message.project, entry.kind
+        if self.quota_waits.woken_since(project, mark):
+            return False
+        equal = [entry]
+        if not self.quota_waits.holds(project, kind):
+            equal += [
+                other
+                for other in self.requests.values()
+                if other.kind == kind
+                and other.message.project == project
+                and not self.queues.is_tried(other.request)
+                and other.request != entry.request
+            ]
+        for each in equal:
+            self.queues.leave(each.request)
+            self.quota_waits.hold(each.key, project, kind)
+        return True
+
+    def on_quotas(self, projects: Collection[str]) -> None:
+        """Try requests again that wait for quota, because their projects may use less now."""
+        self._try_again(self.quota_waits.wake(projects))
+
+    def _try_again(self, requests: Sequence[Id]) -> None:
+        for request in requests:
+            entry = self.requests[request]
+            self.queues.enter(entry.key, entry.kind, needs_of(entry.message))
+        if requests:
+            self.wake()
 
     def due(self) -> list[ParkedRequest]:
         """Return the waiting requests whose time limit has passed, except requests being placed now."""
@@ -117,7 +166,7 @@ class WaitingStore:
                 self.end_at(entry, self._clock.now(), lacks=impossible[entry.kind][:MAX_CAUSE])
 
     def wake(self) -> None:
-        if len(self.queues):
+        if self.requests:
             self.woken.set()
 
     def released(self, root: Root) -> None:
@@ -125,18 +174,28 @@ class WaitingStore:
         self.wake()
 
     def _moved(self) -> None:
-        WAITING_NOW.set(len(self.queues))
+        WAITING_NOW.set(len(self.requests))
         self._changed()
 
     def kind(self, order: Order) -> str:
         return self.sight.kind(order.request, order.alternatives)
 
+    def wakes(self, kind: str, decision: Decision) -> str:
+        """Describe for operators which change lets a request be tried again, after this decision."""
+        return QUOTA_WAKES if decision.code == OVER_QUOTA else self.sight.wakes(kind)
+
     def is_behind(self, order: Order, now: float) -> bool:
-        return bool(len(self.queues)) and self.queues.ahead(self.kind(order), order.request.priority, now)
+        if not self.requests:
+            return False
+        kind = self.kind(order)
+        held = self.quota_waits.holds(order.request.project, kind)
+        return held or self.queues.ahead(kind, order.request.priority, now)
 
     def behind(self, order: Order, now: float, seen: int, context: StoredContext) -> ParkedRequest:
         """Queue a request without a search: requests of its equivalence class wait, so no host fits it."""
-        known = self.requests.get(self.queues.first(self.kind(order)) or "")
+        kind, project = self.kind(order), order.request.project
+        first = self.quota_waits.first(project, kind) or self.queues.first(kind)
+        known = self.requests.get(first or "")
         why = "equal requests came before it"
         if known is None:
             return self.waiting(order, now, seen, why, Decision(code="line"), context)
@@ -153,20 +212,22 @@ class WaitingStore:
             until=now + seconds_of(order.request.wait),
             seen=seen,
             lacks=why[:MAX_CAUSE],
-            wakes=self.sight.wakes(kind),
+            wakes=self.wakes(kind, decision),
             decision=decision,
             story=context,
             start=order.move,
         )
 
-    def enter_stored(self, stored: Sequence[Marked], ours: set[Id], regroupings: int) -> None:
+    def enter_stored(self, stored: Sequence[Marked], ours: set[Id], marks: Marks) -> None:
         """Add the stored waiting requests that this scheduler owns to the queues of their current equivalence
         classes."""
         for entry, mark in stored:
-            if entry.request not in ours or entry.request in self.queues:
+            if entry.request not in ours or entry.request in self.requests:
                 continue
-            if regroupings == self.regroupings:
+            if marks.regroupings == self.regroupings:
                 self.enter(entry, mark)
+                if entry.decision.code == OVER_QUOTA:
+                    self.hold(entry, marks.quota_wakes)
             else:
                 self.enter_again(entry)
         self.wake()
@@ -250,66 +311,3 @@ class WaitingStore:
             "request %s waited for %.0f s although a host fitted: no change had woken it (class %s)",
             *(entry.request, self._clock.now() - entry.since, entry.kind),
         )
-
-
-class HostChanges:
-    """Passes changed hosts to the queues of waiting requests; calls `recheck` if instances that a request
-    names are on a changed host."""
-
-    def __init__(self, scheduler: Scheduler, store: WaitingStore, recheck: Callable[[], None]) -> None:
-        self.scheduler = scheduler
-        self.store = store
-        self._recheck = recheck
-        self._shared: frozenset[str] = frozenset()  # resource classes of sharing providers
-        scheduler.source.watch_for_more(self._changed)
-        scheduler.source.watch(self._touched)
-
-    def _changed(self, roots: Sequence[str], described: Sequence[str]) -> None:
-        store, queues = self.store, self.store.queues
-        sharing = self.scheduler.source.sharing
-        if sharing or self._shared:
-            shared = frozenset[str]().union(*sharing.values())
-            if shared != self._shared:
-                self._shared, store.regroup = shared, True
-            if not sharing.keys().isdisjoint(roots):
-                queues.everything()
-        if described:
-            store.regroup = True
-            queues.everything()
-        queues.changed(roots)
-        store.wake()
-
-    def _touched(self, roots: Sequence[str], described: Sequence[str]) -> None:
-        if len(self.store.queues):
-            self.scheduler.pending.expire()
-        if self.store.related.around(roots):
-            self._recheck()
-
-    async def handle_merged(self, merged: HeartbeatsMerged) -> None:
-        for report in merged.reports:
-            await self.handle(report)
-
-    async def handle(self, report: HostReported) -> None:
-        """Apply a report of hosts, and try waiting requests again on the hosts that it changed."""
-        scheduler, queues = self.scheduler, self.store.queues
-        if not len(queues):
-            await scheduler.handle(report)
-            return
-        book, now = scheduler.book, scheduler.clock.monotonic()
-        before = {state.root: book.state(report.cell, state.root) for state in report.hosts}
-        was_down = bool(book.down(report.cell, report.agent, now)) or any(
-            book.why_down(report.cell, root, report.agent, now) for root in before
-        )
-        await scheduler.handle(report)
-        if was_down:
-            queues.on_agent_returned()
-        after = {root: book.state(report.cell, root) for root in before}
-        queues.reported([root for root in before if not _is_equivalent(before[root], after[root])])
-        self.store.wake()
-
-
-def _is_equivalent(state: HostState | None, other: HostState | None) -> bool:
-    """Return whether two states of a host differ only in its load, which no filter reads."""
-    if state is None or other is None:
-        return state is other
-    return msgspec.structs.replace(state, load=other.load) == other

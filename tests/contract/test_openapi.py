@@ -9,8 +9,8 @@ import msgspec
 import pytest
 from jsonschema import Draft202012Validator
 
-from placement_worker.http.app import ROUTES
 from placement_worker.http.openapi import ADDRESS, OPERATIONS, document
+from placement_worker.http.routes import ROUTES
 from tests.support.http_placement import HttpPlacement
 from tests.support.ids import uid
 

@@ -17,7 +17,7 @@ from scheduler_worker.waiting.hosts import needs_of
 from tests.support.rule_builders import recent_builds
 
 if TYPE_CHECKING:
-    from scheduler_worker.waiting.store import HostChanges
+    from scheduler_worker.waiting.host_changes import HostChanges
     from tests.simulation.world import SimulatedWorld
 
 _USAGE, _CONSUMERS = (

@@ -32,7 +32,7 @@ from compute_sim.worker import compute_sim
 from ironic_sync import ironic_sync
 from placement_worker import Placement, placement_worker
 from scheduler_worker.core.move_start import taken_back
-from scheduler_worker.waiting.store import HostChanges
+from scheduler_worker.waiting.host_changes import HostChanges
 from tests.simulation import repair
 from tests.simulation.agents import CELLS, TornFile, WatchedDisk, simulated_fleet
 from tests.simulation.broker import SimulatedBroker, SimulatedTransport

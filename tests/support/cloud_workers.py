@@ -15,7 +15,7 @@ from bus.worker import Worker
 from cell_conductor import AttemptLimits, cell_conductor
 from placement_worker import BusReader, IndexedSource, Placement, placement_worker, replica
 from scheduler_worker.dependencies import Claims, PlacementQueries, SchedulerOptions
-from scheduler_worker.waiting.store import HostChanges
+from scheduler_worker.waiting.host_changes import HostChanges
 from scheduler_worker.worker import SchedulerNeeds, scheduler_worker
 
 Make = Callable[[Bus], Worker]

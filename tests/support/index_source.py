@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from msgspec.structs import replace
 
 from bus.aggregates import Aggregate
-from bus.candidates import OnChange
+from bus.candidates import OnChange, OnQuotas
 from bus.queries import Candidate, FindCandidates
 from bus.reports import Inventory
 from bus.requests import ResourceGroup
@@ -27,6 +27,8 @@ class FilledMemory:
     index: Index = field(default_factory=Index)
 
     def watch(self, on_change: OnChange) -> None: ...
+
+    def watch_quotas(self, on_quotas: OnQuotas) -> None: ...
 
     async def fresh(self) -> None: ...
 

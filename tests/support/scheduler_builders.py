@@ -6,6 +6,7 @@ from bus.claims import ClaimAnswered, ClaimRequested, ReleaseAnswered, ReleaseRe
 from bus.groups import FindGroups, GroupsFound
 from bus.messages import BuildRequested, HostReported
 from bus.queries import Candidate
+from bus.quotas import FindQuotas, Quota, QuotasFound
 from bus.reports import HostState
 from bus.requests import Flavor
 from bus.resources import (
@@ -93,6 +94,9 @@ class FakePlacement(ClaimsInMemory):
     async def allocations(self, question: FindAllocations) -> AllocationsFound:
         return AllocationsFound(consumers=(), generations={})
 
+    async def quotas(self, question: FindQuotas) -> QuotasFound:
+        return QuotasFound(quotas=(Quota(project=question.project or ""),))
+
     async def usages(self, question: FindUsages) -> UsagesFound:
         raise NotImplementedError
 
@@ -100,6 +104,7 @@ class FakePlacement(ClaimsInMemory):
         return PlacementQueries(
             claim_many=self.claim_many, release=self.release_one, providers=self.providers,
             groups=self.find_groups, allocations=self.allocations, usages=self.usages,
+            quotas=self.quotas,
         )  # fmt: skip
 
     async def providers(self, question: FindProviders) -> ProvidersFound:

@@ -74,6 +74,7 @@ def queries_of(placement: Placement) -> PlacementQueries:
         groups=placement.server_groups.find,
         allocations=placement.lookups.allocations,
         usages=_unused,
+        quotas=placement.quotas.find,
     )
 
 

@@ -24,7 +24,8 @@ from bus.claims import (
 )
 from bus.moves import BEGUN, SHELVED
 from placement_worker.core.capacity import claim, release
-from placement_worker.core.claim_world import CellLimits, ClaimWorld, GroupPlaces, Holder
+from placement_worker.core.cell_limits import CellLimits
+from placement_worker.core.claim_world import ClaimWorld, GroupPlaces, Holder
 from tests.support.claim_worlds import A, B, C, X, Y, Z, full, order, room, stock, wants, world
 from tests.support.ids import uid
 

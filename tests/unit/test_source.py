@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from bus.candidates import CandidateSource, OnChange
+from bus.candidates import CandidateSource, OnChange, OnQuotas
 from bus.queries import FindCandidates
 from bus.replication import ProviderChange
 from bus.requests import ResourceGroup
@@ -49,6 +49,8 @@ class Remembered:
     def __init__(self, index: Index) -> None:
         self.index = index
         self.watchers: list[OnChange] = []
+
+    def watch_quotas(self, on_quotas: OnQuotas) -> None: ...
 
     def watch(self, on_change: OnChange) -> None:
         self.watchers.append(on_change)

@@ -1,0 +1,102 @@
+"""`berth quota`: limits how much the instances of a project may hold."""
+
+import re
+from typing import Annotated
+
+from berth.commands.options import Commands, option, positional
+from berth.commands.terminal import Cli, plain_table
+from berth.operations.quotas import ProjectShare, quotas_of, set_quota, shares_of, unset_quota, waiting_in
+from berth.settings import BadSetting
+from bus.quotas import DEFAULT, UNLIMITED, Quota
+
+_LIMIT = re.compile(r"([A-Za-z0-9_]+)=(-1|[0-9]{1,15}|unlimited)")
+
+commands = Commands(name="quota", no_args_is_help=True)
+
+_PROJECT = "The project's id; `default`: the limits of all projects without limits of their own."
+Project = Annotated[str, positional(_PROJECT, metavar="PROJECT")]
+
+
+@commands.command("set")
+async def set_command(
+    cli: Cli,
+    project: Project,
+    limits: Annotated[
+        list[str],
+        positional("A resource class, `instances` or `server_group_members`.", metavar="RESOURCE=LIMIT..."),
+    ],
+) -> int:
+    """Limit what the instances of a project may hold together; `unlimited` lifts the default's limit.
+
+    The limits are checked when a host is claimed, also for concurrent requests. A limit below the present
+    usage stops no instance: it refuses what would take more. Moves of the same size are never refused.
+    Examples: `berth quota set default instances=10 VCPU=40`, `berth quota set p1 CUSTOM_BAREMETAL_GOLD=2`.
+    """
+    parsed = dict(_limit(text) for text in limits)
+    async with cli.bus("quota") as bus:
+        quota = await set_quota(bus, _id(project), parsed)
+    over = [share.resource for share in shares_of(quota) if share.is_over]
+    note = f"; it uses more {', '.join(over)} than that already" if over else ""
+    texts = ", ".join(f"{name} {_text(limit)}" for name, limit in sorted(parsed.items()))
+    cli.value(quota, f"{project}: {texts}{note}")
+    return 0
+
+
+@commands.command("unset")
+async def unset_command(
+    cli: Cli,
+    project: Project,
+    resources: Annotated[
+        list[str] | None, positional("Which limits; none: all.", metavar="[RESOURCE]...")
+    ] = None,
+) -> int:
+    """Delete limits of a project, so that the default applies to it again."""
+    async with cli.bus("quota") as bus:
+        quota = await unset_quota(bus, _id(project), resources or ())
+    cli.value(quota, f"{project}: limits deleted: {', '.join(resources or ['all'])}")
+    return 0
+
+
+@commands.command("show")
+async def show(
+    cli: Cli,
+    project: Annotated[str, positional(f"{_PROJECT} None: all projects.", metavar="[PROJECT]")] = "",
+    limited: bool = option(False, "Without projects that have instances but no limit of their own."),
+) -> int:
+    """Show what projects use of their limits, and how many of their requests wait."""
+    async with cli.bus("quota") as bus:
+        found = await quotas_of(bus, _id(project) if project else None, used=not limited)
+        waiting = {quota.project: await waiting_in(bus, quota.project) for quota in found if quota.project}
+    rows = [
+        (_name(quota), share.resource, *_numbers(quota.project, share), waiting.get(quota.project) or "")
+        for quota in found
+        for share in shares_of(quota)
+    ]
+    titles = ("project", "resource", "used", "limit", "", "waiting requests")
+    cli.rows(found, plain_table(titles, rows) if rows else "no limits, and no instances")
+    return 0
+
+
+def _numbers(project: str, share: ProjectShare) -> tuple[str, str, str]:
+    note = "over" if share.is_over else "default" if project and share.is_default else ""
+    return "" if project == DEFAULT else str(share.used), _text(share.limit), note
+
+
+def _name(quota: Quota) -> str:
+    return quota.project or "default"
+
+
+def _text(limit: int | None) -> str:
+    return "unlimited" if limit is None or limit == UNLIMITED else str(limit)
+
+
+def _id(project: str) -> str:
+    return DEFAULT if project == "default" else project
+
+
+def _limit(text: str) -> tuple[str, int]:
+    found = _LIMIT.fullmatch(text)
+    if found is None:
+        raise BadSetting(f"{text}: it is RESOURCE=LIMIT, such as VCPU=40, instances=10 or DISK_GB=unlimited")
+    name, limit = found.groups()
+    return name, UNLIMITED if limit == "unlimited" else int(limit)

@@ -1,0 +1,125 @@
+"""Quotas: how much of each resource the instances of a project may hold, and messages that query and edit
+them in placement, which enforces them in each claim.
+"""
+
+from collections.abc import Mapping
+from typing import Annotated, Literal
+
+from msgspec import Meta, field
+
+from bus.vocabulary import (
+    Contended,
+    KeystoneId,
+    LargeMap,
+    LongList,
+    Message,
+    Missing,
+    Tagged,
+    Text,
+    Value,
+    Whole,
+)
+
+INSTANCES = "instances"
+GROUP_MEMBERS = "server_group_members"  # members of one server group
+COUNTS = (INSTANCES, GROUP_MEMBERS)  # limited resources that are no resource class
+UNLIMITED = -1
+DEFAULT = ""  # the "project" whose limits apply to projects without a limit of their own
+
+Limit = Annotated[int, Meta(ge=UNLIMITED, le=2**53)]
+Limits = Annotated[dict[Text, Limit], Meta(max_length=500)]
+ProjectOrDefault = Annotated[str, Meta(max_length=255)]
+
+
+class OverQuota(Tagged, frozen=True, kw_only=True):
+    """The reason of a refused claim: the project would exceed its limit of a resource. The claim can succeed
+    after the project has released something, or after the limit was raised."""
+
+    project: KeystoneId
+    resource: Text
+    limit: Whole
+    used: Whole
+    asked: Whole  # in addition to what is used
+
+    def __str__(self) -> str:
+        return (
+            f"quota of project {self.project}: {self.resource} limited to {self.limit}, "
+            f"{self.used} used, {self.asked} more asked"
+        )
+
+
+def over_quota(
+    project: str, limits: Mapping[str, int], used: Mapping[str, int], growth: Mapping[str, int]
+) -> OverQuota | None:
+    """Return a refusal if the growth of a project's usage exceeds a limit, else None."""
+    for name, limit in limits.items():
+        more, before = growth.get(name, 0), used.get(name, 0)
+        if more > 0 and limit != UNLIMITED and before + more > limit:
+            return OverQuota(project=project, resource=name, limit=limit, used=before, asked=more)
+    return None
+
+
+class Quota(Value, frozen=True, kw_only=True):
+    """The limits of a project and what its instances use. A resource without a limit is not limited."""
+
+    project: ProjectOrDefault  # "": the default for all projects
+    limits: Limits = field(default_factory=dict)  # of the project itself; -1: unlimited, despite the default
+    # the limits that apply: those of the project, else the default
+    effective: Limits = field(default_factory=dict)
+    used: LargeMap[Text, Whole] = field(default_factory=dict)
+
+
+class SetQuota(Tagged, frozen=True, kw_only=True):
+    """An edit that sets limits of a project, or of the default; other limits stay. -1 means unlimited. A
+    limit below the present usage is accepted: it refuses further claims."""
+
+    project: ProjectOrDefault = DEFAULT
+    limits: Limits
+
+
+class UnsetQuota(Tagged, frozen=True, kw_only=True):
+    """An edit that deletes limits of a project, so that the default applies again."""
+
+    project: ProjectOrDefault = DEFAULT
+    resources: LongList[Text] = ()  # empty: all
+
+
+QuotaEdit = SetQuota | UnsetQuota
+
+
+class QuotaEdited(Tagged, frozen=True, kw_only=True):
+    quota: Quota | None = None
+    changed: bool = False
+
+
+class QuotaSourceIsKeystone(Tagged, frozen=True, kw_only=True):
+    """The refusal of an edit because this region's quotas come from Keystone's unified limits."""
+
+
+QuotaResult = QuotaEdited | Missing | QuotaSourceIsKeystone | Contended
+
+
+class FindQuotas(Message, frozen=True, kw_only=True):
+    """A query for the quotas of a project or, without one, for a page of all projects with a limit of their
+    own or, with `used`, of all projects with instances. The first page begins with the default."""
+
+    project: ProjectOrDefault | None = None
+    used: bool = False
+    after: Text = ""  # projects after this one, sorted by id
+    limit: Annotated[int, Meta(ge=1, le=1000)] = 500
+
+
+class QuotasFound(Message, frozen=True, kw_only=True):
+    quotas: LongList[Quota]
+    more: Text = ""  # `after` of the next page; empty: this is the last page
+    source: Literal["berth", "keystone"] = "berth"
+
+
+class QuotaEditRequested(Message, frozen=True, kw_only=True):
+    """A request to set or delete limits."""
+
+    edit: QuotaEdit
+
+
+class QuotaEditAnswered(Message, frozen=True, kw_only=True):
+    result: QuotaResult

@@ -1,0 +1,54 @@
+"""Checks that a cell claims, releases and retires only what is in the cell."""
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+from bus import claims
+
+ENDED_ELSEWHERE = "it has ended, not by this cell"
+MOST_ATTEMPTS = 1000  # recognized attempts of one build, for the names of holder consumers
+
+
+@dataclass(frozen=True, slots=True)
+class CellLimits:
+    """Checks that a cell's claims and releases use no root providers outside the cell."""
+
+    cell: str
+    cells: Mapping[str, str]  # root → its cell
+    sharing: Collection[str]  # providers of operators that share with other trees
+
+    def bars_holder(self, consumer: str, places: Iterable[tuple[str, str]]) -> str:
+        """Return why the cell may not change a consumer at `places` (provider, root); "" if it may."""
+        cells = {self.cells.get(root, "") for _, root in places}
+        if self.cell in cells and cells <= {self.cell, ""}:
+            return ""
+        return f"consumer {consumer}: it was not placed in cell {self.cell}"
+
+    def bars_choice(self, places: Iterable[tuple[str, str]]) -> str:
+        """Return why the cell may not place a consumer at `places` (provider, root); "" if it may."""
+        at_home = False
+        for provider, root in places:
+            cell = self.cells.get(root, "")
+            at_home |= cell == self.cell
+            if cell != self.cell and (cell or provider not in self.sharing):
+                return f"provider {provider}: it is none of cell {self.cell}"
+        return "" if at_home else f"nothing of it is in cell {self.cell}"
+
+    def refuses_holder(self, consumer: str, holder: str) -> str:
+        """Return why the cell may not use `holder` as the id of a holder consumer; "" if it may. Only ids
+        derived from the build's id are allowed, so that a cell cannot occupy the id of another build.
+        """
+        if any(holder == claims.holder_consumer(consumer, number) for number in range(1, MOST_ATTEMPTS + 1)):
+            return ""
+        return f"consumer {holder}: it is no clean-up of {consumer}"
+
+
+def ended(retired: claims.Retired, cell: str) -> claims.Retired:
+    """Return the retirement of a consumer as the requesting cell may see it: the reason is hidden unless the
+    cell itself retired the consumer. Without `cell`, the reason is visible.
+    """
+    if not cell:
+        return retired
+    if retired.cell == cell:
+        return claims.Retired(why=retired.why, unplaceable=retired.unplaceable)
+    return claims.Retired(why=ENDED_ELSEWHERE)

@@ -1,0 +1,96 @@
+"""Judges claims by the quotas of their projects, from limits and usage in memory."""
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from bus.claims import HOLDER_TYPES, ConsumerClaim
+from bus.quotas import DEFAULT, GROUP_MEMBERS, INSTANCES, UNLIMITED, OverQuota, over_quota
+from bus.vocabulary import Allocations
+
+Amounts = Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaLimits:
+    """The limits of all projects and the default limits, as a placement process has read them."""
+
+    by_project: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        return bool(self.by_project)
+
+    def own(self, project: str) -> Mapping[str, int]:
+        return self.by_project.get(project, {})
+
+    def effective(self, project: str) -> dict[str, int]:
+        """Return the limits that apply to a project: its own, else the default; -1 means unlimited."""
+        return {**self.own(DEFAULT), **self.own(project)}
+
+    def of(self, project: str) -> dict[str, int]:
+        """Return only the limits that can refuse a claim of the project."""
+        return {name: limit for name, limit in self.effective(project).items() if limit != UNLIMITED}
+
+    def rows(self) -> set[tuple[str, str, int]]:
+        """Return each limit with its project and resource."""
+        listed = self.by_project.items()
+        return {(project, name, limit) for project, limits in listed for name, limit in limits.items()}
+
+    def limited(self, projects: Iterable[str]) -> list[str]:
+        """Return the given projects that have a limit, each once and sorted."""
+        if not self:
+            return []
+        return sorted({project for project in projects if self.of(project)})
+
+
+@dataclass(slots=True)
+class ProjectBudget:
+    """The limits of a project and what it uses, including the claims judged before in the same batch."""
+
+    project: str
+    limits: Amounts
+    used: Counter[str] = field(default_factory=Counter)
+
+    def refusal(self, growth: Amounts, members: int = 0) -> OverQuota | None:
+        """Return a refusal if the growth of the project's usage exceeds a limit, else None. `members` are the
+        members of the server group that an instance joins, with this instance; 0: it joins none.
+        """
+        if (refusal := over_quota(self.project, self.limits, self.used, growth)) is not None:
+            return refusal
+        limit = self.limits.get(GROUP_MEMBERS, members)
+        if members <= limit:
+            return None
+        return OverQuota(project=self.project, resource=GROUP_MEMBERS, limit=limit, used=members - 1, asked=1)
+
+    def take(self, growth: Amounts, sign: int = 1) -> None:
+        for name, more in growth.items():
+            self.used[name] += sign * more
+
+
+def is_counted(claim: ConsumerClaim) -> bool:
+    """Return whether a claim's consumer counts against its project's quota. Holder consumers of moves and
+    clean-ups do not, so that a move never counts twice."""
+    return claim.type not in HOLDER_TYPES
+
+
+def amounts(allocations: Allocations) -> Counter[str]:
+    """Return the amount of each resource class in a consumer's allocations, and 1 for the instance."""
+    total: Counter[str] = Counter()
+    for resources in allocations.values():
+        total.update(resources)
+    if allocations:
+        total[INSTANCES] = 1
+    return total
+
+
+def growth_of(allocations: Allocations, before: Allocations) -> dict[str, int]:
+    """Return by how much each resource grows when a consumer's allocations `before` are replaced."""
+    after, was = amounts(allocations), amounts(before)
+    return {name: more for name in after.keys() | was.keys() if (more := after[name] - was[name])}
+
+
+def unknown_resources(names: Iterable[str], classes: Collection[str]) -> tuple[str, ...]:
+    """Return the names that are neither a resource class nor a counted resource such as `instances`."""
+    return tuple(
+        sorted(name for name in names if name not in classes and name not in (INSTANCES, GROUP_MEMBERS))
+    )

@@ -1,0 +1,99 @@
+"""Operations on the quotas of projects."""
+
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+from bus import quotas
+from bus.vocabulary import Contended, Missing
+from placement_worker.core.quotas import QuotaLimits, unknown_resources
+from placement_worker.store import quota_limits
+from placement_worker.store import quotas as stored_quotas
+from placement_worker.transactions import PlacementOperations, again, changing
+
+MOST_NAMED = 1000  # projects in one change; for more, all projects are named
+
+
+class QuotaOperations(PlacementOperations):
+    """Operations on the limits of projects. Claims enforce the limits."""
+
+    source: Literal["berth", "keystone"] = "berth"  # keystone: only `replace_all` changes limits
+
+    async def find(self, query: quotas.FindQuotas) -> quotas.QuotasFound:
+        async with self.database.read() as tx:
+            _, limits = await quota_limits.read_limits(tx)
+            if query.project is not None:
+                projects: Sequence[str] = (query.project,)
+            else:
+                projects = await stored_quotas.page(tx, query.after, query.limit, used=query.used)
+            numbers = await stored_quotas.numbers(tx, projects)
+            used = await stored_quotas.usage(tx, self.book, numbers.values()) if numbers else {}
+        more = projects[-1] if query.project is None and len(projects) == query.limit else ""
+        if query.project is None and not query.after:
+            projects = (quotas.DEFAULT, *projects)
+        found = [
+            quotas.Quota(
+                project=project,
+                limits=dict(limits.own(project)),
+                effective=limits.effective(project),
+                used=used.get(numbers.get(project, 0), {}),
+            )
+            for project in projects
+        ]
+        return quotas.QuotasFound(quotas=tuple(found), more=more, source=self.source)
+
+    @again(lambda *_: quotas.QuotaEditAnswered(result=Contended()))
+    async def edit(self, order: quotas.QuotaEditRequested) -> quotas.QuotaEditAnswered:
+        edit = order.edit
+        if self.source == "keystone":
+            return quotas.QuotaEditAnswered(result=quotas.QuotaSourceIsKeystone())
+        if isinstance(edit, quotas.SetQuota):
+            async with self.database.read() as tx:
+                await self.book.class_names(tx, ())
+            if unknown := unknown_resources(edit.limits, self.book.classes.ids):
+                return quotas.QuotaEditAnswered(result=Missing(what="resource", names=unknown))
+        return quotas.QuotaEditAnswered(result=await self._edit(edit))
+
+    async def _edit(self, edit: quotas.QuotaEdit) -> quotas.QuotaEdited:
+        project = edit.project
+        async with changing(self.database, self.book) as tx:
+            await quota_limits.new_edition(tx)
+            _, limits = await quota_limits.read_limits(tx)
+            before = limits.own(project)
+            if isinstance(edit, quotas.SetQuota):
+                after = {**before, **edit.limits}
+            else:
+                after = {
+                    name: before[name] for name in before if edit.resources and name not in edit.resources
+                }
+            changed = after != before
+            if changed:
+                await quota_limits.UNSET(tx, [(project, name) for name in before.keys() - after.keys()])
+                await quota_limits.SET(tx, [(project, name, limit) for name, limit in after.items()])
+                await self.log.write_facts(tx, projects=(project,))
+            edition, new_limits = await quota_limits.read_limits(tx)
+            tx.after_commit(lambda: self.book.learn_quotas(edition, new_limits))
+        [quota] = (await self.find(quotas.FindQuotas(project=project))).quotas
+        return quotas.QuotaEdited(quota=quota, changed=changed)
+
+    @again()
+    async def replace_all(self, limits: Mapping[str, Mapping[str, int]]) -> bool:
+        """Replace the limits of all projects and the default; return whether any limit was changed."""
+        wanted = QuotaLimits(limits).rows()
+        async with self.database.read() as tx:
+            _, current = await quota_limits.read_limits(tx)
+        if current.rows() == wanted:
+            return False
+        async with changing(self.database, self.book) as tx:
+            await quota_limits.new_edition(tx)
+            _, current = await quota_limits.read_limits(tx)
+            changed = current.rows() ^ wanted
+            left = {(project, name) for project, name, _ in wanted}
+            await quota_limits.UNSET(tx, [row[:2] for row in current.rows() if row[:2] not in left])
+            await quota_limits.SET(tx, sorted(wanted - current.rows()))
+            projects = sorted({project for project, *_ in changed})
+            await self.log.write_facts(
+                tx, projects=projects if len(projects) <= MOST_NAMED else (quotas.DEFAULT,)
+            )
+            edition, new_limits = await quota_limits.read_limits(tx)
+            tx.after_commit(lambda: self.book.learn_quotas(edition, new_limits))
+        return bool(changed)

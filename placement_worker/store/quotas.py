@@ -1,0 +1,85 @@
+"""SQL for quotas: limits of projects, and what the instances of a project use.
+
+A claim of a project with a limit locks the project's row before it reads what the project uses, so two claims
+of one project never judge the same usage. The usage is summed from the allocations: no counter can differ
+from them.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+
+from bus.claims import HOLDER_TYPES
+from bus.quotas import INSTANCES
+from bus.sql.statement import sql
+from bus.sql.transaction import Transaction
+from placement_worker.core.claim_world import ClaimWorld
+from placement_worker.core.quotas import ProjectBudget
+from placement_worker.store.numbered_names import Book
+
+_LOCK_PROJECTS = sql(
+    "SELECT p.id FROM {n: id int} JOIN projects p ON p.id = n.id ORDER BY p.id FOR UPDATE OF p"
+)
+_HELD = f"""
+    SELECT c.project_id, c.id, a.resource_class_id, a.used FROM {{n: id int}}
+    JOIN consumers c ON c.project_id = n.id
+    LEFT JOIN consumer_types k ON k.id = c.consumer_type_id JOIN allocations a ON a.consumer_id = c.id
+    WHERE COALESCE(k.name, '') NOT IN ({", ".join(map(repr, HOLDER_TYPES))})
+"""
+_USED = sql(f"""
+    WITH held AS ({_HELD})
+    SELECT project_id, resource_class_id, sum(used) AS used FROM held GROUP BY project_id, resource_class_id
+    UNION ALL SELECT project_id, NULL, count(DISTINCT id) FROM held GROUP BY project_id
+""")
+_NUMBERS = sql(
+    "SELECT p.external_id, p.id FROM {n: project str} JOIN projects p ON p.external_id = n.project"
+)
+_PROJECTS = sql("SELECT p.id, p.external_id FROM {n: id int} JOIN projects p ON p.id = n.id")
+_PAGE = sql("""
+    SELECT f.project FROM (SELECT DISTINCT q.project FROM quotas q WHERE q.project <> ''
+    UNION SELECT p.external_id FROM projects p WHERE CAST(:used AS boolean)
+    AND EXISTS (SELECT 1 FROM consumers c WHERE c.project_id = p.id)) f
+    WHERE f.project > :after ORDER BY f.project LIMIT :most
+""")
+
+
+async def open_budgets(tx: Transaction, book: Book, world: ClaimWorld, projects: Collection[str]) -> None:
+    """Lock the projects of claims that have a quota, and add their limits and usage to `world`. Consumers are
+    locked before, server groups and providers after.
+    """
+    limited = {book.projects.ids[name]: name for name in book.quotas.limited(projects)}
+    if not limited:
+        return
+    await _LOCK_PROJECTS(tx, [(id_,) for id_ in limited])
+    used = await usage(tx, book, limited)
+    for id_, name in limited.items():
+        world.budgets[name] = ProjectBudget(name, book.quotas.of(name), used[id_])
+    for holder in world.holders.values():
+        holder.project = limited.get(holder.project_id, "")
+
+
+async def usage(tx: Transaction, book: Book, projects: Collection[int]) -> dict[int, Counter[str]]:
+    """Return what the instances of each project hold, by resource class, with the number of instances."""
+    used: dict[int, Counter[str]] = {id_: Counter() for id_ in projects}
+    rows = await _USED(tx, [(id_,) for id_ in projects])
+    names = await book.class_names(tx, {row[1] for row in rows if row[1] is not None})
+    for project, class_id, amount in rows:
+        used[project][INSTANCES if class_id is None else names[class_id]] = int(amount)
+    return used
+
+
+async def numbers(tx: Transaction, projects: Collection[str]) -> dict[str, int]:
+    """Return the database ids of the projects that exist."""
+    return dict(await _NUMBERS(tx, [(name,) for name in projects]))
+
+
+async def released(tx: Transaction, book: Book, projects: Collection[int]) -> tuple[str, ...]:
+    """Return the names of those projects that have a quota, for waiting requests that it refused."""
+    if not book.quotas or not projects:
+        return ()
+    names: Mapping[int, str] = dict(await _PROJECTS(tx, [(id_,) for id_ in projects]))
+    return tuple(book.quotas.limited(names.values()))
+
+
+async def page(tx: Transaction, after: str, most: int, *, used: bool) -> Sequence[str]:
+    """Return projects with a limit of their own or, with `used`, also those with consumers, sorted by id."""
+    return [project for (project,) in await _PAGE(tx, after=after, most=most, used=used)]

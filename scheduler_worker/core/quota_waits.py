@@ -1,0 +1,88 @@
+"""Waiting requests that a quota refused. They are tried again when their project may use less.
+
+These requests are in no queue of an equivalence class, so they reserve no host and delay no other project. Of
+each project and equivalence class only the first is tried; after its success, the next.
+"""
+
+from bisect import insort
+from collections.abc import Collection
+from dataclasses import dataclass, field
+
+from bus.vocabulary import Id
+from scheduler_worker.core.waiting_queue import QueueKey
+
+REMEMBERED = 10_000  # projects with the time of their last wake
+
+_Of = tuple[str, str]  # project, equivalence class
+
+
+@dataclass(eq=False)
+class QuotaWaits:
+    """The requests that wait for quota, in order, by project and equivalence class."""
+
+    mark: int = 0  # number of wakes so far
+    _held: dict[_Of, list[QueueKey]] = field(default_factory=dict)
+    _of: dict[Id, _Of] = field(default_factory=dict)  # held requests
+    _trying: dict[Id, _Of] = field(default_factory=dict)  # requests that a wake released, not yet placed
+    _woken_at: dict[str, int] = field(default_factory=dict)  # project → mark of its last wake
+    _all_woken_at: int = 0
+
+    def __len__(self) -> int:
+        return len(self._of)
+
+    def __contains__(self, request: Id) -> bool:
+        return request in self._of
+
+    def holds(self, project: str, kind: str) -> bool:
+        """Return whether requests of the project and equivalence class wait for quota."""
+        return (project, kind) in self._held
+
+    def first(self, project: str, kind: str) -> Id | None:
+        held = self._held.get((project, kind))
+        return held[0][-1] if held else None
+
+    def woken_since(self, project: str, mark: int) -> bool:
+        return max(self._woken_at.get(project, 0), self._all_woken_at) > mark
+
+    def hold(self, key: QueueKey, project: str, kind: str) -> None:
+        """Let a request wait until `wake` names its project."""
+        *_, request = key
+        if request not in self._of:
+            self._trying.pop(request, None)
+            self._of[request] = project, kind
+            insort(self._held.setdefault((project, kind), []), key)
+
+    def wake(self, projects: Collection[str]) -> list[Id]:
+        """Return the first request of each equivalence class of the projects; they are no longer held. An
+        empty name means all projects.
+        """
+        self.mark += 1
+        if "" in projects:
+            self._all_woken_at = self.mark
+        for project in projects:
+            self._woken_at[project] = self.mark
+        if len(self._woken_at) > REMEMBERED:
+            self._woken_at.clear()
+            self._all_woken_at = self.mark
+        return [self._release(of) for of in list(self._held) if "" in projects or of[0] in projects]
+
+    def leave(self, request: Id) -> Id | None:
+        """Forget a request that was placed or has ended; return the next request to try in its place."""
+        of = self._of.pop(request, None)
+        if of is not None:
+            held = self._held[of]
+            held[:] = [key for key in held if key[-1] != request]
+            if not held:
+                del self._held[of]
+            return None
+        of = self._trying.pop(request, None)
+        return self._release(of) if of in self._held else None
+
+    def _release(self, of: _Of) -> Id:
+        held = self._held[of]
+        *_, request = held.pop(0)
+        if not held:
+            del self._held[of]
+        del self._of[request]
+        self._trying[request] = of
+        return request

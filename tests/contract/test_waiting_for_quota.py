@@ -1,0 +1,153 @@
+"""Requests that wait for their project's quota, from the request to its host, in virtual time."""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from bus import topics
+from bus.claims import ReleaseRequested
+from bus.clock import Clock
+from bus.queries import WhatIf
+from bus.quotas import QuotaEditRequested, SetQuota
+from bus.reports import Inventory
+from bus.requests import Flavor
+from bus.sql.database import Database
+from tests.support.ids import uid
+from tests.support.scheduler_builders import SMALL, a_request
+from tests.support.virtual_time import in_virtual_time
+from tests.support.waiting_world import WaitingWorld, waiting_world
+
+CAPACITY = {"VCPU": Inventory(total=64), "MEMORY_MB": Inventory(total=65536), "DISK_GB": Inventory(total=800)}
+LARGE = Flavor(name="large", vcpus=3, memory_mb=1024, disk_gb=10)
+SOON = 0.5  # virtual seconds, less than the periods of the heartbeat and of the slow check
+
+
+@asynccontextmanager
+async def a_world(*schedulers: str, **limits: Any) -> AsyncIterator[WaitingWorld]:
+    """A host with much free capacity, and a limit of project p1."""
+    loop = asyncio.get_running_loop()
+    clock = Clock(lambda: 1_700_000_000.0 + loop.time(), random.Random(5), loop.time)
+    placement, kept = (Database("sqlite+aiosqlite://", inline=True) for _ in range(2))
+    async with waiting_world(clock, placement, kept, *(schedulers or ("s1",))) as world:
+        await world.report(1, CAPACITY)
+        await limit(world, **limits)
+        yield world
+
+
+async def limit(world: WaitingWorld, project: str = "p1", **limits: int) -> None:
+    edit = SetQuota(project=project, limits=limits)
+    await world.bus.asker(topics.EDIT_QUOTA)(QuotaEditRequested(edit=edit))
+
+
+async def boot(world: WaitingWorld, number: int, flavor: Flavor = SMALL, **fields: object) -> str:
+    return await world.ask(number, flavor=flavor, **{"project": "p1", **fields})
+
+
+async def release(world: WaitingWorld, build: str) -> None:
+    order = ReleaseRequested(consumer=build, generation=1, retire="deleted")
+    await world.bus.asker(topics.RELEASE)(order)
+
+
+@in_virtual_time
+async def test_a_request_over_quota_without_a_wait_ends_with_the_reason() -> None:
+    async with a_world(VCPU=1) as world:
+        await boot(world, 1)
+        await world.until(1, world.placed)
+        await boot(world, 2, wait="")
+        await world.until(1, world.unplaceable)
+        [ended] = world.unplaceable
+        assert ended.decision.code == "quota"
+        assert ended.reason == "quota of project p1: VCPU limited to 1, 1 used, 1 more asked"
+
+
+@in_virtual_time
+async def test_a_waiting_request_is_placed_when_its_project_releases_something() -> None:
+    async with a_world(VCPU=1) as world:
+        first = await boot(world, 1)
+        await world.until(1, world.placed)
+        await boot(world, 2)
+        await asyncio.sleep(SOON)
+        [waits] = (await world.waiting()).waiting
+        assert waits.lacks == "quota of project p1: VCPU limited to 1, 1 used, 1 more asked"
+        assert waits.wakes == "the project uses less, or its quota is raised"
+        await release(world, first)
+        await asyncio.sleep(SOON)
+        assert world.requests() == [uid(1, "a"), uid(2, "a")]
+        assert (await world.waiting()).rescued == 0
+
+
+@in_virtual_time
+async def test_a_waiting_request_is_placed_when_the_quota_is_raised() -> None:
+    async with a_world(VCPU=0) as world:
+        await boot(world, 1)
+        await asyncio.sleep(SOON)
+        await limit(world, VCPU=1)
+        await asyncio.sleep(SOON)
+        assert world.requests() == [uid(1, "a")]
+
+
+@in_virtual_time
+async def test_another_project_is_not_delayed_by_a_project_at_its_limit() -> None:
+    async with a_world(VCPU=0) as world:
+        await boot(world, 1)
+        await boot(world, 2, project="p2", wait="")
+        await asyncio.sleep(SOON)
+        assert world.requests() == [uid(2, "a")]
+
+
+@in_virtual_time
+async def test_all_waiting_requests_that_fit_are_placed_in_order() -> None:
+    async with a_world(VCPU=0) as world:
+        for number in range(1, 6):
+            await boot(world, number, priority=9 if number == 5 else 0)
+            await asyncio.sleep(0.1)
+        await limit(world, VCPU=3)
+        await asyncio.sleep(SOON)
+        assert world.requests() == [uid(number, "a") for number in (5, 1, 2)]
+        assert (await world.waiting()).count == 2
+
+
+@in_virtual_time
+async def test_a_small_request_is_placed_while_a_large_one_waits_for_quota() -> None:
+    async with a_world(VCPU=2) as world:
+        await boot(world, 1, LARGE)
+        await asyncio.sleep(SOON)
+        await boot(world, 2)
+        await asyncio.sleep(SOON)
+        assert world.requests() == [uid(2, "a")]
+
+
+@in_virtual_time
+async def test_a_request_that_waits_for_quota_expires() -> None:
+    async with a_world(VCPU=0) as world:
+        await boot(world, 1, wait="30s")
+        await asyncio.sleep(32.0)
+        [ended] = world.unplaceable
+        assert ended.reason.startswith("it has waited 30s, as it wished: quota of project p1")
+
+
+@in_virtual_time
+async def test_another_scheduler_adopts_requests_that_wait_for_quota() -> None:
+    async with a_world("s1", VCPU=0) as world:
+        await boot(world, 1)
+        await boot(world, 2)
+        await asyncio.sleep(SOON)
+        await world.kill("s1")
+        await world.scheduler("s2")
+        await asyncio.sleep(15.0)
+        await limit(world, VCPU=2)
+        await asyncio.sleep(SOON)
+        assert sorted(world.requests()) == [uid(1, "a"), uid(2, "a")]
+
+
+@in_virtual_time
+async def test_a_what_if_question_says_that_the_project_would_exceed_its_quota() -> None:
+    async with a_world(VCPU=2) as world:
+        ask = world.bus.asker(topics.WHAT_IF)
+        fits = await ask(WhatIf(request=a_request(1, instances=2, project="p1")))
+        exceeds = await ask(WhatIf(request=a_request(1, instances=3, project="p1")))
+        assert fits.fits and not exceeds.fits
+        assert exceeds.decision.code == "quota"
+        assert exceeds.refusal == "quota of project p1: VCPU limited to 2, 0 used, 3 more asked"

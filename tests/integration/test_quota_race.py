@@ -1,0 +1,118 @@
+"""Forty clients of twenty projects at their limits, four schedulers, and workers that are killed."""
+
+import asyncio
+import random
+import signal
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import asyncpg
+import pytest
+
+from berth.operations.publishing import publish
+from berth.operations.quotas import set_quota
+from berth.settings import Settings
+from bus import topics
+from bus.clock import monotonic
+from bus.messages import BuildDeleteRequested, BuildEnded, BuildRequested
+from bus.quotas import DEFAULT, INSTANCES
+from bus.requests import Flavor
+from tests.support.replicas import ReplicatedBerth, replicated
+from tests.support.waiting import receive_all, until
+
+pytestmark = [pytest.mark.services, pytest.mark.slow]
+
+PROJECTS = [f"p{number:02}" for number in range(20)]
+LIMIT = 4  # instances of each project
+OPEN = 3 * LIMIT  # requests of each project that run or wait
+SECONDS = 25.0
+SMALL = Flavor(name="small", vcpus=1, memory_mb=128, disk_gb=1)
+_USED = """
+    SELECT p.external_id, count(DISTINCT a.consumer_id) FROM placement.consumers c
+    JOIN placement.projects p ON p.id = c.project_id JOIN placement.allocations a ON a.consumer_id = c.id
+    LEFT JOIN placement.consumer_types t ON t.id = c.consumer_type_id
+    WHERE COALESCE(t.name, '') NOT IN ('CLEANUP', 'MIGRATION') GROUP BY p.external_id
+"""
+
+
+@dataclass
+class QuotaClients:
+    """Two clients of each project: they keep requests waiting, and delete instances soon after the build."""
+
+    berth: ReplicatedBerth
+    open: Counter[str] = field(default_factory=Counter)
+    project_of: dict[str, str] = field(default_factory=dict)
+    active: dict[str, dict[str, str]] = field(default_factory=lambda: defaultdict(dict))
+    built: int = 0
+    deleting: bool = True
+
+    async def request(self, chance: random.Random) -> None:
+        bus = self.berth.bus
+        while self.deleting:
+            for project in PROJECTS:
+                while self.open[project] < OPEN:
+                    build = bus.clock.uuid()
+                    self.project_of[build] = project
+                    self.open[project] += 1
+                    await publish(
+                        bus,
+                        BuildRequested(
+                            request=build, instances=(build,), flavor=SMALL, project=project, wait="1h",
+                            reply_to="quota",
+                        ),
+                    )  # fmt: skip
+                if self.active[project] and chance.random() < 0.5:
+                    build, cell = self.active[project].popitem()
+                    await publish(bus, BuildDeleteRequested(build=build, cell=cell, reply_to="quota"))
+                    self.open[project] -= 1
+            await asyncio.sleep(0.05)
+
+    def on_end(self, end: BuildEnded) -> None:
+        assert end.status == "active"
+        self.active[self.project_of[end.build]][end.build] = end.cell
+        self.built += 1
+
+
+async def used(connection: asyncpg.Connection) -> dict[str, int]:
+    return dict(await connection.fetch(_USED))
+
+
+async def test_a_limit_is_never_exceeded_and_always_used(
+    amqp_url: str, database_url: str, bus_name: str, tmp_path: Path
+) -> None:
+    settings = Settings().having(
+        amqp_url=amqp_url, database_url=database_url, exchange=bus_name, cells=("c1",), hosts=50,
+        build_time="constant:0.05", state_dir=str(tmp_path), log_level="info", log_format="json",
+    )  # fmt: skip
+    chance = random.Random(7)
+    async with replicated(settings, tmp_path, replicas=4) as berth, asyncio.TaskGroup() as group:
+        clients, connection = QuotaClients(berth), await asyncpg.connect(database_url.replace("+asyncpg", ""))
+        await set_quota(berth.bus, DEFAULT, {INSTANCES: LIMIT})
+        ended = await berth.bus.listen(topics.BUILD_ENDED.at(reply_to="quota"))
+        listening = group.create_task(receive_all(ended, clients.on_end))
+        requesting = group.create_task(clients.request(chance))
+        began, killed, most = monotonic(), 0, 0
+        victims = [replica for replica in berth.replicas if replica.role.worker in ("scheduler", "placement")]
+        while monotonic() - began < SECONDS:
+            found = await used(connection)
+            most = max([most, *found.values()])
+            assert most <= LIMIT, found
+            if monotonic() - began > 4.0 * (killed + 1):
+                killed += 1
+                victim = chance.choice(victims)
+                await victim.stop(signal.SIGKILL)
+                await victim.start()
+            await asyncio.sleep(0.02)
+        clients.deleting = False
+        await requesting
+
+        async def all_use_their_limit() -> bool:
+            found = await used(connection)
+            assert all(several <= LIMIT for several in found.values())
+            return found == dict.fromkeys(PROJECTS, LIMIT)
+
+        await until(all_use_their_limit, "each project uses its limit", seconds=30)
+        assert clients.built > 10 * len(PROJECTS) and killed >= 4 and most == LIMIT
+        listening.cancel()
+        await connection.close()

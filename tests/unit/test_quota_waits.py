@@ -1,0 +1,59 @@
+"""Waiting requests that a quota refused: which are tried again, and when."""
+
+from scheduler_worker.core.quota_waits import QuotaWaits
+
+
+def held(*requests: tuple[str, str, str]) -> QuotaWaits:
+    waits = QuotaWaits()
+    for since, (request, project, kind) in enumerate(requests):
+        waits.hold((0, float(since), request), project, kind)
+    return waits
+
+
+def test_a_wake_releases_the_first_request_of_each_class_of_the_project() -> None:
+    waits = held(("a", "p1", "small"), ("b", "p1", "small"), ("c", "p1", "large"), ("d", "p2", "small"))
+    assert waits.wake(["p1"]) == ["a", "c"]
+    assert len(waits) == 2
+
+
+def test_requests_of_higher_priority_are_tried_first() -> None:
+    waits = held(("a", "p1", "small"))
+    waits.hold((-5, 9.0, "b"), "p1", "small")
+    assert waits.wake(["p1"]) == ["b"]
+
+
+def test_after_a_request_was_placed_the_next_is_tried() -> None:
+    waits = held(("a", "p1", "small"), ("b", "p1", "small"))
+    waits.wake(["p1"])
+    assert waits.leave("a") == "b"
+    assert waits.leave("b") is None
+
+
+def test_a_request_that_is_refused_again_is_the_first_again() -> None:
+    waits = held(("a", "p1", "small"), ("b", "p1", "small"))
+    waits.wake(["p1"])
+    waits.hold((0, 0.0, "a"), "p1", "small")
+    assert waits.wake(["p1"]) == ["a"]
+
+
+def test_a_cancelled_request_releases_no_other() -> None:
+    waits = held(("a", "p1", "small"), ("b", "p1", "small"))
+    assert waits.leave("a") is None
+    assert "a" not in waits and waits.wake(["p1"]) == ["b"]
+
+
+def test_a_change_of_the_default_wakes_every_project() -> None:
+    waits = held(("a", "p1", "small"), ("b", "p2", "small"))
+    assert waits.wake([""]) == ["a", "b"]
+
+
+def test_a_wake_during_an_evaluation_is_noticed() -> None:
+    waits = QuotaWaits()
+    mark = waits.mark
+    waits.wake(["p1"])
+    assert waits.woken_since("p1", mark)
+    assert not waits.woken_since("p1", waits.mark)
+    waits.hold((0, 0.0, "a"), "p1", "small")
+    mark = waits.mark
+    waits.wake(["p2"])
+    assert not waits.woken_since("p1", mark)
