@@ -72,6 +72,7 @@ MODULES: Mapping[str, str] = {
     "placement_worker.worker": "placement",
     "placement_worker.http.app": "placement, where it serves HTTP",
     "scheduler_worker.agents": "scheduler",
+    "scheduler_worker.waiting.start_estimates": "scheduler",
     "cell_conductor.applying": "conductor",
     "bus.ferry.passage": "ferry",
     "ironic_sync.notifications": "ironic",
