@@ -74,6 +74,7 @@ MODULES: Mapping[str, str] = {
     "placement_worker.headroom": "placement",
     "scheduler_worker.agents": "scheduler",
     "scheduler_worker.reservations": "scheduler",
+    "scheduler_worker.waiting.start_estimates": "scheduler",
     "cell_conductor.applying": "conductor",
     "bus.ferry.passage": "ferry",
     "ironic_sync.notifications": "ironic",

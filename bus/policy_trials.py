@@ -16,7 +16,7 @@ class TrialPolicy(Value, frozen=True, kw_only=True):
 
     filters: LongList[Text] = ()  # empty: the default filters
     weighers: LargeMap[Text, Number] = field(default_factory=dict)  # multipliers; empty: the default weighers
-    options: LargeMap[Text, Annotated[str, Meta(max_length=65_536)]] = field(default_factory=dict)  # as JSON
+    options: LargeMap[Text, Annotated[str, Meta(max_length=4000)]] = field(default_factory=dict)  # as JSON
     subset: Whole = 1
     near: Number = 0.0
 

@@ -13,7 +13,7 @@ from berth.commands.options import Commands, Json, option
 from berth.commands.terminal import Cli, complain, effective, plain_table, progress_bar, write_json
 from berth.operations.boot_options import seconds_since
 from berth.operations.policy_changes import changed_policy
-from berth.operations.policy_tests import Gathered, PolicyTest, TestedDecision, recorded_decisions, tested
+from berth.operations.policy_tests import Gathered, PolicyTest, RepeatedDecision, recorded_decisions, tested
 from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.errors import OperationRefused, Unavailable, Unroutable
@@ -129,7 +129,7 @@ def _print(cli: Cli, found: Gathered, result: PolicyTest, listed: int) -> None:
         cli.line(f"... and {len(result.differences) - listed} more: --list shows them", "dim")
 
 
-def _table(decisions: Sequence[TestedDecision]) -> Table:
+def _table(decisions: Sequence[RepeatedDecision]) -> Table:
     rows = [
         (
             decision.build, decision.flavor, decision.project, decision.before or "-", decision.after or "-",

@@ -44,7 +44,7 @@ class RecordedDecision:
     record: Record | None = None
 
 
-class TestedDecision(msgspec.Struct, frozen=True):
+class RepeatedDecision(msgspec.Struct, frozen=True):
     """A recorded decision and its host without and with the change."""
 
     build: str
@@ -134,10 +134,10 @@ async def _refused(bus: Bus, builds: Sequence[RefusedBuild]) -> list[RecordedDec
 
 async def tested(
     bus: Bus, decisions: Sequence[RecordedDecision], changed: ChangedPolicy, on_tested: Callable[[int], None]
-) -> list[TestedDecision]:
+) -> list[RepeatedDecision]:
     """Return each decision with its host without and with the change. A decision is made again from its
     record if that contains all that changed; otherwise with the present hosts, once for equal requests."""
-    results: dict[str, TestedDecision] = {}
+    results: dict[str, RepeatedDecision] = {}
     left: dict[bytes, list[RecordedDecision]] = defaultdict(list)
     for decision in decisions:
         again = _from_record(decision, changed)
@@ -170,7 +170,7 @@ def _class_of(request: BuildRequested) -> bytes:
     return _encode((plain, len(request.instances)))
 
 
-def _from_record(decision: RecordedDecision, changed: ChangedPolicy) -> TestedDecision | None:
+def _from_record(decision: RecordedDecision, changed: ChangedPolicy) -> RepeatedDecision | None:
     numbers, record = changed.only_numbers, decision.record
     if numbers is None or record is None:
         return None
@@ -181,7 +181,7 @@ def _from_record(decision: RecordedDecision, changed: ChangedPolicy) -> TestedDe
     return _tested(decision, (decision.host, again.host.host), verdict, "record")
 
 
-def _now(decision: RecordedDecision, result: TrialResult) -> TestedDecision:
+def _now(decision: RecordedDecision, result: TrialResult) -> RepeatedDecision:
     """Return a decision with the hosts that an equal request would get now."""
     present, trial = result.present, result.trial
     verdict: Verdict = "same"
@@ -206,9 +206,9 @@ def _tested(
     verdict: Verdict,
     by: Literal["record", "present hosts"],
     why: str = "",
-) -> TestedDecision:
+) -> RepeatedDecision:
     request = decision.request
-    return TestedDecision(
+    return RepeatedDecision(
         build=decision.build, project=request.project, flavor=request.flavor.name, at=decision.at,
         recorded=decision.host, before=hosts[0], after=hosts[1], verdict=verdict, by=by, why=why,
     )  # fmt: skip
@@ -221,7 +221,7 @@ DIFFERENT: tuple[Verdict, ...] = ("elsewhere", "nowhere", "placed")
 class PolicyTest:
     """The result of a test: every decision, and how many of each verdict."""
 
-    decisions: Sequence[TestedDecision]
+    decisions: Sequence[RepeatedDecision]
     counts: dict[str, int] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -229,7 +229,7 @@ class PolicyTest:
         object.__setattr__(self, "counts", {verdict: counts[verdict] for verdict in get_args(Verdict)})
 
     @property
-    def differences(self) -> list[TestedDecision]:
+    def differences(self) -> list[RepeatedDecision]:
         return [decision for decision in self.decisions if decision.verdict in DIFFERENT]
 
     def passes(self, allow: float) -> bool:

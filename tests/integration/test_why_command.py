@@ -232,3 +232,27 @@ def test_a_waiting_tenant_does_not_see_other_requests(house: House, theirs: Sequ
     for done in told:
         assert "CUSTOM_BAREMETAL" in output(done)
         assert [word for word in theirs if word in output(done)] == [], output(done)
+
+
+# Policy tests
+
+
+def test_a_changed_policy_is_tested_on_recorded_decisions(house: House) -> None:
+    berth = house.berth
+    same = berth("rules", "test", "--since", "1h")
+    assert (same.returncode, "would get the same host" in same.stdout) == (0, True), output(same)
+    none = (
+        "--with",
+        "rules.filters=+num_instances",
+        "--with",
+        "rules.num_instances.max_instances_per_host=0",
+    )
+    fewer = berth("rules", "test", "--since", "1h", *none)
+    assert fewer.returncode == 1 and "would get no host any more" in fewer.stdout
+    allowed = berth("rules", "test", "--since", "1h", *none, "--allow", "100", "--json")
+    decisions = [json.loads(line) for line in allowed.stdout.splitlines()]
+    assert allowed.returncode == 0 and {"nowhere"} <= {decision["verdict"] for decision in decisions}
+    packed = berth("rules", "test", "--since", "1h", "--with", "weights.ram=-9", "--json")
+    assert "record" in {json.loads(line)["by"] for line in packed.stdout.splitlines()}
+    for change in ("rules.filters=+nonsense", "weights.nonsense=1", "nonsense"):
+        assert berth("rules", "test", "--with", change).returncode == 2, change

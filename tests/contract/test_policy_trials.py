@@ -1,0 +1,60 @@
+"""Trials of a policy on a scheduler: which hosts requests would get with it, on the present hosts."""
+
+from bus import topics
+from bus.messages import BuildRequested
+from bus.policy_trials import PolicyTried, TrialPolicy, TryPolicy
+from bus.reports import Inventory
+from tests.contract.test_waiting import a_world
+from tests.support.scheduler_builders import METAL, SMALL, a_request
+from tests.support.virtual_time import in_virtual_time
+from tests.support.waiting_world import WaitingWorld
+
+FEW_RAM = {"VCPU": Inventory(total=8), "MEMORY_MB": Inventory(total=2048), "DISK_GB": Inventory(total=80)}
+MUCH_RAM = {"VCPU": Inventory(total=8), "MEMORY_MB": Inventory(total=8192), "DISK_GB": Inventory(total=80)}
+
+
+async def tried(world: WaitingWorld, policy: TrialPolicy, *requests: BuildRequested) -> PolicyTried:
+    return await world.bus.asker(topics.TRY_POLICY)(TryPolicy(policy=policy, requests=requests))
+
+
+@in_virtual_time
+async def test_another_weight_prefers_another_host_and_nothing_is_claimed() -> None:
+    async with a_world() as world:
+        await world.report(1, FEW_RAM)
+        await world.report(2, MUCH_RAM)
+        await world.ask(9, flavor=SMALL, wait="")
+        await world.until(1, world.placed)
+        assert world.hosts() == ["host-2"]
+        for multiplier, host in ((1.0, "host-2"), (-1.0, "host-1")):
+            found = await tried(world, TrialPolicy(weighers={"ram": multiplier}), a_request(1), a_request(2))
+            assert [each.trial.hosts for each in found.results] == [(host,)] * 2
+        [same] = (await tried(world, TrialPolicy(), a_request(3))).results
+        assert same.present == same.trial
+
+
+@in_virtual_time
+async def test_a_filter_on_trial_leaves_no_host_for_this_request_only() -> None:
+    async with a_world() as world:
+        await world.report(1, MUCH_RAM)
+        await world.ask(9, flavor=SMALL, wait="")
+        await world.until(1, world.placed)
+        full = TrialPolicy(
+            filters=("num_instances",), options={"num_instances": '{"max_instances_per_host": 0}'}
+        )
+        small, metal = (await tried(world, full, a_request(1), a_request(2, flavor=METAL))).results
+        assert (small.present.hosts, small.trial.hosts, small.trial.why) == (("host-1",), (), "num_instances")
+        assert metal.present.roots == metal.trial.roots == ()
+        await world.ask(3, flavor=SMALL, wait="")  # the policy of boots is the present one
+        await world.until(2, world.placed)
+
+
+@in_virtual_time
+async def test_an_invalid_policy_is_refused_with_the_reason() -> None:
+    async with a_world() as world:
+        for policy, why in (
+            (TrialPolicy(filters=("nonsense",)), "unknown filter 'nonsense'"),
+            (TrialPolicy(options={"io_ops": "x"}), "no JSON object"),
+            (TrialPolicy(options={"io_ops": '{"most": 1}'}), "no such option"),
+        ):
+            answer = await tried(world, policy, a_request(1))
+            assert why in answer.refusal and not answer.results
