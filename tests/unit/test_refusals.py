@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from bus.aggregates import Aggregate
-from bus.decisions import CONSTRAINTS, ENDS, MOVES
+from bus.decisions import CONSTRAINTS, ENDS, MOVES, PLANS
 from bus.host_health import DISABLED, HELD
 from bus.messages import BuildRequested, BuildUnplaceable, HostReported
 from bus.queries import WhatIf
@@ -192,7 +192,7 @@ def literal_codes() -> set[str]:
 def test_every_reason_code_is_in_the_table() -> None:
     codes = {rule.code for name, make in RULES.items() if (rule := make()).code != name}
     known = CONSTRAINTS.keys() | ENDS.keys()
-    assert literal_codes() | codes <= known | MOVES.keys()
+    assert literal_codes() | codes <= known | MOVES.keys() | PLANS.keys()
     assert not MOVES.keys() & known
     assert known & RULES.keys() == {"zone"}
     assert not CONSTRAINTS.keys() & ENDS.keys()
