@@ -10,7 +10,7 @@ import pytest
 from berth.settings import Settings
 from bus.http import listen, serve
 from bus.tls import TlsFiles
-from tests.support.chromium import Chromium
+from tests.support.chromium import Chromium, PageLeft
 from tests.support.fake_keystone import CERTIFICATE, KEY, FakeKeystone
 from tests.support.visited_room import a_visited_room
 from tests.support.waiting import until
@@ -68,7 +68,10 @@ async def sign_in(chromium: Chromium, address: str, picks: bool) -> None:
 
     async def shows(script: str) -> None:
         async def is_true() -> bool:
-            return await evaluate(script) is True
+            try:
+                return await evaluate(script) is True
+            except PageLeft:
+                return False
 
         await until(is_true, script, picture=lambda: evaluate("document.body.innerText"))
 

@@ -11,7 +11,7 @@ from berth.operations.boot_options import BootOptions, boot_request
 from berth.operations.host_states import host_named, state_of
 from berth.operations.making_room import MakingRoom, RoomListener
 from bus import topics
-from bus.queries import FindWaiting
+from bus.queries import FindWaiting, WhatIf
 from bus.room import PlanRoom
 from tests.support.living_berth import LivingBerth, Opened, opening_berths
 from tests.support.waiting import until
@@ -31,7 +31,14 @@ async def berth(opened: Opened) -> AsyncIterator[LivingBerth]:
     async with opened("c1", hosts=5) as berth:
         for host, count in zip(HOSTS, (4, 3, 4, 4, 4), strict=True):
             await berth("boot", "--memory-mb", "24000", "--count", str(count), "--host", host, "--wait")
+        await until(lambda: _all_idle(berth))
         yield berth
+
+
+async def _all_idle(berth: LivingBerth) -> bool:
+    """Return whether each host is usable: `io_ops` refuses a host with many builds in its last heartbeat."""
+    small = WhatIf(request=boot_request(BootOptions(memory_mb=30_000)), count=len(HOSTS))
+    return (await berth.bus.asker(topics.WHAT_IF)(small)).fits
 
 
 async def places(berth: LivingBerth) -> dict[str, str]:

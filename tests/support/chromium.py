@@ -51,6 +51,10 @@ class BrowserGone(Exception):
     pass
 
 
+class PageLeft(BrowserGone):
+    """The page navigated during the evaluation of a script in it."""
+
+
 def find_chromium() -> Path:
     """BERTH_TEST_BROWSER names another."""
     given = os.environ.get("BERTH_TEST_BROWSER")
@@ -111,7 +115,8 @@ class Chromium:
                 if waiting is None or waiting.done():
                     continue
                 if "error" in answer:
-                    waiting.set_exception(BrowserGone(str(answer["error"])))
+                    problem = str(answer["error"])
+                    waiting.set_exception((PageLeft if "navigated" in problem else BrowserGone)(problem))
                 else:
                     waiting.set_result(answer["result"])
             elif heard := self._heard.get(answer.get("sessionId", "")):
