@@ -21,7 +21,7 @@ from berth.operations.host_states import (
 )
 from berth.operations.moving import ANY, end_wait, steering
 from berth.operations.publishing import checked, leaves
-from berth.operations.quotas import parsed_limits, quota_project, quotas_of, set_quota, unset_quota
+from berth.operations.quotas import parsed_limits, quotas_of, set_quota, unset_quota
 from berth.operations.request_sense import sense_of
 from berth.settings import BadSetting
 from bus.delivery.runner import Bus
@@ -29,6 +29,7 @@ from bus.errors import OperationRefused
 from bus.host_health import UNNAMED
 from bus.messages import BuildRequested
 from bus.moves import MoveRequested, MoveStands, Steering
+from bus.quotas import project_named
 from control_room.core.what_if_form import WhatIfRequest
 from control_room.core.words import listed
 from control_room.pages.moves import DRAIN
@@ -89,13 +90,13 @@ class ControlRoomActions:
             parsed = parsed_limits(_words(limits))
             if not parsed:
                 raise OperationRefused("No limit was entered; limits are such as VCPU=40 instances=10.")
-            await set_quota(self._bus, quota_project(project), parsed)
+            await set_quota(self._bus, project_named(project), parsed)
         return limits
 
     async def unset_quota(self, project: str, resources: str) -> str:
         """Delete limits of a project, of the resources in the text or all; return what was deleted."""
         with operations_refused():
-            id_, names = quota_project(project), _words(resources)
+            id_, names = project_named(project), _words(resources)
             [before] = await quotas_of(self._bus, id_)
             if missing := [name for name in names if name not in before.limits]:
                 raise OperationRefused(

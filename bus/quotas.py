@@ -25,10 +25,16 @@ GROUP_MEMBERS = "server_group_members"  # members of one server group
 COUNTS = (INSTANCES, GROUP_MEMBERS)  # limited resources that are no resource class
 UNLIMITED = -1
 DEFAULT = ""  # the "project" whose limits apply to projects without a limit of their own
+NAME_OF_DEFAULT = "default"  # how users name it
 
 Limit = Annotated[int, Meta(ge=UNLIMITED, le=2**53)]
 Limits = Annotated[dict[Text, Limit], Meta(max_length=500)]
 ProjectOrDefault = Annotated[str, Meta(max_length=255)]
+
+
+def project_named(name: str) -> str:
+    """Return the project's id as messages about quotas have it; `default` means the default limits."""
+    return DEFAULT if name == NAME_OF_DEFAULT else name
 
 
 class OverQuota(Tagged, frozen=True, kw_only=True):

@@ -8,6 +8,7 @@ from operator import and_
 import numpy as np
 from msgspec import structs
 
+from bus.amounts import totals
 from bus.candidates import Bools, CandidateSearch, PlacedHost, SenselessQuery
 from bus.errors import AnswerRefused, NoAnswer, Unroutable
 from bus.moves import MoveRequested
@@ -170,13 +171,8 @@ def accepting(choosing: Choosing, alternative: Alternative) -> tuple[CandidateSe
 
 def amounts_of(start: MoveStart, sharing: Mapping[str, Collection[str]]) -> dict[str, int]:
     """Return what an instance holds of its host by class, without its shares of pools."""
-    total: dict[str, int] = {}
     held = start.source.choice.allocations if start.source is not None else {}
-    for provider, resources in held.items():
-        if provider not in sharing:
-            for name, amount in resources.items():
-                total[name] = total.get(name, 0) + amount
-    return total
+    return totals({provider: amounts for provider, amounts in held.items() if provider not in sharing})
 
 
 def only_on(order: Order, roots: Collection[Id]) -> Order:

@@ -4,15 +4,8 @@ from typing import Annotated
 
 from berth.commands.options import Commands, option, positional
 from berth.commands.terminal import Cli, plain_table
-from berth.operations.quotas import (
-    parsed_limits,
-    quota_project,
-    quotas_of,
-    set_quota,
-    unset_quota,
-    waiting_by_project,
-)
-from bus.quotas import DEFAULT, UNLIMITED, ProjectShare, Quota, shares_of
+from berth.operations.quotas import parsed_limits, quotas_of, set_quota, unset_quota, waiting_by_project
+from bus.quotas import DEFAULT, NAME_OF_DEFAULT, UNLIMITED, ProjectShare, Quota, project_named, shares_of
 
 commands = Commands(name="quota", no_args_is_help=True)
 
@@ -37,7 +30,7 @@ async def set_command(
     """
     parsed = parsed_limits(limits)
     async with cli.bus("quota") as bus:
-        quota = await set_quota(bus, quota_project(project), parsed)
+        quota = await set_quota(bus, project_named(project), parsed)
     over = [share.resource for share in shares_of(quota) if share.is_over]
     note = f"; it uses more {', '.join(over)} than that already" if over else ""
     texts = ", ".join(f"{name} {_text(limit)}" for name, limit in sorted(parsed.items()))
@@ -55,7 +48,7 @@ async def unset_command(
 ) -> int:
     """Delete limits of a project, so that the default applies to it again."""
     async with cli.bus("quota") as bus:
-        quota = await unset_quota(bus, quota_project(project), resources or ())
+        quota = await unset_quota(bus, project_named(project), resources or ())
     cli.value(quota, f"{project}: limits deleted: {', '.join(resources or ['all'])}")
     return 0
 
@@ -68,7 +61,7 @@ async def show(
 ) -> int:
     """Show what projects use of their limits, and how many of their requests wait."""
     async with cli.bus("quota") as bus:
-        found = await quotas_of(bus, quota_project(project) if project else None, used=not limited)
+        found = await quotas_of(bus, project_named(project) if project else None, used=not limited)
         waiting = await waiting_by_project(bus, [quota.project for quota in found if quota.project])
     rows = [
         (_name(quota), share.resource, *_numbers(quota.project, share), waiting.get(quota.project) or "")
@@ -86,7 +79,7 @@ def _numbers(project: str, share: ProjectShare) -> tuple[str, str, str]:
 
 
 def _name(quota: Quota) -> str:
-    return quota.project or "default"
+    return quota.project or NAME_OF_DEFAULT
 
 
 def _text(limit: int | None) -> str:

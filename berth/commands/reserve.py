@@ -17,6 +17,7 @@ from berth.operations.reservations import (
     time_text,
 )
 from berth.settings import BadSetting
+from bus.amounts import totals
 from bus.clock import Clock
 from bus.masking import printable
 from bus.reservations import (
@@ -188,8 +189,4 @@ def _row(reservation: Reservation, found: ReservationsFound, now: float) -> tupl
 
 
 def _amounts(allocations: dict[str, dict[str, int]]) -> str:
-    total: dict[str, int] = {}
-    for resources in allocations.values():
-        for name, amount in resources.items():
-            total[name] = total.get(name, 0) + amount
-    return ", ".join(f"{amount} {name}" for name, amount in sorted(total.items()))
+    return ", ".join(f"{amount} {name}" for name, amount in sorted(totals(allocations).items()))

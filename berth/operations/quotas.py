@@ -10,7 +10,6 @@ from bus.delivery.runner import Bus
 from bus.errors import OperationRefused
 from bus.queries import FindWaiting
 from bus.quotas import (
-    DEFAULT,
     UNLIMITED,
     FindQuotas,
     Quota,
@@ -25,11 +24,6 @@ from bus.vocabulary import Missing
 
 _LIMIT = re.compile(r"([A-Za-z0-9_]{1,255})=(-1|[0-9]{1,15}|unlimited)")
 _MOST_PROJECTS = 1000  # in one query
-
-
-def quota_project(text: str) -> str:
-    """Return the project's id as messages about quotas have it; `default` means the default limits."""
-    return DEFAULT if text == "default" else text
 
 
 def parsed_limits(texts: Sequence[str]) -> dict[str, int]:

@@ -10,7 +10,7 @@ from starlette.responses import RedirectResponse, Response
 
 from bus.errors import OperationRefused
 from bus.queries import FindInstances, FindWaiting
-from bus.quotas import DEFAULT, FindQuotas
+from bus.quotas import DEFAULT, NAME_OF_DEFAULT, FindQuotas, project_named
 from bus.replication import PlacementChanged
 from control_room.core.projects import project_instances, projects_listed, projects_of
 from control_room.pages import frame
@@ -24,7 +24,6 @@ log = logging.getLogger(__name__)
 SECONDS = 2.0  # between two updates without changes of quotas: usage also grows
 PAGE_SIZE = 50  # projects
 INSTANCES = 100  # instances on a page
-NAME_OF_DEFAULT = "default"  # the "project" whose limits apply to projects without a limit of their own
 LONGEST = 255
 
 
@@ -169,4 +168,4 @@ def _wanted(request: Request) -> ProjectsQuery:
     project, after = frame.parameter(request, "project"), frame.parameter(request, "after")
     if (project and not is_project(project)) or (after and not is_project(after)):
         raise PageRefused(400, "That is not an id", "It is not the id of a project.")
-    return ProjectsQuery("" if project == NAME_OF_DEFAULT else project, after)
+    return ProjectsQuery(project_named(project), after)

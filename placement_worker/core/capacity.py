@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
-from bus import claims
+from bus import amounts, claims
 from bus.moves import BEGUN, SHELVED
 from bus.vocabulary import Allocations
 from placement_worker.core import drawing
@@ -166,7 +166,7 @@ def _take(
         kept = pools.kept_on_return(former.held, held_for.held, claim.choices[0].allocations, world.sharing)
         if claim.keep:
             _reduce_holder(world, world.holders[claim.keep], kept)
-        held = pools.joined(held_for.held, kept)
+        held = amounts.joined(held_for.held, kept)
         remember(steps, held_for)
         holder.draws_on = held_for.draws_on
         hold(world, held_for, 0, {}, None, held_for.group)
@@ -275,7 +275,7 @@ def _reduce_holder(world: ClaimWorld, holder: Holder, shared: Allocations) -> No
     """Remove from a holder consumer's allocations the amounts at sharing providers that the instance holds
     instead.
     """
-    left = pools.without(holder.held, shared)
+    left = amounts.without(holder.held, shared)
     if left != holder.held:
         hold(world, holder, holder.generation if left else 0, left, None, holder.group)
 

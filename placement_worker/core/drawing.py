@@ -1,10 +1,10 @@
 """Moves allocations between the slots of reservations and the consumers that draw from them."""
 
+from bus.amounts import joined, without
 from bus.claims import Choice, ConsumerClaim, NotReserved
 from bus.vocabulary import Allocations
 from placement_worker.core.claim_world import ClaimWorld
 from placement_worker.core.holding import Steps, hold, remember
-from placement_worker.core.shared_pools import joined, without
 
 
 def draw(claim: ConsumerClaim, choice: Choice, steps: Steps, world: ClaimWorld) -> NotReserved | None:

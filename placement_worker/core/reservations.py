@@ -1,12 +1,12 @@
 """Judges claims that draw from a reservation, and what a released consumer returns to it."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
+from bus.amounts import common, covers, without
 from bus.claims import Choice, ConsumerClaim
 from bus.reservations import FAILOVER, RESERVATION, Reservation
 from bus.vocabulary import Allocations
-from placement_worker.core.shared_pools import without
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,29 +84,3 @@ class ReservationWorld:
         self.made[claim.consumer] = SlotRecord(
             claim.consumer, claim.reserves or "", claim.project, allocations
         )
-
-
-def covers(held: Allocations, wanted: Allocations) -> bool:
-    """Return whether `held` contains every amount in `wanted`."""
-    return all(
-        held.get(provider, {}).get(name, 0) >= amount
-        for provider, resources in wanted.items()
-        for name, amount in resources.items()
-    )
-
-
-def common(first: Allocations, second: Allocations) -> Allocations:
-    """Return, for each provider and resource class, the smaller of the two amounts."""
-    return _positive(
-        (provider, name, min(amount, second.get(provider, {}).get(name, 0)))
-        for provider, resources in first.items()
-        for name, amount in resources.items()
-    )
-
-
-def _positive(amounts: Iterable[tuple[str, str, int]]) -> Allocations:
-    found: Allocations = {}
-    for provider, name, amount in amounts:
-        if amount > 0:
-            found.setdefault(provider, {})[name] = amount
-    return found

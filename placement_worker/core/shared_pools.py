@@ -6,6 +6,7 @@ keeps the amount.
 
 from collections.abc import Collection
 
+from bus.amounts import common, without
 from bus.vocabulary import Allocations
 
 
@@ -26,39 +27,5 @@ def kept_on_return(
     return _least(former, without(source, taken_over), sharing)
 
 
-def joined(allocations: Allocations, further: Allocations) -> Allocations:
-    """Return the sum of two sets of allocations."""
-    both = {provider: dict(resources) for provider, resources in allocations.items()}
-    for provider, resources in further.items():
-        amounts = both.setdefault(provider, {})
-        for name, amount in resources.items():
-            amounts[name] = amounts.get(name, 0) + amount
-    return both
-
-
-def without(allocations: Allocations, less: Allocations) -> Allocations:
-    """Return allocations reduced by other allocations; amounts below 1 are left out."""
-    left: Allocations = {}
-    for provider, resources in allocations.items():
-        minus = less.get(provider, {})
-        amounts = {
-            name: amount - minus.get(name, 0)
-            for name, amount in resources.items()
-            if amount > minus.get(name, 0)
-        }
-        if amounts:
-            left[provider] = amounts
-    return left
-
-
 def _least(first: Allocations, second: Allocations, sharing: Collection[str]) -> Allocations:
-    found: Allocations = {}
-    for provider in first.keys() & second.keys():
-        if provider in sharing:
-            other = second[provider]
-            amounts = {
-                name: min(amount, other[name]) for name, amount in first[provider].items() if name in other
-            }
-            if amounts:
-                found[provider] = amounts
-    return found
+    return {provider: amounts for provider, amounts in common(first, second).items() if provider in sharing}

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 
 from bus.quotas import (
-    DEFAULT,
+    NAME_OF_DEFAULT,
     FindQuotas,
     Quota,
     QuotaEdit,
@@ -14,6 +14,7 @@ from bus.quotas import (
     QuotaSourceIsKeystone,
     SetQuota,
     UnsetQuota,
+    project_named,
 )
 from bus.vocabulary import Missing
 from placement_worker.http import errors
@@ -21,7 +22,6 @@ from placement_worker.http.api_call import ApiAnswer, ApiCall, empty_answer, jso
 from placement_worker.http.bodies import QuotaLimitsGiven, QuotaShown, QuotasListed
 
 _limits = msgspec.json.Decoder(QuotaLimitsGiven)
-_NAME_OF_DEFAULT = "default"
 
 
 async def list_quotas(call: ApiCall) -> ApiAnswer:
@@ -63,9 +63,9 @@ async def _edit(call: ApiCall, edit: QuotaEdit) -> Quota:
 
 def _project(call: ApiCall) -> str:
     name: str = call.path["project"]
-    return DEFAULT if name == _NAME_OF_DEFAULT else name[:255]
+    return project_named(name[:255])
 
 
 def _shown(quota: Quota) -> QuotaShown:
     fields: dict[str, Any] = msgspec.structs.asdict(quota)
-    return QuotaShown(**fields | {"project": quota.project or _NAME_OF_DEFAULT})
+    return QuotaShown(**fields | {"project": quota.project or NAME_OF_DEFAULT})

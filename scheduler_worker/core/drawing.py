@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from msgspec import structs
 
+from bus.amounts import covers, totals, without
 from bus.claims import Choice
 from bus.queries import Candidate
 from bus.reservations import FAILOVER, Reservation, ReservedSlot
@@ -22,7 +23,7 @@ def drawing_on(
     question, asked = alternative.question, alternative.asked
     fitting = [slot for slot in slots if slot.held and _total_covers(slot.held, asked)]
     if reservation.use == FAILOVER:  # slots of other sizes are for other instances
-        fitting = [slot for slot in fitting if _total(slot.held) == asked] or fitting
+        fitting = [slot for slot in fitting if totals(slot.held) == asked] or fitting
     roots = {root for slot in fitting for root in slot.roots}
     if question.roots:
         roots &= set(question.roots)
@@ -67,14 +68,14 @@ class SlotAssignments:
         first = choices[0]
         if first.draws_on is not None:
             left = self._left_of(draw, first.draws_on)
-            self._left[first.draws_on] = _less(left, first.allocations)
+            self._left[first.draws_on] = without(left, first.allocations)
         return tuple(choices)
 
     def _slot(self, draw: Draw, wanted: Allocations) -> Id | None:
         covering = [
-            (_total(left) != _total(wanted), _size(left), slot.consumer)
+            (totals(left) != totals(wanted), _size(left), slot.consumer)
             for slot in draw.slots
-            if _covers(left := self._left.get(slot.consumer, slot.held), wanted)
+            if covers(left := self._left.get(slot.consumer, slot.held), wanted)
         ]
         return min(covering)[2] if covering else None
 
@@ -83,34 +84,11 @@ class SlotAssignments:
         return self._left.get(slot, held)
 
 
-def _covers(held: Allocations, wanted: Allocations) -> bool:
-    return all(
-        held.get(provider, {}).get(name, 0) >= amount
-        for provider, resources in wanted.items()
-        for name, amount in resources.items()
-    )
-
-
-def _less(held: Allocations, taken: Allocations) -> Allocations:
-    return {
-        provider: {name: amount - taken.get(provider, {}).get(name, 0) for name, amount in resources.items()}
-        for provider, resources in held.items()
-    }
-
-
 def _size(held: Allocations) -> tuple[int, ...]:
-    total = _total(held)
+    total = totals(held)
     return tuple([total[name] for name in sorted(total)])
 
 
-def _total(held: Allocations) -> dict[str, int]:
-    total: dict[str, int] = {}
-    for resources in held.values():
-        for name, amount in resources.items():
-            total[name] = total.get(name, 0) + amount
-    return total
-
-
 def _total_covers(held: Allocations, asked: Mapping[str, int]) -> bool:
-    total = _total(held)
+    total = totals(held)
     return all(total.get(name, 0) >= amount for name, amount in asked.items())

@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from bus.amounts import joined, without
 from bus.claims import Choice, Claimed, ConsumerClaim, Refused, Released, ReleaseRequested
 from bus.vocabulary import Allocations
 from placement_worker.core.capacity import claim, release
 from placement_worker.core.claim_world import ClaimWorld, Holder
-from placement_worker.core.shared_pools import joined, without
 from tests.support.claim_worlds import A, B, X, Y, full, order, room, stock, wants, world
 
 POOL, LOCAL = "pool", "local"
