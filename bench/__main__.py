@@ -62,7 +62,7 @@ def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--mix", type=int, default=MIX, help=f"flavors in a load (default: {MIX})")
     parser.add_argument("--json", type=Path, help="keep the run in this file (default: bench/runs/...)")
-    parser.add_argument("--picture", type=Path, help="an SVG file (default: in_parallel the run's)")
+    parser.add_argument("--picture", type=Path, help="an SVG file (default: next to the run's file)")
     parser.add_argument("--against", type=Path, help="compare with this run (default: the recorded one)")
     parser.add_argument("--record", action="store_true", help="make it the recorded one, bench/recorded.json")
     given = parser.parse_args(words)

@@ -48,7 +48,7 @@ def boot_bars(run: BenchRun, before: BenchRun | None) -> list[BootBar]:
 
 def chart_svg(run: BenchRun, before: BenchRun | None) -> str:
     bars = boot_bars(run, before)
-    title = f"berth {run.commit}" + (f", in_parallel {before.commit}" if before else "")
+    title = f"berth {run.commit}" + (f", compared with {before.commit}" if before else "")
     if not bars:
         return _page(title, 160, ['<text x="500" y="110" text-anchor="middle">no boots were measured</text>'])
     dearest = max(sum(bar.parts.values()) for bar in bars) or 1.0

@@ -61,7 +61,7 @@ def main() -> None:
                 seconds = time.monotonic() - began
                 output.seek(0)
                 ends = [json.loads(line) for line in output]
-            _show("in_parallel the drain", busy)
+            _show("during the drain", busy)
             last = ends[-1]
             stay = f"{len(last['stay'])} stay {Counter(last['stay'].values()).most_common(3) or ''}"
             print(

@@ -152,7 +152,7 @@ class SteadyNews:
         shares = ", ".join(f"{name} {self.at(share):.1f} ms" for name, share in _SHARES)
         events = f"{self.rate:.0f} events/s for {self.seconds:.0f} s"
         if self.boots:
-            events += f" in_parallel {self.boots:.0f} boots/s"
+            events += f" with {self.boots:.0f} boots/s"
         return f"{events}, {len(self.delays)} nodes opened: {shares}\n    {self.used}"
 
 
@@ -301,7 +301,7 @@ def main() -> None:
     parser.add_argument("--rate", type=float, default=200.0, help="events a second")
     parser.add_argument("--seconds", type=float, default=30.0, help="at that rate")
     parser.add_argument(
-        "--boots", type=float, default=0.0, help="of virtual machines a second, in_parallel that"
+        "--boots", type=float, default=0.0, help="of virtual machines a second, in parallel"
     )
     parser.add_argument("--hosts", type=int, default=1000, help="for those")
     parser.add_argument("--storm", type=int, default=5000, help="nodes that become available at once")

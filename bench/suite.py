@@ -168,7 +168,7 @@ def worked_off(sizes: BenchSizes) -> Figures:
 def news(sizes: BenchSizes) -> Figures:
     alone = ironic.steady(sizes.nodes, 200.0, sizes.events)
     busy = ironic.steady(sizes.nodes, 200.0, sizes.events, boots=sizes.boots_beside, hosts=sizes.hosts_beside)
-    each = {"": alone, f" in_parallel {sizes.boots_beside:.0f} boots/s": busy}
+    each = {"": alone, f" with {sizes.boots_beside:.0f} boots/s": busy}
     return tuple(
         Figure(f"event → claimable{when}: {name}", result.at(share), "ms", "down")
         for when, result in each.items()
@@ -192,5 +192,5 @@ SUITE = {
     "decisions": Benchmark("a scheduler's decisions alone", 25, decisions),
     "doors": Benchmark("claims at placement's doors", 30, by_doors),
     "nova_selects": Benchmark("calls of Nova's scheduler RPC, 1,000 hosts", 40, nova_calls),
-    "ironic": Benchmark("from Ironic's event to a node that can be claimed, boots in_parallel", 110, news),
+    "ironic": Benchmark("from Ironic's event to a node that can be claimed, with boots in parallel", 110, news),
 }
