@@ -192,5 +192,5 @@ SUITE = {
     "decisions": Benchmark("a scheduler's decisions alone", 25, decisions),
     "doors": Benchmark("claims at placement's doors", 30, by_doors),
     "nova_selects": Benchmark("calls of Nova's scheduler RPC, 1,000 hosts", 40, nova_calls),
-    "ironic": Benchmark("from Ironic's event to a node that can be claimed, with boots in parallel", 110, news),
+    "ironic": Benchmark("from Ironic's event to a node that can be claimed, with parallel boots", 110, news),
 }
