@@ -300,9 +300,7 @@ def main() -> None:
     parser.add_argument("--nodes", type=int, default=10_000)
     parser.add_argument("--rate", type=float, default=200.0, help="events a second")
     parser.add_argument("--seconds", type=float, default=30.0, help="at that rate")
-    parser.add_argument(
-        "--boots", type=float, default=0.0, help="of virtual machines a second, in parallel"
-    )
+    parser.add_argument("--boots", type=float, default=0.0, help="of virtual machines a second, in parallel")
     parser.add_argument("--hosts", type=int, default=1000, help="for those")
     parser.add_argument("--storm", type=int, default=5000, help="nodes that become available at once")
     parser.add_argument("--builds", type=int, default=50, help="each published 50 ms after its node's event")
