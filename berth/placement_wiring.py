@@ -10,7 +10,9 @@ from placement_worker import Placement, SharedMemory, placement_worker
 
 
 def placement_of(settings: Settings, bus: Bus, store: Database, shared: SharedMemory | None) -> Worker:
-    """Return the placement worker, with its HTTP API and the copying of Keystone's limits if they are set."""
+    """Return the placement worker; if the settings say so, with its HTTP API and the copying of Keystone's
+    limits.
+    """
     placement = Placement(store, bus.clock, keep_ids=settings.keep.ids, keep_changes=settings.keep.changes)
     if shared is not None:
         shared.give(placement.memory)

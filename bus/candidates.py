@@ -134,8 +134,9 @@ class CandidateSource(Protocol):
     def hosts(self) -> Sequence[PlacedHost]: ...
 
     def labels(self, level: str) -> tuple[Ints, Sequence[str]]:
-        """Return, for each row of the index, the number of its label of a level (0: none), and the labels by
-        number; valid until the next await."""
+        """Return, for each row of the index, the number of its host's label of a level (0: no label), and the
+        labels by number. Both are valid until the next await.
+        """
 
     def search(self, question: FindCandidates, *, empty: bool = False) -> CandidateSearch:
         """Return the hosts that fit the query. Raise SenselessQuery if the query is not valid.

@@ -38,9 +38,10 @@ def holder_consumer(build: str, attempt: int) -> str:
 
 
 class Choice(Compact, frozen=True):
-    """A set of allocations to claim ({}: release all), with the shapes of its providers at the search.
+    """A set of allocations to claim ({}: release all), with the shapes of its providers when they were
+    searched.
 
-    With `draws_on`, all of it is taken from this slot of a reservation, in the same transaction.
+    With `draws_on`, all the allocations are taken from this slot of a reservation, in the same transaction.
     """
 
     allocations: Allocations
@@ -171,7 +172,9 @@ class NothingHeld(Tagged, frozen=True, kw_only=True):
 
 
 class NotReserved(Tagged, frozen=True, kw_only=True):
-    """The reason of a refused claim: it cannot draw from, or become, this slot of a reservation."""
+    """The reason of a refused claim: it may not draw from this slot of a reservation, or may not claim the
+    slot.
+    """
 
     slot: Text
     why: Cause

@@ -29,7 +29,7 @@ Strength = Literal["required", "preferred"]
 class HostLabels(Value, frozen=True, kw_only=True, omit_defaults=True):
     """The labels of one host by their source; for each level, the first source that has a label decides.
 
-    Labels of aggregates' metadata come after `reported` and before `of_fields`.
+    The metadata of aggregates is a further source, between `reported` and `of_fields`.
     """
 
     of_operator: Labels = field(default_factory=dict)
@@ -60,12 +60,14 @@ class DomainConstraints(Value, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def required_pack(self) -> str:
-        """Return the level into one domain of which every claim must pack; empty if none."""
+        """Return the level of the required packing: a claim puts all instances into one domain of it; "" if
+        none.
+        """
         return self.pack if self.pack_strength == "required" else ""
 
     @property
     def required_spread(self) -> str:
-        """Return the level over whose domains every claim must spread; empty if none."""
+        """Return the level of the required spreading: claims spread instances over its domains; "" if none."""
         return self.spread if self.spread_strength == "required" else ""
 
     @property

@@ -30,8 +30,9 @@ GroupPolicy = Literal["affinity", "anti-affinity", "soft-affinity", "soft-anti-a
 
 
 class ServerGroup(Value, frozen=True, kw_only=True):
-    """Instances that a policy places on the same host or on different hosts, or a topology into the same or
-    different domains, checked in each claim."""
+    """Instances that a policy places on the same host or on different hosts, or that a topology places into
+    the same domain or different domains. Each claim checks both.
+    """
 
     id: Id
     name: Name

@@ -48,7 +48,7 @@ def why_disabled(traits: Iterable[str]) -> str:
 
 
 def closed_for(cause: str, traits: Iterable[str], kept_traits: Collection[str]) -> set[str]:
-    """Return the traits of a root provider that is also disabled for this cause; empty: the unnamed one."""
+    """Return a root provider's traits after it was disabled for this cause also; "" is the unnamed cause."""
     known, after = causes_in(traits), {*traits, DISABLED}
     if cause or known:
         after.add(f"{HELD}{(cause or UNNAMED).upper()}")
@@ -58,7 +58,7 @@ def closed_for(cause: str, traits: Iterable[str], kept_traits: Collection[str]) 
 
 
 def opened_for(cause: str, traits: Iterable[str], kept_traits: Collection[str]) -> set[str]:
-    """Return the traits of a root provider without this cause; without further causes it is enabled."""
+    """Return a root provider's traits without this cause; if no cause is left, the provider is enabled."""
     before = {*traits}
     after = before - {f"{HELD}{(cause or UNNAMED).upper()}"}
     rest = any(trait.startswith(HELD) for trait in after)

@@ -145,7 +145,7 @@ class ReservationEditAnswered(Message, frozen=True, kw_only=True):
 
 
 class Headroom(Value, frozen=True, kw_only=True):
-    """A failover headroom with its present state."""
+    """A reservation for failover (see the glossary, headroom), with its present state."""
 
     reservation: Reservation
     kept: bool  # all instances of any one failed domain fit into its slots

@@ -75,8 +75,8 @@ class RemovedAgents:
         return bool(agents - before)
 
     async def edit(self, request: AgentEditRequested, ring: Ring) -> AgentEditAnswered:
-        """Record that an agent was removed or added; for an agent that shares bare-metal nodes, move its
-        nodes to other agents. Pass any other edit on to the ring.
+        """Record that an agent was removed or added; move the bare-metal nodes of an agent that shares them
+        to other agents. Pass any other edit on to the ring, which assigns shared nodes to agents.
         """
         if request.edit not in ("remove", "restore"):
             return await ring.edit(request)

@@ -197,7 +197,9 @@ async def prune(tx: Transaction, before: float, most: int) -> int:
 async def silent(
     tx: Transaction, condition: Statement, since: float, now: float, after: str, most: int
 ) -> list[Build]:
-    """Return a page of the builds that one of the statements SILENT selects, after the id `after`."""
+    """Return a page of the builds, after the id `after`, about which nothing was reported or returned here
+    since `since`. `condition`: the statement that selects unsettled builds, moves or guests left behind.
+    """
     rows = await condition(tx, since=since, now=now, after=after, most=most)
     return readable(await _SELECT(tx, [(row["id"],) for row in rows])) if rows else []
 

@@ -42,8 +42,8 @@ def cell_conductor(
     clock: Clock | None = None,
     removed: RemovedAgents | None = None,
 ) -> Worker:
-    """Return the worker of one cell's conductor; several replicas may share the cell's database. A gateway in
-    the same process shares `removed`.
+    """Return the worker of one cell's conductor; several replicas may share the cell's database. `removed`:
+    the removed agents, shared with a gateway in the same process.
     """
     asks = _with_cell_set(cell, claim_many), _with_cell_set(cell, release_many)
     builds = Builds(database, *asks, limits=limits, clock=clock, removed=removed)

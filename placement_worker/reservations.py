@@ -90,7 +90,9 @@ class ReservationOperations(PlacementOperations):
 
     @again(contended)
     async def _mark(self, uuid: str) -> ReservationResult:
-        """Mark a reservation as ended. Claims that commit later cannot draw from it, or return to it."""
+        """Mark a reservation as ended. Claims that commit later cannot draw from it, and releases return
+        nothing to it.
+        """
         now = self.clock.now()
         async with self.database.write() as tx:
             reservation = await stored.lock_one(tx, uuid)

@@ -92,7 +92,7 @@ class BalancePlanner:
         return False
 
     def _checked(self, steps: list[BalancingStep], reading: CloudReading) -> list[BalanceMove] | None:
-        """Return the moves if the filters accept each of them now; else None, and remember which refused."""
+        """Return the moves if the filters accept each move now; else None, and remember the refused moves."""
         scheduler, supposing, host_at = self._rooms.scheduler, self._what_ifs.supposing(), self._hosts()
         choosing, released, planned = scheduler.choosing(supposing), [], []
         try:

@@ -75,7 +75,7 @@ class CloudReading:
             return ()
 
     def state(self, choosing: Choosing, classes: Sequence[str], search: CandidateSearch) -> CloudState:
-        """Return all hosts as arrays over the rows of the index, without await: all are of one moment."""
+        """Return all hosts as arrays over the rows of the index, all read at one moment (without await)."""
         arrays = HostArrays(self.scheduler.source.size, classes)
         arrays.put(search)
         accepted: dict[object, Bools] = {}
@@ -145,7 +145,9 @@ class HostArrays:
             self.whole[search.positions, column] = search.capacity(name)
 
     def accepting(self, choosing: Choosing, alternative: Alternative) -> Bools:
-        """Return the hosts that accept a flavor as if they were empty, and read their amounts."""
+        """Return the hosts that would accept a flavor if they were empty; store their free amounts and
+        capacities.
+        """
         mask = np.zeros(len(self.free), np.bool_)
         if (found := accepting(choosing, alternative)) is not None:
             search, accepted = found

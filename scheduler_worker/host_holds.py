@@ -88,7 +88,9 @@ class HostHolds:
             await _DROP(tx, [(root, "") for root in roots])
 
     def _is_closed(self, root: Id) -> bool:
-        """Return whether the host still has the cause: an operator may have removed it to stop the plan."""
+        """Return whether the host is still disabled for the plan: an operator may have enabled it to stop the
+        plan.
+        """
         return any(host.uuid == root and TRAIT in host.traits for host in self._source.hosts())
 
     async def _edit(self, root: Id, *, closing: bool) -> None:

@@ -83,6 +83,6 @@ async def _choice(what_ifs: WhatIfs, request: BuildRequested) -> TrialChoice:
 
 
 def _why(answer: WhatIfAnswered) -> str:
-    """Return the constraint that removed the last host."""
+    """Return the filter or requirement that rejected the last remaining hosts."""
     last: Sequence[str] = [each.constraint for each in answer.decision.removals if not each.left]
     return answer.refusal or next(iter(last), "no host fits")

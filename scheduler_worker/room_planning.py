@@ -93,7 +93,9 @@ class RoomPlanner:
         return RoomPlanned(code="no_host", why=WHY["no_host"], decision=answered.decision)
 
     def _read(self, question: _Question) -> tuple[CloudState, RoomDemand] | None:
-        """Return the hosts and what they must fit; None if no host would fit it."""
+        """Return the hosts and the builds to fit; None if no host would accept such a build even if it were
+        empty.
+        """
         choosing = self.scheduler.choosing(self._what_ifs.supposing())
         alternative = question.order.alternatives[0]
         found = accepting(_ignoring_closure(choosing, question), alternative)
@@ -130,7 +132,9 @@ class RoomPlanner:
         return RoomDemand(amounts, hosts, count, most)
 
     async def _read_more(self, question: _Question, cloud: CloudState, demand: RoomDemand, most: int) -> bool:
-        """Read the instances of further hosts that lack the least; return False if there are none."""
+        """Read the instances of further hosts, first of those that lack the least; return False if there are
+        none.
+        """
         lacking = (np.maximum(demand.amounts - cloud.free, 0.0) / cloud.scale).sum(axis=1)
         rows = np.flatnonzero(demand.accepted & (cloud.whole >= demand.amounts).all(axis=1))
         rows = rows[np.argsort(lacking[rows], kind="stable")][:most]
@@ -142,7 +146,8 @@ class RoomPlanner:
 
     def _checked(self, question: _Question, plan: RoomPlan) -> RoomPlanned | None:
         """Return the answer if all moves and builds of a plan would find their hosts now; else None, and
-        remember what refused."""
+        remember the hosts that refused.
+        """
         host_at = {host.position: host for host in self.scheduler.source.hosts()}
         if any(at not in host_at for move in plan.moves for at in (move.source, move.destination)):
             return None  # hosts were deleted

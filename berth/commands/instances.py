@@ -174,7 +174,9 @@ def _waiting_table(waiting: Sequence[WaitingRequest], now: float) -> Table:
 
 
 def _starts_in(request: WaitingRequest, now: float) -> str:
-    """Return in how much time a waiting request starts with 50 % and 90 %, such as `4m, 11m`."""
+    """Return the times within which a waiting request starts with a probability of 50 % and 90 %, such as
+    `4m, 11m`.
+    """
     if request.start_p50 is None or request.start_p90 is None:
         return "unknown"
     limit = request.until

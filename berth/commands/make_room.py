@@ -35,9 +35,9 @@ async def make_room_command(cli: Cli, options: Annotated[BootOptions, _ASKED], h
     """Move as few instances as possible so that builds of a flavor fit.
 
     The options are those of `berth boot`: `berth make-room --vcpus 16 --memory-mb 65536 --count 2 --zone z1
-    --dry-run`. The hosts that shall get the builds are closed for others until the last move has ended. Then
-    requests that wait for capacity are tried first: `berth boot --wait 1h` before this command gets the host.
-    If a move fails, another plan is tried within the budget. Exit 0 if all builds fit now, else 1.
+    --dry-run`. The hosts for the builds are closed to other requests until the last move has ended. Then
+    waiting requests are tried first: publish the builds with `berth boot --wait 1h` before this command. If a
+    move fails, another plan is tried within the budget. Exit 0 if all builds fit now, else 1.
     """
     request = boot_request(options)
     print_notes(request)

@@ -64,9 +64,9 @@ async def create_command(
 ) -> int:
     """Reserve capacity for a project: one slot for each instance of a size.
 
-    A build draws from it by `berth boot --reservation NAME`, and is then placed in a slot or nowhere.
-    The build's claim takes the slot in the same transaction, so two builds never get one slot. If --hold-from
-    is later than now, other builds may take the capacity before that time.
+    A build draws from the reservation by `berth boot --reservation NAME`, and is then placed in a slot or
+    nowhere. The build's claim takes the slot in the same transaction, so two builds never get one slot. If
+    --hold-from is later than now, other builds may take the capacity before that time.
     """
     now = Clock().now()
     reservation = _reservation(name, project, options, now)
@@ -92,7 +92,9 @@ async def list_reservations(
 
 @commands.command("show")
 async def show(cli: Cli, wanted: Which, project: Project = "") -> int:
-    """Show one reservation with the host of each slot, what it still holds, and the instances that drew."""
+    """Show one reservation with the host of each slot, what the slot still holds, and the instances that drew
+    from it.
+    """
     now = Clock().now()
     async with cli.bus("reserve") as bus:
         found = await reservation_named(bus, wanted, project)

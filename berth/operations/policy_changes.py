@@ -29,7 +29,7 @@ class ChangedPolicy:
 
 @dataclass
 class ChangedNumbers:
-    """Changes of a policy by which a decision can be made again from its record."""
+    """Changed multipliers and options whose effect can be computed from a decision record alone."""
 
     multipliers: dict[str, float] = field(default_factory=dict)
     subset: int | None = None

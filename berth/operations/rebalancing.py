@@ -35,7 +35,7 @@ async def is_stopped(bus: Bus) -> bool:
 
 
 async def carry_out(bus: Bus, plan: BalancePlanned, most: int, listener: MoveListener) -> MovesDone:
-    """Carry out a plan in its sequence, at most `most` moves at a time; begin no move after a stop."""
+    """Carry out a plan in its sequence, at most `most` moves at a time; after a stop begin no further one."""
     waiting = list(plan.moves)
     async with following(bus, f"balance-{Clock().uuid()[:8]}", listener) as followed:
         moves = PlannedMoves(bus, followed, listener, most)
@@ -62,7 +62,7 @@ def _independent(waiting: list[BalanceMove], most: int) -> list[BalanceMove]:
 
 @dataclass(frozen=True)
 class BalanceController:
-    """Plans after changes of placement, and moves instances if the same need has lasted for the hold time."""
+    """Plans after changes of placement, and moves instances if moves were needed for the whole hold time."""
 
     bus: Bus
     asked: PlanBalance

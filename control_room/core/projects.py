@@ -73,7 +73,7 @@ class ProjectInstances:
 
 
 def project_instances(replies: Sequence[Reply[InstancesFound]], most: int) -> ProjectInstances:
-    """Merge the pages of the cells' instances to one page of at most `most` instances."""
+    """Merge the cells' pages of a project's instances into one page of at most `most` instances."""
     answers = [reply.answer for reply in replies if reply.answer is not None]
     every = sorted((one for answer in answers for one in answer.instances), key=lambda one: one.build)
     cut = len(every) > most or any(answer.more for answer in answers)

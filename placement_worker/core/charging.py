@@ -1,4 +1,4 @@
-"""Charges claims to the quotas of their projects, in the data of claims."""
+"""Charges claims to the quotas of their projects, on the data that was read for a batch of claims."""
 
 from bus import claims
 from bus.vocabulary import Allocations

@@ -30,8 +30,9 @@ def draw(claim: ConsumerClaim, choice: Choice, steps: Steps, world: ClaimWorld) 
 
 
 def can_return(slot: str, world: ClaimWorld) -> bool:
-    """Return whether the slot was read, so that it can take back what is released; else note that it is to
-    be read."""
+    """Return whether the slot's record was read, so that released allocations can return to the slot; if not,
+    note that the slot must be read.
+    """
     if slot in world.reserved.read:
         return True
     world.reserved.unread.add(slot)
@@ -39,7 +40,7 @@ def can_return(slot: str, world: ClaimWorld) -> bool:
 
 
 def give_back(slot: str, released: Allocations, world: ClaimWorld) -> None:
-    """Reserve released allocations again for the slot that they were drawn from."""
+    """Return released allocations to the slot that they were drawn from."""
     holder = world.holders.get(slot)
     if holder is None:
         return

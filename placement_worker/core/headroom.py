@@ -27,7 +27,9 @@ class HeadroomHost:
 
 @dataclass(frozen=True, slots=True)
 class HeldSize:
-    """An instance or a slot with its host and size; `size` is empty if it is not on one provider."""
+    """An instance or a slot with its host and size; `size` is empty if its allocations are on several
+    providers.
+    """
 
     consumer: str
     root: str
@@ -47,7 +49,9 @@ class HeadroomState:
 
 @dataclass(frozen=True, slots=True)
 class HeadroomPlan:
-    """Whether headroom holds now, the slots to add and to remove, and why it will not hold after that."""
+    """Whether the present slots suffice, the slots to add and to remove, and why they will not suffice after
+    that.
+    """
 
     holds: bool
     add: tuple[tuple[str, Size], ...] = ()  # root and size
@@ -111,7 +115,7 @@ def headroom(state: HeadroomState) -> HeadroomPlan:
 def _surplus(
     state: HeadroomState, classes: Mapping[Class, _ClassCounts], within: Mapping[str, Sequence[str]]
 ) -> list[str]:
-    """Return the slots that can be removed while every domain still can fail, or that fit no class."""
+    """Return the slots that can be removed: no domain needs them for its evacuation, or they fit no class."""
     surplus = []
     for slot in sorted(state.slots, key=lambda slot: slot.consumer):
         counts = classes.get(_class_of(slot, state)) if slot.root in state.hosts else None
@@ -137,8 +141,9 @@ def _host_for(
     free: Mapping[str, Mapping[str, int]],
     within: Mapping[str, Sequence[str]],
 ) -> str | None:
-    """Return the host outside of a domain whose domains have the fewest slots and instances of the class;
-    None if no such host has free capacity."""
+    """Return a host for a further slot of a class, outside of a domain: the host whose domains have the
+    fewest slots and instances of the class; None if no such host has free capacity.
+    """
     kind, size = class_
     outside = [
         (max((counts.inside[each] + counts.needed[each] for each in within.get(root, ())), default=0), root)

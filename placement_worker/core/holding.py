@@ -28,7 +28,7 @@ def remember(steps: Steps, holder: Holder) -> None:
 
 
 def undo(world: ClaimWorld, steps: Steps, after: int = 0) -> None:
-    """Restore the states after the first `after` states, and forget them."""
+    """Undo all changes after the first `after` changes: restore the states of the consumers before them."""
     for state in reversed(steps[after:]):  # the first state of a consumer comes last
         state.holder.keeps_for, state.holder.draws_on = state.keeps_for, state.draws_on
         hold(world, state.holder, state.generation, state.held, state.by, state.group)

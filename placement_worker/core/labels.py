@@ -52,7 +52,7 @@ def effective_labels(
 
 
 def reserved_level(levels: Iterable[str]) -> str:
-    """Return the first level that exists without labels, or ""."""
+    """Return the first of these levels that operators cannot label (host, cell, zone), or ""."""
     return next((level for level in levels if level in BUILT_IN_LEVELS), "")
 
 

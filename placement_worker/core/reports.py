@@ -104,7 +104,7 @@ def given(tree: Tree, order: OwnerEditRequested) -> Tree:
 
 
 def labelled(tree: Tree, order: LabelEditRequested) -> Tree:
-    """Return the tree with the labels that an operator sets; the same tree if none differs."""
+    """Return a provider tree with the labels that an operator sets; the same tree if it has them already."""
     now = edited_labels(tree.labels.of_operator, order.set, order.unset)
     if now == tree.labels.of_operator:
         return tree

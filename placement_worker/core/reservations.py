@@ -11,7 +11,7 @@ from bus.vocabulary import Allocations
 
 @dataclass(frozen=True, slots=True)
 class SlotRecord:
-    """A slot of a reservation as it was claimed first: its consumer, reservation and owner."""
+    """A slot of a reservation as it was when first claimed: its consumer, reservation and owner."""
 
     consumer: str
     reservation: str
@@ -19,7 +19,9 @@ class SlotRecord:
     allocations: Allocations
 
     def claim(self) -> ConsumerClaim:
-        """Return the claim that stands for the slot when its consumer's row is written again."""
+        """Return a claim that describes the slot's consumer, for storing the consumer again after it was
+        deleted.
+        """
         return ConsumerClaim(
             consumer=self.consumer,
             generation=None,
@@ -59,7 +61,7 @@ class ReservationWorld:
         return ""
 
     def bars_slot(self, claim: ConsumerClaim) -> str:
-        """Return why a claim may not become a slot of the reservation that it names; "" if it may."""
+        """Return why a claim may not claim a slot of the reservation that it names; "" if it may."""
         reservation = self.reservations.get(claim.reserves or "")
         if reservation is None:
             return "there is no such reservation any more"

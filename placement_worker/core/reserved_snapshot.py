@@ -65,7 +65,9 @@ class ReservedSnapshot(Snapshot):
         return met
 
     def _most(self, name: str, rows: int) -> Tops:
-        """Return the largest amount of one claim at each of the first rows, without positive reservations."""
+        """Return the largest amount that one claim can get at each of the first `rows` rows. Reservations
+        that take capacity are not subtracted, capacity counted as free is added.
+        """
         top = self.index.classes[name].top[:rows]
         if raised := self._raised.get(name):
             top = top.copy()

@@ -115,7 +115,9 @@ class ClaimScope:
     reserved: Collection[str] = ()  # reservations that claims become slots of
 
     def add_slots(self, read: Collection[str], found: dict[str, SlotRecord], *, returns: bool) -> None:
-        """Also lock and read slots of reservations; with `returns`, also slots that hold nothing now."""
+        """Add slots of reservations to the data that is locked and read; with `returns`, insert the consumers
+        of slots that hold nothing now.
+        """
         self.slots, self.read_slots = found, read
         for uuid, record in found.items():
             if returns:

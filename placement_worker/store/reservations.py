@@ -135,7 +135,7 @@ async def forget(tx: Transaction, uuid: str) -> None:
 
 
 async def is_due(tx: Transaction, now: float) -> bool:
-    """Return whether a reservation is to be ended, or an ended one still holds something."""
+    """Return whether the window of a reservation is over, or an ended reservation still holds something."""
     return bool(await _DUE(tx, now=now, yes=True, no=False))
 
 

@@ -13,7 +13,7 @@ from bus.vocabulary import Id
 
 @dataclass(frozen=True, slots=True)
 class Constraints:
-    """The levels into one domain of which instances are packed, and the levels over which they are spread."""
+    """The levels to pack (all instances into one domain) and the levels to spread (over several domains)."""
 
     pack: tuple[str, ...] = ()
     spread: tuple[tuple[str, int], ...] = ()  # level, and the most instances in one domain

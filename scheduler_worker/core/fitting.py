@@ -73,7 +73,7 @@ def fitting(
     return HostsFound(fits, refused, passing)
 
 
-def admitted_for_good(
+def admitted_permanently(
     alternative: Alternative, search: CandidateSearch, position: int, now: HostsNow, policy: ChoicePolicy
 ) -> bool:
     """Return False if a filter rejects a host for a reason that will not disappear within seconds."""

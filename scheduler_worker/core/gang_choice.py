@@ -154,8 +154,9 @@ class GangChoice:
     def _fill(
         self, chances: Sequence[Chance], rules: DomainRules, stages: Sequence[Bools], name: str
     ) -> tuple[Taken | None, int]:
-        """Choose the best host for one instance after another, among the hosts of the first stage that has
-        one. Return the picks, or None, and the number of instances that got a host.
+        """Choose the best host for one instance after another. `stages` are masks of hosts: a later one is
+        used only if the earlier ones have no host left. Return the picks, or None, and the number of
+        instances that got a host.
         """
         taken: Taken = []
         for chance in chances:

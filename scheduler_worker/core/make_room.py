@@ -75,7 +75,7 @@ class _Search:
         return lacks
 
     def sets(self, number: int) -> list[_Leaving]:
-        """Return the sets of `number` instances that make room on a target, the best first."""
+        """Return the sets of `number` instances whose departure makes room on a target, the best first."""
         if number not in self._sets:
             found: list[_Leaving] = []
             for target, fewest in self.least.items():
@@ -145,7 +145,7 @@ def _make_room(
 
 
 def _first_placed(search: _Search, number: int) -> int | None:
-    """Move the best set of this number of instances that find destinations; return its target."""
+    """Plan to move the best set of this number of instances that find destinations; return its target."""
     for leaving in search.sets(number)[:TRIED_SETS]:
         with search.moved.closing(leaving.target):
             if search.moved.place_all(leaving.instances, leaving.target):

@@ -84,7 +84,7 @@ class MovedCloud:
         return np.flatnonzero(fits)
 
     def destinations(self, instance: MovableInstance, most: int = NEAREST) -> list[int]:
-        """Return hosts to which an instance can move; first those that it fills best."""
+        """Return hosts to which an instance can move, the host that it would fill most first."""
         rows = self.fitting(instance)
         if rows.size == 0:
             return []

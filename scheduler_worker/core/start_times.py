@@ -65,7 +65,9 @@ def _zeros() -> list[float]:
 
 
 class ClassHistory(msgspec.Struct, omit_defaults=True):
-    """The recent pace of one equivalence class, once for each memory, and the corrections by priority."""
+    """The recent pace of one equivalence class, measured over several lengths of time (memories), and the
+    corrections of its estimates by priority.
+    """
 
     lacks: str = ""  # the resource classes that its requests wait for
     advances: list[float] = msgspec.field(default_factory=_zeros)
@@ -74,8 +76,10 @@ class ClassHistory(msgspec.Struct, omit_defaults=True):
     corrections: dict[int, Correction] = msgspec.field(default_factory=dict)
 
     def pace(self, position: int) -> tuple[float, float]:
-        """Return the advances and the seconds that an estimate for this position uses: of the longest memory
-        whose pace agrees with all shorter ones, because the pace has not changed within it."""
+        """Return the advances and the seconds by which the request at this position is estimated: those of
+        the longest memory whose pace agrees with all shorter ones, because the pace has not changed within
+        it.
+        """
         if min(self.advances) < LEAST_ADVANCES or min(self.seconds) <= 0.0:
             return self.advances[-1], self.seconds[-1]
         logs = [math.log(each / self.seconds[at]) for at, each in enumerate(self.advances)]
@@ -91,7 +95,7 @@ class ClassHistory(msgspec.Struct, omit_defaults=True):
         return self.advances[best], self.seconds[best]
 
     def rounded(self) -> "ClassHistory":
-        """Return a copy with short numbers: it is stored once a second."""
+        """Return a copy with rounded numbers, which need less space: it is stored once a second."""
         advances, seconds = (
             [float(f"{number:.5g}") for number in each] for each in (self.advances, self.seconds)
         )
@@ -257,7 +261,7 @@ class StartTimes:
         return {kind: self.histories[kind].rounded() for kind in ordered[:MOST_STORED]}
 
     def adopt(self, histories: Histories, now: float) -> None:
-        """Take over the stored histories of a scheduler that ended, where they are longer than here."""
+        """Take over the stored histories of a scheduler that ended, if they cover more time than its own."""
         for kind, history in histories.items():
             known = self.histories.get(kind, ClassHistory())
             if known.advances[-1] < history.advances[-1]:

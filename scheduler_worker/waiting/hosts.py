@@ -11,7 +11,7 @@ from bus.candidates import Bools, CandidateSource, SenselessQuery
 from bus.messages import BuildRequested
 from bus.queries import FindCandidates
 from bus.vocabulary import MAX_INT
-from scheduler_worker.core.fitting import admitted_for_good, distances, fitting
+from scheduler_worker.core.fitting import admitted_permanently, distances, fitting
 from scheduler_worker.core.host_map import HostsNow
 from scheduler_worker.core.order import Order
 from scheduler_worker.core.policy import ChoicePolicy
@@ -128,7 +128,7 @@ class Sight:
             lacks=distances(asked, search),
             capacities=np.where(np.isinf(capacities), 1.0, capacities),
             root=lambda position: search.host(position).uuid,
-            admits=lambda position: admitted_for_good(alternative, search, position, now, self.policy),
+            admits=lambda position: admitted_permanently(alternative, search, position, now, self.policy),
         )
 
 
