@@ -67,7 +67,7 @@ class DomainConstraints(Value, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def required_spread(self) -> str:
-        """Return the level of the required spreading: claims spread instances over its domains; "" if none."""
+        """Return the level of the required spreading: claims spread instances over its domains; "": none."""
         return self.spread if self.spread_strength == "required" else ""
 
     @property

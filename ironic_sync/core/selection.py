@@ -70,7 +70,9 @@ class NodeSelection:
         return tuple(name for name in FIELDS if name not in left_out)
 
     def filters(self) -> dict[str, str | tuple[str, ...]]:
-        """Return the filters for Ironic's list of nodes: fields with one accepted value, and the shards."""
+        """Return query parameters for Ironic's list of nodes: each field for which exactly one value is
+        selected, and the selected shards.
+        """
         asked: dict[str, str | tuple[str, ...]] = {}
         if len(self.conductor_groups) == 1:
             group = self.conductor_groups[0]

@@ -85,7 +85,9 @@ def empty_answer(status: int = 204, **headers: str) -> ApiAnswer:
 
 
 def last_change(records: Iterable[Provider | Named | Consumer]) -> float:
-    """Return the time of the latest change of these objects, in seconds since 1970; 0.0 without objects."""
+    """Return the time of the latest change of any of these records (seconds since 1970); 0.0 without
+    records.
+    """
     return max((record.updated for record in records), default=0.0)
 
 

@@ -82,8 +82,10 @@ async def announce(
     writes: Sequence[BoundStatement] = (),
     projects: Sequence[str] = (),
 ) -> tuple[list[PlacementChanged], int, int]:
-    """Execute `writes` and log changes of providers; return the messages to publish, the version of the
-    stored names of resource classes and traits, and the version of the limits of projects."""
+    """Execute the statements `writes` and log changes of providers. Return the messages to publish, the
+    version of the stored names of resource classes and traits, and the version of the limits of
+    projects.
+    """
     parts = list(portions(changes, CHANGES_A_MESSAGE))
     encoded = [(nth, _encode(part).decode()) for nth, part in enumerate(parts, 1)]
     named = _encode(projects).decode() if projects else None
