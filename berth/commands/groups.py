@@ -1,6 +1,7 @@
 """`berth group`: manages server groups, with instances that are placed together or apart."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Annotated, get_args
 
 import msgspec
@@ -38,21 +39,26 @@ Project = Annotated[
 ]
 
 
+@dataclass(frozen=True, kw_only=True)
+class GroupOptions:
+    """The options of a new server group, as an operator enters them."""
+
+    policy: str = option(
+        "",
+        "affinity, anti-affinity, soft-affinity or soft-anti-affinity; optional with --pack, --spread.",
+        metavar="POLICY",
+    )
+    max_per_host: int = option(1, "Members of an anti-affinity group allowed on one host.", min=1)
+    pack: str = option("", "All members in one domain of this level, such as one rack.", metavar="LEVEL")
+    spread: str = option("", "At most K members (1) in each domain of this level.", metavar="LEVEL[:K]")
+    prefer_topology: bool = option(False, "--pack and --spread are preferences, not conditions.")
+
+
 @commands.command("create")
 async def create_command(
     cli: Cli,
     name: Annotated[str, positional("Unique in its project.")],
-    policy: Annotated[
-        str,
-        described(
-            "affinity, anti-affinity, soft-affinity or soft-anti-affinity; optional with --pack, --spread.",
-            metavar="POLICY",
-        ),
-    ] = "",
-    max_per_host: int = option(1, "Members of an anti-affinity group allowed on one host.", min=1),
-    pack: str = option("", "All members in one domain of this level, such as one rack.", metavar="LEVEL"),
-    spread: str = option("", "At most K members (1) in each domain of this level.", metavar="LEVEL[:K]"),
-    prefer_topology: bool = option(False, "--pack and --spread are preferences, not conditions."),
+    options: GroupOptions,
     project: Project = "",
 ) -> int:
     """Create a server group, which cannot be changed later.
@@ -62,8 +68,9 @@ async def create_command(
     `berth group create db --policy anti-affinity --pack row`. Placement checks all of them when a host is
     claimed, so they always hold; soft policies and --prefer-topology are preferences.
     """
-    topology = topology_given(pack, spread, prefer_topology)
-    made = _made(name, policy or ("topology" if topology.levels else ""), max_per_host, project)
+    topology = topology_given(options.pack, options.spread, options.prefer_topology)
+    policy = options.policy or ("topology" if topology.levels else "")
+    made = _made(name, policy, options.max_per_host, project)
     order = checked(GroupEditRequested(edit=msgspec.structs.replace(made, topology=topology)))
     async with cli.bus("group") as bus:
         group = (await _edited(bus, order)).group

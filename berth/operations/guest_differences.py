@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 SECONDS = 15.0  # until an agent sends a page of its guests
 _AT_ONCE = 50  # agents queried at a time
+DELETED, FAILED = "its cell has deleted it", "its build has failed"
 
 Agent = tuple[str, str]  # cell and name
 
@@ -86,14 +87,14 @@ async def compare_guests(settings: Settings) -> GuestComparison:
     finally:
         await placement.close()
     stood = {build: place for build, place in after.items() if before.get(build) == place}
-    failed = known.failed & builds.failed
-    deleted = known.deleted & builds.deleted
+    ended = dict.fromkeys(known.failed & builds.failed, FAILED)
+    ended |= dict.fromkeys(known.deleted & builds.deleted, DELETED)
     shelved = {
         build: shelving.attempt
         for build, shelving in shelved_after.items()
         if shelved_before.get(build) == shelving
     }
-    found = differences(books, builds.builds.keys(), stood, held_builds, deleted, failed, shelved)
+    found = differences(books, builds.builds.keys(), stood, held_builds, ended, shelved)
     return GuestComparison(found, books, silent, unread)
 
 
@@ -102,16 +103,15 @@ def differences(
     builds: Collection[str],
     stood: Mapping[str, PlaceByCell],
     held_builds: Collection[str],
-    deleted: Collection[str] = (),
-    failed: Collection[str] = (),
+    ended: Mapping[str, str] = MappingProxyType({}),
     shelved: Mapping[str, int] = MappingProxyType({}),
 ) -> list[GuestDifference]:
     """Return missing guests, unknown guests, guests of deleted, failed or shelved builds, and guests on
     another host than their build.
 
     `builds`: all recorded builds. `stood`: active, unchanged builds. `held_builds`: with holder consumers.
-    `deleted`, `failed`: builds that were deleted or had failed before the agents were queried. `shelved`: the
-    last attempt of each build that was shelved before.
+    `ended`: builds that had ended before the agents were queried, with DELETED or FAILED. `shelved`: the last
+    attempt of each build that was shelved before.
     """
     found = []
     recorded = {agent: {(g.build, g.attempt, g.root) for g in guests} for agent, guests in books.items()}
@@ -127,10 +127,9 @@ def differences(
         for guest in guests:
             has = f"{guest.build}: agent {name} of cell {cell} has a guest of its attempt {guest.attempt}"
             known, whose = stood.get(guest.build), (cell, name)
-            if guest.build in deleted or guest.build in failed:
+            if guest.build in ended:
                 if guest.build not in held_builds:
-                    ended = "its cell has deleted it" if guest.build in deleted else "its build has failed"
-                    sentence = f"{has}, and {ended}"
+                    sentence = f"{has}, and {ended[guest.build]}"
                     found.append(GuestDifference("deleted", guest.build, sentence, None, whose, guest))
             elif guest.build in shelved:
                 last = shelved[guest.build]

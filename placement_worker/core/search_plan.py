@@ -11,8 +11,8 @@ from bus.decisions import Removal
 from bus.queries import FindCandidates
 from bus.requests import ResourceGroup
 from bus.vocabulary import MAX_GROUPS, Resources
-from placement_worker.core.groups import Demand, JointRules, Slot, SlotPlanner
 from placement_worker.core.index import Index, Snapshot
+from placement_worker.core.request_groups import Demand, JointRules, Slot, SlotPlanner
 from placement_worker.core.row import Bools, Row
 from placement_worker.core.row_table import SHARES
 from placement_worker.core.ways import BREATH, AssignmentSearch, Choice, fullest_first, shares, top

@@ -9,8 +9,8 @@ from collections.abc import Hashable, Iterator, Sequence
 from functools import cached_property
 
 from bus.vocabulary import Resources
-from placement_worker.core.groups import JointRules, Slot
 from placement_worker.core.index import Snapshot
+from placement_worker.core.request_groups import JointRules, Slot
 from placement_worker.core.row import Row
 from placement_worker.core.row_table import SHARES
 

@@ -5,7 +5,7 @@ from types import MappingProxyType
 
 import pytest
 
-from berth.operations.guest_differences import Agent, GuestComparison, differences
+from berth.operations.guest_differences import DELETED, FAILED, Agent, GuestComparison, differences
 from berth.operations.guest_repairs import judged
 from bus.claims import Choice
 from bus.guests import ReportedGuest
@@ -37,15 +37,14 @@ def repairs(
     books: Mapping[Agent, Sequence[ReportedGuest]],
     *,
     active: bool = True,
-    deleted: Sequence[str] = (),
-    failed: Sequence[str] = (),
+    ended: Mapping[str, str] = MappingProxyType({}),
     shelved: Mapping[str, int] = MappingProxyType({}),
     silent: Sequence[Agent] = (),
     unread: Sequence[str] = (),
     held: Consumer | None = None,
 ) -> list[tuple[str, str]]:
     stood = {BUILD: ACTIVE} if active else {}
-    wrong = differences(books, stood.keys(), stood, (), deleted, failed, shelved)
+    wrong = differences(books, stood.keys(), stood, (), ended, shelved)
     found = GuestComparison(wrong, books, silent, unread)
     return [(repair.would, repair.why_not) for repair in judged(found, {BUILD: held} if held else {})]
 
@@ -82,16 +81,10 @@ def test_a_guest_elsewhere_is_destroyed_if_the_agent_of_the_recorded_host_has_th
     ]
 
 
-def test_a_guest_of_a_deleted_build_is_destroyed() -> None:
-    assert repairs({A1: [guest()]}, active=False, deleted=[BUILD]) == [("destroyed", "")]
-    left = differences({A1: [guest()]}, [BUILD], {}, [BUILD], [BUILD])
-    assert left == []  # its holder consumer shows that its cell waits for the agent
-
-
-def test_a_guest_of_a_failed_build_is_destroyed() -> None:
-    """A fail-over lost its success; in the new history its build failed on other hosts."""
-    assert repairs({A1: [guest()]}, active=False, failed=[BUILD]) == [("destroyed", "")]
-    assert differences({A1: [guest()]}, [BUILD], {}, [BUILD], failed=[BUILD]) == []
+@pytest.mark.parametrize("status", [DELETED, FAILED])
+def test_a_guest_of_an_ended_build_is_destroyed_unless_a_holder_consumer_has_allocations(status: str) -> None:
+    assert repairs({A1: [guest()]}, active=False, ended={BUILD: status}) == [("destroyed", "")]
+    assert differences({A1: [guest()]}, [BUILD], {}, [BUILD], {BUILD: status}) == []
 
 
 def test_a_guest_from_before_a_shelving_is_destroyed() -> None:
