@@ -121,15 +121,31 @@ def _nodes(about: str, cluster: ManagementSeen) -> Iterator[Finding]:
         do = "Restart the node that was suspended or cut off, and then the others, until none is named."
         sentence = f"Nodes are partitioned, and stay so: {', '.join(cluster.partitioned)}."
         yield Finding("broken", about, sentence, do)
+    yield from _on_one_node(about, cluster.on_one_node)
     wanted = min(MEMBERS, len(cluster.nodes))
     few = {queue: members for queue, members in cluster.members.items() if len(members) < wanted}
     if not few:
         return
-    names = ", ".join(sorted(few)[:SHOWN]) + (f" and {len(few) - SHOWN} more" if len(few) > SHOWN else "")
+    names = _listed(sorted(few))
     without = [node for node in cluster.nodes if any(node not in members for members in few.values())]
     grow = " and ".join(f"`rabbitmq-queues grow {node} all`" for node in without)
     sentence = f"Quorum queues with fewer than {wanted} members: {names}."
     yield Finding("warning", about, sentence, f"Add the missing members: {grow}.")
+
+
+def _on_one_node(about: str, queues: dict[str, str]) -> Iterator[Finding]:
+    if not queues:
+        return
+    names = _listed([f"{queue} on {node}" for queue, node in sorted(queues.items())])
+    sentence = (
+        f"Durable classic queues receive berth's messages: {names}. While its node is down, suspended or cut"
+        " off, RabbitMQ confirms messages for such a queue and loses them."
+    )
+    do = (
+        "Delete each and declare it as a quorum queue (`x-queue-type: quorum`; for berth's queues"
+        " `queue_type = quorum`). `berth ends --since TIME --publish` publishes lost ends of builds again."
+    )
+    yield Finding("warning", about, sentence, do)
 
 
 def _database(seen: DatabaseSeen) -> Iterator[Finding]:
@@ -231,6 +247,10 @@ def _ironic(seen: IronicSeen | None) -> Iterator[Finding]:
         yield Finding("warning", "Ironic", f"{of} {', '.join(seen.some)}{more}.", do)
     else:
         yield Finding("fine", "Ironic", f"All of its {seen.nodes} nodes have a resource class.")
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
 
 
 def _messages(count: int) -> str:

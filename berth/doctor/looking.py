@@ -1,38 +1,33 @@
 """Observes services, workers and queues without changing them; `judgement.py` judges the result."""
 
 import asyncio
-import re
 import shutil
 import sys
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Iterator
+from collections.abc import Awaitable, Callable, Collection
 from contextlib import suppress
-from email.utils import parsedate_to_datetime
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
-import httpx
 from sqlalchemy import text
 
 from berth import wiring, worker_roles
 from berth.broker_users import management_urls
+from berth.doctor.management import ANSWER_SECONDS, read_cluster
 from berth.doctor.seen import (
     BerthSeen,
     BrokerSeen,
     DatabaseSeen,
-    DurableQueue,
     IronicSeen,
     KeystoneSeen,
     LettersSeen,
-    ManagementSeen,
     QueueSeen,
     WorkerSeen,
 )
 from berth.settings import Settings
 from bus import topics
-from bus.broker_urls import first_url, place, vhost_of
+from bus.broker_urls import place
 from bus.cells import FindCells
 from bus.clock import Clock
 from bus.delivery.runner import Bus
@@ -43,15 +38,12 @@ from bus.queries import FindBuilds, FindWaiting
 from bus.sql.database import Database
 from bus.sql.migrations import current
 
-ANSWER_SECONDS = 5.0
 _AWAY = (Unavailable, Unroutable, BrokerRefused, AnswerRefused, MigrationsBroken)
 BROKER_SECONDS = 12.0  # to inspect a broker, without the closing of the connection
 PAUSE_SECONDS = 1.0  # between two observations of queues
 IRONIC_SECONDS = 20.0  # to list all nodes
 SHOWN = 5  # nodes listed by name
 LETTERS = 1000  # dead letters counted at most
-_COLUMNS = "name,type,members,durable,messages,consumers"
-_AGENTS_QUEUE = re.compile(r"(agent\.[\w-]+\.[\w-]+|gateway\.[\w-]+):.")
 _NOBODY = "00000000-0000-0000-0000-000000000000"
 _VERSION = text("SELECT current_setting('server_version'), extract(epoch FROM clock_timestamp())")
 
@@ -161,7 +153,12 @@ async def _broker(
     )
     inspected, reported = await asyncio.gather(
         asyncio.wait_for(inspecting, BROKER_SECONDS),
-        _cluster(settings, ([management] if management else management_urls(url)) if central else [], clock),
+        read_cluster(
+            ([management] if management else management_urls(url)) if central else [],
+            settings.bus.amqp_url,
+            clock,
+            settings.bus.exchange,
+        ),
         return_exceptions=True,
     )
     if isinstance(reported, BaseException):
@@ -190,75 +187,6 @@ async def _broker(
             queues.append(QueueSeen(spec.name, worker, messages, later.get(spec.name, 0), readers))
     present = {queue.worker for queue in queues}
     return seen, queues, [worker for worker in dict(expected) if worker not in present]
-
-
-async def _cluster(settings: Settings, urls: list[str], clock: Clock) -> ManagementSeen:
-    """Return the data of the first of these management APIs that answers, or no data if none answers."""
-    reading = (_management(url, settings.bus.amqp_url, clock, settings.bus.exchange) for url in urls)
-    reports = await asyncio.gather(*reading)
-    return next((report for report in reports if report is not None), ManagementSeen())
-
-
-async def _management(
-    url: str, amqp_url: str, clock: Clock, exchange: str = "berth"
-) -> ManagementSeen | None:
-    """Return what RabbitMQ's management API at this URL reports, or None if it does not answer in time."""
-    parts, known = urlsplit(url), urlsplit(first_url(amqp_url))
-    at = urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2])).rstrip("/")
-    user, password = parts.username or known.username, parts.password or known.password
-    credentials = unquote(user or "guest"), unquote(password or "guest")
-    vhost = quote(vhost_of(amqp_url), safe="")
-    try:
-        async with asyncio.timeout(ANSWER_SECONDS), httpx.AsyncClient(auth=credentials) as http:
-            response = await http.get(
-                f"{at}/api/nodes?columns=name,running,partitions,mem_alarm,disk_free_alarm"
-            )
-            nodes = response.json() if response.status_code == 200 else []
-            ahead = parsedate_to_datetime(response.headers["date"]).timestamp() + 0.5 - clock.now()
-            response = await http.get(f"{at}/api/queues/{vhost}?columns={_COLUMNS}")
-            queues = response.json() if response.status_code == 200 else []
-            response = await http.get(f"{at}/api/feature-flags")
-            flags = response.json() if response.status_code == 200 else []
-            response = await http.get(f"{at}/api/deprecated-features/used")  # since RabbitMQ 3.13
-            deprecated = response.json() if response.status_code == 200 else []
-    except (httpx.HTTPError, ValueError, KeyError, TimeoutError):
-        return None
-    alarms = []
-    for resource, name in (("memory", "mem"), ("disk", "disk_free")):
-        if short := [str(node["name"]) for node in nodes if node.get(f"{name}_alarm")]:
-            alarms.append(f"{resource} at {', '.join(short)}")
-    return ManagementSeen(
-        alarms=tuple(alarms),
-        clock=ahead,
-        nodes={str(node["name"]): bool(node.get("running")) for node in nodes},
-        partitioned=tuple(str(node["name"]) for node in nodes if node.get("partitions")),
-        members={
-            str(queue["name"]): tuple(queue["members"])
-            for queue in queues
-            if queue.get("type") == "quorum" and "members" in queue
-        },
-        disabled=tuple(
-            str(flag["name"])
-            for flag in flags
-            if flag.get("state") == "disabled" and flag.get("stability") != "experimental"
-        ),
-        deprecated=tuple(str(feature["name"]) for feature in deprecated),
-        vhost=vhost_of(amqp_url),
-        of_agents=tuple(_of_agents(queues, exchange)),
-    )
-
-
-def _of_agents(queues: list[dict[str, Any]], exchange: str) -> Iterator[DurableQueue]:
-    """Yield the durable queues of agents and gateways of a berth with this exchange."""
-    from bus.rabbit.topology import BrokerNames
-
-    before = BrokerNames(exchange).queue("")
-    for queue in queues:
-        at_broker = str(queue["name"])
-        name = at_broker.removeprefix(before).replace("+", "*")
-        if at_broker.startswith(before) and queue.get("durable") and _AGENTS_QUEUE.match(name):
-            counts = int(queue.get("messages") or 0), int(queue.get("consumers") or 0)
-            yield DurableQueue(name, at_broker, *counts)
 
 
 # Workers

@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from berth.doctor.judgement import exit_code, judged
-from berth.doctor.looking import _management
+from berth.doctor.management import read_management
 from berth.doctor.seen import (
     BerthSeen,
     BrokerSeen,
@@ -179,6 +179,22 @@ def test_the_command_that_adds_missing_members_names_the_nodes_without_one() -> 
     )
 
 
+def test_a_durable_classic_queue_of_a_client_is_reported_with_its_node_and_the_consequence() -> None:
+    nodes = dict.fromkeys(("n1@a", "n2@b", "n3@c"), True)
+    [found] = [
+        finding
+        for finding in judged(seen(**cluster(nodes=nodes, on_one_node={"shop.ends": "n3@c"})))
+        if finding.level == "warning"
+    ]
+    assert found.says == (
+        "Durable classic queues receive berth's messages: shop.ends on n3@c."
+        " While its node is down, suspended or cut off, RabbitMQ confirms messages for such a queue and loses"
+        " them."
+    )
+    assert "`x-queue-type: quorum`" in found.do
+    assert "`berth ends --since TIME --publish`" in found.do
+
+
 async def test_the_management_api_reports_the_nodes_and_the_members_of_queues(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -189,11 +205,18 @@ async def test_the_management_api_reports_the_nodes_and_the_members_of_queues(
         ],
         "/api/queues/v": [
             {"name": "q", "type": "quorum", "members": ["n1@a"]},
-            {"name": "private", "type": "classic"},
+            {"name": "private", "type": "classic", "node": "n1@a"},
+            {"name": "ends", "type": "classic", "durable": True, "node": "n1@a"},
+            {"name": "mirrored", "type": "classic", "durable": True, "node": "n1@a", "slave_nodes": ["n2@b"]},
+            {"name": "of-another", "type": "classic", "durable": True, "node": "n1@a"},
             {"name": "b:agent.c1.a:suspects", "durable": True, "messages": 3, "consumers": 1},
             {"name": "b:gateway.c1:agent.build.c1.+", "durable": True},
             {"name": "b:gateway.c1:agent.beat.c1.+", "durable": False},
             {"name": "agent.c1.a:suspects", "durable": True},
+        ],
+        "/api/exchanges/v/b/bindings/source": [
+            {"destination": name, "routing_key": "build.ended.#"}
+            for name in ("q", "private", "ends", "mirrored")
         ],
         "/api/feature-flags": [
             {"name": "on", "state": "enabled", "stability": "stable"},
@@ -212,13 +235,14 @@ async def test_the_management_api_reports_the_nodes_and_the_members_of_queues(
     client = partial(httpx.AsyncClient, transport=httpx.MockTransport(answer))
     monkeypatch.setattr(httpx, "AsyncClient", client)
     clock = Clock(now=lambda: 10.0)
-    found = await _management("http://mq:15672", "amqp://u:p%40ss@h1,h2/v", clock, exchange="b")
+    found = await read_management("http://mq:15672", "amqp://u:p%40ss@h1,h2/v", clock, exchange="b")
     assert found == ManagementSeen(
         alarms=("disk at n1@a",),
         clock=0.5,
         nodes={"n1@a": True, "n2@b": False},
         partitioned=("n2@b",),
         members={"q": ("n1@a",)},
+        on_one_node={"ends": "n1@a"},
         disabled=("off",),
         deprecated=("global_qos",),
         vhost="v",
@@ -227,7 +251,7 @@ async def test_the_management_api_reports_the_nodes_and_the_members_of_queues(
             DurableQueue("gateway.c1:agent.build.c1.*", "b:gateway.c1:agent.build.c1.+"),
         ),
     )
-    assert asked == [("mq", httpx.BasicAuth("u", "p@ss")._auth_header)] * 4
+    assert asked == [("mq", httpx.BasicAuth("u", "p@ss")._auth_header)] * 5
 
 
 async def test_a_management_api_without_the_newer_addresses_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -241,7 +265,7 @@ async def test_a_management_api_without_the_newer_addresses_is_read(monkeypatch:
 
     client = partial(httpx.AsyncClient, transport=httpx.MockTransport(answer))
     monkeypatch.setattr(httpx, "AsyncClient", client)
-    found = await _management("http://mq:15672", "amqp://u:p@h/v", Clock(now=lambda: 10.0))
+    found = await read_management("http://mq:15672", "amqp://u:p@h/v", Clock(now=lambda: 10.0))
     assert found == ManagementSeen(clock=0.5, nodes={"n1@a": True}, vhost="v")
 
 
@@ -251,8 +275,8 @@ async def test_a_silent_management_api_is_given_up_in_time(monkeypatch: pytest.M
 
     client = partial(httpx.AsyncClient, transport=httpx.MockTransport(answer))
     monkeypatch.setattr(httpx, "AsyncClient", client)
-    monkeypatch.setattr("berth.doctor.looking.ANSWER_SECONDS", 0.01)
-    assert await _management("http://mq:15672", "amqp://u:p@h/v", Clock()) is None
+    monkeypatch.setattr("berth.doctor.management.ANSWER_SECONDS", 0.01)
+    assert await read_management("http://mq:15672", "amqp://u:p@h/v", Clock()) is None
 
 
 def a_queue(worker: str, topic: str, messages: int = 0, readers: int = 0) -> DurableQueue:
