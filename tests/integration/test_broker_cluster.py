@@ -2,13 +2,16 @@
 
 import asyncio
 import itertools
+import json
 import os
 import signal
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
+from typing import Any
 
+import aio_pika
 import pytest
 
 from bus.errors import Unavailable
@@ -160,6 +163,42 @@ async def test_first_messages_during_the_election_of_a_leader_are_confirmed_with
             for number, publisher in enumerate(publishers):
                 group.create_task(publisher.publish([an_envelope(number)], expected=[True]))
     await asyncio.to_thread(cluster.start)
+
+
+async def test_ends_during_the_outage_of_a_node_are_lost_in_its_classic_queue_and_held_in_a_quorum_queue(
+    cluster: RabbitMQCluster, bus_name: str
+) -> None:
+    """RabbitMQ confirms the messages, and returns none of them, because another queue is bound as well."""
+    healthy, _, down = cluster.nodes
+    transport = RabbitTransport(healthy.url, exchange=bus_name)
+    await transport.open()
+    async with await aio_pika.connect(down.url) as client:  # classic queues are on the node of their client
+        channel = await client.channel()
+        for kind in ("classic", "quorum"):
+            arguments: dict[str, Any] = {"x-queue-type": kind}
+            queue = await channel.declare_queue(f"{bus_name}:{kind}", durable=True, arguments=arguments)
+            await queue.bind(bus_name, "build.ended.#")
+    await asyncio.to_thread(down.kill)
+    for number in range(20):
+        await transport.publish([an_envelope(number, "build.ended.c1")], expected=[True])
+    await asyncio.to_thread(cluster.start)
+    await transport.publish([an_envelope(20, "build.ended.c1")], expected=[True])
+    await transport.close()
+    assert await held(healthy, f"{bus_name}:classic", last=20) == [20]
+    assert await held(healthy, f"{bus_name}:quorum", last=20) == [*range(21)]
+
+
+async def held(node: RabbitMQ, name: str, *, last: int) -> list[int]:
+    """Return the numbers that a queue holds up to the last one."""
+    numbers: list[int] = []
+    async with await aio_pika.connect(node.url) as client:
+        queue = await (await client.channel()).get_queue(name)
+        async with asyncio.timeout(20), queue.iterator(no_ack=True) as messages:
+            async for message in messages:
+                numbers.append(json.loads(message.body)["n"])
+                if numbers[-1] == last:
+                    break
+    return sorted(set(numbers))
 
 
 async def leaders(cluster: RabbitMQCluster, bus_name: str) -> list[str]:
