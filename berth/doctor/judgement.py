@@ -121,7 +121,7 @@ def _nodes(about: str, cluster: ManagementSeen) -> Iterator[Finding]:
         do = "Restart the node that was suspended or cut off, and then the others, until none is named."
         sentence = f"Nodes are partitioned, and stay so: {', '.join(cluster.partitioned)}."
         yield Finding("broken", about, sentence, do)
-    yield from _on_one_node(about, cluster.on_one_node)
+    yield from _on_one_node(about, cluster)
     wanted = min(MEMBERS, len(cluster.nodes))
     few = {queue: members for queue, members in cluster.members.items() if len(members) < wanted}
     if not few:
@@ -133,13 +133,20 @@ def _nodes(about: str, cluster: ManagementSeen) -> Iterator[Finding]:
     yield Finding("warning", about, sentence, f"Add the missing members: {grow}.")
 
 
-def _on_one_node(about: str, queues: dict[str, str]) -> Iterator[Finding]:
-    if not queues:
+def _on_one_node(about: str, cluster: ManagementSeen) -> Iterator[Finding]:
+    if not cluster.on_one_node:
         return
-    names = _listed([f"{queue} on {node}" for queue, node in sorted(queues.items())])
+    down = {node for node, is_running in cluster.nodes.items() if not is_running}
+    queues = sorted(cluster.on_one_node.items())
+    names = _listed(
+        [
+            f"{queue} on {node}{' (down: its bindings are unknown)' if node in down else ''}"
+            for queue, node in queues
+        ]
+    )
     sentence = (
         f"Durable classic queues receive berth's messages: {names}. While its node is down, suspended or cut"
-        " off, RabbitMQ confirms messages for such a queue and loses them."
+        " off, such a queue receives nothing: RabbitMQ confirms the messages and drops them."
     )
     do = (
         "Delete each and declare it as a quorum queue (`x-queue-type: quorum`; for berth's queues"

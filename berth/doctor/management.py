@@ -14,7 +14,7 @@ from bus.broker_urls import first_url, vhost_of
 from bus.clock import Clock
 
 ANSWER_SECONDS = 5.0
-_COLUMNS = "name,type,members,durable,messages,consumers,node,slave_nodes"
+_COLUMNS = "name,type,members,durable,messages,consumers,node,slave_nodes,state"
 _AGENTS_QUEUE = re.compile(r"(agent\.[\w-]+\.[\w-]+|gateway\.[\w-]+):.")
 
 
@@ -82,13 +82,15 @@ def _alarms(nodes: Sequence[dict[str, Any]]) -> Iterator[str]:
 
 
 def _on_one_node(queues: Sequence[dict[str, Any]], bindings: Sequence[dict[str, Any]]) -> dict[str, str]:
-    """Return the nodes of the durable classic queues among the bound ones that have no mirror."""
+    """Return the nodes of the durable classic queues without a mirror that are bound, or whose bindings
+    RabbitMQ does not list because their node is down.
+    """
     bound = {binding.get("destination") for binding in bindings}
     return {
         str(queue["name"]): str(queue.get("node", ""))
         for queue in queues
         if queue.get("type") == "classic" and queue.get("durable") and not queue.get("slave_nodes")
-        if queue["name"] in bound
+        if queue["name"] in bound or queue.get("state") == "down"
     }
 
 

@@ -41,7 +41,7 @@ class ManagementSeen(msgspec.Struct, frozen=True):
     nodes: dict[str, bool] = {}  # whether each node runs
     partitioned: tuple[str, ...] = ()  # nodes that RabbitMQ has left partitioned from others
     members: dict[str, tuple[str, ...]] = {}  # the nodes with a member of each quorum queue
-    # the node of each durable classic queue that receives berth's messages, in a cluster of several nodes
+    # the node of each durable classic queue that receives berth's messages, or may if the node is down
     on_one_node: dict[str, str] = {}
     disabled: tuple[str, ...] = ()  # stable feature flags that are not enabled
     deprecated: tuple[str, ...] = ()  # deprecated features that are in use

@@ -179,17 +179,18 @@ def test_the_command_that_adds_missing_members_names_the_nodes_without_one() -> 
     )
 
 
-def test_a_durable_classic_queue_of_a_client_is_reported_with_its_node_and_the_consequence() -> None:
-    nodes = dict.fromkeys(("n1@a", "n2@b", "n3@c"), True)
-    [found] = [
+def test_durable_classic_queues_of_clients_are_reported_with_their_nodes_and_the_consequence() -> None:
+    nodes = {"n1@a": True, "n2@b": True, "n3@c": False}
+    queues = {"shop.ends": "n3@c", "cafe.ends": "n1@a"}
+    [_, found] = [
         finding
-        for finding in judged(seen(**cluster(nodes=nodes, on_one_node={"shop.ends": "n3@c"})))
+        for finding in judged(seen(**cluster(nodes=nodes, on_one_node=queues)))
         if finding.level == "warning"
     ]
     assert found.says == (
-        "Durable classic queues receive berth's messages: shop.ends on n3@c."
-        " While its node is down, suspended or cut off, RabbitMQ confirms messages for such a queue and loses"
-        " them."
+        "Durable classic queues receive berth's messages: cafe.ends on n1@a, shop.ends on n3@c (down: its"
+        " bindings are unknown). While its node is down, suspended or cut off, such a queue receives nothing:"
+        " RabbitMQ confirms the messages and drops them."
     )
     assert "`x-queue-type: quorum`" in found.do
     assert "`berth ends --since TIME --publish`" in found.do
@@ -208,7 +209,8 @@ async def test_the_management_api_reports_the_nodes_and_the_members_of_queues(
             {"name": "private", "type": "classic", "node": "n1@a"},
             {"name": "ends", "type": "classic", "durable": True, "node": "n1@a"},
             {"name": "mirrored", "type": "classic", "durable": True, "node": "n1@a", "slave_nodes": ["n2@b"]},
-            {"name": "of-another", "type": "classic", "durable": True, "node": "n1@a"},
+            {"name": "of-another", "type": "classic", "durable": True, "node": "n1@a", "state": "running"},
+            {"name": "unknown", "type": "classic", "durable": True, "node": "n2@b", "state": "down"},
             {"name": "b:agent.c1.a:suspects", "durable": True, "messages": 3, "consumers": 1},
             {"name": "b:gateway.c1:agent.build.c1.+", "durable": True},
             {"name": "b:gateway.c1:agent.beat.c1.+", "durable": False},
@@ -242,7 +244,7 @@ async def test_the_management_api_reports_the_nodes_and_the_members_of_queues(
         nodes={"n1@a": True, "n2@b": False},
         partitioned=("n2@b",),
         members={"q": ("n1@a",)},
-        on_one_node={"ends": "n1@a"},
+        on_one_node={"ends": "n1@a", "unknown": "n2@b"},
         disabled=("off",),
         deprecated=("global_qos",),
         vhost="v",
