@@ -1,35 +1,69 @@
 """The databases of a simulated world, in memory, with fail-overs that lose their last commits."""
 
 import sqlite3
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
+from typing import Any
+
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
-from bus.sql.sqlite import Pause
-from bus.sql.transaction import SqliteTransaction, Transaction
+from bus.sql.sqlite import Connection, Pause
+from bus.sql.transaction import Transaction
 from tests.support.databases import inline_connection
 
 _migrated: dict[str, tuple[str | None, sqlite3.Connection]] = {}  # by package
 
 
-class _TimelineTransaction(SqliteTransaction):
-    timeline = 1
+class _DirectTransaction(Transaction):
+    """A transaction on the one connection of a database in memory. SQLAlchemy would cost as much as SQLite."""
+
+    def __init__(self, database: "SimulatedDatabase") -> None:
+        super().__init__("sqlite", database.name)
+        self._timeline = database.timeline
+        self._driver = Connection(inline_connection(database), None, database.pause, keep=True)
 
     @property
     def history(self) -> str:
-        return f"timeline {self.timeline}"
+        return f"timeline {self._timeline}"
+
+    @property
+    def connection(self) -> AsyncConnection:
+        raise NotImplementedError("the workers of a simulated world use `fetch`")
+
+    async def fetch(self, sql: str, values: Sequence[Any]) -> Sequence[Any]:
+        try:
+            return await self._driver.fetch(sql, values)
+        except sqlite3.Error as error:
+            raise self._explained(error) from error
+
+    async def begin(self, begin: str) -> None:
+        await self.fetch(begin, ())
+
+    async def _commit(self) -> None:
+        await self._driver.commit()
+
+    async def release_connection(self) -> None:
+        if self._driver.raw.in_transaction:
+            await self._driver.rollback()
 
 
 class SimulatedDatabase(Database):
     """An SQLite database that has a history of commits, as PostgreSQL has: a fail-over begins another."""
 
-    timeline = 1
+    def __init__(self, pause: Pause) -> None:
+        super().__init__("sqlite+aiosqlite://", inline=True, pause=pause)
+        self.pause = pause
+        self.timeline = 1
+        self._is_used = False
 
     async def _connected(self) -> Transaction:
-        connected = _TimelineTransaction(self.name, await self._engine.connect())
-        connected.timeline = self.timeline
-        return connected
+        if not self._is_used:
+            self._is_used = True
+            # SQLAlchemy's first statement also pauses: without it, each seed would have another history
+            await (await self._engine.connect()).close()
+        return _DirectTransaction(self)
 
 
 async def make_databases(cells: Iterable[str], pause: Pause) -> dict[str, SimulatedDatabase]:
@@ -38,7 +72,7 @@ async def make_databases(cells: Iterable[str], pause: Pause) -> dict[str, Simula
     packages |= {f"cell_{cell}": "cell_conductor" for cell in cells}
     databases = {}
     for name, package in packages.items():
-        database = databases[name] = SimulatedDatabase("sqlite+aiosqlite://", inline=True, pause=pause)
+        database = databases[name] = SimulatedDatabase(pause)
         if package not in _migrated:
             made = Database("sqlite+aiosqlite://", inline=True)
             await migrate(made, package)
