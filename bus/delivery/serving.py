@@ -148,7 +148,8 @@ class Timer:
         while True:
             try:
                 made = messages_of(await self._row.handler())
-                await self._publish_all([(None, message) for message in made])
+                if made:
+                    await self._publish_all([(None, message) for message in made])
             except Unavailable as condition:
                 log.warning("%s: %s", self._emitter.worker, condition)
             except Exception:

@@ -81,14 +81,16 @@ class LocalBroker:
         if known is None:
             self.queues[spec.name] = LocalQueue(spec)
         else:
+            self._forget_routes(known.spec)
             known.spec = spec
         if self._journal is not None and spec.durable:
             self._journal.declare(spec)
-        self._routes.clear()
+        self._forget_routes(spec)
 
     def remove(self, name: str) -> None:
-        self.queues.pop(name, None)
-        self._routes.clear()
+        removed = self.queues.pop(name, None)
+        if removed is not None:
+            self._forget_routes(removed.spec)
 
     def route(self, key: str) -> tuple[LocalQueue, ...]:
         found = self._routes.get(key)
@@ -97,6 +99,11 @@ class LocalBroker:
                 queue for queue in self.queues.values() if any(matches(p, key) for p in queue.spec.keys)
             )
         return found
+
+    def _forget_routes(self, spec: QueueSpec) -> None:
+        """Forget the routes of the keys that a queue is bound to."""
+        for key in [key for key in self._routes if any(matches(pattern, key) for pattern in spec.keys)]:
+            del self._routes[key]
 
     def put(self, queue: LocalQueue, envelope: Envelope, *, seconds: float = 0.0) -> None:
         item = QueuedItem(envelope)

@@ -76,8 +76,8 @@ class SimulatedBroker(LocalBroker):
     def declare(self, spec: QueueSpec) -> None:
         if spec.name not in self.queues:
             self.queues[spec.name] = SimulatedQueue(spec)
+            self._forget_routes(spec)
         super().declare(spec)
-        self._routes.clear()
 
     def settled(self, queue: LocalQueue, item: QueuedItem) -> None:
         super().settled(queue, item)
