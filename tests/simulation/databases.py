@@ -17,7 +17,7 @@ _migrated: dict[str, tuple[str | None, sqlite3.Connection]] = {}  # by package
 
 
 class _DirectTransaction(Transaction):
-    """A transaction on the one connection of a database in memory. SQLAlchemy would cost as much as SQLite."""
+    """A transaction on the one connection of a database in memory, without the cost of SQLAlchemy."""
 
     def __init__(self, database: "SimulatedDatabase") -> None:
         super().__init__("sqlite", database.name)
