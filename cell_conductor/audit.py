@@ -64,8 +64,10 @@ class HeldByCell(Compact, frozen=True):
         return self.moves or self.status in ("moving", "verifying")
 
     def merged_with(self, other: "HeldByCell") -> "HeldByCell":
-        """Return one record of a build that moved between two cells, made from the records of both cells."""
-        current, left = (other, self) if self.status == "moved" else (self, other)
+        """Return one record of a build that two cells know, made from the records of both cells."""
+        ended = ("moved", "deleted", "error")
+        is_left = self.status == "moved" or (self.status in ended and other.status not in ended)
+        current, left = (other, self) if is_left else (self, other)
         return HeldByCell(
             current.status,
             max(current.attempt, left.attempt),

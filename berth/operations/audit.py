@@ -3,33 +3,29 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import (
-    AsyncIterator,
-    Awaitable,
-    Callable,
-    Collection,
-    Iterable,
-    Iterator,
-    Mapping,
-    Sequence,
-)
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from berth import wiring, worker_roles
-from berth.operations.wrong_allocations import Leak, Misheld, Ownerless, ended_holder, leaks, misheld
+from berth.operations.cell_records import (
+    BuildsByCell,
+    KnownBuild,
+    builds_by_cell,
+    of_cells,
+    places_by_cell,
+    shelved_by_cell,
+)
+from berth.operations.wrong_allocations import Doubled, Leak, Misheld, Ownerless, ended_holder, leaks, misheld
 from berth.settings import Settings, names_a_file
 from bus.claims import CLEANUP, MIGRATION, holder_consumer
 from bus.clock import Clock
 from bus.errors import Unavailable
 
 if TYPE_CHECKING:
-    from bus.sql.database import Database
-    from cell_conductor import HeldByCell, PlaceByCell, Shelving
+    from cell_conductor import HeldByCell, PlaceByCell
     from placement_worker.store.audit import StoredHolder, TreesOfConsumer
-
-R = TypeVar("R")
 
 _UNDER_WAY = 30.0  # seconds: a younger claim may belong to a build that its cell has not stored yet
 _SETTLED = ("active", "error", "deleted", "verifying", "shelved", "moved")
@@ -51,6 +47,7 @@ class Audit:
     leaks: list[Leak] = field(default_factory=list)  # `berth heal` may repair these breaches
     misheld: list[Misheld] = field(default_factory=list)  # like leaks
     ownerless: list[Ownerless] = field(default_factory=list)  # like leaks
+    doubled: list[Doubled] = field(default_factory=list)  # like leaks
 
     @property
     def clean(self) -> bool:
@@ -103,13 +100,15 @@ async def audit(
         return found
     why = "registered but not checked: its database is not in the settings"
     found.notes += [f"cell {cell}: {why}" for cell in sorted(unread)]
-    found.breaches += after.doubled
-    places = {id_: cell for id_, cell in places.items() if _unchanged(cell, before, after)}
+    found.doubled = [Doubled(id_, known, held.get(id_)) for id_, known in after.doubled.items()]
+    found.breaches += map(str, found.doubled)
+    found.notes += after.ended_elsewhere
+    places = {id_: place for id_, place in places.items() if _unchanged(place, before, after)}
     found.misheld = list(
         misheld(places, held, exactly, _moving(places, (*holders.values(), *still.values())))
     )
     found.breaches += map(str, found.misheld)
-    found.breaches += _unheld(before, after, held, places)
+    found.breaches += _unheld(before, after, held, places.keys() | after.doubled.keys())
     old = clock.now() - (0 if settled else _UNDER_WAY)
     unchanged = [holder for name, holder in holders.items() if still.get(name) == holder]
     found.leaks = list(leaks(unchanged, held_by_cell, all_read=not unread, old=old))
@@ -153,72 +152,6 @@ async def refuse_the_unmade(settings: Settings, *, placement_only: bool = False)
             )
 
 
-@dataclass(frozen=True)
-class _Known:
-    cell: str
-    status: str
-    root: str
-    version: int
-
-
-@dataclass
-class BuildsByCell:
-    builds: dict[str, _Known] = field(default_factory=dict)
-    doubled: list[str] = field(default_factory=list)
-    deleted: set[str] = field(default_factory=set)  # also of builds that were never in a cell
-    failed: set[str] = field(default_factory=set)
-
-
-async def _of_cells(
-    settings: Settings, cells: Iterable[str], read: Callable[[Database], Awaitable[R]]
-) -> AsyncIterator[tuple[str, R]]:
-    """Call a function with each cell's database, and yield the name of the cell and the result."""
-    for cell in cells:
-        database = wiring.database(settings, worker_roles.Role("conductor", cell))
-        try:
-            yield cell, await read(database)
-        finally:
-            await database.close()
-
-
-async def builds_by_cell(settings: Settings, cells: Sequence[str]) -> BuildsByCell:
-    from cell_conductor import census  # databases take long to load, and few commands read them
-
-    found = BuildsByCell()
-    async for cell, builds in _of_cells(settings, cells, census):
-        found.deleted |= {id_ for id_, standing in builds.items() if standing.status == "deleted"}
-        found.failed |= {id_ for id_, standing in builds.items() if standing.status == "error"}
-        for id_, standing in builds.items():
-            if standing.status == "deleted" and not standing.root:
-                continue  # a record that a deleted build was never in this cell
-            if standing.status == "moved" and id_ in found.builds:
-                continue  # the build has moved to another cell
-            if id_ in found.builds and found.builds[id_].status != "moved":
-                found.doubled.append(f"{id_}: known in cells {found.builds[id_].cell} and {cell}")
-            found.builds[id_] = _Known(cell, standing.status, standing.root, standing.version)
-    return found
-
-
-async def places_by_cell(settings: Settings, cells: Sequence[str]) -> dict[str, PlaceByCell]:
-    """Return the host and the allocations of each active build, from the records of the cells."""
-    from cell_conductor import places
-
-    found: dict[str, PlaceByCell] = {}
-    async for _, of_cell in _of_cells(settings, cells, places):
-        found |= of_cell
-    return found
-
-
-async def shelved_by_cell(settings: Settings, cells: Sequence[str]) -> dict[str, Shelving]:
-    """Return the shelved builds, from the records of the cells."""
-    from cell_conductor import shelved
-
-    found: dict[str, Shelving] = {}
-    async for _, of_cell in _of_cells(settings, cells, shelved):
-        found |= of_cell
-    return found
-
-
 async def _assumed_guests(settings: Settings, cells: Sequence[str]) -> list[str]:
     """Return a sentence for each guest of a removed agent whose destruction its cell only assumes."""
     from cell_conductor import assumed_guests
@@ -226,15 +159,17 @@ async def _assumed_guests(settings: Settings, cells: Sequence[str]) -> list[str]
     return [
         f"{guest.build}: its guest on {guest.host} (attempt {guest.attempt}) is assumed to be destroyed,"
         f" because its agent {guest.agent} was removed from cell {cell}"
-        async for cell, guests in _of_cells(settings, cells, assumed_guests)
+        async for cell, guests in of_cells(settings, cells, assumed_guests)
         for guest in guests
     ]
 
 
 def _unchanged(place: PlaceByCell, before: BuildsByCell, after: BuildsByCell) -> bool:
-    """Return whether the cell's record of a build stayed the same while placement was read."""
+    """Return whether one cell has a build, and its record stayed the same while placement was read."""
     known = before.builds.get(place.build)
-    return known is not None and known == after.builds.get(place.build) and known.version == place.version
+    if known is None or place.build in after.doubled:
+        return False
+    return known == after.builds.get(place.build) and known.version == place.version
 
 
 def _moving(places: Mapping[str, PlaceByCell], holders: Iterable[StoredHolder]) -> set[str]:
@@ -257,7 +192,7 @@ async def _held_by_cells(
 
     found: dict[str, HeldByCell] = {}
     read = partial(held_by_cell, builds=builds)
-    async for _, held in _of_cells(settings, cells if builds else (), read):
+    async for _, held in of_cells(settings, cells if builds else (), read):
         for id_, known in held.items():
             found[id_] = known.merged_with(found[id_]) if id_ in found else known
     return found
@@ -317,7 +252,9 @@ def _not_ours(held: TreesOfConsumer, settings: Settings, unread: set[str]) -> st
     return None
 
 
-def _ended(before: BuildsByCell, after: BuildsByCell, held: Collection[str]) -> Iterator[tuple[str, _Known]]:
+def _ended(
+    before: BuildsByCell, after: BuildsByCell, held: Collection[str]
+) -> Iterator[tuple[str, KnownBuild]]:
     """Yield the builds that had ended before placement was read, and still have allocations."""
     for id_, known in before.builds.items():
         if id_ in held and known.status in ("error", "deleted", "shelved") and after.builds.get(id_) == known:

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal
 
 from berth import wiring, worker_roles
-from berth.operations.audit import builds_by_cell, places_by_cell, shelved_by_cell
+from berth.operations.cell_records import builds_by_cell, places_by_cell, shelved_by_cell
 from berth.operations.publishing import publish
 from berth.settings import Settings
 from bus import topics
@@ -86,13 +86,15 @@ async def compare_guests(settings: Settings) -> GuestComparison:
         unread = await registered_cells(placement) - {*settings.cell_names}
     finally:
         await placement.close()
-    stood = {build: place for build, place in after.items() if before.get(build) == place}
+    # `berth heal` first decides which cell has a build that several cells know
+    single = builds.builds.keys() - builds.doubled.keys()
+    stood = {build: place for build, place in after.items() if before.get(build) == place and build in single}
     ended = dict.fromkeys(known.failed & builds.failed, FAILED)
     ended |= dict.fromkeys(known.deleted & builds.deleted, DELETED)
     shelved = {
         build: shelving.attempt
         for build, shelving in shelved_after.items()
-        if shelved_before.get(build) == shelving
+        if shelved_before.get(build) == shelving and build in single
     }
     found = differences(books, builds.builds.keys(), stood, held_builds, ended, shelved)
     return GuestComparison(found, books, silent, unread)

@@ -160,7 +160,8 @@ class GuestMending:
             case "elsewhere" | "deleted" | "newer":
                 return await self._destroy(repair.difference)
             case "missing":
-                return await self._delete(repair.difference)
+                assert repair.difference.place is not None
+                return await self.delete(repair.difference.build, repair.difference.place.cell)
 
     async def _adopt_guest(self, difference: GuestDifference) -> str:
         """Claim an unknown guest's allocations unless placement has them, and ask the agent's cell to adopt
@@ -217,16 +218,13 @@ class GuestMending:
             await asyncio.sleep(0.2)
         return "its agent has not destroyed it yet: try again"
 
-    async def _delete(self, difference: GuestDifference) -> str:
-        place = difference.place
-        assert place is not None
+    async def delete(self, build: str, cell: str) -> str:
+        """Delete a build in one cell; return an empty text, or why the deletion is not confirmed."""
         listener = await self._bus.listen(topics.BUILD_DELETED.at(reply_to=self._reply_to))
         try:
-            await publish(
-                self._bus, BuildDeleteRequested(build=place.build, cell=place.cell, reply_to=self._reply_to)
-            )
+            await publish(self._bus, BuildDeleteRequested(build=build, cell=cell, reply_to=self._reply_to))
             async with asyncio.timeout(self._seconds):
-                while (await listener.get()).build != place.build:
+                while (await listener.get()).build != build:
                     pass
         except TimeoutError:
             return "its cell has not confirmed it yet: try again"

@@ -15,6 +15,7 @@ from bus.moves import SHELVED
 from bus.vocabulary import Allocations
 
 if TYPE_CHECKING:
+    from berth.operations.cell_records import KnownBuild
     from cell_conductor import HeldByCell, PlaceByCell, Shelving
     from placement_worker.store.audit import StoredHolder, TreesOfConsumer
 
@@ -96,6 +97,46 @@ def doubt(
         if any(guest.root != place.host.root for guest in guests):
             return f"there is a guest of it on {name}, too"
     return ""
+
+
+_HAS_IT = ("active", "verifying", "shelved")  # states of a build that no message changes soon
+
+
+@dataclass(frozen=True)
+class Doubled:
+    """A build of which several cells have records that have not ended, as after lost commits of placement."""
+
+    build: str
+    records: Sequence[KnownBuild]
+    held: TreesOfConsumer | None  # its allocations
+
+    def __str__(self) -> str:
+        return f"{self.build}: known in cells {' and '.join(record.cell for record in self.records)}"
+
+    def keeper(self) -> KnownBuild | None:
+        """Return the record of the only cell on whose host the build has its allocations, or None."""
+        held = self.held
+        found = [record for record in self.records if held is not None and held.may_be_on(record.root)]
+        return found[0] if len(found) == 1 else None
+
+    def doubt(self, guests: Mapping[tuple[str, str], Iterable[ReportedGuest]]) -> str:
+        """Return why all cells but the one with the allocations must not delete the build, or "".
+
+        `guests`: by cell and agent. The agent in the cell with the allocations must report the guest.
+        """
+        for record in self.records:
+            if record.status not in _HAS_IT:
+                return f"it is {record.status} in cell {record.cell}: try again"
+        keeper = self.keeper()
+        if keeper is None:
+            return "its allocations do not show which cell has it"
+        if keeper.status != "active":
+            return f"it is {keeper.status} in cell {keeper.cell}, which has its allocations"
+        of_cell = [guest for (cell, _), listed in guests.items() if cell == keeper.cell for guest in listed]
+        there = [guest for guest in of_cell if (guest.build, guest.root) == (self.build, keeper.root)]
+        if len(there) != 1 or there[0].state == "arriving":
+            return f"no agent of cell {keeper.cell}, which has its allocations, has its guest"
+        return ""
 
 
 def _sums(held: Allocations) -> Counter[str]:

@@ -13,9 +13,9 @@ from rich.console import Console
 from berth import wiring
 from berth.commands import audit as audit_command
 from berth.commands.run import migrate_all
+from berth.operations.allocation_repairs import Mending
 from berth.operations.audit import audit
 from berth.operations.guest_differences import GuestComparison, differences
-from berth.operations.healing import Mending
 from berth.operations.wrong_allocations import Misheld, misheld
 from berth.settings import Settings
 from bus.claims import Choice, Claimed, Retired, holder_consumer

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from berth.operations.audit import audit, builds_by_cell, places_by_cell
+from berth.operations.audit import audit
+from berth.operations.cell_records import builds_by_cell, places_by_cell
 from berth.operations.guest_differences import compare_guests
 from berth.operations.healing import repaired
 from berth.operations.publishing import publish

@@ -21,7 +21,8 @@ from sqlalchemy.engine import make_url
 from berth import simulated_agents
 from berth.commands.run import migrate_all
 from berth.loadtest import Load, LoadPlan
-from berth.operations.audit import audit, builds_by_cell
+from berth.operations.audit import audit
+from berth.operations.cell_records import builds_by_cell
 from berth.operations.guest_differences import GuestComparison, compare_guests
 from berth.settings import Settings
 from bus import topics

@@ -40,7 +40,7 @@ def make_world(
 ) -> SimulatedWorld:
     """Return the world of a seed. Half of the worlds have two of each worker, and half have moves."""
     if moves is None:
-        moves = seed % 4 in (1, 2) and not faults.lost_commits
+        moves = seed % 4 in (1, 2)
     return SimulatedWorld(seed, faults, requests=requests, twins=seed % 2 == 1, moves=moves, shared=shared)
 
 

@@ -45,6 +45,12 @@ class _Timer(float):
     """A callback that is called later. The number is its time, so that timers are compared as numbers."""
 
     __slots__ = ("_args", "_callback", "_cancelled", "_context", "_loop", "_scheduled")
+    _args: Any
+    _callback: Any
+    _cancelled: bool
+    _context: Context
+    _loop: "VirtualLoop"
+    _scheduled: bool
 
     def cancel(self) -> None:
         if not self._cancelled:
@@ -53,7 +59,7 @@ class _Timer(float):
         self._callback = self._args = None
 
     def cancelled(self) -> bool:
-        return bool(self._cancelled)
+        return self._cancelled
 
     def when(self) -> float:
         return self
@@ -90,15 +96,21 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def time(self) -> float:
         return self.now
 
-    def call_soon(self, callback: Any, *args: Any, context: Context | None = None) -> Any:
+    def call_soon(  # type: ignore[override]
+        self, callback: Any, *args: Any, context: Context | None = None
+    ) -> Any:
         handle = _Handle(callback, args, context)
         self._ready.append(handle)
         return handle
 
-    def call_later(self, delay: float, callback: Any, *args: Any, context: Context | None = None) -> Any:
+    def call_later(  # type: ignore[override]
+        self, delay: float, callback: Any, *args: Any, context: Context | None = None
+    ) -> Any:
         return self.call_at(self.now + delay, callback, *args, context=context)
 
-    def call_at(self, when: float, callback: Any, *args: Any, context: Context | None = None) -> Any:
+    def call_at(  # type: ignore[override]
+        self, when: float, callback: Any, *args: Any, context: Context | None = None
+    ) -> Any:
         timer = _Timer(when)
         timer._callback, timer._args, timer._loop = callback, args, self
         timer._context = copy_context() if context is None else context

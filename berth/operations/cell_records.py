@@ -1,0 +1,103 @@
+"""Reads the records that all cells have of builds, for audits and repairs."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeVar
+
+from berth import wiring, worker_roles
+from berth.settings import Settings
+
+if TYPE_CHECKING:
+    from bus.sql.database import Database
+    from cell_conductor import PlaceByCell, Shelving
+
+R = TypeVar("R")
+
+_ENDED = {"moved": 0, "error": 1, "deleted": 2}  # of several ended records, the last of this list counts
+
+
+@dataclass(frozen=True)
+class KnownBuild:
+    """A cell's record of a build."""
+
+    cell: str
+    status: str
+    root: str
+    version: int
+
+
+@dataclass
+class BuildsByCell:
+    builds: dict[str, KnownBuild] = field(default_factory=dict)
+    doubled: dict[str, Sequence[KnownBuild]] = field(default_factory=dict)  # without an end in several cells
+    ended_elsewhere: list[str] = field(default_factory=list)  # a sentence for each other build in two cells
+    deleted: set[str] = field(default_factory=set)  # also of builds that were never in a cell
+    failed: set[str] = field(default_factory=set)
+
+    def add(self, build: str, records: Sequence[KnownBuild]) -> None:
+        """Add the records of a build. A record that has not ended counts, else the one that ended last."""
+        known = max(records, key=lambda record: _ENDED.get(record.status, len(_ENDED)))
+        self.builds[build] = known
+        if known.status == "deleted":
+            self.deleted.add(build)
+        elif known.status == "error":
+            self.failed.add(build)
+        present = [record for record in records if record.status != "moved"]
+        open_ = [record for record in present if record.status not in _ENDED]
+        if len(open_) > 1:
+            self.doubled[build] = open_
+        elif len(present) > 1:
+            cells = " and ".join(f"{record.cell} ({record.status})" for record in present)
+            self.ended_elsewhere.append(f"{build}: known in cells {cells}")
+
+
+async def of_cells(
+    settings: Settings, cells: Iterable[str], read: Callable[[Database], Awaitable[R]]
+) -> AsyncIterator[tuple[str, R]]:
+    """Call a function with each cell's database, and yield the name of the cell and the result."""
+    for cell in cells:
+        database = wiring.database(settings, worker_roles.Role("conductor", cell))
+        try:
+            yield cell, await read(database)
+        finally:
+            await database.close()
+
+
+async def builds_by_cell(settings: Settings, cells: Sequence[str]) -> BuildsByCell:
+    from cell_conductor import census  # databases take long to load, and few commands read them
+
+    found = BuildsByCell()
+    records: dict[str, list[KnownBuild]] = {}
+    async for cell, builds in of_cells(settings, cells, census):
+        for id_, standing in builds.items():
+            if standing.status == "deleted" and not standing.root:
+                found.deleted.add(id_)  # the record that a deleted build was never in this cell
+                continue
+            known = KnownBuild(cell, standing.status, standing.root, standing.version)
+            records.setdefault(id_, []).append(known)
+    found.deleted -= records.keys()
+    for id_, of_build in records.items():
+        found.add(id_, of_build)
+    return found
+
+
+async def places_by_cell(settings: Settings, cells: Sequence[str]) -> dict[str, PlaceByCell]:
+    """Return the host and the allocations of each active build, from the records of the cells."""
+    from cell_conductor import places
+
+    found: dict[str, PlaceByCell] = {}
+    async for _, of_cell in of_cells(settings, cells, places):
+        found |= of_cell
+    return found
+
+
+async def shelved_by_cell(settings: Settings, cells: Sequence[str]) -> dict[str, Shelving]:
+    """Return the shelved builds, from the records of the cells."""
+    from cell_conductor import shelved
+
+    found: dict[str, Shelving] = {}
+    async for _, of_cell in of_cells(settings, cells, shelved):
+        found |= of_cell
+    return found
