@@ -54,7 +54,7 @@ class Reservation(Value, frozen=True, kw_only=True):
     zone: Text = ""
     # named: builds that name it; open: every build of the project; failover: evacuations of all projects
     use: Use = "named"
-    # failover: the loss of any one domain of a level is covered; `host`, or a key of aggregates' metadata
+    # failover: the loss of any one domain of a level is covered; `host`, or a level of labels such as `rack`
     levels: ShortList[Text] = ()
     holds_from: Seconds = 0.0  # seconds since 1970; 0: from its creation
     begins: Seconds = 0.0  # 0: from its creation
@@ -144,6 +144,14 @@ class ReservationEditAnswered(Message, frozen=True, kw_only=True):
     result: ReservationResult
 
 
+class HeadroomTurn(Value, frozen=True, kw_only=True):
+    """The moment at which a headroom began to be kept, or no longer was."""
+
+    at: Seconds
+    kept: bool
+    lacking: Text = ""  # the first reason why it was not kept
+
+
 class Headroom(Value, frozen=True, kw_only=True):
     """A reservation for failover (see the glossary, headroom), with its present state."""
 
@@ -153,6 +161,8 @@ class Headroom(Value, frozen=True, kw_only=True):
     domains: Count
     instances: Count
     lacking: LongList[Text] = ()  # why it cannot be kept
+    since: Seconds = 0.0  # when `kept` became what it is, as far as placement's process knows
+    history: ShortList[HeadroomTurn] = ()  # the latest since the start of placement's process, oldest first
 
 
 class FindHeadroom(Message, frozen=True, kw_only=True):

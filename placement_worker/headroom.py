@@ -5,6 +5,7 @@ and size, so several placement processes that add the same slot claim it once.
 """
 
 import logging
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from uuid import UUID, uuid5
@@ -19,10 +20,11 @@ from bus.reservations import (
     FindReservations,
     Headroom,
     HeadroomFound,
+    HeadroomTurn,
     Reservation,
 )
 from bus.vocabulary import UNSAID_ID
-from placement_worker.core.headroom import HeadroomHost, HeadroomState, HeldSize, Size, headroom
+from placement_worker.core.headroom import HeadroomHost, HeadroomPlan, HeadroomState, HeldSize, Size, headroom
 from placement_worker.core.index import Index
 from placement_worker.store import held_sizes
 from placement_worker.store import reservations as stored
@@ -32,6 +34,7 @@ HOST = "host"  # the level of domains that are single hosts
 DISABLED = "COMPUTE_STATUS_DISABLED"
 KEPT = Gauge("berth_headroom_kept", "1 if every headroom covers any one failed domain, or none is set")
 SLOTS_AT_ONCE = 200
+TURNS = 20  # of each headroom, in memory
 
 log = logging.getLogger(__name__)
 
@@ -43,6 +46,7 @@ class HeadroomController(PlacementOperations):
     claims: ClaimOperations
     _changed: bool = field(default=True, init=False)
     _last: Sequence[Reservation] = field(default=(), init=False)  # as adjusted last
+    _turns: dict[str, deque[HeadroomTurn]] = field(default_factory=dict, init=False)  # by reservation
 
     def __post_init__(self) -> None:
         self.log.memory.watch(lambda *_: self._note_change())
@@ -56,6 +60,7 @@ class HeadroomController(PlacementOperations):
         for reservation in await self._managed():
             state = await self._state(reservation)
             plan = headroom(state)
+            turns = tuple(self._turns.get(reservation.id, ()))
             found.append(
                 Headroom(
                     reservation=reservation,
@@ -64,6 +69,8 @@ class HeadroomController(PlacementOperations):
                     domains=len(state.domains),
                     instances=len(state.instances),
                     lacking=plan.lacking,
+                    since=turns[-1].at if turns and turns[-1].kept == plan.holds else self.clock.now(),
+                    history=turns,
                 )
             )
         return HeadroomFound(headrooms=tuple(found))
@@ -86,7 +93,15 @@ class HeadroomController(PlacementOperations):
             if plan.add or plan.remove:
                 plan = headroom(await self._state(reservation))
             kept &= plan.holds
+            self._note_turn(reservation.id, plan)
+        self._turns = {each.id: self._turns[each.id] for each in managed}
         KEPT.set(kept)
+
+    def _note_turn(self, reservation: str, plan: HeadroomPlan) -> None:
+        turns = self._turns.setdefault(reservation, deque(maxlen=TURNS))
+        if not turns or turns[-1].kept != plan.holds:
+            lacking = "" if plan.holds else next(iter(plan.lacking), "")
+            turns.append(HeadroomTurn(at=self.clock.now(), kept=plan.holds, lacking=lacking))
 
     async def _managed(self) -> list[Reservation]:
         now = self.clock.now()
@@ -98,7 +113,9 @@ class HeadroomController(PlacementOperations):
         index = self.log.memory.index
         async with self.database.read() as tx:
             instances, slots = await held_sizes.read(tx, reservation.id)
-        return HeadroomState(_hosts(index, slots), instances, slots, _domains(index, reservation.levels))
+        levels = reservation.levels
+        unknown = _unlabelled(index, levels, instances)
+        return HeadroomState(_hosts(index, slots), instances, slots, _domains(index, levels), unknown)
 
     async def _remove(self, slots: Sequence[str]) -> None:
         orders = [ReleaseRequested(consumer=slot, generation=None, fenced=False) for slot in slots]
@@ -155,16 +172,23 @@ def _hosts(index: Index, slots: Sequence[HeldSize]) -> dict[str, HeadroomHost]:
 
 
 def _domains(index: Index, levels: Sequence[str]) -> dict[str, frozenset[str]]:
-    """Return the domains of these levels: single hosts, or the hosts whose aggregates name one label."""
-    labels: dict[tuple[str, str], set[str]] = {}
+    """Return the domains of these levels: single hosts, or the hosts with one label."""
+    domains: dict[str, set[str]] = {}
     for root in index.trees:
         row = index.rows[root]
         for level in levels:
-            if level == HOST:
-                labels[level, row.host or root] = {*labels.get((level, row.host or root), ()), root}
-                continue
-            for uuid in row.aggregates:
-                aggregate = index.aggregate_facts.get(uuid)
-                if aggregate is not None and (label := aggregate.metadata.get(level)):
-                    labels.setdefault((level, label), set()).add(root)
-    return {f"{level} {label}": frozenset(roots) for (level, label), roots in labels.items()}
+            label = row.host or root if level == HOST else row.domains.get(level)
+            if label:
+                domains.setdefault(f"{level} {label}", set()).add(root)
+    return {name: frozenset(roots) for name, roots in domains.items()}
+
+
+def _unlabelled(index: Index, levels: Sequence[str], instances: Sequence[HeldSize]) -> tuple[str, ...]:
+    """Return a reason for each level of which hosts of instances have no label: their domain is unknown."""
+    rows = [index.rows[each.root] for each in instances if each.root in index.rows]
+    counts = {level: sum(level not in row.domains for row in rows) for level in levels if level != HOST}
+    return tuple(
+        f"{count} instances: their hosts have no label of level {level}"
+        for level, count in counts.items()
+        if count
+    )

@@ -6,17 +6,15 @@ from typing import Annotated
 
 from berth.commands.options import Commands, described, option, positional
 from berth.commands.terminal import Cli, plain_table
-from berth.operations.boot_options import BootOptions, boot_request
 from berth.operations.host_states import host_names
 from berth.operations.reservations import (
-    create_reservation,
     edit_reservation,
     find_reservations,
     reservation_named,
     time_given,
     time_text,
 )
-from berth.settings import BadSetting
+from berth.operations.reserving import ReservationOptions, create_reservation, new_reservation
 from bus.amounts import totals
 from bus.clock import Clock
 from bus.masking import printable
@@ -69,7 +67,7 @@ async def create_command(
     --hold-from is later than now, other builds may take the capacity before that time.
     """
     now = Clock().now()
-    reservation = _reservation(name, project, options, now)
+    reservation = new_reservation(name, project, ReservationOptions(**vars(options)), now)
     async with cli.bus("reserve") as bus:
         filled = await create_reservation(bus, reservation, now)
     cli.value(reservation, f"reservation {name}: {reservation.id}{_filled(reservation, filled, now)}")
@@ -143,35 +141,6 @@ async def delete(cli: Cli, wanted: Which, project: Project = "") -> int:
     released = f"{edited.released} slots released"
     cli.tell(f"reservation {reservation.name} deleted: {released}", id=reservation.id, gone=True)
     return 0
-
-
-def _reservation(name: str, project: str, options: ReserveOptions, now: float) -> Reservation:
-    sizes = BootOptions(
-        vcpus=options.vcpus,
-        memory_mb=options.memory_mb,
-        disk_gb=options.disk_gb,
-        extra_spec=tuple(options.extra_spec),
-    )
-    request = boot_request(sizes)
-    begins, ends = time_given("--begin", options.begin, now), time_given("--end", options.end, now)
-    if ends and ends <= max(begins, now):
-        raise BadSetting(f"--end {options.end}: it is not after the beginning")
-    return Reservation(
-        id=Clock().uuid(),
-        name=name,
-        project=project or request.project,
-        purpose=options.purpose,
-        flavor=request.flavor,
-        count=options.count,
-        hosts=tuple(options.host),
-        cell=options.cell,
-        zone=options.zone,
-        use="open" if options.open else "named",
-        holds_from=time_given("--hold-from", options.hold_from, now),
-        begins=begins,
-        ends=ends,
-        returns=not options.no_returns,
-    )
 
 
 def _filled(reservation: Reservation, filled: ReservationFilled, now: float) -> str:

@@ -1,26 +1,33 @@
-"""Operations on reservations: find one by its name, and create, extend or end it."""
+"""Operations on reservations and failover headroom: find, edit and end them."""
 
 import uuid
+from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from berth.operations.publishing import checked
 from berth.settings import BadSetting
 from bus import topics
+from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.errors import OperationRefused
+from bus.requests import Flavor
 from bus.reservations import (
-    FillReservation,
+    FAILOVER,
+    EndReservation,
+    FindHeadroom,
     FindReservations,
+    Headroom,
     MakeReservation,
     Reservation,
     ReservationEdit,
     ReservationEdited,
     ReservationEditRequested,
-    ReservationFilled,
     ReservationOver,
     ReservationsFound,
 )
 from bus.vocabulary import Missing, Taken, seconds_of
+
+_HEADROOM = "headroom"  # name of the reservation that keeps it
 
 
 async def find_reservations(bus: Bus, project: str = "", *, slots: bool = True) -> ReservationsFound:
@@ -58,12 +65,42 @@ async def edit_reservation(bus: Bus, edit: ReservationEdit) -> ReservationEdited
     raise OperationRefused("other processes are changing it: try again")
 
 
-async def create_reservation(bus: Bus, reservation: Reservation, now: float) -> ReservationFilled:
-    """Create a reservation and, if its capacity is to be held from now on, claim its slots."""
+async def find_headroom(bus: Bus) -> Sequence[Headroom]:
+    return (await bus.asker(topics.HEADROOM)(FindHeadroom())).headrooms
+
+
+async def set_headroom(bus: Bus, levels: Sequence[str]) -> bool:
+    """Keep headroom for any one domain of these levels, instead of others; return False if it is kept."""
+    if not levels:
+        raise BadSetting("name a level: `host`, or a level of labels such as `rack`")
+    if len(set(levels)) < len(levels):
+        raise BadSetting("a level is given twice")
+    reservation = checked(
+        Reservation(
+            id=Clock().uuid(),
+            name=_HEADROOM,
+            purpose="failover",
+            flavor=Flavor(name="any"),
+            use=FAILOVER,
+            levels=tuple(levels),
+            returns=False,
+        )
+    )
+    existing = await find_headroom(bus)
+    if any(each.reservation.levels == reservation.levels for each in existing):
+        return False
+    for each in existing:
+        await edit_reservation(bus, EndReservation(reservation=each.reservation.id, forget=True))
     await edit_reservation(bus, MakeReservation(reservation=reservation))
-    if reservation.state(now) == "planned":
-        return ReservationFilled(placed=0)
-    return await bus.asker(topics.FILL_RESERVATION)(FillReservation(reservation=reservation.id))
+    return True
+
+
+async def unset_headroom(bus: Bus) -> int:
+    """Release all slots of the headroom, and keep none; return the number of headrooms that were kept."""
+    existing = await find_headroom(bus)
+    for each in existing:
+        await edit_reservation(bus, EndReservation(reservation=each.reservation.id, forget=True))
+    return len(existing)
 
 
 def time_given(option: str, given: str, now: float) -> float:

@@ -39,12 +39,16 @@ class HeldSize:
 
 @dataclass(frozen=True, slots=True)
 class HeadroomState:
-    """The hosts, instances, slots and domains at one moment. `domains`: name → roots that fail together."""
+    """The hosts, instances, slots and domains at one moment.
+
+    `domains`: name → roots that fail together. `problems`: other reasons why domains are not covered.
+    """
 
     hosts: Mapping[str, HeadroomHost]
     instances: Sequence[HeldSize]
     slots: Sequence[HeldSize]
     domains: Mapping[str, frozenset[str]]
+    problems: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +178,7 @@ def _uncovered(state: HeadroomState) -> list[str]:
         for instance in state.instances
         if instance.why_not or instance.root not in state.hosts
     )
-    return [f"{count} instances: {why}" for why, count in sorted(reasons.items())]
+    return [*state.problems, *(f"{count} instances: {why}" for why, count in sorted(reasons.items()))]
 
 
 def _class_of(held: HeldSize, state: HeadroomState) -> Class:

@@ -4,6 +4,7 @@ import pytest
 
 from bus.aggregates import AggregateEditRequested, MakeAggregate
 from bus.claims import Choice, Claimed
+from bus.domains import LabelEditRequested
 from bus.requests import Flavor
 from bus.reservations import (
     EndReservation,
@@ -27,7 +28,9 @@ async def hosts(placement: Placement) -> None:
     """Three hosts with eight processors; hosts 1 and 2 are in rack r1, host 3 is in rack r2."""
     await placement.reports.report_many([a_report(number) for number in (1, 2, 3)])
     for number, rack, names in ((1, "r1", ("host-1", "host-2")), (2, "r2", ("host-3",))):
-        order = MakeAggregate(aggregate=uid(number, "e"), name=rack, metadata={"rack": rack}, hosts=names)
+        order = MakeAggregate(
+            aggregate=uid(number, "e"), name=rack, metadata={"topology:rack": rack}, hosts=names
+        )
         await placement.aggregates.edit(AggregateEditRequested(edit=order))
 
 
@@ -87,6 +90,19 @@ async def test_a_rack_needs_slots_outside_of_the_rack(placement: Placement) -> N
     await keep(placement, "rack")
     assert sorted((await slots(placement)).values()) == [(uid(3, "a"), 4)] * 2
     assert (await adjusted(placement)).kept
+
+
+async def test_an_instance_whose_host_has_no_label_of_the_level_is_not_covered(placement: Placement) -> None:
+    await boot(placement, 2, host=1)
+    await keep(placement, "host", "row")
+    found = await adjusted(placement)
+    assert not found.kept and found.lacking == ("1 instances: their hosts have no label of level row",)
+    assert found.slots == 1  # the loss of the host is covered
+    await placement.reports.label(LabelEditRequested(roots=(uid(1, "a"),), set={"row": "a"}))
+    found = await adjusted(placement)
+    assert found.kept and found.since == found.history[-1].at
+    assert [turn.kept for turn in found.history] == [False, True]
+    assert "no label of level row" in found.history[0].lacking
 
 
 async def test_headroom_that_does_not_fit_is_lacking(placement: Placement) -> None:

@@ -1,0 +1,69 @@
+"""Creates a reservation from the options of an operator."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from berth.operations.boot_options import BootOptions, boot_request
+from berth.operations.reservations import edit_reservation, time_given
+from berth.settings import BadSetting
+from bus import topics
+from bus.clock import Clock
+from bus.delivery.runner import Bus
+from bus.reservations import FillReservation, MakeReservation, Reservation, ReservationFilled
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReservationOptions:
+    """The options of a new reservation, as an operator enters them."""
+
+    vcpus: int = 1
+    memory_mb: int = 512
+    disk_gb: int = 1
+    extra_spec: Sequence[str] = ()
+    count: int = 1
+    host: Sequence[str] = ()
+    cell: str = ""
+    zone: str = ""
+    begin: str = ""
+    end: str = ""
+    hold_from: str = ""
+    open: bool = False
+    no_returns: bool = False
+    purpose: str = ""
+
+
+def new_reservation(name: str, project: str, options: ReservationOptions, now: float) -> Reservation:
+    sizes = BootOptions(
+        vcpus=options.vcpus,
+        memory_mb=options.memory_mb,
+        disk_gb=options.disk_gb,
+        extra_spec=tuple(options.extra_spec),
+    )
+    request = boot_request(sizes)
+    begins, ends = time_given("--begin", options.begin, now), time_given("--end", options.end, now)
+    if ends and ends <= max(begins, now):
+        raise BadSetting(f"--end {options.end}: it is not after the beginning")
+    return Reservation(
+        id=Clock().uuid(),
+        name=name,
+        project=project or request.project,
+        purpose=options.purpose,
+        flavor=request.flavor,
+        count=options.count,
+        hosts=tuple(options.host),
+        cell=options.cell,
+        zone=options.zone,
+        use="open" if options.open else "named",
+        holds_from=time_given("--hold-from", options.hold_from, now),
+        begins=begins,
+        ends=ends,
+        returns=not options.no_returns,
+    )
+
+
+async def create_reservation(bus: Bus, reservation: Reservation, now: float) -> ReservationFilled:
+    """Create a reservation and, if its capacity is to be held from now on, claim its slots."""
+    await edit_reservation(bus, MakeReservation(reservation=reservation))
+    if reservation.state(now) == "planned":
+        return ReservationFilled(placed=0)
+    return await bus.asker(topics.FILL_RESERVATION)(FillReservation(reservation=reservation.id))
