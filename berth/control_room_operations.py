@@ -23,6 +23,8 @@ from berth.operations.moving import ANY, end_wait, steering
 from berth.operations.publishing import checked, leaves
 from berth.operations.quotas import parsed_limits, quotas_of, set_quota, unset_quota
 from berth.operations.request_sense import sense_of
+from berth.operations.reservations import edit_reservation, set_headroom, unset_headroom
+from berth.operations.reserving import ReservationOptions, create_reservation, filled_text, new_reservation
 from berth.settings import BadSetting
 from bus.delivery.runner import Bus
 from bus.errors import OperationRefused
@@ -30,6 +32,8 @@ from bus.host_health import UNNAMED
 from bus.messages import BuildRequested
 from bus.moves import MoveRequested, MoveStands, Steering
 from bus.quotas import project_named
+from bus.reservations import EndReservation
+from control_room.core.reservations import NewReservation
 from control_room.core.what_if_form import WhatIfRequest
 from control_room.core.words import listed
 from control_room.pages.moves import DRAIN
@@ -42,7 +46,7 @@ _TROUBLE = (OperationRefused, BadSetting, *NO_ANSWER)
 
 
 class ControlRoomActions:
-    """Executes operations on hosts, moves, waiting requests and quotas.
+    """Executes operations on hosts, moves, waiting requests, quotas and reservations.
 
     Each raises OperationRefused if it fails.
     """
@@ -105,6 +109,29 @@ class ControlRoomActions:
                 )
             await unset_quota(self._bus, id_, names)
         return " ".join(names) or "all"
+
+    async def create_reservation(self, name: str, project: str, form: NewReservation) -> str:
+        """Create a reservation and claim its slots; return how many have a host as text."""
+        with operations_refused():
+            now = self._bus.clock.now()
+            reservation = new_reservation(name, project, ReservationOptions(**vars(form)), now)
+            filled = await create_reservation(self._bus, reservation, now)
+        return filled_text(reservation, filled, now)
+
+    async def delete_reservation(self, id_: str) -> str:
+        """End a reservation and delete its record; return its name."""
+        with operations_refused():
+            edited = await edit_reservation(self._bus, EndReservation(reservation=id_, forget=True))
+        return edited.reservation.name
+
+    async def set_headroom(self, levels: str) -> None:
+        with operations_refused():
+            if not await set_headroom(self._bus, _words(levels)):
+                raise OperationRefused(f"Headroom is kept for any one {' or '.join(_words(levels))} already.")
+
+    async def unset_headroom(self) -> int:
+        with operations_refused():
+            return await unset_headroom(self._bus)
 
 
 def _words(text: str) -> list[str]:

@@ -24,6 +24,7 @@ from control_room.bus_load import QueueLoad
 from control_room.core.hosts import Fleet, KnownHost, host_of_tree
 from control_room.core.metal import MetalNodes
 from control_room.core.now import Reply
+from control_room.core.reservations import NewReservation
 from control_room.core.what_if_form import WhatIfRequest
 from control_room.shared_data import BackgroundTasks, SharedData
 
@@ -54,6 +55,8 @@ class Queries:
         self.instances = bus.asker(topics.FIND_INSTANCES, SECONDS)
         self.moves = bus.asker(topics.FIND_MOVES, SECONDS)
         self.quotas = bus.asker(topics.QUOTAS, LONG)
+        self.reservations = bus.asker(topics.RESERVATIONS, LONG)
+        self.headroom = bus.asker(topics.HEADROOM, LONG)
         self.nova_report = bus.asker(topics.NOVA_REPORT, LONG)
 
 
@@ -290,6 +293,12 @@ class Operations:
     placement_changes: Callable[[], Awaitable[Listener[PlacementChanged]]]  # subscribes to later changes
     set_quota: Callable[[str, str], Awaitable[str]]  # project, limits such as "VCPU=40 instances=10"
     unset_quota: Callable[[str, str], Awaitable[str]]  # project, names of resources; empty: all
+    create_reservation: Callable[
+        [str, str, NewReservation], Awaitable[str]
+    ]  # name, project; returns the result
+    delete_reservation: Callable[[str], Awaitable[str]]  # id; returns the name
+    set_headroom: Callable[[str], Awaitable[None]]  # levels such as "host rack"
+    unset_headroom: Callable[[], Awaitable[int]]
     scores: Callable[[Record, str], Mapping[str, float]]
     replay: Callable[[str, Record], RecordedHost | None]
     requested: Callable[[BuildStands], BuildRequested]  # the request in the build's record

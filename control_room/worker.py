@@ -120,7 +120,8 @@ ASKS = (
     topics.CELLS, topics.PROVIDERS, topics.EDIT, topics.EDIT_NAME, topics.TREES, topics.CHANGES,
     topics.AGGREGATES, topics.WAITING, topics.DECISION, topics.WHAT_IF, topics.HOST_HEALTH,
     topics.FIND_BUILDS, topics.FIND_INSTANCES, topics.FIND_MOVES, topics.ALLOCATIONS, topics.NOVA_REPORT,
-    topics.QUOTAS, topics.EDIT_QUOTA,
+    topics.QUOTAS, topics.EDIT_QUOTA, topics.RESERVATIONS, topics.EDIT_RESERVATION, topics.FILL_RESERVATION,
+    topics.HEADROOM,
 )  # fmt: skip
 
 COMMANDS: frozenset[type[Message]] = frozenset({BuildCancelRequested, MoveRequested, MoveSteered})

@@ -14,17 +14,11 @@ from berth.operations.reservations import (
     time_given,
     time_text,
 )
-from berth.operations.reserving import ReservationOptions, create_reservation, new_reservation
+from berth.operations.reserving import ReservationOptions, create_reservation, filled_text, new_reservation
 from bus.amounts import totals
 from bus.clock import Clock
 from bus.masking import printable
-from bus.reservations import (
-    EndReservation,
-    ExtendReservation,
-    Reservation,
-    ReservationFilled,
-    ReservationsFound,
-)
+from bus.reservations import EndReservation, ExtendReservation, Reservation, ReservationsFound
 
 commands = Commands(name="reserve", no_args_is_help=True)
 
@@ -70,7 +64,7 @@ async def create_command(
     reservation = new_reservation(name, project, ReservationOptions(**vars(options)), now)
     async with cli.bus("reserve") as bus:
         filled = await create_reservation(bus, reservation, now)
-    cli.value(reservation, f"reservation {name}: {reservation.id}{_filled(reservation, filled, now)}")
+    cli.value(reservation, f"reservation {name}: {reservation.id}\n  {filled_text(reservation, filled, now)}")
     return 1 if filled.missing else 0
 
 
@@ -141,13 +135,6 @@ async def delete(cli: Cli, wanted: Which, project: Project = "") -> int:
     released = f"{edited.released} slots released"
     cli.tell(f"reservation {reservation.name} deleted: {released}", id=reservation.id, gone=True)
     return 0
-
-
-def _filled(reservation: Reservation, filled: ReservationFilled, now: float) -> str:
-    if reservation.state(now) == "planned":
-        return f"\n  no capacity is held before {time_text(reservation.holds_from)}"
-    text = f"\n  {filled.placed} of {reservation.count} slots have a host"
-    return f"{text}: {filled.reason}" if filled.missing else text
 
 
 def _row(reservation: Reservation, found: ReservationsFound, now: float) -> tuple[object, ...]:

@@ -75,23 +75,23 @@ async def set_headroom(bus: Bus, levels: Sequence[str]) -> bool:
         raise BadSetting("name a level: `host`, or a level of labels such as `rack`")
     if len(set(levels)) < len(levels):
         raise BadSetting("a level is given twice")
-    reservation = checked(
-        Reservation(
-            id=Clock().uuid(),
-            name=_HEADROOM,
-            purpose="failover",
-            flavor=Flavor(name="any"),
-            use=FAILOVER,
-            levels=tuple(levels),
-            returns=False,
-        )
+    reservation = Reservation(
+        id=Clock().uuid(),
+        name=_HEADROOM,
+        purpose="failover",
+        flavor=Flavor(name="any"),
+        use=FAILOVER,
+        levels=tuple(levels),
+        returns=False,
     )
+    edit = MakeReservation(reservation=reservation)
+    checked(ReservationEditRequested(edit=edit))  # before the present headroom ends
     existing = await find_headroom(bus)
     if any(each.reservation.levels == reservation.levels for each in existing):
         return False
     for each in existing:
         await edit_reservation(bus, EndReservation(reservation=each.reservation.id, forget=True))
-    await edit_reservation(bus, MakeReservation(reservation=reservation))
+    await edit_reservation(bus, edit)
     return True
 
 

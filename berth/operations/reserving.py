@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from berth.operations.boot_options import BootOptions, boot_request
-from berth.operations.reservations import edit_reservation, time_given
+from berth.operations.reservations import edit_reservation, time_given, time_text
 from berth.settings import BadSetting
 from bus import topics
 from bus.clock import Clock
@@ -67,3 +67,10 @@ async def create_reservation(bus: Bus, reservation: Reservation, now: float) -> 
     if reservation.state(now) == "planned":
         return ReservationFilled(placed=0)
     return await bus.asker(topics.FILL_RESERVATION)(FillReservation(reservation=reservation.id))
+
+
+def filled_text(reservation: Reservation, filled: ReservationFilled, now: float) -> str:
+    if reservation.state(now) == "planned":
+        return f"no capacity is held before {time_text(reservation.holds_from)}"
+    text = f"{filled.placed} of {reservation.count} slots have a host"
+    return f"{text}: {filled.reason}" if filled.missing else text

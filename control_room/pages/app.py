@@ -17,6 +17,7 @@ from control_room.pages.moves import MovePages
 from control_room.pages.nova import NovaPages
 from control_room.pages.now import NowPages
 from control_room.pages.projects import ProjectPages
+from control_room.pages.reservations import HeadroomPages, ReservationPages
 from control_room.pages.single_sign_on import SingleSignOnPages
 from control_room.pages.what_if import CapacityPages, WhatIfPages
 
@@ -40,6 +41,7 @@ def _routes(context: PageContext, renderer: Renderer) -> list[BaseRoute]:
     metal, capacity = MetalPages(context, renderer), CapacityPages(context, renderer)
     bus, letters = BusPages(context, renderer), DeadLetterPages(context, renderer)
     projects = ProjectPages(context, renderer)
+    reservations, headroom = ReservationPages(context, renderer), HeadroomPages(context, renderer)
     nova, sign_in = NovaPages(context, renderer), SignInPages(context, renderer)
     single_sign_on = SingleSignOnPages(context, renderer, sign_in)
     read = {
@@ -57,6 +59,10 @@ def _routes(context: PageContext, renderer: Renderer) -> list[BaseRoute]:
         "/projects": projects.page,
         "/projects/events": projects.events,
         "/projects/instances": projects.instances,
+        "/reservations": reservations.page,
+        "/reservations/events": reservations.events,
+        "/headroom": headroom.page,
+        "/headroom/events": headroom.events,
         "/what-if": WhatIfPages(context, renderer).page,
         "/what-if/capacity": capacity.page,
         "/what-if/capacity/events": capacity.events,
@@ -81,6 +87,8 @@ def _routes(context: PageContext, renderer: Renderer) -> list[BaseRoute]:
         "/hosts/{host}": host.operate,
         "/waiting": waiting.end_wait,
         "/projects": projects.edit,
+        "/reservations": reservations.edit,
+        "/headroom": headroom.edit,
         "/bus/dead": letters.operate,
         "/moves": moves.stop_drain,
         "/moves/{move}": moves.steer,

@@ -5,6 +5,7 @@ import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from math import ceil
 from pathlib import Path
 from typing import Any, TypeVar
@@ -30,9 +31,11 @@ NAVIGATION = (
     ("/", "Now"),
     ("/hosts", "Hosts"),
     ("/builds", "Builds"),
-    ("/waiting", "Waiting room"),
+    ("/waiting", "Waiting"),
     ("/projects", "Projects"),
-    ("/moves", "Moves and drains"),
+    ("/reservations", "Reservations"),
+    ("/headroom", "Headroom"),
+    ("/moves", "Moves"),
     ("/metal", "Bare metal"),
     ("/what-if", "What if"),
     ("/nova", "Nova"),
@@ -79,6 +82,7 @@ class Renderer:
         )
         self._templates.globals.update(
             duration=words.duration,
+            time_text=_time_text,
             expected_start=words.expected_start,
             count=words.count,
             several=words.several,
@@ -147,6 +151,11 @@ def _bar(width: float, left: float = 0.0) -> Markup:
         '<svg viewBox="0 0 100 4" preserveAspectRatio="none" aria-hidden="true">'
         '<rect x="{:.2f}" width="{:.2f}" height="4"/></svg>'
     ).format(left, width)
+
+
+def _time_text(seconds: float) -> str:
+    """Return a time in UTC as text, such as 2026-12-24 08:00."""
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M")
 
 
 def _token(form_token: str) -> Markup:

@@ -31,6 +31,8 @@ ACTS = {
     "builds": ("button Show",),
     "projects": ("button Show", "summary Set or unset limits"),
     "project": ("button Set limits", "button Unset limits"),
+    "reservations": ("button Show", "summary Create a reservation"),
+    "headroom": ("button Keep headroom", "button Release all slots and keep none"),
 }
 
 

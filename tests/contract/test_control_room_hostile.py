@@ -17,7 +17,7 @@ from tests.support.placement_builders import a_placement, a_provider, a_report
 from tests.support.placement_calls import report, silent_placement
 from tests.support.visited_room import HTML, VisitedRoom, a_visited_room
 
-ANSWERED = ("trees", "aggregates", "cells", "providers", "changes", "quotas")
+ANSWERED = ("trees", "aggregates", "cells", "providers", "changes", "quotas", "reservations", "headroom")
 VALUES = {
     "empty": "",
     "NUL": "a\x00b",
@@ -58,6 +58,8 @@ PARAMETERS = {
     "/moves": ("host",),
     "/projects": ("project", "after", "done"),
     "/projects/instances": ("project", "after"),
+    "/reservations": ("project", "skip", "done", "name", "made"),
+    "/headroom": ("done",),
 }
 STREAMS = (
     "/now",
@@ -69,6 +71,8 @@ STREAMS = (
     "/metal",
     "/moves",
     "/projects",
+    "/reservations",
+    "/headroom",
 )
 IN_PATHS = ("/hosts/{}", "/builds/{}", "/moves/{}", "/moves/{}/events", "/static/{}", "/{}")
 
@@ -186,7 +190,18 @@ BODIES: tuple[tuple[bytes, dict[str, str], int], ...] = (
 
 
 @pytest.mark.parametrize(
-    "path", ["/login", "/logout", "/theme", "/waiting", "/bus/dead", "/hosts/h", "/projects"]
+    "path",
+    [
+        "/login",
+        "/logout",
+        "/theme",
+        "/waiting",
+        "/bus/dead",
+        "/hosts/h",
+        "/projects",
+        "/reservations",
+        "/headroom",
+    ],
 )
 async def test_a_form_that_no_page_has_is_refused_with_a_reason(room: VisitedRoom, path: str) -> None:
     for body, headers, status in BODIES:
@@ -213,10 +228,28 @@ FORMS = {
     "/moves": ("root", "act"),
     f"/moves/{uid(1)}": ("act",),
     "/projects": ("act", "project", "limits", "resources"),
+    "/reservations": (
+        "act",
+        "name",
+        "project",
+        "count",
+        "vcpus",
+        "begin",
+        "host",
+        "extra_spec",
+        "reservation",
+    ),
+    "/headroom": ("act", "levels"),
 }
 OTHER_FIELDS = {
     "most": {"act": "drain"},
     "project": {"act": "set", "limits": "VCPU=4"},
+    **{
+        name: {"act": "create", "name": "r"}
+        for name in ("name", "count", "vcpus", "begin", "host", "extra_spec")
+    },
+    "reservation": {"act": "delete"},
+    "levels": {"act": "set"},
     "limits": {"act": "set", "project": "p"},
     "resources": {"act": "unset", "project": "p"},
 }

@@ -14,6 +14,8 @@ from berth.commands.run import ready
 from berth.control_room_place import room_url, with_a_room
 from berth.operations.boot_options import BootOptions, boot_request
 from berth.operations.quotas import set_quota
+from berth.operations.reservations import set_headroom
+from berth.operations.reserving import ReservationOptions, create_reservation, new_reservation
 from berth.services import embedded
 from berth.settings import Settings
 from berth.worker_roles import metal_agent
@@ -114,6 +116,7 @@ async def lived_in(berth: OpenBerth) -> None:
     await berth.boot_later(zone="nowhere")
     await berth.boot_later(vcpus=4000, flavor="huge")
     await limited(berth)
+    await reserved(berth)
     letter = a_letter(body=msgspec.json.encode({"request": refused.request, "instances": []}))
     await berth.bus.transport.store_dead_letter(letter)
     berth.named.update(
@@ -145,6 +148,24 @@ async def limited(berth: OpenBerth) -> None:
         await berth.boot_later(project="web")
 
 
+async def reserved(berth: OpenBerth) -> None:
+    """Reserve capacity, draw from it, reserve more than there is, and keep headroom."""
+    now = berth.bus.clock.now()
+    for name, options in (
+        (
+            "season",
+            ReservationOptions(vcpus=2, memory_mb=1024, disk_gb=10, count=3, end="+30d", purpose="sale"),
+        ),
+        ("too-large", ReservationOptions(vcpus=4000, count=2)),
+        ("later", ReservationOptions(begin="+2h", hold_from="+1h", end="+8h", open=True, no_returns=True)),
+    ):
+        reservation = new_reservation(name, "shop", options, now)
+        await create_reservation(berth.bus, reservation, now)
+        if name == "season":
+            await berth.boot(project="shop", hint=(f"reservation={reservation.id}",))
+    await set_headroom(berth.bus, ("host", "rack"))
+
+
 PAGES = {
     "now": "/",
     "hosts": "/hosts",
@@ -154,6 +175,8 @@ PAGES = {
     "projects": "/projects",
     "project": "/projects?project=web",
     "project-instances": "/projects/instances?project=web",
+    "reservations": "/reservations",
+    "headroom": "/headroom",
     "moves": "/moves",
     "move": "/moves/{move}",
     "metal": "/metal?wait=1",

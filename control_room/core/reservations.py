@@ -1,0 +1,172 @@
+"""Computes the data of the page about reservations, and parses the form of a new one."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from bus.reservations import FAILOVER, Reservation, ReservationsFound, ReservedSlot
+from control_room.core.now import Reply
+from control_room.core.what_if_form import InvalidForm
+
+MOST_HOSTS = 6  # named in a row
+_DIGITS = 12
+_NUMBERS = {"vcpus": 1, "memory_mb": 512, "disk_gb": 1, "count": 1}
+
+
+@dataclass(frozen=True)
+class ReservedAmount:
+    """The amount of one resource class in all slots: at first, and what is not drawn."""
+
+    name: str
+    reserved: int
+    free: int
+
+    @property
+    def drawn(self) -> int:
+        return max(self.reserved - self.free, 0)
+
+    @property
+    def percent(self) -> float:
+        return 100 * self.drawn / self.reserved if self.reserved else 0.0
+
+
+@dataclass(frozen=True)
+class ReservationRow:
+    """A reservation as the page shows it."""
+
+    reservation: Reservation
+    state: str
+    amounts: Sequence[ReservedAmount]
+    made: int  # slots that have a host
+    undrawn: int  # slots that still hold something
+    hosts: Sequence[str]  # names, or ids if the name is unknown
+    more_hosts: int
+    drawn_by: Sequence[str]
+
+    @property
+    def missing(self) -> int:
+        """The slots without a host that it should have now."""
+        return max(self.reservation.count - self.made, 0) if self.state in ("held", "active") else 0
+
+
+@dataclass(frozen=True)
+class ReservationsListed:
+    """A page of reservations, sorted by creation."""
+
+    problem: str  # why placement did not answer; empty: it did
+    rows: Sequence[ReservationRow] = ()
+    count: int = 0
+    more: bool = False
+
+
+def reservations_at(found: Reply[ReservationsFound], skip: int, limit: int) -> list[Reservation]:
+    """Return a page of the reservations, without those of failover headroom."""
+    return _shown(found)[skip : skip + limit]
+
+
+def reservations_listed(
+    every: Reply[ReservationsFound],
+    found: Reply[ReservationsFound],
+    ids: Sequence[str],
+    names: Mapping[str, str],
+    now: float,
+    last: int,
+) -> ReservationsListed:
+    """Return the reservations of one page: those with these ids that `found` has with their slots.
+
+    `names` are those of hosts, by root; `last` is the number of reservations up to the end of the page.
+    """
+    if every.answer is None or found.answer is None:
+        return ReservationsListed(every.problem or found.problem)
+    slots, here = found.answer.slots, [each for each in found.answer.reservations if each.id in ids]
+    rows = [_row(each, slots.get(each.id, ()), names, now) for each in here]
+    return ReservationsListed("", rows, len(_shown(every)), more=last < len(_shown(every)))
+
+
+def roots_of(found: Reply[ReservationsFound]) -> tuple[str, ...]:
+    """Return the hosts that the page names: the first of each reservation."""
+    slots = found.answer.slots.values() if found.answer else ()
+    return tuple(sorted({root for of_one in slots for root in _roots(of_one)[:MOST_HOSTS]}))
+
+
+def _shown(found: Reply[ReservationsFound]) -> list[Reservation]:
+    return [each for each in found.answer.reservations if each.use != FAILOVER] if found.answer else []
+
+
+def _row(
+    reservation: Reservation, slots: Sequence[ReservedSlot], names: Mapping[str, str], now: float
+) -> ReservationRow:
+    roots, reserved, free = _roots(slots), dict[str, int](), dict[str, int]()
+    for slot in slots:
+        for total, allocations in ((reserved, slot.allocations), (free, slot.held)):
+            for resources in allocations.values():
+                for name, amount in resources.items():
+                    total[name] = total.get(name, 0) + amount
+    return ReservationRow(
+        reservation=reservation,
+        state=reservation.state(now),
+        amounts=[ReservedAmount(name, reserved[name], free.get(name, 0)) for name in sorted(reserved)],
+        made=len(slots),
+        undrawn=sum(bool(slot.held) for slot in slots),
+        hosts=[names.get(root, root) for root in roots[:MOST_HOSTS]],
+        more_hosts=len(roots[MOST_HOSTS:]),
+        drawn_by=[consumer for slot in slots for consumer in slot.drawn_by],
+    )
+
+
+def _roots(slots: Sequence[ReservedSlot]) -> list[str]:
+    return sorted({root for slot in slots for root in slot.roots})
+
+
+@dataclass(frozen=True, kw_only=True)
+class NewReservation:
+    """A reservation as entered in a form; the fields have the names of the options of `berth reserve`."""
+
+    vcpus: int
+    memory_mb: int
+    disk_gb: int
+    count: int
+    extra_spec: Sequence[str]
+    host: Sequence[str]
+    cell: str
+    zone: str
+    begin: str
+    end: str
+    hold_from: str
+    open: bool
+    no_returns: bool
+    purpose: str
+
+
+_TEXTS = ("name", "project", "extra_spec", "host", "cell", "zone", "begin", "end", "hold_from", "purpose")
+FIELDS = (*_TEXTS, *_NUMBERS, "open", "no_returns")
+
+
+def parse_reservation(texts: Mapping[str, str]) -> NewReservation:
+    """Return the reservation that a form describes, without its name and project.
+
+    Raise InvalidForm if a number is not one.
+    """
+    numbers = dict(_NUMBERS)
+    for name in _NUMBERS:
+        if text := texts[name]:
+            if not (text.isascii() and text.isdecimal() and len(text) <= _DIGITS):
+                raise InvalidForm(f"{name}: {text[:40]!r} is no whole number")
+            numbers[name] = int(text)
+    if not numbers["count"]:
+        raise InvalidForm("count: a reservation has at least one slot")
+    return NewReservation(
+        vcpus=numbers["vcpus"],
+        memory_mb=numbers["memory_mb"],
+        disk_gb=numbers["disk_gb"],
+        count=numbers["count"],
+        extra_spec=texts["extra_spec"].split(),
+        host=texts["host"].replace(",", " ").split(),
+        cell=texts["cell"],
+        zone=texts["zone"],
+        begin=texts["begin"],
+        end=texts["end"],
+        hold_from=texts["hold_from"],
+        open=bool(texts["open"]),
+        no_returns=bool(texts["no_returns"]),
+        purpose=texts["purpose"],
+    )

@@ -1,0 +1,208 @@
+"""Pages about reservations and failover headroom; operators create, delete and set them."""
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from urllib.parse import urlencode
+
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+
+from bus.errors import OperationRefused
+from bus.reservations import FindHeadroom, FindReservations
+from bus.resources import FindProviders
+from control_room.core.reservations import (
+    FIELDS,
+    ReservationsListed,
+    parse_reservation,
+    reservations_at,
+    reservations_listed,
+    roots_of,
+)
+from control_room.core.what_if_form import InvalidForm
+from control_room.pages import frame
+from control_room.pages.frame import PageRefused, PageUpdates
+from control_room.pages.projects import is_project
+from control_room.queries import query
+from control_room.shared_data import SPACING, TIMES, SharedData
+
+log = logging.getLogger(__name__)
+
+SECONDS = 2.0  # between two updates; builds that end cause one immediately
+PAGE_SIZE = 50  # reservations
+DONE = ("created", "deleted")
+
+
+@dataclass(frozen=True)
+class ReservationsQuery:
+    """The parameters in the URL of the page: the project (empty: all), and how many to skip."""
+
+    project: str = ""
+    skip: int = 0
+
+    def address(self, path: str = "/reservations", skip: int | None = None) -> str:
+        parameters = {"project": self.project, "skip": self.skip if skip is None else skip}
+        text = urlencode({name: value for name, value in parameters.items() if value})
+        return f"{path}?{text}" if text else path
+
+
+@dataclass(frozen=True)
+class PageForm:
+    """The fields of a form as they were entered, and why the operation was refused."""
+
+    texts: Mapping[str, str] = field(default_factory=dict)
+    problem: str = ""
+
+
+@dataclass(frozen=True)
+class ReservationsData:
+    listed: ReservationsListed
+    parts: dict[str, str] = field(default_factory=dict)  # rendered, by form token; "": for readers
+
+
+class ReservationPages(frame.PageGroup):
+    def __init__(self, context: frame.PageContext, renderer: frame.Renderer) -> None:
+        super().__init__(context, renderer)
+        changes = context.events.changes
+        self._data = SharedData(
+            context.tasks, self._read, changes=changes, seconds=SECONDS * 0.9, times=TIMES, spacing=SPACING
+        )
+        self._updates = PageUpdates(SECONDS, changes, self._data.interval)
+
+    async def page(self, request: Request) -> Response:
+        done = request.query_params.get("done", "")
+        form = PageForm({"name": frame.parameter(request, "name")})
+        return await self._page(request, _wanted(request), form, done if done in DONE else "")
+
+    async def events(self, request: Request) -> Response:
+        wanted = _wanted(request)
+
+        async def part() -> str:
+            return self._part(request, wanted, await self._data.latest(wanted))
+
+        return self._updates.stream(request, part)
+
+    async def edit(self, request: Request) -> Response:
+        fields = await self._renderer.form(request)
+        act, operations = fields.get("act", ""), self._context.operations
+        texts = {name: fields.get(name, "").strip() for name in FIELDS}
+        try:
+            if act == "create":
+                made = await operations.create_reservation(
+                    texts["name"], texts["project"], parse_reservation(texts)
+                )
+            elif act == "delete":
+                if not (id_ := frame.uuid_in(fields.get("reservation", ""))):
+                    raise OperationRefused("That is not the id of a reservation.")
+                texts["name"], made = await operations.delete_reservation(id_), ""
+            else:
+                raise PageRefused(400, "Not done", f"There is no operation {act[:40]!r} on reservations.")
+        except (OperationRefused, InvalidForm) as refused:
+            form = PageForm(texts if act == "create" else {}, str(refused))
+            return await self._page(request, ReservationsQuery(), form, status=409)
+        finally:
+            self._data.forget()
+        log.info("%s: %s reservation %s: %s", frame.user_of(request), act, texts["name"], made or "done")
+        query_ = {"done": f"{act}d", "name": texts["name"], "made": made}
+        return RedirectResponse(f"/reservations?{urlencode(query_)}", status_code=303)
+
+    async def _page(
+        self, request: Request, wanted: ReservationsQuery, form: PageForm, done: str = "", status: int = 200
+    ) -> Response:
+        found = await frame.soon(request, self._data.get(wanted))
+        return self._renderer.page(
+            request,
+            "reservations.html",
+            status=status,
+            part=self._part(request, wanted, found),
+            live=wanted.address("/reservations/events"),
+            wanted=wanted,
+            form=form,
+            done=done,
+            made=frame.parameter(request, "made"),
+        )
+
+    def _part(self, request: Request, wanted: ReservationsQuery, data: ReservationsData | None) -> str:
+        visitor = self._renderer.of_visitor(request)
+        token = visitor["form_token"] if visitor["may_act"] else ""
+        parts = data.parts if data else {}
+        if token not in parts:
+            with self._data.interval.rendering():
+                parts[token] = self._renderer.part(
+                    "reservations_part.html",
+                    **visitor,
+                    wanted=wanted,
+                    found=data.listed if data else None,
+                    now=self._context.clock.now(),
+                    page_size=PAGE_SIZE,
+                )
+        return parts[token]
+
+    async def _read(self, wanted: ReservationsQuery) -> ReservationsData:
+        ask = self._context.queries
+        find = FindReservations(project=wanted.project, slots=False)
+        every = await query("placement", ask.reservations, find)
+        ids = tuple(each.id for each in reservations_at(every, wanted.skip, PAGE_SIZE))
+        found, names = every, dict[str, str]()
+        if ids:
+            found = await query("placement", ask.reservations, FindReservations(ids=ids))
+            if roots := roots_of(found):
+                parts = FindProviders(ids=roots, parts=("owner",))
+                hosts = (await query("placement", ask.providers, parts)).answer
+                names = {each.id: each.host or each.name for each in hosts.providers} if hosts else {}
+        now, last = self._context.clock.now(), wanted.skip + PAGE_SIZE
+        return ReservationsData(reservations_listed(every, found, ids, names, now, last))
+
+
+class HeadroomPages(frame.PageGroup):
+    def __init__(self, context: frame.PageContext, renderer: frame.Renderer) -> None:
+        super().__init__(context, renderer)
+        changes = context.events.changes
+        self._data = SharedData(
+            context.tasks, self._read, changes=changes, seconds=SECONDS * 0.9, times=TIMES, spacing=SPACING
+        )
+        self._updates = PageUpdates(SECONDS, changes, self._data.interval)
+
+    async def page(self, request: Request) -> Response:
+        done = request.query_params.get("done", "")
+        return await self._page(request, PageForm(), done if done in ("set", "unset") else "")
+
+    async def events(self, request: Request) -> Response:
+        async def part() -> str:
+            return await self._data.latest(None)
+
+        return self._updates.stream(request, part)
+
+    async def edit(self, request: Request) -> Response:
+        fields = await self._renderer.form(request)
+        act, levels = fields.get("act", ""), fields.get("levels", "")
+        try:
+            if act == "set":
+                await self._context.operations.set_headroom(levels)
+            elif act == "unset":
+                await self._context.operations.unset_headroom()
+            else:
+                raise PageRefused(400, "Not done", f"There is no operation {act[:40]!r} on headroom.")
+        except OperationRefused as refused:
+            return await self._page(request, PageForm({"levels": levels}, str(refused)), status=409)
+        finally:
+            self._data.forget()
+        log.info("%s: %s headroom %s", frame.user_of(request), act, levels)
+        return RedirectResponse(f"/headroom?{urlencode({'done': act})}", status_code=303)
+
+    async def _page(self, request: Request, form: PageForm, done: str = "", status: int = 200) -> Response:
+        part = await frame.soon(request, self._data.get(None))
+        part = part or self._renderer.part("headroom_part.html", reply=None, now=0.0)
+        return self._renderer.page(request, "headroom.html", status=status, part=part, form=form, done=done)
+
+    async def _read(self, _: None) -> str:
+        reply = await query("placement", self._context.queries.headroom, FindHeadroom())
+        with self._data.interval.rendering():
+            return self._renderer.part("headroom_part.html", reply=reply, now=self._context.clock.now())
+
+
+def _wanted(request: Request) -> ReservationsQuery:
+    project, skip = frame.parameter(request, "project"), request.query_params.get("skip", "")
+    if project and not is_project(project):
+        raise PageRefused(400, "That is not an id", "It is not the id of a project.")
+    return ReservationsQuery(project, int(skip[:6]) if skip.isascii() and skip.isdecimal() else 0)
