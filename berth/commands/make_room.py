@@ -9,7 +9,7 @@ from berth.commands.options import Commands, option
 from berth.commands.terminal import Cli, write_json
 from berth.operations.boot_options import BootOptions, boot_request, names_of
 from berth.operations.host_states import resolved
-from berth.operations.making_room import MakingRoom, RoomListener, plan_room
+from berth.operations.making_room import MakingRoom, RoomListener, RoomMade, plan_room
 from berth.operations.publishing import checked
 from bus.masking import printable
 from bus.room import MOST_MOVES, PlannedStep, PlanRoom, RoomPlanned
@@ -27,6 +27,7 @@ class MakeRoomOptions:
     budget: int = option(10, "So many moves at most.", min=0, max=MOST_MOVES, metavar="MOVES")
     most: int = option(4, "So many moves at a time.", "--max", min=1, metavar="N")
     live: bool = option(True, "Instances run on while they move; or are stopped first.", "--live/--cold")
+    undo: bool = option(True, "If not all builds fit: move the instances back, or not.", "--undo/--no-undo")
     dry_run: bool = option(False, "Show the plan; do nothing.")
 
 
@@ -37,7 +38,8 @@ async def make_room_command(cli: Cli, options: Annotated[BootOptions, _ASKED], h
     The options are those of `berth boot`: `berth make-room --vcpus 16 --memory-mb 65536 --count 2 --zone z1
     --dry-run`. The hosts for the builds are closed to other requests until the last move has ended. Then
     waiting requests are tried first: publish the builds with `berth boot --wait 1h` before this command. If a
-    move fails, another plan is tried within the budget. Exit 0 if all builds fit now, else 1.
+    move fails, another plan is tried within the budget. If there is none, the instances are moved back as far
+    as possible. Exit 0 if all builds fit now, else 1.
     """
     request = boot_request(options)
     print_notes(request)
@@ -52,15 +54,15 @@ async def make_room_command(cli: Cli, options: Annotated[BootOptions, _ASKED], h
             else:
                 printer.planned(plan)
             return 1 if plan.code else 0
-        made = await MakingRoom(bus, asked, how.most, printer).run()
+        made = await MakingRoom(bus, asked, how.most, printer, undo=how.undo).run()
+    done = made.done
     if cli.as_json:
-        moved = [step.build for step in made.done.moved]
-        write_json({"code": made.plan.code, "why": made.plan.why, "moved": moved, "failed": made.done.failed})
-    elif made.plan.code and (made.done.moved or made.done.failed):
-        cli.line(f"given up after {several(len(made.done.moved), 'move')} [{made.plan.code}]", "red")
-        cli.line(f"  {printable(made.plan.why)}; the moved instances stay where they are")
-    elif not made.plan.code and made.done.moved:
-        cli.line(f"done: {several(len(made.done.moved), 'move')}; {fitting_sentence(made.plan)}", "green")
+        ends = {"moved": [step.build for step in done.moved], "undone": [step.build for step in done.undone]}
+        write_json({"code": made.plan.code, "why": made.plan.why, **ends, "failed": done.failed})
+    elif made.plan.code and (done.moved or done.undone or done.failed):
+        printer.given_up(made)
+    elif not made.plan.code and done.moved:
+        cli.line(f"done: {several(len(done.moved), 'move')}; {fitting_sentence(made.plan)}", "green")
     return 1 if made.plan.code else 0
 
 
@@ -80,6 +82,20 @@ def step_line(step: PlannedStep) -> str:
 
 class RoomPrinter(MovePrinter, RoomListener):
     """Prints a plan, and the result of each of its moves."""
+
+    def undoing(self, made: RoomMade) -> None:
+        if not self.cli.as_json:
+            self.cli.line(
+                f"moving {several(len(made.done.moved), 'instance')} back: {printable(made.plan.why)}"
+            )
+
+    def given_up(self, made: RoomMade) -> None:
+        """Print why room was not made, and where instances are that were not moved back."""
+        back, done = several(len(made.done.undone), "instance"), made.done
+        self.cli.line(f"given up [{made.plan.code}]: {printable(made.plan.why)}; {back} moved back", "red")
+        for step in done.moved:
+            why = f": {printable(done.failed[step.build])}" if step.build in done.failed else ""
+            self.cli.line(f"  {step.build} stays on {printable(step.destination_host)}{why}")
 
     def planned(self, plan: RoomPlanned) -> None:
         if self.cli.as_json:

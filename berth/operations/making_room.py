@@ -1,7 +1,8 @@
 """Moves instances so that builds of a flavor fit: plans, closes the targets, moves, and opens them again.
 
 The targets are closed for a limited time, which is prolonged while the plan is carried out: if this process
-stops, schedulers open them. If a move fails, the rest is planned again with the remaining budget.
+stops, schedulers open them. If a move fails, the rest is planned again with the remaining budget. If no plan
+is left, the moved instances are moved back, as far as their former hosts still fit them.
 """
 
 import asyncio
@@ -32,6 +33,8 @@ class RoomListener(MoveListener):
 
     def planned(self, plan: RoomPlanned) -> None: ...
 
+    def undoing(self, made: "RoomMade") -> None: ...
+
 
 @dataclass(frozen=True)
 class RoomMade:
@@ -48,11 +51,14 @@ async def plan_room(bus: Bus, asked: PlanRoom) -> RoomPlanned:
 class MakingRoom:
     """Carries out plans until all builds of the request fit, or no plan is left."""
 
-    def __init__(self, bus: Bus, asked: PlanRoom, most: int, listener: RoomListener) -> None:
+    def __init__(
+        self, bus: Bus, asked: PlanRoom, most: int, listener: RoomListener, *, undo: bool = True
+    ) -> None:
         self._bus = bus
         self._asked = asked
         self._most = most
         self._listener = listener
+        self._undo = undo
         self._hold = HoldHosts(plan=Clock().uuid(), seconds=HOLD_SECONDS)
         self._opened: Collection[str] = ()  # targets that were opened too early
 
@@ -79,11 +85,22 @@ class MakingRoom:
                 moves = PlannedMoves(self._bus, followed, self._listener, self._most)
                 made = await self._carry_out(plan, moves)
                 renewing.cancel()
+                if made.plan.code and made.done.moved and self._undo:
+                    await self._open()  # first: a closed host takes nothing back
+                    self._listener.undoing(made)
+                    await moves.undo()
             return made
         finally:
-            # If no scheduler answers, schedulers open the hosts when their time has passed.
-            with suppress(Unavailable, Unroutable):
-                await asyncio.shield(ask(structs.replace(self._hold, seconds=0.0)))
+            await self._open()
+
+    async def _open(self) -> None:
+        if not self._hold.roots:
+            return
+        opening, self._hold = structs.replace(self._hold, seconds=0.0), structs.replace(self._hold, roots=())
+        ask = self._bus.asker(topics.HOLD_HOSTS, timeout=ANSWER_SECONDS)
+        # If no scheduler answers, schedulers open the hosts when their time has passed.
+        with suppress(Unavailable, Unroutable):
+            await asyncio.shield(ask(opening))
 
     async def _renew(self) -> None:
         ask = self._bus.asker(topics.HOLD_HOSTS, timeout=HOLD_SECONDS / RENEWALS)

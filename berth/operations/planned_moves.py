@@ -1,8 +1,10 @@
-"""Carries out planned moves, a limited number at a time; undoes the first half of a failed exchange."""
+"""Carries out planned moves, a limited number at a time; undoes those of a failed plan or exchange."""
 
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+
+from msgspec import structs
 
 from berth.operations.following import FollowedMoves, MoveListener, MoveOutcome
 from berth.operations.publishing import checked
@@ -56,6 +58,15 @@ class PlannedMoves:
                 return False
         return True
 
+    async def undo(self) -> None:
+        """Move all moved instances back to their first hosts, the last one first: earlier moves may have
+        made room for it. An instance that cannot be moved back stays, with the reason in `done.failed`.
+        """
+        first = {step.build: step for step in reversed(self.done.moved)}
+        for step in reversed(self.done.moved.copy()):
+            if (origin := first.pop(step.build, None)) is not None:
+                await self._undo(structs.replace(step, source=origin.source, source_host=origin.source_host))
+
     async def _limited(self, step: PlannedStep) -> bool:
         async with self._limit:
             return await self._one(step)
@@ -70,12 +81,16 @@ class PlannedMoves:
 
     async def _undo(self, step: PlannedStep) -> None:
         await self.released([step])
-        outcome = await self._ask(step, step.source)
-        if outcome.end == "done":
-            self.done.moved.remove(step)
+        try:
+            outcome = await self._ask(step, step.source)
+            is_back, reason = outcome.end == "done", outcome.reason or outcome.code or outcome.end
+        except (Unavailable, Unroutable) as problem:
+            is_back, reason = False, str(problem)
+        if is_back:
+            self.done.moved[:] = [moved for moved in self.done.moved if moved.build != step.build]
             self.done.undone.append(step)
         else:
-            self.done.failed[step.build] = f"it could not be moved back: {outcome.reason or outcome.end}"
+            self.done.failed[step.build] = f"it could not be moved back: {reason}"
 
     async def _ask(self, step: PlannedStep, to: str) -> MoveOutcome:
         request = MoveRequested(

@@ -1,7 +1,7 @@
 """Moves instances from the fullest hosts to emptier ones: once, or as a controller until it is stopped."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -35,7 +35,10 @@ async def is_stopped(bus: Bus) -> bool:
 
 
 async def carry_out(bus: Bus, plan: BalancePlanned, most: int, listener: MoveListener) -> MovesDone:
-    """Carry out a plan in its sequence, at most `most` moves at a time; after a stop begin no further one."""
+    """Carry out a plan in its sequence, at most `most` moves at a time; begin no move after a stop.
+
+    Moves from or to a host of a failed move are left out: their gain was computed as if it had been done.
+    """
     waiting = list(plan.moves)
     async with following(bus, f"balance-{Clock().uuid()[:8]}", listener) as followed:
         moves = PlannedMoves(bus, followed, listener, most)
@@ -43,19 +46,34 @@ async def carry_out(bus: Bus, plan: BalancePlanned, most: int, listener: MoveLis
             batch = _independent(waiting, most)
             waiting = waiting[len(batch) :]
             async with asyncio.TaskGroup() as group:
-                for move in batch:
-                    group.create_task(moves.exchange(move))
+                tasks = [group.create_task(moves.exchange(move)) for move in batch]
+            failed = [move for move, task in zip(batch, tasks, strict=True) if not task.result()]
+            waiting = _unaffected(waiting, failed)
         return moves.done
+
+
+def _unaffected(waiting: list[BalanceMove], failed: Iterable[BalanceMove]) -> list[BalanceMove]:
+    """Return the moves of a plan that do not depend, directly or by others, on moves that have failed."""
+    changed, kept = set[str]().union(*map(_hosts, failed)), list[BalanceMove]()
+    for move in waiting:
+        if changed & _hosts(move):
+            changed |= _hosts(move)
+        else:
+            kept.append(move)
+    return kept
+
+
+def _hosts(move: BalanceMove) -> set[str]:
+    return {host for step in move.steps for host in (step.source, step.destination)}
 
 
 def _independent(waiting: list[BalanceMove], most: int) -> list[BalanceMove]:
     """Return the first moves of a plan that have no host in common, so that they can run at the same time."""
     hosts, batch = set[str](), list[BalanceMove]()
     for move in waiting[:most]:
-        its = {host for step in move.steps for host in (step.source, step.destination)}
-        if hosts & its:
+        if hosts & _hosts(move):
             break
-        hosts |= its
+        hosts |= _hosts(move)
         batch.append(move)
     return batch
 

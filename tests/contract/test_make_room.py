@@ -10,13 +10,24 @@ from berth.operations.following import MoveListener, following
 from berth.operations.host_states import disabling, enabling, host_named, state_of
 from berth.operations.making_room import MakingRoom, RoomListener, RoomMade
 from berth.operations.planned_moves import PlannedMoves
+from berth.operations.rebalancing import carry_out
 from bus import topics
 from bus.delivery.runner import Bus
 from bus.local import LocalBroker, LocalTransport
 from bus.moves import MoveRequested
 from bus.queries import PlacedThere
 from bus.resources import AllocationsFound, FindAllocations
-from bus.room import BalanceMove, HoldHosts, HostsHeld, PlannedStep, PlanRoom, RoomPlanned
+from bus.room import (
+    BalanceMove,
+    BalancePlanned,
+    BalancingSwitched,
+    HoldHosts,
+    HostsHeld,
+    PlannedStep,
+    PlanRoom,
+    RoomPlanned,
+    SwitchBalancing,
+)
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
 from bus.vocabulary import Message
@@ -176,12 +187,14 @@ class ScriptedPlanner:
         return AllocationsFound(consumers=(), generations={})
 
 
-async def made(planner: ScriptedPlanner, movers: FakeMovers, budget: int = 10) -> RoomMade:
+async def made(
+    planner: ScriptedPlanner, movers: FakeMovers, budget: int = 10, *, undo: bool = True
+) -> RoomMade:
     broker = LocalBroker()
     movers.have(*(an_instance_there(number, 1) for number in (1, 2, 3)))
     async with serving(lambda: LocalTransport(broker), planner.worker(), movers.worker()) as bus:
         asked = PlanRoom(request=a_request(1), budget=budget)
-        planner.making = MakingRoom(bus, asked, 4, RoomListener())
+        planner.making = MakingRoom(bus, asked, 4, RoomListener(), undo=undo)
         return await planner.making.run()
 
 
@@ -211,22 +224,71 @@ async def test_a_failed_move_is_planned_again_without_its_instance() -> None:
     assert [asked.budget for asked in planner.asked] == [5, 5, 5, 4]
 
 
-async def test_a_plan_is_given_up_and_its_hosts_are_opened(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(making_room, "RETRY_SECONDS", 0.01)
-    plan, none = a_plan(a_step(1, 1, 2), a_step(2, 1, 2)), RoomPlanned(code="destinations", why="none fits")
-    planner, movers = ScriptedPlanner([plan, plan, none]), FakeMovers()
+NONE = RoomPlanned(code="destinations", why="none fits")
+
+
+def a_failing_plan() -> ScriptedPlanner:
+    """Return a planner of two waves whose last move, of instance 3, is refused; then there is no plan."""
+    plan = a_plan(a_step(1, 1, 2), a_step(2, 1, 3, wave=1), a_step(3, 1, 2, wave=2))
+    return ScriptedPlanner([plan, plan, NONE])
+
+
+def refusing(movers: FakeMovers, *wanted: tuple[int, int]) -> FakeMovers:
+    """Refuse the moves of these instances to these hosts."""
 
     def doing(asked: MoveRequested) -> list[Message]:
-        return [movers.refused(asked)] if asked.build == uid(1) else movers.well(asked)
+        refused = [(uid(build), uid(host, "a")) for build, host in wanted]
+        there = (asked.build, asked.wanted_host)
+        return [movers.refused(asked)] if there in refused else movers.well(asked)
+
+    movers.doing = doing
+    return movers
+
+
+async def test_the_moves_of_a_plan_that_is_given_up_are_undone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(making_room, "RETRY_SECONDS", 0.01)
+    planner, movers = a_failing_plan(), refusing(FakeMovers(), (3, 2))
+    opened_before = list[bool]()
+    refused = movers.doing
+    assert refused is not None
+
+    def doing(asked: MoveRequested) -> list[Message]:
+        opened_before.append(planner.held[-1].seconds == 0)
+        return list(refused(asked))
 
     movers.doing = doing
     result = await made(planner, movers)
-    assert (result.plan.code, len(result.done.moved), list(result.done.failed)) == (
-        "destinations",
-        1,
-        [uid(1)],
-    )
+    assert (result.plan.code, result.done.moved, list(result.done.failed)) == ("destinations", [], [uid(3)])
+    undone = [(asked.build, asked.wanted_host) for asked in movers.asked[3:]]
+    assert undone == [(uid(2), H1), (uid(1), H1)]  # the last one first
+    assert opened_before == [False] * 3 + [True] * 2 and len(planner.held) == 2
+
+
+async def test_an_instance_that_cannot_be_moved_back_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(making_room, "RETRY_SECONDS", 0.01)
+    result = await made(a_failing_plan(), refusing(FakeMovers(), (3, 2), (2, 1)))
+    assert [step.build for step in result.done.moved] == [uid(2)]
+    assert [step.build for step in result.done.undone] == [uid(1)]
+    assert result.done.failed[uid(2)].startswith("it could not be moved back: ")
+
+
+async def test_without_undo_the_instances_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(making_room, "RETRY_SECONDS", 0.01)
+    planner = a_failing_plan()
+    result = await made(planner, refusing(FakeMovers(), (3, 2)), undo=False)
+    assert [step.build for step in result.done.moved] == [uid(1), uid(2)]
     assert planner.held[-1].seconds == 0
+
+
+async def test_an_instance_that_moved_twice_is_moved_back_to_its_first_host(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(making_room, "RETRY_SECONDS", 0.01)
+    plans = [a_plan(a_step(1, 1, 2), a_step(3, 1, 2)), a_plan(a_step(1, 2, 3))]
+    planner, movers = ScriptedPlanner([plans[0], *plans, NONE]), refusing(FakeMovers(), (3, 2))
+    result = await made(planner, movers)
+    assert (movers.asked[-1].build, movers.asked[-1].wanted_host) == (uid(1), H1)
+    assert (len(movers.asked), result.done.moved, len(result.done.undone)) == (4, [], 1)
 
 
 async def test_hosts_of_another_plan_are_left_alone() -> None:
@@ -257,7 +319,7 @@ async def test_a_plan_ends_when_its_hosts_were_opened(monkeypatch: pytest.Monkey
     movers.doing = doing
     monkeypatch.setattr(PlannedMoves, "released", lambda self, steps: _renewed(planner))
     result = await made(planner, movers)
-    assert (result.plan.code, len(movers.asked)) == ("opened", 1)
+    assert (result.plan.code, len(movers.asked), len(result.done.undone)) == ("opened", 2, 1)
 
 
 async def _renewed(planner: ScriptedPlanner) -> bool:
@@ -280,3 +342,19 @@ async def test_an_exchange_whose_second_half_fails_is_undone() -> None:
             assert not await moves.exchange(exchange)
     assert (moves.done.moved, [step.build for step in moves.done.undone]) == ([], [uid(1)])
     assert movers.builds[uid(1)].host == "host-1"
+
+
+async def test_moves_from_or_to_hosts_of_a_failed_move_are_left_out() -> None:
+    broker, movers = LocalBroker(), refusing(FakeMovers(), (1, 2))
+    movers.have(*(an_instance_there(number, 1) for number in (1, 2, 3, 4)))
+    ways = ((1, 1, 2), (2, 2, 3), (3, 3, 4), (4, 5, 6))  # the third depends on the second
+    plan = BalancePlanned(moves=tuple(BalanceMove(steps=(a_step(*way),), gain=0.3) for way in ways))
+    switch = Worker("switch", answers=[answers(topics.SWITCH_BALANCING, _permitted)])
+    async with serving(lambda: LocalTransport(broker), switch, movers.worker()) as bus:
+        done = await carry_out(bus, plan, 1, MoveListener())
+    assert [asked.build for asked in movers.asked] == [uid(1), uid(4)]
+    assert ([step.build for step in done.moved], list(done.failed)) == ([uid(4)], [uid(1)])
+
+
+async def _permitted(_: SwitchBalancing) -> BalancingSwitched:
+    return BalancingSwitched(stopped=False)
