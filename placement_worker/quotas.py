@@ -4,11 +4,14 @@ from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from bus import quotas
+from bus.sql.transaction import Transaction
 from bus.vocabulary import Contended, Missing
 from placement_worker.core.quotas import QuotaLimits, unknown_resources
 from placement_worker.store import quota_limits
 from placement_worker.store import quotas as stored_quotas
 from placement_worker.transactions import PlacementOperations, again, changing
+
+Limits = Mapping[str, Mapping[str, int]]  # project → resource → limit
 
 MOST_NAMED = 1000  # projects in one change; for more, all projects are named
 
@@ -65,35 +68,33 @@ class QuotaOperations(PlacementOperations):
                 after = {
                     name: before[name] for name in before if edit.resources and name not in edit.resources
                 }
-            changed = after != before
-            if changed:
-                await quota_limits.UNSET(tx, [(project, name) for name in before.keys() - after.keys()])
-                await quota_limits.SET(tx, [(project, name, limit) for name, limit in after.items()])
-                await self.log.write_facts(tx, projects=(project,))
-            edition, new_limits = await quota_limits.read_limits(tx)
-            tx.after_commit(lambda: self.book.learn_quotas(edition, new_limits))
+            changed = await self._replace(tx, limits, {**limits.by_project, project: after})
         [quota] = (await self.find(quotas.FindQuotas(project=project))).quotas
         return quotas.QuotaEdited(quota=quota, changed=changed)
 
     @again()
-    async def replace_all(self, limits: Mapping[str, Mapping[str, int]]) -> bool:
+    async def replace_all(self, limits: Limits) -> bool:
         """Replace the limits of all projects and the default; return whether any limit was changed."""
-        wanted = QuotaLimits(limits).rows()
         async with self.database.read() as tx:
             _, current = await quota_limits.read_limits(tx)
-        if current.rows() == wanted:
+        if current.rows() == QuotaLimits(limits).rows():
             return False
         async with changing(self.database, self.book) as tx:
             await quota_limits.new_edition(tx)
             _, current = await quota_limits.read_limits(tx)
-            changed = current.rows() ^ wanted
-            left = {(project, name) for project, name, _ in wanted}
-            await quota_limits.UNSET(tx, [row[:2] for row in current.rows() if row[:2] not in left])
-            await quota_limits.SET(tx, sorted(wanted - current.rows()))
+            return await self._replace(tx, current, limits)
+
+    async def _replace(self, tx: Transaction, current: QuotaLimits, limits: Limits) -> bool:
+        """Store limits in place of the current ones; return whether any limit was changed."""
+        former, wanted = current.rows(), QuotaLimits(limits).rows()
+        if changed := former ^ wanted:
+            left = {row[:2] for row in wanted}
+            await quota_limits.UNSET(tx, [row[:2] for row in former if row[:2] not in left])
+            await quota_limits.SET(tx, sorted(wanted - former))
             projects = sorted({project for project, *_ in changed})
             await self.log.write_facts(
                 tx, projects=projects if len(projects) <= MOST_NAMED else (quotas.DEFAULT,)
             )
-            edition, new_limits = await quota_limits.read_limits(tx)
-            tx.after_commit(lambda: self.book.learn_quotas(edition, new_limits))
+        edition, new_limits = await quota_limits.read_limits(tx)
+        tx.after_commit(lambda: self.book.learn_quotas(edition, new_limits))
         return bool(changed)

@@ -1,6 +1,7 @@
 """Placement's index for other workers of the same process."""
 
 import asyncio
+from collections.abc import Callable
 
 from bus.candidates import OnChange, OnQuotas
 from bus.errors import Unavailable
@@ -14,15 +15,12 @@ class SharedMemory:
     def __init__(self) -> None:
         self._memory: Memory | None = None
         self._given = asyncio.Event()
-        self._watchers: list[OnChange] = []
-        self._quota_watchers: list[OnQuotas] = []
+        self._registrations: list[Callable[[Memory], None]] = []
 
     def give(self, memory: Memory) -> None:
         self._memory = memory
-        for on_change in self._watchers:
-            memory.watch(on_change)
-        for on_quotas in self._quota_watchers:
-            memory.watch_quotas(on_quotas)
+        for register in self._registrations:
+            register(memory)
         self._given.set()
 
     @property
@@ -32,14 +30,15 @@ class SharedMemory:
         return self._memory.index
 
     def watch(self, on_change: OnChange) -> None:
-        self._watchers.append(on_change)
-        if self._memory is not None:
-            self._memory.watch(on_change)
+        self._register(lambda memory: memory.watch(on_change))
 
     def watch_quotas(self, on_quotas: OnQuotas) -> None:
-        self._quota_watchers.append(on_quotas)
+        self._register(lambda memory: memory.watch_quotas(on_quotas))
+
+    def _register(self, register: Callable[[Memory], None]) -> None:
+        self._registrations.append(register)
         if self._memory is not None:
-            self._memory.watch_quotas(on_quotas)
+            register(self._memory)
 
     async def loaded(self) -> None:
         await self._given.wait()

@@ -1,4 +1,4 @@
-"""The first schema: builds and their moves, and the ownership of bare-metal nodes."""
+"""The first schema: builds and their moves, the ownership of bare-metal nodes, and removed agents."""
 
 from typing import Any
 
@@ -65,6 +65,19 @@ def upgrade() -> None:
     _index("moves_since", "since", "id")
     _index("moves_open", "since", "id", where="status = 'open'")
     _index("moves_ended", "ended", where="status = 'ended'")
+    op.create_table(
+        "removed_agents",  # by operators
+        *_columns(sa.Text, "agent", primary_key=True),
+        *_columns(sa.Double, "since"),
+    )
+    op.create_table(
+        "assumed_guests",  # of removed agents, assumed to be destroyed
+        *_columns(sa.Text, "build", primary_key=True),
+        *_columns(sa.BigInteger, "attempt", primary_key=True),
+        *_columns(sa.Text, "root", primary_key=True),
+        *_columns(sa.Text, "host", "agent"),
+        *_columns(sa.Double, "since"),
+    )
     _create_ring()
 
 

@@ -83,13 +83,6 @@ class _ClassCounts:
             self.inside[domain] += sign
 
 
-def is_kept(state: HeadroomState) -> bool:
-    """Return whether every instance of any one domain can be evacuated into a slot."""
-    return not _uncovered(state) and all(
-        counts.failing() is None for counts in _counted(state, _domains_of(state)).values()
-    )
-
-
 def headroom(state: HeadroomState) -> HeadroomPlan:
     """Return the slots to add and to remove so that any one domain can fail, with as few slots as found."""
     within = _domains_of(state)

@@ -13,7 +13,7 @@ from bus.reservations import Reservation, ReservedSlot
 from placement_worker.core import headroom as planner
 from placement_worker.core.capacity import claim
 from placement_worker.core.claim_world import ClaimedProvider, ClaimWorld, Holder, Stock
-from placement_worker.core.headroom import HeadroomHost, HeadroomState, HeldSize, headroom, is_kept
+from placement_worker.core.headroom import HeadroomHost, HeadroomState, HeldSize, headroom
 from placement_worker.core.reservations import ReservationWorld, SlotRecord
 from scheduler_worker.core.drawing import SlotAssignments, drawing_on
 from tests.support.ids import uid
@@ -90,7 +90,7 @@ class CloudOfHosts:
         for root, size in plan.add:
             assert self.fits(root, dict(size)), "a slot is added where there is no free capacity"
             self.slots[self.new_id("d")] = root, dict(size)
-        assert is_kept(self.state()) == (not plan.lacking)
+        assert headroom(self.state()).holds == (not plan.lacking)
 
     def world(self) -> ClaimWorld:
         providers: dict[str, ClaimedProvider | None] = {}
@@ -157,7 +157,7 @@ def run(seed: int) -> tuple[int, int, int]:
     for _ in range(COMMITS):
         cloud.commit()
         state = cloud.state()
-        if is_kept(state):
+        if headroom(state).holds:
             kept += 1
             for domain, lost in state.domains.items():
                 losses += 1
@@ -211,8 +211,8 @@ def test_slots_that_are_needed_no_more_are_removed() -> None:
 
 
 def test_a_slot_on_the_host_that_fails_does_not_count() -> None:
-    assert not is_kept(a_state(held(1, "x", VCPU=4), slots=(held(9, "x", VCPU=4),)))
-    assert is_kept(a_state(held(1, "x", VCPU=4), slots=(held(9, "y", VCPU=4),)))
+    assert not headroom(a_state(held(1, "x", VCPU=4), slots=(held(9, "x", VCPU=4),))).holds
+    assert headroom(a_state(held(1, "x", VCPU=4), slots=(held(9, "y", VCPU=4),))).holds
 
 
 def test_headroom_without_free_capacity_is_lacking_with_the_reason() -> None:
@@ -222,7 +222,7 @@ def test_headroom_without_free_capacity_is_lacking_with_the_reason() -> None:
 
 def test_an_instance_that_headroom_cannot_cover_makes_it_false() -> None:
     state = a_state(HeldSize(uid(1), "x", (), "it uses several providers"))
-    assert not is_kept(state)
+    assert not headroom(state).holds
     assert headroom(state).lacking == ("1 instances: it uses several providers",)
 
 
