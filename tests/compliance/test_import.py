@@ -77,7 +77,7 @@ class ImportedCloud:
         return made
 
 
-def test_everything_comes_over_and_stays_the_same(
+def test_all_contents_are_imported_unchanged(
     api: PlacementApi, original: PlacementApi, import_: Import
 ) -> None:
     cloud = ImportedCloud(original, hosts=7)
@@ -97,7 +97,7 @@ def test_everything_comes_over_and_stays_the_same(
     assert api.get("/resource_providers") == before  # generations too
 
 
-def test_what_happened_at_berth_is_carried_back_to_placement(
+def test_changes_at_berth_are_exported_to_placement(
     api: PlacementApi, original: PlacementApi, import_: Import
 ) -> None:
     cloud = ImportedCloud(original)

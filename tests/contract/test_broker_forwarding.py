@@ -194,7 +194,7 @@ async def test_delayed_messages_and_dead_letters_arrive_where_they_were(brokers:
     assert arrived == delayed
 
 
-async def test_what_workers_refuse_is_refused_by_the_workers_of_the_new_broker(brokers: TwoRabbits) -> None:
+async def test_refused_messages_stay_refused_at_the_new_broker(brokers: TwoRabbits) -> None:
     """A queue that a client bound to its own exchange, or that dead-letters, must not pass as berth's."""
     async with plain_channel(brokers.old_url) as channel:
         foreign = await channel.declare_exchange(f"{brokers.name()}.x", ExchangeType.TOPIC)
@@ -212,7 +212,7 @@ async def test_what_workers_refuse_is_refused_by_the_workers_of_the_new_broker(b
         delivery.done()
 
 
-async def test_only_the_key_of_the_exchange_counts_not_one_that_a_message_states(brokers: TwoRabbits) -> None:
+async def test_a_key_inside_a_message_does_not_replace_its_routing_key(brokers: TwoRabbits) -> None:
     async with plain_channel(brokers.old_url) as channel:
         berth = await channel.get_exchange(brokers.names.exchange, ensure=False)
         forged: dict[str, Any] = {"key": "client.other", "suspect-of": "worker:q", "strikes": 2}
@@ -252,7 +252,7 @@ async def test_received_messages_are_completed_when_it_is_stopped(brokers: TwoRa
     assert await brokers.new.waiting(SPEC.name) == forwarder.forwarded == 500 - left
 
 
-async def test_after_a_lost_connection_to_either_broker_it_goes_on(
+async def test_forwarding_continues_after_a_lost_connection_to_either_broker(
     brokers: TwoRabbits, restarted_rabbitmq: RabbitMQ, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened: list[AbstractConnection] = []
@@ -343,7 +343,7 @@ async def refusal(forwarder: Forwarder) -> Exception:
     return refused.value
 
 
-async def test_what_makes_a_forwarding_impossible_is_reported_with_the_remedy(brokers: TwoRabbits) -> None:
+async def test_an_impossible_forwarding_is_refused_with_a_remedy(brokers: TwoRabbits) -> None:
     only_old = QueueSpec("worker:old", ("host.failed.c1",))
     await brokers.old.declare(only_old)
     names = [brokers.name(), brokers.name(only_old.name)]

@@ -161,7 +161,9 @@ async def test_failures_that_come_together_are_swapped_together(builds: Builds, 
     assert books.asked == [5]
 
 
-async def test_while_placement_is_away_successes_end_and_failures_wait(builds: Builds, books: Books) -> None:
+async def test_while_placement_is_unreachable_successful_builds_end_and_failed_ones_wait(
+    builds: Builds, books: Books
+) -> None:
     other = a_placed(2)
     await placed(builds, books, ONE, other)
     books.away = True
@@ -401,7 +403,7 @@ async def test_a_build_changed_by_another_replica_is_read_again(
     assert stored[0] == stored[1]
 
 
-async def test_a_build_that_was_forgotten_and_is_placed_again_is_judged_as_it_is(
+async def test_a_build_whose_record_was_pruned_can_be_placed_again(
     store: Database, books: Books, time: TurnedClock
 ) -> None:
     one, other = a_conductor(store, books, time), a_conductor(store, books, time)

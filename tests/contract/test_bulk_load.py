@@ -29,7 +29,9 @@ def outcomes(results: list[LoadResult]) -> list[str | tuple[str, int]]:
     return [result.why or (result.did, result.generation) for result in results]
 
 
-async def test_trees_are_made_changed_and_then_left_alone(url: str, placement: Placement) -> None:
+async def test_a_repeated_load_creates_changes_and_then_changes_nothing(
+    url: str, placement: Placement
+) -> None:
     gold = a_load(
         3,
         1,
@@ -113,7 +115,7 @@ async def test_thousands_of_providers_in_one_load(placement: Placement) -> None:
     assert {result.did for result in await load(placement, *many)} == {"nothing"}
 
 
-async def test_two_processes_that_load_the_same_end_with_it_once(url: str, placement: Placement) -> None:
+async def test_two_processes_that_load_equal_trees_store_them_once(url: str, placement: Placement) -> None:
     async with a_placement(url) as other:
         for turn in range(4):
             numbers = range(turn * 10, turn * 10 + 8, 2)

@@ -195,7 +195,7 @@ async def test_a_batch_handler_receives_waiting_messages_and_settles_each(connec
     assert 1 < max(sizes) <= 64
 
 
-async def test_a_bug_in_a_list_spoils_only_the_message_that_has_it(connect: Connect, bus: Bus) -> None:
+async def test_an_exception_affects_only_its_message_of_a_list(connect: Connect, bus: Bus) -> None:
     async def handle(requests: Sequence[BuildRequested]) -> list[Outcome]:
         if any(request.request.endswith("3") for request in requests):
             raise KeyError("three")
@@ -222,7 +222,7 @@ def an_answer(seen: int) -> CandidatesFound:
     return CandidatesFound(seen=seen, candidates=(), fitting=0, considered=0)
 
 
-async def test_questions_that_wait_are_answered_together(connect: Connect, bus: Bus) -> None:
+async def test_waiting_queries_are_answered_together(connect: Connect, bus: Bus) -> None:
     sizes = []
 
     async def answer(questions: Sequence[FindCandidates]) -> list[CandidatesFound]:

@@ -380,7 +380,7 @@ async def test_a_removal_deletes_the_user_and_the_queues_of_the_client(clients: 
 
 
 @pytest.mark.parametrize("name", ["", "c1.ferry", "a_b", "-x", "x" * 33, "a b", "shop.1", "ä"])
-def test_a_name_that_might_be_of_another_is_refused(name: str) -> None:
+def test_an_invalid_client_name_is_refused(name: str) -> None:
     with pytest.raises(BadSetting, match="client"):
         checked(ClientEditRequested(client=name, projects=("p",)))
 

@@ -101,7 +101,7 @@ async def test_an_unregistered_cell_is_listed_with_its_hosts(placement: Placemen
     assert [cell.name for cell in registered.cells] == ["c2", "c3"] and not registered.hosts
 
 
-async def test_hosts_of_cells_that_are_ruled_out_are_no_candidates(placement: Placement) -> None:
+async def test_hosts_of_excluded_cells_are_no_candidates(placement: Placement) -> None:
     await has_hosts(placement, "c1", 1)
     await has_hosts(placement, "c2", 2)
     assert await open_hosts(placement) == {"host-1", "host-2"}
@@ -274,7 +274,7 @@ async def test_disabling_and_enabling_a_cell_reports_repetitions(cell: CellComma
 
 
 @LOCALLY
-async def test_a_slip_makes_no_cell(cell: CellCommand) -> None:
+async def test_a_misspelled_cell_name_creates_no_cell(cell: CellCommand) -> None:
     for words in (("disable", "c11"), ("drain", "c11")):
         with pytest.raises(OperationRefused, match="there is no cell c11; there are: c1, c2"):
             await cell(*words)

@@ -62,7 +62,7 @@ async def set_traits(placement: Placement, *names: str) -> EditResult:
 # Lists
 
 
-async def test_standard_names_are_there_in_their_order(placement: Placement) -> None:
+async def test_standard_names_are_listed_in_their_order(placement: Placement) -> None:
     assert await listed(placement, "resource class") == list(os_resource_classes.STANDARDS)
     assert set(await listed(placement, "trait")) == set(os_traits.get_traits())
 
@@ -84,7 +84,9 @@ async def test_names_are_listed_by_name_by_prefix_and_by_use(placement: Placemen
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_making_twice_makes_once(placement: Placement, wall: TurnedClock, kind: NameKind) -> None:
+async def test_a_repeated_creation_changes_nothing(
+    placement: Placement, wall: TurnedClock, kind: NameKind
+) -> None:
     made = await edit_name(placement, kind, MakeName(name="CUSTOM_A"))
     wall.now += 10
     again = await edit_name(placement, kind, MakeName(name="CUSTOM_A"))
@@ -109,7 +111,7 @@ async def test_one_of_several_concurrent_creations_of_a_name_succeeds(
 # Dropping
 
 
-async def test_a_number_once_given_to_a_class_is_never_given_to_another(placement: Placement) -> None:
+async def test_the_id_of_a_deleted_class_is_not_used_again(placement: Placement) -> None:
     numbers = []
     for name in ("CUSTOM_A", "CUSTOM_B", "CUSTOM_A"):
         await edit_name(placement, "resource class", MakeName(name=name))
@@ -141,7 +143,7 @@ async def test_a_deleted_name_is_unknown_in_every_process(url: str, placement: P
 # Renaming
 
 
-async def test_a_class_is_renamed_with_all_that_is_there_of_it(url: str, placement: Placement) -> None:
+async def test_a_renamed_class_keeps_its_inventories_and_allocations(url: str, placement: Placement) -> None:
     stock = {"VCPU": Inventory(total=8), "CUSTOM_OLD": Inventory(total=4)}
     await has_host(placement, inventories=stock)
     await placement.claims.claim_many([an_order(a_claim(1, on_hosts(1, CUSTOM_OLD=3)))])

@@ -183,7 +183,7 @@ ALLOWED = {
 
 
 @pytest.mark.parametrize(("client", "act", "fields"), ALLOWED.values(), ids=ALLOWED.keys())
-async def test_a_permitted_act_is_the_operators_message(
+async def test_a_permitted_request_becomes_the_message_of_an_operator(
     door: ClientDoor, client: str, act: Any, fields: dict[str, Any]
 ) -> None:
     outcome = await become(door, client, act)
@@ -218,7 +218,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("client", "act", "why"), REFUSED.values(), ids=REFUSED.keys())
-async def test_a_refused_act_is_answered_to_the_client_alone(
+async def test_only_the_client_receives_its_refusal(
     door: ClientDoor, client: str, act: Any, why: str
 ) -> None:
     outcome = await become(door, client, act)

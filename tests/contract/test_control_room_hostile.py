@@ -325,7 +325,7 @@ async def test_a_very_deep_tree_is_shown() -> None:
 
 
 @pytest.mark.parametrize("path", ["/hosts.json", "/what-if/capacity?wait=1&mix=VCPU:1", "/hosts/host-1"])
-async def test_an_answer_that_cannot_be_read_is_named(path: str) -> None:
+async def test_an_unreadable_answer_is_named(path: str) -> None:
     async def unreadable(_: Any) -> Any:
         raise Undecodable("TreesFound: Expected `float` >= 0.0 - at `$.inventories[0][6]`")
 

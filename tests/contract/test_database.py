@@ -59,7 +59,7 @@ async def meanwhile(*work: Awaitable[Any]) -> AsyncIterator[list["asyncio.Task[A
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def test_a_stroke_is_all_of_its_transaction(things: Database) -> None:
+async def test_a_transaction_commits_all_or_nothing(things: Database) -> None:
     rows = await things.write_single(PUT.of([("b", 1), ("c", 2)]))
     assert {row["id"] for row in rows} == {"b", "c"}
     assert await used(things) == {"a": 0, "b": 1, "c": 2}
@@ -97,7 +97,7 @@ async def test_a_failed_statement_rolls_back_and_the_database_stays_usable(thing
     assert await used(things) == {"a": 0}
 
 
-async def test_a_read_leaves_nothing_behind(things: Database) -> None:
+async def test_a_read_stores_no_changes(things: Database) -> None:
     try:
         async with things.read() as tx:
             await tx.execute(ADD, {"id": "b", "used": 0})
@@ -107,7 +107,7 @@ async def test_a_read_leaves_nothing_behind(things: Database) -> None:
 
 
 @pytest.mark.parametrize("times", [1, 2])
-async def test_cancelled_after_any_number_of_turns_nothing_is_half_done(things: Database, times: int) -> None:
+async def test_a_cancelled_transaction_has_no_effect_at_any_moment(things: Database, times: int) -> None:
     """Whatever await it hits, once or again while it rolls back: all or nothing, and the next one gets in."""
 
     async def write(number: int) -> None:
@@ -192,7 +192,7 @@ async def test_transactions_wait_for_a_free_connection(things: Database) -> None
         assert await asyncio.gather(*(look(number) for number in range(50))) == list(range(50))
 
 
-async def test_a_transaction_inside_another_is_refused_where_it_would_wait_for_itself() -> None:
+async def test_a_nested_transaction_that_would_deadlock_is_refused() -> None:
     memory = Database("sqlite+aiosqlite://")
     async with asyncio.timeout(DEADLINE):
         for inner in (memory.read, memory.write):
@@ -217,7 +217,7 @@ async def test_after_commit_callbacks_run_only_after_a_commit(things: Database) 
 
 
 @pytest.mark.services
-async def test_a_deadlock_is_a_conflict_and_running_again_wins(database_url: str) -> None:
+async def test_a_deadlock_is_a_conflict_and_the_retry_succeeds(database_url: str) -> None:
     database = Database(database_url)
     async with database.write() as tx:
         await tx.execute(text("CREATE TABLE things (id TEXT PRIMARY KEY, used BIGINT NOT NULL)"))
@@ -312,7 +312,7 @@ TAKE = "UPDATE things SET used = used + $1 WHERE id = $2 RETURNING used, id"
 
 
 @pytest.mark.services
-async def test_the_drivers_own_statements_are_of_the_transaction_they_are_in(on_postgres: Database) -> None:
+async def test_statements_of_the_driver_belong_to_the_open_transaction(on_postgres: Database) -> None:
     async with on_postgres.write() as tx:
         for total in (1, 2, 3):
             [(used_now, name)] = await tx.fetch(TAKE, [1, "a"])
@@ -460,7 +460,7 @@ async def test_silently_lost_connections_cost_one_timeout_in_all(database_url: s
 
 
 @pytest.mark.services
-async def test_a_server_that_is_away_is_unavailable_and_the_sentence_hides_the_password(
+async def test_an_unreachable_server_is_unavailable_and_the_message_hides_the_password(
     postgres: Postgres, on_postgres: Database
 ) -> None:
     await asyncio.to_thread(postgres.stop)
@@ -514,7 +514,7 @@ async def test_a_full_database_file_is_unavailable(
     await database.close()
 
 
-async def test_a_file_that_cannot_be_made_is_unavailable() -> None:
+async def test_a_file_that_cannot_be_created_is_unavailable() -> None:
     database = Database("sqlite+aiosqlite:////proc/nowhere/file.db")
     with pytest.raises(Unavailable, match="cannot connect"):
         async with database.read():
@@ -533,7 +533,7 @@ async def test_a_file_that_cannot_be_made_is_unavailable() -> None:
         ("sqlite://", {"pause": lambda: None}, "needs inline"),
     ],
 )
-def test_an_address_that_makes_no_sense_is_refused(url: str, more: dict[str, Any], complaint: str) -> None:
+def test_a_malformed_database_url_is_refused(url: str, more: dict[str, Any], complaint: str) -> None:
     with pytest.raises(ValueError, match=complaint):
         Database(url, **more)
 

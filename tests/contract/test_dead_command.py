@@ -51,7 +51,7 @@ def a_json_letter(id_: str = "letter", **more: Any) -> DeadLetter:
         (253_402_300_800.0, "unknown"),
     ],
 )
-async def test_a_moment_that_never_was_is_unknown(
+async def test_an_invalid_time_is_shown_as_unknown(
     broker: LocalBroker, say: Console, seconds: float, printed: str
 ) -> None:
     broker.store_dead_letter(a_json_letter(died=seconds, first_died=seconds))
@@ -133,7 +133,7 @@ async def test_an_empty_id_is_refused(broker: LocalBroker, say: Console, ids: li
     assert list(broker.dead) == ["letter"]
 
 
-async def test_the_word_all_excludes_ids(broker: LocalBroker, say: Console) -> None:
+async def test_all_and_ids_exclude_each_other(broker: LocalBroker, say: Console) -> None:
     broker.store_dead_letter(a_json_letter())
     with pytest.raises(BadSetting, match="`all` includes every id"):
         await dead.drop(Cli(Settings(), False, say), ["all", "letter"])
@@ -141,7 +141,7 @@ async def test_the_word_all_excludes_ids(broker: LocalBroker, say: Console) -> N
     assert (said(say), broker.dead) == ("1 dropped\n", {})
 
 
-async def test_the_beginning_of_an_id_is_enough(broker: LocalBroker, say: Console) -> None:
+async def test_a_unique_prefix_of_an_id_names_a_letter(broker: LocalBroker, say: Console) -> None:
     for id_ in ("aa", "ab", "b", "c"):
         broker.store_dead_letter(a_json_letter(id_))
     assert await dead.drop(Cli(Settings(), False, say), ["a", "b", "x"]) == 0

@@ -75,7 +75,9 @@ def berth(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -
 B1, B2, B3 = uid(1), uid(2), uid(3)
 
 
-async def test_a_host_is_closed_and_all_it_had_moved_live(cloud: HostsToEmpty, berth: Berth) -> None:
+async def test_a_drained_host_is_closed_and_its_instances_move_live(
+    cloud: HostsToEmpty, berth: Berth
+) -> None:
     told = (await berth("drain", "host-1")).splitlines()
     assert told[0] == "host-1: disabled, because of drain"
     assert f"{B1} moved to host-9" in told and f"{B2} moved to host-9" in told
@@ -285,7 +287,7 @@ async def test_invalid_input_is_refused_with_the_reason(
 # Evacuating
 
 
-async def test_a_host_is_forced_down_before_anything_is_asked_for(
+async def test_an_evacuation_forces_the_host_down_before_it_requests_moves(
     cloud: HostsToEmpty, berth: Berth, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked_before = list[int]()
@@ -312,7 +314,7 @@ async def test_an_evacuation_without_waiting_requests_all_moves_immediately(
     await until(lambda: {request.build for request in cloud.movers.asked} == {B1, B2})
 
 
-async def test_a_drain_stops_if_its_mark_is_removed(
+async def test_a_drain_stops_if_its_cause_is_removed_from_the_host(
     cloud: HostsToEmpty, berth: Berth, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen = list[tuple[str, ...]]()

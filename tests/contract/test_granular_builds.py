@@ -96,7 +96,7 @@ ONE_CELL = {"resources_a:VCPU": "4"}
 TWO_CELLS = {"resources_a:VCPU": "4", "resources_b:VCPU": "4", "group_policy": "isolate"}
 
 
-async def test_ways_far_down_the_list_are_found_in_the_end(placement: Placement) -> None:
+async def test_allocations_late_in_the_search_are_found(placement: Placement) -> None:
     cpus = {"VCPU": Inventory(total=4)}
     cells = [a_provider(cell, 1, inventories=cpus) for cell in range(11, 23)]
     report = a_report(1, *cells, inventories={"MEMORY_MB": Inventory(total=1024)})

@@ -144,7 +144,7 @@ async def test_a_damaged_file_is_kept_as_a_copy_and_reported(
     assert path.with_suffix(".damaged").read_bytes().count(b"\n") == 2
 
 
-async def test_only_one_agent_of_a_name_at_a_time(disk: Callable[[], AgentDisk]) -> None:
+async def test_a_second_agent_of_the_same_name_does_not_start(disk: Callable[[], AgentDisk]) -> None:
     one = disk()
     with pytest.raises(Unavailable, match="another agent of this name is running"):
         disk()
@@ -262,7 +262,7 @@ async def test_a_failed_start_leaves_no_guest_after_a_kill(disk: Callable[[], Ag
     assert two.disk.devices.held == {}
 
 
-async def test_a_phase_that_was_not_over_is_begun_again(disk: Callable[[], AgentDisk]) -> None:
+async def test_an_unfinished_phase_begins_again(disk: Callable[[], AgentDisk]) -> None:
     one = await MovingAgent(disk()).build()
     await one.disk.settled()
     one.disk.become(one.disk.hosted.there[BUILD][1], "stopped")  # as a copy begins
@@ -272,7 +272,7 @@ async def test_a_phase_that_was_not_over_is_begun_again(disk: Callable[[], Agent
     assert await two.move(a_move("send", 2, 1)) == ["done"]
 
 
-async def test_a_file_of_the_version_before_is_read(tmp_path: Path) -> None:
+async def test_a_file_of_the_previous_version_is_read(tmp_path: Path) -> None:
     """Byte for byte as berth wrote it when guests did not move."""
     build, root = uid(1, "b"), uid(1, "c")
     holds = f'{{"{root}":{{"VCPU":1}}}}'

@@ -210,7 +210,7 @@ async def test_a_destroy_does_not_wait_for_placements_answer() -> None:
 
 
 @in_virtual_time
-async def test_after_each_loss_of_power_it_asks_again() -> None:
+async def test_an_agent_queries_placement_after_each_power_failure() -> None:
     placement = SmallPlacement(SOURCE)
     agent, home = await back_from_the_dead(placement)
     await home.check()

@@ -215,7 +215,7 @@ async def berth(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[s
     return CommandLine("aggregate", aggregate_commands, monkeypatch, capsys)
 
 
-async def test_a_life(berth: CommandLine, placement: Placement) -> None:
+async def test_create_change_and_delete_an_aggregate(berth: CommandLine, placement: Placement) -> None:
     await has_hosts(placement)
     assert await berth("list") == "no aggregate\n"
     said = await berth(
@@ -244,7 +244,7 @@ async def test_a_life(berth: CommandLine, placement: Placement) -> None:
     assert await berth("list") == "no aggregate\n"
 
 
-async def test_the_same_as_json(berth: CommandLine, placement: Placement) -> None:
+async def test_aggregates_are_printed_as_json(berth: CommandLine, placement: Placement) -> None:
     await has_hosts(placement, 1)
     told = {"uuid": EAST, "name": "east", "metadata": {"availability_zone": "e"}}
     done = {"gone": False, "added": [], "removed": [], "warnings": []}
@@ -297,7 +297,7 @@ async def test_invalid_aggregates_are_refused_with_the_reason(
     assert why in str(refused.value)
 
 
-async def test_by_force(berth: CommandLine, placement: Placement) -> None:
+async def test_a_zone_is_changed_by_force(berth: CommandLine, placement: Placement) -> None:
     await has_hosts(placement, 1)
     await claim(placement, an_order(a_claim(1, on_hosts(1))))
     await berth("create", "east", "--zone", "e", "--host", "host-1", "--force")
@@ -325,7 +325,7 @@ def a_file(tmp_path: Path, content: object) -> str:
     return str(file)
 
 
-async def test_novas_are_brought_over_with_all_that_can_be(
+async def test_aggregates_of_nova_are_imported(
     berth: CommandLine, placement: Placement, tmp_path: Path
 ) -> None:
     await has_hosts(placement)
@@ -388,7 +388,7 @@ async def test_aggregates_of_placement_are_named_by_uuid_or_by_their_hosts(
     ],
     ids=["an older client", "the API itself", "aggregate show"],
 )  # fmt: skip
-async def test_other_forms_of_the_same(
+async def test_other_forms_of_a_list_of_aggregates_are_read(
     berth: CommandLine,
     placement: Placement,
     tmp_path: Path,
@@ -444,9 +444,7 @@ async def group(
     return CommandLine("group", groups, monkeypatch, capsys)
 
 
-async def test_a_group_is_made_and_a_second_of_its_name_is_not(
-    group: CommandLine, placement: Placement
-) -> None:
+async def test_a_second_group_of_the_same_name_is_refused(group: CommandLine, placement: Placement) -> None:
     said = await group("create", "cache", "--policy", "anti-affinity", "--max-per-host", "3")
     [made] = (await placement.server_groups.find(FindGroups(name="cache"))).groups
     assert (made.policy, made.max_per_host) == ("anti-affinity", 3)
@@ -487,14 +485,14 @@ WRONG_GROUPS: list[tuple[str, type[Exception], str]] = [
 ]
 
 
-async def test_a_group_that_is_not_clear_is_not_guessed(group: CommandLine) -> None:
+async def test_invalid_group_commands_are_refused_with_the_reason(group: CommandLine) -> None:
     for words, error, says in WRONG_GROUPS:
         with pytest.raises(error) as refused:
             await group(*words.split())
         assert says in str(refused.value)
 
 
-async def test_a_group_with_members_is_deleted_by_force_alone(
+async def test_a_group_with_members_is_deleted_only_by_force(
     group: CommandLine, placement: Placement
 ) -> None:
     with pytest.raises(OperationRefused) as refused:

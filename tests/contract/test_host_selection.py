@@ -201,7 +201,7 @@ def two_unstored(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("two_unstored")
-async def test_the_newest_unstored_decisions_are_kept_while_the_database_is_away(
+async def test_the_newest_decisions_are_kept_while_the_database_is_unreachable(
     selection: HostSelection, decisions: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write, failures, new = decisions.write, [Unavailable("away")], iter((3, 4))

@@ -142,11 +142,11 @@ async def test_a_future_change_number_is_refused(door: HttpPlacement) -> None:
 
 
 @pytest.mark.parametrize("after", ["x", "-1", "1.5", "9" * 30, "٣"])
-async def test_a_place_in_the_feed_is_a_number(near: HttpPlacement, after: str) -> None:
+async def test_the_position_in_the_feed_is_a_number(near: HttpPlacement, after: str) -> None:
     assert (await near("GET", f"/berth/changes?after={after}")).status_code == 400
 
 
-async def test_a_feed_ends_when_the_door_closes(near: HttpPlacement) -> None:
+async def test_a_feed_ends_when_the_server_stops(near: HttpPlacement) -> None:
     async with a_stream(near, "/berth/changes") as stream:
         near.app.state.closing.set()
         await stream.ended()

@@ -67,7 +67,7 @@ async def test_candidates_include_the_latest_write(door: HttpPlacement) -> None:
         ("GET", "/resource_providers/%00", None, 404),
     ],
 )
-async def test_numbers_and_names_that_no_table_can_hold_are_refused(
+async def test_numbers_and_names_beyond_the_limits_of_columns_are_refused(
     near: HttpPlacement, method: str, path: str, body: Any, status: int
 ) -> None:
     await near.provider(A, VCPU=8)
@@ -185,7 +185,7 @@ REFUSED: list[tuple[str, str, Any, int, str, str]] = [
 
 
 @pytest.mark.parametrize(("method", "path", "body", "status", "code", "why"), REFUSED)
-async def test_why_not(
+async def test_an_invalid_aggregate_edit_is_refused_with_the_reason(
     door: HttpPlacement, method: str, path: str, body: Any, status: int, code: str, why: str
 ) -> None:
     await has_hosts(door.placement, 1)

@@ -233,7 +233,7 @@ async def _leave_early() -> None:
 # Where it listens
 
 
-async def test_a_place_that_is_taken_is_a_sentence() -> None:
+async def test_an_address_in_use_is_reported_in_one_sentence() -> None:
     with listen("127.0.0.1:0") as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         assert url_of(taken) == f"http://{address}"

@@ -115,7 +115,7 @@ async def test_builds_are_found_by_filters(
     assert (found.more, found.count) == (False, len(expected))
 
 
-async def test_a_page_ends_where_the_next_begins_and_only_the_first_counts(listed: Builds) -> None:
+async def test_pages_of_instances_are_adjacent_and_the_first_has_the_count(listed: Builds) -> None:
     seen, after, pages = [], "", 0
     while True:
         page = await listed.find_instances(FindInstances(cell=CELL, limit=2, after=after))
@@ -138,9 +138,7 @@ async def test_the_fields_of_a_listed_build(listed: Builds) -> None:
     assert (six.status, six.attempt, six.root, six.project) == ("building", 2, uid(1, "c"), "even")
 
 
-async def test_a_build_that_cannot_be_read_keeps_no_other_from_being_listed(
-    listed: Builds, database: Database
-) -> None:
+async def test_an_unreadable_build_does_not_hide_other_builds(listed: Builds, database: Database) -> None:
     async with database.write() as tx:
         await tx.execute(text("UPDATE placed_builds SET placed = 'x' WHERE build = :id"), {"id": uid(2, "b")})
     page = await listed.find_instances(FindInstances(cell=CELL, limit=3))

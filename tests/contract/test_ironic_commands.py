@@ -145,7 +145,7 @@ async def test_the_diff_lists_instances_that_ironic_does_not_have(
     ]
 
 
-async def test_a_build_on_its_way_to_its_node_is_no_difference(
+async def test_a_build_in_progress_is_no_difference(
     house: PlacementBesideIronic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("ironic_sync.comparison.SETTLING_SECONDS", 0.05)
@@ -233,7 +233,7 @@ def test_the_ironic_of_the_settings_is_used_unless_another_is_named(
     assert access_of(Settings(), "").url == "http://127.0.0.1:6385"
 
 
-async def test_an_ironic_that_refuses_is_quoted(house: PlacementBesideIronic) -> None:
+async def test_a_refusal_by_ironic_is_quoted(house: PlacementBesideIronic) -> None:
     house.ironic.proxy = lambda request: httpx.Response(403)
     with pytest.raises(OperationRefused, match=r"Ironic refused \(403\)"):
         await plainly(house.diff())

@@ -115,7 +115,7 @@ class SweptPlacement(SweptIronic):
         assert await self._placement.reports.report_many(reports) == [None] * len(reports)
 
 
-async def test_a_whole_sweep(placement: Placement) -> None:
+async def test_a_sweep_repairs_all_differences(placement: Placement) -> None:
     async with SweptPlacement(placement) as sweeping:
         ironic = sweeping.ironic
         for number in range(1, 600):
@@ -159,7 +159,7 @@ async def test_an_operators_traits_on_a_node_are_not_a_difference(placement: Pla
         assert set(after.traits) == {"CUSTOM_B", "CUSTOM_GOLD"}
 
 
-async def test_a_node_stays_in_the_aggregates_an_operator_put_it_into(placement: Placement) -> None:
+async def test_a_node_keeps_the_aggregates_of_an_operator(placement: Placement) -> None:
     async with SweptPlacement(placement) as sweeping:
         ironic = sweeping.ironic
         node = ironic.have(1, name="node-1", properties={"rack": "r1"})

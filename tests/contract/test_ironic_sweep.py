@@ -114,7 +114,7 @@ async def test_changes_committed_late_are_not_missed() -> None:
         assert await world.differences() == []
 
 
-async def test_when_too_much_changed_everything_is_read() -> None:
+async def test_if_too_many_nodes_changed_all_nodes_are_read() -> None:
     async with SweptIronic(full_every=99) as world:
         for number in range(1300):
             world.ironic.have(number)
@@ -213,7 +213,7 @@ async def test_many_deleted_nodes_at_once_are_not_removed(
         assert await world.differences() == ["gone"] * (gone - removed)  # all else is repaired, and this seen
 
 
-async def test_a_guard_that_stops_does_not_read_every_missing_node_first() -> None:
+async def test_a_refused_removal_does_not_read_every_missing_node() -> None:
     async with SweptIronic(full_every=1) as world:
         await world.swept(500)
         world.ironic.nodes.clear()
@@ -222,7 +222,7 @@ async def test_a_guard_that_stops_does_not_read_every_missing_node_first() -> No
         assert len(world.ironic.requests) - before < 80
 
 
-async def test_hosts_of_the_same_agent_that_are_no_nodes_are_never_taken_away() -> None:
+async def test_hosts_of_the_same_agent_that_are_no_nodes_are_not_removed() -> None:
 
     async with SweptIronic(full_every=1) as world:
         world.ironic.have(1)
@@ -246,7 +246,7 @@ async def test_a_node_assigned_to_another_cell_moves_there() -> None:
 
 
 @pytest.mark.parametrize("took, least, most", [(0.0, 0.2, 0.3), (0.1, 0.1, 0.2), (0.5, 0.0, 0.0)])
-async def test_pages_come_no_faster_than_they_may(
+async def test_the_rate_of_pages_is_limited(
     took: float, least: float, most: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waited: list[float] = []

@@ -97,7 +97,7 @@ AWAY = {"Ironic, at once": 1, "Ironic, in the middle": 3}
 
 
 @pytest.mark.parametrize("page", AWAY.values(), ids=AWAY.keys())
-async def test_ironic_going_away_ends_the_round_and_the_next_reads_all(
+async def test_an_unreachable_ironic_ends_the_round_and_the_next_reads_all_nodes(
     page: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def no_sleep(seconds: float) -> None: ...

@@ -98,7 +98,7 @@ async def test_providers_are_found_by_their_attributes(rack: Placement) -> None:
     assert [await ids(rack, **query) for query, _ in FOUND] == [expected for _, expected in FOUND]
 
 
-async def test_a_provider_is_shown_with_the_parts_that_were_asked_for(rack: Placement) -> None:
+async def test_a_provider_is_shown_with_the_requested_parts(rack: Placement) -> None:
     bare = Provider(id=A, name="host-1", parent=None, root=A, generation=2, updated=1_000_000.0)
     shown: dict[tuple[str, ...], dict[str, Any]] = {
         (): {},

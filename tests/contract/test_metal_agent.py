@@ -31,7 +31,7 @@ async def test_a_build_ends_active_and_its_destroy_ends_with_a_free_node() -> No
 
 
 @in_virtual_time
-async def test_the_destroy_is_done_when_the_node_is_out_of_our_hands_and_cleaning() -> None:
+async def test_a_destroy_ends_when_the_node_is_released_and_cleaning() -> None:
     async with metal_world(SLOW) as world:
         await world.order(world.build())
         assert await world.order(world.destroy()) == [("destroyed", "")]
@@ -39,7 +39,7 @@ async def test_the_destroy_is_done_when_the_node_is_out_of_our_hands_and_cleanin
 
 
 @in_virtual_time
-async def test_an_order_that_comes_twice_is_built_once() -> None:
+async def test_a_repeated_order_is_built_once() -> None:
     async with metal_world(SLOW) as world:
         await world.bus.publish(world.build(), world.build())
         assert await world.next_report() == ("built", "")
@@ -90,7 +90,7 @@ async def test_a_failed_deploy_is_undone_before_it_is_reported() -> None:
 
 
 @in_virtual_time
-async def test_a_failed_deploy_that_could_not_be_torn_down_may_be_there_still_and_is_destroyed() -> None:
+async def test_a_failed_deploy_without_tear_down_is_reported_and_destroyed() -> None:
     async with metal_world() as world:
         for work in ("deploy", "delete"):
             world.ironic.conductor.plan_fault(world.nodes[0], work, "step")
@@ -101,7 +101,7 @@ async def test_a_failed_deploy_that_could_not_be_torn_down_may_be_there_still_an
 
 
 @in_virtual_time
-async def test_a_tear_down_that_fails_is_tried_again_until_it_is_done() -> None:
+async def test_a_failed_tear_down_is_repeated_until_it_succeeds() -> None:
     async with metal_world() as world:
         await world.order(world.build())
         world.ironic.conductor.plan_fault(world.nodes[0], "delete", "step")
@@ -160,7 +160,7 @@ async def test_a_destroy_before_its_build_prevents_the_build() -> None:
 
 
 @in_virtual_time
-async def test_the_next_attempt_waits_until_the_last_is_torn_down() -> None:
+async def test_the_next_attempt_waits_for_the_tear_down_of_the_previous_one() -> None:
     """Ironic lets an instance be on one node only."""
     async with metal_world(SLOW) as world:
         await world.order(world.build())

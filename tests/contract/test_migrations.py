@@ -253,7 +253,7 @@ KINDS: list[tuple[Any, list[Any]]] = [
 
 
 @pytest.mark.parametrize(("kind", "values"), KINDS, ids=lambda part: getattr(part, "__name__", ""))
-async def test_values_arrive_as_they_are(database: Database, kind: Any, values: list[Any]) -> None:
+async def test_values_are_stored_unchanged(database: Database, kind: Any, values: list[Any]) -> None:
     n = Rows(database.dialect, "n", at=int, value=kind)
     async with database.read() as tx:
         result = await tx.execute(text(f"SELECT n.value FROM {n} ORDER BY n.at"), n.bind(enumerate(values)))
@@ -329,7 +329,7 @@ async def test_existing_rows_are_distinguished_from_inserted_ones(things: Databa
     assert made == {3}
 
 
-async def test_no_rows_are_no_rows(things: Database) -> None:
+async def test_an_insert_without_rows_inserts_nothing(things: Database) -> None:
     n = Rows(things.dialect, "n", id=int, cls=str)
     async with things.write() as tx:
         inserted = text(f"INSERT INTO things (id, class) SELECT id, cls FROM {n}")
@@ -337,6 +337,6 @@ async def test_no_rows_are_no_rows(things: Database) -> None:
 
 
 @pytest.mark.parametrize("columns", [{}, {"a": bytes}, {"a b": int}])
-def test_columns_that_cannot_be_are_refused(columns: dict[str, Any]) -> None:
+def test_invalid_columns_are_refused(columns: dict[str, Any]) -> None:
     with pytest.raises(TypeError):
         Rows("sqlite", "n", **columns)

@@ -235,7 +235,7 @@ async def test_a_phase_that_is_received_and_read_is_printed_once(
     assert await following_it == f"{B1} {says}\n{B1} moved to host-9\n"
 
 
-async def test_a_refusal_that_was_lost_is_asked_for_again(
+async def test_a_lost_refusal_is_requested_again(
     movers: FakeMovers, berth: Berth, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(following, "AGAIN_SECONDS", 0.0)

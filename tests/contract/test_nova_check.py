@@ -87,7 +87,7 @@ async def hold(door: HttpPlacement, consumer: str, host: int) -> None:
     await door.made(f"/allocations/{consumer}", claim_in_json((uid(host, "a"), {"VCPU": 1})))
 
 
-async def test_everything_is_read(region: CheckedRegion) -> None:
+async def test_all_facts_of_a_region_are_read(region: CheckedRegion) -> None:
     await add_flavor(region.api, "pinned", {"hw:cpu_policy": "dedicated"})
     aggregate = await region.api.add("aggregates", uuid=uid(1, "d"), name="rack")
     await region.api.add("aggregate_hosts", aggregate_id=aggregate, host="host-1")
@@ -117,7 +117,7 @@ async def test_all_pages_are_read(region: CheckedRegion, monkeypatch: pytest.Mon
     assert len((await region.observe()).nova.instances) == 6
 
 
-async def test_a_user_who_may_write_and_one_who_may_only_read_are_told_apart(region: CheckedRegion) -> None:
+async def test_users_with_and_without_write_permission_are_distinguished(region: CheckedRegion) -> None:
     assert all(database.can_write for database in (await region.observe()).nova.databases)
     name = f"reader_{uid(1)[:8]}_{id(region)}"
     address = make_url(region.cell.url)
@@ -163,7 +163,7 @@ async def test_orphans_and_missing_allocations_are_found(region: CheckedRegion) 
     ]
 
 
-async def test_what_nova_changed_during_the_check_is_no_finding(
+async def test_changes_by_nova_during_the_check_are_no_findings(
     region: CheckedRegion, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A boot or a deletion between both reads looks like an error, so suspects are read again."""
@@ -199,7 +199,7 @@ async def ignore(message: object) -> None:
     pass
 
 
-async def test_a_broker_that_is_away_is_a_fact() -> None:
+async def test_an_unreachable_broker_is_reported() -> None:
     found = await observe(RpcAddress(url="amqp://127.0.0.1:1/", exchange="nova", topic="s"), name="test")
     assert not found.exists and found.problem
 

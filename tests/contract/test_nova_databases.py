@@ -100,7 +100,7 @@ async def test_the_stored_request_of_an_instance_is_read(region: ReadRegion) -> 
     assert await region.databases.request_spec(uid(2)) is None
 
 
-async def test_a_cell_that_is_away_keeps_its_hosts(region: ReadRegion) -> None:
+async def test_an_unreachable_cell_keeps_its_hosts(region: ReadRegion) -> None:
     await region.databases.read()
     url = region.cell.url.replace("127.0.0.1", "127.0.0.2")
     await region.api.run(f"UPDATE cell_mappings SET database_connection = '{url}' WHERE name = 'cell1'")

@@ -114,7 +114,7 @@ async def test_a_boot_that_placement_had_no_candidates_for_is_decided_from_novas
         assert (await world.report(since=START)).nova_refused == 2, "a searched request is decided once"
 
 
-async def test_what_berth_refuses_has_a_reason(
+async def test_a_refusal_by_berth_has_a_reason(
     hosts: Placement, open_database: Callable[..., Database]
 ) -> None:
     async with a_shadowed_nova(hosts, open_database()) as world:

@@ -170,7 +170,7 @@ async def test_a_scheduler_that_beats_stays_in_the_roster_until_deleted(store: D
         assert not await parked.beat(tx, "s1", "{}", 2)
 
 
-async def test_a_row_that_cannot_be_read_keeps_no_other_from_its_host(store: Database) -> None:
+async def test_an_unreadable_row_does_not_delay_other_waiting_requests(store: Database) -> None:
     await add(store, "s1", kept(1), kept(2))
     async with store.write() as tx:
         await tx.execute(text("UPDATE parked SET message = 'x' WHERE request = :r"), {"r": uid(1, "a")})

@@ -160,7 +160,7 @@ async def test_new_consumers_take_three_statements_however_many(
 # Releases
 
 
-async def test_the_retired_never_claim_again(placement: Placement) -> None:
+async def test_a_retired_consumer_cannot_claim_again(placement: Placement) -> None:
     await report(placement, a_report(1))
     order = an_order(a_claim(1, on_hosts(1)))
     await claim(placement, order)
@@ -171,7 +171,9 @@ async def test_the_retired_never_claim_again(placement: Placement) -> None:
     assert await holdings(placement.database) == {}
 
 
-async def test_an_empty_choice_gives_everything_back_and_forgets_the_consumer(placement: Placement) -> None:
+async def test_an_empty_choice_releases_all_allocations_and_deletes_the_consumer(
+    placement: Placement,
+) -> None:
     await report(placement, a_report(1))
     await claim(placement, an_order(a_claim(1, on_hosts(1, VCPU=8))))
     handed_over = an_order(a_claim(1, {}, generation=1), a_claim(2, on_hosts(1, VCPU=8)))
@@ -217,7 +219,7 @@ def figures(placement: Placement, number: int) -> tuple[int, int]:
     return row.shape, row.generation
 
 
-async def test_a_report_is_a_whole_tree_and_the_same_again_changes_nothing(placement: Placement) -> None:
+async def test_a_report_replaces_the_tree_and_a_repetition_changes_nothing(placement: Placement) -> None:
     def tree(sequence: int, **root: Any) -> InventoryReported:
         numa = a_provider(2, 1, traits=("HW_NUMA_ROOT",))
         return a_report(1, numa, a_provider(3, 2), sequence=sequence, **root)
@@ -290,7 +292,7 @@ BAD = {
 }
 
 
-async def test_an_unsound_report_is_refused_by_the_field_and_hinders_no_other(placement: Placement) -> None:
+async def test_an_invalid_report_is_refused_with_the_field_and_delays_no_other(placement: Placement) -> None:
     outcomes = await report(placement, a_report(7), *BAD.values(), a_report(8))
     assert outcomes[0] == outcomes[-1] == ""
     for says, outcome in zip(BAD, outcomes[1:-1], strict=True):
@@ -393,7 +395,7 @@ async def test_every_commit_that_changes_something_is_announced_by_the_next_numb
     ]
 
 
-async def test_a_great_commit_is_announced_in_parts_that_fit_a_message(placement: Placement) -> None:
+async def test_a_large_commit_is_published_in_parts_that_fit_a_message(placement: Placement) -> None:
     await report(placement, *(a_report(number) for number in range(CHANGES_A_MESSAGE + 1)))
     assert [(change.number, len(change.changes)) for change in await announced(placement)] == [
         (1, CHANGES_A_MESSAGE),

@@ -175,6 +175,8 @@ async def test_the_usage_of_a_project_is_shown_by_type(berth: Berth) -> None:
         (("class", "show", "CUSTOM_NO"), "there is no resource class CUSTOM_NO: `berth class list`"),
     ],
 )
-async def test_what_there_is_not_is_refused(berth: Berth, words: tuple[str, ...], why: str) -> None:
+async def test_a_missing_provider_class_or_trait_is_refused(
+    berth: Berth, words: tuple[str, ...], why: str
+) -> None:
     with pytest.raises(OperationRefused, match=why):
         await berth(*words)

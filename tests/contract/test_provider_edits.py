@@ -77,7 +77,7 @@ def roots(placement: Placement) -> dict[str, tuple[str, ...]]:
 # A provider's life
 
 
-async def test_a_provider_is_made_filled_emptied_and_dropped(placement: Placement) -> None:
+async def test_a_provider_is_created_changed_and_deleted(placement: Placement) -> None:
     made = await edit(placement, MakeProvider(provider=A, name="one"))
     assert made == Edited(
         provider=Provider(id=A, name="one", parent=None, root=A, generation=0, updated=1_000_000.0), number=1

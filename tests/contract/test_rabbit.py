@@ -119,7 +119,7 @@ async def test_frames_stay_small(transport: RabbitTransport, channel: AbstractCh
     assert all(len(message.body) <= 256 * 1024 for message in messages)
 
 
-async def test_an_envelope_that_must_travel_alone_does(
+async def test_envelopes_that_may_not_share_a_frame_are_sent_alone(
     transport: RabbitTransport, channel: AbstractChannel, bus_name: str
 ) -> None:
     await transport.declare(QUEUE)
@@ -447,7 +447,7 @@ async def test_refused_messages_stay_refused_when_the_broker_delivers_them_again
     assert handled == [REQUEST]
 
 
-async def test_a_message_that_we_delayed_is_accepted(transport: RabbitTransport) -> None:
+async def test_a_delayed_message_of_berth_is_accepted(transport: RabbitTransport) -> None:
     inbox = await transport.consume(QueueSpec("reader", ("host.failed.c2",)), 10)
     envelope = msgspec.structs.replace(a_forged_envelope(), key="host.failed.c2")
     await transport.delay("reader", envelope, 0.1)
@@ -535,9 +535,7 @@ async def test_a_frame_of_more_than_256_envelopes_is_one_dead_letter(
     assert (await take(inbox)).envelope.id == sent.id  # and right behind it comes the next
 
 
-async def test_an_empty_frame_is_passed_over(
-    amqp_url: str, transport: RabbitTransport, bus_name: str
-) -> None:
+async def test_an_empty_frame_is_ignored(amqp_url: str, transport: RabbitTransport, bus_name: str) -> None:
     inbox = await transport.consume(QUEUE, 10)
     publish_bare(amqp_url, bus_name, encode_frame([]), pika.BasicProperties(type="berth.frame"))
     await publish(transport, sent := an_envelope(1))

@@ -131,7 +131,7 @@ async def test_a_binding_that_is_deleted_is_made_again(
     assert number_in(await take(inbox)) == 1
 
 
-async def test_between_two_publishes_a_queue_may_be_deleted_and_nothing_is_lost(
+async def test_a_queue_deleted_between_two_publishes_loses_nothing(
     connected: Connected, operator: AbstractChannel, bus_name: str
 ) -> None:
     publisher, reader = await connected(), await connected()

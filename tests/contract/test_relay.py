@@ -164,7 +164,7 @@ async def test_many_changes_are_published_in_batches(
     assert (wire.numbers, wire.handfuls) == (list(range(1, waiting + 1)), handfuls)
 
 
-async def test_numbers_that_are_missing_are_passed_over(
+async def test_missing_change_numbers_are_skipped(
     placement: Placement, wire: RememberingBus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("placement_worker.change_log.CHANGES_A_ROUND", 3)
@@ -265,7 +265,7 @@ async def test_a_restored_older_database_is_published_from_its_state(
     assert wire.numbers == [1, 2, 3, 4, 5, 6, 5]
 
 
-async def test_a_bus_that_never_answers_is_tried_again(
+async def test_publishing_is_retried_if_the_bus_does_not_answer(
     placement: Placement, wire: RememberingBus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("placement_worker.change_log.PUBLISH_SECONDS", 0.05)
@@ -279,7 +279,7 @@ async def test_a_bus_that_never_answers_is_tried_again(
     assert wire.numbers == [1]
 
 
-async def test_a_relay_that_dies_while_publishing_leaves_it_to_the_next(
+async def test_the_next_relay_publishes_the_changes_of_a_killed_relay(
     url: str, placement: Placement, wire: RememberingBus
 ) -> None:
     wire.open.clear()

@@ -386,7 +386,7 @@ async def test_a_replica_reloads_if_missed_changes_are_pruned(
     assert kept.index is not before
 
 
-async def test_another_database_is_noticed_by_numbers_that_go_back(
+async def test_another_database_is_detected_by_decreasing_change_numbers(
     world: ReplicatedPlacement, soon: None, caplog: pytest.LogCaptureFixture
 ) -> None:
     placement = await world.start()

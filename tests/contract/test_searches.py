@@ -58,7 +58,7 @@ def many() -> FindCandidates:
     return FindCandidates(groups=groups, limit=20_000, per_host=0)
 
 
-async def test_a_question_does_not_wait_for_four_that_take_long(placement: Placement) -> None:
+async def test_a_query_does_not_wait_for_four_slow_queries(placement: Placement) -> None:
     ended: list[str] = []
 
     async def ask(name: str, query: FindCandidates) -> None:
@@ -74,7 +74,7 @@ async def test_a_question_does_not_wait_for_four_that_take_long(placement: Place
     assert sorted(ended[1:]) == [f"hopeless {position}" for position in range(4)]
 
 
-async def test_a_slice_is_measured_by_the_clock_that_was_given() -> None:
+async def test_a_time_slice_is_measured_by_the_given_clock() -> None:
     """So that a simulation runs alike however busy the machine is."""
     monotonic = Mock(side_effect=count(0.0, SLICE_SECONDS))
     async with a_placement("sqlite+aiosqlite://", Clock(monotonic=monotonic)) as placement:

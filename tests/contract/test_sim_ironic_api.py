@@ -111,7 +111,7 @@ async def test_a_node_is_found_by_uuid_and_by_name(client: httpx.AsyncClient) ->
     assert one.json() == {"uuid": by_name["uuid"], "traits": [], "shard": None}
 
 
-async def test_a_list_shows_little_unless_it_is_asked_for_more(client: httpx.AsyncClient) -> None:
+async def test_a_list_has_few_fields_unless_more_are_requested(client: httpx.AsyncClient) -> None:
     short = (await client.get("/v1/nodes?limit=1")).json()["nodes"][0]
     assert short.keys() == {
         "uuid", "name", "instance_uuid", "maintenance", "power_state", "provision_state", "links",
@@ -137,7 +137,7 @@ async def test_a_list_shows_little_unless_it_is_asked_for_more(client: httpx.Asy
         ("limit=2&sort_dir=desc", ["25", "24"]),
     ],
 )
-async def test_a_list_can_be_narrowed(client: httpx.AsyncClient, query: str, found: list[str]) -> None:
+async def test_a_list_can_be_filtered(client: httpx.AsyncClient, query: str, found: list[str]) -> None:
     assert await names(client, query) == found
 
 
@@ -155,7 +155,7 @@ async def test_pages_hold_every_node_once(client: httpx.AsyncClient, sort: str) 
         assert seen == sorted(seen, reverse="desc" in sort)
 
 
-async def test_the_link_to_the_next_page_forgets_filters_as_ironic_does(client: httpx.AsyncClient) -> None:
+async def test_the_link_to_the_next_page_omits_filters_as_in_ironic(client: httpx.AsyncClient) -> None:
     page = (
         await client.get("/v1/nodes?limit=2&resource_class=gold&maintenance=false&associated=true")
     ).json()
@@ -271,7 +271,7 @@ async def test_a_request_without_the_password_is_refused() -> None:
         assert (await client.get("/v1/nodes", auth=("admin", "secret"))).status_code == 200
 
 
-async def test_berths_own_client_gets_along_with_it() -> None:
+async def test_the_client_of_berth_works_with_the_simulated_api() -> None:
     sim = Simulation(enrolled(2500, now=NOW), plan=SimPlan(step_time=Durations("constant", (0.01,))))
     async with client_of(sim):
         access = Access(url="http://ironic.test")

@@ -138,7 +138,7 @@ def references(value: Any) -> Iterator[str]:
             yield from references(item)
 
 
-def test_the_asyncapi_document_is_whole() -> None:
+def test_the_asyncapi_document_is_complete() -> None:
     document = topology.asyncapi(WORKERS)
     document = json.loads(json.dumps(document))  # it is JSON, and nothing but
     assert document["asyncapi"].startswith("3.")

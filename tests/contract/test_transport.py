@@ -158,7 +158,7 @@ async def test_messages_with_the_same_id_are_routed_by_their_own_keys(transport:
     assert [type(outcome) for outcome in outcomes] == [Unroutable, type(None), Unroutable]
 
 
-async def test_sent_to_a_queue_by_name(transport: Transport) -> None:
+async def test_a_message_is_sent_to_a_queue_by_name(transport: Transport) -> None:
     inbox = await transport.consume(QueueSpec("reply:1", durable=False), 10)
     await transport.send("reply:1", an_envelope(3, "some.key"))
     delivery = await take(inbox)
@@ -202,7 +202,7 @@ async def test_all_fields_of_an_envelope_arrive(transport: Transport) -> None:
     "field, said, read",
     [("attempt", 2**63, MAX_COUNT), ("attempt", 0, 1), ("faults", -1, 0), ("sent_at", 1e300, 0.0)],
 )
-async def test_a_number_beyond_reason_is_clamped_when_it_is_read(
+async def test_an_out_of_range_number_is_clamped_when_it_is_read(
     transport: Transport, field: str, said: float, read: float
 ) -> None:
     """So that what came with it can be put off, buried and replayed like anything else."""
@@ -317,7 +317,7 @@ async def test_one_message_of_a_frame_is_requeued_alone(connect: Connect) -> Non
     assert await numbers(inbox, 1) == [9]
 
 
-async def test_the_first_verdict_counts(transport: Transport) -> None:
+async def test_the_first_settlement_of_a_message_counts(transport: Transport) -> None:
     inbox = await transport.consume(QueueSpec("q", ("build.requested",)), 10)
     await publish(transport, an_envelope(1))
     delivery = await take(inbox)
@@ -381,7 +381,7 @@ async def test_messages_returned_by_a_stopping_reader_do_not_count_as_crashed(co
 # Delays
 
 
-async def test_a_delayed_message_comes_back_unchanged_after_its_time(transport: Transport) -> None:
+async def test_a_delayed_message_is_delivered_unchanged_after_its_delay(transport: Transport) -> None:
     queue = QueueSpec("scheduler:build.*", ("build.*",))
     inbox = await transport.consume(queue, 10)
     await transport.declare(QueueSpec("scheduler:build.placed", ("nothing",)))
@@ -541,7 +541,7 @@ async def test_a_letter_that_cannot_be_replayed_does_not_block_later_letters(tra
     assert {letter.id for letter in await transport.dead_letters()} == {"letter-0", "letter-40"}
 
 
-async def test_a_body_that_is_not_json_does_not_cost_the_connection(transport: Transport) -> None:
+async def test_a_body_that_is_not_json_does_not_close_the_connection(transport: Transport) -> None:
     inbox = await transport.consume(QueueSpec("hears", ("some.thing",)), 10)
     with suppress(Undecodable):
         await transport.send("hears", msgspec.structs.replace(an_envelope(1), body=msgspec.Raw(b"\x00bad")))

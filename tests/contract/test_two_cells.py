@@ -457,7 +457,9 @@ async def test_a_failure_in_either_cell_reverts_the_move(world: CellsApart, phas
     assert (end.cell, end.end, end.host, "no luck" in end.reason) == ("c1", "error", "host-1", True)
 
 
-async def test_an_unshelving_that_fails_there_is_shelved_again_here(world: CellsApart) -> None:
+async def test_a_failed_unshelving_in_another_cell_is_shelved_again_in_the_source_cell(
+    world: CellsApart,
+) -> None:
     build = await world.boot()
     await world.comes_to(a_move(build, "shelve", 7, to_cell=""))
     world.failing = "build"
@@ -490,7 +492,7 @@ async def test_a_move_between_cells_can_be_aborted_in_both_cells(world: CellsApa
     assert (await said(world, build)).end == "aborted"
 
 
-async def test_no_host_there_and_it_stays_where_it_is(world: CellsApart) -> None:
+async def test_without_a_host_in_the_other_cell_the_instance_stays(world: CellsApart) -> None:
     build = await world.boot()
     await world.comes_to(a_move(build, wanted_host="host-2"))
     assert await settled(world, build) == ("c1", "active")
@@ -539,7 +541,7 @@ async def test_an_instance_deleted_before_its_arrival_never_runs(world: CellsApa
     assert (await said(world, build)).end == "deleted"
 
 
-async def test_a_boot_that_is_read_again_builds_nothing_in_the_old_cell(world: CellsApart) -> None:
+async def test_a_redelivered_boot_builds_nothing_in_the_former_cell(world: CellsApart) -> None:
     build = await world.boot()
     [stands] = (await world.cells["c1"].builds.find(FindBuilds(cell="c1", builds=(build,)))).builds
     await world.comes_to(a_move(build))

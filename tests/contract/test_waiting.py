@@ -92,7 +92,7 @@ async def test_a_request_that_comes_again_waits_once() -> None:
 
 
 @in_virtual_time
-async def test_another_flavor_that_would_do_is_waited_for_as_well() -> None:
+async def test_a_request_also_waits_for_its_alternative_flavor() -> None:
     silver = Flavor(name="silver", extra_specs={"resources:CUSTOM_SILVER": "1"})
     gold = Flavor(name="gold", extra_specs={"resources:CUSTOM_GOLD": "1"})
     async with a_world() as world:

@@ -367,7 +367,7 @@ async def test_a_waiting_move_of_a_resized_instance_uses_the_new_size() -> None:
 
 
 @in_virtual_time
-async def test_while_its_cell_is_silent_it_waits_on() -> None:
+async def test_a_move_continues_to_wait_while_its_cell_does_not_answer() -> None:
     async with a_cell() as movers:
         build = await movers.boot(1, on=1)
         await movers.ask(build)
@@ -399,7 +399,7 @@ async def test_waiting_moves_of_a_dead_scheduler_are_adopted() -> None:
 
 
 @in_virtual_time
-async def test_builds_and_moves_go_in_their_turns() -> None:
+async def test_waiting_builds_and_moves_are_placed_in_one_order() -> None:
     async with a_cell() as movers:
         first, second = [await movers.boot(number, on=1) for number in (1, 2)]
         await movers.world.ask(3, flavor=TWO, ignore_hosts=("host-1",))

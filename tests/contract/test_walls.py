@@ -306,7 +306,7 @@ async def test_the_reason_of_a_foreign_retirement_is_not_disclosed(two_cells: Pl
         assert "secret" in (await released_by(two_cells, "", a_release(consumer, 1))).why
 
 
-async def test_a_host_that_changed_hands_is_its_new_cells(two_cells: Placement) -> None:
+async def test_a_reassigned_host_belongs_to_the_new_cell(two_cells: Placement) -> None:
     await two_cells.reports.give(OwnerEditRequested(root=uid(1, "a"), cell="c2"))
     assert isinstance(await released_by(two_cells, "c1", a_release(11, 1)), OutsideCell)
     assert isinstance(await released_by(two_cells, "c2", a_release(11, 1)), Released)
@@ -315,7 +315,7 @@ async def test_a_host_that_changed_hands_is_its_new_cells(two_cells: Placement) 
 # Questions
 
 
-async def test_a_cell_sees_its_own_trees(two_cells: Placement) -> None:
+async def test_a_cell_reads_only_the_trees_of_its_agents(two_cells: Placement) -> None:
     async def seen(**query: Any) -> set[str]:
         found = await two_cells.lookups.providers(FindProviders(**query), cell="c1")
         return {provider.id for provider in found.providers}

@@ -31,7 +31,7 @@ async def placements(stack: AsyncExitStack, url: str) -> list[Placement]:
     return [first, *others]
 
 
-async def test_racing_for_the_last_places_gives_out_exactly_as_many_as_there_are(database_url: str) -> None:
+async def test_concurrent_claims_of_the_last_places_take_exactly_those(database_url: str) -> None:
     async with AsyncExitStack() as stack:
         racers = await placements(stack, database_url)
         room = {"VCPU": Inventory(total=4)}

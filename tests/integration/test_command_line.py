@@ -67,7 +67,7 @@ def complains(done: Done, code: int) -> str:
 # Help
 
 
-def test_help_may_be_asked_for_in_two_ways(user: User) -> None:
+def test_help_has_a_long_and_a_short_option(user: User) -> None:
     told = says(user.berth("boot", "--help"))
     assert "Publish a build request" in told
     assert says(user.berth("boot", "-h")) == told
@@ -167,7 +167,7 @@ def test_delete_refuses_a_build_of_another_cell(berth: Up) -> None:
     says(berth.berth("delete", ended["build"], "--cell", ended["cell"], "--wait"))  # deleted is deleted
 
 
-def test_a_node_comes_out_of_cleaning_and_is_built_on(berth: Up) -> None:
+def test_a_cleaned_node_gets_a_build(berth: Up) -> None:
     told = says(berth.berth("node", "set", "free-node", "--event", "clean"))
     assert told.startswith("published on ironic.node.c1.clean\n")
     node = re.search(UUID, told)
@@ -204,7 +204,7 @@ def test_a_second_berth_with_the_same_state_is_refused(berth: Up) -> None:
     says(berth.berth("boot", "--wait"))
 
 
-def test_waiting_has_an_end(berth: Up) -> None:
+def test_waiting_for_a_boot_ends_at_the_timeout(berth: Up) -> None:
     sentence = complains(berth.berth("boot", "--wait", "--timeout", "0"), 1)
     assert re.fullmatch(rf"not waiting any longer: {UUID} did not end within 0 s", sentence)
 

@@ -214,7 +214,7 @@ def test_providers_deleted_during_an_import_are_left_out(here: PlacementApi) -> 
     assert done.stdout.splitlines()[-1] == "nothing had to be changed"
 
 
-def test_a_source_that_is_away_for_a_moment_is_asked_again(here: PlacementApi) -> None:
+def test_a_briefly_unreachable_source_is_queried_again(here: PlacementApi) -> None:
     answers: list[int] = []
 
     def answer(handler: BaseHTTPRequestHandler) -> None:
@@ -248,7 +248,7 @@ def test_a_source_that_is_away_for_a_moment_is_asked_again(here: PlacementApi) -
         ),
     ],
 )
-def test_flags_that_cannot_be_used(flags: tuple[str, ...], says: str) -> None:
+def test_invalid_flags_are_refused(flags: tuple[str, ...], says: str) -> None:
     done = import_placement(*flags)
     assert done.returncode in (1, 2) and says in done.stderr
     assert "geheim" not in done.stderr

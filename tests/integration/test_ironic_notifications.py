@@ -263,7 +263,7 @@ async def test_a_recreated_exchange_is_bound_again(
     assert ear.gaps == 2
 
 
-async def test_a_broker_that_restarts_loses_nothing_that_it_took(
+async def test_a_broker_restart_loses_no_confirmed_notification(
     restarted_rabbitmq: RabbitMQ, bus_name: str
 ) -> None:
     rabbitmq, amqp_url = restarted_rabbitmq, url_of(restarted_rabbitmq)
@@ -282,7 +282,7 @@ async def test_a_broker_that_restarts_loses_nothing_that_it_took(
     assert sorted(first, key=first.__getitem__) == BODIES[:120], "some twice, but none late"
 
 
-async def test_a_broker_that_is_not_there_or_not_ours_is_tried_until_it_is(
+async def test_an_unreachable_or_foreign_broker_is_retried(
     amqp_url: str, bus_name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     stranger = str(make_url(amqp_url).with_user("nobody").with_password("secret7"))

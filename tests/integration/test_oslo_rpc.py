@@ -235,7 +235,9 @@ async def test_a_monitored_caller_gets_heartbeats_until_the_result(
                 break
 
 
-async def test_a_result_that_nobody_awaits_is_undone(address: RpcAddress, channel: AbstractChannel) -> None:
+async def test_a_result_without_a_waiting_caller_is_undone(
+    address: RpcAddress, channel: AbstractChannel
+) -> None:
     undone = asyncio.Event()
 
     async def undo() -> None:

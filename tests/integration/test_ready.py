@@ -39,7 +39,7 @@ async def berth(
     indirect=["berth"],
     ids=["without a cell's conductor", "without a scheduler"],
 )
-async def test_berth_is_not_ready_without_its_parts(
+async def test_berth_is_not_ready_without_all_workers(
     berth: EmbeddedBerth, settings: Settings, why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if "cell c2" in why:

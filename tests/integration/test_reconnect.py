@@ -194,7 +194,7 @@ async def test_a_private_queue_that_vanished_without_a_notice_is_consumed_again(
     assert ":q: the broker has lost" not in caplog.text
 
 
-async def test_a_message_in_hand_for_longer_than_the_consumer_timeout_comes_again(
+async def test_a_message_held_beyond_the_consumer_timeout_is_redelivered(
     broker: RabbitMQ, connect: Callable[[], RabbitTransport]
 ) -> None:
     """RabbitMQ closes the channel of a reader that holds a message for 30 minutes: that counts as a crash."""
@@ -222,7 +222,7 @@ async def test_a_message_in_hand_for_longer_than_the_consumer_timeout_comes_agai
         await asyncio.to_thread(broker.control, "eval", f"{', '.join(usual)}.")
 
 
-async def test_closing_while_there_is_no_broker_is_prompt(
+async def test_closing_without_a_broker_is_immediate(
     broker: RabbitMQ, connect: Callable[[], RabbitTransport]
 ) -> None:
     transport = connect()

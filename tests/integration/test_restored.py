@@ -318,7 +318,7 @@ async def test_random_kills_of_any_process_lose_nothing(
     assert sum(berth.starts().values()) == len(berth.starts()) + kills
 
 
-async def test_the_broker_may_go_away_and_come_back(
+async def test_builds_continue_after_a_broker_outage(
     restarted_rabbitmq: RabbitMQ, database_url: str, bus_name: str
 ) -> None:
     restarted_rabbitmq.start()
@@ -331,7 +331,7 @@ async def test_the_broker_may_go_away_and_come_back(
     assert set(berth.starts().values()) == {1}
 
 
-async def test_the_database_may_go_away_and_come_back(
+async def test_builds_continue_after_a_database_outage(
     amqp_url: str, own_postgres: Postgres, bus_name: str
 ) -> None:
     async def trouble(berth: Running) -> None:

@@ -89,7 +89,7 @@ def _assert_gone(pids: set[int]) -> None:
     assert left == {}
 
 
-async def test_postgres_wants_the_password(directory: Path) -> None:
+async def test_postgresql_requires_the_password(directory: Path) -> None:
     with Postgres(directory / "postgres") as server:
         wrong = server.url.replace("+asyncpg", "").replace(server.password, "wrong")
         with pytest.raises(asyncpg.InvalidPasswordError):

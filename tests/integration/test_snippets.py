@@ -35,7 +35,7 @@ def named(page: Path) -> str:
     [pytest.param(page, marks=() if page.stem in EVERY_TIME else (pytest.mark.soak,)) for page in ALONE],
     ids=named,
 )
-def test_a_page_that_needs_no_services(page: Path, tmp_path: Path) -> None:
+def test_the_examples_of_a_page_without_services_work(page: Path, tmp_path: Path) -> None:
     with PageReader(tmp_path) as reader:
         for snippet in snippets(page):
             reader.read(snippet)
@@ -59,7 +59,7 @@ def services(postgres: Postgres, tools: Path) -> Iterator[dict[str, str]]:
 @pytest.mark.soak
 @pytest.mark.services
 @pytest.mark.parametrize("page", ON_SERVICES, ids=named)
-def test_a_page_on_rabbitmq_and_postgresql(
+def test_the_examples_of_a_page_on_rabbitmq_and_postgresql_work(
     page: Path, tmp_path: Path, services: dict[str, str], tools: Path
 ) -> None:
     with PageReader(tmp_path, services, tools=tools) as reader:

@@ -99,7 +99,7 @@ async def test_an_untrusted_rabbitmq_is_refused_with_the_reason(
         ("127.0.0.1", False, "verify-ca", ""),  # whatever it is called
     ],
 )
-async def test_neither_is_a_postgresql(
+async def test_an_untrusted_postgresql_is_refused_with_the_reason(
     servers: ByTls, host: str, stranger: bool, mode: str, why: str
 ) -> None:
     url = servers.database(host, servers.stranger.file if stranger else None, mode)

@@ -84,7 +84,9 @@ WHY = [
 
 
 @pytest.mark.parametrize(("of", "flags", "code", "says"), WHY)
-def test_why(house: House, of: str, flags: tuple[str, ...], code: int, says: tuple[str, ...]) -> None:
+def test_the_decision_of_a_build_is_explained(
+    house: House, of: str, flags: tuple[str, ...], code: int, says: tuple[str, ...]
+) -> None:
     done = house.berth("why", house.ids[of], *flags)
     assert done.returncode == code, output(done)
     assert all(one in output(done) for one in says), output(done)

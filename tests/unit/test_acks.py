@@ -233,7 +233,7 @@ async def test_first_deliveries_share_a_batch_and_redelivered_ones_are_handled_a
         (suspects.MAX_STRIKES, 0, True),
     ],
 )
-async def test_a_suspect_is_buried_at_its_second_strike(
+async def test_a_suspect_becomes_a_dead_letter_at_its_second_strike(
     broker: LocalBroker, outside: LocalTransport, strikes: int, unsettled: int, buried: bool
 ) -> None:
     suspect = cancel(1, suspect_of=QUEUE, strikes=strikes)

@@ -341,7 +341,7 @@ def test_a_foreign_file_is_not_overwritten(tmp_path: Path, text: str) -> None:
         ("postgresql+asyncpg://a@db:1/berth", "berth_c9", "x", "/berth_c9", "postgresql+asyncpg://berth_c9:x@db:1/berth_c9"),
     ],
 )  # fmt: skip
-def test_the_same_place_for_another_user(
+def test_a_url_is_rewritten_for_another_user(
     url: str, user: str, password: str, path: str | None, made: str
 ) -> None:
     assert as_user(url, user, password, path) == made

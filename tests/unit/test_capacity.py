@@ -220,7 +220,7 @@ def test_a_refused_swap_keeps_the_allocations() -> None:
     assert not there.touched
 
 
-def test_all_of_an_order_give_back_before_any_takes() -> None:
+def test_all_consumers_of_an_order_release_before_any_claims() -> None:
     holders = holding(X, 1, {A: {"VCPU": 4}}) | holding(Y, 1, {B: {"VCPU": 4}})
     there = world(room(A, VCPU=stock(4, used=4)), room(B, VCPU=stock(4, used=4)), holders=holders)
     swap = order(wants(X, {B: {"VCPU": 4}}, generation=1), wants(Y, {A: {"VCPU": 4}}, generation=1))
@@ -263,7 +263,7 @@ def test_a_consumer_retired_for_lack_of_a_host_is_marked_so() -> None:
     assert claim(order(wants(X, {A: {"VCPU": 1}})), there) == (there.tombstones[X],)
 
 
-def test_the_retired_never_hold_again() -> None:
+def test_a_retired_consumer_gets_no_allocations() -> None:
     there = world(room(A, VCPU=stock()), retired={X: Retired(why="its build ended")})
     assert claim(order(wants(X, {A: {"VCPU": 1}})), there) == (Retired(why="its build ended"),)
 

@@ -508,7 +508,7 @@ def test_an_invalid_provider_yaml_is_refused_with_the_field(tmp_path: Path, text
     assert says in str(refused.value)
 
 
-def test_a_later_version_may_have_more_fields(tmp_path: Path) -> None:
+def test_fields_of_a_later_version_are_ignored(tmp_path: Path) -> None:
     text = EXAMPLE.replace("'1.0'", "'1.7'") + "    colour: red\n"
     assert machines(["numa"], "", configured(tmp_path, text))
 
@@ -526,7 +526,7 @@ def test_a_provider_yaml_cannot_override_a_driver(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("which", [1, 2])
-def test_a_file_that_is_not_there(tmp_path: Path, which: int) -> None:
+def test_a_missing_file_is_refused(tmp_path: Path, which: int) -> None:
     missing = str(tmp_path / "none")
     with pytest.raises(BadMachine, match="none: cannot be read: No such file"):
         machines(["flat"], *(("", missing) if which == 2 else (missing,)))

@@ -80,7 +80,7 @@ def test_deploy_files_exist() -> None:
 
 
 @pytest.mark.parametrize(("where", "words"), COMMANDS, ids=[f"{n}: {' '.join(w)}" for n, w in COMMANDS])
-def test_every_worker_that_is_started_is_there(where: str, words: list[str]) -> None:
+def test_every_started_worker_exists(where: str, words: list[str]) -> None:
     if words[0] == "--config":
         words = words[2:]
     run, worker, *flags = words
@@ -93,7 +93,7 @@ def test_every_worker_that_is_started_is_there(where: str, words: list[str]) -> 
 
 
 @pytest.mark.parametrize(("where", "name", "value"), SETTINGS, ids=[f"{w}: {n}" for w, n, _ in SETTINGS])
-def test_every_setting_that_is_made_is_there(where: str, name: str, value: str) -> None:
+def test_every_assigned_setting_exists(where: str, name: str, value: str) -> None:
     said = name.removeprefix("BERTH_").removesuffix("_FILE").lower()
     assert said in KINDS
     assert isinstance(value, str) and value, "what is no text is quoted in YAML"

@@ -131,7 +131,7 @@ def test_data_blocks_can_be_read(page: Path) -> None:
             read[snippet.language](snippet.text)
 
 
-def test_pictures_are_as_they_are_drawn() -> None:
+def test_pictures_equal_their_sources() -> None:
     drawn = [sys.executable, str(ROOT / "scripts" / "draw-pictures"), "--check"]
     said = subprocess.run(drawn, capture_output=True, text=True, check=False)
     assert said.returncode == 0, said.stdout + said.stderr

@@ -244,7 +244,7 @@ def test_a_reshape_widens_inventories_before_it_sets_them() -> None:
         (a_reshape(d={}, c={"DISK_GB": EIGHT}), InUse(what="c", classes=("VCPU",))),
     ],
 )
-def test_why_a_reshape_cannot_be(order: Reshape, refusal: object) -> None:
+def test_an_impossible_reshape_is_refused_with_the_reason(order: Reshape, refusal: object) -> None:
     working = small()
     assert (edits.widen(order, working, KNOWN) or edits.settle(order, working, KNOWN)) == refusal
 

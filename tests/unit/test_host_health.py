@@ -266,7 +266,7 @@ def test_a_host_is_up_for_three_periods_and_at_least_ten_seconds(
         assert why == f"down: no heartbeat from its agent agent1 for {after:.0f} s"
 
 
-def test_a_stale_report_is_no_sign_of_life() -> None:
+def test_an_old_report_is_no_heartbeat() -> None:
     book = a_book(grace=1)
     book.handle(a_heartbeat(sequence=5), 0.0)
     listened(book, 1, 20)
@@ -346,7 +346,7 @@ def test_an_agent_that_stays_silent_after_an_outage_is_down() -> None:
     assert book.down("cell1", "agent2", 170.0) == ""
 
 
-def test_a_clock_that_does_not_move_or_moves_back_does_no_harm() -> None:
+def test_a_clock_that_stops_or_goes_back_changes_no_health() -> None:
     book = a_book(grace=1)
     book.handle(a_heartbeat(), 100.0)
     book.listened(50.0)
@@ -393,7 +393,7 @@ def test_reports_of_another_cells_hosts_are_ignored() -> None:
     assert honest.level(source, 60.0).facts(source.search(ASKED), 0).down != ""
 
 
-def test_own_choices_count_as_builds_for_a_moment() -> None:
+def test_choices_of_this_scheduler_count_as_builds_for_some_seconds() -> None:
     book = a_book()
     for now in (0.0, 0.5):
         book.chose("cell1", ROOT, now)

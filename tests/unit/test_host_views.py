@@ -151,7 +151,7 @@ def test_a_failure_counts_less_and_less() -> None:
     assert failed_builds(book, "cell1", uid(2, "c"), 0.0) == 0
 
 
-def test_failures_fade_alike_over_a_very_long_time() -> None:
+def test_the_weight_of_failures_decreases_equally_over_a_long_time() -> None:
     book, root = HostBook(0.0), uid(1, "c")
     book.failed("cell1", root, 0.0)
     book.failed("cell1", root, 100 * HALVED_AFTER)
@@ -182,7 +182,7 @@ def test_slots_of_unknown_hosts_are_reused() -> None:
     assert loads(book, source, 30.0) == [0.5, 0.75]
 
 
-def test_metrics_and_images_that_were_asked_for_once_follow_the_reports() -> None:
+def test_requested_metrics_and_images_follow_the_reports() -> None:
     book, source = HostBook(0.0), spaced_source([the_facts(1), the_facts(2)])
 
     def seen() -> tuple[list[float], list[float]]:

@@ -261,6 +261,6 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, name: str, text: st
     assert why in str(refusal.value)
 
 
-def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(BadPolicy, match="nowhere: cannot be read: No such file"):
         load_policy(tmp_path / "nowhere")

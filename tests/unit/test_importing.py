@@ -83,7 +83,7 @@ def test_differences(theirs: PlacementContents, ours: PlacementContents, says: l
     assert [str(difference) for difference in differences(theirs, ours)] == says
 
 
-def test_a_name_that_only_we_have_refuses_its_tree_and_the_consumers_on_it() -> None:
+def test_a_name_used_only_by_the_target_refuses_its_tree_and_consumers() -> None:
     child = dataclasses.replace(HOST, id="child", name="child", parent="h")
     third = dataclasses.replace(HOST, id="o", name="other")
     theirs = world(HOST, child, third, dataclasses.replace(SOMEBODY, allocations={"child": {"VCPU": 2}}))
@@ -172,7 +172,7 @@ AS_NOVA = {
         )),
     ],
 )  # fmt: skip
-def test_each_way_to_write_it_is_read(tmp_path: Path, ending: str, text: str, found: OldServer) -> None:
+def test_each_file_format_is_read(tmp_path: Path, ending: str, text: str, found: OldServer) -> None:
     file = tmp_path / f"servers.{ending}"
     file.write_text(text)
     assert old_servers(file) == {ONE: found}
@@ -201,7 +201,7 @@ def test_an_unreadable_server_file_is_refused_with_entry_and_field(
     assert says in str(refused.value)
 
 
-def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(BadSetting, match=r"nowhere\.csv: No such file"):
         old_servers(tmp_path / "nowhere.csv")
 

@@ -69,7 +69,7 @@ def test_pages_from_any_start_cover_all_hosts_once(seed: str, limit: int) -> Non
     assert hosts == [f"host-{(begin + step) % 13}" for step in range(13)]
 
 
-def test_a_change_is_taken_in_once_and_a_hole_is_remembered() -> None:
+def test_a_change_is_applied_once_and_a_gap_is_remembered() -> None:
     index = an_index([a_tree(1)])
     root = uid(1, "a")
     index.accept(1, [ProviderChange(root, root, 2, {"VCPU": 1})])
@@ -588,7 +588,7 @@ def sized(number: int, size: int) -> Tree:
         pytest.param([with_trees(2, Tree(TWO))], [], {ONE: 8, TWO: None}, id="one that is gone"),
     ],
 )
-async def test_trees_in_a_change_message_are_not_read(
+async def test_trees_in_a_change_message_are_not_queried(
     memory: Memory,
     shelf: Shelf,
     news: list[PlacementChanged],

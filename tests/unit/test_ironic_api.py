@@ -108,7 +108,7 @@ async def test_a_404_of_a_proxy_is_not_a_missing_node(ironic: FakeIronic, waits:
             await api.node(UUID)
 
 
-async def test_times_are_had_only_with_all_the_rest(ironic: FakeIronic) -> None:
+async def test_update_times_are_listed_only_with_all_fields(ironic: FakeIronic) -> None:
     async with ironic.api() as api:
         found = await api.node(UUID, ["uuid", "updated_at"])
         assert found is not None and {"updated_at", "properties"} <= found.keys()

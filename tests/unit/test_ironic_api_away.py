@@ -49,7 +49,7 @@ def failing(ironic: FakeIronic, how: Callable[[httpx.Request], httpx.Response], 
 
 
 @pytest.mark.parametrize("how", AWAY.values(), ids=AWAY.keys())
-async def test_reads_are_tried_again(ironic: FakeIronic, waits: list[float], how: Any) -> None:
+async def test_reads_are_retried(ironic: FakeIronic, waits: list[float], how: Any) -> None:
     failing(ironic, how, READ_ATTEMPTS - 1)
     async with ironic.api() as api:
         assert await api.node(UUID) is not None
@@ -68,7 +68,7 @@ async def test_reads_are_retried_a_limited_number_of_times(
 
 
 @pytest.mark.parametrize("how", [how for name, how in AWAY.items() if "database" not in name])
-async def test_writes_are_never_tried_again(ironic: FakeIronic, waits: list[float], how: Any) -> None:
+async def test_writes_are_not_retried(ironic: FakeIronic, waits: list[float], how: Any) -> None:
     failing(ironic, how, 1)
     async with ironic.api() as api:
         with pytest.raises(IronicUnavailable):
@@ -176,7 +176,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("given, says", BAD.values(), ids=BAD.keys())
-def test_an_access_that_cannot_be(given: dict[str, Any], says: str) -> None:
+def test_an_invalid_access_is_refused(given: dict[str, Any], says: str) -> None:
     with pytest.raises(ValueError, match=says) as refused:
         Access(**given)
     assert "pw" not in str(refused.value)

@@ -111,7 +111,7 @@ ONE, TWO, THREE = nodes(3)
 
 
 @in_virtual_time
-async def test_a_node_is_read_once_however_often_it_is_wished_for() -> None:
+async def test_a_node_requested_repeatedly_is_read_once() -> None:
     async with reading() as case:
         case.wish(*[ONE] * 5)
         assert case.reader.unresolved == 1
@@ -159,7 +159,7 @@ async def test_reads_back_off_while_ironic_is_unreachable() -> None:
 
 
 @in_virtual_time
-async def test_once_ironic_is_back_nothing_waits_any_more() -> None:
+async def test_all_pending_nodes_are_read_when_ironic_is_reachable_again() -> None:
     async with reading() as case:
         case.ironic.away = True
         case.wish(ONE)
@@ -178,7 +178,7 @@ async def test_once_ironic_is_back_nothing_waits_any_more() -> None:
 
 
 @in_virtual_time
-async def test_a_node_we_may_not_read_holds_up_no_other_and_is_tried_again() -> None:
+async def test_a_node_without_read_permission_delays_no_other_and_is_retried() -> None:
     async with reading(at_once=1) as case:
         case.ironic.refused.add(ONE)
         case.wish(ONE, TWO)
@@ -218,7 +218,7 @@ async def test_missing_nodes_are_found_and_invalid_answers_ignored() -> None:
 
 
 @in_virtual_time
-async def test_very_many_are_read_by_the_page() -> None:
+async def test_many_nodes_are_read_in_pages() -> None:
     everyone = nodes(4000)
     async with reading(at_once=1) as case:
         case.ironic.listed = everyone

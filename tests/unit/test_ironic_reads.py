@@ -20,7 +20,7 @@ def test_a_read_overlapping_a_notification_opens_nothing() -> None:
     assert case.read(T + 1.2).outcome == "told" and case.open
 
 
-def test_but_it_may_close() -> None:
+def test_a_read_overlapping_a_notification_may_close_a_node() -> None:
     case = opened(can_read=True)
     before = case.beliefs.received
     case.handle("power_set", "start", T + 1, updated_at=T + 1)
@@ -28,7 +28,7 @@ def test_but_it_may_close() -> None:
     assert (step.outcome, step.read) == ("told", True) and not case.open
 
 
-def test_nor_does_it_end_a_node() -> None:
+def test_a_read_overlapping_a_notification_does_not_delete_a_node() -> None:
     case = BeliefCase(can_read=True)
     before = case.beliefs.received
     case.handle("create", "end", T, provision_state="enroll")
@@ -194,7 +194,7 @@ def test_a_hint_has_the_node_read(can_read: bool) -> None:
     assert (step.report, step.read) == (None, can_read)
 
 
-def test_a_hint_during_a_read_makes_it_worth_nothing() -> None:
+def test_a_hint_during_a_read_invalidates_the_read() -> None:
     case = closed(can_read=True)
     before = case.beliefs.received
     case.hint(T + 1)

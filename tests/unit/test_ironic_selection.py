@@ -168,6 +168,6 @@ BAD = {
 
 
 @pytest.mark.parametrize("chosen, says", BAD.values(), ids=BAD.keys())
-def test_a_selection_that_cannot_be(chosen: dict[str, Any], says: str) -> None:
+def test_an_invalid_selection_is_refused(chosen: dict[str, Any], says: str) -> None:
     with pytest.raises(ValueError, match=says):
         choosing(**chosen)

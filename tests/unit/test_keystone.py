@@ -134,7 +134,7 @@ async def test_an_unknown_token_is_asked_about_every_five_seconds(
 
 
 @pytest.mark.parametrize("token", ["", "  ", "a\tb", "töken"])
-async def test_what_cannot_be_a_token_is_not_asked_about(
+async def test_a_malformed_token_is_refused_without_a_query(
     keystone: FakeKeystone, tokens: KeystoneTokens, token: str
 ) -> None:
     assert await identity(tokens, token) is None
@@ -177,7 +177,7 @@ async def test_with_an_invalid_token_of_a_service_a_request_is_refused(
 
 
 @pytest.mark.parametrize("status", [401, 403, 500, 503])
-async def test_without_keystones_answer_nobody_is_let_in(
+async def test_without_an_answer_of_keystone_every_request_is_refused(
     keystone: FakeKeystone,
     tokens: KeystoneTokens,
     status: int,
@@ -196,7 +196,7 @@ async def test_without_keystones_answer_nobody_is_let_in(
     assert await identity(tokens, "ann")
 
 
-async def test_refused_credentials_of_our_own_are_no_refusal_of_the_client(
+async def test_refused_credentials_of_berth_are_not_reported_as_the_clients(
     keystone: FakeKeystone, tokens: KeystoneTokens, caplog: pytest.LogCaptureFixture
 ) -> None:
     keystone.status = 401

@@ -158,7 +158,7 @@ def test_a_failed_tear_down_of_another_instance_is_not_repeated() -> None:
         assert next_step(a_seen_node(state, extra=both), destroy()) == Say("destroyed")
 
 
-def test_a_node_ironic_does_not_know() -> None:
+def test_a_node_missing_in_ironic() -> None:
     assert next_step(None, build()) == Say("failed", "Ironic has no such node")
     assert next_step(None, destroy()) == Say("destroyed")
 

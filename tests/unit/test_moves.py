@@ -150,7 +150,7 @@ async def test_a_move_keeps_the_constraints_of_the_boot() -> None:
     ("alternatives", "goes"),
     [({"wanted_host": "host3"}, 3), ({"forced_host": root(4)}, 4), ({"ignore_hosts": ("host2", "host3")}, 4)],
 )
-async def test_hosts_are_wished_forced_and_ruled_out(alternatives: dict[str, Any], goes: int) -> None:
+async def test_hosts_are_preferred_forced_and_excluded(alternatives: dict[str, Any], goes: int) -> None:
     placed = await a_cloud().placed(a_move(**alternatives))
     assert placed.chosen is not None and placed.chosen.root == root(goes)
 
@@ -241,7 +241,7 @@ async def test_a_shelve_and_a_rebuild_claim_nothing_and_begin_once() -> None:
     ("properties", "why"),
     [({}, ""), ({"hw_architecture": "aarch64"}, "host1, where it is, does not do for it")],
 )
-async def test_a_rebuild_is_for_images_that_the_host_does_for(properties: dict[str, str], why: str) -> None:
+async def test_a_rebuild_requires_a_host_that_accepts_the_image(properties: dict[str, str], why: str) -> None:
     """However full that is."""
     cloud = a_cloud(a_candidate(1, free={"VCPU": 1, "MEMORY_MB": 1024, "DISK_GB": 10}), a_candidate(2))
     cloud.scheduler.book.handle(a_heartbeat(1, architecture="x86_64"), cloud.time.now)

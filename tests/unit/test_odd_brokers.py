@@ -188,7 +188,7 @@ async def test_a_message_that_every_channel_refuses_is_published_again_later() -
         assert broker.heard["Channel.Close"] == broker.heard["Confirm.Select"] - 1
 
 
-async def test_while_it_is_short_of_memory_nothing_is_sent_again() -> None:
+async def test_a_blocked_broker_gets_no_repeated_messages() -> None:
     def short(asked: Any) -> bool:
         return bool(asked.name == "ContentBody")
 
@@ -206,7 +206,7 @@ async def test_while_it_is_short_of_memory_nothing_is_sent_again() -> None:
 
 
 @pytest.mark.parametrize("name", ["Queue.Declare", "Queue.Bind", "Exchange.Declare"])
-async def test_a_question_without_an_answer_is_asked_again(name: str) -> None:
+async def test_an_unanswered_query_is_sent_again(name: str) -> None:
     async with an_odd_broker() as broker, a_transport(broker) as transport:
         broker.silent = once(lambda asked: asked.name == name)
         await in_time(transport.declare(QueueSpec("one", ("k",))))

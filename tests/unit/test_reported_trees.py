@@ -214,7 +214,7 @@ def test_released_amounts_open_with_the_next_report_or_sweep() -> None:
     assert all(not provider.withheld for provider in settled(free).providers)
 
 
-def test_also_where_a_unit_is_sold_many_times() -> None:
+def test_overcommitted_amounts_are_withheld() -> None:
     tree = changed(first(inventories=vcpu(8, allocation_ratio=16.0)), A, used={"VCPU": 50})
     nested = again(tree, *numa(4, 4, allocation_ratio=16.0), inventories=MEMORY)
     used, free = sold(nested)
@@ -367,7 +367,7 @@ def test_a_reshape_respects_max_unit() -> None:
     assert one.allocations == {CELL0: {"VCPU": 6}, CELL1: {"VCPU": 1}}
 
 
-def test_and_back_again() -> None:
+def test_a_reshape_back_to_the_root() -> None:
     found = said(tree(NUMA), tree(FLAT), {CELL0: {"VCPU": 2}, CELL1: {"VCPU": 3, "MEMORY_MB": 1}})
     assert [place.allocations for place in found] == [{HOST: {"VCPU": 5, "MEMORY_MB": 1}}]
 

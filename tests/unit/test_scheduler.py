@@ -242,14 +242,14 @@ async def test_a_redelivered_order_is_repeated_without_the_instances_that_ended(
     ]
 
 
-async def test_an_instance_deleted_before_it_was_placed_does_not_hold_up_its_sisters() -> None:
+async def test_an_instance_deleted_before_placement_does_not_delay_the_others() -> None:
     placement = hosts(5)
     request = a_request(instances=3)
     placement.retired[request.instances[0]] = "deleted"
     assert [one.build for one in await placed(a_scheduler(placement), request)] == list(request.instances[1:])
 
 
-async def test_a_half_fenced_order_is_fenced_to_the_end() -> None:
+async def test_a_partly_retired_order_is_retired_completely() -> None:
     placement = hosts(5)
     request = a_request(instances=3)
     placement.retired[request.instances[0]] = "no host then"
@@ -347,7 +347,7 @@ async def test_a_contended_claim_is_retried_less_often_and_logged(caplog: pytest
     assert f"request {a_request().request} has waited 31 s: its claim is contended" in caplog.text
 
 
-async def test_lost_races_end_in_a_reason_only_when_patience_is_at_its_end() -> None:
+async def test_lost_races_are_reported_only_after_the_time_limit() -> None:
     placement, time = hosts(1), TurnedClock()
     placement.source.lag = True
     placement.take(uid(0, "c"), {"VCPU": 8})
@@ -395,7 +395,7 @@ async def test_every_host_down_is_waited_for_and_then_names_the_nearest() -> Non
     assert "host0 (down: no heartbeat from its agent agent0)" in message.reason
 
 
-async def test_a_copy_of_a_request_that_has_failed_is_not_retried_anew() -> None:
+async def test_a_duplicate_of_a_failed_request_is_not_placed() -> None:
     scheduler = await waited_for_a_down_host()
     first = await unplaceable(scheduler, a_request())
     assert (await unplaceable(scheduler, a_request())).reason == first.reason
@@ -441,7 +441,7 @@ async def test_a_full_cell_is_not_reported_as_unknown() -> None:
     assert message.reason.startswith("no valid host among 2: cell cell2 removed 1, VCPU: 1 free removed 1")
 
 
-async def test_a_twin_that_placed_it_wins_over_no_host() -> None:
+async def test_a_placement_by_another_scheduler_precedes_no_host() -> None:
     placement = hosts(2)
     (first,) = await placed(a_scheduler(placement), a_request())
     for root in placement.hosts:
@@ -512,7 +512,7 @@ async def test_many_large_requests_take_turns() -> None:
     assert len(placement.held) == 5 * 400 + 1
 
 
-async def test_placement_away_is_not_no_capacity() -> None:
+async def test_an_unreachable_placement_is_not_reported_as_no_capacity() -> None:
     class Away(RecordingSource):
         def search(self, question: FindCandidates, *, empty: bool = False) -> HostSearch:
             raise Unavailable("placement's memory is not loaded yet")

@@ -190,7 +190,7 @@ def test_invalid_queries_are_refused_by_field(query: FindCandidates, says: str) 
 @pytest.mark.parametrize("amount", [2**31 - 1, 2**31, 2**63, 10**400])
 @pytest.mark.parametrize("step", [1, 2])
 @pytest.mark.parametrize("suffixes", [("",), ("1", "2")], ids=["one group", "two"])
-def test_more_than_any_inventory_can_hold_is_nowhere(
+def test_an_amount_beyond_every_inventory_fits_nowhere(
     step: int, amount: int, suffixes: tuple[str, ...]
 ) -> None:
     index = an_index([tree(state(1, None, {"VCPU": Inventory(total=8, step_size=step)}))])

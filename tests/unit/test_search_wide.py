@@ -292,7 +292,7 @@ def fullest(limit: int, **more: object) -> FindCandidates:
     return structs.replace(FindCandidates(groups=(group,), limit=limit, order=order), **more)
 
 
-def test_hosts_alike_come_in_an_order_by_the_seed() -> None:
+def test_equal_hosts_are_ordered_by_the_seed() -> None:
     index = flat(300)
     told = [
         [candidate.root for candidate in page(index, fullest(300, seed=f"s{n}")).candidates]
@@ -305,7 +305,7 @@ def test_hosts_alike_come_in_an_order_by_the_seed() -> None:
     assert again == told[7]
 
 
-def test_pages_join_up_while_hosts_change_as_long_as_they_name_the_scale() -> None:
+def test_pages_with_the_scale_contain_each_unchanged_host_once() -> None:
     chance = Random(11)
     for _ in range(20):
         index, number = flat(200), 1
@@ -397,7 +397,7 @@ def a_tight_query(chance: Random) -> FindCandidates:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_remembering_dead_ends_loses_no_way(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_remembered_dead_ends_hide_no_candidate(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     chance = Random(seed)
     asked = 0
     while asked < 100:

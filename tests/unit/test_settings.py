@@ -547,7 +547,7 @@ def test_every_process_has_a_port_for_its_metrics(given: dict[str, Any], ports: 
     assert tuple(found.values()) == ports
 
 
-def test_ports_that_are_not_there_are_not_given_out() -> None:
+def test_too_few_ports_for_the_workers_are_refused() -> None:
     with pytest.raises(BadSetting, match="the 5 workers take a port each, and none is behind"):
         metrics_ports(settings_of(cells=("c1",), metrics_port=65532).settings)
 
@@ -568,7 +568,7 @@ def test_ports_that_are_not_there_are_not_given_out() -> None:
         ),
     ],
 )
-def test_conductors_and_agents_of_several_cells_share_a_process_where_it_is_wanted(
+def test_conductors_and_agents_of_several_cells_can_share_a_process(
     given: dict[str, Any], shared: list[str]
 ) -> None:
     common = {"cells": ("c1", "c2", "c3"), "amqp_url": "amqp://127.0.0.1/"}
@@ -609,7 +609,7 @@ def test_a_process_can_serve_several_cells(
 # A worker under its supervisor
 
 
-def test_a_supervisors_settings_come_whole_and_count_alone() -> None:
+def test_settings_of_a_supervisor_replace_all_other_settings() -> None:
     given = Settings().having(hosts=7, cells=("x",), scheduler_weighers={"ram": 2.0})
     environment = {EFFECTIVE_ENV: msgspec.json.encode(given).decode(), "BERTH_HOSTS": "9"}
     effective = settings_of(environment, "[simulator]\nhosts = 8", hosts=10)

@@ -101,7 +101,7 @@ def test_times_are_written_as_ironic_writes_them() -> None:
     assert message["payload"]["ironic_object.data"]["updated_at"] is None
 
 
-def test_no_two_messages_have_the_same_time_and_a_copy_for_a_second_topic_has_the_same_id() -> None:
+def test_each_message_has_its_own_time_and_copies_share_the_id() -> None:
     envelopes = Envelopes(Clock(lambda: NOW, random.Random(1)), "host-1", ("one", "two"))
     told = SentNotification("update", "end", a_node(), "req-1")
     first, copy, second, _ = [
@@ -114,7 +114,7 @@ def test_no_two_messages_have_the_same_time_and_a_copy_for_a_second_topic_has_th
     assert first[1]["message_id"] != second[1]["message_id"]
 
 
-def test_before_a_node_is_made_its_defaults_are_not_filled_in() -> None:
+def test_the_start_notification_of_a_creation_has_no_defaults() -> None:
     start, end = [
         inside(sent(told)[0][1])["payload"]["ironic_object.data"]
         for told in heard()
