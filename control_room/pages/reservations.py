@@ -98,7 +98,7 @@ class ReservationPages(frame.PageGroup):
             else:
                 raise PageRefused(400, "Not done", f"There is no operation {act[:40]!r} on reservations.")
         except (OperationRefused, InvalidForm) as refused:
-            form = PageForm(texts if act == "create" else {}, str(refused))
+            form = PageForm(texts, str(refused))
             return await self._page(request, ReservationsQuery(), form, status=409)
         finally:
             self._data.forget()
