@@ -35,6 +35,8 @@ from scheduler_worker.waiting.queue import (
 )
 from scheduler_worker.waiting.store import Marked, Marks, WaitingStore
 
+ENDED_BEFORE = "it has ended before"
+
 
 class WaitingBuilds:
     """Places new and waiting builds. A request is stored as waiting before anything is published for it."""
@@ -106,7 +108,7 @@ class WaitingBuilds:
 
     async def _answer_again(self, order: Order, elsewhere: set[Id]) -> Verdict:
         instances = tuple(instance for instance in order.instances if instance in elsewhere)
-        again = structs.replace(order, instances=instances, reason="it has ended before")
+        again = structs.replace(order, instances=instances, reason=ENDED_BEFORE)
         [end] = await self._scheduler.place([(again, events.Begun())])
         return self._scheduler.verdict(order.request.request, end)
 
@@ -114,6 +116,16 @@ class WaitingBuilds:
         begun = self._scheduler.begin([item.parked.message for item in woken])
         ends = await self._scheduler.place(self._narrowed(woken, begun))
         return await self._results([item.parked for item in woken], ends)
+
+    async def claimed(self, entries: Sequence[ParkedRequest]) -> list[tuple[ParkedRequest, Evaluated]]:
+        """Return the results of those waiting builds that hold hosts for all of their instances already."""
+        ending = self._scheduler.ending
+        held = await ending.held(instance for entry in entries for instance in entry.message.instances)
+        found = [entry for entry in entries if held.keys() >= {*entry.message.instances}]
+        begun = self._scheduler.begin([entry.message for entry in found])
+        again = [(structs.replace(order, reason=ENDED_BEFORE), Begun()) for order, _ in begun]
+        ends = await self._scheduler.place(again) if again else []
+        return list(zip(found, await self._results(found, ends), strict=True))
 
     async def end(self, expired: Sequence[Woken]) -> Sequence[Evaluated]:
         begun = self._scheduler.begin([item.parked.message for item in expired])

@@ -83,8 +83,10 @@ class WaitingOwner:
         self._queue.recheck()
 
     async def sweep(self) -> None:
-        """Evaluate all hosts for all waiting requests, in case a change of a host or a quota was missed."""
+        """Evaluate all hosts for all waiting requests, in case a change of a host or a quota was missed; and
+        check again for claims of former owners."""
         store = self._store
+        store.doubt(())
         store.on_quotas({""})
         store.queues.sweep(self._clock.monotonic())
         store.wake()
@@ -127,6 +129,7 @@ class WaitingOwner:
                     await store.live(tx)
             for entry in adopted:
                 store.enter_again(entry)
+            store.doubt(adopted)
             several += len(adopted)
         async with store.database.write() as tx:
             for scheduler in schedulers:

@@ -79,6 +79,7 @@ class _Lane:
     woken: list[Woken] = field(default_factory=list)
     expired: dict[Id, ParkedRequest] = field(default_factory=dict)
     recheck: bool = False
+    unsure: bool = False  # check for builds that hold hosts already
 
 
 class WaitingQueue:
@@ -145,6 +146,9 @@ class WaitingQueue:
         for entry in store.due():
             if entry.request not in ending and len(lane := self._lane(entry).expired) < BATCH:
                 lane[entry.request] = entry
+        if store.check_unsure:
+            store.check_unsure = False
+            self._pending.setdefault(None, _Lane()).unsure = True
         for next_request in store.queues.next_requests(self._clock.monotonic(), BATCH):
             entry = store.requests[next_request.request]
             self._lane(entry).woken.append(Woken(entry, next_request.excluded, next_request.forgotten))
@@ -158,6 +162,8 @@ class WaitingQueue:
             async with _patient():
                 await self._evaluate(evaluator, lane.woken)
                 await self._end(evaluator, list(lane.expired))
+                if lane.unsure:
+                    await self._publish_claimed()
                 if lane.recheck:
                     waiting = self.store.requests.values()
                     in_cell = [entry for entry in waiting if entry.start and entry.message.cell == cell]
@@ -179,6 +185,7 @@ class WaitingQueue:
         except BaseException:
             for item in woken:
                 self.store.queues.requeue(item.parked.request, self._clock.monotonic() + PATIENCE)
+            self.store.doubt(item.parked for item in woken)  # the claims may have been committed
             raise
         for item, result in zip(woken, results, strict=True):
             request = item.parked.request
@@ -218,6 +225,16 @@ class WaitingQueue:
         await store.lacking(changed)
         await self._publish(evaluator, results)
 
+    async def _publish_claimed(self) -> None:
+        """Publish the hosts of builds that hold them already: such a build may fit nowhere else."""
+        requests = self.store.requests
+        unsure = [requests[request] for request in sorted(self.store.unsure) if request in requests]
+        try:
+            await self._publish(self._builds, await self._builds.claimed(unsure))
+        except BaseException:
+            self.store.doubt(())
+            raise
+
     async def _end(self, evaluator: Evaluator, expired: Sequence[Id]) -> None:
         store = self.store
         entries = [store.requests[request] for request in expired if request in store.requests]
@@ -248,6 +265,7 @@ class WaitingQueue:
             except (Unavailable, Retry) as problem:
                 log.warning("request %s: %s", entry.request, problem)
                 after = problem.after if isinstance(problem, Retry) else PATIENCE
+                self.store.unsure.update(() if entry.start else (entry.request,))  # checked at the next sweep
                 if entry.until <= self._clock.now():
                     self.store.end_at(entry, self._clock.now() + after)
                 else:

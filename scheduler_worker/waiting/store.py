@@ -4,7 +4,7 @@ A request is stored before its message is acknowledged. The queues decide which 
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
@@ -62,6 +62,9 @@ class WaitingStore:
         self.rescued = 0
         self.entered = False  # whether this scheduler is registered as an owner
         self.taken_for_dead = False
+        # Builds that may hold hosts already: an evaluation that claimed was cut off before it was published.
+        self.unsure: set[Id] = set()
+        self.check_unsure = False
         self.regroupings = 0  # how often all classes were computed again
         self.regroup = False  # classes are to be computed again
         self._clock = scheduler.clock
@@ -90,8 +93,15 @@ class WaitingStore:
         self._remove([entry.request])
         self.enter(replace(entry, kind=kind, wakes=self.sight.wakes(kind)))
 
+    def doubt(self, entries: Iterable[ParkedRequest]) -> None:
+        """Note builds that may hold hosts already, and let the queue check them."""
+        self.unsure.update(entry.request for entry in entries if entry.start is None)
+        self.check_unsure = bool(self.unsure)
+        self.wake()
+
     def leave(self, requests: Collection[Id]) -> None:
         self._remove(requests)
+        self.unsure.difference_update(requests)
         self.starts.leave(requests)
 
     def _remove(self, requests: Collection[Id]) -> None:

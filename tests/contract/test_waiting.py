@@ -11,7 +11,17 @@ import pytest
 
 from bus import topics
 from bus.aggregates import ChangeAggregate, MakeAggregate
-from bus.claims import ClaimAnswered, ClaimRequested, ClaimResult, Moved, Refused, ReleaseRequested
+from bus.claims import (
+    Choice,
+    ClaimAnswered,
+    Claimed,
+    ClaimRequested,
+    ClaimResult,
+    ConsumerClaim,
+    Moved,
+    Refused,
+    ReleaseRequested,
+)
 from bus.clock import Clock
 from bus.errors import Unavailable
 from bus.messages import BuildCancelRequested
@@ -357,6 +367,26 @@ async def test_waiting_requests_of_a_killed_scheduler_are_adopted() -> None:
             await world.node(number)
         await world.until(20, world.placed)
         assert {*world.requests()} == {uid(number, "a") for number in range(1, 21)}
+        assert (await world.waiting()).count == 0
+
+
+@in_virtual_time
+async def test_a_build_that_a_killed_scheduler_claimed_is_published_although_it_fits_nowhere_else() -> None:
+    async with a_world("s1") as world:
+        await world.node(1, free=False)
+        build = await world.ask(1)
+        await asyncio.sleep(1.0)
+        await world.kill("s1")
+        await world.node(1)
+        choice = Choice({uid(1, "a"): {"CUSTOM_BAREMETAL": 1}})
+        claim = ConsumerClaim(
+            consumer=build, generation=None, choices=(choice,), project=a_request(1).project, type="INSTANCE"
+        )
+        [result] = (await world.bus.asker(topics.CLAIM)(ClaimRequested(claims=(claim,)))).results
+        assert isinstance(result, Claimed)  # and the scheduler is killed before it publishes the host
+        await world.scheduler("s2")
+        await asyncio.sleep(10.0)
+        assert [(placed.build, placed.chosen.root) for _, placed in world.placed] == [(build, uid(1, "a"))]
         assert (await world.waiting()).count == 0
 
 
