@@ -146,7 +146,8 @@ def _on_one_node(about: str, cluster: ManagementSeen) -> Iterator[Finding]:
     )
     sentence = (
         f"Durable classic queues receive berth's messages: {names}. While its node is down, suspended or cut"
-        " off, such a queue receives nothing: RabbitMQ confirms the messages and drops them."
+        " off, RabbitMQ 3.10 drops messages for such a queue without an error. RabbitMQ 4 refuses them, also"
+        " for other queues with the binding."
     )
     do = (
         "Delete each and declare it as a quorum queue (`x-queue-type: quorum`; for berth's queues"

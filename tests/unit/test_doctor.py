@@ -189,8 +189,8 @@ def test_durable_classic_queues_of_clients_are_reported_with_their_nodes_and_the
     ]
     assert found.says == (
         "Durable classic queues receive berth's messages: cafe.ends on n1@a, shop.ends on n3@c (down: its"
-        " bindings are unknown). While its node is down, suspended or cut off, such a queue receives nothing:"
-        " RabbitMQ confirms the messages and drops them."
+        " bindings are unknown). While its node is down, suspended or cut off, RabbitMQ 3.10 drops messages"
+        " for such a queue without an error. RabbitMQ 4 refuses them, also for other queues with the binding."
     )
     assert "`x-queue-type: quorum`" in found.do
     assert "`berth ends --since TIME --publish`" in found.do
