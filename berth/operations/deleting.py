@@ -50,7 +50,9 @@ async def delete_build(
         find = bus.asker(topics.FIND_BUILDS, timeout=min(options.timeout, SECONDS))
         cells = await known_cells(bus, settings)
         found, silent = await ask_cells(cells, lambda cell: find(FindBuilds(cell=cell, builds=(build,))))
-        cell = next((cell for cell, answer in found.items() if answer.builds), "")
+        statuses = {cell: answer.builds[0].status for cell, answer in found.items() if answer.builds}
+        # after lost commits an ended record of the build can be in another cell
+        cell = min(statuses, key=lambda cell: statuses[cell] in ("deleted", "error"), default="")
     return await (deletion.by_its_cell(cell) if cell else deletion.by_the_scheduler(silent, note))
 
 

@@ -21,6 +21,7 @@ from berth.doctor.judgement import judged
 from berth.doctor.looking import inspect
 from berth.doctor.seen import Finding
 from berth.operations.audit import Audit, audit
+from berth.operations.cell_records import builds_by_cell
 from berth.services import embedded
 from berth.settings import Settings
 from bus.cells import RegisterCell
@@ -95,6 +96,7 @@ async def test_a_cell_asked_to_delete_a_build_of_another_cell_ignores_it(sound: 
     sql(sound, "cell_c2", "UPDATE placed_builds SET root = '' WHERE build = ?", uid(ACTIVE))
     found = await audited(sound)
     assert (found.breaches, found.builds["active"]) == ([], 1)
+    assert (await builds_by_cell(sound, ("c1", "c2"))).deleted == {uid(DELETED)}
 
 
 async def test_a_sound_berth_is_clean(sound: Settings) -> None:

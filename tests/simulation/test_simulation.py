@@ -104,6 +104,22 @@ def test_no_random_world_with_faults_of_servers_breaks_an_invariant(seeds: Seque
         assert outcome.broken == "", f"seed {seed}: {outcome.last_events}"
 
 
+@pytest.mark.parametrize(
+    ("seed", "options"),
+    [
+        # two cells know a build
+        pytest.param(74, WorldOptions("commits", requests=5, moves=True), id="74"),
+        # a queue of queries is lost during an evacuation
+        pytest.param(557, WorldOptions(SWARM), id="557"),
+        # a deletion times out when everything else has ended
+        pytest.param(668, WorldOptions(SWARM), id="668"),
+    ],
+)
+def test_worlds_that_failed_before_are_sound(seed: int, options: WorldOptions) -> None:
+    outcome = attempt(seed, options)
+    assert outcome.broken == "", outcome.last_events
+
+
 def test_each_fault_of_servers_happens() -> None:
     world = simulate(0, with_faults("servers"), requests=6)
     assert (+world.happened).keys() == SERVER_FAULTS.keys()
