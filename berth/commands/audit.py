@@ -104,6 +104,8 @@ async def heal(
     guest, the guest's cell adopts the build, and missing allocations are claimed. A guest of a build that
     runs on another host, or that was deleted, is destroyed. If all agents answer and none has a guest of a
     build, an active build is deleted, and the allocations of an ended or unrecorded build are released.
+    If several cells know a build, it stays in the cell that has its allocations and its guest, and is deleted
+    in the others.
 
     Exit 0 if no finding remains, else 1. See docs/adopting.md and docs/running.md.
     """
