@@ -123,7 +123,7 @@ def _alias(name: str, value: str) -> PciAlias:
     names = [part for part in parts if not part.startswith("numa=")]
     strange = [repr(part) for part in names if not _NAME.fullmatch(part)]
     if not names or strange or len(policies) > 1:
-        wrong = f"{strange[0]} of {name} is none" if strange else f"{name} has {value!r}"
+        wrong = f"{name} has {strange[0] if strange else repr(value)}"
         raise ValueError(f"takes a resource class, traits, and once numa=POLICY: {wrong}")
     for policy in policies:
         if policy not in NUMA_POLICIES:

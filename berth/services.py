@@ -106,8 +106,8 @@ def metrics_ports(settings: Settings) -> dict[tuple["worker_roles.Role", ...], i
     processes, first = worker_roles.processes(settings), settings.process.metrics_port
     if first + len(processes) - 1 > _LAST_PORT:
         raise BadSetting(
-            f"metrics_port = {first}: the {len(processes)} workers take a port each,"
-            f" and none is behind {_LAST_PORT}"
+            f"metrics_port = {first}: the {len(processes)} workers need a port each,"
+            f" and there are no ports above {_LAST_PORT}"
         )
     return {together: first + place if first else 0 for place, together in enumerate(processes)}
 

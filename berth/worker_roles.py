@@ -43,14 +43,16 @@ def role(worker: str, cell: str, settings: Settings, agent: str = "") -> Role:
     if worker == "metal":
         _check_metal(cell, settings)
     if agent and worker not in ("metal", "compute"):
-        raise BadSetting(f"--agent is one of those that share a cell's hosts or nodes; {worker} takes none")
+        raise BadSetting(
+            f"--agent names one of the agents that share a cell's hosts or nodes; {worker} takes no agent"
+        )
     if agent and not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", agent):
         raise BadSetting(f"--agent {agent!r}: a name of letters, digits, _ and -")
     if agent and worker == "compute" and agent not in (theirs := agents_of(cell, settings)):
-        raise BadSetting(f"--agent {agent!r}: those of cell {cell!r} are {', '.join(theirs)}")
+        raise BadSetting(f"--agent {agent!r}: the agents of cell {cell!r} are {', '.join(theirs)}")
     if worker == "ferry" and not settings.cell(cell).ferry:
         known = ", ".join(cell.name for cell in settings.every_cell if cell.ferry) or "none"
-        raise BadSetting(f"cell {cell!r} has no RabbitMQ of its own; with cell_ferry_urls there are: {known}")
+        raise BadSetting(f"cell {cell!r} has no separate RabbitMQ; the cells in cell_ferry_urls are: {known}")
     return Role(worker, cell, agent)
 
 
@@ -67,7 +69,7 @@ def roles_named(worker: str, cells: str, settings: Settings, agent: str = "") ->
 
 def _check_metal(cell: str, settings: Settings) -> None:
     if not settings.ironic.is_read:
-        raise BadSetting("metal builds through Ironic's API: say with ironic_api_url where it is")
+        raise BadSetting("metal builds through Ironic's API: set ironic_api_url")
     if cell not in _metal_cells(settings):
         known = ", ".join(_metal_cells(settings)) or "none"
         raise BadSetting(f"no node of Ironic's is built on by berth in cell {cell!r}; there are: {known}")

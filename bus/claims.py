@@ -159,7 +159,7 @@ class NoGroup(Tagged, frozen=True, kw_only=True):
     group: Text
 
     def __str__(self) -> str:
-        return f"server group {self.group}: there is none in this project"
+        return f"server group {self.group}: it does not exist in this project"
 
 
 class NothingHeld(Tagged, frozen=True, kw_only=True):

@@ -131,6 +131,8 @@ class CellMoves:
                 case Refused():  # the allocation breaks a current limit, but the instance holds it
                     adoption = Adoption(request, held)
                 case _:
-                    adoption = Adoption(request, why="others claim for it at the same time: try again")
+                    adoption = Adoption(
+                        request, why="other processes claim for it at the same time: try again"
+                    )
             adoptions[request.build] = adoption
         return list(adoptions.values())

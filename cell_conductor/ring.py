@@ -56,7 +56,7 @@ class Ring:
         self._settled: dict[str, object] = {}  # pool → agents at the last distribution
         self._strays_at = self._look_at = float("-inf")
         # A transaction that lost a race is retried. Remaining changes are made at the next check.
-        busy = LeaseAnswered(refused="others change it all the time")
+        busy = LeaseAnswered(refused="other processes change it all the time")
         self.lend = retrying(self.clock, otherwise=lambda asked: busy)(self._lend_once)
         again = AgentEditAnswered(refused="other processes keep changing it: try again")
         self._edit = retrying(self.clock, otherwise=lambda request: again)(self._edit_once)

@@ -104,7 +104,7 @@ class HostTrees:
         unpublished = first or not self._was_applied(root, owner)
         found += differences(self._stored[root], self._trees[root], closed_too=unpublished)
         if moves := self._reshaping(root):
-            found.append(f"what {len(moves.guests)} guests hold belongs to other providers")
+            found.append(f"the allocations of {len(moves.guests)} guests are on other providers")
         if found:
             log.info("%s is reported: %s", host.host, "; ".join(found[:20]))
         elif root not in self._follow_use:
@@ -173,7 +173,7 @@ class HostTrees:
             return
         often = self._not_taken[host.root] = self._not_taken.get(host.root, 0) + 1
         if often >= MOST_IGNORED_REPORTS:
-            text = "placement has taken none of the last %d reports of %s: `berth dead list` may say why"
+            text = "placement has accepted none of the last %d reports of %s: `berth dead list` may show why"
             log.error(text, often, host.host)
 
 
@@ -189,4 +189,4 @@ def _of_owner(owner: Provider | None, host: SimHost, cell: str, agent: str) -> I
     elif owner.label_sources.reported != host.labels:
         yield f"placement has it with the labels {owner.label_sources.reported}, not {dict(host.labels)}"
     elif (owner.cell, owner.agent, owner.zone, owner.host) != (cell, agent, host.zone, host.host):
-        yield f"placement has it as {owner.host} of {owner.agent or 'nobody'} in {owner.cell or 'no cell'}"
+        yield f"placement has it as {owner.host} of {owner.agent or 'no agent'} in {owner.cell or 'no cell'}"

@@ -67,7 +67,7 @@ class GuestRecovery:
         except Unavailable as away:
             self._waits_since = now if self._waits_since is None else self._waits_since
             level = logging.WARNING if now - self._waits_since > QUIET_SECONDS else logging.INFO
-            log.log(level, "%s: its guests wait until placement answers who owns them: %s", agent.agent, away)
+            log.log(level, "%s: its guests wait until placement reports their hosts: %s", agent.agent, away)
             return []
         self._waits_since = None
         if not agent.power.on or agent.absences != before:
@@ -96,7 +96,7 @@ class GuestRecovery:
                 log.warning("%s: placement has nothing for the guest of %s on %s: it is stopped", *described)
                 await driven.succeeds("stop", guest)
         elif await driven.succeeds("destroy", guest):
-            log.warning("%s: the guest of %s on %s is not its own any more: it is destroyed", *described)
+            log.warning("%s: the guest of %s on %s has another host now: it is destroyed", *described)
             return [agent.drop(guest)]
         return []
 

@@ -272,7 +272,7 @@ class NotifiedNodes:
     def __init__(self, publish: Publish) -> None:
         self._publish = publish
         self._nodes: set[str] = set()
-        self._notifier = RateLimitedPublisher(self._publish_nodes, "that Ironic spoke of nodes")
+        self._notifier = RateLimitedPublisher(self._publish_nodes, "the list of nodes with events")
         self.run = self._notifier.run
 
     def of(self, nodes: Collection[str]) -> None:

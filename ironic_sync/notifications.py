@@ -10,15 +10,15 @@ from bus.rabbit.foreign import ForeignListener, Gap, HandleBodies
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
 
 EVENTS = Counter("berth_ironic_events", "notifications, by what came of them", ["event", "outcome"])
-SKIPPED = Counter("berth_ironic_skipped", "messages on Ironic's exchange that are none of ours", ["reason"])
+SKIPPED = Counter("berth_ironic_skipped", "messages on Ironic's exchange that berth ignores", ["reason"])
 REPORTED_SECONDS = Histogram(
     "berth_ironic_reported_seconds",
-    "from a notification's own time to its report's being safe",
+    "from the time in a notification until its report is stored by the broker",
     buckets=_SECONDS,
 )
 CLAIMABLE_SECONDS = Histogram(
     "berth_ironic_claimable_seconds",
-    "from the own time of what opens a node to placement's having it open",
+    "from the time of the notification or read that opens a node until placement has stored it",
     buckets=_SECONDS,
 )
 LAG_SECONDS = Gauge("berth_ironic_lag_seconds", "age of the last notification when it was received")

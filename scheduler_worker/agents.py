@@ -333,7 +333,7 @@ class WaitingSignal:
     def __init__(self, roster: Roster, publish: Callable[[SchedulerAlive], Awaitable[None]]) -> None:
         self._roster = roster
         self._send = publish
-        self._heartbeat = RateLimitedPublisher(self._publish, "that others wait now")
+        self._heartbeat = RateLimitedPublisher(self._publish, "the early heartbeat")
         self.run = self._heartbeat.run
 
     def changed(self) -> None:

@@ -197,7 +197,7 @@ class Ending:
         self._unheard.begin(request)
         left = self._undeliverable_for - self._unheard.retried_for(request)
         if left > 0:
-            raise Retry(after=min(left, LONGEST_PAUSE), why=f"no conductor of cell {cell!r} hears of it")
+            raise Retry(after=min(left, LONGEST_PAUSE), why=f"no conductor of cell {cell!r} receives it")
 
 
 class PendingChoice(msgspec.Struct, eq=False, gc=False):

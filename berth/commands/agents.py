@@ -186,8 +186,8 @@ async def edit(cli: Cli, request: AgentEditRequested, cell: str, wait: float) ->
     async with cli.bus("agent") as bus:
         cell, answer = await edit_agent(bus, cli.settings, request, cell)
         facts = {"agent": name, "cell": cell, "edit": request.edit, "moved": answer.moved}
-        moved = f"; {answer.moved} nodes are another's now" if answer.moved else ""
-        later = f"; {answer.waiting} will be when it has stopped acting on them" if answer.waiting else ""
+        moved = f"; {answer.moved} nodes have another agent now" if answer.moved else ""
+        later = f"; {answer.waiting} will, when this agent has stopped acting" if answer.waiting else ""
         sentence = f"{name} in cell {cell}: {_DONE[request.edit]}{moved}{later}"
         if not cli.as_json or not (answer.waiting and wait):
             cli.tell(sentence, **facts, waiting=answer.waiting)

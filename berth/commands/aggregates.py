@@ -132,7 +132,7 @@ async def set_command(
 ) -> int:
     """Change an aggregate's name, zone or properties; everything that no option names stays as it was."""
     if name is None and zone is None and not properties:
-        raise BadSetting("nothing to set: say --name, --zone or --property")
+        raise BadSetting("nothing to set: give --name, --zone or --property")
     metadata = metadata_given(zone, properties)
     return await change(cli, aggregate, ChangeAggregate(aggregate=ANY, name=name, set=metadata, force=force))
 
@@ -148,7 +148,7 @@ async def unset_command(
     """Remove an aggregate's zone or properties."""
     keys = (*(properties or ()), *([ZONE] if zone else []))
     if not keys:
-        raise BadSetting("nothing to unset: say --zone or --property")
+        raise BadSetting("nothing to unset: give --zone or --property")
     return await change(cli, aggregate, ChangeAggregate(aggregate=ANY, unset=keys, force=force))
 
 
@@ -180,7 +180,7 @@ async def import_command(
     file: Annotated[
         Path, positional("Output of `openstack aggregate list --long -f json`; - is standard input.")
     ],
-    dry_run: bool = option(False, "Change nothing; say what there is."),
+    dry_run: bool = option(False, "Change nothing; print what would be imported."),
     force: Force = False,
 ) -> int:
     """Import Nova's aggregates with their names, zones, properties and hosts.
@@ -215,7 +215,7 @@ def metadata_given(zone: str | None, properties: Sequence[str] | None) -> dict[s
             raise BadSetting("--zone takes a name; `berth aggregate unset AGGREGATE --zone` makes it no zone")
         metadata[ZONE] = zone
     if "," in metadata.get(ZONE, ""):
-        raise BadSetting(f"--zone {metadata[ZONE]}: one zone, whose name has no comma")
+        raise BadSetting(f"--zone {metadata[ZONE]}: one zone; its name contains no comma")
     return metadata
 
 

@@ -65,11 +65,9 @@ BOOT_OPTIONS = {
     "not_aggregate": described(
         "No host in these aggregates; may be repeated.", metavar="NAME|UUID,...", panel=_WHERE
     ),
-    "host": described("This host or none.", metavar="NAME|UUID", panel=_WHERE),
+    "host": described("Only this host.", metavar="NAME|UUID", panel=_WHERE),
     "force_host": described(
-        "This host, whatever rules say; placement still must have room there.",
-        metavar="NAME|UUID",
-        panel=_WHERE,
+        "This host, without filters; it still needs enough free capacity.", metavar="NAME|UUID", panel=_WHERE
     ),
     "ignore_host": described("Not this host; may be repeated.", metavar="NAME|UUID", panel=_WHERE),
     "group": described("The server group they join (`berth group`).", metavar="NAME|UUID", panel=_WHERE),
@@ -100,7 +98,7 @@ BOOT_OPTIONS = {
         panel=_WHERE,
     ),
     "name": described("What you call them; `berth instances --name` finds them."),
-    "project": described("Whose it is.", panel=_WHERE),
+    "project": described("The project that owns the instances.", panel=_WHERE),
 }
 
 

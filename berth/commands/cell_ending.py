@@ -194,7 +194,7 @@ def _remark(cell: str, restored: AgentEditAnswered | None) -> str:
     if restored.assumed:
         return (
             f"\nWhen it was removed, {restored.assumed} of its guests were assumed to be destroyed:"
-            " `berth audit --agents` lists those that exist."
+            " `berth audit --agents` lists the guests that exist."
         )
     return ""
 

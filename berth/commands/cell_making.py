@@ -260,7 +260,8 @@ def _print_added(
     if access.shut_out:
         notes.append(
             f"note: CONNECT ON DATABASE {database_of(new_cell.settings)} was revoked from PUBLIC, so"
-            f" {', '.join(access.shut_out)} can no longer connect to it; GRANT CONNECT to those that need it"
+            f" {', '.join(access.shut_out)} can no longer connect to it; GRANT CONNECT to the logins"
+            " that need it"
         )
     for sentence in notes:
         complain.print(sentence, markup=False)
@@ -268,7 +269,8 @@ def _print_added(
         complain.print(
             f"it is registered, but placement does not consume the reports of cell {name} within "
             f"{PLACEMENT_SECONDS:g} s: its"
-            f" log says why; one from before this version must be restarted with {name} among `cells`",
+            f" log has the reason; a placement of an earlier version must be restarted with {name}"
+            " among `cells`",
             style="red",
             markup=False,
         )

@@ -35,8 +35,8 @@ class BrokerTool:
 
     management: str = option(
         "",
-        "RabbitMQ's management API, http://user:password@host:15672 (default: where it usually is,"
-        " as whom amqp_url names).",
+        "RabbitMQ's management API, http://user:password@host:15672 (default: the usual address,"
+        " with the user of amqp_url).",
         metavar="URL",
     )
     rabbitmqctl: str = option("", "Use this on the broker's machine, instead.", metavar="COMMAND")
@@ -55,7 +55,8 @@ class PermissionOptions:
     user: str = option("", "Of this RabbitMQ user (default: as `add` calls it).")
     ferry: str = option(
         "",
-        "Of its ferry's user, where it has a RabbitMQ of its own: there (own), or in the middle.",
+        "Of the ferry's user, if the cell has a separate RabbitMQ: at that broker (own) or at the"
+        " central one (middle).",
         metavar="SIDE",
     )
     agent: str = option("", "Of the user of this agent.", metavar="AGENT")
@@ -108,7 +109,8 @@ def need_service_mode(settings: Settings, verb: str) -> None:
     if settings.embedded:
         raise OperationRefused(
             f"there is nothing to {verb}: an embedded berth has the cells of its settings (`cells`), all in"
-            " one process; with amqp_url it has walled ones. `disable`, `enable` and `drain` work here, too"
+            " one process; with amqp_url each cell has a RabbitMQ user and a database. `disable`,"
+            " `enable` and `drain` work here, too"
         )
 
 

@@ -59,7 +59,7 @@ async def list_cells(cli: Cli) -> int:
             "cell": name, "state": state_of(cell), "hosts": hosts, "instances": instances,
             "host_states": of_cell, "conductor": answering[name], "note": cell.note,
         })  # fmt: skip
-        conductor = "heard" if answering[name] else "not heard"
+        conductor = "answers" if answering[name] else "no answer"
         rows.append((name, state_of(cell), _host_count(hosts, of_cell), instances, conductor, cell.note))
     table = plain_table(("cell", "state", "hosts", "instances", "conductor", "note"), rows)
     cli.rows(facts, table if names else "no cells")

@@ -161,7 +161,7 @@ def _need_service_mode(settings: Settings) -> None:
     if settings.embedded:
         raise OperationRefused(
             "an embedded berth has no RabbitMQ and so no clients: every program of this machine's user may"
-            " do everything; with amqp_url clients have users of their own"
+            " use it without limits; with amqp_url each client has a RabbitMQ user"
         )
 
 

@@ -112,13 +112,13 @@ async def drop(cli: Cli, ids: Ids, cell: OfCell = "") -> int:
 def _way(settings: Settings, cell: str) -> Transport:
     """Return a connection to the broker that stores the dead letters: the central or the cell's own."""
     if cell and not settings.cell(cell).ferry:
-        raise BadSetting(f"cell {cell!r} has no RabbitMQ of its own: its dead letters are with all others")
+        raise BadSetting(f"cell {cell!r} has no separate RabbitMQ: its dead letters are at the central one")
     return wiring.transport(settings, "dead", cell)
 
 
 def _check(ids: Sequence[str]) -> None:
     if not all(id_.strip() for id_ in ids):
-        raise BadSetting("an empty id is the beginning of every id: say `all` if all letters are meant")
+        raise BadSetting("an empty id matches every id: give `all` for all letters")
     if "all" in ids and len(ids) > 1:
         raise BadSetting("`all` includes every id: use it without ids")
 

@@ -49,7 +49,9 @@ class DrainOptions:
     most: int = option(10, "So many at a time.", "--max", min=1, metavar="N")
     wait: str = option("", "Each may wait so long for room: 90s, 30m, 12h.", metavar="TIME")
     because: str = option("drain", "Why they are closed, as `berth host disable --because`.", metavar="WORD")
-    dry_run: bool = option(False, "Say what would be done, and what would stay and why; do nothing.")
+    dry_run: bool = option(
+        False, "Print what would be done, which instances would stay, and why; change nothing."
+    )
 
 
 @commands.command("drain")
@@ -62,7 +64,7 @@ async def drain_command(cli: Cli, options: DrainOptions) -> int:
     --dry-run`.
     """
     if sum(map(bool, (options.hosts, options.cell, options.agent))) != 1:
-        raise BadSetting("say which: names of hosts, or --agent, or --cell")
+        raise BadSetting("name the hosts, or give --agent or --cell")
     if options.to_cell and options.to_cell == options.cell:
         raise BadSetting(f"--to-cell {options.to_cell}: that is the cell to be drained")
     kind: MoveKind = "live" if options.live and not options.to_cell else "migrate"
@@ -162,7 +164,7 @@ _IS = {
 
 
 def _is(holder: Consumer) -> str:
-    other = f"holds resources there, and is none of berth's ({holder.type or 'unknown'})"
+    other = f"holds resources there, and is no consumer of berth ({holder.type or 'unknown'})"
     return _IS.get(holder.type or "", other)
 
 
@@ -181,7 +183,9 @@ async def print_plan(bus: Bus, hosts: Sequence[Provider], asked: MoveRequested, 
     if not cli.as_json:
         print_not_moved(stay, cli)
         if sum(drain.statuses["active"] for drain in found) > AT_ONCE:
-            cli.line(f"looked at {AT_ONCE} at a time: of room it is not known who takes it", "dim")
+            cli.line(
+                f"evaluated {AT_ONCE} at a time: free capacity may be counted for several of them", "dim"
+            )
     return 1 if stay else 0
 
 
@@ -190,13 +194,15 @@ class EvacuateOptions:
     host: Annotated[str, positional("Its name, or its root's uuid.", metavar="HOST")]
     wait: str | None = option(
         None,
-        "Follow all to their ends; exit 1 unless none stays. With a time (90s, 30m, 12h, 7d) each"
-        " may wait so long for room.",
+        "Follow all moves to their ends; exit 1 if an instance stays. With a time (90s, 30m, 12h, 7d)"
+        " each move may wait that long for capacity.",
         metavar="[TIME]",
     )
     most: int = option(50, "With --wait: so many at a time.", "--max", min=1, metavar="N")
     to_cell: str = option("", "To hosts of this cell.", metavar="CELL")
-    dry_run: bool = option(False, "Say what would be done, and what would stay and why; do nothing.")
+    dry_run: bool = option(
+        False, "Print what would be done, which instances would stay, and why; change nothing."
+    )
 
 
 @commands.command("evacuate", cls=WaitingCommand)

@@ -35,7 +35,10 @@ commands = Commands(name="group", no_args_is_help=True)
 
 Which = Annotated[str, positional("Its name or uuid.", metavar="GROUP")]
 Project = Annotated[
-    str, described("Whose it is (default: as of `berth boot`): a request joins its project's.")
+    str,
+    described(
+        "The project that owns it (default: as for `berth boot`); requests join only groups of their project."
+    ),
 ]
 
 
@@ -142,7 +145,7 @@ async def _edited(bus: Bus, order: GroupEditRequested, name: str = "") -> GroupE
             return edited
         case InUse(members=members):
             raise OperationRefused(
-                f"server group {name} has members ({', '.join(members)}): delete them first, or say --force"
+                f"server group {name} has members ({', '.join(members)}): delete them first, or give --force"
             )
         case Taken(what="name", value=taken):
             raise OperationRefused(f"there is a server group {taken} in this project already")

@@ -85,7 +85,7 @@ async def show(cli: Cli, host: Annotated[str, positional("Its name, or its root'
         tree = (await bus.asker(topics.PROVIDERS)(query)).providers
         standings = await HostStandings.ask(bus, (root.id,), (root.id,))
     owner = (
-        f"  {root.agent} in cell {root.cell}  {standings.of(root)}" if root.agent else "  nobody reports it"
+        f"  {root.agent} in cell {root.cell}  {standings.of(root)}" if root.agent else "  no agent reports it"
     )
     cli.rows(tree, picture(tree, owner))
     if (summary := standings.capabilities(root).summary) and not cli.as_json:
@@ -140,9 +140,11 @@ async def label_command(
     names = [text for text in given if "=" not in text]
     labels = labels_given([text for text in given if "=" in text])
     if bool(names) == bool(agent):
-        raise BadSetting("say which: names of hosts, or --agent")
+        raise BadSetting("name the hosts, or give --agent")
     if not labels and not unset:
-        raise BadSetting("say a label, such as rack=r1, or --unset LEVEL; `berth host show` shows the labels")
+        raise BadSetting(
+            "give a label, such as rack=r1, or --unset LEVEL; `berth host show` shows the labels"
+        )
     async with cli.bus("host") as bus:
         roots = [await host_named(bus, name) for name in names] or [
             root async for root in reported_hosts(bus, agent)
@@ -198,7 +200,7 @@ def picture(tree: Sequence[Provider], about: str) -> Picture:
 async def mark(cli: Cli, names: Sequence[str], agent: str, marking: Marking) -> int:
     """Enable, disable or force down the named hosts, or all hosts of an agent, and print their states."""
     if bool(names) == bool(agent):
-        raise BadSetting("say which: names of hosts, or --agent")
+        raise BadSetting("name the hosts, or give --agent")
     async with cli.bus("host") as bus:
         roots = [await host_named(bus, name) for name in names] or [
             one async for one in reported_hosts(bus, agent)

@@ -36,7 +36,7 @@ commands.add_typer(imports)
 class ImportOptions:
     url: Annotated[str, described("The Placement to read; nothing is written there.", metavar="URL")]
     to: str = option(
-        "", "The berth, or other Placement, to write to (default: where placement_http says).", metavar="URL"
+        "", "The berth, or other Placement, to write to (default: placement_http).", metavar="URL"
     )
     token_file: Path | None = option(
         None, "With the token for --url (default: $OS_TOKEN, or admin).", metavar="FILE"
@@ -61,7 +61,7 @@ async def placement_command(options: ImportOptions) -> int:
 
     target_address = effective().settings.placement.http
     if not options.to and not target_address:
-        raise BadSetting("say with --to where berth's Placement API is, or set placement_http")
+        raise BadSetting("give the URL of berth's Placement API with --to, or set placement_http")
     check_certificates(options.cacert)
     token, to_token = token_of(options.token_file, "OS_TOKEN"), token_of(options.to_token_file, "BERTH_TOKEN")
     source = PlacementClient(placement_url("--url", options.url), token, options.cacert)
@@ -254,7 +254,7 @@ async def adopt_command(cli: Cli, options: AdoptOptions) -> int:
     if options.everything + bool(options.hosts) + bool(options.consumers) > 1:
         raise BadSetting("choose instances in one way: uuids, --host, or --all")
     if not (options.everything or options.hosts or options.consumers or options.file):
-        raise BadSetting("say which: uuids, --host HOST, --all, or --from FILE")
+        raise BadSetting("give uuids, --host HOST, --all, or --from FILE")
     servers = old_servers(options.file) if options.file is not None else {}
     wanted = [uuid_of(consumer, "an instance") for consumer in options.consumers or ()]
     if not (options.everything or options.hosts or wanted):

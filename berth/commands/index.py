@@ -68,8 +68,8 @@ _GROUPS = {  # group → its description
         "Group hosts and Ironic nodes: zones, hosts for projects, options of filters and weighers."
     ),
     "provider": "Providers of resources: hosts and their parts, and the cells that own them.",
-    "class": "Resource classes, and who has them.",
-    "trait": "Traits, and who has them.",
+    "class": "Resource classes, and the providers that have them.",
+    "trait": "Traits, and the providers that have them.",
     "quota": "Limits for what the instances of a project may hold (docs/quotas.md).",
     "pool": "Pools: storage, addresses and other resources that hosts share.",
     "rules": "The filters that reject hosts and the weighers that rank hosts; without a command, all of them."

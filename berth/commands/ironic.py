@@ -30,7 +30,9 @@ _DEALT = "Dealt out over the nodes"
 @dataclass(frozen=True)
 class SimulatedIronicOptions:
     nodes: int = option(100, "How many nodes it has at first.", min=0)
-    http: str = option("127.0.0.1:6385", "Where its API is; port 0: any, empty: none.", metavar="HOST:PORT")
+    http: str = option(
+        "127.0.0.1:6385", "HOST:PORT of its API; port 0: any free port; empty: no API.", metavar="HOST:PORT"
+    )
     amqp_url: str = option(
         "", "The RabbitMQ that it notifies (default: the one that berth consumes from, or uses; else none)."
     )
@@ -61,7 +63,7 @@ ironic = Commands(no_args_is_help=True)
 commands.add_typer(ironic, name="ironic")
 ironic.add_typer(ironic_nodes.commands, name="node")
 
-OnlyJson = Annotated[Cli, "Say it as JSON.", "without --state-dir"]
+OnlyJson = Annotated[Cli, "Print JSON.", "without --state-dir"]
 
 
 @ironic.command("diff")
@@ -89,7 +91,7 @@ async def sweep_command(
     async with _surveyed(cli) as (bus, followed, survey):
         done = await remove_missing(followed, survey, bus.publish, bus.clock, allow=allow_removals)
     for uuid in done.removed:
-        cli.tell(f"{uuid}: gone", node=uuid, gone=True)
+        cli.tell(f"{uuid}: removed", node=uuid, gone=True)
     if done.held_back:
         raise OperationRefused(
             f"at least {done.held_back} nodes are missing in Ironic, more at once than is plausible: no "
@@ -179,7 +181,7 @@ def _simulation(options: SimulatedIronicOptions, broker: str) -> tuple["Simulati
 def _lines(url: str, place: str, options: SimulatedIronicOptions) -> Iterator[str]:
     if url:
         yield f"API: {url}, for {options.user or 'everybody'}"
-        yield f"look: berth ironic node list --url {url}"
+        yield f"list the nodes: berth ironic node list --url {url}"
     yield f"notifications: {f'to {place}' if place else 'none, there is no --amqp-url'}"
     if options.churn:
         yield f"churn: {options.churn:g} notifications a second"

@@ -164,7 +164,7 @@ async def delete(nodes: Nodes, *, at: AnyIronic) -> None:
     async with at.api() as api:
         for node in nodes:
             await api.delete_node(node)
-            at.cli.tell(f"{node} is gone", node=node, gone=True)
+            at.cli.tell(f"{node} is deleted", node=node, gone=True)
 
 
 async def _change(at: AnyIronic, node: str, change: Callable[["IronicApi"], Coroutine[Any, Any, Any]]) -> int:
@@ -203,7 +203,7 @@ async def power(
 @commands.command("traits")
 async def traits(
     node: Node,
-    names: list[str] | None = argument(None, "None: no traits.", metavar="TRAIT..."),
+    names: list[str] | None = argument(None, "Without names, all traits are removed.", metavar="TRAIT..."),
     *,
     at: AnyIronic,
 ) -> int:

@@ -107,7 +107,7 @@ class LoadOptions:
     memory_mb: int | None = option(None, "One flavor only: its memory.", min=0)
     disk_gb: int | None = option(None, "One flavor only: its disk.", min=0)
     seed: Seed = None
-    attach: bool = option(False, "Load the berth that runs already; start none.")
+    attach: bool = option(False, "Load the berth that runs already; start no other.")
     picture: Path | None = option(
         None, "Draw the time from request to end of each boot, the build included, in this SVG file."
     )

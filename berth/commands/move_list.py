@@ -70,8 +70,8 @@ async def show_command(
     if not found:
         all_shown(silent)
         raise OperationRefused(
-            f"no cell knows a move {id_}, or one of a build {id_}; of one that waits or was refused"
-            f" `berth why {id_}` tells"
+            f"no cell has a record of a move {id_}, or of a move of a build {id_};"
+            f" `berth why {id_}` explains waiting and refused moves"
         )
     shown_move = max(found, key=lambda each: (not each.ended, each.since))
     if cli.as_json:
@@ -199,8 +199,8 @@ async def _steer(
                 return False
             if not options.wait and not outcome.done():
                 yet = "" if answer.done() else f", and cell {stands.cell} has not answered yet"
-                facts = {"move": stands.move, "build": stands.build, "to": to, "heard": answer.done()}
-                printer.cli.tell(f"{stands.build}: {to} is said{yet}", **facts)
+                facts = {"move": stands.move, "build": stands.build, "to": to, "answered": answer.done()}
+                printer.cli.tell(f"{stands.build}: {to} is requested{yet}", **facts)
                 return True
             late = f"not followed any longer: {stands.move} was not over within {options.timeout:g} s"
             ended = await within(options.timeout, outcome, late)

@@ -46,10 +46,10 @@ VerifyFor = Annotated[
 class Destination:
     """Options that select the destination of a move."""
 
-    to: str = option("", "This host or none.", metavar="NAME|UUID", panel=_WHERE)
+    to: str = option("", "Only this host.", metavar="NAME|UUID", panel=_WHERE)
     force_to: str = option(
         "",
-        "This host, whatever rules say; placement still must have room there.",
+        "This host, without filters; it still needs enough free capacity.",
         metavar="NAME|UUID",
         panel=_WHERE,
     )
@@ -107,7 +107,7 @@ class Waiting(_Followed):
     priority: int = option(0, "Priority in the queue for capacity, at most 9.", min=0, max=9, panel=_HOW)
     dry_run: bool = option(
         False,
-        "Say where it would go now, or why it would not, and do nothing; exit 1 if it would not.",
+        "Print where it would go now, or why it would not move; change nothing. Exit 1 if it would not move.",
         panel=_HOW,
     )
 

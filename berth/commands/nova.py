@@ -129,7 +129,7 @@ async def check_command(cli: Cli, options: CheckOptions) -> int:
 
     address = cli.settings.placement.http
     if not options.url and not address:
-        raise BadSetting("say with --url where the Placement API is, or set placement_http")
+        raise BadSetting("give the URL of the Placement API with --url, or set placement_http")
     check_certificates(options.cacert)
     url = placement_url("--url", options.url or f"http://{address}")
     client = PlacementClient(url, token_of(options.token_file, "OS_TOKEN"), options.cacert)

@@ -15,13 +15,13 @@ commands = Commands(name="openstack", no_args_is_help=True)
 @dataclass(frozen=True)
 class RegisterOptions:
     url: str = option("", "Where clients reach the Placement API, on every interface.", metavar="URL")
-    public: str = option("", "The same for one interface, instead of --url.", metavar="URL")
-    internal: str = option("", "The same for one interface, instead of --url.", metavar="URL")
-    admin: str = option("", "The same for one interface, instead of --url.", metavar="URL")
+    public: str = option("", "The URL of this interface, instead of --url.", metavar="URL")
+    internal: str = option("", "The URL of this interface, instead of --url.", metavar="URL")
+    admin: str = option("", "The URL of this interface, instead of --url.", metavar="URL")
     region: str = option("", "Region of the endpoints (default: that of the cloud).", metavar="NAME")
-    name: str = option("placement", "Name of the service, if there is none of its type yet.")
+    name: str = option("placement", "Name of the service, if no service of its type exists yet.")
     cloud: str = option("", "Administrator in clouds.yaml (default: placement_cloud, or the OS_* variables).")
-    apply: bool = option(False, "Make these changes; without it they are only shown.")
+    apply: bool = option(False, "Make the changes; without this option they are only shown.")
 
 
 @commands.command("register")
@@ -39,11 +39,11 @@ async def register_command(cli: Cli, options: RegisterOptions) -> int:
         if not url.startswith(("http://", "https://")):
             raise BadSetting(f"{url!r} is no URL: it begins with http:// or https://")
     if not urls:
-        raise BadSetting("say with --url where clients reach the Placement API")
+        raise BadSetting("give with --url the address at which clients reach the Placement API")
     access = _administrator(options.cloud or cli.settings.placement.cloud or "envvars")
     region = options.region or access.region
     if not region:
-        raise BadSetting("say with --region which region the endpoints are of: the cloud names none")
+        raise BadSetting("give the region of the endpoints with --region: the cloud's entry has no region")
     async with Catalogue(access) as catalogue:
         entries = await catalogue.compare(options.name, region, urls)
         for entry in entries:

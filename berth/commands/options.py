@@ -42,7 +42,7 @@ BuildTime = Annotated[
 ]
 StateDir = Annotated[str | None, described("Where the embedded berth keeps its state (default: .berth).")]
 Seed = Annotated[int | None, described("Seed of the simulated faults.")]
-Json = Annotated[bool, described("Say it as JSON.", "--json")]
+Json = Annotated[bool, described("Print JSON.", "--json")]
 Http = Annotated[str | None, described("Serve the Placement API there (default: no).", metavar="HOST:PORT")]
 Database = Annotated[str | None, described("PostgreSQL, or SQLite in a file.", metavar="URL")]
 Room = Annotated[

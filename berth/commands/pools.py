@@ -68,11 +68,11 @@ async def create_command(cli: Cli, name: NameOfPool, options: PoolOptions) -> in
     """
     amounts, reserved = _amounts("--resource", options.resource), _amounts("--reserved", options.reserved)
     if not amounts:
-        raise BadSetting("say with --resource what the pool has: DISK_GB=10000")
+        raise BadSetting("give the pool's resources with --resource, such as DISK_GB=10000")
     if strange := reserved.keys() - amounts.keys():
-        raise BadSetting(f"--reserved {min(strange)}: the pool has none of it")
+        raise BadSetting(f"--reserved {min(strange)}: the pool has no such resource")
     if bool(options.host) == bool(options.aggregate):
-        raise BadSetting("say which hosts use it: --host, or --aggregate")
+        raise BadSetting("name the hosts that use it with --host or --aggregate")
     inventories = {
         class_: Inventory(total=total, reserved=reserved.get(class_, 0)) for class_, total in amounts.items()
     }

@@ -230,7 +230,7 @@ async def reset_command(
     the cell's next report.
     """
     if bool(root) == ownerless:
-        raise BadSetting("say which: a root, or --all-without-owner")
+        raise BadSetting("give a root, or --all-without-owner")
     if ownerless:
         return await reset_the_ownerless(cli, cell, match, dry_run)
     return await reset(cli, root, cell)
@@ -276,7 +276,7 @@ async def reset_the_ownerless(cli: Cli, cell: str, match: str, dry_run: bool) ->
     sentence = f"{len(found) - len(failed)} hosts {goes}{some}{more}"
     cli.tell(sentence, cell=cell, hosts=names, failed=failed, done=not dry_run)
     if failed:
-        raise OperationRefused(f"other processes change {', '.join(failed[:_SHOWN])}: say the same again")
+        raise OperationRefused(f"other processes change {', '.join(failed[:_SHOWN])}: repeat the command")
     return 0
 
 

@@ -23,7 +23,7 @@ from bus.reservations import EndReservation, ExtendReservation, Reservation, Res
 commands = Commands(name="reserve", no_args_is_help=True)
 
 Which = Annotated[str, positional("Its name or uuid.", metavar="RESERVATION")]
-Project = Annotated[str, described("Whose it is (default: as of `berth boot`).")]
+Project = Annotated[str, described("The project that owns it (default: as for `berth boot`).")]
 _WHEN = "2026-12-24T08:00 (UTC), or +2h from now."
 
 

@@ -144,7 +144,7 @@ def run_command(
 async def _run_one(settings: Settings, worker: str, options: RunOptions, alone: bool) -> int:
     together = worker_roles.roles_named(worker, options.cell, settings, options.agent)
     if alone and not (together[0].worker == "placement" and settings.placement.http):
-        raise OperationRefused("with a bus of its own only placement is of use, and only with --http")
+        raise OperationRefused("without a shared broker only placement is useful, and only with --http")
     if settings.embedded and not alone:
         raise OperationRefused(
             "a separate worker needs a bus that other processes reach: set BERTH_AMQP_URL and "

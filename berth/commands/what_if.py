@@ -137,7 +137,7 @@ def show_plan(answer: PlanAnswer, cli: Cli) -> None:
         columns = ((name, fit, lost) for name, fit, _, lost in rows)
         cli.say.print(plain_table(("flavor", "fit now", "lost in pieces"), columns))
     closed = f", {last.closed} closed not counted" if last.closed else ""
-    cli.line(f"of {several(last.hosts, 'open host')}{closed}; by amounts and traits, whatever rules say")
+    cli.line(f"of {several(last.hosts, 'open host')}{closed}; by amounts and traits, without filters")
     for flavor in last.flavors:
         for line in _pieces(flavor):
             cli.line(line)

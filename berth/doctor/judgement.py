@@ -36,7 +36,9 @@ def judged(seen: BerthSeen) -> list[Finding]:
     """Return the findings about an observed berth, the most severe first."""
     found = [*_machine(seen), *_each(_broker, seen.brokers), *_each(_database, seen.databases)]
     if seen.bus:
-        found.append(Finding("broken", "bus", seen.bus, "Start it (`berth up`), or say where it is."))
+        found.append(
+            Finding("broken", "bus", seen.bus, "Start it (`berth up`), or give its address in the settings.")
+        )
     found += [*_queues(seen), *left_queues(seen), *_each(_worker, seen.workers), *_letters(seen.letters)]
     found += [*_keystone(seen.keystone), *_ironic(seen.ironic)]
     order: Sequence[Level] = ("broken", "warning", "fine")
@@ -197,7 +199,7 @@ def _queues(seen: BerthSeen) -> Iterator[Finding]:
             yield Finding("fine", f"worker {name}", sentence, "")
             continue
         do = f"Start it: `berth run {name.partition('.')[0]}` (with --cell if it belongs to a cell)."
-        yield Finding("warning", f"worker {name}", "It was never here: none of its queues is there.", do)
+        yield Finding("warning", f"worker {name}", "It has never run: its queues do not exist.", do)
     for queue in seen.queues:
         about = f"queue {queue.name}"
         more = queue.later - queue.messages
@@ -207,7 +209,7 @@ def _queues(seen: BerthSeen) -> Iterator[Finding]:
             yield Finding(level, about, sentence, f"Start its worker, {queue.worker}; nothing is lost.")
         elif queue.later >= DEEP:
             how = "become more" if more > 0 else "become fewer" if more < 0 else "do not become fewer"
-            do = f"Give {queue.worker} time, a faster database, or a replica beside it."
+            do = f"Give {queue.worker} time, a faster database, or another replica."
             yield Finding("warning", about, f"{_messages(queue.later).capitalize()}, and they {how}.", do)
 
 

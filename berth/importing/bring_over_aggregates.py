@@ -158,7 +158,7 @@ class BringOver:
         put_in = f", {added:,} host{'' if added == 1 else 's'} put in" if added else ""
         notes = edited.warnings
         if aggregate.hosts is None:
-            notes = (*notes, "the file does not say which hosts are in it")
+            notes = (*notes, "the file does not list its hosts")
         return Brought(name, id_, f"{did}{put_in}", notes, tuple(trouble))
 
     async def _put_in(self, id_: str, hosts: Sequence[str], trouble: list[str]) -> int:

@@ -58,7 +58,7 @@ def old_servers(path: Path) -> dict[str, OldServer]:
             raise BadSetting(f"{where}: is no object with names")
         id_, server = _server(where, row)
         if found.setdefault(id_, server) != server:
-            raise BadSetting(f"{where}: says of {id_} something else than an entry before")
+            raise BadSetting(f"{where}: contradicts an earlier entry of {id_}")
     return found
 
 
@@ -89,7 +89,7 @@ def _server(where: str, row: Mapping[str, Any]) -> tuple[str, OldServer]:
     try:
         id_ = str(uuid.UUID(texts.pop("uuid")))
     except ValueError:
-        raise BadSetting(f"{where}: uuid: is missing, or is none") from None
+        raise BadSetting(f"{where}: uuid: is missing or invalid") from None
     flavor: Mapping[str, Any] = next(
         (fields[name] for name in _CALLED["flavor"] if isinstance(fields.get(name), Mapping)), {}
     )
@@ -112,7 +112,7 @@ def _notifier(where: str, name: str, value: Any) -> str:
     if isinstance(value, Mapping):  # a flavor as in Nova's API
         value = value.get("original_name") or value.get("name") or ""
     if not isinstance(value, str | int):
-        raise BadSetting(f"{where}: {name}: {value!r} is no word")
+        raise BadSetting(f"{where}: {name}: {value!r} is no text")
     text = str(value).strip()
     if len(text) > (200 if name == "flavor" else 255):
         raise BadSetting(f"{where}: {name}: is too long")
@@ -158,7 +158,7 @@ def judge(
     if isinstance(home, str):
         return Judged(consumer.id, why=why or home)
     if not why and home.agent in foreign:
-        why = f"its host {home.host} is of agent {home.agent}, which is none of berth's"
+        why = f"its host {home.host} is of agent {home.agent}, which is no agent of berth"
     if why := why or _contradiction(consumer, home, server):
         return Judged(consumer.id, why=why)
     server = server or OldServer()
@@ -238,7 +238,7 @@ def _home(consumer: Consumer, providers: Mapping[str, Provider]) -> Provider | s
     if not tree.cell:
         return f"its host {root} is of no cell: `berth provider reset {root} --cell NAME` assigns it"
     if tree.gone:
-        return f"its host {tree.host or root} is gone, its agent says"
+        return f"its host {tree.host or root} is deleted, as its agent reported"
     if not tree.agent or not tree.host:
         return f"no agent of cell {tree.cell} has reported its host {root} yet"
     return tree

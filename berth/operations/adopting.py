@@ -64,7 +64,7 @@ async def adopt_instances(
     for request in requests:
         outcome = outcomes.get(request.build)
         if timeout is not None and outcome is None:
-            refused[request.build] = f"cell {request.cell} has not answered yet: say the same again"
+            refused[request.build] = f"cell {request.cell} has not answered yet: repeat the command"
         elif outcome is not None and outcome.outcome == "refused":
             refused[request.build] = outcome.why
         else:

@@ -170,7 +170,7 @@ def _judged(
 ) -> Mend:
     place = misheld.place
     if stands is None:
-        return Mend(misheld, why_not=f"cell {place.cell} does not say how it stands")
+        return Mend(misheld, why_not=f"cell {place.cell} did not report its state")
     now = stands.status, stands.attempt, stands.generation, stands.chosen
     if now != ("active", place.attempt, place.generation, place.host):
         return Mend(misheld, why_not="it is being changed: try again")

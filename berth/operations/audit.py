@@ -143,11 +143,11 @@ async def refuse_the_unmade(settings: Settings, *, placement_only: bool = False)
     if placement_only:
         return
     if names_a_file(settings.database.url):
-        raise Unavailable(f"{where} has room for placement alone: say --placement-only")
+        raise Unavailable(f"{where} has only placement's database: use --placement-only")
     for cell in settings.cell_names:
         if not await wiring.ever_made(settings, worker_roles.Role("conductor", cell)):
             raise Unavailable(
-                f"there never was a cell {cell} in {where}: say which cells there are (--cells, BERTH_CELLS),"
+                f"{where} has no data of a cell {cell}: name the existing cells (--cells, BERTH_CELLS),"
                 " or --placement-only"
             )
 

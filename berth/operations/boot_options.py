@@ -89,13 +89,13 @@ def boot_request(options: BootOptions) -> BuildRequested:
     """Convert boot options to a build request, without group and aggregates, whose uuids must be queried."""
     image, hints = image_named(options.image, options.image_property), hints_given(options.hint)
     if hints.group and options.group:
-        raise BadSetting("--group and --hint group= both say it")
+        raise BadSetting("--group and --hint group= both name a group")
     if hints.reservation and options.reservation:
         raise BadSetting("--reservation and --hint reservation= both name one")
     flavor, clock = _flavor(options), Clock()
     roles = roles_given(options.role, flavor)
     if roles and options.count != 1:
-        raise BadSetting("--count is not of a gang: each --role has its own, as in worker:3")
+        raise BadSetting("--count is not possible with --role: each role has a count, as in worker:3")
     count = sum(role.count for role in roles) or options.count
     request = BuildRequested(
         request=clock.uuid(),

@@ -219,7 +219,7 @@ async def _cell_of(bus: Bus, name: str, cells: Sequence[str]) -> str:
     if len(having) == 1:
         return having[0]
     if having:
-        raise OperationRefused(f"{name} is in cells {', '.join(having)}: say which with --cell")
+        raise OperationRefused(f"{name} is in cells {', '.join(having)}: name one with --cell")
     known = ", ".join(sorted({agent.agent for answer in found.values() for agent in answer.agents})) or "none"
     unheard = f"; {named(silent)} did not answer" if silent else ""
     raise OperationRefused(f"no agent {name!r} shares bare metal; there are: {known}{unheard}")

@@ -87,8 +87,8 @@ class _Deletion:
         said = await within(
             self.options.timeout,
             answers.get(),
-            f"no scheduler answered within {self.options.timeout:g} s what became of {self.id};"
-            " one that comes back will still end it",
+            f"no scheduler answered within {self.options.timeout:g} s about {self.id};"
+            " a scheduler that starts later will still delete it",
         )
         if said.passed_on:
             return await self._forwarded(said)

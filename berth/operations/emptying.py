@@ -51,7 +51,11 @@ class Emptied:
 
     def sentence(self) -> str:
         rest = len(self.seen) - self.finished - len(self.under_way)
-        counts = (len(self.gone), "gone without"), (len(self.under_way), "under way"), (rest, "not begun")
+        counts = (
+            (len(self.gone), "deleted meanwhile"),
+            (len(self.under_way), "under way"),
+            (rest, "not begun"),
+        )
         words = [f"{count} {what}" for count, what in counts if count]
         stay = f"{len(self.stay)} stay" if self.stay else "none stays"
         return ", ".join([f"{len(self.moved)} moved", *words, stay])

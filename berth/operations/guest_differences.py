@@ -62,9 +62,7 @@ class GuestComparison:
 
     @property
     def notes(self) -> list[str]:
-        return [
-            f"agent {agent} of cell {cell} does not say which guests it has" for cell, agent in self.silent
-        ]
+        return [f"agent {agent} of cell {cell} did not list its guests" for cell, agent in self.silent]
 
 
 async def compare_guests(settings: Settings) -> GuestComparison:

@@ -263,7 +263,7 @@ async def group_named(bus: Bus, name_or_id: str, project: str = "") -> ServerGro
         raise OperationRefused(f"there is no server group {name_or_id}{where}: `berth group list` lists them")
     if len(groups) > 1:
         projects = ", ".join(sorted(group.project for group in groups))
-        raise OperationRefused(f"{name_or_id} is a group of projects {projects}: say --project, or its uuid")
+        raise OperationRefused(f"{name_or_id} is a group of projects {projects}: give --project, or its uuid")
     return groups[0]
 
 

@@ -69,7 +69,7 @@ def changed_policy(settings: Settings, changes: Sequence[str]) -> ChangedPolicy:
             options.setdefault(rule, {})[option] = _value(value)
             others = True
         else:
-            raise BadSetting(f"--with {change}: is none of {_FORMS}")
+            raise BadSetting(f"--with {change}: is not one of: {_FORMS}")
     trial = TrialPolicy(
         filters=tuple(filters), weighers=weighers, subset=subset, near=near,
         options={name: msgspec.json.encode(given).decode() for name, given in options.items()},

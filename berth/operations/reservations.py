@@ -47,7 +47,7 @@ async def reservation_named(bus: Bus, name_or_id: str, project: str = "") -> Res
         raise OperationRefused(f"{missing}: `berth reserve list` lists them")
     if len(found.reservations) > 1:
         projects = ", ".join(sorted(each.project for each in found.reservations))
-        raise OperationRefused(f"{name_or_id} is a reservation of projects {projects}: say --project")
+        raise OperationRefused(f"{name_or_id} is a reservation of projects {projects}: give --project")
     return found
 
 

@@ -40,7 +40,7 @@ def _databases(facts: TakeoverFacts) -> Iterator[TakeoverFinding]:
             do = f"Set {setting} to a URL that berth can reach, and allow the user to read: {_READER}"
             yield TakeoverFinding("error", about, f"It cannot be read: {database.problem}.", means, do)
         elif database.can_write:
-            means = "berth only reads, but whoever gets its settings may change Nova's data."
+            means = "berth only reads, but a user who reads its settings can change Nova's data."
             do = f"Set {setting} to a user who may only read: {_READER}"
             yield TakeoverFinding("warning", about, "berth's user may write.", means, do)
         if abs(database.ahead) > CLOCK_SECONDS:
@@ -162,7 +162,7 @@ def _schedulers(facts: TakeoverFacts) -> Iterator[TakeoverFinding]:
     about, stop = "nova-scheduler", "systemctl disable --now nova-scheduler"
     if running and facts.is_done:
         says = f"{several(len(running), 'nova-scheduler')} up: {named(running)}."
-        means = "Each call is answered by berth or by one of them; theirs follow other filters and weighers."
+        means = "Each call is answered by berth or by a scheduler of Nova with other filters."
         do = f"{stop} (a stopped one counts as up for nova_service_down_time)"
         yield TakeoverFinding("warning", about, says, means, do)
     elif running:

@@ -23,7 +23,7 @@ from bus.worker import Worker
 _OF = ["cell", "way", "crossing"]
 CARRIED = Counter("berth_ferry_carried", "messages carried through the wall of a cell", _OF)
 WAITING = Gauge("berth_ferry_waiting", "messages, or frames of them, that wait to be carried", _OF)
-LAG = Gauge("berth_ferry_lag_seconds", "age of the oldest waiting message; 0: none waits", _OF)
+LAG = Gauge("berth_ferry_lag_seconds", "age of the oldest waiting message; 0: no message waits", _OF)
 
 
 log = logging.getLogger(__name__)

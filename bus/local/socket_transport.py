@@ -181,7 +181,7 @@ class SocketTransport(asyncio.Protocol):
         except OSError as problem:
             raise Unavailable(
                 f"no berth answers at {self.path} ({problem.strerror}): "
-                "start one with `berth up`, or say where its RabbitMQ is with BERTH_AMQP_URL"
+                "start one with `berth up`, or set BERTH_AMQP_URL to its RabbitMQ"
             ) from None
 
     async def close(self) -> None:

@@ -177,7 +177,7 @@ def letter_in(message: Arrived, names: BrokerNames) -> DeadLetter:
         queue=_text(headers.get("x-queue")) or queue,
         key=_text(headers.get("x-key")) or _text(headers.get("key")) or queue,
         type=_text(headers.get("x-type")) or _text(message.type),
-        reason=_text(headers.get("x-reason")) or f"the queue {queue} is gone",
+        reason=_text(headers.get("x-reason")) or f"the queue {queue} was deleted",
         first_died=_seconds(headers.get("x-first-died")) or died,
         died=died,
         attempt=_whole(headers.get("x-attempt", headers.get("attempt")), 1),

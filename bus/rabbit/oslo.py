@@ -275,7 +275,7 @@ class RpcServer:
         try:
             await self._reply(channel, call, result.value, failure)
         except NoQueueBound:
-            log.warning("the caller of %s is gone: queue %s does not exist", call.method, call.reply_queue)
+            log.warning("the caller of %s has disconnected: no queue %s", call.method, call.reply_queue)
             if result.undo is not None:
                 await result.undo()
 

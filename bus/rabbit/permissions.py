@@ -80,7 +80,7 @@ CLIENT_TOPICS: tuple[Topic[Any], ...] = (
     topics.MOVE_PROGRESS,
     topics.MOVE_ENDED,
 )
-"""The topics that a client may bind, with its own word as the last of the key."""
+"""The topics that a client may bind; the last word of the key is the client's name."""
 
 # A full queue of a client drops its oldest answers: a refusal would make conductors publish them for ever.
 CLIENT_LIMITS = UserLimits(connections=20, channels=200, queue_bytes=64 * 1024 * 1024, overflow="drop-head")

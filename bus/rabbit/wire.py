@@ -136,7 +136,7 @@ class Wire(asyncio.StreamReader):
     def _method(self, payload: bytes) -> None:
         method = int.from_bytes(payload[:4])
         if method == _BLOCKED:  # with the reason, as text of at most 255 bytes after its length
-            self.blocked = payload[5:].decode(errors="replace") or "it does not say why"
+            self.blocked = payload[5:].decode(errors="replace") or "without a reason"
         elif method == _UNBLOCKED:
             self.blocked = ""
 

@@ -130,7 +130,7 @@ def _what_is_away(error: BaseException) -> str:
     if sqlstate(error) or result_code(error):
         return reason(error)
     if isinstance(error, exc.TimeoutError):
-        return "all connections are busy and none came free in time"
+        return "all connections remained busy for too long"
     if isinstance(error, TimeoutError):
         return "no answer in time"
     return f"no connection: {reason(error)}"

@@ -38,7 +38,7 @@ def secured(address: URL) -> tuple[URL, dict[str, Any]]:
     if not any(name in options for name in FILES):
         return plain, {"ssl": mode}
     if mode not in ("require", *_VERIFIES):
-        raise ValueError(f"sslmode={mode} needs no certificates: say require, verify-ca or verify-full")
+        raise ValueError(f"sslmode={mode} needs no certificates: use require, verify-ca or verify-full")
     return plain, {"ssl": _context(mode, *(options.get(name) for name in FILES))}
 
 

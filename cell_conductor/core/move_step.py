@@ -186,7 +186,7 @@ def _unanswered(build: Build, cause: str, now: float, limits: AttemptLimits) -> 
         case "start":  # it may run there, so it belongs there, and the order stays queued
             failed = builds.host_failed(build, cause)
             build = phases.tried(late, "timed out", cause, now)
-            why = f"{move.host} did not say that it runs; it is there, or will be: {cause}"
+            why = f"{move.host} did not report that the guest runs; it runs there, or will run: {cause}"
             build, emitted = phases.arrived(build, now, limits, "error", why)
             return build, (failed, *emitted)
         case "rebuild":  # the order stays queued, so it may become the new guest

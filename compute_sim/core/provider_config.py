@@ -75,11 +75,13 @@ def provider_config(configured: Any) -> tuple[ConfiguredProvider, ...]:
         raise BadProviderConfig(_by_field(str(problem))) from None
     version = file.meta.schema_version
     if not _VERSION.fullmatch(version):
-        raise BadProviderConfig(f"meta.schema_version: {version!r}: only 1.0 and later ones of 1 are known")
+        raise BadProviderConfig(
+            f"meta.schema_version: {version!r}: only versions from 1.0, below 2, are known"
+        )
     if version == "1.0":
         _refuse_unknown(configured)
     if file.source:
-        raise BadProviderConfig("__source_file: is not for a file to say")
+        raise BadProviderConfig("__source_file: a file cannot set it")
     for position, provider in enumerate(file.providers):
         if wrong := _wrong(provider):
             raise BadProviderConfig(f"providers[{position}].{wrong}")

@@ -107,11 +107,11 @@ class ProviderTree:
         for class_, inventory in inventories.items():
             at = f"{name}: inventories.{class_}"
             if class_ not in _CLASSES and not _CUSTOM.fullmatch(class_):
-                raise TreeMistake(f"{at}: no such resource class; those of your own begin with CUSTOM_")
+                raise TreeMistake(f"{at}: no such resource class; custom names begin with CUSTOM_")
             if class_ in provider.inventories:
-                raise TreeMistake(f"{at}: two drivers say it")
+                raise TreeMistake(f"{at}: two drivers set it")
             if not inventory.total > 0:
-                raise TreeMistake(f"{at}.total: {inventory.total}; what there is none of is left out")
+                raise TreeMistake(f"{at}.total: {inventory.total}; leave out a class without units")
             if not 0 <= inventory.reserved <= inventory.total:
                 total = inventory.total
                 raise TreeMistake(f"{at}.reserved: {inventory.reserved} is not from 0 to the total, {total}")
@@ -122,7 +122,7 @@ class ProviderTree:
         provider = self[name]
         for trait in traits:
             if trait not in STANDARD_TRAITS and not _CUSTOM.fullmatch(trait):
-                text = f"{name}: traits: no such trait {trait}; those of your own begin with CUSTOM_"
+                text = f"{name}: traits: no such trait {trait}; custom names begin with CUSTOM_"
                 raise TreeMistake(text)
         self._known[provider.id] = replace(provider, traits=provider.traits.union(traits))
 

@@ -293,5 +293,5 @@ def parse_flavor(text: str) -> dict[str, int]:
     if len(flavor) > MOST_CLASSES:
         raise ValueError(f"a flavor has {MOST_CLASSES} classes at most")
     if not flavor:
-        raise ValueError("say at least one CLASS:AMOUNT, such as VCPU:2")
+        raise ValueError("enter at least one CLASS:AMOUNT, such as VCPU:2")
     return flavor

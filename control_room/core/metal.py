@@ -141,7 +141,7 @@ def _obstacles(node: BoardNode, reads_ironic: bool, now: float) -> tuple[str, ..
         obstacles.append("placement does not have it")
         return tuple(obstacles)
     if record.used and not (ironic is not None and record.holder and ironic.instance == record.holder):
-        obstacles.append(f"{record.holder or 'somebody'} holds it")
+        obstacles.append(f"{record.holder or 'a consumer'} holds it")
     obstacles += record.marks
     if record.closed and not record.used and not obstacles:
         since = f" {duration(now - record.updated)} ago" if record.updated and now else ""

@@ -35,7 +35,9 @@ FIELDS = (
 )
 MORE_FIELDS = (
     FormField(name="resources", label="Other resources", placeholder="CUSTOM_GPU:1, VGPU:2"),
-    FormField(name="traits", label="Traits, !NAME is none of it", placeholder="HW_CPU_X86_AVX2, !CUSTOM_OLD"),
+    FormField(
+        name="traits", label="Traits; !NAME: without this trait", placeholder="HW_CPU_X86_AVX2, !CUSTOM_OLD"
+    ),
     FormField(name="zone", label="In this zone only"),
     FormField(name="cell", label="In this cell only"),
     FormField(name="group", label="Server group, name or id"),
@@ -223,7 +225,7 @@ def parse_plan(
     flavors = _parsed(_flavor, mix, problems)
     added = _parsed(_added, add, problems)
     if not flavors and not problems:
-        problems.append("say at least one flavor, such as VCPU:2,MEMORY_MB:4096")
+        problems.append("enter at least one flavor, such as VCPU:2,MEMORY_MB:4096")
     if sum(hosts.number for hosts in added) > MOST_ADDED:
         problems.append(f"a plan adds {MOST_ADDED:,} hosts at most")
     if problems:

@@ -132,7 +132,7 @@ class DeadLetterPages(PageGroup):
         found = await self._found(set(ids))
         letters = [letter_row(found[id_]) for id_ in ids if id_ in found]
         if not letters:
-            problems = ["None of them is there any more: nothing was done."]
+            problems = ["All of them were deleted before: nothing was done."]
             return await self.page(request, problems=problems, status=409)
         return self._renderer.page(request, "letters_sure.html", what=name, letters=letters, moment=moment)
 

@@ -41,7 +41,7 @@ def refused_without_search(stored: RequestSpec | None) -> RequestSpec:
     hints and the server group.
     """
     if stored is None:
-        raise CannotJudge("the request: Nova's scheduler published none, and Nova's database has none")
+        raise CannotJudge("the request: neither Nova's scheduler nor Nova's database has it")
     return stored
 
 

@@ -33,7 +33,7 @@ def wrong(items: Iterable[Item], known: Callable[[str, str], bool]) -> dict[int,
         elif load.name in names:
             why = f"name: {load.name!r} is there twice"
         elif load.parent == load.id:
-            why = "parent: it is its own"
+            why = "parent: a provider cannot be its own parent"
         else:
             why = wrong_contents(load, known)
         if why:

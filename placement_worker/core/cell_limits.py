@@ -31,7 +31,7 @@ class CellLimits:
             cell = self.cells.get(root, "")
             at_home |= cell == self.cell
             if cell != self.cell and (cell or provider not in self.sharing):
-                return f"provider {provider}: it is none of cell {self.cell}"
+                return f"provider {provider}: it is not in cell {self.cell}"
         return "" if at_home else f"nothing of it is in cell {self.cell}"
 
     def refuses_holder(self, consumer: str, holder: str) -> str:

@@ -226,7 +226,7 @@ def complaint(report: InventoryReported, known: Callable[[str, str], bool]) -> s
     if report.providers[0].id != report.root:
         return f"providers[0].id: the first provider must be the root, {report.root}"
     if level := reserved_level((*report.labels, *report.field_labels)):
-        return f"labels: {level!r} is a level of its own; a label cannot set it"
+        return f"labels: {level!r} is a level that every host has; a label cannot set it"
     ids: set[str] = set()
     names: set[str] = set()
     for position, provider in enumerate(report.providers):
@@ -246,12 +246,12 @@ def wrong_contents(provider: ProviderReport | ProviderLoad, known: Callable[[str
     """Return what is wrong with inventories, traits or aggregates of a provider, with the field, or ""."""
     for name, inventory in provider.inventories.items():
         if not (known("resource class", name) or is_custom(name)):
-            return f"inventories.{name}: no such resource class; those of your own begin with CUSTOM_"
+            return f"inventories.{name}: no such resource class; custom names begin with CUSTOM_"
         if inventory.reserved > inventory.total:
             return f"inventories.{name}.reserved: {inventory.reserved} exceeds the total {inventory.total}"
     for name in provider.traits or ():
         if not (known("trait", name) or is_custom(name)):
-            return f"traits: no such trait {name}; those of your own begin with CUSTOM_"
+            return f"traits: no such trait {name}; custom names begin with CUSTOM_"
     size = sum(map(len, (*provider.inventories, *(provider.traits or ()))))
     if size > MAX_NAMES:
         return f"inventories and traits: their names are {size} characters together, at most {MAX_NAMES}"

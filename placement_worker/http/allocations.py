@@ -312,7 +312,7 @@ def why_none(found: SearchResult) -> str:
     parts = []
     emptied = [removal for removal in found.removals if not removal.left]
     if emptied:
-        parts.append(f"of {found.considered} none is left after: {emptied[0].constraint}")
+        parts.append(f"of {found.considered}, no host remains after: {emptied[0].constraint}")
     if found.nearest:
         parts.append(f"closest is {found.nearest[0].host}, which lacks {found.nearest[0].lacks}")
     text = "; ".join(parts) or f"none of {found.considered} fits"

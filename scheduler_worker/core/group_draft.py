@@ -340,5 +340,5 @@ def _image_trait(prefix: str, value: str, at: str) -> str:
     known = set(os_traits.get_traits(prefix=prefix))
     if name not in known:
         values = [trait.removeprefix(prefix).lower() for trait in known]
-        raise Unreadable(f"{at}: no host can say that it has {value!r}{nearest(value.lower(), values)}")
+        raise Unreadable(f"{at}: no host can report {value!r}{nearest(value.lower(), values)}")
     return name

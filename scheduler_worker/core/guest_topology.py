@@ -78,7 +78,7 @@ def _page_size(specs: GuestSpecs) -> SpecValue | None:
     if flavor is None or text not in ("large", "any"):
         if flavor is not None and text == image.value.strip().lower():
             return flavor
-        other = f"{flavor.at}: {flavor.value!r}" if flavor is not None else "the flavor does not say it"
+        other = f"{flavor.at}: {flavor.value!r}" if flavor is not None else "the flavor does not set it"
         raise Unreadable(f"{image.at}: only for a flavor whose hw:mem_page_size is large or any; {other}")
     chosen = image.value.strip().lower()
     is_small = chosen == "small" or (chosen not in ("any", "large") and _page_kb(image) == SMALL_KB)
@@ -138,7 +138,7 @@ def _dedicated(specs: GuestSpecs, policy: str) -> int:
         return -1 if policy == "dedicated" else 0  # -1: every bit is set
     at = _at(specs, "hw:cpu_policy")
     if mask is None:
-        raise Unreadable(f"{at}: mixed needs hw:cpu_dedicated_mask, which processors are its own")
+        raise Unreadable(f"{at}: mixed needs hw:cpu_dedicated_mask, the list of dedicated processors")
     count = _cpu_count(specs)
     numbers = _numbers(mask, count)
     if not numbers or numbers.bit_count() == count:
@@ -160,14 +160,14 @@ def _cells(specs: GuestSpecs) -> list[GuestCell]:
         for name, amount in (("vcpus", vcpus), ("memory_mb", flavor.memory_mb)):
             if amount % count:
                 why = f"{amount} does not divide by {count} (hw:numa_nodes)"
-                how = "say what each cell gets with hw:numa_cpus.N and hw:numa_mem.N"
+                how = "assign processors and memory to cells with hw:numa_cpus.N and hw:numa_mem.N"
                 raise Unreadable(f"{where}.{name}: {why}: {how}")
         each, size = vcpus // count, flavor.memory_mb // count
         return [GuestCell(_span(n * each, n * each + each - 1), size) for n in range(count)]
     for name, requested in (("hw:numa_cpus", cpus), ("hw:numa_mem", memory)):
         for number in range(count):
             if number not in requested:
-                raise Unreadable(f"{where}.extra_specs: {name}.{number} is missing: say it for every cell")
+                raise Unreadable(f"{where}.extra_specs: {name}.{number} is missing: set it for every cell")
     cells = [GuestCell(_numbers(cpus[n], vcpus), memory[n].whole(1)) for n in range(count)]
     union = reduce(or_, (cell.cpus for cell in cells))
     if sum(cell.cpus.bit_count() for cell in cells) != vcpus or union != _span(0, vcpus - 1):

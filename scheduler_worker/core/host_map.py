@@ -78,7 +78,7 @@ class HostMap:
         if not host.agent or not host.cell:
             return "no agent builds on it"
         if self._ours is not None and host.cell not in self._ours:
-            return f"its cell {host.cell!r} is none of ours: {', '.join(sorted(self._ours))}"
+            return f"its cell {host.cell!r} is not one of this scheduler's: {', '.join(sorted(self._ours))}"
         return ""
 
 

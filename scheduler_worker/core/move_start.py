@@ -184,7 +184,7 @@ def misread(asked: MoveRequested) -> Barred | None:
     """Return a refusal if fields of the move request are invalid or contradict each other."""
     kind = asked.kind
     problems = [
-        (asked.move == asked.build, "move: it needs an id of its own"),
+        (asked.move == asked.build, "move: its id must differ from the build's"),
         (kind == "resize" and asked.flavor is None, "flavor: a resize requires the new flavor"),
         (kind != "resize" and asked.flavor is not None, "flavor: only a resize changes it"),
         (kind == "rebuild" and asked.image is None, "image: a rebuild requires the image"),
@@ -220,7 +220,9 @@ def unready(asked: MoveRequested, stands: BuildStands) -> Barred | None:
         return None
     if status in ("moving", "verifying"):
         return Barred(code="moving", why=f"it is in another move, {stands.move}")
-    return Barred(code="status", why=f"it is {status}, and only who is {wanted} can do that: {asked.kind}")
+    return Barred(
+        code="status", why=f"it is {status}; this move needs an instance that is {wanted}: {asked.kind}"
+    )
 
 
 def stuck(start: MoveStart, root: Provider | None) -> Barred | None:

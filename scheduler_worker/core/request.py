@@ -197,7 +197,7 @@ def _check(request: BuildRequested, options: RequestOptions) -> None:
         most = f"at most {options.max_wait:g} seconds are allowed (the setting max_wait)"
         raise Unreadable(f"wait: {request.wait}, {most}")
     if "," in request.zone:
-        raise Unreadable(f"zone: {request.zone!r}: one zone, whose name has no comma")
+        raise Unreadable(f"zone: {request.zone!r}: one zone; its name contains no comma")
     for position, any_of in enumerate(request.aggregates):
         if not any_of:
             raise Unreadable(f"aggregates[{position}]: an empty list, which no host can meet")

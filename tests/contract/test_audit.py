@@ -303,7 +303,7 @@ async def test_placement_may_be_checked_alone(settings: Settings) -> None:
     async with placement_of(settings) as placement:
         await report(placement, a_report(1))
         await claim(placement, an_order(a_claim(1, on_hosts(1))))
-    with pytest.raises(Unavailable, match=r"there never was a cell c1 in .* or --placement-only"):
+    with pytest.raises(Unavailable, match=r"has no data of a cell c1: .* or --placement-only"):
         await audited(settings)
     found = await audit(settings, placement_only=True)
     assert (found.breaches, found.consumers, found.builds) == ([], 1, {})
@@ -317,8 +317,8 @@ async def test_placement_may_be_checked_alone(settings: Settings) -> None:
     [
         ("placement.db", "", 0, "only placement was checked"),
         ("", "--placement-only", 0, "only placement was checked"),
-        ("placement.db", "--cells c1", 1, "has room for placement alone: say --placement-only"),
-        ("", "--cells c1", 1, "there never was a cell c1"),
+        ("placement.db", "--cells c1", 1, "has only placement's database: use --placement-only"),
+        ("", "--cells c1", 1, "has no data of a cell c1"),
     ],
 )
 async def test_placement_is_audited_alone_unless_cells_are_named(
@@ -338,7 +338,7 @@ async def test_when_all_has_settled_nothing_may_be_under_way(sound: Settings) ->
 
 async def test_a_cells_database_may_be_elsewhere(sound: Settings, tmp_path: Path) -> None:
     elsewhere = sound.having(cell_database_urls={"c2": f"sqlite+aiosqlite:///{tmp_path}/other/"})
-    with pytest.raises(Unavailable, match="there never was a cell c2"):
+    with pytest.raises(Unavailable, match="has no data of a cell c2"):
         await audited(elsewhere)
     await migrate_all(elsewhere, Console(quiet=True))
     assert (await audited(elsewhere)).breaches == [f"{uid(BUILDING)}: holds resources, but no cell knows it"]
@@ -441,7 +441,7 @@ async def test_planted_faults_are_found(
     assert broken["queue scheduler:build.requested"] == "It has no consumer, and 1 message waits."
     assert broken["database cell_c1"] == "It was never made: it has no tables."
     assert "worker placement" in broken, "nobody answers"
-    assert warned["worker conductor.c1"] == "It was never here: none of its queues is there."
+    assert warned["worker conductor.c1"] == "It has never run: its queues do not exist."
     assert "1 dead letters" in warned["dead letters"]
     assert "database placement" in of(found, "fine")
     assert any(about.startswith("RabbitMQ") for about in of(found, "fine"))

@@ -239,7 +239,7 @@ async def test_every_cell_is_listed_with_its_content_and_conductor_state(cell: C
     }
     table = await cell("list")
     assert [line.split() for line in table.splitlines()][3] == [
-        "c3", "disabled", "0", "0", "not", "heard", "rack", "7",
+        "c3", "disabled", "0", "0", "no", "answer", "rack", "7",
     ]  # fmt: skip
 
 

@@ -126,7 +126,7 @@ async def test_json_output_lists_all_dead_letters(
 async def test_an_empty_id_is_refused(broker: LocalBroker, say: Console, ids: list[str]) -> None:
     broker.store_dead_letter(a_json_letter())
     for command in (dead.drop, dead.replay):
-        with pytest.raises(BadSetting, match="an empty id is the beginning of every id: say `all`"):
+        with pytest.raises(BadSetting, match="an empty id matches every id: give `all`"):
             await command(Cli(Settings(), say=say), ids)
     with pytest.raises(BadSetting, match="an empty id"):
         await dead.show_letter(Cli(Settings(), False, say), ids[-1])

@@ -146,7 +146,8 @@ async def test_an_instance_that_changed_during_a_drain_is_read_again(
         return [cloud.movers.refused(asked, "moving")] if first else cloud.movers.well(asked)
 
     cloud.movers.doing = meanwhile
-    assert (await berth("drain", "host-1")).splitlines()[-1] == "host-1: 1 moved, 1 gone without, none stays"
+    last = (await berth("drain", "host-1")).splitlines()[-1]
+    assert last == "host-1: 1 moved, 1 deleted meanwhile, none stays"
 
 
 async def test_an_instance_that_is_always_refused_stays(cloud: HostsToEmpty, berth: Berth) -> None:
@@ -168,7 +169,8 @@ async def test_a_drain_waits_for_builds_in_progress_and_ignores_deletions(
         return cloud.movers.well(asked)
 
     cloud.movers.doing = then
-    assert (await berth("drain", "host-1")).splitlines()[-1] == "host-1: 2 moved, 1 gone without, none stays"
+    last = (await berth("drain", "host-1")).splitlines()[-1]
+    assert last == "host-1: 2 moved, 1 deleted meanwhile, none stays"
 
 
 async def test_a_restarted_drain_follows_the_moves_in_progress(cloud: HostsToEmpty, berth: Berth) -> None:
@@ -264,8 +266,8 @@ async def test_json_output_of_a_drain_has_the_same_content(cloud: HostsToEmpty, 
 @pytest.mark.parametrize(
     ("words", "error", "says"),
     [
-        (["drain"], BadSetting, "say which: names of hosts, or --agent, or --cell"),
-        (["drain", "host-1", "--cell", "c1"], BadSetting, "say which"),
+        (["drain"], BadSetting, "name the hosts, or give --agent or --cell"),
+        (["drain", "host-1", "--cell", "c1"], BadSetting, "name the hosts"),
         (["drain", "host-7"], OperationRefused, "there is no host 'host-7'"),
         (["drain", "--agent", "nobody"], OperationRefused, "no host is reported by agent 'nobody'"),
         (["drain", "--cell", "c7"], BadSetting, "--cell 'c7': cells are c1"),

@@ -194,8 +194,8 @@ async def test_providers_of_a_host_are_drawn_as_a_tree(host_command: CommandLine
 
 
 WRONG: list[tuple[tuple[str, ...], type[Exception], str]] = [
-    (("disable",), BadSetting, "say which: names of hosts, or --agent"),
-    (("disable", "host-1", "--agent", "agent-1"), BadSetting, "say which"),
+    (("disable",), BadSetting, "name the hosts, or give --agent"),
+    (("disable", "host-1", "--agent", "agent-1"), BadSetting, "name the hosts"),
     (("disable", "nobody"), OperationRefused, "there is no host 'nobody'; `berth host list` lists them"),
     (("enable", "--agent", "nobody"), OperationRefused, "no host is reported by an agent 'nobody'"),
     (("disable", "host-1", "--because", "a b"), BadSetting, "--because 'a b': a name"),
@@ -280,7 +280,7 @@ REFUSED: list[tuple[tuple[str, ...], type[Exception], str]] = [
     (("create", "x", "--uuid", "mine"), BadSetting, "'mine' is not the uuid of an aggregate"),
     (("create", "x", "--property", "ssd"), BadSetting, "--property takes KEY=VALUE, not 'ssd'"),
     (("set", "east"), BadSetting, "nothing to set"),
-    (("set", "east", "--zone", "e,w"), BadSetting, "--zone e,w: one zone, whose name has no comma"),
+    (("set", "east", "--zone", "e,w"), BadSetting, "--zone e,w: one zone; its name contains no comma"),
     (("set", "east", "--zone", ""), BadSetting, "`berth aggregate unset AGGREGATE --zone` makes it no zone"),
     (("unset", "east"), BadSetting, "nothing to unset"),
 ]
@@ -370,7 +370,7 @@ async def test_aggregates_of_placement_are_named_by_uuid_or_by_their_hosts(
     assert (await berth("import", a_file(tmp_path, rows))).splitlines() == [
         "pair: made",
         "known: made",
-        "  the file does not say which hosts are in it",
+        "  the file does not list its hosts",
         "new: made, 2 hosts put in",
     ]
     named = {one["name"]: one["uuid"] for one in await berth.json("list")}
@@ -479,7 +479,7 @@ async def test_a_group_is_shown_with_its_members_and_the_names_of_their_hosts(gr
 WRONG_GROUPS: list[tuple[str, type[Exception], str]] = [
     ("show cache", OperationRefused, "there is no server group cache: `berth group list` lists them"),
     ("show db --project theirs", OperationRefused, "there is no server group db in project theirs: `berth"),
-    ("show web", OperationRefused, f"web is a group of projects {OURS}, theirs: say --project, or its uuid"),
+    ("show web", OperationRefused, f"web is a group of projects {OURS}, theirs: give --project, or its uuid"),
     ("create web --policy together", BadSetting, "--policy together: it is one of affinity, anti-affinity,"),
     ("create web --policy affinity --max-per-host 2", BadSetting, "is of anti-affinity groups, not of affi"),
 ]
@@ -497,7 +497,7 @@ async def test_a_group_with_members_is_deleted_only_by_force(
 ) -> None:
     with pytest.raises(OperationRefused) as refused:
         await group("delete", THEIRS)
-    sentence = f"server group web has members ({uid(1)}): delete them first, or say --force"
+    sentence = f"server group web has members ({uid(1)}): delete them first, or give --force"
     assert str(refused.value) == sentence
     assert await group("delete", THEIRS, "--force") == "server group web deleted\n"
     assert await group("delete", "db") == "server group db deleted\n"

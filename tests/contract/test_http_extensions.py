@@ -20,7 +20,7 @@ async def test_an_empty_answer_has_the_reason_in_a_header(near: HttpPlacement) -
     empty = await near("GET", "/allocation_candidates?resources=VCPU:9")
     assert empty.json() == {"allocation_requests": [], "provider_summaries": {}}
     assert empty.headers["berth-why"] == (
-        f"of 1 none is left after: VCPU: 9 free; closest is {A}, which lacks 1 VCPU: asked 9, free 8"
+        f"of 1, no host remains after: VCPU: 9 free; closest is {A}, which lacks 1 VCPU: asked 9, free 8"
     )
     found = await near("GET", "/allocation_candidates?resources=VCPU:8")
     assert "berth-why" not in found.headers
@@ -49,7 +49,7 @@ async def test_explain_takes_the_same_query(near: HttpPlacement, minor: int) -> 
     assert (removal["constraint"], removal["removed"], removal["left"]) == ("VCPU: 9 free", 2, 0)
     assert (removal["code"], removal["hosts"]) == ("class", [A, B])
     assert told["nearest"][0] == {"host": A, "lacks": "1 VCPU: asked 9, free 8", "code": "class"}
-    assert told["why"].startswith("of 2 none is left")
+    assert told["why"].startswith("of 2, no host remains")
     told = await near.made("/berth/explain?resources=VCPU:5", method="GET", minor=minor)
     assert (told["considered"], told["fitting"], told["why"]) == (2, 1, "")
 

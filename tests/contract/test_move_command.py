@@ -129,7 +129,7 @@ WRONG: list[tuple[list[str], type[Exception], str]] = [
     (["rebuild", B1, "--image-property", "a=b"], BadSetting, "name it with --image"),
     (["confirm", B1], OperationRefused, f"{B1}: no move of it is under way"),
     (["abort", B1], OperationRefused, f"{B1}: no move of it is under way"),
-    (["moves", "show", B1], OperationRefused, f"no cell knows a move {B1}"),
+    (["moves", "show", B1], OperationRefused, f"no cell has a record of a move {B1}"),
     (["moves", "list", "--cell", "c7"], BadSetting, "--cell 'c7': cells are c1"),
 ]  # fmt: skip
 
@@ -305,7 +305,7 @@ async def test_a_move_that_begins_during_its_cancellation_is_aborted(
     movers.moves.clear()
     movers.steering = lambda steered: [movers.told(steered, "abort")]
     told = await berth("abort", B1)
-    assert f"{B1}: abort is said" in told
+    assert f"{B1}: abort is requested" in told
     assert [move.to for move in movers.steered] == ["abort"]
 
 

@@ -67,10 +67,10 @@ async def test_a_pool_that_instances_use_stays(placement: Placement, pool: Pool)
 @pytest.mark.parametrize(
     ("words", "error", "why"),
     [
-        (("create", "p"), BadSetting, "say with --resource"),
+        (("create", "p"), BadSetting, "give the pool's resources"),
         (("create", "p", "--resource", "disk=1"), BadSetting, "takes CLASS=AMOUNT"),
         ((*NFS, "--reserved", "VCPU=1", "--host", "host-1"), BadSetting, "--reserved VCPU"),
-        (NFS, BadSetting, "say which hosts use it"),
+        (NFS, BadSetting, "name the hosts that use it"),
         ((*NFS, "--host", "host-9"), OperationRefused, "host-9"),
         ((*NFS, "--aggregate", "none"), OperationRefused, "no aggregate"),
         (("delete", "none"), OperationRefused, "there is no pool none"),

@@ -272,7 +272,7 @@ async def test_a_delayed_message_of_a_deleted_queue_is_a_dead_letter(
     await channel.queue_delete(f"{bus_name}:q")
     (letter,) = await buried(transport)
     assert (letter.body, letter.key, letter.queue) == (b'{"n":1}', "build.requested", "q")
-    assert letter.reason == "the queue q is gone"
+    assert letter.reason == "the queue q was deleted"
     await transport.close()
 
 

@@ -313,10 +313,10 @@ async def shelved(movers: WaitingMovers, build: str) -> None:
 
 
 ENDS = [
-    (deleted, "status", "it is deleted, and only who is active can do that: migrate"),
+    (deleted, "status", "it is deleted; this move needs an instance that is active: migrate"),
     (forgotten, "unknown", "cell 'c1' does not know of such a build, and it holds nothing"),
     (in_another_move, "moving", f"it is in another move, {uid(7, 'e')}"),
-    (shelved, "status", "it is shelved, and only who is active can do that: migrate"),
+    (shelved, "status", "it is shelved; this move needs an instance that is active: migrate"),
 ]
 
 

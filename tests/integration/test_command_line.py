@@ -195,7 +195,7 @@ def test_the_audit_of_a_running_berth_is_clean(berth: Up) -> None:
         says(berth.berth("audit")),
     )
     missing = complains(berth.berth("audit", "--cells", "c1,c7"), code=1)
-    assert missing.startswith("there never was a cell c7 in .berth: say which cells there are")
+    assert missing.startswith(".berth has no data of a cell c7: name the existing cells")
 
 
 def test_a_second_berth_with_the_same_state_is_refused(berth: Up) -> None:

@@ -240,7 +240,7 @@ def test_a_briefly_unreachable_source_is_queried_again(here: PlacementApi) -> No
             ("--url", "http://u:geheim@127.0.0.1:1", "--to", "http://127.0.0.1:1"),
             "http://u:****@127.0.0.1:1 cannot be reached",
         ),
-        (("--url", "http://x"), "say with --to where"),
+        (("--url", "http://x"), "with --to, or set"),
         (("--url", "http://x", "--to", "http://x", "--token-file", "absent"), "absent: No such file"),
         (
             ("--url", "https://x", "--to", "http://x", "--cacert", "pyproject.toml"),

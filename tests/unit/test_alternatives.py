@@ -389,10 +389,10 @@ def refusal(**request: Any) -> str:
          "['hw:emulator_threads_policy']: only with hw:cpu_policy"),
         # NUMA cells.
         ({"hw:numa_nodes": "0"}, "'0' is no whole number from 1 to 64"),
-        ({"hw:numa_nodes": "3"}, "flavor.vcpus: 4 does not divide by 3 (hw:numa_nodes): say what each cell"),
+        ({"hw:numa_nodes": "3"}, "flavor.vcpus: 4 does not divide by 3 (hw:numa_nodes): assign processors"),
         ({"hw:numa_cpus.0": "0"}, "['hw:numa_cpus.0']: only with hw:numa_nodes"),
         (NUMA | {"hw:numa_cpus.2": "0"}, "['hw:numa_cpus.2']: there are 2 cells (hw:numa_nodes)"),
-        (NUMA | {"hw:numa_cpus.0": "0-3"}, "hw:numa_cpus.1 is missing: say it for every cell"),
+        (NUMA | {"hw:numa_cpus.0": "0-3"}, "hw:numa_cpus.1 is missing: set it for every cell"),
         (NUMA | {"hw:numa_cpus.0": "0-1", "hw:numa_cpus.1": "2-3"}, "hw:numa_mem.0 is missing"),
         (
             NUMA
@@ -467,7 +467,7 @@ def image(**properties: str) -> Image:
         ({"aggregates": ((uid(1, "b"),), ())}, "aggregates[1]: an empty list"),
         ({"aggregates": ((uid(1, "b"),),), "not_aggregates": (uid(1, "b"),)},
          "aggregates[0]: all of it is among not_aggregates"),
-        ({"zone": "a,b"}, "zone: 'a,b': one zone, whose name has no comma"),
+        ({"zone": "a,b"}, "zone: 'a,b': one zone; its name contains no comma"),
         # How many, how long.
         ({"instances": 2, "at_least": 3}, "at_least: 3, of 2 instances"),
         ({"wait": "8d"}, "wait: 8d, at most 604800 seconds are allowed (the setting max_wait)"),
@@ -525,8 +525,8 @@ def test_unknown_names_of_a_request_are_noted_up_to_a_limit() -> None:
 @pytest.mark.parametrize(
     ("properties", "sentence"),
     [
-        ({"hw_disk_bus": "scsy"}, "['hw_disk_bus']: no host can say that it has 'scsy'; did you mean scsi?"),
-        ({"disk_format": "tape"}, "image.properties['disk_format']: no host can say that it has 'tape'"),
+        ({"hw_disk_bus": "scsy"}, "['hw_disk_bus']: no host can report 'scsy'; did you mean scsi?"),
+        ({"disk_format": "tape"}, "image.properties['disk_format']: no host can report 'tape'"),
     ],
 )
 def test_an_image_demand_that_no_host_can_report_is_refused_only_in_strict_mode(

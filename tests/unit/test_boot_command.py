@@ -147,7 +147,7 @@ def test_a_flavor_that_would_do_instead_is_read_from_a_file(published: Published
         (["--hint", "same_host=x"], "--hint same_host: 'x' is not the uuid of an instance"),
         (["--hint", "cidr=/8", "--hint", "cidr=/9"], "--hint cidr: is given twice"),
         (["--hint", "query"], "--hint takes KEY=VALUE, not 'query'"),
-        (["--group", "g", "--hint", f"group={ONE}"], "--group and --hint group= both say it"),
+        (["--group", "g", "--hint", f"group={ONE}"], "--group and --hint group= both name a group"),
         (["--aggregate", "a,,b"], "--aggregate: 'a,,b' is not a list of names or uuids of aggregates"),
         (["--prefer-trait", "A=much"], "--prefer-trait A=much: 'much' is not a weight"),
         (["--prefer-trait", "fast"], "--prefer-trait fast: 'fast' is no trait (A to Z, 0 to 9, _)"),

@@ -241,7 +241,7 @@ def an_authority() -> Path:
     ("said", "why"),
     [
         ("sslmode=verify_full", "sslmode=verify_full: there are disable, allow,"),
-        ("sslmode=prefer&sslrootcert=/x", "sslmode=prefer needs no certificates: say require,"),
+        ("sslmode=prefer&sslrootcert=/x", "sslmode=prefer needs no certificates: use require,"),
         ("sslrootcert=/x", "sslmode=: there are"),
     ],
 )
@@ -400,7 +400,7 @@ SAID: list[tuple[Exception, type[Exception], str]] = [
     (a_postgres_error("23505"), exc.IntegrityError, "the server's words"),
     (ConnectionRefusedError(111, "x"), Unavailable, "db: no connection: connection refused"),
     (TimeoutError(), Unavailable, "db: no answer in time"),
-    (exc.TimeoutError("pool"), Unavailable, "db: all connections are busy and none came free in time"),
+    (exc.TimeoutError("pool"), Unavailable, "db: all connections remained busy for too long"),
     (KeyError("mine"), KeyError, "'mine'"),
 ]
 

@@ -252,10 +252,10 @@ MISTAKES: dict[str, tuple[Sequence[Driver], str]] = {
     "two devices of a name": (
         [FLAT, SriovDriver(functions=(PF, PF))], "h_p0: there are two providers of this name",
     ),
-    "two drivers of one class": ([FLAT, FLAT], "h: inventories.VCPU: two drivers say it"),
+    "two drivers of one class": ([FLAT, FLAT], "h: inventories.VCPU: two drivers set it"),
     "a class that is none": (
         [FlatDriver({"RAM": Inventory(total=1)})],
-        "h: inventories.RAM: no such resource class; those of your own begin with CUSTOM_",
+        "h: inventories.RAM: no such resource class; custom names begin with CUSTOM_",
     ),
     "a trait that is none": ([FlatDriver({}, ("FAST",))], "h: traits: no such trait FAST"),
     "nothing at all of a class": ([FlatDriver({"VCPU": Inventory(total=0)})], "h: inventories.VCPU.total: 0"),
@@ -470,7 +470,7 @@ INVENTORY = "- identification: {{name: h}}\n  inventories: {{additional: [{{{}}}
 WRONG_CONFIG = {
     "not YAML": ("a: [", "not YAML"),
     "no meta": ("providers: []", "the file: Object missing required field `meta`"),
-    "another version": ("meta: {schema_version: '2.0'}", "meta.schema_version: '2.0': only 1.0 and later"),
+    "another version": ("meta: {schema_version: '2.0'}", "meta.schema_version: '2.0': only versions from 1.0"),
     "a field that is none": (HEAD + "- {identification: {name: h}, trait: {}}",
         "providers[0].trait: there is no such"),
     "a part that is none": (HEAD + "- {identification: {name: h}, traits: {remove: []}}",
@@ -521,7 +521,7 @@ def test_a_provider_yaml_cannot_override_a_driver(tmp_path: Path) -> None:
     both.write_text(
         '[a]\ndrivers=["devices"]\ndevices={devices=[{device="fpga0", resource_class="CUSTOM_A"}]}'
     )
-    with pytest.raises(BadMachine, match=r"a: HOST_fpga0: inventories\.CUSTOM_A: two drivers say it"):
+    with pytest.raises(BadMachine, match=r"a: HOST_fpga0: inventories\.CUSTOM_A: two drivers set it"):
         machines(["a"], str(both), configured(tmp_path, twice))
 
 

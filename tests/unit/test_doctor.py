@@ -117,7 +117,7 @@ def test_a_sound_berth_has_no_findings() -> None:
         (queue(2000, 2500, 1), 1, "queue q", "2500 messages wait, and they become more."),
         (queue(2500, 2000, 1), 1, "queue q", "2000 messages wait, and they become fewer."),
         (queue(2000, 2000, 2), 1, "queue q", "2000 messages wait, and they do not become fewer."),
-        ({"missing": ("ironic",)}, 1, "worker ironic", "It was never here: none of its queues is there."),
+        ({"missing": ("ironic",)}, 1, "worker ironic", "It has never run: its queues do not exist."),
         ({"missing": ("compute.c1",)}, 0, "worker compute.c1",
          "No simulated agent has run: the hosts of this cell need agents of your own."),
         ({"workers": (WorkerSeen("scheduler"),)}, 2, "worker scheduler",

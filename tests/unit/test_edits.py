@@ -321,9 +321,9 @@ def test_an_invalid_load_names_the_field() -> None:
     assert bulk_load.wrong(list(enumerate(items)), known) == {
         1: "providers[1].id: e is there twice",
         2: 'providers[2].name: "e\'s name" is there twice',
-        3: "providers[3].parent: it is its own",
-        4: "providers[4].inventories.NO: no such resource class; those of your own begin with CUSTOM_",
-        5: "providers[5].traits: no such trait CUSTOM_; those of your own begin with CUSTOM_",
+        3: "providers[3].parent: a provider cannot be its own parent",
+        4: "providers[4].inventories.NO: no such resource class; custom names begin with CUSTOM_",
+        5: "providers[5].traits: no such trait CUSTOM_; custom names begin with CUSTOM_",
         6: "providers[6].inventories.CUSTOM_NEW.reserved: 2 exceeds the total 1",
     }
 

@@ -462,7 +462,9 @@ def test_a_cell_that_is_registered_or_dropped_later_changes_it() -> None:
         source.memory.index.cell_facts = {"c9": RegisteredCell(name="c9")} if there else {}
         hosts.level()
         assert bool(hosts.served[host.position]) is there
-        assert hosts.why_no_agent(host) == ("" if there else "its cell 'c9' is none of ours: c1")
+        assert hosts.why_no_agent(host) == (
+            "" if there else "its cell 'c9' is not one of this scheduler's: c1"
+        )
 
 
 def by_cell(hosts: HostMap, source: RecordingSource) -> dict[str, list[str]]:

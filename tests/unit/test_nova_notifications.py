@@ -234,7 +234,7 @@ def test_requests_that_notifications_do_not_describe_are_named(fields: dict[str,
 def test_a_boot_without_candidates_is_the_request_in_novas_database() -> None:
     stored = decoded(a_spec(force_hosts=["compute-2"]))
     assert request_of(refused_without_search(stored)).forced_host == uid(2, "a")
-    with pytest.raises(CannotJudge, match="Nova's database has none"):
+    with pytest.raises(CannotJudge, match="nor Nova's database has it"):
         refused_without_search(None)
     grouped = decoded(a_spec(instance_group={"uuid": uid(9), "policy": "affinity", "hosts": None}))
     with pytest.raises(CannotJudge, match="were not published"):

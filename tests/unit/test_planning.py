@@ -221,7 +221,7 @@ def test_allocations_on_removed_hosts_are_reported() -> None:
 @pytest.mark.parametrize(
     ("said", "problem"),
     [
-        ({"mix": []}, "say at least one flavor"),
+        ({"mix": []}, "enter at least one flavor"),
         ({"mix": ["VCPU"]}, "'VCPU': a flavor is CLASS:AMOUNT"),
         ({"mix": ["VCPU:0"]}, "'VCPU:0': the amount is a whole number from 1 to"),
         ({"mix": ["vcpu:1"]}, "'vcpu:1': CLASS:AMOUNT or a trait"),

@@ -353,7 +353,7 @@ def test_form_fields_become_a_request(said: dict[str, str], meant: dict[str, Any
         ({"count": "0"}, "Instances: from 1 to 1,000."),
         ({"count": "1001"}, "Instances: from 1 to 1,000."),
         ({"resources": "CUSTOM_GPU"}, "Other resources: 'CUSTOM_GPU' is not CLASS:AMOUNT"),
-        ({"traits": "avx2"}, "Traits, !NAME is none of it: 'avx2' is no trait"),
+        ({"traits": "avx2"}, "Traits; !NAME: without this trait: 'avx2' is no trait"),
         ({"specs": "hw:numa_nodes"}, "Extra specs, one per line: 'hw:numa_nodes' is not KEY=VALUE."),
     ],
 )

@@ -164,7 +164,7 @@ def test_a_cell_with_its_own_broker_has_a_ferry(monkeypatch: pytest.MonkeyPatch)
     stages = [{role.worker for role in stage} for stage in worker_roles.ending(settings)]
     assert [stages.index({worker}) for worker in ("conductor", "ferry", "placement")] == [1, 2, 3]
     assert worker_roles.role("ferry", "b", settings) == ferries[0]
-    with pytest.raises(BadSetting, match=r"cell 'a' has no RabbitMQ of its own; .* there are: b, c"):
+    with pytest.raises(BadSetting, match=r"cell 'a' has no separate RabbitMQ; .* are: b, c"):
         worker_roles.role("ferry", "a", settings)
 
 
@@ -328,7 +328,7 @@ def test_every_cell_with_nodes_of_ironics_has_an_agent_for_them(
 @pytest.mark.parametrize(
     ("given", "cell", "says"),
     [
-        ({}, "c1", "metal builds through Ironic's API: say with ironic_api_url where it is"),
+        ({}, "c1", "metal builds through Ironic's API: set ironic_api_url"),
         ({"ironic_api_url": "http://h"}, "", "metal belongs to a cell: name it with --cell"),
         ({"ironic_api_url": "http://h"}, "c2", "in cell 'c2'; there are: c1"),
     ],
@@ -354,9 +354,9 @@ def test_each_agent_of_a_cell_is_a_process_with_its_own_hosts() -> None:
     for role, names in ((computes[-1], ["c2-agent2"]), (all_in_one, ["c2-agent1", "c2-agent2"])):
         tables = simulated_agents.at_work(role, settings, Bus(wiring.alone()), None)
         assert [table.name for table in tables] == [f"agent.c2.{name}" for name in names]
-    with pytest.raises(BadSetting, match="--agent 'c1-agent1': those of cell 'c2' are c2-agent1, c2-agent2"):
+    with pytest.raises(BadSetting, match="--agent 'c1-agent1': the agents of cell 'c2' are c2-agent1, c2-agent2"):
         worker_roles.role("compute", "c2", settings, "c1-agent1")
-    with pytest.raises(BadSetting, match="share a cell's hosts or nodes; conductor takes none"):
+    with pytest.raises(BadSetting, match="share a cell's hosts or nodes; conductor takes no agent"):
         worker_roles.role("conductor", "c2", settings, "c1-agent1")
 
 
@@ -548,7 +548,7 @@ def test_every_process_has_a_port_for_its_metrics(given: dict[str, Any], ports: 
 
 
 def test_too_few_ports_for_the_workers_are_refused() -> None:
-    with pytest.raises(BadSetting, match="the 5 workers take a port each, and none is behind"):
+    with pytest.raises(BadSetting, match="the 5 workers need a port each, and there are no ports above"):
         metrics_ports(settings_of(cells=("c1",), metrics_port=65532).settings)
 
 

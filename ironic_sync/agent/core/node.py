@@ -149,7 +149,7 @@ def image_lacking(node: MetalNode, spec: BuildSpec) -> str:
     if any(all(name in info for name in way) for way in ways):
         return ""
     interface = f"the deploy interface of the node, {node.deploy_interface}"
-    return f"{interface}, needs {needed}, and the build names none"
+    return f"{interface}, needs {needed}, and the build does not name it"
 
 
 def _traits(flavor: Flavor, of_image: Sequence[str]) -> list[str]:

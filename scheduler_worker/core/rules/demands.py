@@ -94,7 +94,7 @@ def aggregate_instance_extra_specs() -> Rule:
         for key, demand, _ in demands(alternative.flavor.extra_specs, _AGGREGATES):
             values = _listed_by_any(host, key)
             if not any(meets(value, demand) for value in values):
-                reported = f"they say {', '.join(values)}" if values else "they do not say it"
+                reported = f"they have {', '.join(values)}" if values else "they do not have it"
                 return f"its aggregates are to have {key} {demand}; {reported}"
         return None
 
@@ -223,7 +223,7 @@ def _kind(demanded: _Kind, state: HostState | None) -> str | None:
     for name, needed, values in zip(("architecture", "hypervisor", "VM mode"), demanded, has, strict=True):
         if needed and _spelled(needed) not in [_spelled(value) for value in values]:
             names = ", ".join(dict.fromkeys(filter(None, values)))
-            reported = f"it has {names}" if names else "it does not say which it has"
+            reported = f"it has {names}" if names else "it does not report any"
             return f"the image needs {name} {needed}; {reported}"
     if not kinds or any(_is_of(kind, demanded) for kind in kinds):
         return None
@@ -258,7 +258,7 @@ def _version(image: Image, state: HostState | None) -> str | None:
         return None
     conditions = _conditions(needed)
     if conditions is None:
-        return f"the image needs hypervisor version {needed!r}, which is none"
+        return f"the image needs hypervisor version {needed!r}, which is not a valid condition"
     number = state.hypervisor_version
     version = (number // 1_000_000, number // 1000 % 1000, number % 1000)
     if all(OPERATORS[sign](version, wanted) for sign, wanted in conditions):
@@ -304,7 +304,7 @@ def compute_capabilities() -> Rule:
         for path, demand, scoped in demands(alternative.flavor.extra_specs, _CAPABILITIES):
             value = attribute(host, path)
             if (value is None and scoped) or (value is not None and not meets(value, demand)):
-                return f"{path} is to be {demand}; {f'it is {value}' if value else 'it does not say'}"
+                return f"{path} is to be {demand}; {f'it is {value}' if value else 'it is not reported'}"
         return None
 
     def concerns(alternative: Alternative) -> bool:
