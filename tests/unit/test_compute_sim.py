@@ -470,7 +470,7 @@ INVENTORY = "- identification: {{name: h}}\n  inventories: {{additional: [{{{}}}
 WRONG_CONFIG = {
     "not YAML": ("a: [", "not YAML"),
     "no meta": ("providers: []", "the file: Object missing required field `meta`"),
-    "another version": ("meta: {schema_version: '2.0'}", "meta.schema_version: '2.0': only versions from 1.0"),
+    "another version": ("meta: {schema_version: '2.0'}", "meta.schema_version: '2.0': only versions from"),
     "a field that is none": (HEAD + "- {identification: {name: h}, trait: {}}",
         "providers[0].trait: there is no such"),
     "a part that is none": (HEAD + "- {identification: {name: h}, traits: {remove: []}}",

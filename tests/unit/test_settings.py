@@ -354,7 +354,9 @@ def test_each_agent_of_a_cell_is_a_process_with_its_own_hosts() -> None:
     for role, names in ((computes[-1], ["c2-agent2"]), (all_in_one, ["c2-agent1", "c2-agent2"])):
         tables = simulated_agents.at_work(role, settings, Bus(wiring.alone()), None)
         assert [table.name for table in tables] == [f"agent.c2.{name}" for name in names]
-    with pytest.raises(BadSetting, match="--agent 'c1-agent1': the agents of cell 'c2' are c2-agent1, c2-agent2"):
+    with pytest.raises(
+        BadSetting, match="--agent 'c1-agent1': the agents of cell 'c2' are c2-agent1, c2-agent2"
+    ):
         worker_roles.role("compute", "c2", settings, "c1-agent1")
     with pytest.raises(BadSetting, match="share a cell's hosts or nodes; conductor takes no agent"):
         worker_roles.role("conductor", "c2", settings, "c1-agent1")
