@@ -118,15 +118,15 @@ class Database:
 
     def read(self) -> AbstractAsyncContextManager[Transaction]:
         """Yield a read-only transaction, which sees one snapshot of committed data."""
-        return self._transaction(self._begin_read, self._reading)
+        return self._transaction(self._begin_read)
 
     def read_single(self) -> AbstractAsyncContextManager[Transaction]:
         """Yield a transaction for exactly one reading statement, so that PostgreSQL needs one round trip."""
-        return self._transaction("", self._reading)
+        return self._transaction("")
 
     def write(self) -> AbstractAsyncContextManager[Transaction]:
         """Yield a transaction that commits at the end of the block, and rolls back on any exception."""
-        return self._transaction(self._begin_write, self._writing, commit=True)
+        return self._transaction(self._begin_write, writes=True)
 
     async def write_single(self, statement: BoundStatement, *preceding: BoundStatement) -> Sequence[Any]:
         """Execute one writing statement, together with those to execute before it, as a transaction; return
@@ -135,7 +135,7 @@ class Database:
         if self.dialect == "sqlite":  # no round trip to save, and writers must queue
             async with self.write() as tx:
                 return await statement(tx, *preceding)
-        async with self._transaction("", self._writing) as tx:  # PostgreSQL commits with the answer
+        async with self._transaction("", writes=True) as tx:  # PostgreSQL commits with the answer
             return await statement(tx, *preceding)
 
     @asynccontextmanager
@@ -156,8 +156,8 @@ class Database:
         return self._postgres is not None and bool(self._postgres.servers.hosts)
 
     async def watch(self) -> None:
-        """Notice within seconds that another host was promoted, and close all connections to the former
-        primary. Runs until it is cancelled.
+        """Notice that another host was promoted, and close all connections to the former primary: before
+        each writing transaction, and once a second. Runs until it is cancelled.
         """
         if self._postgres is not None:
             await self._postgres.servers.watch()
@@ -179,20 +179,20 @@ class Database:
             self._file.close()
 
     @asynccontextmanager
-    async def _transaction(
-        self, begin: str, lock: AbstractAsyncContextManager[None], *, commit: bool = False
-    ) -> AsyncIterator[Transaction]:
-        """Yield a transaction, and hold `lock` until the transaction ends; raise Unavailable if a newer
-        version of berth has changed the database's schema.
+    async def _transaction(self, begin: str, *, writes: bool = False) -> AsyncIterator[Transaction]:
+        """Yield a transaction; `begin` is empty for a single statement, which needs no commit. Raise
+        Unavailable if a newer version of berth has changed the database's schema.
         """
         try:
-            async with lock:
+            async with self._writing if writes else self._reading:
                 tx = await self._connected()
                 try:
+                    if writes and self._postgres is not None:
+                        await self._postgres.servers.confirm_primary()
                     if begin:
                         await tx.begin(begin)
                     yield tx
-                    if commit:
+                    if writes and begin:
                         await tx.commit()
                 finally:
                     await tx.release_connection()

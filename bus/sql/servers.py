@@ -9,6 +9,7 @@ those that are open.
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 from weakref import WeakSet
 
@@ -22,7 +23,7 @@ log = logging.getLogger(__name__)
 FAILURES = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError)
 
 HOST_SECONDS = 2.0  # for one of several hosts, from the connection attempt to its state
-WATCH_SECONDS = 1.0  # between two checks of a host that is not the primary
+WATCH_SECONDS = 1.0  # between two checks of the hosts that are not the primary, without transactions
 
 # A server in recovery has no current timeline; its last checkpoint shows a lower bound.
 _STATE = """
@@ -104,6 +105,9 @@ class DatabaseServers:
         self._primary: DatabaseHost | None = None
         self._options: dict[str, Any] = {}
         self._open: WeakSet[ServerSession] = WeakSet()
+        self._others: dict[DatabaseHost, ServerSession] = {}  # connections that only check for a promotion
+        self._checking = asyncio.Lock()
+        self._calls = self._checked = 0  # calls of `confirm_primary`, and the last one that a check answers
 
     async def connect(self, **options: Any) -> ServerSession:
         """Return a connection to the primary; raise ConnectionError if no server may be used."""
@@ -120,29 +124,48 @@ class DatabaseServers:
 
     async def watch(self) -> None:
         """Check the hosts that are not the primary for a promotion, once a second, until cancelled."""
-        async with asyncio.TaskGroup() as group:
-            for host in self.hosts:
-                group.create_task(self._watch(host))
-
-    async def _watch(self, host: DatabaseHost) -> None:
-        session: ServerSession | None = None
         try:
-            while True:
-                await asyncio.sleep(WATCH_SECONDS)
-                if self._primary in (None, host):  # the pool's connections show its history
-                    continue
-                try:
-                    if session is None or session.is_closed():
-                        session, state = await self._ask(host)
-                    else:
-                        state = await _state(session)
-                    self._learn(state.history)
-                except FAILURES:
-                    if session is not None:
-                        session.terminate()
+            async with asyncio.TaskGroup() as group:
+                for host in self.hosts:
+                    group.create_task(self._stay_connected(host))
+                while True:
+                    await asyncio.sleep(WATCH_SECONDS)
+                    await self.confirm_primary()
         finally:
-            if session is not None:
+            for session in self._others.values():
                 session.terminate()
+            self._others.clear()
+
+    async def confirm_primary(self) -> None:
+        """Check the other hosts that answer for a promotion. Return after a check that began after this call:
+        concurrent calls share it. If a host was promoted, all connections to the former primary are closed.
+        """
+        if not self._others:
+            return
+        self._calls += 1
+        call = self._calls
+        async with self._checking:
+            if self._checked < call:
+                reached = self._calls
+                await asyncio.gather(*(self._check(host) for host in tuple(self._others)))
+                self._checked = reached
+
+    async def _check(self, host: DatabaseHost) -> None:
+        if session := self._others.get(host):
+            try:
+                self._learn((await _state(session)).history)
+            except FAILURES:
+                session.terminate()
+                self._others.pop(host, None)
+
+    async def _stay_connected(self, host: DatabaseHost) -> None:
+        while True:
+            if host not in self._others and self._primary not in (None, host):
+                with suppress(*FAILURES):
+                    session, state = await self._ask(host)
+                    self._others[host] = session
+                    self._learn(state.history)
+            await asyncio.sleep(WATCH_SECONDS)
 
     async def _survey(self) -> ServerSession:
         """Connect to all hosts in parallel; return the connection to the primary with the newest history."""

@@ -19,6 +19,9 @@ from tests.support.waiting import until
 pytestmark = [pytest.mark.services, pytest.mark.slow]
 
 
+OTHERS = "pid <> pg_backend_pid()"
+
+
 @pytest.fixture
 async def primary(primary: Postgres) -> Postgres:
     await execute(primary, "CREATE TABLE commits (id bigserial PRIMARY KEY, process text)")
@@ -78,6 +81,22 @@ async def test_a_former_primary_that_still_runs_is_not_used_any_more(
     )  # of a process that starts now: the first is listed first
     assert await timeline(another) == "2"
     await another.close()
+
+
+async def test_no_transaction_that_begins_after_a_promotion_commits_on_the_former_primary(
+    primary: Postgres, standby: Standby
+) -> None:
+    async with watched(url_of_both(primary, standby)) as database:
+        await insert(database)
+        others = (
+            f"SELECT count(*) > 0 FROM pg_stat_activity WHERE datname = '{primary.database}' AND {OTHERS}"
+        )
+        await until(lambda: execute(standby, others), "the standby is checked")
+        await standby.promote()
+        with pytest.raises(Unavailable):
+            await insert(database)
+        await insert(database)
+        assert (await commits(primary), await commits(standby)) == (1, 2)
 
 
 async def test_a_process_with_one_address_refuses_the_former_primary_behind_it(
