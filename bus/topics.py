@@ -91,11 +91,10 @@ class Address(Generic[M]):
 @dataclass(frozen=True, eq=False)
 class Query(Generic[A, R]):
     """A query, which one of several workers answers once. If no answer arrives in time, NoAnswer is raised.
-    If no worker consumes the query, Unroutable is raised.
 
     A query's name may contain fields of its message in braces, such as `{cell}`: the cell to which the query
-    is sent. If `within` is true, `{cell}` is the cell that sends the query, and NoAnswer is raised instead of
-    Unroutable.
+    is sent. Unroutable is raised if that cell has no queue for the query. If `within` is true, `{cell}` is
+    the cell that sends the query, and NoAnswer is raised instead of Unroutable.
     """
 
     name: str

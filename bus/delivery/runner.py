@@ -73,8 +73,9 @@ class PendingQuestions:
                 for future in futures:
                     await future
         except Unroutable as unrouted:
-            if not query.within:
+            if query.narrowed and not query.within:
                 raise
+            self._declared.discard(query.name)  # its queue was lost: the next query declares it again
             raise NoAnswer(f"{query.name}: {unrouted}") from None
         except TimeoutError:
             raise NoAnswer(f"{query.name}: no answer within {timeout} s") from None

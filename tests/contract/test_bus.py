@@ -11,6 +11,7 @@ from bus import topics
 from bus.context import current, envelope_of
 from bus.delivery.runner import Bus
 from bus.errors import AnswerRefused, NoAnswer, Poison, Retry, Unavailable, Unroutable
+from bus.local import LocalBroker, LocalTransport
 from bus.messages import BuildEnded, BuildRequested, BuildUnplaceable, DestroyOrdered
 from bus.protocol import MAX_MESSAGE_BYTES, Envelope
 from bus.queries import BuildsFound, CandidatesFound, FindBuilds, FindCandidates
@@ -261,6 +262,19 @@ async def test_a_query_without_an_answer_raises_after_its_timeout(bus: Bus) -> N
     ask = bus.asker(topics.FIND_CANDIDATES, timeout=0.2)
     with pytest.raises(NoAnswer, match=r"placement\.candidates"):
         await ask(QUESTION)
+
+
+async def test_a_query_whose_queue_is_lost_has_no_answer_and_the_next_declares_it_again() -> None:
+    broker = LocalBroker()
+    async with Bus(LocalTransport(broker)) as bus:
+        ask = bus.asker(topics.FIND_CANDIDATES, timeout=0.1)
+        with pytest.raises(NoAnswer, match="no answer within"):
+            await ask(QUESTION)
+        broker.remove("ask:placement.candidates")
+        with pytest.raises(NoAnswer, match="no queue is bound to"):
+            await ask(QUESTION)
+        with pytest.raises(NoAnswer, match="no answer within"):
+            await ask(QUESTION)
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from tests.simulation.world import SimulatedWorld
 
 T = TypeVar("T")
-NOT_NOW = (Unavailable, Unroutable)  # a queue can be lost, and is declared again a little later
 _PUBLISH_AGAIN = 0.5  # seconds after a publication that was not confirmed
 _REPEAT = 20.0  # seconds without an end after which a request that may be lost is repeated
 
@@ -59,7 +58,7 @@ class SimulatedClient:
         while True:
             try:
                 return await bus.publish(message)
-            except NOT_NOW:
+            except (Unavailable, Unroutable):
                 await asyncio.sleep(_PUBLISH_AGAIN)
 
     # Requests
@@ -159,16 +158,16 @@ class SimulatedClient:
             edit = SetTraits(provider=host.root, traits=disabled)
             async with self.moving.editing:
                 if host.root not in self.moving.fenced:
-                    with suppress(*NOT_NOW):
+                    with suppress(Unavailable):
                         await bus.asker(topics.EDIT)(EditRequested(edit=edit))
                         self.world.note(f"edit {host.root} {disabled}")
         if self.chance.random() < 0.3:
-            with suppress(*NOT_NOW):
+            with suppress(Unavailable):
                 moved = another_zone(self.chance, self.world.hosts())
                 await bus.asker(topics.EDIT_AGGREGATE)(AggregateEditRequested(edit=moved))
                 self.world.note(f"edit {moved.aggregate} +{moved.add} -{moved.remove}")
         if self.chance.random() < 0.15:
-            with suppress(*NOT_NOW):
+            with suppress(Unavailable):
                 name = self.chance.choice(self.world.cells)
                 cell = RegisterCell(cell=name, enabled=self.chance.random() < 0.7)
                 await bus.asker(topics.EDIT_CELL)(CellEditRequested(edit=cell))
@@ -177,12 +176,12 @@ class SimulatedClient:
     async def _enable_all(self, bus: Bus) -> None:
         for name in self.world.cells:
             edit = CellEditRequested(edit=RegisterCell(cell=name, enabled=True))
-            with suppress(*NOT_NOW):
+            with suppress(Unavailable):
                 await bus.asker(topics.EDIT_CELL)(edit)
         for host in self.world.hosts():
             async with self.moving.editing:
                 if host.root not in self.moving.fenced:
-                    with suppress(*NOT_NOW):
+                    with suppress(Unavailable):
                         edit_host = EditRequested(edit=SetTraits(provider=host.root, traits=()))
                         await bus.asker(topics.EDIT)(edit_host)
         self.world.note("all hosts and cells are enabled")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from bus import topics
 from bus.delivery.runner import Bus
-from bus.errors import AnswerRefused, Unavailable, Unroutable
+from bus.errors import AnswerRefused, Unavailable
 from bus.host_health import FORCED_DOWN
 from bus.moves import MoveEnded, MoveKind, MoveProgress, MoveRefused, MoveRequested, MoveSteered, Steering
 from bus.resources import Edited, EditRequested, FindAllocations, SetTraits
@@ -153,7 +153,7 @@ class MovingClient:
     async def _mark(self, bus: Bus, root: str, *traits: str) -> bool:
         """Set the traits of a host; return False if placement does not know the host."""
         while True:
-            with suppress(Unavailable, Unroutable, AnswerRefused):
+            with suppress(Unavailable, AnswerRefused):
                 edit = SetTraits(provider=root, traits=traits)
                 return isinstance((await bus.asker(topics.EDIT)(EditRequested(edit=edit))).result, Edited)
             await asyncio.sleep(0.25)
@@ -162,7 +162,7 @@ class MovingClient:
         if not roots:
             return []
         while True:
-            with suppress(Unavailable, Unroutable, AnswerRefused):
+            with suppress(Unavailable, AnswerRefused):
                 answer = await bus.asker(topics.ALLOCATIONS)(FindAllocations(providers=tuple(roots)))
                 return sorted(
                     consumer.id for consumer in answer.consumers if consumer.id in self.world.client.accepted

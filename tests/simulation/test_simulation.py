@@ -111,6 +111,8 @@ def test_no_random_world_with_faults_of_servers_breaks_an_invariant(seeds: Seque
         pytest.param(74, WorldOptions("commits", requests=5, moves=True), id="74"),
         # a queue of queries is lost during an evacuation
         pytest.param(557, WorldOptions(SWARM), id="557"),
+        # a queue of queries is lost while a scheduler reads placement's index
+        pytest.param(1976, WorldOptions(SWARM), id="1976"),
         # a deletion times out when everything else has ended
         pytest.param(668, WorldOptions(SWARM), id="668"),
     ],

@@ -183,7 +183,7 @@ class SimulatedWorld:
         await client.moving.finish(bus, PATIENCE)
         if repeating:
             await self._until(client.is_deleted, "a deletion was never confirmed")
-        await self._until(self._has_no_leftovers, "a holder consumer was left over")
+        await self._until(self._has_no_leftovers, "a deletion was never confirmed, or a holder left over")
         await self._until(self._is_awake, "guests sleep after a power failure")
         for task in repeating:
             task.cancel()
