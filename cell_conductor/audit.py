@@ -145,7 +145,7 @@ _WANTED = {
     "project": "project = :project",
     "host": "(host = :host OR root = :host)",
     "name": "name = :name AND name <> ''",
-    "since": "said >= :since",
+    "since": "updated_at >= :since",
 }
 
 

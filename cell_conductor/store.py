@@ -43,7 +43,7 @@ _PLACE = "placed str, root str, host str, project str, called str"
 
 _INSERT = sql(f"""
     WITH {{others}}new AS (SELECT * FROM {{n: id str, {_STATE}}})
-    INSERT INTO builds (id, version, status, attempt, generation, deadline, said, story, moved)
+    INSERT INTO builds (id, version, status, attempt, generation, deadline, updated_at, story, moved)
     SELECT id, 0, status, attempt, generation, deadline, :NOW, story, moved FROM new
     WHERE {{after}} ON CONFLICT (id) DO NOTHING RETURNING id
 """)
@@ -57,7 +57,7 @@ _SELECT = sql(f"""
     JOIN placed_builds ON placed_builds.build = n.id
 """)
 _CHANGES = """UPDATE builds SET version = n.version + 1, status = n.status, attempt = n.attempt,
-    generation = n.generation, deadline = n.deadline, said = :NOW, story = n.story,
+    generation = n.generation, deadline = n.deadline, updated_at = :NOW, story = n.story,
     leftovers = n.leftovers, moved = n.moved"""
 _CHANGED = f"id str, version int, leftovers str, {_STATE}"
 _SAME_VERSION = "WHERE builds.id = n.id AND builds.version = n.version RETURNING builds.id"
@@ -83,15 +83,16 @@ _OVERDUE = [
 ]
 SILENT, SILENT_MOVES, SILENT_LEFTOVERS = [
     sql(f"""
-        UPDATE builds SET said = :NOW WHERE id IN (SELECT id FROM builds
-        WHERE {condition} AND said <= :since AND id > :after ORDER BY id LIMIT :most) RETURNING id
+        UPDATE builds SET updated_at = :NOW WHERE id IN (SELECT id FROM builds
+        WHERE {condition} AND updated_at <= :since AND id > :after ORDER BY id LIMIT :most) RETURNING id
     """)
     for condition in (UNSETTLED, f"{MOVING} AND status = 'moving'", LEFTOVER)
 ]
 # builds that ended long ago and hold nothing
 _PRUNE = sql(f"""
     DELETE FROM builds WHERE id IN (SELECT id FROM builds
-    WHERE {ENDED_STATUSES} AND deadline = 0 AND said < :before ORDER BY said LIMIT :most) RETURNING id
+    WHERE {ENDED_STATUSES} AND deadline = 0 AND updated_at < :before
+    ORDER BY updated_at LIMIT :most) RETURNING id
 """)
 _PRUNE_PLACED = sql("DELETE FROM placed_builds WHERE build IN (SELECT n.id FROM {n: id str})")
 

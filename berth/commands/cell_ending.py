@@ -243,6 +243,6 @@ async def remove_agent(
     done.append("its conductor ends its orders within seconds")
     if answer.moved or answer.waiting:
         done.append(f"{answer.moved + answer.waiting} bare-metal nodes go to other agents")
-    told = {"cell": cell, "agent": name, "user": user, "queues": queues, "done": done}
-    cli.tell("\n".join(f"agent {name} of cell {cell}: {line}" for line in done), **told)
+    facts = {"cell": cell, "agent": name, "user": user, "queues": queues, "done": done}
+    cli.tell("\n".join(f"agent {name} of cell {cell}: {line}" for line in done), **facts)
     return 0

@@ -67,9 +67,9 @@ class _Deletion:
         answers = await self.bus.listen(topics.BUILD_DELETED.at(reply_to=self.reply_to))
         await self._publish(BuildDeleteRequested(build=self.id, cell=cell, reply_to=self.reply_to))
         if self.options.wait:
-            said = await self._within(answers.get(), self.id)
+            answer = await self._within(answers.get(), self.id)
             held = await _held(self.bus, self.id)
-            if not said.known:
+            if not answer.known:
                 raise OperationRefused(
                     f"{self.id} is no build of cell {cell}{f': it holds {held}' if held else ''}"
                 )
@@ -84,32 +84,34 @@ class _Deletion:
         await self._publish(
             BuildCancelRequested(build=self.id, reply_to=self.reply_to, anywhere=True, fence=fence)
         )
-        said = await within(
+        answer = await within(
             self.options.timeout,
             answers.get(),
             f"no scheduler answered within {self.options.timeout:g} s about {self.id};"
             " a scheduler that starts later will still delete it",
         )
-        if said.passed_on:
-            return await self._forwarded(said)
+        if answer.passed_on:
+            return await self._forwarded(answer)
         if silent:
             note(f"did not answer: {named(silent)}")
-        if not said.known and not fence:
+        if not answer.known and not fence:
             raise OperationRefused(
-                f"{self.id}: {said.why}. If its request is not handled yet, --fence prevents a host for it"
+                f"{self.id}: {answer.why}. If its request is not handled yet, --fence prevents a host for it"
             )
-        if not said.waited and said.known and (held := await _held(self.bus, self.id)):
-            raise OperationRefused(f"{self.id} {said.why}: {held}")
-        return [Deleted(build=self.id, why=said.why)]
+        if not answer.waited and answer.known and (held := await _held(self.bus, self.id)):
+            raise OperationRefused(f"{self.id} {answer.why}: {held}")
+        return [Deleted(build=self.id, why=answer.why)]
 
-    async def _forwarded(self, said: BuildCancelled) -> list[Deleted]:
+    async def _forwarded(self, answer: BuildCancelled) -> list[Deleted]:
         """Return the builds that the scheduler forwarded to cells for deletion.
 
         With --wait, return when placement has no more allocations for them.
         """
-        for build in said.passed_on if self.options.wait else ():
+        for build in answer.passed_on if self.options.wait else ():
             await self._within(self._until_nothing_is_held(build), build)
-        return [Deleted(build=build, cell=cell, by_scheduler=True) for build, cell in said.passed_on.items()]
+        return [
+            Deleted(build=build, cell=cell, by_scheduler=True) for build, cell in answer.passed_on.items()
+        ]
 
     async def _until_nothing_is_held(self, build: str) -> None:
         while await _held(self.bus, build):
@@ -133,12 +135,14 @@ async def _held(bus: Bus, consumer: str) -> str:
     allocations = found.consumers[0].allocations
     question = FindProviders(ids=tuple(allocations), parts=("owner",))
     places = {provider.id: provider for provider in (await bus.asker(topics.PROVIDERS)(question)).providers}
-    told = []
+    reasons = []
     for provider, amounts in allocations.items():
         place = places.get(provider)
         where = (place.host or place.name) if place is not None else provider
         cell = f" in cell {place.cell}" if place is not None and place.cell else ""
-        told.append(f"{', '.join(f'{amount} {name}' for name, amount in amounts.items())} on {where}{cell}")
+        reasons.append(
+            f"{', '.join(f'{amount} {name}' for name, amount in amounts.items())} on {where}{cell}"
+        )
     if found.consumers[0].client:
-        told.append("a client of the API claimed it: an imported instance is a build after `berth adopt`")
-    return "; ".join(told)
+        reasons.append("a client of the API claimed it: an imported instance is a build after `berth adopt`")
+    return "; ".join(reasons)

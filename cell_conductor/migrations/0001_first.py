@@ -26,7 +26,7 @@ def upgrade() -> None:
         "builds",
         *_columns(sa.Text, "id", primary_key=True),
         *_columns(sa.BigInteger, "version"),
-        *_columns(sa.Double, "deadline", "said"),  # the time of the last change or message
+        *_columns(sa.Double, "deadline", "updated_at"),  # the time of the last change or message
         sa.Column("generation", sa.BigInteger),  # in placement
         *_columns(sa.Integer, "attempt"),
         *_columns(sa.Text, "status"),
@@ -36,7 +36,7 @@ def upgrade() -> None:
     )
     # Partial: a settled build, as most are, costs these indexes nothing.
     _index("builds_unsettled", "deadline", where="status IN ('building', 'swapping', 'deleting')")
-    _index("builds_over", "said", where="status IN ('error', 'deleted', 'moved')")
+    _index("builds_over", "updated_at", where="status IN ('error', 'deleted', 'moved')")
     _index("builds_leftover", "deadline", where="status IN ('active', 'error', 'deleted') AND deadline > 0")
     _index("builds_left_behind", "id", where="leftovers <> ''")
     _index("builds_moving", "deadline", where="status IN ('moving', 'verifying', 'shelved', 'moved')")

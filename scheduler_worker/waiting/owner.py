@@ -137,7 +137,7 @@ class WaitingOwner:
                     await parked.BURY(tx, owner=before, beat=scheduler.beat)
         self._received.pop(before, None)
         if several:
-            log.warning("adopted %d requests of %s", several, before or "somebody")
+            log.warning("adopted %d requests of %s", several, before or "an earlier process")
 
     async def waiting(self, question: FindWaiting) -> WaitingFound:
         """Return the waiting requests of all schedulers from the database."""

@@ -1,4 +1,4 @@
-"""Private servers of one test: their directory, RabbitMQ nodes, and a PostgreSQL with a standby."""
+"""Private servers of one test (RabbitMQ nodes, a PostgreSQL with a standby), and embedded berths."""
 
 import shutil
 from collections.abc import Iterator
@@ -8,6 +8,7 @@ import pytest
 
 from deploy.rabbitmq import RabbitMQCluster
 from deploy.servers import Postgres, find_postgres, find_rabbitmq, private_directory
+from tests.support.living_berth import Opened, opening_berths
 from tests.support.servers import installed
 from tests.support.standby import Standby
 
@@ -37,3 +38,8 @@ def primary(directory: Path) -> Iterator[Postgres]:
 def standby(directory: Path, primary: Postgres) -> Iterator[Standby]:
     with Standby(directory / "standby", primary) as server:
         yield server
+
+
+@pytest.fixture
+def opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Opened:
+    return opening_berths(tmp_path, monkeypatch, capsys)

@@ -10,14 +10,9 @@ import pytest
 from berth.operations.audit import audit
 from deploy.servers import free_port
 from tests.support.ids import uid
-from tests.support.living_berth import LivingBerth, Opened, opening_berths
+from tests.support.living_berth import LivingBerth, Opened
 from tests.support.move_builders import a_move
 from tests.support.waiting import until
-
-
-@pytest.fixture
-def opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Opened:
-    return opening_berths(tmp_path, monkeypatch, capsys)
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ import asyncio
 import json
 from collections import Counter
 from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 
@@ -12,16 +11,11 @@ from berth.operations import rebalancing
 from berth.operations.following import MoveListener
 from bus import topics
 from bus.room import PlanBalance, SwitchBalancing
-from tests.support.living_berth import LivingBerth, Opened, opening_berths
+from tests.support.living_berth import LivingBerth, Opened
 from tests.support.waiting import until
 
 HOSTS = ["c1-host00001", "c1-host00002", "c1-host00003"]
 MEMORY = ("--class", "MEMORY_MB")
-
-
-@pytest.fixture
-def opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Opened:
-    return opening_berths(tmp_path, monkeypatch, capsys)
 
 
 @pytest.fixture

@@ -36,7 +36,7 @@ def sql(settings: Settings, store: str, statement: str, *values: object) -> None
 def know(settings: Settings, cell: str, number: int, status: str, host: int) -> None:
     """Have this cell know this build, on this host."""
     values = (uid(number), 1, status, 1, 1, 0.0, 0.0, "[]")
-    columns = "id, version, status, attempt, generation, deadline, said, story"
+    columns = "id, version, status, attempt, generation, deadline, updated_at, story"
     marks = ", ".join("?" for _ in values)
     sql(settings, f"cell_{cell}", f"INSERT INTO builds ({columns}) VALUES ({marks})", *values)
     place = (
