@@ -5,8 +5,11 @@ that gets a build of the flavor. Instances leave a target for hosts with enough 
 enough, for a host that other instances leave first.
 """
 
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
+from heapq import heappop, heappush
 from itertools import combinations, islice
 from math import comb
 
@@ -19,6 +22,8 @@ MOST_SETS = 20_000  # sets of leaving instances of one host and size that are co
 TRIED_SETS = 400  # sets of one size for which destinations are searched
 TRIED_DEEPER = 40  # sets of one size for which other hosts are made free
 TARGETS_AT_ONCE = 256  # targets compared in one search
+TARGETS_DEEPER = 64  # hosts compared that are made free for a leaving instance
+ROUNDED = 1e-8  # sizes of sets are compared rounded
 DEPTH = 2  # a host that is made free for a leaving instance may need such a host too
 
 
@@ -54,6 +59,24 @@ class _Leaving:
     instances: tuple[MovableInstance, ...]
 
 
+@dataclass(slots=True)
+class _LazyList:
+    """Sets that are computed when they are needed, once for all readers."""
+
+    _more: Iterator[_Leaving]
+    _found: list[_Leaving] = field(default_factory=list)
+
+    def first(self, most: int) -> list[_Leaving]:
+        self._found += islice(self._more, max(most - len(self._found), 0))
+        return self._found[:most]
+
+    def __iter__(self) -> Iterator[_Leaving]:
+        at = 0
+        while at < len(self._found) or len(self.first(at + 1)) > at:
+            yield self._found[at]
+            at += 1
+
+
 @dataclass
 class _Search:
     """The search for one build's target; counts how many targets each obstacle excludes."""
@@ -62,32 +85,57 @@ class _Search:
     demand: Floats
     targets: Ints  # in the sequence of what they lack, least first
     least: dict[int, int] = field(default_factory=dict)  # target → fewest instances that must leave it
-    _sets: dict[int, list[_Leaving]] = field(default_factory=dict)  # by number of instances
+    _sets: dict[int, _LazyList] = field(default_factory=dict)  # by number of instances
+    # target → what it lacks: size, and amounts
+    _lacks: dict[int, tuple[float, Floats]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for target in self.targets.tolist():
-            fewest = _fewest(self.moved.staying(target), self._lacks(target))
-            if fewest:
-                self.least[target] = fewest
+        self._left = {move.source for move in self.moved.moves}
+        lacks = np.maximum(self.demand - self.moved.free[self.targets], 0.0)
+        sizes = (lacks / self.moved.scale).sum(axis=1).tolist()
+        fewest = self.moved.fewest(self.targets, lacks).tolist()
+        for target, size, lack, number in zip(self.targets.tolist(), sizes, lacks, fewest, strict=True):
+            if number:
+                self.least[target], self._lacks[target] = number, (size, lack)
 
-    def _lacks(self, target: int) -> Floats:
-        lacks: Floats = np.maximum(self.demand - self.moved.free[target], 0.0)
-        return lacks
-
-    def sets(self, number: int) -> list[_Leaving]:
-        """Return the sets of `number` instances whose departure makes room on a target, the best first."""
+    def sets(self, number: int, most: int) -> list[_Leaving]:
+        """Return the `most` best of the sets of `number` instances whose departure makes room on a target."""
         if number not in self._sets:
-            found: list[_Leaving] = []
-            for target, fewest in self.least.items():
-                if fewest <= number:
-                    staying, lacks = self.moved.staying(target), self._lacks(target)
-                    for chosen in islice(_covering(staying, lacks, number, self.moved), TRIED_SETS):
-                        size = sum(self.moved.size(each.amounts) for each in chosen)
-                        stopped = sum(not each.lives for each in chosen)
-                        found.append(_Leaving(size, stopped, target, chosen))
-            found.sort(key=lambda each: (round(each.size, 9), each.stopped, each.target))
-            self._sets[number] = found
-        return self._sets[number]
+            self._sets[number] = _LazyList(self._best_first(number))
+        return self._sets[number].first(most)
+
+    def _best_first(self, number: int) -> Iterator[_Leaving]:
+        """Yield the sets by size, then by stopped instances. The sets of a target are computed only when what
+        it lacks is less than the size of the best known set: no set of the target is smaller.
+        """
+        bounds = sorted(
+            (self._lacks[target][0], target) for target, fewest in self.least.items() if fewest <= number
+        )
+        known: list[tuple[float, int, int, _Leaving, Iterator[_Leaving]]] = []
+        unknown = deque(bounds)
+        while known or unknown:
+            while unknown and (not known or unknown[0][0] <= known[0][0] + ROUNDED):
+                _push(known, self._of_target(unknown.popleft()[1], number))
+            if known:
+                *_, best, more = heappop(known)
+                yield best
+                _push(known, more)
+
+    def _of_target(self, target: int, number: int) -> Iterator[_Leaving]:
+        """Return an iterator of a target's sets. Equal searches share them: instances have few sizes."""
+        moved, lacks = self.moved, self._lacks[target][1]
+        if target in self._left:
+            return islice(_covering(target, lacks, number, moved), TRIED_SETS)
+        key = target, number, lacks.tobytes()
+        if key not in moved.memo:
+            moved.memo[key] = _LazyList(islice(_covering(target, lacks, number, moved), TRIED_SETS))
+        return iter(moved.memo[key])
+
+
+def _push(heap: list[tuple[float, int, int, _Leaving, Iterator[_Leaving]]], sets: Iterator[_Leaving]) -> None:
+    """Add the next set of one target to a heap of the best sets of each target."""
+    if (best := next(sets, None)) is not None:
+        heappush(heap, (round(best.size, 9), best.stopped, best.target, best, sets))
 
 
 def plan_room(cloud: CloudState, demand: RoomDemand, budget: int, closed: Bools | None = None) -> RoomPlan:
@@ -129,7 +177,8 @@ def _make_room(
     known = np.zeros(len(usable), np.bool_)
     known[list(moved.cloud.instances)] = True
     targets = np.flatnonzero(usable & known)
-    targets = targets[np.argsort(lacking[targets], kind="stable")][:TARGETS_AT_ONCE]
+    targets = targets[np.argsort(lacking[targets], kind="stable")]
+    targets = targets[: TARGETS_AT_ONCE if depth == DEPTH else TARGETS_DEEPER]
     search = _Search(moved, demand, targets)
     if not search.least:
         return None, "immovable"
@@ -145,8 +194,8 @@ def _make_room(
 
 
 def _first_placed(search: _Search, number: int) -> int | None:
-    """Plan to move the best set of this number of instances that find destinations; return its target."""
-    for leaving in search.sets(number)[:TRIED_SETS]:
+    """Move the best set of this number of instances that find destinations; return its target."""
+    for leaving in search.sets(number, TRIED_SETS):
         with search.moved.closing(leaving.target):
             if search.moved.place_all(leaving.instances, leaving.target):
                 return leaving.target
@@ -156,7 +205,7 @@ def _first_placed(search: _Search, number: int) -> int | None:
 def _first_deeper(search: _Search, total: int, depth: int) -> int | None:
     """Like `_first_placed`, with moves that make room for the leaving instances: `total` moves altogether."""
     for number in range(1, total):
-        for leaving in search.sets(number)[:TRIED_DEEPER]:
+        for leaving in search.sets(number, TRIED_DEEPER):
             with search.moved.closing(leaving.target):
                 if _place_deeper(search.moved, leaving, total, depth - 1):
                     return leaving.target
@@ -183,21 +232,9 @@ def _place_deeper(moved: MovedCloud, leaving: _Leaving, total: int, depth: int) 
     return True
 
 
-def _fewest(staying: Sequence[MovableInstance], lacks: Floats) -> int:
-    """Return a lower bound of the number of instances that must leave; 0 if all of them are not enough."""
-    if not staying:
-        return 0
-    sums = np.sort(np.array([each.amounts for each in staying]), axis=0)[::-1].cumsum(axis=0)
-    if (sums[-1] < lacks - SLACK).any():
-        return 0
-    return int((sums < lacks - SLACK).sum(axis=0).max()) + 1
-
-
-def _covering(
-    staying: Sequence[MovableInstance], lacks: Floats, number: int, moved: MovedCloud
-) -> Iterator[tuple[MovableInstance, ...]]:
-    """Yield the sets of `number` instances that release what a host lacks, in the order of their sizes."""
-    some = list(staying)
+def _covering(target: int, lacks: Floats, number: int, moved: MovedCloud) -> Iterator[_Leaving]:
+    """Yield the sets of `number` instances that release what a target lacks, in the order of their sizes."""
+    some = moved.staying(target)
     if number > len(some):
         return
     if comb(len(some), number) > MOST_SETS:
@@ -207,13 +244,19 @@ def _covering(
         some.sort(key=lambda each: -_share(each.amounts, lacks))
         some = some[:most]
     amounts = np.array([each.amounts for each in some])
-    sizes = (amounts / moved.scale).sum(axis=1)
     stopped = np.array([not each.lives for each in some])
-    chosen = np.array(list(combinations(range(len(some)), number)), np.intp)
+    chosen = _combinations(len(some), number)
     chosen = chosen[(amounts[chosen].sum(axis=1) >= lacks - SLACK).all(axis=1)]
-    order = np.lexsort((stopped[chosen].sum(axis=1), np.round(sizes[chosen].sum(axis=1), 9)))
-    for row in chosen[order].tolist():
-        yield tuple([some[at] for at in row])
+    sizes = (amounts / moved.scale).sum(axis=1)[chosen].sum(axis=1)
+    stops = stopped[chosen].sum(axis=1)
+    for at in np.lexsort((stops, np.round(sizes, 9))).tolist():
+        instances = tuple([some[each] for each in chosen[at].tolist()])
+        yield _Leaving(float(sizes[at]), int(stops[at]), target, instances)
+
+
+@lru_cache(maxsize=64)
+def _combinations(count: int, number: int) -> Ints:
+    return np.array(list(combinations(range(count), number)), np.intp)
 
 
 def _share(amounts: Floats, lacks: Floats) -> float:

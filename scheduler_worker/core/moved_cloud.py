@@ -1,8 +1,9 @@
 """The free capacity of all hosts while a planner tries moves of instances, as arrays by host and class."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -61,6 +62,12 @@ class MovedCloud:
         self.closed: Bools = closed.copy()  # hosts that are no destinations
         self.moves: list[PlannedMove] = []
         self.moved: set[Id] = set()
+        self.memo: dict[
+            Hashable, Any
+        ] = {}  # what searches have computed of hosts from which nothing has moved
+        self._longest = max(map(len, cloud.instances.values()), default=0)
+        self._sums: dict[int, Floats] = {}  # by host, as if nothing had moved
+        self._summed: Bools = np.zeros(len(cloud.free), np.bool_)
         self._apart: set[tuple[Id, int]] = set()  # group and the host to which a member moves
 
     def size(self, amounts: Floats) -> float:
@@ -69,6 +76,29 @@ class MovedCloud:
     def staying(self, host: int) -> list[MovableInstance]:
         """Return the instances of a host that have not moved in this plan."""
         return [each for each in self.cloud.instances.get(host, ()) if each.build not in self.moved]
+
+    def fewest(self, hosts: Ints, lacks: Floats) -> Ints:
+        """Return for each host a lower bound of the number of instances that must leave it to release what
+        it lacks; 0 if all that stay are not enough."""
+        if not self._longest:
+            return np.zeros(len(hosts), np.intp)
+        for host in hosts[~self._summed[hosts]].tolist():
+            self._sums[host] = self._largest_sums(host)
+            self._summed[host] = True
+        sums = np.array([self._sums[host] for host in hosts.tolist()])
+        for at in np.flatnonzero(np.isin(hosts, [move.source for move in self.moves])).tolist():
+            sums[at] = self._largest_sums(int(hosts[at]))
+        short = sums < (lacks - SLACK)[:, np.newaxis]
+        fewest: Ints = np.where(short[:, -1].any(axis=1), 0, short.sum(axis=1).max(axis=1) + 1)
+        return fewest
+
+    def _largest_sums(self, host: int) -> Floats:
+        """Return for each number of instances the largest amounts that so many could release, by class."""
+        sums: Floats = np.zeros((self._longest, len(self.scale)))
+        if staying := self.staying(host):
+            largest = np.sort(np.array([each.amounts for each in staying]), axis=0)[::-1]
+            sums[: len(staying)] = largest
+        return sums.cumsum(axis=0)
 
     def fitting(self, instance: MovableInstance) -> Ints:
         """Return the hosts to which an instance can move now."""

