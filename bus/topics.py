@@ -16,6 +16,7 @@ from bus import (
     guests,
     host_health,
     leases,
+    maintenance,
     messages,
     moves,
     names,
@@ -322,6 +323,10 @@ SWITCH_BALANCING = Query("scheduler.switch_balancing", room.SwitchBalancing, roo
     "stop all rebalancing, or permit it again", ANYONE, "scheduler")
 HOLD_HOSTS = Query("scheduler.hold_hosts", room.HoldHosts, room.HostsHeld,
     "close hosts while a plan of moves is executed, for a limited time", ANYONE, "scheduler")
+MAINTENANCE = Query("scheduler.maintenance", maintenance.FindMaintenance, maintenance.MaintenanceFound,
+    "maintenance windows, and automatic evacuations of dead hosts", ANYONE, "scheduler")
+EDIT_MAINTENANCE = Query("scheduler.edit_maintenance", maintenance.MaintenanceEditRequested,
+    maintenance.MaintenanceEdited, "add or end a maintenance window, or release evacuations", ANYONE, "scheduler")
 TRY_POLICY = Query("scheduler.try_policy", policy_trials.TryPolicy, policy_trials.PolicyTried,
     "the hosts of requests with the present and with a changed policy, without claiming", ANYONE, "scheduler")
 SELECT_HOSTS = Query("scheduler.select", messages.HostsAsked, messages.HostsAnswered,

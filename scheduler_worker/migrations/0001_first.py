@@ -51,6 +51,49 @@ def upgrade() -> None:
     )
     # Hosts that are down or closed by their agents; a host that is up has no row.
     _table("host_health", _columns(text, "cell", "root", "health"), keys=2)
+    _table(
+        "host_evacuations",
+        _columns(text, "id", "root"),
+        _columns(sa.Boolean, "open", "released"),
+        _columns(text, "record"),  # the HostEvacuation
+    )
+    open_ = sa.text("open")
+    op.create_index(
+        "host_evacuations_open", "host_evacuations", ["root"], unique=True,
+        postgresql_where=open_, sqlite_where=open_,
+    )  # fmt: skip
+    _table("leaders", _columns(text, "work", "scheduler"), _columns(sa.Double, "until"))
+    _table(
+        "maintenance_events",
+        _columns(text, "subject"),  # of a window or of a host's evacuation
+        _columns(sa.Double, "at"),
+        _columns(text, "event", "detail"),
+        keys=4,
+    )
+    _table(
+        "maintenance_hosts",
+        _columns(text, "id", "root"),
+        _columns(sa.Boolean, "finished"),  # an operator has ended the maintenance of this host
+        _columns(text, "record"),  # the WindowHost
+        keys=2,
+    )
+    _table(
+        "maintenance_moves",
+        _columns(text, "move", "build", "subject", "root", "cell", "kind"),
+        _columns(sa.Double, "at", "ended"),
+        _columns(sa.BigInteger, "memory_mb"),
+        _columns(text, "result"),
+    )
+    op.create_index("maintenance_moves_subject", "maintenance_moves", ["subject", "build"])
+    op.create_index("maintenance_moves_build", "maintenance_moves", ["build"])
+    op.create_index("maintenance_moves_ended", "maintenance_moves", ["ended"])
+    _table(
+        "maintenance_windows",
+        _columns(text, "id"),
+        _columns(sa.Boolean, "cancelled"),
+        _columns(sa.Double, "drain_begins", "ended"),
+        _columns(text, "record"),  # the MaintenanceWindow
+    )
     _table("moving_builds", _columns(text, "build", "move"))  # at most one move of an instance waits
     op.create_index("moving_builds_move", "moving_builds", ["move"])
     _table(

@@ -1,0 +1,169 @@
+"""Maintenance windows, automatic evacuations of dead hosts, and messages that query and edit them."""
+
+from typing import Annotated, Literal
+
+from msgspec import Meta
+
+from bus.domains import LevelOrNone
+from bus.vocabulary import (
+    Amount,
+    Cause,
+    Count,
+    Id,
+    LongList,
+    Message,
+    Name,
+    Seconds,
+    ShortList,
+    Tagged,
+    Text,
+    Value,
+    Whole,
+)
+
+MOST_HOSTS = 1000  # hosts of one window
+
+Roots = Annotated[tuple[Id, ...], Meta(min_length=1, max_length=MOST_HOSTS)]
+# kept: left closed at the end, as requested; opened: by an operator before the end; ended: opened at the end
+HostPhase = Literal["planned", "closing", "draining", "empty", "ended", "kept", "opened"]
+# missing: not long enough; held: by the rate limit; unfenced: the hook failed; undone: an operator removed the mark
+EvacuationState = Literal[
+    "missing", "held", "fencing", "unfenced", "fenced", "evacuating", "done", "returned", "undone"
+]
+
+
+class MaintenanceWindow(Value, frozen=True, kw_only=True):
+    """A time in which hosts are to be without instances, and how they are drained before it."""
+
+    id: Id
+    roots: Roots
+    begins: Seconds  # the hosts must be empty; seconds since 1970
+    ends: Seconds  # the hosts are opened
+    # hosts of one domain that may be closed or down at the same time; 0: all
+    budget: Whole = 0
+    level: LevelOrNone = "rack"  # of the domains that `budget` counts
+    moves: Amount = 4  # moves at a time
+    cold: bool = False  # stop instances before they move
+    keep_closed: bool = False  # do not open the hosts at the end
+    reason: Text = ""
+
+
+class WindowHost(Value, frozen=True, kw_only=True):
+    """The state of one host of a window."""
+
+    root: Id
+    host: Text
+    phase: HostPhase = "planned"
+    since: Seconds = 0.0  # when the phase began
+    instances: Whole = 0  # at the last check
+    late: bool = False  # it will not be empty, or is not empty, when it must be
+    note: Cause = ""  # why it is late, or which instances stay
+
+
+class WindowState(Value, frozen=True, kw_only=True):
+    """A window with the state of its hosts."""
+
+    window: MaintenanceWindow
+    hosts: LongList[WindowHost] = ()
+    drain_begins: Seconds = 0.0  # estimate of the latest time at which the first drains begin
+    ended: Seconds = 0.0  # 0: not over
+    cancelled: bool = False
+
+
+class HostEvacuation(Value, frozen=True, kw_only=True):
+    """The automatic evacuation of one host whose heartbeats are missing."""
+
+    id: Id
+    root: Id
+    host: Text
+    cell: Text
+    missing_since: Seconds
+    state: EvacuationState = "missing"
+    at: Seconds = 0.0  # of the last change of the state
+    released: bool = False  # by an operator, in spite of the rate limit
+    tries: Count = 0  # calls of the hook
+    why: Cause = ""
+
+    @property
+    def is_over(self) -> bool:
+        return self.state in ("done", "returned", "undone")
+
+
+class MaintenanceEvent(Value, frozen=True, kw_only=True):
+    """A recorded decision about a window or an evacuation, which `subject` names."""
+
+    subject: Id
+    at: Seconds
+    event: Text
+    detail: Cause = ""
+
+
+class MaintenanceMove(Value, frozen=True, kw_only=True):
+    """A move that a window or an evacuation requested."""
+
+    move: Id
+    build: Id
+    subject: Id  # the window or the evacuation
+    root: Id  # the host that the instance leaves
+    at: Seconds
+    ended: Seconds = 0.0
+    result: Text = ""  # done, gone (deleted, or moved by another client), or how it failed
+
+
+class FindMaintenance(Message, frozen=True, kw_only=True):
+    """A query for maintenance windows and automatic evacuations that are not over."""
+
+    ended: bool = False  # also those that are over
+    subject: Text = ""  # only the window or evacuation whose id begins so, with its events and moves
+    build: Text = ""  # only moves of this instance, with their windows and evacuations
+
+
+class MaintenanceFound(Message, frozen=True, kw_only=True):
+    """The answer to FindMaintenance. `evacuates`: whether dead hosts are evacuated automatically."""
+
+    windows: LongList[WindowState] = ()
+    evacuations: LongList[HostEvacuation] = ()
+    events: LongList[MaintenanceEvent] = ()
+    moves: LongList[MaintenanceMove] = ()
+    evacuates: bool = False
+
+
+class AddWindow(Tagged, frozen=True, kw_only=True):
+    """An edit that stores a window; a repeated edit is no error."""
+
+    window: MaintenanceWindow
+
+
+class CancelWindow(Tagged, frozen=True, kw_only=True):
+    """An edit that ends a window: no further move begins, and its hosts are opened."""
+
+    window: Name  # the id, or how it begins
+
+
+class FinishHosts(Tagged, frozen=True, kw_only=True):
+    """An edit that ends the maintenance of these hosts before the window ends: they are opened."""
+
+    roots: Roots
+
+
+class ReleaseEvacuations(Tagged, frozen=True, kw_only=True):
+    """An edit that releases evacuations which the rate limit holds; each host is still fenced first."""
+
+    roots: ShortList[Id] = ()
+    cell: Text = ""  # all held evacuations of this cell
+
+
+MaintenanceEdit = AddWindow | CancelWindow | FinishHosts | ReleaseEvacuations
+
+
+class MaintenanceEditRequested(Message, frozen=True, kw_only=True):
+    """A request to add or end a maintenance window, or to release evacuations."""
+
+    edit: MaintenanceEdit
+
+
+class MaintenanceEdited(Message, frozen=True, kw_only=True):
+    """The answer to MaintenanceEditRequested: what the edit changed, or why it was refused."""
+
+    changed: Whole = 0  # windows, hosts or evacuations
+    refused: Cause = ""

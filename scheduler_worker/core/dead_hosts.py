@@ -1,0 +1,82 @@
+"""Decides which hosts with missing heartbeats may be fenced and evacuated automatically.
+
+Hosts that were lost at nearly the same time in one cell or rack are probably not dead: a network fault
+separates many hosts at once. If they are more than the limits allow, none of them is evacuated. The decision
+depends on the times of loss, not on the present time, so it does not change by waiting.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+Domain = tuple[str, str]  # level and label, such as ("rack", "r1")
+
+
+@dataclass(frozen=True, slots=True)
+class MissingHost:
+    """A host without heartbeats, including hosts that were evacuated before."""
+
+    root: str
+    since: float  # its last heartbeat
+    domains: tuple[Domain, ...]  # its cell, and its rack if it has one
+    released: bool = False  # an operator has released it
+    evacuated: float = 0.0  # when it was fenced; 0: it was not
+
+
+@dataclass(frozen=True, slots=True)
+class EvacuationLimits:
+    """When a host is a candidate, and how many hosts of one domain may be lost or evacuated."""
+
+    after: float = 300.0  # seconds without heartbeats
+    within: float = 600.0  # seconds between losses that count together
+    most: int = 2  # hosts of one domain
+    share: float = 0.25  # of the hosts of a domain; one host is always allowed
+
+
+@dataclass
+class EvacuationJudge:
+    """Judges missing hosts one after the other; each permission counts for the following hosts."""
+
+    limits: EvacuationLimits
+    missing: Sequence[MissingHost]
+    sizes: Mapping[Domain, int]  # number of hosts
+    now: float
+    _lost: dict[Domain, list[float]] = field(init=False)  # times of loss
+    _recent: Counter[Domain] = field(init=False)  # hosts fenced within `within`
+
+    def __post_init__(self) -> None:
+        self._lost = {}
+        for host in self.missing:
+            for domain in host.domains:
+                self._lost.setdefault(domain, []).append(host.since)
+        fenced = (host for host in self.missing if host.evacuated > self.now - self.limits.within)
+        self._recent = Counter(domain for host in fenced for domain in host.domains)
+
+    def is_candidate(self, host: MissingHost) -> bool:
+        return self.now - host.since >= self.limits.after
+
+    def why_held(self, host: MissingHost) -> str:
+        """Return why a candidate is not evacuated now; empty: it may be fenced, and is counted."""
+        if not host.released:
+            for domain in host.domains:
+                near = sum(abs(since - host.since) <= self.limits.within for since in self._lost[domain])
+                if self._exceeds(domain, near):
+                    return (
+                        f"{near} hosts of {' '.join(domain)} were lost within {self.limits.within:.0f} s:"
+                        " probably a network fault"
+                    )
+                if self._exceeds(domain, self._recent[domain] + 1):
+                    return (
+                        f"{self._recent[domain]} hosts of {' '.join(domain)} were evacuated in the last"
+                        f" {self.limits.within:.0f} s"
+                    )
+        self._recent.update(host.domains)
+        return ""
+
+    def _exceeds(self, domain: Domain, count: int) -> bool:
+        return count > self.limits.most or (count > 1 and count > self.limits.share * self.sizes[domain])
+
+
+def domain_sizes(of_each: Iterable[tuple[Domain, ...]]) -> Counter[Domain]:
+    """Return the number of hosts of each domain, from the domains of all hosts."""
+    return Counter(domain for domains in of_each for domain in domains)

@@ -1,0 +1,116 @@
+"""Decides when the hosts of a maintenance window are closed, within budgets, and which of them are late."""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from bus.maintenance import HostPhase, MaintenanceWindow
+
+UNMEASURED = 60.0  # seconds of a move while none has been measured
+MARGIN = 1.5  # the time reserved for a drain, as a multiple of its estimate
+CLOSED: frozenset[HostPhase] = frozenset({"closing", "draining", "empty"})
+OVER: frozenset[HostPhase] = frozenset({"ended", "kept", "opened"})
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredMove:
+    """The memory of an instance that has moved, and the seconds that the move took."""
+
+    memory_mb: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class DrainedHost:
+    """A host of a window with the memory of each instance that is still there."""
+
+    root: str
+    phase: HostPhase
+    since: float
+    domain: str
+    memory_mb: Sequence[int]
+    stuck: int = 0  # instances whose last move failed
+
+
+def move_seconds(memory_mb: int, measured: Sequence[MeasuredMove]) -> float:
+    """Return the p90 of the measured durations, each scaled up if the measured instance was smaller."""
+    if not measured:
+        return UNMEASURED
+    scaled = sorted(past.seconds * max(1.0, memory_mb / (past.memory_mb or memory_mb or 1)) for past in measured)
+    return scaled[min(len(scaled) - 1, len(scaled) * 9 // 10)]
+
+
+def drain_seconds(sizes: Iterable[int], measured: Sequence[MeasuredMove], at_once: int) -> float:
+    """Return the estimated duration of moves of instances with this memory, `at_once` at a time."""
+    known: dict[int, float] = {}
+    each = [known.setdefault(size, move_seconds(size, measured)) for size in sizes]
+    return max(sum(each) / at_once, max(each)) if each else 0.0
+
+
+@dataclass(frozen=True)
+class WindowPlanner:
+    """The decisions about one window at one moment.
+
+    `unavailable`: domain → its hosts that are closed for any window, or down.
+    """
+
+    window: MaintenanceWindow
+    hosts: Sequence[DrainedHost]
+    measured: Sequence[MeasuredMove]
+    lead: float  # least seconds between the first drain and the begin of the window
+    unavailable: Mapping[str, Collection[str]]
+
+    def to_close(self, now: float) -> list[str]:
+        """Return the planned hosts that must be closed now."""
+        window = self.window
+        return self.next_hosts() if self.drain_begins() <= now < window.ends else []
+
+    def next_hosts(self) -> list[str]:
+        """Return the planned hosts that the budget allows to close, in the sequence of the window."""
+        taken = {domain: {*roots} for domain, roots in self.unavailable.items()}
+        chosen = []
+        for host in self.hosts:
+            others = taken.setdefault(host.domain, set())
+            if host.phase == "planned" and self._allows({*others, host.root}):
+                others.add(host.root)
+                chosen.append(host.root)
+        return chosen
+
+    def _allows(self, roots: Collection[str]) -> bool:
+        return not self.window.budget or len(roots) <= self.window.budget
+
+    def drain_begins(self) -> float:
+        """Return the latest time at which the drains must begin, so that the first hosts are empty in time."""
+        first = {*self.next_hosts()} | {host.root for host in self.hosts if host.phase in CLOSED}
+        sizes = [size for host in self.hosts if host.root in first for size in host.memory_mb]
+        estimate = drain_seconds(sizes, self.measured, self.window.moves)
+        return self.window.begins - max(self.lead, MARGIN * estimate)
+
+    def late(self, now: float) -> dict[str, str]:
+        """Return the hosts that are late, each with the reason.
+
+        A host that was closed before the window must be empty at its begin, any other host at its end.
+        """
+        window, found = self.window, {}
+        draining = [host for host in self.hosts if host.phase in ("closing", "draining") and host.memory_mb]
+        remaining = (size for host in draining for size in host.memory_mb)
+        left = drain_seconds(remaining, self.measured, window.moves)
+        for host in draining:
+            due = window.begins if host.since < window.begins else window.ends
+            if host.stuck:
+                found[host.root] = f"{host.stuck} of {len(host.memory_mb)} instances could not be moved"
+            elif now >= due:
+                found[host.root] = f"{len(host.memory_mb)} instances are still there"
+            elif now + left > due:
+                found[host.root] = f"about {left:.0f} s are needed, and {due - now:.0f} s are left"
+        for host in self.hosts:
+            alone = left + drain_seconds(host.memory_mb, self.measured, window.moves)
+            if host.phase == "planned" and now >= window.begins and now + alone > window.ends:
+                found[host.root] = "the budget has not allowed its drain yet, and it would not end in the window"
+        return found
+
+
+def after_the_window(window: MaintenanceWindow, phase: HostPhase) -> HostPhase:
+    """Return the phase of a host when its window is over or cancelled, or its maintenance has ended."""
+    if phase in OVER:
+        return phase
+    return "kept" if window.keep_closed and phase in CLOSED else "ended"
