@@ -12,7 +12,6 @@ from bus.vocabulary import (
     Id,
     LongList,
     Message,
-    Name,
     Seconds,
     ShortList,
     Tagged,
@@ -24,9 +23,9 @@ from bus.vocabulary import (
 MOST_HOSTS = 1000  # hosts of one window
 
 Roots = Annotated[tuple[Id, ...], Meta(min_length=1, max_length=MOST_HOSTS)]
-# kept: left closed at the end, as requested; opened: by an operator before the end; ended: opened at the end
+# ended: opened at the end; kept: left closed as requested; opened: by an operator before the end
 HostPhase = Literal["planned", "closing", "draining", "empty", "ended", "kept", "opened"]
-# missing: not long enough; held: by the rate limit; unfenced: the hook failed; undone: an operator removed the mark
+# held: by the rate limit; unfenced: the hook failed; undone: for example because an operator took over
 EvacuationState = Literal[
     "missing", "held", "fencing", "unfenced", "fenced", "evacuating", "done", "returned", "undone"
 ]
@@ -82,6 +81,7 @@ class HostEvacuation(Value, frozen=True, kw_only=True):
     at: Seconds = 0.0  # of the last change of the state
     released: bool = False  # by an operator, in spite of the rate limit
     tries: Count = 0  # calls of the hook
+    fenced: Seconds = 0.0  # when the hook reported that the host is off; 0: not yet
     why: Cause = ""
 
     @property
@@ -137,7 +137,7 @@ class AddWindow(Tagged, frozen=True, kw_only=True):
 class CancelWindow(Tagged, frozen=True, kw_only=True):
     """An edit that ends a window: no further move begins, and its hosts are opened."""
 
-    window: Name  # the id, or how it begins
+    window: Id
 
 
 class FinishHosts(Tagged, frozen=True, kw_only=True):

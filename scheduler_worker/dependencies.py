@@ -50,6 +50,7 @@ class SchedulerOptions:
     concurrency: int = 2
     keep_decisions: float = KEEP_SECONDS  # how long decisions are stored
     keep_moves: float = KEEP_SECONDS  # how long ended moves between cells are stored
+    maintenance: "MaintenanceOptions" = field(default_factory=MaintenanceOptions)
 
 
 async def together(asks: Sequence[Coroutine[Any, Any, T]]) -> list[T]:

@@ -5,25 +5,19 @@ transaction, because the shape of the host has changed. A row is stored before a
 after it is enabled: if the client of the plan or this scheduler stops, any scheduler opens the host.
 """
 
-from collections.abc import Sequence
-
 from bus.candidates import CandidateSource
 from bus.clock import Clock
-from bus.errors import Retry
-from bus.host_health import HELD, closed_for, opened_for
-from bus.names import MakeName, NameEditRequested
-from bus.resources import Edited, EditRequested, FindProviders, Provider, SetTraits, Stale
 from bus.room import BalancingSwitched, HoldHosts, HostsHeld, SwitchBalancing
 from bus.sql.database import Database
 from bus.sql.statement import sql
-from bus.vocabulary import Id, Missing
+from bus.vocabulary import Id
+from scheduler_worker.host_traits import cause_trait, close_host, open_host
 from scheduler_worker.queries import PlacementQueries
 
 CAUSE = "make_room"
-TRAIT = f"{HELD}{CAUSE.upper()}"
+TRAIT = cause_trait(CAUSE)
 OPEN_SECONDS = 5.0  # between two searches for holds whose time has passed
 BALANCING = "rebalancing"  # the name of the stop switch
-TRIES = 8  # edits of a host that other writers change at the same time
 
 
 class HostHolds:
@@ -94,28 +88,7 @@ class HostHolds:
         return any(host.uuid == root and TRAIT in host.traits for host in self._source.hosts())
 
     async def _edit(self, root: Id, *, closing: bool) -> None:
-        if closing:
-            await self._placement.edit_name(NameEditRequested(kind="trait", edit=MakeName(name=TRAIT)))
-        for _ in range(TRIES):
-            host = await self._host(root)
-            if host is None:
-                return
-            change = closed_for if closing else opened_for
-            traits = change(CAUSE, host.traits, host.kept_traits)
-            if traits == {*host.traits}:
-                return
-            edit = SetTraits(provider=root, traits=tuple(sorted(traits)), generation=host.generation)
-            result = (await self._placement.edit(EditRequested(edit=edit))).result
-            if isinstance(result, Edited | Missing):
-                return
-            if not isinstance(result, Stale):
-                break
-        raise Retry(after=1.0, why=f"host {root}: other writers keep changing it")
-
-    async def _host(self, root: Id) -> Provider | None:
-        question = FindProviders(ids=(root,), parts=("traits", "owner"))
-        found: Sequence[Provider] = (await self._placement.providers(question)).providers
-        return next(iter(found), None)
+        await (close_host if closing else open_host)(self._placement, root, CAUSE)
 
 
 _HOLD = sql("""

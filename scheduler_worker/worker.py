@@ -18,6 +18,7 @@ from scheduler_worker.dependencies import Publish, SchedulerOptions
 from scheduler_worker.handovers import REPEAT_SECONDS, Handovers
 from scheduler_worker.host_holds import OPEN_SECONDS, HostHolds
 from scheduler_worker.host_records import HostRecords
+from scheduler_worker.maintenance.controller import STEP_SECONDS, MaintenanceController, MaintenanceNeeds
 from scheduler_worker.move_courses import MoveCourses
 from scheduler_worker.move_lookups import MoveLookups
 from scheduler_worker.placing import Scheduler
@@ -92,6 +93,11 @@ class _Parts:
         self.holds = HostHolds(database, placement, source, clock)
         self.selection = HostSelection(scheduler, database)
         self.filler = ReservationFiller(scheduler, placement.reservations)
+        hosts = MaintenanceNeeds(
+            database=database, placement=placement, cells=needs.cells, source=source, book=scheduler.book,
+            clock=clock,
+        )  # fmt: skip
+        self.maintenance = MaintenanceController(hosts, needs.options.maintenance)
         self.door = ClientDoor(database, placement, needs.cells, self.keeping, self.what_ifs, source)
 
     def worker(self) -> Worker:
@@ -122,6 +128,8 @@ class _Parts:
                 answers(topics.PLAN_BALANCE, BalancePlanner(self.what_ifs, self.rooms).answer),
                 answers(topics.HOLD_HOSTS, self.holds.hold),
                 answers(topics.SWITCH_BALANCING, self.holds.switch_balancing),
+                answers(topics.MAINTENANCE, self.maintenance.find),
+                answers(topics.EDIT_MAINTENANCE, self.maintenance.edit),
                 answers(topics.TRY_POLICY, PolicyTrials(self.what_ifs).answer),
                 answers_many(topics.SELECT_HOSTS, self.selection.answer_many, concurrency=4),
             ],
@@ -129,7 +137,7 @@ class _Parts:
             timers=self._timers(),
             starts=[self.needs.loaded, self.records.load, self.scheduler.opened],
             runs=[self.queue.run, self.signal.run],
-            stops=[keeping.release_ownership],
+            stops=[keeping.release_ownership, self.maintenance.stop],
         )
 
     def _requests(self) -> list[On]:
@@ -180,8 +188,10 @@ class _Parts:
             every(BEAT_SECONDS, keeping.beat, at_once=True),
             every(SWEEP_SECONDS, keeping.sweep),
             every(OPEN_SECONDS, self.holds.open_expired),
+            every(STEP_SECONDS, self.maintenance.step, emits=[topics.MOVE_REQUESTED]),
             every(REPEAT_SECONDS, handovers.repeat_handovers, emits=handover),
             every(prune_period(), records.prune),
             every(prune_period(options.keep_decisions), lambda: keeping.prune(options.keep_decisions)),
+            every(prune_period(options.keep_moves), lambda: self.maintenance.prune(options.keep_moves)),
             every(prune_period(options.keep_moves), lambda: handovers.prune(options.keep_moves)),
         ]

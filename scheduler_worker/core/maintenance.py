@@ -35,7 +35,9 @@ def move_seconds(memory_mb: int, measured: Sequence[MeasuredMove]) -> float:
     """Return the p90 of the measured durations, each scaled up if the measured instance was smaller."""
     if not measured:
         return UNMEASURED
-    scaled = sorted(past.seconds * max(1.0, memory_mb / (past.memory_mb or memory_mb or 1)) for past in measured)
+    scaled = sorted(
+        past.seconds * max(1.0, memory_mb / (past.memory_mb or memory_mb or 1)) for past in measured
+    )
     return scaled[min(len(scaled) - 1, len(scaled) * 9 // 10)]
 
 
@@ -105,7 +107,9 @@ class WindowPlanner:
         for host in self.hosts:
             alone = left + drain_seconds(host.memory_mb, self.measured, window.moves)
             if host.phase == "planned" and now >= window.begins and now + alone > window.ends:
-                found[host.root] = "the budget has not allowed its drain yet, and it would not end in the window"
+                found[host.root] = (
+                    "the budget has not allowed its drain yet, and it would not end in the window"
+                )
         return found
 
 

@@ -68,7 +68,7 @@ def upgrade() -> None:
         _columns(text, "subject"),  # of a window or of a host's evacuation
         _columns(sa.Double, "at"),
         _columns(text, "event", "detail"),
-        keys=4,
+        keys=3,
     )
     _table(
         "maintenance_hosts",

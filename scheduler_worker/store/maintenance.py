@@ -86,8 +86,8 @@ async def windows(tx: Transaction, *, ended: bool = False, begin: str = "") -> l
     return found
 
 
-async def cancel(tx: Transaction, begin: str) -> int:
-    return len(await _CANCEL(tx, ids=f"{begin}%"))
+async def cancel(tx: Transaction, window: str) -> int:
+    return len(await _CANCEL(tx, id=window))
 
 
 async def finish(tx: Transaction, roots: Iterable[str]) -> int:
@@ -207,7 +207,7 @@ _HOSTS = sql("""
     SELECT id, root, finished, record FROM maintenance_hosts WHERE id IN (SELECT n.id FROM {n: id str})
 """)
 _CANCEL = sql("""
-    UPDATE maintenance_windows SET cancelled = true WHERE id LIKE :ids AND ended = 0 AND NOT cancelled
+    UPDATE maintenance_windows SET cancelled = true WHERE id = :id AND ended = 0 AND NOT cancelled
     RETURNING id
 """)
 _FINISH = sql("""
@@ -239,7 +239,7 @@ _RECORD = sql("""
     INSERT INTO maintenance_events (subject, at, event, detail)
     SELECT n.subject, n.at, n.event, n.detail
     FROM {n: subject str, at float, event str, detail str} WHERE true
-    ON CONFLICT (subject, at, event, detail) DO NOTHING RETURNING subject
+    ON CONFLICT (subject, at, event) DO NOTHING RETURNING subject
 """)
 _EVENTS = sql("""
     SELECT subject, at, event, detail FROM maintenance_events

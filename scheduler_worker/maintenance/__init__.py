@@ -1,0 +1,1 @@
+"""Drains hosts for maintenance windows, and evacuates dead hosts."""

@@ -1,0 +1,159 @@
+"""Runs maintenance windows and automatic evacuations in one scheduler at a time, and answers queries about them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from prometheus_client import Gauge
+
+from bus.candidates import CandidateSource
+from bus.clock import Clock
+from bus.maintenance import (
+    AddWindow,
+    CancelWindow,
+    FindMaintenance,
+    FinishHosts,
+    MaintenanceEdited,
+    MaintenanceEditRequested,
+    MaintenanceEvent,
+    MaintenanceFound,
+    MaintenanceWindow,
+    ReleaseEvacuations,
+    WindowHost,
+)
+from bus.moves import MoveRequested
+from bus.sql.database import Database
+from bus.sql.transaction import Transaction
+from scheduler_worker.core.maintenance import OVER
+from scheduler_worker.hosts import HostBook
+from scheduler_worker.maintenance.departures import Departures
+from scheduler_worker.maintenance.evacuations import DeadHosts, EvacuationOptions
+from scheduler_worker.maintenance.hosts import HostView
+from scheduler_worker.maintenance.windows import MaintenanceWindows
+from scheduler_worker.queries import CellQueries, PlacementQueries
+from scheduler_worker.store import maintenance as stored
+
+STEP_SECONDS = 2.0
+LEAD_SECONDS = 30.0  # until another scheduler leads, if the leader is silent
+WORK = "maintenance"
+LATE = Gauge("berth_maintenance_late_hosts", "Hosts of maintenance windows that are not empty in time")
+HELD = Gauge("berth_evacuation_held_hosts", "Missing hosts that the rate limit keeps from being evacuated")
+UNFENCED = Gauge("berth_evacuation_unfenced_hosts", "Missing hosts whose evacuation hook failed")
+
+
+@dataclass(frozen=True)
+class MaintenanceOptions:
+    """`lead`: least seconds between the first drain of a window and its begin."""
+
+    lead: float = 600.0
+    evacuation: EvacuationOptions = field(default_factory=EvacuationOptions)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MaintenanceNeeds:
+    database: Database
+    placement: PlacementQueries
+    cells: CellQueries
+    source: CandidateSource
+    book: HostBook
+    clock: Clock
+
+
+class MaintenanceController:
+    def __init__(self, needs: MaintenanceNeeds, options: MaintenanceOptions) -> None:
+        self._needs = needs
+        self._options = options
+        self._name = needs.clock.uuid()
+        departures = Departures(needs.database, needs.placement, needs.cells, needs.clock)
+        parts = needs.database, needs.placement, departures, needs.clock
+        self.windows = MaintenanceWindows(*parts, options.lead)
+        self.dead_hosts = DeadHosts(*parts, options.evacuation)
+
+    async def step(self) -> Sequence[MoveRequested]:
+        """Do what windows and dead hosts need now, if this scheduler leads; return the moves to request."""
+        needs, now = self._needs, self._needs.clock.now()
+        async with needs.database.write() as tx:
+            leads = await stored.lead(tx, WORK, self._name, now, now + LEAD_SECONDS)
+        requests: list[MoveRequested] = []
+        if leads:
+            await needs.source.fresh()
+            view = HostView.take(needs.source, needs.book, needs.clock)
+            requests += await self.windows.step(view)
+            requests += await self.dead_hosts.step(view, self.windows.closed)
+        LATE.set(self.windows.late if leads else 0)
+        HELD.set(self.dead_hosts.held if leads else 0)
+        UNFENCED.set(self.dead_hosts.unfenced if leads else 0)
+        return requests
+
+    async def stop(self) -> None:
+        await self.dead_hosts.stop()
+        async with self._needs.database.write() as tx:
+            await stored.resign(tx, WORK, self._name)
+
+    async def prune(self, keep: float) -> None:
+        async with self._needs.database.write() as tx:
+            await stored.prune(tx, self._needs.clock.now() - keep)
+
+    async def find(self, asked: FindMaintenance) -> MaintenanceFound:
+        every = asked.ended or bool(asked.subject or asked.build)
+        async with self._needs.database.read() as tx:
+            windows = await stored.windows(tx, ended=every, begin=asked.subject)
+            dead = await stored.evacuations(tx, over=every, begin=asked.subject)
+            moves = await stored.moves(tx, build=asked.build) if asked.build else []
+            if asked.build:
+                subjects = {move.row.subject for move in moves}
+                windows = [each for each in windows if each.state.window.id in subjects]
+                dead = [each for each in dead if each.id in subjects]
+            ids = {*(each.state.window.id for each in windows), *(each.id for each in dead)}
+            if asked.subject:
+                moves = await stored.moves(tx, subjects=ids)
+            events = await stored.events(tx, ids) if asked.subject or asked.build else []
+        return MaintenanceFound(
+            windows=tuple(each.state for each in windows),
+            evacuations=tuple(dead),
+            events=tuple(events),
+            moves=tuple(move.row for move in moves),
+            evacuates=bool(self._options.evacuation.hook),
+        )
+
+    async def edit(self, asked: MaintenanceEditRequested) -> MaintenanceEdited:
+        async with self._needs.database.write() as tx:
+            match asked.edit:
+                case AddWindow(window):
+                    return await self._add(tx, window)
+                case CancelWindow(window):
+                    return MaintenanceEdited(changed=await stored.cancel(tx, window))
+                case FinishHosts(roots):
+                    return MaintenanceEdited(changed=await stored.finish(tx, roots))
+                case ReleaseEvacuations(roots, cell):
+                    rows = await stored.evacuations(tx)
+                    ids = [each.id for each in rows if each.root in roots or (cell and each.cell == cell)]
+                    changed = await stored.release(tx, ids)
+                    now = self._needs.clock.now()
+                    events = [MaintenanceEvent(subject=id_, at=now, event="released") for id_ in ids]
+                    await stored.record(tx, events)
+                    return MaintenanceEdited(changed=changed)
+
+    async def _add(self, tx: Transaction, window: MaintenanceWindow) -> MaintenanceEdited:
+        """Store a window, unless its hosts are unknown or in another window at the same time."""
+        now = self._needs.clock.now()
+        hosts = {host.uuid: host.host for host in self._needs.source.hosts()}
+        if unknown := [root for root in window.roots if root not in hosts]:
+            return MaintenanceEdited(refused=f"there are no hosts {', '.join(unknown[:5])}")
+        if not now < window.ends or not window.begins < window.ends:
+            return MaintenanceEdited(refused="the window must end after its begin, and after now")
+        for each in await stored.windows(tx):
+            other = each.state.window
+            apart = other.ends <= window.begins or window.ends <= other.begins
+            if other.id == window.id or each.state.cancelled or apart:
+                continue
+            for host in each.state.hosts:
+                if host.root in window.roots and host.phase not in OVER:
+                    return MaintenanceEdited(
+                        refused=f"host {host.host} is in window {other.id} at the same time"
+                    )
+        rows = [WindowHost(root=root, host=hosts[root], since=now) for root in window.roots]
+        added = await stored.add_window(tx, window, rows)
+        if added:
+            event = MaintenanceEvent(subject=window.id, at=now, event="added", detail=window.reason)
+            await stored.record(tx, [event])
+        return MaintenanceEdited(changed=int(added))

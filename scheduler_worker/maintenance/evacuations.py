@@ -1,0 +1,250 @@
+"""Evacuates dead hosts: judged by the rate limit, then fenced by the operator's hook, then moved away."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from uuid import UUID, uuid5
+
+from msgspec.structs import replace
+from prometheus_client import Counter
+
+from bus.clock import Clock
+from bus.errors import AnswerRefused, Unavailable, Unroutable
+from bus.host_health import FORCED_DOWN
+from bus.maintenance import EvacuationState, HostEvacuation, MaintenanceEvent
+from bus.moves import MoveRequested
+from bus.resources import FindProviders
+from bus.sql.database import Database
+from bus.vocabulary import Id
+from scheduler_worker.core.dead_hosts import (
+    Domain,
+    EvacuationJudge,
+    EvacuationLimits,
+    MissingHost,
+    domain_sizes,
+)
+from scheduler_worker.host_traits import force_down_host
+from scheduler_worker.maintenance.departures import Departures
+from scheduler_worker.maintenance.fencing import call_hook
+from scheduler_worker.maintenance.hosts import HostView
+from scheduler_worker.queries import PlacementQueries
+from scheduler_worker.store import maintenance as stored
+
+MOVES_AT_ONCE = 50  # of one host
+RETRY_SECONDS = 60.0  # until the hook is called again after a failure
+NOT_FENCED = ("missing", "held", "fencing", "unfenced")
+EVACUATIONS = Counter("berth_evacuations", "Automatic evacuations of hosts that began after fencing")
+
+CallHook = Callable[[Sequence[str], float, HostEvacuation], Awaitable[tuple[bool, str]]]
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class EvacuationOptions:
+    """The settings of automatic evacuation. Without a hook, no host is evacuated."""
+
+    hook: Sequence[str] = ()  # the command and its first arguments
+    hook_seconds: float = 60.0
+    limits: EvacuationLimits = field(default_factory=EvacuationLimits)
+    level: str = "rack"  # level of the domains that the limits count, in addition to cells
+
+
+@dataclass
+class DeadHosts:
+    """Makes one step for every host whose heartbeats are missing; each step continues the stored state."""
+
+    database: Database
+    placement: PlacementQueries
+    departures: Departures
+    clock: Clock
+    options: EvacuationOptions
+    call_hook: CallHook = call_hook
+    held: int = field(default=0, init=False)  # hosts that the rate limit holds, at the last step
+    unfenced: int = field(default=0, init=False)  # hosts whose hook failed, at the last step
+    _first_missed: dict[Id, float] = field(default_factory=dict, init=False)
+    _hooks: dict[Id, asyncio.Task[None]] = field(default_factory=dict, init=False)
+
+    async def step(self, view: HostView, in_maintenance: frozenset[Id]) -> list[MoveRequested]:
+        """Return the evacuations of instances to request now."""
+        if not self.options.hook:
+            return []
+        step = _EvacuationStep(self, view, in_maintenance)
+        await step.judge()
+        requests = await step.evacuate()
+        rows = step.rows.values()
+        self.held = sum(row.state == "held" for row in rows)
+        self.unfenced = sum(row.state == "unfenced" for row in rows)
+        return requests
+
+    def missing_since(self, view: HostView) -> dict[Id, float]:
+        """Return the last heartbeat of each host that is down, or when this scheduler first missed it."""
+        now = self.clock.now()
+        self._first_missed = {root: self._first_missed.get(root, now) for root in view.down}
+        return {root: health.since or self._first_missed[root] for root, health in view.down.items()}
+
+    def begin_hook(self, dead: HostEvacuation) -> None:
+        if dead.id not in self._hooks:
+            self._hooks[dead.id] = asyncio.create_task(self._fence(dead))
+
+    async def _fence(self, dead: HostEvacuation) -> None:
+        """Call the hook and store its result, unless the host has returned in the meantime."""
+        try:
+            is_off, output = await self.call_hook(self.options.hook, self.options.hook_seconds, dead)
+            log.warning("evacuation hook for host %s: %s", dead.host, output)
+            async with self.database.write() as tx:
+                now = self.clock.now()
+                event = "the hook has fenced it" if is_off else "the hook failed"
+                await stored.record(
+                    tx, [MaintenanceEvent(subject=dead.id, at=now, event=event, detail=output)]
+                )
+                for row in await stored.evacuations(tx, begin=dead.id):
+                    if row.state == "fencing" and row.tries == dead.tries:
+                        fenced, state = (now, "fenced") if is_off else (0.0, "unfenced")
+                        changed = replace(row, state=state, at=now, fenced=fenced, why=output)
+                        await stored.put_evacuations(tx, [changed])
+        except (Unavailable, asyncio.CancelledError):
+            raise
+        except Exception:
+            log.exception("evacuation hook for host %s", dead.host)
+        finally:
+            self._hooks.pop(dead.id, None)
+
+    async def stop(self) -> None:
+        """Kill the hooks that are running: the next leader calls them again."""
+        for task in (tasks := list(self._hooks.values())):
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+class _EvacuationStep:
+    def __init__(self, dead: DeadHosts, view: HostView, in_maintenance: frozenset[Id]) -> None:
+        self.dead, self.view, self.in_maintenance = dead, view, in_maintenance
+        self.now = dead.clock.now()
+        self.since = dead.missing_since(view)
+        self.rows: dict[Id, HostEvacuation] = {}  # open evacuations by root
+        self.changed: dict[Id, HostEvacuation] = {}
+        self.events: list[MaintenanceEvent] = []
+
+    async def judge(self) -> None:
+        """Begin and end evacuations, and decide which hosts are fenced now."""
+        async with self.dead.database.read() as tx:
+            known = await stored.evacuations(tx, over=True)
+        self.rows = {row.root: row for row in known if not row.is_over}
+        for row in list(self.rows.values()):
+            self._check_return(row)
+        judge = self._judge(known)
+        missing = sorted(judge.missing, key=lambda host: (host.since, host.root))
+        for host in missing:
+            if host.root in self.view.down and judge.is_candidate(host):
+                await self._decide(judge, host)
+        await self._store()
+        for row in self.rows.values():
+            if row.state == "fencing":
+                self.dead.begin_hook(row)
+
+    def _check_return(self, row: HostEvacuation) -> None:
+        placed = self.view.hosts.get(row.root)
+        if placed is None:
+            self._put(row, "undone", "placement no longer has the host")
+        elif row.root not in self.view.down and row.state in (*NOT_FENCED, "fenced"):
+            self._put(row, "returned", "it sends heartbeats again")
+        elif row.state in NOT_FENCED and row.root in self.in_maintenance:
+            self._put(row, "undone", "it is in a maintenance window")
+        elif row.state in NOT_FENCED and FORCED_DOWN in placed.traits:
+            self._put(row, "undone", "an operator has forced it down")
+
+    def _judge(self, known: Sequence[HostEvacuation]) -> EvacuationJudge:
+        limits = self.dead.options.limits
+        labels = self.view.labels(self.dead.options.level)
+        domains: dict[Id, tuple[Domain, ...]] = {}
+        for root, host in self.view.hosts.items():
+            rack = ((self.dead.options.level, labels[root]),) if root in labels else ()
+            domains[root] = (("cell", host.cell), *rack)
+        fenced = {row.root: row for row in known if row.fenced > self.now - limits.within}
+        lost = {root: row.missing_since for root, row in fenced.items()} | self.since
+        missing = []
+        for root in lost.keys() & domains.keys():
+            row = self.rows.get(root)
+            evacuated = fenced[root].fenced if root in fenced else 0.0
+            if row is not None and row.state == "fencing":
+                evacuated = self.now
+            released = row is not None and row.released
+            missing.append(MissingHost(root, lost[root], domains[root], released, evacuated))
+        return EvacuationJudge(limits, missing, domain_sizes(domains.values()), self.now)
+
+    async def _decide(self, judge: EvacuationJudge, host: MissingHost) -> None:
+        placed, row = self.view.hosts[host.root], self.rows.get(host.root)
+        if row is None:
+            if FORCED_DOWN in placed.traits or host.root in self.in_maintenance:
+                return
+            id_ = str(uuid5(UUID(host.root), f"evacuation {host.since:.3f}"))
+            row = HostEvacuation(
+                id=id_, root=host.root, host=placed.host, cell=placed.cell, missing_since=host.since
+            )
+        may_retry = row.state == "unfenced" and self.now - row.at >= RETRY_SECONDS
+        if row.state not in ("missing", "held") and not may_retry:
+            return
+        if not await self._has_processors(host.root):
+            self._put(row, "undone", "it is a bare-metal node, which has nothing to evacuate")
+        elif why := judge.why_held(host):
+            self._put(row, "held", why)
+        else:
+            self._put(replace(row, tries=row.tries + 1), "fencing", "no heartbeat; the hook is called")
+
+    async def _has_processors(self, root: Id) -> bool:
+        """Return whether a host runs guests; bare-metal nodes have no inventory of processors."""
+        question = FindProviders(in_tree=root, parts=("inventories",))
+        tree = (await self.dead.placement.providers(question)).providers
+        return any(not {"VCPU", "PCPU"}.isdisjoint(provider.inventories) for provider in tree)
+
+    async def evacuate(self) -> list[MoveRequested]:
+        """Mark fenced hosts as forced down, and return the moves of their instances to request now."""
+        requests: list[MoveRequested] = []
+        for row in list(self.rows.values()):
+            try:
+                if row.state == "fenced":
+                    await force_down_host(self.dead.placement, row.root)
+                    EVACUATIONS.inc()
+                    self._put(row, "evacuating", row.why)
+                elif row.state == "evacuating":
+                    requests += await self._move(row)
+            except (Unavailable, Unroutable, AnswerRefused) as problem:
+                log.warning("evacuation of host %s: %s", row.host, problem)
+        await self._store()
+        return requests
+
+    async def _move(self, row: HostEvacuation) -> list[MoveRequested]:
+        if FORCED_DOWN not in self.view.hosts[row.root].traits:
+            self._put(row, "undone", "an operator has removed the mark that it is forced down")
+            return []
+        states, requests = await self.dead.departures.step(
+            row.id, "evacuate", MOVES_AT_ONCE, [(row.cell, row.root)]
+        )
+        left = states[row.root]
+        if not left.instances:
+            self._put(row, "done", "all instances have left it")
+        elif left.failed:
+            build, why = min(left.failed.items())
+            self._put(row, "evacuating", f"{len(left.failed)} could not be moved; {build}: {why}")
+        return requests
+
+    def _put(self, row: HostEvacuation, state: EvacuationState, why: str) -> None:
+        at = self.now if state != row.state else row.at
+        new = replace(row, state=state, at=at, why=why)
+        if new == self.rows.get(row.root):
+            return
+        if state != row.state or state == "held":
+            event = MaintenanceEvent(subject=row.id, at=at, event=state, detail=why[:1000])
+            self.events.append(event)
+            log.warning("evacuation of host %s: %s: %s", row.host, state, why)
+        self.changed[row.id] = self.rows[row.root] = new
+
+    async def _store(self) -> None:
+        if self.changed or self.events:
+            async with self.dead.database.write() as tx:
+                await stored.put_evacuations(tx, self.changed.values())
+                await stored.record(tx, self.events)
+        self.changed.clear()
+        self.events.clear()
+        self.rows = {root: row for root, row in self.rows.items() if not row.is_over}

@@ -1,0 +1,39 @@
+"""The hosts of placement's index as the maintenance controller sees them: domains, traits and health."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from bus.candidates import CandidateSource, PlacedHost
+from bus.clock import Clock
+from bus.domains import CELL, ZONE
+from bus.host_health import HostHealth
+from bus.vocabulary import Id
+from scheduler_worker.hosts import HostBook
+
+
+@dataclass(frozen=True)
+class HostView:
+    """Placement's hosts, and the health of those that are down, at one moment."""
+
+    hosts: Mapping[Id, PlacedHost]
+    down: Mapping[Id, HostHealth]
+    source: CandidateSource
+
+    @classmethod
+    def take(cls, source: CandidateSource, book: HostBook, clock: Clock) -> "HostView":
+        health = book.health(source, clock.monotonic(), clock.now())
+        return cls(
+            {host.uuid: host for host in source.hosts() if host.agent},
+            {root: each for (_, root), each in health.items() if each.availability == "down"},
+            source,
+        )
+
+    def labels(self, level: str) -> dict[Id, str]:
+        """Return the domain of each host at a level; hosts without a label are left out."""
+        if level in (CELL, ZONE):
+            named = {root: getattr(host, level) for root, host in self.hosts.items()}
+        else:
+            ids, names = self.source.labels(level)
+            places = {root: host.position for root, host in self.hosts.items()}
+            named = {root: names[ids[place]] for root, place in places.items() if place < len(ids)}
+        return {root: label for root, label in named.items() if label}
