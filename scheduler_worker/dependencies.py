@@ -25,6 +25,7 @@ from scheduler_worker.core.placing import LONGEST_PAUSE, PATIENCE
 from scheduler_worker.core.policy import ChoicePolicy
 from scheduler_worker.core.scale import CapacityReservation
 from scheduler_worker.hosts import GRACE, HostBook
+from scheduler_worker.maintenance.options import MaintenanceOptions
 from scheduler_worker.queries import PlacementQueries
 
 UNDELIVERABLE_SECONDS = 60.0  # a message without a consumer is published again for this time
@@ -50,7 +51,7 @@ class SchedulerOptions:
     concurrency: int = 2
     keep_decisions: float = KEEP_SECONDS  # how long decisions are stored
     keep_moves: float = KEEP_SECONDS  # how long ended moves between cells are stored
-    maintenance: "MaintenanceOptions" = field(default_factory=MaintenanceOptions)
+    maintenance: MaintenanceOptions = field(default_factory=MaintenanceOptions)
 
 
 async def together(asks: Sequence[Coroutine[Any, Any, T]]) -> list[T]:

@@ -136,7 +136,7 @@ class _Parts:
             asks=(*PLACEMENT, *CELLS),
             timers=self._timers(),
             starts=[self.needs.loaded, self.records.load, self.scheduler.opened],
-            runs=[self.queue.run, self.signal.run],
+            runs=[self.queue.run, self.signal.run, self.maintenance.dead_hosts.run_hooks],
             stops=[keeping.release_ownership, self.maintenance.stop],
         )
 

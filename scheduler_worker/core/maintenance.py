@@ -35,9 +35,8 @@ def move_seconds(memory_mb: int, measured: Sequence[MeasuredMove]) -> float:
     """Return the p90 of the measured durations, each scaled up if the measured instance was smaller."""
     if not measured:
         return UNMEASURED
-    scaled = sorted(
-        past.seconds * max(1.0, memory_mb / (past.memory_mb or memory_mb or 1)) for past in measured
-    )
+    factors = (max(1.0, memory_mb / (past.memory_mb or memory_mb or 1)) for past in measured)
+    scaled = sorted(past.seconds * factor for past, factor in zip(measured, factors, strict=True))
     return scaled[min(len(scaled) - 1, len(scaled) * 9 // 10)]
 
 
@@ -81,7 +80,7 @@ class WindowPlanner:
         return not self.window.budget or len(roots) <= self.window.budget
 
     def drain_begins(self) -> float:
-        """Return the latest time at which the drains must begin, so that the first hosts are empty in time."""
+        """Return when the drains must begin at the latest, so that the first hosts are empty in time."""
         first = {*self.next_hosts()} | {host.root for host in self.hosts if host.phase in CLOSED}
         sizes = [size for host in self.hosts if host.root in first for size in host.memory_mb]
         estimate = drain_seconds(sizes, self.measured, self.window.moves)
@@ -107,9 +106,7 @@ class WindowPlanner:
         for host in self.hosts:
             alone = left + drain_seconds(host.memory_mb, self.measured, window.moves)
             if host.phase == "planned" and now >= window.begins and now + alone > window.ends:
-                found[host.root] = (
-                    "the budget has not allowed its drain yet, and it would not end in the window"
-                )
+                found[host.root] = "the budget has not allowed its drain yet; it would not end in the window"
         return found
 
 

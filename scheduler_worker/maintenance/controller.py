@@ -1,7 +1,7 @@
-"""Runs maintenance windows and automatic evacuations in one scheduler at a time, and answers queries about them."""
+"""Runs maintenance windows and automatic evacuations in one scheduler at a time; answers queries about both."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from prometheus_client import Gauge
 
@@ -26,8 +26,9 @@ from bus.sql.transaction import Transaction
 from scheduler_worker.core.maintenance import OVER
 from scheduler_worker.hosts import HostBook
 from scheduler_worker.maintenance.departures import Departures
-from scheduler_worker.maintenance.evacuations import DeadHosts, EvacuationOptions
+from scheduler_worker.maintenance.evacuations import DeadHosts
 from scheduler_worker.maintenance.hosts import HostView
+from scheduler_worker.maintenance.options import MaintenanceOptions
 from scheduler_worker.maintenance.windows import MaintenanceWindows
 from scheduler_worker.queries import CellQueries, PlacementQueries
 from scheduler_worker.store import maintenance as stored
@@ -38,14 +39,6 @@ WORK = "maintenance"
 LATE = Gauge("berth_maintenance_late_hosts", "Hosts of maintenance windows that are not empty in time")
 HELD = Gauge("berth_evacuation_held_hosts", "Missing hosts that the rate limit keeps from being evacuated")
 UNFENCED = Gauge("berth_evacuation_unfenced_hosts", "Missing hosts whose evacuation hook failed")
-
-
-@dataclass(frozen=True)
-class MaintenanceOptions:
-    """`lead`: least seconds between the first drain of a window and its begin."""
-
-    lead: float = 600.0
-    evacuation: EvacuationOptions = field(default_factory=EvacuationOptions)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,7 +78,7 @@ class MaintenanceController:
         return requests
 
     async def stop(self) -> None:
-        await self.dead_hosts.stop()
+        """Let another scheduler lead immediately."""
         async with self._needs.database.write() as tx:
             await stored.resign(tx, WORK, self._name)
 
@@ -116,22 +109,22 @@ class MaintenanceController:
         )
 
     async def edit(self, asked: MaintenanceEditRequested) -> MaintenanceEdited:
+        edit = asked.edit
         async with self._needs.database.write() as tx:
-            match asked.edit:
-                case AddWindow(window):
-                    return await self._add(tx, window)
-                case CancelWindow(window):
-                    return MaintenanceEdited(changed=await stored.cancel(tx, window))
-                case FinishHosts(roots):
-                    return MaintenanceEdited(changed=await stored.finish(tx, roots))
-                case ReleaseEvacuations(roots, cell):
-                    rows = await stored.evacuations(tx)
-                    ids = [each.id for each in rows if each.root in roots or (cell and each.cell == cell)]
-                    changed = await stored.release(tx, ids)
-                    now = self._needs.clock.now()
-                    events = [MaintenanceEvent(subject=id_, at=now, event="released") for id_ in ids]
-                    await stored.record(tx, events)
-                    return MaintenanceEdited(changed=changed)
+            if isinstance(edit, AddWindow):
+                return await self._add(tx, edit.window)
+            if isinstance(edit, CancelWindow):
+                return MaintenanceEdited(changed=await stored.cancel(tx, edit.window))
+            if isinstance(edit, FinishHosts):
+                return MaintenanceEdited(changed=await stored.finish(tx, edit.roots))
+            return MaintenanceEdited(changed=await self._release(tx, edit))
+
+    async def _release(self, tx: Transaction, edit: ReleaseEvacuations) -> int:
+        held = [each for each in await stored.evacuations(tx) if each.state == "held"]
+        ids = [each.id for each in held if each.root in edit.roots or (edit.cell and each.cell == edit.cell)]
+        now = self._needs.clock.now()
+        await stored.record(tx, [MaintenanceEvent(subject=id_, at=now, event="released") for id_ in ids])
+        return await stored.release(tx, ids)
 
     async def _add(self, tx: Transaction, window: MaintenanceWindow) -> MaintenanceEdited:
         """Store a window, unless its hosts are unknown or in another window at the same time."""

@@ -1,7 +1,7 @@
 """Requests the moves by which instances leave hosts, and follows each until it has a result.
 
 A move is stored under an id that follows from its window or evacuation, the instance and the number of the
-attempt. It is stored before it is requested, and the same request is published again if neither its cell nor a
+attempt. It is stored before it is requested, and the same request is published again if no cell and no
 scheduler has a record of it. So a controller that is killed at any moment requests no move twice.
 """
 
@@ -11,7 +11,7 @@ from uuid import UUID, uuid5
 
 from bus.clock import Clock
 from bus.maintenance import MaintenanceMove
-from bus.moves import FindMoves, MoveKind, MoveRequested
+from bus.moves import FindMoves, MoveKind, MoveRequested, MoveStands
 from bus.queries import FindInstances, Instance, InstanceStatus
 from bus.resources import FindAllocations
 from bus.sql.database import Database
@@ -85,7 +85,8 @@ class Departures:
         for_builds: dict[str, list[tuple[float, str]]],
         memory: dict[str, int],
     ) -> list[StoredMove]:
-        now, new = self.clock.now(), []
+        new: list[StoredMove] = []
+        now = self.clock.now()
         for build, instance in sorted(on_hosts.items()):
             earlier = for_builds.get(build, [])
             waits = any(not at or now - at < RETRY_SECONDS for at, _ in earlier)
@@ -100,8 +101,10 @@ class Departures:
         self, moves: Sequence[StoredMove], on_hosts: dict[str, Instance]
     ) -> tuple[list[tuple[str, float, str]], list[MoveRequested]]:
         """Return the results of moves that have ended, and the requests that must be published again."""
-        now, ended, again = self.clock.now(), [], []
-        known = {}
+        ended: list[tuple[str, float, str]] = []
+        again: list[MoveRequested] = []
+        now = self.clock.now()
+        known: dict[str, MoveStands] = {}
         for cell in sorted({move.cell for move in moves}):
             ids = [move.row.move for move in moves if move.cell == cell]
             for some in portions(ids, 500):

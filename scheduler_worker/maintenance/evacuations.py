@@ -17,17 +17,12 @@ from bus.moves import MoveRequested
 from bus.resources import FindProviders
 from bus.sql.database import Database
 from bus.vocabulary import Id
-from scheduler_worker.core.dead_hosts import (
-    Domain,
-    EvacuationJudge,
-    EvacuationLimits,
-    MissingHost,
-    domain_sizes,
-)
+from scheduler_worker.core.dead_hosts import Domain, EvacuationJudge, MissingHost, domain_sizes
 from scheduler_worker.host_traits import force_down_host
 from scheduler_worker.maintenance.departures import Departures
 from scheduler_worker.maintenance.fencing import call_hook
 from scheduler_worker.maintenance.hosts import HostView
+from scheduler_worker.maintenance.options import EvacuationOptions
 from scheduler_worker.queries import PlacementQueries
 from scheduler_worker.store import maintenance as stored
 
@@ -38,16 +33,6 @@ EVACUATIONS = Counter("berth_evacuations", "Automatic evacuations of hosts that 
 
 CallHook = Callable[[Sequence[str], float, HostEvacuation], Awaitable[tuple[bool, str]]]
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class EvacuationOptions:
-    """The settings of automatic evacuation. Without a hook, no host is evacuated."""
-
-    hook: Sequence[str] = ()  # the command and its first arguments
-    hook_seconds: float = 60.0
-    limits: EvacuationLimits = field(default_factory=EvacuationLimits)
-    level: str = "rack"  # level of the domains that the limits count, in addition to cells
 
 
 @dataclass
@@ -63,7 +48,8 @@ class DeadHosts:
     held: int = field(default=0, init=False)  # hosts that the rate limit holds, at the last step
     unfenced: int = field(default=0, init=False)  # hosts whose hook failed, at the last step
     _first_missed: dict[Id, float] = field(default_factory=dict, init=False)
-    _hooks: dict[Id, asyncio.Task[None]] = field(default_factory=dict, init=False)
+    _hooks: set[Id] = field(default_factory=set, init=False)  # evacuations whose hook runs in this process
+    _to_fence: asyncio.Queue[HostEvacuation] = field(default_factory=asyncio.Queue, init=False)
 
     async def step(self, view: HostView, in_maintenance: frozenset[Id]) -> list[MoveRequested]:
         """Return the evacuations of instances to request now."""
@@ -85,7 +71,14 @@ class DeadHosts:
 
     def begin_hook(self, dead: HostEvacuation) -> None:
         if dead.id not in self._hooks:
-            self._hooks[dead.id] = asyncio.create_task(self._fence(dead))
+            self._hooks.add(dead.id)
+            self._to_fence.put_nowait(dead)
+
+    async def run_hooks(self) -> None:
+        """Run the hooks until this scheduler stops, which kills them; the next leader calls them again."""
+        async with asyncio.TaskGroup() as group:
+            while True:
+                group.create_task(self._fence(await self._to_fence.get()))
 
     async def _fence(self, dead: HostEvacuation) -> None:
         """Call the hook and store its result, unless the host has returned in the meantime."""
@@ -103,18 +96,10 @@ class DeadHosts:
                         fenced, state = (now, "fenced") if is_off else (0.0, "unfenced")
                         changed = replace(row, state=state, at=now, fenced=fenced, why=output)
                         await stored.put_evacuations(tx, [changed])
-        except (Unavailable, asyncio.CancelledError):
-            raise
-        except Exception:
-            log.exception("evacuation hook for host %s", dead.host)
+        except Unavailable as problem:  # the next step calls the hook again
+            log.warning("evacuation hook for host %s: %s", dead.host, problem)
         finally:
-            self._hooks.pop(dead.id, None)
-
-    async def stop(self) -> None:
-        """Kill the hooks that are running: the next leader calls them again."""
-        for task in (tasks := list(self._hooks.values())):
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+            self._hooks.discard(dead.id)
 
 
 class _EvacuationStep:

@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class MaintenanceWindows:
-    """Makes one step for every open window; each step continues where the last one, of any scheduler, ended."""
+    """Makes steps for all open windows; each step continues where the last one of any scheduler ended."""
 
     database: Database
     placement: PlacementQueries
@@ -68,7 +68,7 @@ class MaintenanceWindows:
         return requests
 
     async def sizes(self, view: HostView, roots: Iterable[Id]) -> Mapping[Id, list[int]]:
-        """Return the memory of the instances on hosts, at most ESTIMATE_SECONDS old, or [] if not read yet."""
+        """Return the memory of the instances on hosts, not older than ESTIMATE_SECONDS; [] if not read yet."""
         now, asked = self.clock.now(), [root for root in roots if root in view.hosts]
         old = [root for root in asked if self._sizes.get(root, (0.0,))[0] < now - ESTIMATE_SECONDS]
         for root in old[:ESTIMATES_A_STEP]:
@@ -95,7 +95,8 @@ class _WindowStep:
         for root, host in before.items():
             if host.phase not in OVER:
                 await self._advance(root, over or root in self.finished)
-        requests, drain_begins = [], self.state.drain_begins
+        requests: list[MoveRequested] = []
+        drain_begins = self.state.drain_begins
         if not all(host.phase in OVER for host in self.hosts.values()):
             departing, requests = await self._drain()
             drain_begins = await self._plan(departing)
@@ -151,7 +152,7 @@ class _WindowStep:
         return states, requests
 
     async def _other_consumers(self, root: Id) -> int:
-        """Return how many consumers hold resources of an empty host: clean-ups, sources of moves, and so on."""
+        """Return how many consumers hold resources of a host without instances, such as clean-ups."""
         tree = (await self.all.placement.providers(FindProviders(in_tree=root, parts=()))).providers
         question = FindAllocations(providers=tuple(provider.id for provider in tree))
         consumers = (await self.all.placement.allocations(question)).consumers
