@@ -34,12 +34,14 @@ _AT_LEAST = {
     "hosts": 1, "max_attempts": 1, "agents_per_cell": 1, "cells_a_process": 1, "baremetal": 0,
     "crash_after": 0, "drain": 0, "amqp_heartbeat": 1, "metrics_port": 0, "ironic_agents_per_cell": 1,
     "placement_http_connections": 1, "max_wait": 0,
+    "maintenance_lead": 0, "evacuation_after": 10, "evacuation_most": 0, "evacuation_share": 0,
     "host_subset_size": 1, "scheduler_near": 0, "nova_max_attempts": 1, "nova_wait": 0,
     "keep_changes": 1000, "database_pool": 2,
 }  # fmt: skip
 _POSITIVE_SECONDS = (
     "build_timeout", "delete_timeout", "cleanup_timeout", "heartbeat",
     "ironic_sweep_seconds", "ironic_build_patience", "ironic_maintenance_patience",
+    "evacuation_hook_seconds", "evacuation_within",
     "nova_service_down_time", "keep_builds", "keep_moves", "keep_decisions", "keep_ids",
 )  # fmt: skip
 _LEAST_LIMITS = CellAccountLimits(

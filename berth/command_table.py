@@ -27,6 +27,7 @@ ONE: dict[str, str] = {
     "import placement": "some could not be copied",
     "ironic diff": "something differs",
     "load": "builds were lost or changed, or the audit is not clean",
+    "maintenance show": "a host is late, or an evacuation is held or could not be fenced",
     "what-if": "it does not fit",
     "why": "with `--replay` the decision differs; with `--now` it does not fit",
 }

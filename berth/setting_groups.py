@@ -82,6 +82,25 @@ class SchedulerSettings(SettingsGroup, frozen=True, kw_only=True):
     near: float = field(default=0.0, name="scheduler_near")
 
 
+class MaintenanceSettings(SettingsGroup, frozen=True, kw_only=True):
+    """Maintenance windows, and the automatic evacuation of dead hosts (docs/maintenance.md)."""
+
+    # least seconds between the first drain of a maintenance window and the begin of the window
+    lead: float = field(default=600.0, name="maintenance_lead")
+    # command that switches a host off before its evacuation; the host's name is its last argument, and exit
+    # code 0 means that the host is off; empty: no host is evacuated automatically
+    hook: tuple[str, ...] = field(default=(), name="evacuation_hook")
+    hook_seconds: float = field(default=60.0, name="evacuation_hook_seconds")  # time limit of the hook
+    # seconds without a heartbeat after which a host is a candidate for its evacuation
+    after: float = field(default=300.0, name="evacuation_after")
+    # hosts of a cell or rack that are lost or evacuated within this time are counted together
+    within: float = field(default=600.0, name="evacuation_within")
+    most: int = field(default=2, name="evacuation_most")  # if more hosts are counted, none is evacuated
+    # share of the hosts of a cell or rack; a larger share evacuates none, except a single host
+    share: float = field(default=0.25, name="evacuation_share")
+    level: str = field(default="rack", name="evacuation_level")  # level of labels by which racks are counted
+
+
 class RequestSettings(SettingsGroup, frozen=True, kw_only=True):
     """The interpretation of build requests: PCI aliases, traits, tenants (docs/requests.md)."""
 

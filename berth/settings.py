@@ -15,6 +15,7 @@ from berth.setting_groups import (
     ConductorSettings,
     ControlRoomSettings,
     DatabaseSettings,
+    MaintenanceSettings,
     PlacementHttpSettings,
     ProcessSettings,
     QuotaSettings,
@@ -55,6 +56,7 @@ class Settings(SettingsGroup, frozen=True, kw_only=True):
     database: DatabaseSettings = DatabaseSettings()
     cells: CellSettings = CellSettings()
     scheduler: SchedulerSettings = SchedulerSettings()
+    maintenance: MaintenanceSettings = MaintenanceSettings()
     requests: RequestSettings = RequestSettings()
     placement: PlacementHttpSettings = PlacementHttpSettings()
     quotas: QuotaSettings = QuotaSettings()

@@ -314,7 +314,7 @@ def _as_agents(made: list[Worker], settings: Settings, bus: Bus) -> list[Worker]
 
 
 def _scheduler(settings: Settings, bus: Bus, store: Database, shared: SharedMemory | None) -> list[Worker]:
-    from berth.choice import policy, request_options
+    from berth.choice import maintenance_options, policy, request_options
     from berth.searching import candidate_source, cell_queries, placement_queries
     from scheduler_worker.dependencies import SchedulerOptions
     from scheduler_worker.worker import SchedulerNeeds, scheduler_worker
@@ -332,6 +332,7 @@ def _scheduler(settings: Settings, bus: Bus, store: Database, shared: SharedMemo
             requests=request_options(settings),
             keep_decisions=settings.keep.decisions,
             keep_moves=settings.keep.moves,
+            maintenance=maintenance_options(settings),
         ),
         loaded=place.loaded,
     )

@@ -115,7 +115,8 @@ class FindMaintenance(Message, frozen=True, kw_only=True):
 
     ended: bool = False  # also those that are over
     subject: Text = ""  # only the window or evacuation whose id begins so, with its events and moves
-    build: Text = ""  # only moves of this instance, with their windows and evacuations
+    # only moves of this instance, with their windows and evacuations; and all open evacuations
+    build: Text = ""
 
 
 class MaintenanceFound(Message, frozen=True, kw_only=True):

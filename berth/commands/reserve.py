@@ -24,7 +24,7 @@ commands = Commands(name="reserve", no_args_is_help=True)
 
 Which = Annotated[str, positional("Its name or uuid.", metavar="RESERVATION")]
 Project = Annotated[str, described("The project that owns it (default: as for `berth boot`).")]
-_WHEN = "2026-12-24T08:00 (UTC), or +2h from now."
+WHEN = "2026-12-24T08:00 (UTC), or +2h from now."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,8 +39,8 @@ class ReserveOptions:
     host: Sequence[str] = option((), "Only on these hosts.", metavar="HOST")
     cell: str = option("", "Only in this cell.")
     zone: str = option("", "Only in this zone.")
-    begin: str = option("", f"When builds may draw from it (default: now): {_WHEN}", metavar="TIME")
-    end: str = option("", f"When the rest is released (default: never): {_WHEN}", metavar="TIME")
+    begin: str = option("", f"When builds may draw from it (default: now): {WHEN}", metavar="TIME")
+    end: str = option("", f"When the rest is released (default: never): {WHEN}", metavar="TIME")
     hold_from: str = option("", "When its capacity is taken (default: now).", metavar="TIME")
     open: bool = option(False, "Builds of the project need not name it.")
     no_returns: bool = option(False, "Release what ended instances had, instead of reserving it again.")
@@ -114,7 +114,7 @@ async def show(cli: Cli, wanted: Which, project: Project = "") -> int:
 async def extend(
     cli: Cli,
     wanted: Which,
-    end: str = option("", f"The new end (default: never): {_WHEN}", metavar="TIME"),
+    end: str = option("", f"The new end (default: never): {WHEN}", metavar="TIME"),
     project: Project = "",
 ) -> int:
     """Move the end of a reservation that has not ended; an earlier time shortens it."""

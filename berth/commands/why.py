@@ -11,12 +11,14 @@ from berth.commands.terminal import Cli, write_json
 from berth.commands.what_if import show_answer
 from berth.operations.boot_options import recorded_request
 from berth.operations.cells import ask_cells, known_cells, uuid_of
+from berth.operations.maintenance import reasons_to_leave
 from berth.operations.moving import supposed
 from berth.settings import BadSetting, Settings
 from bus import topics
 from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.errors import OperationRefused
+from bus.maintenance import FindMaintenance, MaintenanceFound
 from bus.masking import printable
 from bus.moves import FindMoves, MoveStands
 from bus.queries import BuildStands, DecisionFound, FindBuilds, FindDecision, WhatIf
@@ -64,6 +66,7 @@ class Known:
     stands: tuple[BuildStands, ...]  # the build, or the builds of the request
     moves: tuple[MoveStands, ...]  # the move, if it has begun
     decided: DecisionFound
+    maintenance: MaintenanceFound  # the moves that windows and automatic evacuations requested
     silent: tuple[str, ...]  # workers that did not answer
 
 
@@ -91,6 +94,8 @@ async def why(cli: Cli, id_: str, again: bool, now: bool) -> int:
         print_funnel(move.decision, cli.say)
     if known.decided.known:
         _show_decided(known.decided, cli)
+    for line in reasons_to_leave(known.maintenance, [value.host for value in known.stands]):
+        cli.line(line)
     return 0
 
 
@@ -100,15 +105,18 @@ async def _known(settings: Settings, bus: Bus, id_: str) -> Known:
     find_moves = bus.asker(topics.FIND_MOVES, timeout=SECONDS)
     decision = bus.asker(topics.DECISION, timeout=SECONDS)
     cells = await known_cells(bus, settings)
-    (decided, unheard), (builds, silent), (moves, _) = await asyncio.gather(
+    maintenance = bus.asker(topics.MAINTENANCE, timeout=SECONDS)
+    (decided, unheard), (builds, silent), (moves, _), (left, _) = await asyncio.gather(
         ask_cells([_SCHEDULER], lambda _: decision(FindDecision(id=id_))),
         ask_cells(cells, lambda cell: find(FindBuilds(cell=cell, builds=(id_,)))),
         ask_cells(cells, lambda cell: find_moves(FindMoves(cell=cell, moves=(id_,)))),
+        ask_cells([_SCHEDULER], lambda _: maintenance(FindMaintenance(build=id_))),
     )
     return Known(
         tuple(stands for answer in builds.values() for stands in answer.builds),
         tuple(move for answer in moves.values() for move in answer.moves),
         decided.get(_SCHEDULER, DecisionFound()),
+        left.get(_SCHEDULER, MaintenanceFound()),
         (*unheard, *(f"cell {cell}" for cell in silent)),
     )
 

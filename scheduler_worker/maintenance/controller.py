@@ -1,4 +1,4 @@
-"""Runs maintenance windows and automatic evacuations in one scheduler at a time; answers queries about both."""
+"""Runs maintenance windows and automatic evacuations in one scheduler at a time, and answers queries."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -95,7 +95,7 @@ class MaintenanceController:
             if asked.build:
                 subjects = {move.row.subject for move in moves}
                 windows = [each for each in windows if each.state.window.id in subjects]
-                dead = [each for each in dead if each.id in subjects]
+                dead = [each for each in dead if each.id in subjects or not each.is_over]
             ids = {*(each.state.window.id for each in windows), *(each.id for each in dead)}
             if asked.subject:
                 moves = await stored.moves(tx, subjects=ids)

@@ -68,7 +68,7 @@ class MaintenanceWindows:
         return requests
 
     async def sizes(self, view: HostView, roots: Iterable[Id]) -> Mapping[Id, list[int]]:
-        """Return the memory of the instances on hosts, not older than ESTIMATE_SECONDS; [] if not read yet."""
+        """Return the memory of instances by host, at most ESTIMATE_SECONDS old; [] if not read yet."""
         now, asked = self.clock.now(), [root for root in roots if root in view.hosts]
         old = [root for root in asked if self._sizes.get(root, (0.0,))[0] < now - ESTIMATE_SECONDS]
         for root in old[:ESTIMATES_A_STEP]:

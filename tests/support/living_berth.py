@@ -19,6 +19,7 @@ from berth.commands import (
     hosts,
     importing,
     instances,
+    maintenance,
     make_room,
     move_list,
     moves,
@@ -43,8 +44,8 @@ from tests.support.waiting import until
 
 HOMES: dict[str, ModuleType] = {
     "adopt": importing, "boot": builds, "delete": builds, "drain": draining, "evacuate": draining,
-    "heal": audit_command, "host": hosts, "instances": instances, "make-room": make_room,
-    "moves": move_list, "confirm": move_list, "revert": move_list, "abort": move_list,
+    "heal": audit_command, "host": hosts, "instances": instances, "maintenance": maintenance,
+    "make-room": make_room, "moves": move_list, "confirm": move_list, "revert": move_list, "abort": move_list,
     "rebalance": rebalancing, "waiting": instances, "what-if": what_if,
     "why": why,
 }  # fmt: skip

@@ -1,0 +1,91 @@
+"""Operations on maintenance windows and automatic evacuations: choose hosts, add, find and end."""
+
+from collections.abc import Iterator, Sequence
+
+from berth.operations.host_states import every_provider, host_named
+from berth.operations.publishing import checked
+from berth.operations.reservations import time_text
+from berth.operations.topology_options import labels_given
+from berth.settings import BadSetting
+from bus import topics
+from bus.delivery.runner import Bus
+from bus.errors import OperationRefused
+from bus.maintenance import (
+    FindMaintenance,
+    MaintenanceEdit,
+    MaintenanceEditRequested,
+    MaintenanceFound,
+    MaintenanceWindow,
+)
+from bus.masking import printable
+from bus.resources import FindProviders, Provider
+
+
+async def hosts_given(bus: Bus, names: Sequence[str], labels: Sequence[str]) -> list[Provider]:
+    """Return the hosts with these names, or the reported hosts that have all these labels (`rack=r1`)."""
+    if bool(names) == bool(labels):
+        raise BadSetting("say which: names of hosts, or --label LEVEL=NAME")
+    if names:
+        found = {host.id: host for host in [await host_named(bus, name) for name in names]}
+        return list(found.values())
+    wanted = labels_given(labels).items()
+    query = FindProviders(parts=("owner", "labels"))
+    hosts = [
+        provider
+        async for provider in every_provider(bus, query)
+        if provider.parent is None and provider.agent and wanted <= provider.labels.items()
+    ]
+    if not hosts:
+        raise OperationRefused(f"no host has the label {' '.join(labels)}; `berth host show` shows labels")
+    return sorted(hosts, key=lambda host: host.host)
+
+
+async def edit_maintenance(bus: Bus, edit: MaintenanceEdit) -> int:
+    """Return how many windows, hosts or evacuations were changed; raise OperationRefused if refused."""
+    answer = await bus.asker(topics.EDIT_MAINTENANCE)(checked(MaintenanceEditRequested(edit=edit)))
+    if answer.refused:
+        raise OperationRefused(answer.refused)
+    return answer.changed
+
+
+async def find_maintenance(
+    bus: Bus, *, ended: bool = False, subject: str = "", build: str = ""
+) -> MaintenanceFound:
+    query = FindMaintenance(ended=ended, subject=subject, build=build)
+    return await bus.asker(topics.MAINTENANCE)(checked(query))
+
+
+async def window_given(bus: Bus, begin: str) -> MaintenanceWindow:
+    """Return the only open window whose id begins so, or raise OperationRefused."""
+    found = [
+        each.window for each in (await find_maintenance(bus)).windows if each.window.id.startswith(begin)
+    ]
+    if len(found) != 1:
+        raise OperationRefused(
+            f"{len(found)} open windows have an id that begins with {begin!r}; `berth maintenance list`"
+        )
+    return found[0]
+
+
+def reasons_to_leave(found: MaintenanceFound, hosts: Sequence[str]) -> Iterator[str]:
+    """Yield why windows and automatic evacuations moved an instance, and why its present host is not
+    evacuated. `found` is the answer about the instance; `hosts` are the names of its present hosts.
+    """
+    windows = {each.window.id: each for each in found.windows}
+    evacuations = {each.id: each for each in found.evacuations}
+    moved = {move.subject for move in found.moves}
+    for move in found.moves:
+        result = printable(move.result) or "in progress"
+        if (state := windows.get(move.subject)) is not None:
+            host = next((host.host for host in state.hosts if host.root == move.root), move.root)
+            reason = f" ({printable(state.window.reason)})" if state.window.reason else ""
+            why = f"maintenance window {move.subject} of {printable(host)}{reason}"
+        elif (dead := evacuations.get(move.subject)) is not None:
+            since = time_text(dead.missing_since)
+            why = f"{printable(dead.host)} sent no heartbeat since {since} and was fenced: evacuated"
+        else:
+            continue
+        yield f"  move {move.move}: {why}: {result}"
+    for dead in evacuations.values():
+        if dead.id not in moved and dead.host in hosts and not dead.is_over:
+            yield f"  {printable(dead.host)} sends no heartbeats; {dead.state}: {printable(dead.why)}"

@@ -1,0 +1,99 @@
+"""`berth maintenance` in an embedded berth: hosts are drained for a window, within the budget, and opened."""
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from berth.operations.host_states import host_named, state_of
+from scheduler_worker import worker as scheduler
+from tests.support.living_berth import LivingBerth, Opened, opening_berths
+from tests.support.waiting import until
+
+HOSTS = ["c1-host00001", "c1-host00002", "c1-host00003"]
+CLOSED = "disabled, because of maintenance"
+
+
+@pytest.fixture
+def opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Opened:
+    monkeypatch.setattr(scheduler, "STEP_SECONDS", 0.1)
+    return opening_berths(tmp_path, monkeypatch, capsys)
+
+
+@pytest.fixture
+async def berth(opened: Opened) -> AsyncIterator[LivingBerth]:
+    """Three hosts in one rack; three instances are on the first, one on the second."""
+    async with opened("c1", hosts=3, compute_labels={"rack": 3.0}) as berth:
+        await berth("boot", "--count", "3", "--host", HOSTS[0], "--wait")
+        await berth("boot", "--host", HOSTS[1], "--wait")
+        yield berth
+
+
+async def window(berth: LivingBerth) -> dict[str, Any]:
+    [line] = (await berth("maintenance", "list", "--all", "--json")).splitlines()
+    return dict(json.loads(line))
+
+
+async def phases(berth: LivingBerth) -> list[str]:
+    return [host["phase"] for host in (await window(berth))["hosts"]]
+
+
+async def instances_on(berth: LivingBerth, host: str) -> list[dict[str, Any]]:
+    rows = [json.loads(line) for line in (await berth("instances", "--json")).splitlines()]
+    return [row for row in rows if row["host"] == host]
+
+
+async def state(berth: LivingBerth, host: str) -> str:
+    return state_of(await host_named(berth.bus, host))
+
+
+async def test_hosts_of_a_rack_are_drained_one_after_the_other_and_opened(
+    berth: LivingBerth,
+) -> None:
+    said = await berth("maintenance", "add", "--label", "rack=rack1", "--until", "+1h", "--budget", "1")
+    assert "3 hosts" in said, said
+    await until(lambda: reached(berth, ["empty", "planned", "planned"]), picture=lambda: phases(berth))
+    assert await state(berth, HOSTS[0]) == CLOSED and await state(berth, HOSTS[1]) == "open"
+    assert await instances_on(berth, HOSTS[0]) == []
+    await berth("maintenance", "finish", HOSTS[0])
+    await until(lambda: reached(berth, ["ended", "empty", "planned"]), picture=lambda: phases(berth))
+    assert await state(berth, HOSTS[0]) == "open" and await state(berth, HOSTS[1]) == CLOSED
+    id_ = (await window(berth))["window"]["id"]
+    await berth("maintenance", "cancel", id_[:6])
+    await until(lambda: reached(berth, ["ended"] * 3), picture=lambda: phases(berth))
+    assert {await state(berth, host) for host in HOSTS} == {"open"}
+    shown = await berth("maintenance", "show", id_[:6])
+    assert "cancelled" in shown and f"empty: {HOSTS[0]}" in shown and "done" in shown, shown
+    await berth.clean()
+
+
+async def reached(berth: LivingBerth, expected: list[str]) -> bool:
+    return await phases(berth) == expected
+
+
+async def test_an_instance_that_fits_nowhere_makes_its_host_late(berth: LivingBerth) -> None:
+    await berth("host", "disable", HOSTS[2])
+    await berth("maintenance", "add", *HOSTS[:2], "--until", "+1h")
+    await until(lambda: is_late(berth), picture=lambda: window(berth))
+    shown = await berth("maintenance", "show", (await window(berth))["window"]["id"], ends=1)
+    assert "late, draining" in shown and "refused" in shown, shown
+    [instance] = await instances_on(berth, HOSTS[1])
+    assert "maintenance window" in await berth("why", instance["build"])
+
+
+async def is_late(berth: LivingBerth) -> bool:
+    return all(host["late"] for host in (await window(berth))["hosts"])
+
+
+async def test_an_operator_who_enables_a_host_takes_it_out_of_its_window(berth: LivingBerth) -> None:
+    await berth("host", "disable", HOSTS[2])
+    await berth("maintenance", "add", HOSTS[0], "--until", "+1h", "--reason", "new disks")
+    await until(lambda: has_phase(berth, "draining"), picture=lambda: phases(berth))
+    await berth("host", "enable", HOSTS[0], "--because", "maintenance")
+    await until(lambda: has_phase(berth, "opened"), picture=lambda: phases(berth))
+
+
+async def has_phase(berth: LivingBerth, phase: str) -> bool:
+    return phase in await phases(berth)
