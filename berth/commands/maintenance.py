@@ -56,8 +56,8 @@ async def add(cli: Cli, options: WindowOptions) -> int:
 
     When the drain begins depends on the instances and on how long earlier moves took. With --budget 2 at most
     two hosts of each rack are closed or down at a time: `berth maintenance finish HOST` opens a host, and
-    then the next one is drained. Example: `berth maintenance add --label rack=r1 --from 2026-12-24T08:00 --until
-    2026-12-24T12:00`.
+    then the next one is drained. Example: `berth maintenance add --label rack=r1 --from 2026-12-24T08:00
+    --until 2026-12-24T12:00`.
     """
     now = Clock().now()
     begins, ends = time_given("--from", options.begin, now) or now, time_given("--until", options.end, now)

@@ -23,6 +23,7 @@ from scheduler_worker.store.maintenance import StoredMove
 AGAIN_SECONDS = 15.0  # until a move without any record is requested again
 RETRY_SECONDS = 60.0  # until another attempt for an instance whose move failed
 LONGEST_RESULT = 1000
+DONE = "done"
 UNFINISHED: tuple[InstanceStatus, ...] = (
     "building", "swapping", "active", "moving", "verifying", "deleting",
 )  # fmt: skip
@@ -72,7 +73,7 @@ class Departures:
         for root, instances in there.items():
             builds = [instance.build for instance in instances]
             last = {build: for_builds[build][-1] for build in builds if build in for_builds}
-            failed = {build: result for build, (at, result) in last.items() if at}
+            failed = {build: result for build, (at, result) in last.items() if at and result != DONE}
             states[root] = HostDeparture(instances, [memory.get(build, 0) for build in builds], failed)
         return states, [*again, *(_request(move) for move in new)]
 
@@ -89,7 +90,7 @@ class Departures:
         now = self.clock.now()
         for build, instance in sorted(on_hosts.items()):
             earlier = for_builds.get(build, [])
-            waits = any(not at or now - at < RETRY_SECONDS for at, _ in earlier)
+            waits = any(not at or (end != DONE and now - at < RETRY_SECONDS) for at, end in earlier)
             if len(new) >= most or instance.status != "active" or waits:
                 continue
             move = str(uuid5(UUID(subject), f"{build} {len(earlier)}"))
@@ -116,7 +117,7 @@ class Departures:
             id_, found = move.row.move, known.get(move.row.move)
             if found is not None:
                 if found.ended:
-                    result = found.phase if found.phase == "done" else f"{found.phase}: {found.reason}"
+                    result = DONE if found.phase == DONE else f"{found.phase}: {found.reason}"
                     ended.append((id_, found.ended, result[:LONGEST_RESULT]))
             elif id_ in refused:
                 ended.append((id_, now, f"refused: {refused[id_]}"[:LONGEST_RESULT]))
