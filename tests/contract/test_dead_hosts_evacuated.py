@@ -1,0 +1,258 @@
+"""Dead hosts are fenced by the hook before their instances are evacuated; many lost hosts are left alone."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field, replace
+
+import pytest
+from msgspec import structs
+
+from berth.operations.host_states import host_named, state_of
+from bus import topics
+from bus.delivery.runner import Bus
+from bus.local import LocalBroker, LocalTransport
+from bus.maintenance import (
+    FindMaintenance,
+    HostEvacuation,
+    MaintenanceEditRequested,
+    MaintenanceFound,
+    ReleaseEvacuations,
+)
+from bus.messages import HostReported
+from bus.moves import FindMoves, MoveRequested, MovesFound, MoveStands
+from bus.queries import BuildsFound, FindBuilds, FindInstances, Instance, InstancesFound
+from bus.reports import HostState
+from bus.sql.database import Database
+from bus.sql.migrations import migrate
+from placement_worker import IndexedSource
+from scheduler_worker.core.dead_hosts import EvacuationLimits
+from scheduler_worker.hosts import HostBook
+from scheduler_worker.maintenance.controller import LEAD_SECONDS, MaintenanceController, MaintenanceNeeds
+from scheduler_worker.maintenance.options import EvacuationOptions, MaintenanceOptions
+from scheduler_worker.queries import CellQueries
+from tests.support.buses import serving
+from tests.support.ids import uid
+from tests.support.placement_builders import a_placement, a_report
+from tests.support.placement_calls import report, silent_placement
+from tests.support.schedulers import queries_of
+from tests.support.virtual_time import TurnedClock
+from tests.support.waiting import until
+
+HOSTS = range(1, 11)
+LIMITS = EvacuationLimits(after=60.0, within=600.0, most=2, share=0.25)
+
+
+@dataclass
+class FakeCell:
+    """A cell with one instance on each host, which records no move until a test says so."""
+
+    instances: dict[str, Instance] = field(default_factory=dict)
+    moves: dict[str, MoveStands] = field(default_factory=dict)
+
+    async def find_builds(self, asked: FindBuilds) -> BuildsFound:
+        return BuildsFound(builds=())
+
+    async def find_instances(self, asked: FindInstances) -> InstancesFound:
+        return InstancesFound(instances=tuple(i for i in self.instances.values() if i.root == asked.host))
+
+    async def find_moves(self, asked: FindMoves) -> MovesFound:
+        return MovesFound(moves=tuple(self.moves[move] for move in asked.moves if move in self.moves))
+
+    def carry_out(self, asked: MoveRequested, now: float) -> None:
+        instance = self.instances[asked.build]
+        self.instances[asked.build] = structs.replace(instance, root=uid(10, "a"), host="host-10")
+        self.moves[asked.move] = MoveStands(
+            move=asked.move, build=asked.build, kind=asked.kind, cell="c1", phase="done", ended=now
+        )
+
+
+@dataclass
+class ScriptedHook:
+    """A hook that ends when the test sets its result."""
+
+    calls: list[str] = field(default_factory=list)
+    result: "asyncio.Future[tuple[bool, str]]" = field(default_factory=asyncio.Future)
+
+    async def __call__(self, command: object, limit: float, dead: HostEvacuation) -> tuple[bool, str]:
+        self.calls.append(dead.host)
+        return await asyncio.shield(self.result)
+
+
+@dataclass
+class DeadHostsWorld:
+    """Ten hosts, of which the test stops some, and two schedulers with one database."""
+
+    bus: Bus
+    clock: TurnedClock
+    cell: FakeCell
+    hook: ScriptedHook
+    books: list[HostBook]
+    schedulers: list[MaintenanceController]
+    sequence: int = 0
+
+    async def passes(self, seconds: float, *silent: int, scheduler: int = 0) -> list[MoveRequested]:
+        """Let time pass with heartbeats of all hosts except `silent`; return the moves of the last step."""
+        requests: list[MoveRequested] = []
+        for _ in range(int(seconds / 5)):
+            self.clock.now += 5
+            self.sequence += 1
+            for number in HOSTS:
+                if number not in silent:
+                    self.heartbeat(number)
+            requests = [*await self.schedulers[scheduler].step()]
+            await asyncio.sleep(0)
+        return requests
+
+    def heartbeat(self, number: int) -> None:
+        state = HostState(root=uid(number, "a"), host=f"host-{number}")
+        message = HostReported(
+            cell="c1", agent=f"agent-{number}", sequence=self.sequence, period=5.0, hosts=(state,)
+        )
+        for book in self.books:
+            book.handle(message, self.clock.now)
+
+    async def found(self, subject: str = "") -> MaintenanceFound:
+        return await self.schedulers[0].find(FindMaintenance(ended=True, subject=subject))
+
+    async def states(self) -> dict[str, str]:
+        return {dead.host: dead.state for dead in (await self.found()).evacuations}
+
+    async def hook_called(self, times: int) -> None:
+        await until(lambda: len(self.hook.calls) == times)
+
+    async def hook_ends(self, is_off: bool) -> None:
+        self.hook.result.set_result((is_off, "exit code 0"))
+        await until(self._no_hook_runs)
+        self.hook.result = asyncio.get_running_loop().create_future()
+
+    async def _no_hook_runs(self) -> bool:
+        return "fencing" not in (await self.states()).values()
+
+
+@pytest.fixture
+async def world(open_database: Callable[..., Database]) -> AsyncIterator[DeadHostsWorld]:
+    database, broker, clock = open_database(), LocalBroker(), TurnedClock()
+    await migrate(database, "scheduler_worker")
+    cell, hook, books = FakeCell(), ScriptedHook(), [HostBook(clock.now) for _ in range(2)]
+    for number in HOSTS:
+        cell.instances[uid(number)] = Instance(
+            build=uid(number), status="active", cell="c1", host=f"host-{number}", root=uid(number, "a"),
+            project="p", flavor="small",
+        )  # fmt: skip
+    async with a_placement("sqlite+aiosqlite://") as placement:
+        await report(placement, *(a_report(number) for number in HOSTS))
+        async with serving(lambda: LocalTransport(broker), silent_placement(placement)) as bus:
+            edit, edit_name = bus.asker(topics.EDIT), bus.asker(topics.EDIT_NAME)
+            options = MaintenanceOptions(evacuation=EvacuationOptions(("fence",), limits=LIMITS))
+            schedulers = [
+                MaintenanceController(
+                    MaintenanceNeeds(
+                        database=database,
+                        placement=replace(queries_of(placement), edit=edit, edit_name=edit_name),
+                        cells=CellQueries(
+                            builds=cell.find_builds, instances=cell.find_instances, moves=cell.find_moves
+                        ),
+                        source=IndexedSource(placement.memory),
+                        book=book,
+                        clock=clock.clock,
+                    ),
+                    options,
+                )
+                for book in books
+            ]
+            async with asyncio.TaskGroup() as group:
+                for scheduler in schedulers:
+                    scheduler.dead_hosts.call_hook = hook
+                running = [group.create_task(each.dead_hosts.run_hooks()) for each in schedulers]
+                made = DeadHostsWorld(bus, clock, cell, hook, books, schedulers)
+                await made.passes(30)
+                yield made
+                for task in running:
+                    task.cancel()
+
+
+async def test_a_dead_host_is_fenced_then_forced_down_then_evacuated(world: DeadHostsWorld) -> None:
+    assert await world.passes(55, 1) == [] and await world.states() == {}
+    await world.passes(10, 1)
+    await world.hook_called(1)
+    assert await world.states() == {"host-1": "fencing"}
+    assert state_of(await host_named(world.bus, "host-1")) == "open"
+    assert await world.passes(20, 1) == [] and world.hook.calls == ["host-1"]
+    await world.hook_ends(is_off=True)
+    await world.passes(5, 1)
+    assert state_of(await host_named(world.bus, "host-1")) == "forced down"
+    [asked] = await world.passes(5, 1)
+    assert (asked.build, asked.kind, asked.cell) == (uid(1), "evacuate", "c1")
+    world.cell.carry_out(asked, world.clock.now)
+    assert await world.passes(5, 1) == [] and await world.states() == {"host-1": "done"}
+    [dead] = (await world.found()).evacuations
+    found = await world.found(dead.id)
+    events = [event.event for event in found.events]
+    assert events == ["fencing", "the hook has fenced it", "evacuating", "done"]
+    assert [move.result for move in found.moves] == ["done"]
+    assert await world.passes(1000, 1) == [] and world.hook.calls == ["host-1"]
+
+
+async def test_a_request_without_a_record_is_repeated_with_the_same_id(world: DeadHostsWorld) -> None:
+    await world.passes(65, 1)
+    await world.hook_ends(is_off=True)
+    await world.passes(5, 1)
+    [asked] = await world.passes(5, 1)
+    world.clock.now += LEAD_SECONDS + 1  # the first scheduler is killed before it publishes
+    assert await world.passes(5, 1, scheduler=1) == [asked]
+
+
+async def test_only_one_scheduler_leads(world: DeadHostsWorld) -> None:
+    await world.passes(65, 1)
+    await world.hook_called(1)
+    await world.passes(5, 1, scheduler=1)
+    assert world.hook.calls == ["host-1"]
+    world.clock.now += LEAD_SECONDS + 1
+    await world.passes(5, 1, scheduler=1)
+    await world.hook_called(2)  # the leader was killed, and its hook with it
+    await world.hook_ends(is_off=True)
+    assert await world.states() == {"host-1": "fenced"}
+
+
+async def test_a_host_that_returns_while_its_hook_runs_is_not_evacuated(world: DeadHostsWorld) -> None:
+    await world.passes(65, 1)
+    assert await world.passes(5) == [] and await world.states() == {"host-1": "returned"}
+    await world.hook_ends(is_off=True)
+    assert await world.passes(30) == [] and await world.states() == {"host-1": "returned"}
+    assert state_of(await host_named(world.bus, "host-1")) == "open"
+
+
+async def test_a_host_whose_hook_fails_is_not_evacuated_and_the_hook_is_called_again(
+    world: DeadHostsWorld,
+) -> None:
+    await world.passes(65, 1)
+    await world.hook_ends(is_off=False)
+    assert await world.passes(50, 1) == [] and await world.states() == {"host-1": "unfenced"}
+    assert state_of(await host_named(world.bus, "host-1")) == "open"
+    await world.passes(15, 1)
+    await world.hook_called(2)
+
+
+async def test_many_hosts_lost_at_once_are_held_until_an_operator_releases_them(
+    world: DeadHostsWorld,
+) -> None:
+    await world.passes(3000, 1, 2, 3)
+    assert await world.states() == {f"host-{number}": "held" for number in (1, 2, 3)}
+    assert world.hook.calls == []
+    release = ReleaseEvacuations(roots=(uid(2, "a"),))
+    edited = await world.schedulers[1].edit(MaintenanceEditRequested(edit=release))
+    assert edited.changed == 1
+    await world.passes(10, 1, 2, 3)
+    await world.hook_called(1)
+    assert world.hook.calls == ["host-2"]
+    await world.passes(5)
+    assert await world.states() == {f"host-{number}": "returned" for number in (1, 2, 3)}
+
+
+async def test_a_host_that_an_operator_forced_down_is_left_to_the_operator(world: DeadHostsWorld) -> None:
+    from berth.operations.host_states import forcing_down
+
+    await world.passes(30, 1)
+    await forcing_down(True)(world.bus, await host_named(world.bus, "host-1"))
+    await world.passes(100, 1)
+    assert await world.states() == {} and world.hook.calls == []

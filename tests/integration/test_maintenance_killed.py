@@ -1,0 +1,126 @@
+"""kill -9 of the maintenance controller during a drain and during an automatic evacuation.
+
+Agents are separate processes that log which guests run. No instance is lost, none is moved twice from one
+host, and no guest runs twice, even after the evacuated host returns.
+"""
+
+import asyncio
+import signal
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from berth.operations.host_states import forcing_down, host_named, state_of
+from berth.operations.maintenance import edit_maintenance, find_maintenance
+from berth.settings import Settings
+from bus.clock import Clock
+from bus.errors import Unavailable, Unroutable
+from bus.maintenance import AddWindow, HostEvacuation, MaintenanceFound, MaintenanceWindow
+from tests.integration.test_moves_killed import MovingSite, moving_site
+from tests.support.waiting import until
+
+pytestmark = [pytest.mark.services, pytest.mark.slow]
+
+HOOK = """#!/bin/sh
+echo "$1 $BERTH_CELL" >> {calls}
+sleep 3
+"""
+
+
+@pytest.fixture
+def settings(amqp_url: str, database_url: str, bus_name: str) -> Settings:
+    return Settings().having(
+        amqp_url=amqp_url, database_url=database_url, exchange=bus_name, cells=("c1",), hosts=6,
+        agents_per_cell=6, build_time="constant:0.1", move_time="constant:0.3", heartbeat=0.5,
+        maintenance_lead=0.0, evacuation_after=5.0,
+    )  # fmt: skip
+
+
+async def boot(site: MovingSite, hosts: Sequence[str], count: int) -> list[str]:
+    return [build for host in hosts for build in await site.boot(count, host)]
+
+
+async def moved_once(site: MovingSite, about: MaintenanceFound, builds: Sequence[str]) -> None:
+    """Assert that every instance runs once, and was moved once from each host that it left."""
+    done = Counter((move.build, move.root) for move in about.moves if move.result == "done")
+    assert {build for build, _ in done} >= {*builds} and {*done.values()} == {1}, about.moves
+    ends = [end for ends in site.ends.values() for end in ends if end.end == "done"]
+    assert Counter({end.move: 1 for end in ends}).total() == done.total()
+    await site.clean()
+    guests = site.notes.now()
+    assert {build: len(guests.get(build, ())) for build in builds} == dict.fromkeys(builds, 1)
+    assert [twice for build in builds for twice in site.notes.at_once(build)] == []
+
+
+async def test_a_drain_survives_kills_of_every_worker(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with moving_site(settings, tmp_path, monkeypatch) as site:
+        names = [site.hosts[f"c1-agent{number}"][0] for number in (1, 2)]
+        builds = await boot(site, names, 6)
+        roots = tuple([(await host_named(site.bus, name)).id for name in names])
+        now = Clock().now()
+        window = MaintenanceWindow(
+            id=Clock().uuid(), roots=roots, begins=now, ends=now + 3600, moves=2, cold=True
+        )
+        await edit_maintenance(site.bus, AddWindow(window=window))
+        await until(lambda: site.ends, "a move has ended", 60.0)
+        await site.kill("scheduler")
+        await asyncio.sleep(0.5)
+        await site.kill("placement", "conductor.c1")
+
+        async def all_empty() -> bool:
+            [state] = (await found(site)).windows
+            return all(host.phase == "empty" for host in state.hosts)
+
+        await until(lambda: len(site.ends) >= 5, "more moves have ended", 120.0)
+        await site.kill("scheduler")
+        await until(all_empty, "the hosts are empty", 180.0, picture=lambda: found(site))
+        await moved_once(site, await found(site, window.id), builds)
+        states = {state_of(await host_named(site.bus, name)) for name in names}
+        assert states == {"disabled, because of maintenance"}
+
+
+async def test_an_evacuation_survives_kills_and_the_return_of_the_host(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hook, calls = tmp_path / "fence", tmp_path / "calls"
+    hook.write_text(HOOK.format(calls=calls))
+    hook.chmod(0o755)
+    settings = settings.having(evacuation_hook=(str(hook),))
+    agent, role = "c1-agent1", "compute.c1.c1-agent1"
+    async with moving_site(settings, tmp_path, monkeypatch) as site:
+        [name] = site.hosts[agent]
+        builds = await boot(site, [name], 8)
+        await site.berth.signal(role, signal.SIGSTOP)
+        site.notes.stands_still(agent)  # the host has lost power
+        await until(calls.exists, "the hook is called", 120.0)
+        await site.kill("scheduler")
+        await until(lambda: site.ends, "an instance is evacuated", 120.0)
+        await site.kill("scheduler", "conductor.c1")
+        dead = await evacuated(site)
+        assert {*calls.read_text().splitlines()} == {f"{name} c1"} and dead.host == name
+        await site.berth.signal(role, signal.SIGCONT)
+        await forcing_down(False)(site.bus, await host_named(site.bus, name))
+        await moved_once(site, await found(site, dead.id), builds)
+
+
+async def evacuated(site: MovingSite) -> HostEvacuation:
+    rows: list[HostEvacuation] = []
+
+    async def is_done() -> bool:
+        rows[:] = (await found(site)).evacuations
+        return [dead.state for dead in rows] == ["done"]
+
+    await until(is_done, "evacuated", 180.0, picture=lambda: found(site))
+    return rows[0]
+
+
+async def found(site: MovingSite, subject: str = "") -> MaintenanceFound:
+    """Return the windows and evacuations; a scheduler that was killed answers when it runs again."""
+    while True:
+        with suppress(Unavailable, Unroutable):
+            return await find_maintenance(site.bus, ended=True, subject=subject)
