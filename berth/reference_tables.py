@@ -74,6 +74,8 @@ MODULES: Mapping[str, str] = {
     "placement_worker.headroom": "placement",
     "placement_worker.keystone_limits": "placement, where it copies Keystone's limits",
     "scheduler_worker.agents": "scheduler",
+    "scheduler_worker.maintenance.controller": "scheduler",
+    "scheduler_worker.maintenance.evacuations": "scheduler",
     "scheduler_worker.reservations": "scheduler",
     "scheduler_worker.waiting.start_estimates": "scheduler",
     "cell_conductor.applying": "conductor",

@@ -57,6 +57,7 @@ class Queries:
         self.quotas = bus.asker(topics.QUOTAS, LONG)
         self.reservations = bus.asker(topics.RESERVATIONS, LONG)
         self.headroom = bus.asker(topics.HEADROOM, LONG)
+        self.maintenance = bus.asker(topics.MAINTENANCE, SECONDS)
         self.nova_report = bus.asker(topics.NOVA_REPORT, LONG)
 
 

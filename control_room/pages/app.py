@@ -50,6 +50,7 @@ def _routes(context: PageContext, renderer: Renderer) -> list[BaseRoute]:
         "/hosts": heat.page,
         "/hosts.json": heat.data,
         "/hosts/events": heat.events,
+        "/hosts/maintenance/events": heat.maintenance_events,
         "/hosts/{host}": host.page,
         "/builds": builds.list_all,
         "/builds/events": builds.events,

@@ -20,7 +20,7 @@ async def call_hook(command: Sequence[str], limit: float, dead: HostEvacuation) 
     """
     if not _HOST.fullmatch(dead.host):
         return False, f"{dead.host!r} is no name that may be passed to a command"
-    names = {"BERTH_HOST": dead.host, "BERTH_CELL": dead.cell, "BERTH_ROOT": dead.root}
+    names = {"FENCE_HOST": dead.host, "FENCE_CELL": dead.cell, "FENCE_ROOT": dead.root}
     try:
         process = await asyncio.create_subprocess_exec(
             *command, dead.host, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE,

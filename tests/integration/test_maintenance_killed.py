@@ -25,7 +25,7 @@ from tests.support.waiting import until
 pytestmark = [pytest.mark.services, pytest.mark.slow]
 
 HOOK = """#!/bin/sh
-echo "$1 $BERTH_CELL" >> {calls}
+echo "$1 $FENCE_CELL" >> {calls}
 sleep 3
 """
 

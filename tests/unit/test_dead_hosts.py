@@ -1,4 +1,4 @@
-"""Which hosts with missing heartbeats may be fenced: single hosts; never those of a network fault."""
+"""The rules by which hosts with missing heartbeats are fenced: single hosts, never those of a network fault."""
 
 import random
 from collections.abc import Sequence
