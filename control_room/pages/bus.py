@@ -5,7 +5,6 @@ import re
 from collections.abc import Iterator
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 
 import msgspec
 from starlette.requests import Request
@@ -98,7 +97,7 @@ class DeadLetterPages(PageGroup):
             text = "It may have been replayed or dropped meanwhile."
             raise PageRefused(404, "There is no such dead letter", text)
         now, details = self._context.clock.now(), letter_details(found[id_])
-        return self._renderer.page(request, "letter.html", whole=details, now=now, moment=moment)
+        return self._renderer.page(request, "letter.html", whole=details, now=now)
 
     async def operate(self, request: Request) -> Response:
         fields = await self._renderer.form(request)
@@ -134,7 +133,7 @@ class DeadLetterPages(PageGroup):
         if not letters:
             problems = ["All of them were deleted before: nothing was done."]
             return await self.page(request, problems=problems, status=409)
-        return self._renderer.page(request, "letters_sure.html", what=name, letters=letters, moment=moment)
+        return self._renderer.page(request, "letters_sure.html", what=name, letters=letters)
 
     async def page(
         self, request: Request, *, done: str = "", problems: list[str] | None = None, status: int = 200
@@ -164,7 +163,6 @@ class DeadLetterPages(PageGroup):
             problems=problems,
             elsewhere=self._context.operations.bus.elsewhere,
             now=self._context.clock.now(),
-            moment=moment,
         )
 
     async def _listed(self, queue: str, after: str) -> tuple[list[DeadLetter], bool]:
@@ -201,12 +199,6 @@ def _available() -> Iterator[None]:
         yield
     except (Unavailable, BrokerRefused) as problem:
         raise PageRefused(503, "The bus does not answer", f"{problem}.") from None
-
-
-def moment(seconds: float) -> str:
-    if not seconds:
-        return "unknown"
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 SECONDS = 2.0

@@ -88,6 +88,7 @@ class Renderer:
             several=words.several,
             rate=words.rate,
             listed=words.listed,
+            moment=words.moment,
             printable=printable,
             bar=_bar,
             token=_token,

@@ -1,4 +1,4 @@
-"""The rules by which hosts with missing heartbeats are fenced: single hosts, never those of a network fault."""
+"""The rules by which hosts with missing heartbeats are fenced: never those of a network fault."""
 
 import random
 from collections.abc import Sequence
