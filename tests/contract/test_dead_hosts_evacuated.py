@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 from msgspec import structs
 
-from berth.operations.host_states import host_named, state_of
+from berth.operations.host_states import forcing_down, host_named, state_of
 from bus import topics
 from bus.delivery.runner import Bus
 from bus.local import LocalBroker, LocalTransport
@@ -21,10 +21,10 @@ from bus.maintenance import (
 from bus.messages import HostReported
 from bus.moves import FindMoves, MoveRequested, MovesFound, MoveStands
 from bus.queries import BuildsFound, FindBuilds, FindInstances, Instance, InstancesFound
-from bus.reports import HostState
+from bus.reports import HostState, Inventory
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
-from placement_worker import IndexedSource
+from placement_worker import IndexedSource, Placement
 from scheduler_worker.core.dead_hosts import EvacuationLimits
 from scheduler_worker.hosts import HostBook
 from scheduler_worker.maintenance.controller import LEAD_SECONDS, MaintenanceController, MaintenanceNeeds
@@ -82,6 +82,7 @@ class ScriptedHook:
 class DeadHostsWorld:
     """Ten hosts, of which the test stops some, and two schedulers with one database."""
 
+    placement: Placement
     bus: Bus
     clock: TurnedClock
     cell: FakeCell
@@ -164,7 +165,7 @@ async def world(open_database: Callable[..., Database]) -> AsyncIterator[DeadHos
                 for scheduler in schedulers:
                     scheduler.dead_hosts.call_hook = hook
                 running = [group.create_task(each.dead_hosts.run_hooks()) for each in schedulers]
-                made = DeadHostsWorld(bus, clock, cell, hook, books, schedulers)
+                made = DeadHostsWorld(placement, bus, clock, cell, hook, books, schedulers)
                 await made.passes(30)
                 yield made
                 for task in running:
@@ -249,9 +250,15 @@ async def test_many_hosts_lost_at_once_are_held_until_an_operator_releases_them(
     assert await world.states() == {f"host-{number}": "returned" for number in (1, 2, 3)}
 
 
-async def test_a_host_that_an_operator_forced_down_is_left_to_the_operator(world: DeadHostsWorld) -> None:
-    from berth.operations.host_states import forcing_down
+async def test_the_hook_is_never_called_for_a_bare_metal_node(world: DeadHostsWorld) -> None:
+    [node] = range(11, 12)
+    metal = {"CUSTOM_BAREMETAL": Inventory(total=1)}
+    assert await report(world.placement, a_report(node, inventories=metal)) == [""]
+    await world.passes(100)  # no heartbeat of node 11
+    assert await world.states() == {"host-11": "undone"} and world.hook.calls == []
 
+
+async def test_a_host_that_an_operator_forced_down_is_left_to_the_operator(world: DeadHostsWorld) -> None:
     await world.passes(30, 1)
     await forcing_down(True)(world.bus, await host_named(world.bus, "host-1"))
     await world.passes(100, 1)

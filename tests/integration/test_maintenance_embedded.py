@@ -49,9 +49,7 @@ async def state(berth: LivingBerth, host: str) -> str:
     return state_of(await host_named(berth.bus, host))
 
 
-async def test_hosts_of_a_rack_are_drained_one_after_the_other_and_opened(
-    berth: LivingBerth,
-) -> None:
+async def test_hosts_of_a_rack_are_drained_one_after_the_other_and_opened(berth: LivingBerth) -> None:
     said = await berth("maintenance", "add", "--label", "rack=rack1", "--until", "+1h", "--budget", "1")
     assert "3 hosts" in said, said
     await until(lambda: reached(berth, ["empty", "planned", "planned"]), picture=lambda: phases(berth))
