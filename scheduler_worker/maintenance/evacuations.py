@@ -14,7 +14,6 @@ from bus.errors import AnswerRefused, Unavailable, Unroutable
 from bus.host_health import FORCED_DOWN
 from bus.maintenance import EvacuationState, HostEvacuation, MaintenanceEvent
 from bus.moves import MoveRequested
-from bus.resources import FindProviders
 from bus.sql.database import Database
 from bus.vocabulary import Id
 from scheduler_worker.core.dead_hosts import Domain, EvacuationJudge, MissingHost, domain_sizes
@@ -27,6 +26,7 @@ from scheduler_worker.queries import PlacementQueries
 from scheduler_worker.store import maintenance as stored
 
 MOVES_AT_ONCE = 50  # of one host
+SAME_LOSS_SECONDS = 30.0  # between the times of one loss, as two schedulers know it
 RETRY_SECONDS = 60.0  # until the hook is called again after a failure
 NOT_FENCED = ("missing", "held", "fencing", "unfenced")
 EVACUATIONS = Counter("berth_evacuations", "Automatic evacuations of hosts that began after fencing")
@@ -106,8 +106,10 @@ class _EvacuationStep:
     def __init__(self, dead: DeadHosts, view: HostView, in_maintenance: frozenset[Id]) -> None:
         self.dead, self.view, self.in_maintenance = dead, view, in_maintenance
         self.now = dead.clock.now()
+        self.hosts = view.guest_hosts()
         self.since = dead.missing_since(view)
         self.rows: dict[Id, HostEvacuation] = {}  # open evacuations by root
+        self.over: dict[Id, list[float]] = {}  # root → the losses whose evacuations are over
         self.changed: dict[Id, HostEvacuation] = {}
         self.events: list[MaintenanceEvent] = []
 
@@ -116,13 +118,16 @@ class _EvacuationStep:
         async with self.dead.database.read() as tx:
             known = await stored.evacuations(tx, over=True)
         self.rows = {row.root: row for row in known if not row.is_over}
+        for row in known:
+            if row.is_over:
+                self.over.setdefault(row.root, []).append(row.missing_since)
         for row in list(self.rows.values()):
             self._check_return(row)
         judge = self._judge(known)
         missing = sorted(judge.missing, key=lambda host: (host.since, host.root))
         for host in missing:
             if host.root in self.view.down and judge.is_candidate(host):
-                await self._decide(judge, host)
+                self._decide(judge, host)
         await self._store()
         for row in self.rows.values():
             if row.state == "fencing":
@@ -143,7 +148,7 @@ class _EvacuationStep:
         limits = self.dead.options.limits
         labels = self.view.labels(self.dead.options.level)
         domains: dict[Id, tuple[Domain, ...]] = {}
-        for root, host in self.view.hosts.items():
+        for root, host in self.hosts.items():
             rack = ((self.dead.options.level, labels[root]),) if root in labels else ()
             domains[root] = (("cell", host.cell), *rack)
         fenced = {row.root: row for row in known if row.fenced > self.now - limits.within}
@@ -158,10 +163,13 @@ class _EvacuationStep:
             missing.append(MissingHost(root, lost[root], domains[root], released, evacuated))
         return EvacuationJudge(limits, missing, domain_sizes(domains.values()), self.now)
 
-    async def _decide(self, judge: EvacuationJudge, host: MissingHost) -> None:
+    def _decide(self, judge: EvacuationJudge, host: MissingHost) -> None:
         placed, row = self.view.hosts[host.root], self.rows.get(host.root)
         if row is None:
-            if FORCED_DOWN in placed.traits or host.root in self.in_maintenance:
+            is_over = any(
+                abs(since - host.since) < SAME_LOSS_SECONDS for since in self.over.get(host.root, ())
+            )
+            if is_over or FORCED_DOWN in placed.traits or host.root in self.in_maintenance:
                 return
             id_ = str(uuid5(UUID(host.root), f"evacuation {host.since:.3f}"))
             row = HostEvacuation(
@@ -170,18 +178,10 @@ class _EvacuationStep:
         may_retry = row.state == "unfenced" and self.now - row.at >= RETRY_SECONDS
         if row.state not in ("missing", "held") and not may_retry:
             return
-        if not await self._has_processors(host.root):
-            self._put(row, "undone", "it is a bare-metal node, which has nothing to evacuate")
-        elif why := judge.why_held(host):
+        if why := judge.why_held(host):
             self._put(row, "held", why)
         else:
             self._put(replace(row, tries=row.tries + 1), "fencing", "no heartbeat; the hook is called")
-
-    async def _has_processors(self, root: Id) -> bool:
-        """Return whether a host runs guests; bare-metal nodes have no inventory of processors."""
-        question = FindProviders(in_tree=root, parts=("inventories",))
-        tree = (await self.dead.placement.providers(question)).providers
-        return any(not {"VCPU", "PCPU"}.isdisjoint(provider.inventories) for provider in tree)
 
     async def evacuate(self) -> list[MoveRequested]:
         """Mark fenced hosts as forced down, and return the moves of their instances to request now."""

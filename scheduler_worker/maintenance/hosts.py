@@ -7,8 +7,12 @@ from bus.candidates import CandidateSource, PlacedHost
 from bus.clock import Clock
 from bus.domains import CELL, ZONE
 from bus.host_health import HostHealth
+from bus.queries import FindCandidates
+from bus.requests import ResourceGroup
 from bus.vocabulary import Id
 from scheduler_worker.hosts import HostBook
+
+PROCESSORS = ("VCPU", "PCPU")
 
 
 @dataclass(frozen=True)
@@ -27,6 +31,16 @@ class HostView:
             {root: each for (_, root), each in health.items() if each.availability == "down"},
             source,
         )
+
+    def guest_hosts(self) -> dict[Id, PlacedHost]:
+        """Return the hosts that have processors for guests; bare-metal nodes have none."""
+        found: dict[Id, PlacedHost] = {}
+        for name in PROCESSORS:
+            question = FindCandidates(groups=(ResourceGroup(resources={name: 1}),))
+            search = self.source.search(question, empty=True)
+            hosts = (search.host(position) for position in search.positions.tolist())
+            found |= {host.uuid: host for host in hosts if host.uuid in self.hosts}
+        return found
 
     def labels(self, level: str) -> dict[Id, str]:
         """Return the domain of each host at a level; hosts without a label are left out."""

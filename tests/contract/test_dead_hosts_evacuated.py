@@ -251,11 +251,24 @@ async def test_many_hosts_lost_at_once_are_held_until_an_operator_releases_them(
 
 
 async def test_the_hook_is_never_called_for_a_bare_metal_node(world: DeadHostsWorld) -> None:
-    [node] = range(11, 12)
     metal = {"CUSTOM_BAREMETAL": Inventory(total=1)}
-    assert await report(world.placement, a_report(node, inventories=metal)) == [""]
-    await world.passes(100)  # no heartbeat of node 11
-    assert await world.states() == {"host-11": "undone"} and world.hook.calls == []
+    nodes = [a_report(number, inventories=metal) for number in (11, 12, 13)]
+    assert await report(world.placement, *nodes) == [""] * 3
+    await world.passes(100, 1)  # no node has an agent that sends heartbeats
+    await world.hook_called(1)
+    assert await world.states() == {"host-1": "fencing"}
+
+
+async def test_an_operator_who_removes_the_mark_ends_the_evacuation(world: DeadHostsWorld) -> None:
+    await world.passes(65, 1)
+    await world.hook_ends(is_off=True)
+    await world.passes(10, 1)
+    await forcing_down(False)(world.bus, await host_named(world.bus, "host-1"))
+    await world.passes(1000, 1)
+    assert await world.states() == {"host-1": "undone"} and world.hook.calls == ["host-1"]
+    await world.passes(30)
+    await world.passes(65, 1)
+    await world.hook_called(2)  # it is lost again
 
 
 async def test_a_host_that_an_operator_forced_down_is_left_to_the_operator(world: DeadHostsWorld) -> None:
