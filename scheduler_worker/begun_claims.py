@@ -17,13 +17,12 @@ from scheduler_worker.queries import PlacementQueries
 
 REBUILDS = 16  # attempts of a guest, rebuilds included, between the claim of a move and this delivery
 
-BegunClaim = tuple[MoveStart, Held]  # the move with its guest's attempt at the claim; the allocations
+# The move with its guest's attempt at the claim; the allocations, None if they are released
+BegunClaim = tuple[MoveStart, Held | None]
 
 
-async def claims_of_begun(
-    placement: PlacementQueries, starts: Sequence[MoveStart]
-) -> list[BegunClaim | None]:
-    """Return, for each begun move, its claim; None if the claim is released or belongs to a later move."""
+async def claims_of_begun(placement: PlacementQueries, starts: Sequence[MoveStart]) -> list[BegunClaim]:
+    """Return, for each begun move, its claim; without allocations if it is released or of a later move."""
     names = dict.fromkeys(id_ for start in starts for id_ in (start.asked.build, *_holders(start).values()))
     found: dict[Id, Consumer] = {}
     for some in portions(names, PLACEMENT_ASKED):
@@ -38,16 +37,14 @@ def _holders(start: MoveStart) -> dict[int, Id]:
     return {attempt: holder_consumer(start.asked.build, attempt) for attempt in attempts}
 
 
-def _claim_of(start: MoveStart, found: dict[Id, Consumer]) -> BegunClaim | None:
+def _claim_of(start: MoveStart, found: dict[Id, Consumer]) -> BegunClaim:
     build = found.get(start.asked.build)
-    if build is None:
-        return None
-    held = Held(generation=build.generation, allocations=build.allocations)
+    held = None if build is None else Held(generation=build.generation, allocations=build.allocations)
     if start.keep is None or start.keep in found:
         return start, held
-    if start.generation == build.generation:  # its cell made or received the present claim
-        return None
+    if build is not None and start.generation == build.generation:  # its cell made or received this claim
+        return start, None
     for attempt, holder in _holders(start).items():
         if holder in found and found[holder].type == MIGRATION:
             return replace(start, attempt=attempt), held
-    return None
+    return start, None

@@ -258,10 +258,11 @@ class MoveCourses:
     async def _publish_claims(self, going: Sequence[tuple[MoveCourse, MoveStart]]) -> None:
         seeking = [(course, start) for course, start in going if start.seeks]
         found = await claims_of_begun(self.scheduler.placement, [start for _, start in seeking])
-        intact = [(course, claim) for (course, _), claim in zip(seeking, found, strict=True) if claim]
-        begun = self.scheduler.begin_moves([start for _, (start, _) in intact])
+        found_claims = [(course, *claim) for (course, _), claim in zip(seeking, found, strict=True)]
+        intact = [(course, start, held) for course, start, held in found_claims if held is not None]
+        begun = self.scheduler.begin_moves([start for _, start, _ in intact])
         telling: list[tuple[MoveCourse, Begins]] = []
-        for (course, (_, holding)), (order, _) in zip(intact, begun, strict=True):
+        for (course, _, holding), (order, _) in zip(intact, begun, strict=True):
             request = order.request
             if not order.alternatives:  # unreadable now, for example because a named host was deleted
                 request = structs.replace(request, alternates=0)
@@ -269,8 +270,8 @@ class MoveCourses:
             order = structs.replace(order, request=request, instances=(), held=held)
             telling.append((course, (order, Begun())))
         await self.place(telling)
-        claimed = {course.asked.move for course, _ in intact}
-        await self._publish_without_claim([pair for pair in going if pair[0].asked.move not in claimed])
+        lost = [(course, start) for course, start, held in found_claims if held is None]
+        await self._publish_without_claim([*(pair for pair in going if not pair[1].seeks), *lost])
 
     async def _publish_without_claim(self, going: Sequence[tuple[MoveCourse, MoveStart]]) -> None:
         """Publish the order of each move that has no claim, or has lost it, unless a cell has recorded it.
