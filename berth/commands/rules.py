@@ -14,6 +14,8 @@ from berth.commands.terminal import Cli, complain, effective, plain_table, progr
 from berth.operations.boot_options import seconds_since
 from berth.operations.policy_changes import changed_policy
 from berth.operations.policy_tests import Gathered, PolicyTest, RepeatedDecision, recorded_decisions, tested
+from berth.operations.quota_trials import with_quotas
+from berth.operations.quotas import quotas_of
 from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.errors import OperationRefused, Unavailable, Unroutable
@@ -58,7 +60,7 @@ class PolicyTestOptions:
     changes: list[str] | None = option(
         None,
         "weights.NAME=NUMBER, rules.filters=NAME,... (or +NAME, -NAME), rules.NAME.OPTION=VALUE, subset=N,"
-        " near=NUMBER, or a settings file; may be repeated.",
+        " near=NUMBER, quota.PROJECT.RESOURCE=LIMIT, or a settings file; may be repeated.",
         "--with",
         metavar="CHANGE",
     )
@@ -78,7 +80,8 @@ async def test_command(cli: Cli, options: PolicyTestOptions) -> int:
     A change of multipliers, `subset` and `near` alone is tested with the hosts and values that each decision
     recorded: its best hosts at that time. Any other change, and each request that got no host, is tested
     with the PRESENT hosts, with and without the change: the state of all hosts at that time is not recorded.
-    An instance that still exists is tried as one more instance. Nothing is claimed. Quotas are not tested.
+    An instance that still exists is tried as one more instance. Nothing is claimed. Changed limits are tested
+    on the decisions of each project, the oldest first.
 
     Exit code: 0 no difference, or within --allow; 1 differences; 2 the test is not possible.
     """
@@ -92,6 +95,9 @@ async def test_command(cli: Cli, options: PolicyTestOptions) -> int:
                 decisions = await tested(
                     bus, found.decisions, changed, lambda several: bar.advance(shown, several)
                 )
+            if changed.quotas:
+                quotas = await quotas_of(bus, None)
+                decisions = with_quotas(found.decisions, decisions, quotas, changed.quotas)
         except (OperationRefused, Unavailable, Unroutable) as problem:
             complain.print(escape(printable(f"the test is not possible: {problem}")), style="red")
             return NOT_POSSIBLE

@@ -1,6 +1,6 @@
 """Parses changes of the scheduling policy, such as `weights.ram=2`, and applies them to settings."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -10,11 +10,13 @@ from msgspec import structs
 
 from berth.choice import policy, rule_options
 from berth.configuration import read
+from berth.operations.quotas import parsed_limits, quota_project
 from berth.settings import BadSetting, Settings
 from bus.policy_trials import TrialPolicy
 
 _FORMS = (
-    "weights.NAME=NUMBER, rules.filters=NAME,NAME or +NAME or -NAME, rules.NAME.OPTION=VALUE, subset=, near="
+    "weights.NAME=NUMBER, rules.filters=NAME,NAME or +NAME or -NAME, rules.NAME.OPTION=VALUE, subset=, near=,"
+    " quota.PROJECT.RESOURCE=LIMIT"
 )
 
 
@@ -25,6 +27,8 @@ class ChangedPolicy:
     trial: TrialPolicy
     # The changed multipliers, `near` and `subset`, if nothing else was changed; None: something else was
     only_numbers: "ChangedNumbers | None" = None
+    # project ("": the default) → changed limits; empty: quotas are not tested
+    quotas: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
 
 @dataclass
@@ -49,6 +53,7 @@ def changed_policy(settings: Settings, changes: Sequence[str]) -> ChangedPolicy:
     filters = [rule.name for rule in present.rules]
     weighers = {weigher.name: weigher.multiplier for weigher in present.weighers}
     options: dict[str, dict[str, Any]] = rule_options(settings)
+    quotas: dict[str, dict[str, int]] = {}
     numbers, others = ChangedNumbers(), bool(files) or not changes
     subset, near = settings.scheduler.subset, settings.scheduler.near
     for change in changes:
@@ -64,6 +69,10 @@ def changed_policy(settings: Settings, changes: Sequence[str]) -> ChangedPolicy:
             numbers.near = near = _number(change, value)
         elif name == "rules.filters":
             filters, others = _filters(filters, value), True
+        elif first == "quota" and "." in rest:
+            project, _, resource = rest.rpartition(".")
+            limits = quotas.setdefault(quota_project(project), {})
+            limits |= parsed_limits([f"{resource}={value}"])
         elif first == "rules" and "." in rest:
             rule, _, option = rest.partition(".")
             options.setdefault(rule, {})[option] = _value(value)
@@ -74,7 +83,7 @@ def changed_policy(settings: Settings, changes: Sequence[str]) -> ChangedPolicy:
         filters=tuple(filters), weighers=weighers, subset=subset, near=near,
         options={name: msgspec.json.encode(given).decode() for name, given in options.items()},
     )  # fmt: skip
-    return ChangedPolicy(trial, None if others else numbers)
+    return ChangedPolicy(trial, None if others else numbers, quotas)
 
 
 def _filters(present: Sequence[str], value: str) -> list[str]:

@@ -1,7 +1,7 @@
 """Tests a changed policy against the recorded decisions of the last days."""
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
@@ -11,6 +11,7 @@ from msgspec import structs
 from berth.operations.boot_options import recorded_request
 from berth.operations.cells import ask_cells, instance_pages, known_cells
 from berth.operations.policy_changes import ChangedPolicy
+from berth.operations.request_sense import asked_amounts
 from berth.settings import Settings
 from bus import topics
 from bus.decisions import FindRefused, Record, RefusedBuild
@@ -25,6 +26,7 @@ from scheduler_worker import reweighed
 EVERY: tuple[InstanceStatus, ...] = (
     "building", "swapping", "active", "moving", "verifying", "shelved", "error", "deleting", "deleted"
 )  # fmt: skip
+RELEASED = ("shelved", "error", "deleted")  # instances without allocations
 SECONDS = 60.0  # until an answer
 _BUILDS = 100  # in one query
 _encode = msgspec.json.Encoder(order="deterministic").encode
@@ -42,6 +44,9 @@ class RecordedDecision:
     host: str = ""  # empty: it got no host
     root: str = ""
     record: Record | None = None
+    amounts: Mapping[str, int] = field(default_factory=dict)  # of the build; of a refused request
+    instances: int = 1
+    exists: bool = False  # the instance holds its allocations still
 
 
 class RepeatedDecision(msgspec.Struct, frozen=True):
@@ -116,9 +121,13 @@ async def _placed(bus: Bus, instances: Sequence[Instance]) -> list[RecordedDecis
             for build in (await ask(FindBuilds(cell=cell, builds=tuple(some)))).builds:
                 chosen, record = build.placed.chosen, build.placed.decision.record
                 request = recorded_request(build)
+                there = build.status not in RELEASED
                 found.append(
-                    RecordedDecision(build.build, at[build.build], request, chosen.host, chosen.root, record)
-                )
+                    RecordedDecision(
+                        build.build, at[build.build], request, chosen.host, chosen.root, record,
+                        summed(chosen.choice.allocations.values()), exists=there,
+                    )
+                )  # fmt: skip
     return found
 
 
@@ -128,8 +137,18 @@ async def _refused(bus: Bus, builds: Sequence[RefusedBuild]) -> list[RecordedDec
         decided = await ask(FindDecision(id=build.build))
         if decided.request is not None and decided.request.instances:
             request = structs.replace(decided.request, wait="", alternates=0)
-            found.append(RecordedDecision(build.build, build.since, request))
+            count, amounts = len(request.instances), asked_amounts(request)
+            found.append(
+                RecordedDecision(build.build, build.since, request, amounts=amounts, instances=count)
+            )
     return found
+
+
+def summed(resources: Iterable[Mapping[str, int]]) -> Counter[str]:
+    total = Counter[str]()
+    for amounts in resources:
+        total.update(amounts)
+    return total
 
 
 async def tested(

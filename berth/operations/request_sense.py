@@ -1,13 +1,15 @@
 """Checks a build request before its publication, and refuses a request that no scheduler can satisfy."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec.structs import replace
 
 from berth.settings import BadSetting
 from bus.messages import BuildRequested
 from scheduler_worker import PciAlias, RequestOptions, Unreadable, alternatives_of
+from scheduler_worker.core.rule import Alternative
 
 
 class _AnyAlias(Mapping[str, PciAlias]):
@@ -28,9 +30,26 @@ _EVERYWHERE = RequestOptions(pci_aliases=_AnyAlias(), max_wait=math.inf, unscope
 
 def sense_of(request: BuildRequested) -> tuple[str, ...]:
     """Raise BadSetting if no cloud could satisfy the request; return notes about parts that berth ignores."""
-    anywhere = replace(request, forced_host="", wanted_host="", ignore_hosts=())
     try:
-        alternatives = alternatives_of(anywhere, _EVERYWHERE, lambda host: ())
+        alternatives = _alternatives(request)
     except Unreadable as problem:
         raise BadSetting(str(problem)) from None
     return tuple(dict.fromkeys(note for alternative in alternatives for note in alternative.notes))
+
+
+def asked_amounts(request: BuildRequested) -> Counter[str]:
+    """Return the amounts of all instances of a request by resource class; empty if no cloud satisfies it."""
+    roles = [(role.flavor, role.count) for role in request.roles]
+    total = Counter[str]()
+    for flavor, count in roles or [(request.flavor, len(request.instances))]:
+        try:
+            asked = _alternatives(replace(request, flavor=flavor, roles=(), or_else=()))[0].asked
+        except Unreadable:
+            return Counter()
+        total.update({name: amount * count for name, amount in asked.items()})
+    return total
+
+
+def _alternatives(request: BuildRequested) -> Sequence[Alternative]:
+    anywhere = replace(request, forced_host="", wanted_host="", ignore_hosts=())
+    return alternatives_of(anywhere, _EVERYWHERE, lambda host: ())

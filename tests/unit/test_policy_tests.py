@@ -4,12 +4,19 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from berth.operations.policy_changes import ChangedNumbers, changed_policy
-from berth.operations.policy_tests import PolicyTest, RepeatedDecision, Verdict
+from berth.operations.policy_tests import PolicyTest, RecordedDecision, RepeatedDecision, Verdict
+from berth.operations.quota_trials import with_quotas
+from berth.operations.request_sense import asked_amounts
 from berth.settings import BadSetting, Settings
 from bus.decisions import Record, RecordedHost, RecordedScale
+from bus.domains import GangRole
+from bus.quotas import Quota
+from bus.requests import Flavor
 from scheduler_worker import reweighed
+from tests.support.scheduler_builders import a_request
 
 SCALES = (
     RecordedScale(weigher="ram", multiplier=1.0, lowest=0.0, highest=10.0),
@@ -72,6 +79,75 @@ def test_a_settings_file_replaces_the_policy(tmp_path: Path) -> None:
 def test_a_change_that_is_not_understood_is_refused(change: str) -> None:
     with pytest.raises(BadSetting, match=change.split("=")[0]):
         changed_policy(Settings(), [change])
+
+
+def test_changed_limits_are_parsed() -> None:
+    changes = ["quota.p.1.VCPU=4", "quota.p.1.instances=unlimited", "quota.default.instances=2"]
+    changed = changed_policy(Settings(), changes)
+    assert changed.quotas == {"p.1": {"VCPU": 4, "instances": -1}, "": {"instances": 2}}
+    assert changed.only_numbers == ChangedNumbers()  # hosts are decided by the records
+    with pytest.raises(BadSetting, match="RESOURCE=LIMIT"):
+        changed_policy(Settings(), ["quota.p1.VCPU=-5"])
+
+
+def a_decision(number: int, *, host: str = "h", exists: bool = True, vcpus: int = 2) -> RecordedDecision:
+    request = a_request(number, project="p1")
+    amounts = {"VCPU": vcpus}
+    return RecordedDecision(str(number), float(number), request, host, amounts=amounts, exists=exists)
+
+
+def with_limits(
+    decisions: list[RecordedDecision], used: dict[str, int], **limits: int
+) -> tuple[list[Verdict], list[str]]:
+    """Return the verdict of each decision and the reasons, with limits of p1; its present limit is 8 VCPU."""
+    quotas = [
+        Quota(project="", limits={"instances": 100}),
+        Quota(project="p1", limits={"VCPU": 8}, used=used),
+    ]
+    repeated = [
+        RepeatedDecision(
+            build=each.build, project="p1", flavor="f", at=each.at, recorded=each.host, before="h", after="h",
+            verdict="same", by="record",
+        )
+        for each in decisions
+    ]  # fmt: skip
+    found = with_quotas(decisions, repeated, quotas, {"p1": limits})
+    return [each.verdict for each in found], [each.why for each in found if each.why]
+
+
+def test_the_oldest_decisions_use_a_lower_limit_first() -> None:
+    newest_first = [a_decision(number) for number in (3, 2, 1)]
+    verdicts, why = with_limits(newest_first, {"VCPU": 6, "instances": 3}, VCPU=4)
+    assert verdicts == ["nowhere", "same", "same"]
+    assert why == ["quota of project p1: VCPU limited to 4, 4 used, 2 more asked"]
+    # another instance, which is not among the decisions, uses one VCPU
+    assert with_limits(newest_first, {"VCPU": 7, "instances": 4}, VCPU=4)[0] == ["nowhere", "nowhere", "same"]
+
+
+def test_a_deleted_instance_is_judged_and_does_not_count() -> None:
+    decisions = [a_decision(1, exists=False), a_decision(2), a_decision(3, vcpus=4, exists=False)]
+    assert with_limits(decisions, {"VCPU": 2, "instances": 1}, VCPU=4)[0] == ["same", "same", "nowhere"]
+
+
+def test_a_request_that_the_quota_refused_is_placed_with_a_higher_limit() -> None:
+    decisions = [a_decision(1), a_decision(2, host="", exists=False, vcpus=8)]
+    assert with_limits(decisions, {"VCPU": 2, "instances": 1}, VCPU=10)[0] == ["same", "placed"]
+    assert with_limits(decisions, {"VCPU": 2, "instances": 1}, VCPU=9)[0] == ["same", "none"]
+
+
+def test_the_default_limits_apply_to_a_project_without_a_change() -> None:
+    assert with_limits([a_decision(1)], {"VCPU": 2, "instances": 1}, DISK_GB=1)[0] == ["same"]
+    quotas = [Quota(project=""), Quota(project="p1", used={"instances": 1})]
+    repeated = replace(decision(1, "same"), before="h", after="h")
+    [found] = with_quotas([a_decision(1)], [repeated], quotas, {"": {"instances": 0}})
+    assert (found.verdict, found.after) == ("nowhere", "")
+
+
+def test_the_amounts_of_a_refused_request_are_those_of_all_instances() -> None:
+    flavor = Flavor(name="m", vcpus=2, memory_mb=10, extra_specs={"resources:CUSTOM_X": "1"})
+    gang = (GangRole(name="a", flavor=flavor, count=2), GangRole(name="b", flavor=Flavor(name="s", vcpus=1)))
+    assert asked_amounts(a_request(instances=2, flavor=flavor))["CUSTOM_X"] == 2
+    assert asked_amounts(a_request(instances=3, flavor=flavor, roles=gang))["VCPU"] == 5
 
 
 def decision(number: int, verdict: Verdict) -> RepeatedDecision:
