@@ -11,12 +11,15 @@ from msgspec import structs
 from bus.clock import Clock
 from bus.protocol import Ask
 from bus.reservations import FAILOVER, FindReservations, Reservation, ReservationsFound
-from bus.vocabulary import Id
+from bus.vocabulary import Allocations, Id
 from scheduler_worker.core.drawing import drawing_on, undrawn
 from scheduler_worker.core.events import Begun
 from scheduler_worker.core.order import Begins, Order
+from scheduler_worker.core.reserved_help import HeldFor
 
 EVACUATE = "evacuate"
+HELD_SECONDS = 5.0  # that what reservations hold is used, to explain refusals
+MOST_EXPLAINED = 20  # reservations that explain refusals
 
 
 class DrawnReservations:
@@ -27,15 +30,32 @@ class DrawnReservations:
         self._clock = clock
         self._open: dict[str, list[Id]] = {}  # project → its open reservations
         self._failover: list[Id] = []
+        self._holding: tuple[Id, ...] = ()
+        self._held: HeldFor = ()
+        self._held_at = float("-inf")
 
     def learn(self, reservations: Iterable[Reservation]) -> None:
         """Remember which reservations serve requests that do not name one."""
-        now = self._clock.now()
+        now, reservations = self._clock.now(), list(reservations)
+        self._holding = tuple([each.id for each in reservations if each.state(now) in ("held", "active")])
         usable = [each for each in reservations if each.state(now) == "active"]
         self._open, self._failover = {}, [each.id for each in usable if each.use == FAILOVER]
         for each in usable:
             if each.use == "open":
                 self._open.setdefault(each.project, []).append(each.id)
+
+    async def read_held(self) -> HeldFor:
+        """Return what reservations hold, by their purposes; it is read at most every few seconds."""
+        if not self._holding:
+            return ()
+        if self._clock.monotonic() - self._held_at >= HELD_SECONDS:
+            found = await self._find(FindReservations(ids=self._holding[:MOST_EXPLAINED]))
+            held: dict[str, list[Allocations]] = {}
+            for each in found.reservations:
+                slots = found.slots.get(each.id, ())
+                held.setdefault(each.purpose, []).extend(slot.held for slot in slots if slot.held)
+            self._held, self._held_at = tuple(held.items()), self._clock.monotonic()
+        return self._held
 
     def concerns(self, order: Order) -> bool:
         """Return whether an order draws from a reservation, or may do so."""

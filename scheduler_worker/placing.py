@@ -21,13 +21,13 @@ from scheduler_worker.core import events
 from scheduler_worker.core.choosing import Choosing, Joined
 from scheduler_worker.core.drawing import SlotAssignments
 from scheduler_worker.core.events import Need
-from scheduler_worker.core.helping import helps
 from scheduler_worker.core.host_map import HostMap, HostsNow
 from scheduler_worker.core.move_start import MoveStart
 from scheduler_worker.core.order import Begins, Order
 from scheduler_worker.core.order_claims import claims_of
 from scheduler_worker.core.placing import step
 from scheduler_worker.core.policy import ChoicePolicy
+from scheduler_worker.core.reserved_help import all_helps
 from scheduler_worker.core.roles import group_id
 from scheduler_worker.core.rule import Alternative
 from scheduler_worker.core.scale import HasReservations
@@ -165,7 +165,7 @@ class Scheduler:
             await self._claim(_asking(left, Need.CLAIMS))
             left = [course for course in left if course.need]  # usually empty
             await self._locate(_asking(left, Need.PLACES))
-            self._find_help(_asking(left, Need.REMEDIES))
+            await self._find_help(_asking(left, Need.REMEDIES))
             await self._fence(_asking(left, Need.FENCES))
             self._find_spares(_asking(left, Need.ALTERNATES))
         return [course.end or events.PublishEnds(()) for course in courses]
@@ -260,9 +260,10 @@ class Scheduler:
             for course in courses:
                 self._take(course, events.AlternatesFound(choosing.spares(course.order)))
 
-    def _find_help(self, courses: Sequence[_Course]) -> None:
+    async def _find_help(self, courses: Sequence[_Course]) -> None:
         if not courses:
             return
+        held = await self.drawn.read_held()
         choosing, began = self.choosing(), self.clock.monotonic()
         found: dict[Hashable, tuple[str, ...]] = {}
         for course in courses:
@@ -274,8 +275,7 @@ class Scheduler:
                 and alternative.draw is None
                 and self.clock.monotonic() - began < HELP_SECONDS
             ):
-                seed = course.order.request.request
-                found[kind] = helps(alternative, choosing, seed, self.late_help(), needed=needed)
+                found[kind] = all_helps(course.order, choosing, self.late_help(), held)
             self._take(course, events.HelpFound(found.get(kind, ())))
 
     def late_help(self) -> Callable[[], bool]:

@@ -25,13 +25,13 @@ from bus.quotas import FindQuotas
 from bus.vocabulary import Id
 from scheduler_worker.core.choosing import Choosing
 from scheduler_worker.core.gang_choice import is_gang
-from scheduler_worker.core.helping import helps
 from scheduler_worker.core.move_start import Barred, MoveStart
 from scheduler_worker.core.move_state import Stopped
 from scheduler_worker.core.order import Order
 from scheduler_worker.core.quota_growth import quota_refusal
 from scheduler_worker.core.ranking import Ranking
 from scheduler_worker.core.rejections import Shortage
+from scheduler_worker.core.reserved_help import all_helps
 from scheduler_worker.core.rule import Alternative
 from scheduler_worker.core.scale import CapacityReservation, Pick, scores_of
 from scheduler_worker.dependencies import Supposing
@@ -142,9 +142,9 @@ class WhatIfs:
         first = shorts[0]
         if first.refusal:
             return WhatIfAnswered(fits=False, refusal=first.refusal), order.alternatives[0]
+        held = await self._scheduler.drawn.read_held()
         with self._choosing_with(supposing) as choosing:
-            seed, late = order.request.request, self._scheduler.late_help()
-            helpful = helps(order.alternatives[0], choosing, seed, late, needed=order.needed)
+            helpful = all_helps(order, choosing, self._scheduler.late_help(), held)
         decision = structs.replace(first.decision(()), helps=helpful)
         return WhatIfAnswered(fits=False, decision=decision), order.alternatives[0]
 

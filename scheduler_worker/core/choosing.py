@@ -101,11 +101,11 @@ class Choosing:
         for indices in alike.values():
             first = orders[indices[0]]
             if is_gang(first):
-                with self._counted_as_free(*shares[indices[0]]):
+                with self.counting_as_free(*shares[indices[0]]):
                     answers[indices[0]] = GangChoice(self, first).choose()
                 continue
             kind_of_order = _Kind(self, first)
-            with self._counted_as_free(*shares[indices[0]]):
+            with self.counting_as_free(*shares[indices[0]]):
                 for index in indices:
                     answers[index] = kind_of_order.hosts_for(orders[index])
         return [answers[index] for index in range(len(orders))]
@@ -124,7 +124,7 @@ class Choosing:
                 if alternative.draw is not None and alternative.draw.optional:
                     alternative = undrawn(alternative)
                 try:
-                    with self._counted_as_free(*counted_as_free(alternative)):
+                    with self.counting_as_free(*counted_as_free(alternative)):
                         ranking = self.rank(alternative, order.request.request)
                         found = ranking.spares(settled.cell, settled.lacking, excluding, order.avoid)
                 except SenselessQuery:
@@ -141,7 +141,7 @@ class Choosing:
         return (shares,) if shares else ()
 
     @contextmanager
-    def _counted_as_free(self, *allocations: Allocations) -> Iterator[None]:
+    def counting_as_free(self, *allocations: Allocations) -> Iterator[None]:
         """Count allocations, or reservations of this scheduler, as free in searches of the `with` block."""
         counted = [each for each in allocations if each]
         for each in counted:
@@ -176,7 +176,7 @@ class Choosing:
         if not roots:
             return False
         among: FindCandidates = msgspec.structs.replace(question, roots=tuple(roots))
-        with self._counted_as_free(*(entry.allocations for entry in open_ones)):
+        with self.counting_as_free(*(entry.allocations for entry in open_ones)):
             found = self.source.search(among)
             return any(found.ways(position, 1) for position in found.positions.tolist())
 

@@ -215,3 +215,17 @@ async def test_a_request_whose_slot_was_drawn_meanwhile_takes_the_next_one(hosts
     assert await placed_on(first, naming(1)) != [""]
     assert await placed_on(second, naming(2)) != [""]
     assert await undrawn(hosts) == 0 and not found
+
+
+async def test_a_refusal_by_reserved_capacity_names_the_purpose_and_nothing_else(hosts: Placement) -> None:
+    scheduler = await a_scheduler_for(hosts)
+    await reserve(hosts, scheduler, purpose="Black Friday", count=3)
+    [refusal] = await messages_of(scheduler, a_request(1, flavor=LARGE, project="p2"))
+    assert isinstance(refusal, BuildUnplaceable)
+    assert refusal.decision.helps[0] == "without the capacity reserved for 'Black Friday': 3 hosts"
+    told = str(refusal.decision.helps)
+    assert "season" not in told and "p1" not in told and R1 not in told
+    # it does not help where the capacity is not enough either
+    huge = replace(LARGE, vcpus=9)
+    [refusal] = await messages_of(scheduler, a_request(2, flavor=huge, project="p2"))
+    assert "reserved" not in str(refusal.decision.helps)
