@@ -1,10 +1,14 @@
 """Hosts for gangs, and for instances that are packed into a domain or spread over domains."""
 
 from random import Random
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
+from berth.operations.boot_options import BootOptions, boot_request
+from berth.operations.request_sense import sense_of
+from berth.settings import BadSetting
 from bus.domains import DomainConstraints
 from bus.messages import BuildRequested
 from scheduler_worker.core.events import Chosen
@@ -138,3 +142,12 @@ def test_at_least_accepts_the_domain_that_fits_most() -> None:
     _, chosen, _ = choose(cloud, replace(request, at_least=2))
     assert len(chosen.picks) == 3
     assert chosen.short is not None
+
+
+@pytest.mark.parametrize(
+    "more", [{"or_else": ("vcpus=1",)}, {"at_least": 1}], ids=["other flavors", "a part of the gang"]
+)
+def test_roles_with_alternatives_are_refused_before_they_are_published(more: dict[str, Any]) -> None:
+    request = boot_request(BootOptions(role=("ps:1", "worker:2"), **more))
+    with pytest.raises(BadSetting, match=f"{next(iter(more))}: not possible with roles"):
+        sense_of(request)
