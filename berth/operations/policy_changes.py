@@ -10,9 +10,10 @@ from msgspec import structs
 
 from berth.choice import policy, rule_options
 from berth.configuration import read
-from berth.operations.quotas import parsed_limits, quota_project
+from berth.operations.quotas import parsed_limits
 from berth.settings import BadSetting, Settings
 from bus.policy_trials import TrialPolicy
+from bus.quotas import project_named
 
 _FORMS = (
     "weights.NAME=NUMBER, rules.filters=NAME,NAME or +NAME or -NAME, rules.NAME.OPTION=VALUE, subset=, near=,"
@@ -71,7 +72,7 @@ def changed_policy(settings: Settings, changes: Sequence[str]) -> ChangedPolicy:
             filters, others = _filters(filters, value), True
         elif first == "quota" and "." in rest:
             project, _, resource = rest.rpartition(".")
-            limits = quotas.setdefault(quota_project(project), {})
+            limits = quotas.setdefault(project_named(project), {})
             limits |= parsed_limits([f"{resource}={value}"])
         elif first == "rules" and "." in rest:
             rule, _, option = rest.partition(".")

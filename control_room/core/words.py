@@ -1,7 +1,6 @@
 """Formats amounts, times and lists of names as text."""
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
 
 
 def duration(seconds: float | None) -> str:
@@ -36,13 +35,6 @@ def expected_start(p50: float | None, p90: float | None, until: float, now: floa
 
 def rate(each_second: float) -> str:
     return f"{each_second:.1f}" if 0 < each_second < 100 else f"{each_second:,.0f}"
-
-
-def moment(seconds: float) -> str:
-    """Return a time as text, or `unknown` for 0."""
-    if not seconds:
-        return "unknown"
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 def count(number: int) -> str:

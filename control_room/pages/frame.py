@@ -88,7 +88,7 @@ class Renderer:
             several=words.several,
             rate=words.rate,
             listed=words.listed,
-            moment=words.moment,
+            moment=_moment,
             printable=printable,
             bar=_bar,
             token=_token,
@@ -157,6 +157,11 @@ def _bar(width: float, left: float = 0.0) -> Markup:
 def _time_text(seconds: float) -> str:
     """Return a time in UTC as text, such as 2026-12-24 08:00."""
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M")
+
+
+def _moment(seconds: float) -> str:
+    """Return a time in UTC to the second as text, or `unknown` for 0."""
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%S} UTC" if seconds else "unknown"
 
 
 def _token(form_token: str) -> Markup:
