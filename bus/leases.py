@@ -72,7 +72,7 @@ class AgentStands(Value, frozen=True, kw_only=True):
     disabled: bool
     epoch: Ordinal  # number of its leases so far
     lease: Seconds
-    heard: Seconds  # time of the last request
+    asked_at: Seconds  # time of the last request
     free: Count = 0  # nodes without an instance
     occupied: Count = 0  # nodes with an instance, or while one is created or deleted
     leaving: Count = 0  # nodes that are being moved to other agents

@@ -327,7 +327,7 @@ class Builds:
         try:
             answers = await self.release_many([question for _, question in releases])
         except Unavailable as away:
-            log.warning("%d builds wait to give back what they hold: %s", len(releases), away)
+            log.warning("%d builds wait for the release of their allocations: %s", len(releases), away)
             return {}
         return {
             build.id: ReleaseAnswer(build.status, answer.result)

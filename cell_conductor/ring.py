@@ -39,7 +39,7 @@ IDLE_SECONDS = 1.0  # between checks without agents that share nodes
 STRAYS_EVERY = 5.0  # seconds between checks for free nodes at disabled agents
 REST = 50  # minimum pause, as a multiple of the last check's duration
 PAGE = 5000  # nodes in one answer
-SHOWN = ("agent", "pool", "alive", "disabled", "epoch", "lease", "heard")  # to operators
+SHOWN = ("agent", "pool", "alive", "disabled", "epoch", "lease", "asked_at")  # to operators
 FORGOTTEN_AFTER = 7 * 86400.0
 
 

@@ -14,21 +14,21 @@ from cell_conductor.store import BUILD, BUILDS, LEFT_BEHIND, readable
 
 T = TypeVar("T", RingMember, RingNode)
 
-_MEMBER = "agent, pool, run, epoch, beat, alive, disabled, lease, seen, heard"
+_MEMBER = "agent, pool, run, epoch, beat, alive, disabled, lease, seen, asked_at"
 _NODE = 'root, owner, epoch, version, leaving, moves_to AS "to"'
 _BUSY = "('building', 'swapping', 'active', 'moving', 'verifying', 'deleting')"
 
 _RENEW = sql(f"""
-    UPDATE ring_members SET beat = beat + 1, heard = :NOW,
+    UPDATE ring_members SET beat = beat + 1, asked_at = :NOW,
     seen = CASE WHEN epoch <> :epoch THEN 0 WHEN seen > :seen THEN seen ELSE :seen END
     WHERE agent = :agent AND pool = :pool AND run = :run AND alive RETURNING {_MEMBER}
 """)
 # Replaces only the lease that was seen as expired, not one renewed meanwhile.
 _JOIN = sql(f"""
-    INSERT INTO ring_members (agent, pool, run, epoch, beat, alive, disabled, lease, seen, heard)
+    INSERT INTO ring_members (agent, pool, run, epoch, beat, alive, disabled, lease, seen, asked_at)
     VALUES (:agent, :pool, :run, 1, 0, true, false, CAST(:lease AS double precision), 0, :NOW)
     ON CONFLICT (agent) DO UPDATE SET pool = excluded.pool, run = excluded.run, beat = 0, alive = true,
-    epoch = ring_members.epoch + 1, seen = 0, lease = excluded.lease, heard = excluded.heard
+    epoch = ring_members.epoch + 1, seen = 0, lease = excluded.lease, asked_at = excluded.asked_at
     WHERE ring_members.epoch = :epoch AND ring_members.beat = :beat RETURNING {_MEMBER}
 """)
 _MEMBERS = sql(f"SELECT {_MEMBER} FROM ring_members WHERE :pool = '' OR pool = :pool ORDER BY agent")
@@ -49,7 +49,7 @@ LEFT = sql(
 DISABLE = sql("UPDATE ring_members SET disabled = :disabled WHERE agent = :agent RETURNING agent")
 # agents that own nothing
 FORGET = sql("""
-    DELETE FROM ring_members WHERE NOT alive AND NOT disabled AND heard < :before AND agent NOT IN
+    DELETE FROM ring_members WHERE NOT alive AND NOT disabled AND asked_at < :before AND agent NOT IN
     (SELECT owner FROM ring_nodes) RETURNING agent
 """)
 _LOCK = sql("""

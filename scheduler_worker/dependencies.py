@@ -176,7 +176,7 @@ class Ending:
         """Raise `Retry` for a placed build if its cell has no conductor; after a time limit end the build."""
         self.wait_for_consumer(placed.request, placed.cell)
         host = placed.chosen.host
-        why = f"cell {placed.cell!r}: no conductor takes builds there; the claim on {host} was given back"
+        why = f"cell {placed.cell!r}: no conductor takes builds there; the claim on {host} was released"
         match await self.retire(placed.build, why, placed.generation):
             case claims.Released():
                 log.warning("build %s: %s", placed.build, why)

@@ -168,7 +168,7 @@ def _table(found: dict[str, AgentsFound], clock: Clock) -> Table:
     rows = []
     for cell, answer in found.items():
         for agent in answer.agents:
-            ago = max(clock.now() - agent.heard, 0.0)
+            ago = max(clock.now() - agent.asked_at, 0.0)
             marked = "[green]alive[/green]" if agent.alive else "[red]silent[/red]"
             state = Text.from_markup(marked + (", disabled" if agent.disabled else ""))
             lease = f"{agent.lease:g} s, asked {ago:.1f} s ago" if agent.alive else f"over, {ago:.0f} s ago"

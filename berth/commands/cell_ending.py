@@ -50,7 +50,7 @@ commands = Commands()
 async def remove(
     cli: Cli,
     name: NameOfCell,
-    force: bool = option(False, "With instances, too: what they hold is closed, and stays until given back."),
+    force: bool = option(False, "Also with instances: their hosts are closed, and stay until released."),
     drop_database: bool = option(False, "Delete its database with all data, and its login, too."),
     keep_user: bool = option(False, "Leave RabbitMQ as it is: its user and queues stay."),
     *,

@@ -236,7 +236,7 @@ def _print_added(
     if cli.as_json:
         facts = {"user": new_cell.user, "login": login, "file": str(new_cell.file), "wrote": wrote}
         facts |= {"also_connects_to": access.enters, "shut_out": access.shut_out}
-        write_json({"cell": name, **facts, "limits": structs.asdict(limits), "heard": received})
+        write_json({"cell": name, **facts, "limits": structs.asdict(limits), "registered": received})
     else:
         cli.line(
             f"cell {name}: RabbitMQ user {new_cell.user}, by {by}: at most {limits.connections} connections,"

@@ -19,7 +19,7 @@ from bus.claims import Released, ReleaseRequested
 from bus.delivery.runner import Bus
 from bus.errors import Unavailable
 
-GIVEN_BACK = "given back"
+RELEASED = "released"
 _MENDED: dict[Wrong, str] = {
     "missing": "claimed back",
     "elsewhere": "claimed back",
@@ -42,7 +42,7 @@ async def repaired(settings: Settings, found: Audit, yes: bool) -> tuple[list[He
     """Return the violations of an audit that berth can repair, and the other wrong allocations with the
     reasons against a repair; make the repairs if `yes`."""
     leaks = [leak for leak in found.leaks if leak.proven]
-    shown = [Healed(str(leak), GIVEN_BACK) for leak in leaks]
+    shown = [Healed(str(leak), RELEASED) for leak in leaks]
     try:
         async with Bus(wiring.transport(settings, "heal")):
             pass
@@ -72,8 +72,8 @@ async def _release(bus: Bus, found: Ownerless) -> Healed:
     release = ReleaseRequested(consumer=consumer, generation=generation, retire=found.ended, cell=found.cell)
     result = (await bus.asker(topics.RELEASE)(release)).result
     if isinstance(result, Released):
-        return Healed(sentence, GIVEN_BACK, GIVEN_BACK, done=True)
-    return Healed(sentence, GIVEN_BACK, f"not given back ({type(result).__name__.lower()})")
+        return Healed(sentence, RELEASED, RELEASED, done=True)
+    return Healed(sentence, RELEASED, f"not released ({type(result).__name__.lower()})")
 
 
 async def _mended_doubles(
@@ -156,5 +156,5 @@ async def _mended_guests(
         elif yes:
             proven.append(await _release(bus, each))
         else:
-            proven.append(Healed(sentence, GIVEN_BACK))
+            proven.append(Healed(sentence, RELEASED))
     return proven, doubts

@@ -119,7 +119,7 @@ class RingMember(msgspec.Struct, frozen=True, kw_only=True):
     disabled: bool = False
     lease: float = 0.0  # seconds, as reported to the agent
     seen: int = 0  # the version of the pool's nodes that the agent has confirmed
-    heard: float = 0.0  # wall time, for display
+    asked_at: float = 0.0  # wall time, for display
 
     @property
     def takes(self) -> bool:

@@ -90,7 +90,7 @@ def _create_ring() -> None:
         *_columns(sa.Boolean, "alive", "disabled"),
         *_columns(sa.Double, "lease"),
         *_columns(sa.BigInteger, "seen"),
-        *_columns(sa.Double, "heard"),
+        *_columns(sa.Double, "asked_at"),
     )
     op.create_table(
         "ring_nodes",

@@ -107,7 +107,7 @@ class WaitingOwner:
             async with self._store.database.write() as tx:
                 await parked.RELEASE(tx, owner=self._store.name)
         except Exception as problem:  # a stopping worker does not wait for its database
-            log.warning("could not let go of %d requests: %s", len(self._store.requests), problem)
+            log.warning("could not release %d requests: %s", len(self._store.requests), problem)
 
     def _silent(self, schedulers: list[OtherScheduler], owners: set[str]) -> list[str]:
         now = self._clock.monotonic()

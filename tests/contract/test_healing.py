@@ -317,11 +317,11 @@ async def test_leaked_holder_allocations_are_released_when_the_cell_confirms(
     leak = f"{KEEPER}: holds resources of attempt 1 of {uid(BUILD)}, {why}"
     assert (await audit(settings)).breaches == [leak]
     assert (await berth(ends=1)).splitlines() == [
-        f"would be given back: {leak}",
+        f"would be released: {leak}",
         "`berth heal --yes` repairs confirmed differences",
     ]
     assert (await audit(settings)).consumers == 2
-    assert await berth("--yes") == f"given back: {leak}\n"
+    assert await berth("--yes") == f"released: {leak}\n"
     assert ((await audit(settings)).breaches, (await audit(settings)).consumers) == ([], 1)
 
 
@@ -408,7 +408,7 @@ async def test_if_its_release_was_lost_the_allocations_of_an_ended_build_are_rel
         f"for you to judge: {breach}; agent agent-1, agent-2 did not answer and may have its guest\n"
     )
     async with a_cell_without_guests(settings):
-        assert await berth("--yes") == f"given back: {breach}\n"
+        assert await berth("--yes") == f"released: {breach}\n"
         assert await berth() == "nothing is wrong\n"
 
 
@@ -432,7 +432,7 @@ async def test_if_its_release_was_lost_the_allocations_of_a_shelved_build_are_re
     shelved(settings, ended=1061.0)
     assert (await berth("--yes", ends=1)).startswith(f"for you to judge: {SHELVED_BREACH}; agent agent-1,")
     async with a_cell_without_guests(settings):
-        assert await berth("--yes") == f"given back: {SHELVED_BREACH}\n"
+        assert await berth("--yes") == f"released: {SHELVED_BREACH}\n"
         assert await berth() == "nothing is wrong\n"
         async with Bus(wiring.transport(settings, "test")) as bus:
             boot = an_order(a_claim(BUILD, on_hosts(1)))
