@@ -1,0 +1,143 @@
+"""Orders the requests of several projects: the project with the smallest dominant share for its weight first,
+and inside a project by priority, then age.
+
+The share of a project grows with each request that it is served: by class, as a fraction of the cloud's capacity.
+The largest fraction counts, divided by the weight. A project that had no requests begins at the share of the
+project served last, so it neither saves up its absence nor is delayed by it. While two projects have requests,
+their shares for their weights differ by at most one request of each.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+from itertools import count
+from typing import Any
+
+from bus.requests import Flavor
+
+Key = tuple[int, float, str]  # negative priority, time of arrival, id
+Size = Mapping[str, float]  # resource class → fraction of the cloud's capacity
+
+LEAST_SIZE = 1e-9  # of a request whose resources no host has, so that it counts too
+MOST_IDLE = 1000  # projects without requests that are remembered
+_RESOURCES = re.compile(r"resources([^:]*):([A-Z0-9_]+)")
+
+
+@dataclass(slots=True, eq=False)
+class FairItem:
+    """A request in the queue, with a value of the caller. If it is not live, it is skipped."""
+
+    project: str
+    key: Key
+    size: Size
+    value: Any
+    is_live: bool = True
+
+
+@dataclass(slots=True, eq=False)
+class _Project:
+    weight: float
+    served: dict[str, float] = field(default_factory=dict)
+    offset: float = 0.0
+    items: list[tuple[Key, int, FairItem]] = field(default_factory=list)
+
+    @property
+    def progress(self) -> float:
+        return self.offset + max(self.served.values(), default=0.0) / self.weight
+
+    def serve(self, size: Size) -> None:
+        for name, fraction in (size or {"": LEAST_SIZE}).items():
+            self.served[name] = self.served.get(name, 0.0) + max(fraction, LEAST_SIZE)
+
+    def begin_at(self, progress: float) -> None:
+        self.served.clear()
+        self.offset = progress
+
+
+class FairQueue:
+    """Requests of all projects; `pop` takes the next one. `weight_of` returns the weight of a project."""
+
+    def __init__(self, weight_of: Callable[[str], float] = lambda project: 1.0) -> None:
+        self._weight_of = weight_of
+        self._projects: dict[str, _Project] = {}
+        self._order: list[tuple[float, int, str]] = []  # projects with requests, by their progress
+        self._ties = count()
+        self._reached = 0.0  # progress of the project that was served last
+
+    def count(self, project: str) -> int:
+        known = self._projects.get(project)
+        return 0 if known is None else len(known.items)
+
+    def push(self, item: FairItem) -> None:
+        known = self._projects.get(item.project)
+        if known is None:
+            self._forget_idle()
+            known = self._projects[item.project] = _Project(self._weight_of(item.project), offset=self._reached)
+        if not known.items:
+            if known.progress < self._reached:
+                known.begin_at(self._reached)
+            self._enqueue(item.project, known)
+        heappush(known.items, (item.key, next(self._ties), item))
+
+    def pop(self) -> FairItem | None:
+        """Remove and return the next request, and add its size to the share of its project; None if empty."""
+        while self._order:
+            progress, _, project = heappop(self._order)
+            known = self._projects[project]
+            item = self._first_live(known)
+            if item is None:
+                continue
+            self._reached = max(self._reached, progress)
+            known.serve(item.size)
+            if known.items:
+                self._enqueue(project, known)
+            return item
+        return None
+
+    def trim(self, project: str, most: int) -> list[FairItem]:
+        """Remove and return the last requests of a project, so that `most` are left."""
+        known = self._projects[project]
+        known.items.sort()
+        removed = [item for *_, item in known.items[most:]]
+        del known.items[most:]
+        return removed
+
+    def last_key(self, project: str) -> Key:
+        """Return the key of the last request of a project that has requests."""
+        return max(self._projects[project].items)[0]
+
+    def reweigh(self) -> None:
+        """Read the weights of all projects again; what they were served before no longer counts by itself."""
+        for project, known in self._projects.items():
+            weight = self._weight_of(project)
+            if weight != known.weight:
+                known.begin_at(known.progress)
+                known.weight = weight
+
+    def _enqueue(self, project: str, known: _Project) -> None:
+        heappush(self._order, (known.progress, next(self._ties), project))
+
+    @staticmethod
+    def _first_live(known: _Project) -> FairItem | None:
+        while known.items:
+            *_, item = heappop(known.items)
+            if item.is_live:
+                return item
+        return None
+
+    def _forget_idle(self) -> None:
+        if len(self._projects) - len(self._order) > MOST_IDLE:
+            self._projects = {name: known for name, known in self._projects.items() if known.items}
+
+
+def amounts_of(flavor: Flavor) -> dict[str, int]:
+    """Return what an instance of a flavor takes, by resource class."""
+    amounts = {"VCPU": flavor.vcpus, "MEMORY_MB": flavor.memory_mb, "DISK_GB": flavor.disk_gb}
+    for name, text in flavor.extra_specs.items():
+        found = _RESOURCES.fullmatch(name)
+        if found is None or not text.isdecimal():
+            continue
+        suffix, resource_class = found.groups()
+        amounts[resource_class] = int(text) + (amounts.get(resource_class, 0) if suffix else 0)
+    return amounts

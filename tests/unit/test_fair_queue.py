@@ -1,0 +1,101 @@
+"""The order in which requests of several projects are served."""
+
+import random
+from collections import Counter
+
+from bus.requests import Flavor
+from scheduler_worker.core.fair_queue import FairItem, FairQueue, amounts_of
+
+WEIGHTS = {"gold": 4.0, "silver": 2.0, "bronze": 1.0}
+
+
+def item(project: str, at: float = 0.0, priority: int = 0, **size: float) -> FairItem:
+    return FairItem(project, (-priority, at, f"{project}-{at}"), size or {"VCPU": 0.001}, None)
+
+
+def popped(queue: FairQueue, most: int) -> list[FairItem]:
+    return [found for _ in range(most) if (found := queue.pop()) is not None]
+
+
+def test_a_single_request_precedes_the_flood_that_arrived_before_it() -> None:
+    queue = FairQueue()
+    for at in range(1000):
+        queue.push(item("flood", at))
+    popped(queue, 100)
+    queue.push(item("single", 5000))
+    assert "single" in {each.project for each in popped(queue, 2)}
+
+
+def test_shares_follow_the_weights_whatever_the_sizes_and_arrivals() -> None:
+    for seed in range(50):
+        chance = random.Random(seed)
+        queue = FairQueue(WEIGHTS.__getitem__)
+        for project in WEIGHTS:
+            several = chance.choice((1, 2, 8))  # projects with large and with small requests
+            for at in range(4000):
+                queue.push(item(project, at, VCPU=several * chance.uniform(1e-4, 3e-4), DISK_GB=1e-5))
+        served = Counter[str]()
+        largest = 8 * 3e-4
+        for _ in range(2000):
+            found = queue.pop()
+            assert found is not None
+            served[found.project] += found.size["VCPU"]
+            for_weight = [served[project] / weight for project, weight in WEIGHTS.items()]
+            assert max(for_weight) - min(for_weight) <= 2 * largest
+        total, weights = sum(served.values()), sum(WEIGHTS.values())
+        for project, weight in WEIGHTS.items():
+            assert abs(served[project] / total / (weight / weights) - 1) < 0.05
+
+
+def test_the_largest_share_of_any_class_counts() -> None:
+    queue = FairQueue()
+    for at in range(1000):
+        queue.push(item("cores", at, VCPU=0.004, MEMORY_MB=0.001))
+        queue.push(item("memory", at, VCPU=0.001, MEMORY_MB=0.002))
+    served = Counter(each.project for each in popped(queue, 300))
+    assert served == {"cores": 100, "memory": 200}
+
+
+def test_inside_a_project_the_order_is_priority_then_age() -> None:
+    queue = FairQueue()
+    for at, priority in ((3, 0), (1, 0), (4, 5), (2, 5)):
+        queue.push(item("p", at, priority))
+    assert [each.key[1] for each in popped(queue, 4)] == [2, 4, 1, 3]
+
+
+def test_an_absent_project_saves_nothing_up() -> None:
+    queue = FairQueue()
+    for at in range(1000):
+        queue.push(item("present", at))
+    popped(queue, 500)
+    for at in range(1000):
+        queue.push(item("absent", at))
+    assert Counter(each.project for each in popped(queue, 100)) == {"present": 50, "absent": 50}
+
+
+def test_a_new_weight_applies_to_what_is_served_after_it() -> None:
+    weights = {"a": 1.0, "b": 1.0}
+    queue = FairQueue(weights.__getitem__)
+    for at in range(1000):
+        queue.push(item("a", at))
+        queue.push(item("b", at))
+    popped(queue, 100)
+    weights["a"] = 3.0
+    queue.reweigh()
+    assert abs(Counter(each.project for each in popped(queue, 400))["a"] - 300) <= 4
+
+
+def test_requests_that_are_not_live_cost_their_project_nothing() -> None:
+    queue = FairQueue()
+    for at in range(100):
+        dead = item("a", at)
+        dead.is_live = at % 2 == 0
+        queue.push(dead)
+        queue.push(item("b", at))
+    assert Counter(each.project for each in popped(queue, 100)) == {"a": 50, "b": 50}
+
+
+def test_amounts_of_a_flavor_include_its_extra_specs() -> None:
+    specs = {"resources:VCPU": "0", "resources:CUSTOM_GOLD": "1", "resources1:VGPU": "2", "trait:X": "required"}
+    amounts = amounts_of(Flavor(name="metal", vcpus=8, memory_mb=1024, extra_specs=specs))
+    assert amounts == {"VCPU": 0, "MEMORY_MB": 1024, "DISK_GB": 0, "CUSTOM_GOLD": 1, "VGPU": 2}
