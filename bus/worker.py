@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar, Union
 
 from bus.errors import Poison, Retry
-from bus.protocol import QueueSpec
+from bus.protocol import Inbox, QueueSpec
 from bus.topics import TOPIC_OF, TOPICS, Address, Query, Topic
 from bus.vocabulary import Message
 
@@ -18,6 +18,7 @@ M = TypeVar("M", bound=Message)
 A = TypeVar("A", bound=Message)
 R = TypeVar("R", bound=Message)
 
+Intake = Callable[[Inbox], Awaitable[Inbox]]
 Emits = Message | Sequence[Message] | None
 Outcome = Message | Sequence[Message] | Retry | Poison | None  # for one message of a list
 
@@ -39,6 +40,8 @@ class On:
     private: bool  # every process of the worker receives every message while it runs
     unheard: Callable[[Any], Awaitable[Emits]] | None = None  # replaces unroutable messages
     undeliverable_after: int = 0  # after this many tries
+    intake: Intake | None = None  # gives the messages of the queue in another order
+    prefetch: int = 0  # unsettled messages at most; 0: twice what the handler calls take
 
     @property
     def name(self) -> str:
@@ -203,6 +206,8 @@ def on_many(
     private: bool = False,
     unheard: Callable[[Any], Awaitable[Emits]] | None = None,
     undeliverable_after: int = 20,
+    intake: Intake | None = None,
+    prefetch: int = 0,
 ) -> On:
     """Return a table row that consumes a topic and calls the handler with lists of messages. The handler
     returns one outcome for each message.
@@ -213,13 +218,25 @@ def on_many(
 
     `linger` is for handlers with a cost per list (a transaction): under load, a list waits this long for
     further messages; the first message after a pause never waits.
+
+    `intake` is called with the queue's inbox and returns the inbox from which the handler gets its messages.
     """
     declared = frozenset(topic.message for topic in emits)
     _check(handler, declared)
     if unheard is not None:
         _check(unheard, declared)
     return On(
-        _address(topic), handler, declared, batch, concurrency, linger, private, unheard, undeliverable_after
+        _address(topic),
+        handler,
+        declared,
+        batch,
+        concurrency,
+        linger,
+        private,
+        unheard,
+        undeliverable_after,
+        intake,
+        prefetch,
     )
 
 

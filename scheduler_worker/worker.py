@@ -12,8 +12,10 @@ from bus.sql.database import Database
 from bus.vocabulary import Message
 from bus.worker import Every, On, Worker, answers, answers_many, every, on, on_many, prune_period
 from scheduler_worker.agents import SAYS_SECONDS, WaitingSignal
+from scheduler_worker.backlog import PREFETCH, Backlog
 from scheduler_worker.balance_planning import BalancePlanner
 from scheduler_worker.client_door import ClientDoor
+from scheduler_worker.cloud_capacity import CloudCapacity
 from scheduler_worker.dependencies import Publish, SchedulerOptions
 from scheduler_worker.handovers import REPEAT_SECONDS, Handovers
 from scheduler_worker.host_holds import OPEN_SECONDS, HostHolds
@@ -84,7 +86,8 @@ class _Parts:
         self.courses = MoveCourses(scheduler, lookups, self.handovers, store.store_refusals)
         self.builds, self.moves = WaitingBuilds(scheduler, store), WaitingMoves(store, self.courses)
         self.queue = WaitingQueue(store, self.builds, self.moves, needs.publish, clock)
-        self.keeping = WaitingOwner(self.queue, clock)
+        self.backlog = Backlog(database, clock, store.name, store.live, CloudCapacity(source, clock).of)
+        self.keeping = WaitingOwner(self.queue, self.backlog, clock)
         self.cancelling = Cancelling(store, scheduler.ending, needs.publish)
         self.records = HostRecords(scheduler.book, source, database, clock)
         self.changes = HostChanges(scheduler, store, self.queue.recheck)
@@ -136,7 +139,7 @@ class _Parts:
             asks=(*PLACEMENT, *CELLS),
             timers=self._timers(),
             starts=[self.needs.loaded, self.records.load, self.scheduler.opened],
-            runs=[self.queue.run, self.signal.run, self.maintenance.dead_hosts.run_hooks],
+            runs=[self.queue.run, self.signal.run, self.backlog.run, self.maintenance.dead_hosts.run_hooks],
             stops=[keeping.release_ownership, self.maintenance.stop],
         )
 
@@ -151,6 +154,8 @@ class _Parts:
                 concurrency=concurrency,
                 unheard=self.scheduler.ending.undo_placed,
                 undeliverable_after=TRIES_UNDELIVERABLE,
+                intake=self.backlog.open,
+                prefetch=PREFETCH,
             ),
             on_many(
                 topics.CLIENT_REQUESTED,

@@ -30,7 +30,8 @@ class QueueReader:
     def __init__(self, served: ServedRow, clock: Clock) -> None:
         self.served = served
         row = served.row
-        self.prefetch = min((row.batch or 1) * row.concurrency * 2, MAX_PREFETCH)
+        prefetch = row.prefetch if isinstance(row, On) else 0
+        self.prefetch = min(prefetch or (row.batch or 1) * row.concurrency * 2, MAX_PREFETCH)
         self.concurrency = row.concurrency
         self.taken = 0  # messages
         self._most = row.batch or 1
@@ -258,7 +259,10 @@ class _Serving:
         readers = [QueueReader(row, self._process.clock) for row in rows]
 
         async def begin(reader: QueueReader) -> None:
-            inbox = await self._process.transport.consume(reader.served.queue, reader.prefetch)
+            row, queue = reader.served.row, reader.served.queue
+            inbox = await self._process.transport.consume(queue, reader.prefetch)
+            if isinstance(row, On) and row.intake is not None:
+                inbox = await row.intake(inbox)
             reader.start(inbox, self._group)
             self._readers[reader] = None
             self._suspects.rows[reader.served.queue.name] = reader.served

@@ -1,20 +1,26 @@
 """Orders the requests of several projects: the project with the smallest dominant share for its weight first,
 and inside a project by priority, then age.
 
-The share of a project grows with each request that it is served: by class, as a fraction of the cloud's capacity.
-The largest fraction counts, divided by the weight. A project that had no requests begins at the share of the
-project served last, so it neither saves up its absence nor is delayed by it. While two projects have requests,
-their shares for their weights differ by at most one request of each.
+The share of a project grows with each request that it is served: by class, as a fraction of the capacity of the
+cloud. The largest fraction counts, divided by the weight. A project that had no requests begins at the share of
+the project served last: it saves nothing up, and it does not wait. While two projects have requests, their shares
+for their weights differ by at most one request of each.
 """
 
 import re
+from bisect import bisect_right
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import count
+from operator import itemgetter
 from typing import Any
 
-from bus.requests import Flavor
+import msgspec
+
+from bus.requests import Flavor, ResourceGroup
+from bus.vocabulary import UNSAID_ID
 
 Key = tuple[int, float, str]  # negative priority, time of arrival, id
 Size = Mapping[str, float]  # resource class → fraction of the cloud's capacity
@@ -32,6 +38,7 @@ class FairItem:
     key: Key
     size: Size
     value: Any
+    builds: tuple[str, ...] = ()
     is_live: bool = True
 
 
@@ -73,7 +80,9 @@ class FairQueue:
         known = self._projects.get(item.project)
         if known is None:
             self._forget_idle()
-            known = self._projects[item.project] = _Project(self._weight_of(item.project), offset=self._reached)
+            known = self._projects[item.project] = _Project(
+                self._weight_of(item.project), offset=self._reached
+            )
         if not known.items:
             if known.progress < self._reached:
                 known.begin_at(self._reached)
@@ -95,12 +104,15 @@ class FairQueue:
             return item
         return None
 
-    def trim(self, project: str, most: int) -> list[FairItem]:
-        """Remove and return the last requests of a project, so that `most` are left."""
-        known = self._projects[project]
-        known.items.sort()
-        removed = [item for *_, item in known.items[most:]]
-        del known.items[most:]
+    def trim(self, project: str, most: int, last: Key | None = None) -> list[FairItem]:
+        """Remove and return the last requests of a project, so that at most `most` are left, and none after
+        the key `last`.
+        """
+        items = self._projects[project].items
+        items.sort()
+        left = min(most, len(items) if last is None else bisect_right(items, last, key=itemgetter(0)))
+        removed = [item for *_, item in items[left:]]
+        del items[left:]
         return removed
 
     def last_key(self, project: str) -> Key:
@@ -129,6 +141,39 @@ class FairQueue:
     def _forget_idle(self) -> None:
         if len(self._projects) - len(self._order) > MOST_IDLE:
             self._projects = {name: known for name, known in self._projects.items() if known.items}
+
+
+class _Role(msgspec.Struct):
+    flavor: Flavor
+    count: int = 1
+
+
+class RequestHead(msgspec.Struct):
+    """The part of a build request that decides its place in the queue."""
+
+    request: str
+    instances: tuple[str, ...]
+    flavor: Flavor
+    project: str = UNSAID_ID
+    priority: int = 0
+    groups: tuple[ResourceGroup, ...] = ()
+    roles: tuple[_Role, ...] = ()
+
+    @property
+    def builds(self) -> tuple[str, ...]:
+        """Return the builds whose ids differ from the request's."""
+        return tuple(build for build in self.instances if build != self.request)
+
+    def amounts(self) -> Counter[str]:
+        """Return what all instances of the request take together, by resource class."""
+        total = Counter[str]()
+        for role in self.roles or (_Role(self.flavor, len(self.instances)),):
+            one = Counter(amounts_of(role.flavor))
+            for group in self.groups:
+                one.update(group.resources)
+            for name, amount in one.items():
+                total[name] += role.count * amount
+        return total
 
 
 def amounts_of(flavor: Flavor) -> dict[str, int]:

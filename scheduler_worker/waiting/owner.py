@@ -19,12 +19,13 @@ from bus.messages import BuildCancelled, BuildCancelRequested, BuildDeleteReques
 from bus.moves import SHELVED, MoveRefused
 from bus.queries import DecisionFound, FindDecision, FindWaiting, WaitingFound, WaitingRequest
 from bus.vocabulary import Contended, Id
+from scheduler_worker.backlog import Backlog
 from scheduler_worker.core.held_claim import place_of
 from scheduler_worker.core.move_start import refused
 from scheduler_worker.core.order import CANCELLED, DELETED, unplaceable
 from scheduler_worker.core.waiting_queue import QueueKey, Root
 from scheduler_worker.dependencies import Ending, Publish
-from scheduler_worker.store import decisions, parked
+from scheduler_worker.store import backlog, decisions, parked
 from scheduler_worker.store.parked import FoundParked, OtherScheduler
 from scheduler_worker.waiting.queue import WaitingQueue
 from scheduler_worker.waiting.store import WaitingStore
@@ -41,8 +42,9 @@ _reserved = msgspec.json.Decoder(dict[str, tuple[int, float, str]]).decode
 class WaitingOwner:
     """Takes over waiting requests of silent schedulers, and answers queries about all waiting requests."""
 
-    def __init__(self, queue: WaitingQueue, clock: Clock) -> None:
+    def __init__(self, queue: WaitingQueue, backlog: Backlog, clock: Clock) -> None:
         self._queue = queue
+        self._backlog = backlog
         self._store = queue.store
         self._clock = clock
         # owner → its last heartbeat number, and when it changed
@@ -65,7 +67,7 @@ class WaitingOwner:
                     store.starts.forget(lost)
                     store.leave(lost)
             others = [scheduler for scheduler in await parked.roster(tx) if scheduler.owner != store.name]
-            owners = await parked.owners(tx)
+            owners = await parked.owners(tx) | await backlog.owners(tx)
             cancelled = await parked.cancelled(tx, store.name)
             if cancelled:
                 await parked.drop(tx, cancelled)
@@ -101,9 +103,10 @@ class WaitingOwner:
 
     async def release_ownership(self) -> None:
         """Release this scheduler's waiting requests when it stops; another scheduler takes them over."""
-        if not self._store.requests:
-            return
         try:
+            await self._backlog.release()
+            if not self._store.requests:
+                return
             async with self._store.database.write() as tx:
                 await parked.RELEASE(tx, owner=self._store.name)
         except Exception as problem:  # a stopping worker does not wait for its database
@@ -131,6 +134,7 @@ class WaitingOwner:
                 store.enter_again(entry)
             store.doubt(adopted)
             several += len(adopted)
+        several += await self._backlog.adopt(before)
         async with store.database.write() as tx:
             for scheduler in schedulers:
                 if scheduler.owner == before:

@@ -96,6 +96,11 @@ def test_requests_that_are_not_live_cost_their_project_nothing() -> None:
 
 
 def test_amounts_of_a_flavor_include_its_extra_specs() -> None:
-    specs = {"resources:VCPU": "0", "resources:CUSTOM_GOLD": "1", "resources1:VGPU": "2", "trait:X": "required"}
+    specs = {
+        "resources:VCPU": "0",
+        "resources:CUSTOM_GOLD": "1",
+        "resources1:VGPU": "2",
+        "trait:X": "required",
+    }
     amounts = amounts_of(Flavor(name="metal", vcpus=8, memory_mb=1024, extra_specs=specs))
     assert amounts == {"VCPU": 0, "MEMORY_MB": 1024, "DISK_GB": 0, "CUSTOM_GOLD": 1, "VGPU": 2}
