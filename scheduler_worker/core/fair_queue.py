@@ -1,10 +1,10 @@
 """Orders the requests of several projects: the project with the smallest dominant share for its weight first,
 and inside a project by priority, then age.
 
-The share of a project grows with each request that it is served: by class, as a fraction of the capacity of the
-cloud. The largest fraction counts, divided by the weight. A project that had no requests begins at the share of
-the project served last: it saves nothing up, and it does not wait. While two projects have requests, their shares
-for their weights differ by at most one request of each.
+The share of a project grows with each request that it is served: by class, as a fraction of the capacity of
+the cloud. The largest fraction counts, divided by the weight. A project that had no requests begins at the
+share of the project served last: it saves nothing up, and it does not wait. While two projects have requests,
+their shares for their weights differ by at most one request of each.
 """
 
 import re

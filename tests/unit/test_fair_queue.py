@@ -34,7 +34,7 @@ def test_shares_follow_the_weights_whatever_the_sizes_and_arrivals() -> None:
             several = chance.choice((1, 2, 8))  # projects with large and with small requests
             for at in range(4000):
                 queue.push(item(project, at, VCPU=several * chance.uniform(1e-4, 3e-4), DISK_GB=1e-5))
-        served = Counter[str]()
+        served = dict.fromkeys(WEIGHTS, 0.0)
         largest = 8 * 3e-4
         for _ in range(2000):
             found = queue.pop()
