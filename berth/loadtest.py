@@ -17,6 +17,7 @@ from bus.clock import monotonic
 from bus.delivery.runner import Bus, Listener
 from bus.messages import BuildEnded, BuildRequested, BuildUnplaceable
 from bus.requests import Flavor
+from bus.vocabulary import UNSAID_ID
 from control_room.core.now import rounded_up
 
 _CHUNK = 128  # requests published together without a fixed rate
@@ -50,6 +51,7 @@ class LoadPlan:
     flavors: tuple[Flavor, ...] = field(default_factory=lambda: mixed(MIX))  # each boot gets one at random
     seed: int = 1  # seed of the random choice
     zone: str = ""
+    project: str = UNSAID_ID
     patience: float = 60.0  # seconds without an ended boot until the load fails
 
 
@@ -191,6 +193,7 @@ class Load:
                     instances=(build,),
                     flavor=self._chance.choice(self.plan.flavors),
                     zone=self.plan.zone,
+                    project=self.plan.project,
                     reply_to=self._name,
                 )
             )

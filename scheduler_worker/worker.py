@@ -15,7 +15,6 @@ from scheduler_worker.agents import SAYS_SECONDS, WaitingSignal
 from scheduler_worker.backlog import PREFETCH, Backlog
 from scheduler_worker.balance_planning import BalancePlanner
 from scheduler_worker.client_door import ClientDoor
-from scheduler_worker.cloud_capacity import CloudCapacity
 from scheduler_worker.dependencies import Publish, SchedulerOptions
 from scheduler_worker.handovers import REPEAT_SECONDS, Handovers
 from scheduler_worker.host_holds import OPEN_SECONDS, HostHolds
@@ -26,6 +25,7 @@ from scheduler_worker.move_lookups import MoveLookups
 from scheduler_worker.placing import Scheduler
 from scheduler_worker.policy_trials import PolicyTrials
 from scheduler_worker.queries import CellQueries, PlacementQueries
+from scheduler_worker.request_sizes import RequestSizes
 from scheduler_worker.reservations import REFRESH_SECONDS, ReservationFiller
 from scheduler_worker.room_planning import RoomPlanner
 from scheduler_worker.selecting import HostSelection
@@ -86,7 +86,7 @@ class _Parts:
         self.courses = MoveCourses(scheduler, lookups, self.handovers, store.store_refusals)
         self.builds, self.moves = WaitingBuilds(scheduler, store), WaitingMoves(store, self.courses)
         self.queue = WaitingQueue(store, self.builds, self.moves, needs.publish, clock)
-        self.backlog = Backlog(database, clock, store.name, store.live, CloudCapacity(source, clock).of)
+        self.backlog = Backlog(database, clock, store.name, store.live, RequestSizes(source, clock))
         self.keeping = WaitingOwner(self.queue, self.backlog, clock)
         self.cancelling = Cancelling(store, scheduler.ending, needs.publish)
         self.records = HostRecords(scheduler.book, source, database, clock)

@@ -8,19 +8,16 @@ their shares for their weights differ by at most one request of each.
 """
 
 import re
-from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import count
-from operator import itemgetter
 from typing import Any
 
 import msgspec
 
 from bus.requests import Flavor, ResourceGroup
-from bus.vocabulary import UNSAID_ID
 
 Key = tuple[int, float, str]  # negative priority, time of arrival, id
 Size = Mapping[str, float]  # resource class → fraction of the cloud's capacity
@@ -38,7 +35,6 @@ class FairItem:
     key: Key
     size: Size
     value: Any
-    builds: tuple[str, ...] = ()
     is_live: bool = True
 
 
@@ -104,21 +100,6 @@ class FairQueue:
             return item
         return None
 
-    def trim(self, project: str, most: int, last: Key | None = None) -> list[FairItem]:
-        """Remove and return the last requests of a project, so that at most `most` are left, and none after
-        the key `last`.
-        """
-        items = self._projects[project].items
-        items.sort()
-        left = min(most, len(items) if last is None else bisect_right(items, last, key=itemgetter(0)))
-        removed = [item for *_, item in items[left:]]
-        del items[left:]
-        return removed
-
-    def last_key(self, project: str) -> Key:
-        """Return the key of the last request of a project that has requests."""
-        return max(self._projects[project].items)[0]
-
     def reweigh(self) -> None:
         """Read the weights of all projects again; what they were served before no longer counts by itself."""
         for project, known in self._projects.items():
@@ -148,21 +129,13 @@ class _Role(msgspec.Struct):
     count: int = 1
 
 
-class RequestHead(msgspec.Struct):
-    """The part of a build request that decides its place in the queue."""
+class RequestDemand(msgspec.Struct):
+    """The part of a build request that says what its instances take."""
 
-    request: str
-    instances: tuple[str, ...]
+    instances: tuple[msgspec.Raw, ...]
     flavor: Flavor
-    project: str = UNSAID_ID
-    priority: int = 0
     groups: tuple[ResourceGroup, ...] = ()
     roles: tuple[_Role, ...] = ()
-
-    @property
-    def builds(self) -> tuple[str, ...]:
-        """Return the builds whose ids differ from the request's."""
-        return tuple(build for build in self.instances if build != self.request)
 
     def amounts(self) -> Counter[str]:
         """Return what all instances of the request take together, by resource class."""

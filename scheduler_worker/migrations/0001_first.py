@@ -23,20 +23,16 @@ def _table(name: str, *columns: list[sa.Column[Any]], keys: int = 1) -> None:
 def upgrade() -> None:
     text = sa.Text
     _table(
-        "backlog",  # requests taken from the broker that have not been evaluated
-        _columns(text, "request"),
-        _columns(sa.BigInteger, "attempt"),  # of its message: a retried message is another row
-        _columns(text, "owner", "project"),  # the scheduler that serves the row; empty owner: none
+        "backlog",  # bundles of requests of one project and priority that have not been evaluated
+        _columns(text, "id"),
+        _columns(text, "owner", "project"),  # the scheduler that serves the bundle; empty owner: none
         _columns(sa.Integer, "priority"),
-        _columns(sa.Double, "since"),  # when its message was sent
-        _columns(text, "envelope"),  # the message as received
-        keys=2,
+        _columns(sa.Double, "since"),  # when the first message was sent
+        _columns(sa.Integer, "requests"),  # number of messages
+        _columns(text, "envelopes"),  # the messages as received
     )
     priority = sa.text("priority DESC")
-    op.create_index("backlog_order", "backlog", ["owner", "project", priority, "since", "request"])
-    # the builds of requests whose builds have other ids than the request
-    _table("backlog_builds", _columns(text, "build", "request"), keys=2)
-    op.create_index("backlog_builds_request", "backlog_builds", ["request"])
+    op.create_index("backlog_order", "backlog", ["owner", "project", priority, "since", "id"])
     _table("client_projects", _columns(text, "client", "project"), keys=2)
     _table("decided_builds", _columns(text, "build", "decision"))
     op.create_index("decided_builds_decision", "decided_builds", ["decision"])

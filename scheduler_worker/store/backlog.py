@@ -1,6 +1,10 @@
-"""SQL for the backlog: requests taken from the broker that no scheduler has evaluated yet."""
+"""SQL for the backlog: requests taken from the broker that no scheduler has evaluated yet.
 
-from collections.abc import Collection, Iterable
+The requests of one project and priority that arrived together are one row, a bundle: a flood of requests must be
+stored as fast as the broker delivers it. A bundle is deleted after all of its requests were handled.
+"""
+
+from collections.abc import Collection, Iterable, Sequence
 
 import msgspec
 
@@ -11,127 +15,115 @@ from bus.sql.statement import sql
 from bus.sql.transaction import Transaction
 from bus.vocabulary import Id
 
-RowId = tuple[Id, int]  # request and attempt
 
+class Bundle(msgspec.Struct, frozen=True):
+    """A stored bundle of requests of one project and priority."""
 
-class BacklogRow(msgspec.Struct, frozen=True):
-    """A stored request with its message."""
-
-    request: Id
-    attempt: int
+    id: Id
     project: str
     priority: int
     since: float
-    envelope: str
-    builds: tuple[Id, ...] = ()  # the builds whose ids differ from the request's
+    requests: int  # how many
+    envelopes: str
 
     @property
-    def id(self) -> RowId:
-        return self.request, self.attempt
+    def key(self) -> tuple[int, float, str]:
+        return -self.priority, self.since, self.id
 
-    def opened(self) -> Envelope:
-        return _envelope(self.envelope)
+    def opened(self) -> list[Envelope]:
+        return _opened(self.envelopes)
 
 
 class FoundBacklog(msgspec.Struct, frozen=True):
     """A request in the backlog, found by its id or a build's."""
 
     message: BuildRequested
-    owner: str
     since: float
-    before: int  # requests of its project that its scheduler serves first
+    before: int  # stored requests of its project that its scheduler serves first, at most
 
 
-_envelope = msgspec.json.Decoder(Envelope).decode
+_opened = msgspec.json.Decoder(list[Envelope]).decode
 _message = msgspec.json.Decoder(BuildRequested).decode
-encode = msgspec.json.Encoder().encode
+_encode = msgspec.json.Encoder().encode
 
-_STORED = "request, attempt, project, priority, since, envelope"
+_STORED = "id, project, priority, since, requests, envelopes"
 _INSERT = sql(f"""
     INSERT INTO backlog (owner, {_STORED})
-    SELECT :owner, n.request, n.attempt, n.project, n.priority, n.since, n.envelope
-    FROM {{n: request str, attempt int, project str, priority int, since float, envelope str}} WHERE true
-    ON CONFLICT (request, attempt) DO NOTHING RETURNING request, attempt
+    SELECT :owner, n.id, n.project, n.priority, n.since, n.requests, n.envelopes
+    FROM {{n: id str, project str, priority int, since float, requests int, envelopes str}} WHERE true
 """)
-_INSERT_BUILDS = sql("""
-    INSERT INTO backlog_builds (build, request) SELECT n.build, n.request
-    FROM {n: build str, request str} WHERE true ON CONFLICT (build, request) DO NOTHING
-""")
-_DELETE = sql("""
-    DELETE FROM backlog WHERE (request, attempt) IN
-    (SELECT n.request, n.attempt FROM {n: request str, attempt int})
-""")
-_DELETE_BUILDS = sql("""
-    DELETE FROM backlog_builds WHERE request IN (SELECT n.request FROM {n: request str})
-    AND NOT EXISTS (SELECT 1 FROM backlog WHERE backlog.request = backlog_builds.request)
-""")
+_DELETE = sql("DELETE FROM backlog WHERE id IN (SELECT n.id FROM {n: id str})")
 _NEXT = sql(f"""
     SELECT {_STORED} FROM backlog WHERE owner = :owner AND project = :project
-    ORDER BY priority DESC, since, request LIMIT :most
+    ORDER BY priority DESC, since, id LIMIT :most
 """)
-_DEPTHS = sql("SELECT project, count(*) AS depth FROM backlog WHERE owner = :owner GROUP BY project")
-_ALL_DEPTHS = sql(
-    "SELECT project, count(*) AS depth FROM backlog GROUP BY project ORDER BY depth DESC, project"
-)
+_DEPTHS = sql("""
+    SELECT project, count(*) AS bundles, sum(requests) AS requests FROM backlog
+    WHERE owner = :owner GROUP BY project
+""")
+_ALL_DEPTHS = sql("SELECT project, sum(requests) AS requests FROM backlog GROUP BY project")
 _OWNERS = sql("""
     SELECT owner FROM (SELECT owner FROM schedulers UNION SELECT '') AS known
     WHERE EXISTS (SELECT 1 FROM backlog WHERE backlog.owner = known.owner)
 """)
-_ADOPT = sql("""
-    UPDATE backlog SET owner = :owner WHERE (request, attempt) IN
-    (SELECT request, attempt FROM backlog WHERE owner = :before LIMIT :most) RETURNING request
-""")
+_ADOPT = sql("UPDATE backlog SET owner = :owner WHERE owner = :before RETURNING requests")
 RELEASE = sql("UPDATE backlog SET owner = '' WHERE owner = :owner")
 _FIND = sql("""
-    SELECT b.owner, b.since, b.envelope, (SELECT count(*) FROM backlog o WHERE o.owner = b.owner AND
+    SELECT b.envelopes, (SELECT sum(o.requests) FROM backlog o WHERE o.owner = b.owner AND
     o.project = b.project AND (o.priority > b.priority OR o.priority = b.priority AND o.since < b.since)
-    ) AS before
-    FROM backlog b WHERE b.request = CAST(:id AS text)
-    OR b.request IN (SELECT request FROM backlog_builds WHERE build = :id)
+    ) AS before FROM backlog b WHERE b.envelopes LIKE CAST(:pattern AS text)
 """)
 
 
-async def add(tx: Transaction, owner: str, rows: Iterable[BacklogRow]) -> set[RowId]:
-    """Store requests for the scheduler `owner`; return those that were not in the backlog before."""
-    new = sorted(rows, key=lambda row: row.id)  # two concurrent insertions do not deadlock
-    values = [(row.request, row.attempt, row.project, row.priority, row.since, row.envelope) for row in new]
-    added = {(request, attempt) for request, attempt in await _INSERT(tx, values, owner=owner)}
-    if builds := sorted({(build, row.request) for row in new for build in row.builds}):
-        await _INSERT_BUILDS(tx, builds)
-    return added
+def bundle(id_: Id, project: str, priority: int, envelopes: Sequence[Envelope]) -> Bundle:
+    """Return a bundle of these messages. Raise UnicodeDecodeError if one is not UTF-8."""
+    since = min(envelope.sent_at for envelope in envelopes)
+    return Bundle(id_, project, priority, since, len(envelopes), _encode(envelopes).decode())
 
 
-async def drop(tx: Transaction, rows: Collection[RowId]) -> None:
-    await _DELETE(tx, sorted(rows))
-    await _DELETE_BUILDS(tx, [(request,) for request in sorted({request for request, _ in rows})])
+async def add(tx: Transaction, owner: str, bundles: Iterable[Bundle]) -> None:
+    await _INSERT(tx, [msgspec.structs.astuple(each) for each in bundles], owner=owner)
 
 
-async def following(tx: Transaction, owner: str, project: str, most: int) -> list[BacklogRow]:
-    """Return the first requests of a project that a scheduler has to serve."""
-    return [BacklogRow(*row) for row in await _NEXT(tx, owner=owner, project=project, most=most)]
+async def drop(tx: Transaction, bundles: Collection[Id]) -> None:
+    await _DELETE(tx, [(id_,) for id_ in sorted(bundles)])
 
 
-async def depths(tx: Transaction, owner: str | None = None) -> dict[str, int]:
-    """Return how many requests of each project are in the backlog, of one scheduler or of all."""
-    rows = await _ALL_DEPTHS(tx) if owner is None else await _DEPTHS(tx, owner=owner)
-    return {project: int(depth) for project, depth in rows}
+async def following(tx: Transaction, owner: str, project: str, most: int) -> list[Bundle]:
+    """Return the first bundles of a project that a scheduler has to serve."""
+    return [Bundle(*row) for row in await _NEXT(tx, owner=owner, project=project, most=most)]
+
+
+async def depths(tx: Transaction, owner: str) -> dict[str, tuple[int, int]]:
+    """Return how many bundles and requests of each project a scheduler has to serve."""
+    return {
+        project: (int(bundles), int(requests))
+        for project, bundles, requests in await _DEPTHS(tx, owner=owner)
+    }
+
+
+async def counts(tx: Transaction) -> dict[str, int]:
+    """Return how many requests of each project are in the backlog of any scheduler."""
+    return {project: int(requests) for project, requests in await _ALL_DEPTHS(tx)}
 
 
 async def owners(tx: Transaction) -> set[str]:
     return {row["owner"] for row in await _OWNERS(tx)}
 
 
-async def adopt(tx: Transaction, owner: str, before: str, limit: int) -> int:
-    """Take over at most `limit` requests of the scheduler `before`; return how many."""
-    return len(await _ADOPT(tx, owner=owner, before=before, most=limit))
+async def adopt(tx: Transaction, owner: str, before: str) -> int:
+    """Take over the bundles of the scheduler `before`; return the number of their requests."""
+    return sum(requests for (requests,) in await _ADOPT(tx, owner=owner, before=before))
 
 
 async def find(tx: Transaction, id_: Id) -> FoundBacklog | None:
-    """Return the request in the backlog with this id, or with a build of this id."""
-    for row in await _FIND(tx, id=id_):
-        try:
-            message = _message(_envelope(row["envelope"]).body)
-        except NOT_JSON:  # its scheduler moves the message to the dead letters
-            continue
-        return FoundBacklog(message, row["owner"], row["since"], int(row["before"]))
+    """Return the request in the backlog with this id, or with a build of this id. All messages are searched."""
+    for envelopes, before in await _FIND(tx, pattern=f"%{id_}%"):
+        for envelope in _opened(envelopes):
+            try:
+                message = _message(envelope.body)
+            except NOT_JSON:  # its scheduler moves the message to the dead letters
+                continue
+            if id_ == message.request or id_ in message.instances:
+                return FoundBacklog(message, envelope.sent_at, int(before or 0))
     return None

@@ -1,0 +1,75 @@
+"""The size of requests: which fraction of the cloud's capacity their instances take."""
+
+import msgspec
+
+from bus.candidates import CandidateSource, SenselessQuery
+from bus.clock import Clock
+from bus.errors import NOT_JSON, Unavailable
+from bus.queries import FindCandidates
+from bus.requests import ResourceGroup
+from scheduler_worker.core.fair_queue import RequestDemand, Size
+
+RECENT = 30.0  # seconds for which capacities and sizes are not computed again
+MOST_KNOWN = 1000
+
+_demand = msgspec.json.Decoder(RequestDemand).decode
+
+
+class _Alike(msgspec.Struct):
+    """The parts of a request that decide its size, not decoded: equal requests are computed once."""
+
+    instances: tuple[msgspec.Raw, ...]
+    flavor: msgspec.Raw
+    groups: msgspec.Raw = msgspec.Raw(b"")
+    roles: msgspec.Raw = msgspec.Raw(b"")
+
+    @property
+    def key(self) -> tuple[int, bytes, bytes, bytes]:
+        return len(self.instances), bytes(self.flavor), bytes(self.groups), bytes(self.roles)
+
+
+_alike = msgspec.json.Decoder(_Alike).decode
+
+
+class RequestSizes:
+    """Computes the sizes of encoded requests from the capacities in placement's index."""
+
+    def __init__(self, source: CandidateSource, clock: Clock) -> None:
+        self._source = source
+        self._clock = clock
+        self._capacities: dict[str, float] = {}
+        self._known: dict[tuple[int, bytes, bytes, bytes], Size] = {}
+        self._until = 0.0
+
+    def of(self, body: msgspec.Raw) -> Size:
+        """Return the size of a request; empty if it is unreadable, or if no host has what it takes."""
+        if self._until <= self._clock.monotonic() or len(self._known) + len(self._capacities) > MOST_KNOWN:
+            self._capacities.clear()
+            self._known.clear()
+            self._until = self._clock.monotonic() + RECENT
+        try:
+            key = _alike(body).key
+            size = self._known.get(key)
+            if size is None:
+                size = self._known[key] = self._computed(_demand(body))
+        except NOT_JSON:
+            return {}
+        return size
+
+    def _computed(self, demand: RequestDemand) -> Size:
+        amounts = {name: amount for name, amount in demand.amounts().items() if amount}
+        capacities = {name: self._capacity(name) for name in amounts}
+        return {name: amount / capacities[name] for name, amount in amounts.items() if capacities[name]}
+
+    def _capacity(self, resource_class: str) -> float:
+        """Return the capacity of the whole cloud for a resource class."""
+        capacity = self._capacities.get(resource_class)
+        if capacity is None:
+            group = ResourceGroup(resources={resource_class: 1})
+            try:
+                found = self._source.search(FindCandidates(groups=(group,)), empty=True)
+                capacity = float(found.capacity(resource_class).sum())
+            except (SenselessQuery, Unavailable):  # the index may not be loaded
+                return 0.0
+            self._capacities[resource_class] = capacity
+        return capacity
