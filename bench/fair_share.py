@@ -1,7 +1,7 @@
 """Measures how much a flood of one project delays the single boots of another, alternating in one run.
 
-Single boots at a fixed rate are measured without and with a flood that another process publishes as fast as it can.
-With `--shares`, two projects of weights 3 and 1 publish floods, and their shares of what was built are compared.
+Single boots at a fixed rate are measured without a flood, and while another process publishes one as fast as
+it can, until all of it is built.
 """
 
 import argparse

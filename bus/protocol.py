@@ -110,6 +110,16 @@ class Inbox(Protocol):
         """Stop reading the queue, and requeue the messages that the caller has not received yet."""
 
 
+class Intake(Inbox, Protocol):
+    """An inbox that takes messages from another one and gives them in a different order."""
+
+    async def open(self, inbox: Inbox) -> None:
+        """Begin to take the messages of this inbox."""
+
+    def handled(self, deliveries: Sequence[Delivery]) -> None:
+        """Receive the messages of a handler call that has ended, and whose messages are settled."""
+
+
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
     """A message that could not be handled, stored with the reason."""

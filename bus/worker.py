@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar, Union
 
 from bus.errors import Poison, Retry
-from bus.protocol import Inbox, QueueSpec
+from bus.protocol import Intake, QueueSpec
 from bus.topics import TOPIC_OF, TOPICS, Address, Query, Topic
 from bus.vocabulary import Message
 
@@ -18,7 +18,6 @@ M = TypeVar("M", bound=Message)
 A = TypeVar("A", bound=Message)
 R = TypeVar("R", bound=Message)
 
-Intake = Callable[[Inbox], Awaitable[Inbox]]
 Emits = Message | Sequence[Message] | None
 Outcome = Message | Sequence[Message] | Retry | Poison | None  # for one message of a list
 
@@ -219,7 +218,7 @@ def on_many(
     `linger` is for handlers with a cost per list (a transaction): under load, a list waits this long for
     further messages; the first message after a pause never waits.
 
-    `intake` is called with the queue's inbox and returns the inbox from which the handler gets its messages.
+    `intake` takes the messages from the queue and gives them to the handler in another order.
     """
     declared = frozenset(topic.message for topic in emits)
     _check(handler, declared)

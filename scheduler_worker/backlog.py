@@ -2,11 +2,13 @@
 
 A scheduler takes every request from the broker's queue immediately, so that a request never waits behind the
 flood of another project. While few requests wait, they stay unacknowledged in memory. If more wait, all are
-stored in the database and acknowledged. Requests leave in the order of `core/fair_queue.py`.
+stored in the database and acknowledged, and later ones of their projects too. Requests leave in the order of
+`core/fair_queue.py`. While some are stored, a project with few requests need not wait until a large batch of
+other projects is placed: its requests are handled in parallel, when it is their turn.
 
 Of each project with many stored requests only the first bundles are in memory. A bundle is deleted after each
-of its requests was placed, refused or stored as waiting. After a crash its requests are handled again, which is
-as harmless as a redelivery.
+of its requests was placed, refused or stored as waiting. After a crash its requests are handled again, as
+after a redelivery.
 """
 
 import asyncio
@@ -41,6 +43,8 @@ LEAST_READ = 256  # if fewer requests of a project are in memory, the following 
 MOST_READ = 4096
 READ_AT_ONCE = 2  # bundles
 PATIENCE = 1.0  # seconds before the next try after the database was unreachable
+CALLS_OF_LIGHT = 2  # concurrent handler calls, only with requests of projects that have few
+LIGHT = 16  # requests of a project that has few
 # While a flood arrives, requests are placed in small batches, so that taking it in comes first.
 FLOODED = 512  # requests taken at once
 SERVED_IN_FLOOD = 16
@@ -113,12 +117,15 @@ class Backlog:
         owner: str,
         live: Callable[[Transaction], Awaitable[None]],
         sizes: RequestSizes,
+        calls: int,
     ) -> None:
+        """Create a backlog that gives requests to `calls` concurrent handler calls, and to CALLS_OF_LIGHT."""
         self._database = database
         self._clock = clock
         self._owner = owner
         self._live = live
         self._sizes = sizes
+        self._most_calls = calls
         self._weights: Mapping[str, float] = {}
         self._queue = FairQueue(self._weight_of)
         self._inbox: Inbox | None = None
@@ -128,6 +135,8 @@ class Backlog:
         self._low: dict[str, None] = {}  # projects of which few stored requests are in memory
         self._ended: list[_Open] = []
         self._is_flooded = False
+        self._is_light = False  # the present batch has only requests of projects that have few
+        self._calls: set[int] = set()  # the other batches: id of the first message
         self._served = 0  # messages since the last call of `get`
         self._opened, self._more, self._due = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self._intake: asyncio.Task[None] | None = None
@@ -149,11 +158,9 @@ class Backlog:
 
     # The inbox
 
-    async def open(self, inbox: Inbox) -> Inbox:
-        """Begin to take messages from the broker's queue; return the inbox that gives them in fair order."""
+    async def open(self, inbox: Inbox) -> None:
         self._inbox = inbox
         self._opened.set()
-        return self
 
     @property
     def buffered(self) -> int:
@@ -161,8 +168,7 @@ class Backlog:
         return self._inbox.buffered + len(self._unstored) + len(self._unusual)
 
     async def get(self) -> Delivery:
-        self._served = 0
-        while (delivery := self.get_nowait()) is None:
+        while (delivery := self._first()) is None:
             self._more.clear()
             await self._more.wait()
         return delivery
@@ -170,7 +176,37 @@ class Backlog:
     def get_nowait(self) -> Delivery | None:
         if self._unusual:
             return self._unusual.popleft()
-        if (self._is_flooded and self._served >= SERVED_IN_FLOOD) or (item := self._queue.pop()) is None:
+        if (self._is_light and not self._is_light_next) or (
+            self._is_flooded and self._served >= SERVED_IN_FLOOD
+        ):
+            return None
+        return self._pop()
+
+    def handled(self, deliveries: Sequence[Delivery]) -> None:
+        """Let a batch of requests follow these, whose handler call has ended."""
+        self._calls.discard(id(deliveries[0]))
+        self._more.set()
+
+    def _first(self) -> Delivery | None:
+        self._served, self._is_light = 0, self._is_light_next
+        if self._is_light or self._unusual:
+            return self.get_nowait()
+        delivery = self._pop() if len(self._calls) < self._most_calls else None
+        if delivery is not None:
+            self._calls.add(id(delivery))
+        return delivery
+
+    @property
+    def _is_light_next(self) -> bool:
+        """Return whether others are stored, and the next request is of a project that has few."""
+        project = self._queue.next_project
+        if not self._projects or project is None or self._queue.count(project) > LIGHT:
+            return False
+        stored = self._projects.get(project)
+        return stored is None or not stored.is_unread
+
+    def _pop(self) -> Delivery | None:
+        if (item := self._queue.pop()) is None:
             return None
         self._served += 1
         self._unstored.pop(item, None)
@@ -217,11 +253,12 @@ class Backlog:
                 else:
                     envelope.sent_at = min(envelope.sent_at or now, now)
                     waiting[place.project, place.priority].append((None, delivery))
+            if len(self._unstored) + len(arrived) <= BOUND:
+                few = {place: waiting.pop(place) for place in list(waiting) if place[0] not in self._projects}
+                self._enter(few)
             try:
-                if self._projects or len(self._unstored) + len(arrived) > BOUND:
+                if waiting:
                     await self._store(waiting)
-                else:
-                    self._enter(waiting)
             except Unavailable as away:
                 log.warning("the backlog cannot be stored: %s", away)
                 await asyncio.sleep(PATIENCE)
@@ -244,10 +281,10 @@ class Backlog:
         return item
 
     async def _store(self, waiting: dict[tuple[str, int], list[Arrived]]) -> None:
-        """Store these new messages, and all that wait in memory only; then acknowledge them."""
-        self._more.set()  # for unusual messages
-        for item in self._unstored:
-            waiting[item.project, -item.key[0]].append((item, item.value))
+        """Store these new messages, and those in memory only if they are too many; then acknowledge them."""
+        if len(self._unstored) + sum(map(len, waiting.values())) > BOUND:
+            for item in self._unstored:
+                waiting[item.project, -item.key[0]].append((item, item.value))
         try:
             bundled = [
                 (self._bundle(project, priority, some), some)

@@ -12,7 +12,7 @@ from bus.sql.database import Database
 from bus.vocabulary import Message
 from bus.worker import Every, On, Worker, answers, answers_many, every, on, on_many, prune_period
 from scheduler_worker.agents import SAYS_SECONDS, WaitingSignal
-from scheduler_worker.backlog import PREFETCH, Backlog
+from scheduler_worker.backlog import CALLS_OF_LIGHT, PREFETCH, Backlog
 from scheduler_worker.balance_planning import BalancePlanner
 from scheduler_worker.client_door import ClientDoor
 from scheduler_worker.dependencies import Publish, SchedulerOptions
@@ -86,7 +86,8 @@ class _Parts:
         self.courses = MoveCourses(scheduler, lookups, self.handovers, store.store_refusals)
         self.builds, self.moves = WaitingBuilds(scheduler, store), WaitingMoves(store, self.courses)
         self.queue = WaitingQueue(store, self.builds, self.moves, needs.publish, clock)
-        self.backlog = Backlog(database, clock, store.name, store.live, RequestSizes(source, clock))
+        sizes, calls = RequestSizes(source, clock), needs.options.concurrency
+        self.backlog = Backlog(database, clock, store.name, store.live, sizes, calls)
         self.keeping = WaitingOwner(self.queue, self.backlog, clock)
         self.cancelling = Cancelling(store, scheduler.ending, needs.publish)
         self.records = HostRecords(scheduler.book, source, database, clock)
@@ -151,10 +152,10 @@ class _Parts:
                 self.builds.place_many,
                 emits=[topics.BUILD_PLACED, topics.BUILD_UNPLACEABLE],
                 batch=self.options.batch,
-                concurrency=concurrency,
+                concurrency=concurrency + CALLS_OF_LIGHT,
                 unheard=self.scheduler.ending.undo_placed,
                 undeliverable_after=TRIES_UNDELIVERABLE,
-                intake=self.backlog.open,
+                intake=self.backlog,
                 prefetch=PREFETCH,
             ),
             on_many(

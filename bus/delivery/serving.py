@@ -31,6 +31,7 @@ class QueueReader:
         self.served = served
         row = served.row
         prefetch = row.prefetch if isinstance(row, On) else 0
+        self._intake = row.intake if isinstance(row, On) else None
         self.prefetch = min(prefetch or (row.batch or 1) * row.concurrency * 2, MAX_PREFETCH)
         self.concurrency = row.concurrency
         self.taken = 0  # messages
@@ -129,6 +130,9 @@ class QueueReader:
             finally:
                 for delivery in deliveries:
                     delivery.requeue()
+        finally:
+            if self._intake is not None:
+                self._intake.handled(deliveries)
         self._seconds.observe(self._clock.monotonic() - started)
 
 
@@ -262,7 +266,8 @@ class _Serving:
             row, queue = reader.served.row, reader.served.queue
             inbox = await self._process.transport.consume(queue, reader.prefetch)
             if isinstance(row, On) and row.intake is not None:
-                inbox = await row.intake(inbox)
+                await row.intake.open(inbox)
+                inbox = row.intake
             reader.start(inbox, self._group)
             self._readers[reader] = None
             self._suspects.rows[reader.served.queue.name] = reader.served

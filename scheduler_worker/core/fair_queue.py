@@ -29,13 +29,12 @@ _RESOURCES = re.compile(r"resources([^:]*):([A-Z0-9_]+)")
 
 @dataclass(slots=True, eq=False)
 class FairItem:
-    """A request in the queue, with a value of the caller. If it is not live, it is skipped."""
+    """A request in the queue, with a value of the caller."""
 
     project: str
     key: Key
     size: Size
     value: Any
-    is_live: bool = True
 
 
 @dataclass(slots=True, eq=False)
@@ -85,14 +84,17 @@ class FairQueue:
             self._enqueue(item.project, known)
         heappush(known.items, (item.key, next(self._ties), item))
 
+    @property
+    def next_project(self) -> str | None:
+        """Return the project whose request `pop` returns; None if the queue is empty."""
+        return self._order[0][2] if self._order else None
+
     def pop(self) -> FairItem | None:
         """Remove and return the next request, and add its size to the share of its project; None if empty."""
-        while self._order:
+        if self._order:
             progress, _, project = heappop(self._order)
             known = self._projects[project]
-            item = self._first_live(known)
-            if item is None:
-                continue
+            *_, item = heappop(known.items)
             self._reached = max(self._reached, progress)
             known.serve(item.size)
             if known.items:
@@ -110,14 +112,6 @@ class FairQueue:
 
     def _enqueue(self, project: str, known: _Project) -> None:
         heappush(self._order, (known.progress, next(self._ties), project))
-
-    @staticmethod
-    def _first_live(known: _Project) -> FairItem | None:
-        while known.items:
-            *_, item = heappop(known.items)
-            if item.is_live:
-                return item
-        return None
 
     def _forget_idle(self) -> None:
         if len(self._projects) - len(self._order) > MOST_IDLE:

@@ -1,7 +1,7 @@
 """SQL for the backlog: requests taken from the broker that no scheduler has evaluated yet.
 
-The requests of one project and priority that arrived together are one row, a bundle: a flood of requests must be
-stored as fast as the broker delivers it. A bundle is deleted after all of its requests were handled.
+The requests of one project and priority that arrived together are one row, a bundle: a flood of requests must
+be stored as fast as the broker delivers it. A bundle is deleted after all of its requests were handled.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -117,7 +117,7 @@ async def adopt(tx: Transaction, owner: str, before: str) -> int:
 
 
 async def find(tx: Transaction, id_: Id) -> FoundBacklog | None:
-    """Return the request in the backlog with this id, or with a build of this id. All messages are searched."""
+    """Return the request with this id, or with a build of this id. All messages are searched."""
     for envelopes, before in await _FIND(tx, pattern=f"%{id_}%"):
         for envelope in _opened(envelopes):
             try:

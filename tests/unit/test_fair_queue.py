@@ -85,16 +85,6 @@ def test_a_new_weight_applies_to_what_is_served_after_it() -> None:
     assert abs(Counter(each.project for each in popped(queue, 400))["a"] - 300) <= 4
 
 
-def test_requests_that_are_not_live_cost_their_project_nothing() -> None:
-    queue = FairQueue()
-    for at in range(100):
-        dead = item("a", at)
-        dead.is_live = at % 2 == 0
-        queue.push(dead)
-        queue.push(item("b", at))
-    assert Counter(each.project for each in popped(queue, 100)) == {"a": 50, "b": 50}
-
-
 def test_amounts_of_a_flavor_include_its_extra_specs() -> None:
     specs = {
         "resources:VCPU": "0",
