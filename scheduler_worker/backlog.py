@@ -45,6 +45,7 @@ READ_AT_ONCE = 2  # bundles
 PATIENCE = 1.0  # seconds before the next try after the database was unreachable
 CALLS_OF_LIGHT = 2  # concurrent handler calls, only with requests of projects that have few
 LIGHT = 16  # requests of a project that has few
+SERVED_AT_ONCE = 128  # while requests are stored: the others wait until a batch is placed
 # While a flood arrives, requests are placed in small batches, so that taking it in comes first.
 FLOODED = 512  # requests taken at once
 SERVED_IN_FLOOD = 16
@@ -176,10 +177,10 @@ class Backlog:
     def get_nowait(self) -> Delivery | None:
         if self._unusual:
             return self._unusual.popleft()
-        if (self._is_light and not self._is_light_next) or (
-            self._is_flooded and self._served >= SERVED_IN_FLOOD
-        ):
-            return None
+        if self._projects:
+            most = SERVED_IN_FLOOD if self._is_flooded else SERVED_AT_ONCE
+            if self._served >= most or (self._is_light and not self._is_light_next):
+                return None
         return self._pop()
 
     def handled(self, deliveries: Sequence[Delivery]) -> None:
