@@ -156,6 +156,7 @@ ENDS: Mapping[str, str] = {
     "unreadable": "the request is invalid: the reason names the field",
     "waited": "the request waited for its maximum time without free capacity",
     "cancelled": "the request was cancelled while it waited",
+    "backlog": "the request was taken from the broker and stored, and was not evaluated yet",
     "line": "the request waits behind requests of the same equivalence class",
     "client": "the client is not registered for the project, or may not send this request",
 }

@@ -171,6 +171,10 @@ class WaitingFound(Message, frozen=True, kw_only=True):
     more: Count | None = None  # `after` of the next page; None: this is the last page
     # number of waiting requests by project, of the projects in the query that have any
     by_project: LargeMap[Text, Count] = field(default_factory=dict)
+    # requests taken from the broker that were not evaluated yet, by project
+    backlog: LargeMap[Text, Count] = field(default_factory=dict)
+    # part of each project in what was served from the backlog in the last minute
+    shares: LargeMap[Text, float] = field(default_factory=dict)
 
 
 class FindDecision(Message, frozen=True, kw_only=True):

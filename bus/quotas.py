@@ -22,7 +22,8 @@ from bus.vocabulary import (
 
 INSTANCES = "instances"
 GROUP_MEMBERS = "server_group_members"  # members of one server group
-COUNTS = (INSTANCES, GROUP_MEMBERS)  # limited resources that are no resource class
+WEIGHT = "weight"  # no limit: the weight of the project where requests are backlogged
+COUNTS = (INSTANCES, GROUP_MEMBERS, WEIGHT)  # names that are no resource class
 UNLIMITED = -1
 DEFAULT = ""  # the "project" whose limits apply to projects without a limit of their own
 NAME_OF_DEFAULT = "default"  # how users name it
@@ -106,7 +107,7 @@ def shares_of(quota: Quota) -> list[ProjectShare]:
             limit=None if (limit := quota.effective.get(name, -1)) < 0 else limit,
             is_default=name in quota.effective and name not in quota.limits,
         )
-        for name in sorted(quota.effective.keys() | quota.used.keys())
+        for name in sorted((quota.effective.keys() | quota.used.keys()) - {WEIGHT})
     ]
 
 
@@ -122,7 +123,7 @@ class UnsetQuota(Tagged, frozen=True, kw_only=True):
     """An edit that deletes limits of a project, so that the default applies again."""
 
     project: ProjectOrDefault = DEFAULT
-    resources: LongList[Text] = ()  # empty: all
+    resources: LongList[Text] = ()  # empty: all but the weight
 
 
 QuotaEdit = SetQuota | UnsetQuota
@@ -146,6 +147,7 @@ class FindQuotas(Message, frozen=True, kw_only=True):
 
     project: ProjectOrDefault | None = None
     used: bool = False
+    weights: bool = False  # instead the weights of all projects that have one, on one page, without usage
     after: Text = ""  # projects after this one, sorted by id
     limit: Annotated[int, Meta(ge=1, le=1000)] = 500
 
@@ -154,6 +156,31 @@ class QuotasFound(Message, frozen=True, kw_only=True):
     quotas: LongList[Quota]
     more: Text = ""  # `after` of the next page; empty: this is the last page
     source: Literal["berth", "keystone"] = "berth"
+
+
+class FairShare(Value, frozen=True, kw_only=True):
+    """The weight of a project, its requests in the backlog, and its part of what was served recently."""
+
+    project: str
+    weight: int = 1
+    backlog: int = 0
+    share: float = 0.0
+
+
+def shares_in_backlog(
+    weights: QuotasFound, backlog: Mapping[str, int], shares: Mapping[str, float]
+) -> list[FairShare]:
+    """Return all projects that have a weight, requests in the backlog or a share, the default first."""
+    weight_of = {quota.project: quota.limits[WEIGHT] for quota in weights.quotas}
+    return [
+        FairShare(
+            project=project,
+            weight=weight_of.get(project, weight_of.get(DEFAULT, 1)),
+            backlog=backlog.get(project, 0),
+            share=shares.get(project, 0.0),
+        )
+        for project in sorted(weight_of.keys() | backlog.keys() | shares.keys())
+    ]
 
 
 class QuotaEditRequested(Message, frozen=True, kw_only=True):

@@ -6,7 +6,7 @@ from typing import Literal
 from bus import quotas
 from bus.sql.transaction import Transaction
 from bus.vocabulary import Contended, Missing
-from placement_worker.core.quotas import QuotaLimits, unknown_resources
+from placement_worker.core.quotas import LimitRow, QuotaLimits, unknown_resources
 from placement_worker.store import quota_limits
 from placement_worker.store import quotas as stored_quotas
 from placement_worker.transactions import PlacementOperations, again, changing
@@ -24,6 +24,12 @@ class QuotaOperations(PlacementOperations):
     async def find(self, query: quotas.FindQuotas) -> quotas.QuotasFound:
         async with self.database.read() as tx:
             _, limits = await quota_limits.read_limits(tx)
+            if query.weights:
+                weights = [
+                    quotas.Quota(project=project, limits={quotas.WEIGHT: weight})
+                    for project, weight in sorted(limits.weights.items())
+                ]
+                return quotas.QuotasFound(quotas=tuple(weights), source=self.source)
             if query.project is not None:
                 projects: Sequence[str] = (query.project,)
             else:
@@ -47,7 +53,8 @@ class QuotaOperations(PlacementOperations):
     @again(lambda *_: quotas.QuotaEditAnswered(result=Contended()))
     async def edit(self, order: quotas.QuotaEditRequested) -> quotas.QuotaEditAnswered:
         edit = order.edit
-        if self.source == "keystone":
+        named = {*edit.limits} if isinstance(edit, quotas.SetQuota) else {*edit.resources}
+        if self.source == "keystone" and named != {quotas.WEIGHT}:
             return quotas.QuotaEditAnswered(result=quotas.QuotaSourceIsKeystone())
         if isinstance(edit, quotas.SetQuota):
             async with self.database.read() as tx:
@@ -66,27 +73,32 @@ class QuotaOperations(PlacementOperations):
                 after = {**before, **edit.limits}
             else:
                 after = {
-                    name: before[name] for name in before if edit.resources and name not in edit.resources
+                    name: before[name]
+                    for name in before
+                    if (name not in edit.resources if edit.resources else name == quotas.WEIGHT)
                 }
-            changed = await self._replace(tx, limits, {**limits.by_project, project: after})
+            changed = await self._replace(
+                tx, limits, QuotaLimits({**limits.by_project, project: after}).rows()
+            )
         [quota] = (await self.find(quotas.FindQuotas(project=project))).quotas
         return quotas.QuotaEdited(quota=quota, changed=changed)
 
     @again()
     async def replace_all(self, limits: Limits) -> bool:
-        """Replace the limits of all projects and the default; return whether any limit was changed."""
+        """Replace the limits of all projects and the default, but no weights; return whether any changed."""
+        wanted = QuotaLimits(limits).rows()
         async with self.database.read() as tx:
             _, current = await quota_limits.read_limits(tx)
-        if current.rows() == QuotaLimits(limits).rows():
+        if current.rows() == wanted | current.weight_rows:
             return False
         async with changing(self.database, self.book) as tx:
             await quota_limits.new_edition(tx)
             _, current = await quota_limits.read_limits(tx)
-            return await self._replace(tx, current, limits)
+            return await self._replace(tx, current, wanted | current.weight_rows)
 
-    async def _replace(self, tx: Transaction, current: QuotaLimits, limits: Limits) -> bool:
+    async def _replace(self, tx: Transaction, current: QuotaLimits, wanted: set[LimitRow]) -> bool:
         """Store limits in place of the current ones; return whether any limit was changed."""
-        former, wanted = current.rows(), QuotaLimits(limits).rows()
+        former = current.rows()
         if changed := former ^ wanted:
             left = {row[:2] for row in wanted}
             await quota_limits.UNSET(tx, [row[:2] for row in former if row[:2] not in left])

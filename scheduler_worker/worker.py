@@ -8,6 +8,7 @@ from bus.candidates import CandidateSource
 from bus.clock import Clock
 from bus.messages import BuildCancelled, BuildPlaced, BuildUnplaceable, SchedulerAlive
 from bus.moves import MovePlaced, MoveRefused
+from bus.quotas import WEIGHT, FindQuotas
 from bus.sql.database import Database
 from bus.vocabulary import Message
 from bus.worker import Every, On, Worker, answers, answers_many, every, on, on_many, prune_period
@@ -29,9 +30,10 @@ from scheduler_worker.request_sizes import RequestSizes
 from scheduler_worker.reservations import REFRESH_SECONDS, ReservationFiller
 from scheduler_worker.room_planning import RoomPlanner
 from scheduler_worker.selecting import HostSelection
+from scheduler_worker.waiting.cancelling import Cancelling
 from scheduler_worker.waiting.evaluating import WaitingBuilds, WaitingMoves
 from scheduler_worker.waiting.host_changes import HostChanges
-from scheduler_worker.waiting.owner import Cancelling, WaitingOwner
+from scheduler_worker.waiting.owner import WaitingOwner
 from scheduler_worker.waiting.queue import WaitingQueue
 from scheduler_worker.waiting.store import WaitingStore
 from scheduler_worker.what_if import WhatIfs, WhatIfsOfMoves
@@ -39,6 +41,7 @@ from scheduler_worker.what_if import WhatIfs, WhatIfsOfMoves
 BEAT_SECONDS = 1.0
 SWEEP_SECONDS = 60.0
 MEASURE_SECONDS = 15.0
+WEIGHTS_SECONDS = 2.0  # maximum delay until a changed weight of a project applies
 RECORD_SECONDS = 1.0  # maximum delay until a change of a host is stored
 TRIES_UNDELIVERABLE = 3  # attempts to publish a build to its conductor before its age is checked
 ANNOUNCED: frozenset[type[Message]] = frozenset(
@@ -86,8 +89,7 @@ class _Parts:
         self.courses = MoveCourses(scheduler, lookups, self.handovers, store.store_refusals)
         self.builds, self.moves = WaitingBuilds(scheduler, store), WaitingMoves(store, self.courses)
         self.queue = WaitingQueue(store, self.builds, self.moves, needs.publish, clock)
-        sizes, calls = RequestSizes(source, clock), needs.options.concurrency
-        self.backlog = Backlog(database, clock, store.name, store.live, sizes, calls)
+        self.backlog = Backlog(store, clock, RequestSizes(source, clock), needs.options.concurrency)
         self.keeping = WaitingOwner(self.queue, self.backlog, clock)
         self.cancelling = Cancelling(store, scheduler.ending, needs.publish)
         self.records = HostRecords(scheduler.book, source, database, clock)
@@ -182,12 +184,22 @@ class _Parts:
             ),
         ]
 
+    async def _read_weights(self) -> None:
+        if self.backlog.stored.projects:
+            found = await self.needs.placement.quotas(FindQuotas(weights=True))
+            weights = {quota.project: float(quota.limits[WEIGHT]) for quota in found.quotas}
+            self.backlog.set_weights({project: weight for project, weight in weights.items() if weight >= 1})
+
+    async def _measure_backlog(self) -> None:
+        self.backlog.stored.measure()
+
     def _timers(self) -> list[Every]:
         keeping, records, handovers = self.keeping, self.records, self.handovers
         alive, handover, options = [topics.SCHEDULER_ALIVE], [topics.MOVE_HANDOVER], self.options
         return [
             every(SAYS_SECONDS, self.scheduler.roster.message, emits=alive, at_once=True),
             every(RECORD_SECONDS, records.store),
+            every(MEASURE_SECONDS, self._measure_backlog),
             every(RECORD_SECONDS, self.selection.store),
             every(MEASURE_SECONDS, records.measure),
             every(REFRESH_SECONDS, self.filler.refresh, at_once=True),
@@ -196,6 +208,7 @@ class _Parts:
             every(OPEN_SECONDS, self.holds.open_expired),
             every(STEP_SECONDS, self.maintenance.step, emits=[topics.MOVE_REQUESTED]),
             every(REPEAT_SECONDS, handovers.repeat_handovers, emits=handover),
+            every(WEIGHTS_SECONDS, self._read_weights),
             every(prune_period(), records.prune),
             every(prune_period(options.keep_decisions), lambda: keeping.prune(options.keep_decisions)),
             every(prune_period(options.keep_moves), lambda: self.maintenance.prune(options.keep_moves)),

@@ -32,7 +32,7 @@ _MODULES = {
     "Hosts": {
         "cell": "cells", "client": "clients", "agent": "agents", "host": "hosts", "aggregate": "aggregates",
         "provider": "providers", "class": "providers", "trait": "providers", "usage": "providers",
-        "pool": "pools", "quota": "quotas", "maintenance": "maintenance",
+        "pool": "pools", "quota": "quotas", "share": "shares", "maintenance": "maintenance",
     },
     "Inspect and check": {
         "audit": "audit", "heal": "audit", "doctor": "audit", "topology": "descriptions",
@@ -73,6 +73,7 @@ _GROUPS = {  # group → its description
     "quota": "Limits for what the instances of a project may hold (docs/quotas.md).",
     "maintenance": "Maintenance windows, for which hosts are drained in time, and automatic evacuations of"
     " dead hosts (docs/maintenance.md).",
+    "share": "Weights of projects while requests are backlogged (docs/fair-share.md).",
     "pool": "Pools: storage, addresses and other resources that hosts share.",
     "rules": "The filters that reject hosts and the weighers that rank hosts; without a command, all of them."
     " `berth rules test` tests a change on recorded decisions (docs/howto/policy-tests.md).",

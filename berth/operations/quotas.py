@@ -11,6 +11,7 @@ from bus.errors import OperationRefused
 from bus.queries import FindWaiting
 from bus.quotas import (
     UNLIMITED,
+    FairShare,
     FindQuotas,
     Quota,
     QuotaEdit,
@@ -19,6 +20,7 @@ from bus.quotas import (
     QuotaSourceIsKeystone,
     SetQuota,
     UnsetQuota,
+    shares_in_backlog,
 )
 from bus.vocabulary import Missing
 
@@ -83,3 +85,10 @@ async def waiting_by_project(bus: Bus, projects: Sequence[str]) -> dict[str, int
         question = FindWaiting(projects=tuple(projects[at : at + _MOST_PROJECTS]), limit=1)
         found |= (await ask(checked(question))).by_project
     return found
+
+
+async def fair_shares(bus: Bus) -> list[FairShare]:
+    """Return all projects with a weight, with requests in the backlog, or served from it recently."""
+    weights = await bus.asker(topics.QUOTAS)(FindQuotas(weights=True))
+    waiting = await bus.asker(topics.WAITING)(FindWaiting(limit=1))
+    return shares_in_backlog(weights, waiting.backlog, waiting.shares)

@@ -5,13 +5,15 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from bus.claims import HOLDER_TYPES, ConsumerClaim
-from bus.quotas import DEFAULT, GROUP_MEMBERS, INSTANCES, UNLIMITED, OverQuota, over_quota
+from bus.quotas import COUNTS, DEFAULT, GROUP_MEMBERS, INSTANCES, UNLIMITED, WEIGHT, OverQuota, over_quota
 from bus.reservations import RESERVATION
 from bus.vocabulary import Allocations
 
 UNCOUNTED_TYPES = (*HOLDER_TYPES, RESERVATION)  # types of consumers that no quota counts
 
 Amounts = Mapping[str, int]
+
+LimitRow = tuple[str, str, int]  # project, resource, limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +34,22 @@ class QuotaLimits:
 
     def of(self, project: str) -> dict[str, int]:
         """Return only the limits that can refuse a claim of the project."""
-        return {name: limit for name, limit in self.effective(project).items() if limit != UNLIMITED}
+        limits = self.effective(project).items()
+        return {name: limit for name, limit in limits if limit != UNLIMITED and name != WEIGHT}
 
-    def rows(self) -> set[tuple[str, str, int]]:
+    @property
+    def weights(self) -> dict[str, int]:
+        """Return the weights of all projects that have one, and the default."""
+        return {project: limits[WEIGHT] for project, limits in self.by_project.items() if WEIGHT in limits}
+
+    def rows(self) -> set[LimitRow]:
         """Return each limit with its project and resource."""
         listed = self.by_project.items()
         return {(project, name, limit) for project, limits in listed for name, limit in limits.items()}
+
+    @property
+    def weight_rows(self) -> set[LimitRow]:
+        return {(project, WEIGHT, weight) for project, weight in self.weights.items()}
 
     def limited(self, projects: Iterable[str]) -> list[str]:
         """Return the given projects that have a limit, each once and sorted."""
@@ -94,6 +106,4 @@ def growth_of(allocations: Allocations, before: Allocations) -> dict[str, int]:
 
 def unknown_resources(names: Iterable[str], classes: Collection[str]) -> tuple[str, ...]:
     """Return the names that are neither a resource class nor a counted resource such as `instances`."""
-    return tuple(
-        sorted(name for name in names if name not in classes and name not in (INSTANCES, GROUP_MEMBERS))
-    )
+    return tuple(sorted(name for name in names if name not in classes and name not in COUNTS))

@@ -9,10 +9,11 @@ their shares for their weights differ by at most one request of each.
 
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import count
+from math import exp
 from typing import Any
 
 import msgspec
@@ -23,6 +24,8 @@ Key = tuple[int, float, str]  # negative priority, time of arrival, id
 Size = Mapping[str, float]  # resource class → fraction of the cloud's capacity
 
 LEAST_SIZE = 1e-9  # of a request whose resources no host has, so that it counts too
+SERVED_SECONDS = 60.0  # after which a served request counts 1/e
+FORGOTTEN_SECONDS = 300.0
 MOST_IDLE = 1000  # projects without requests that are remembered
 _RESOURCES = re.compile(r"resources([^:]*):([A-Z0-9_]+)")
 
@@ -116,6 +119,39 @@ class FairQueue:
     def _forget_idle(self) -> None:
         if len(self._projects) - len(self._order) > MOST_IDLE:
             self._projects = {name: known for name, known in self._projects.items() if known.items}
+
+
+class RecentlyServed:
+    """The sizes of the requests that each project was served; a size counts less with every second."""
+
+    def __init__(self) -> None:
+        self._served: dict[str, tuple[float, float]] = {}  # project → size, and when it was that
+
+    def add(self, project: str, size: Size, now: float) -> None:
+        before, at = self._served.get(project, (0.0, now))
+        grown = max(size.values(), default=0.0) or LEAST_SIZE
+        self._served[project] = before * exp((at - now) / SERVED_SECONDS) + grown, now
+
+    def sizes(self, now: float) -> dict[str, float]:
+        """Return what each project was served, and forget projects that were served nothing for long."""
+        self._served = {
+            project: (size, at)
+            for project, (size, at) in self._served.items()
+            if now - at < FORGOTTEN_SECONDS
+        }
+        return {
+            project: size * exp((at - now) / SERVED_SECONDS) for project, (size, at) in self._served.items()
+        }
+
+
+def shares_of(served: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    """Return the part of each project in what all schedulers have served."""
+    total: dict[str, float] = {}
+    for sizes in served:
+        for project, size in sizes.items():
+            total[project] = total.get(project, 0.0) + size
+    everything = sum(total.values())
+    return {project: size / everything for project, size in total.items()} if everything else {}
 
 
 class _Role(msgspec.Struct):

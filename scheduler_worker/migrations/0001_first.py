@@ -138,5 +138,6 @@ def upgrade() -> None:
         _columns(text, "reserved"),  # hosts reserved for its first waiting requests
         _columns(sa.BigInteger, "rescued"),
         _columns(text, "starts", server_default=""),  # the pace of its queues
+        _columns(text, "served", server_default=""),  # from the backlog, by project
     )
     _table("stopped", _columns(text, "switch"), _columns(sa.Double, "since"))  # switches that operators set

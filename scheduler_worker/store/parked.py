@@ -112,8 +112,9 @@ _BEAT = sql("""
     rescued = excluded.rescued,
     starts = CASE WHEN excluded.starts = '' THEN schedulers.starts ELSE excluded.starts END RETURNING beat
 """)
-_ROSTER = sql("SELECT owner, beat, reserved, rescued, starts FROM schedulers")
+_ROSTER = sql("SELECT owner, beat, reserved, rescued, starts, served FROM schedulers")
 _OWNERS = sql("SELECT DISTINCT owner FROM parked")
+SERVED = sql("UPDATE schedulers SET served = :served WHERE owner = :owner")
 # Deletes the record of an owner, unless it had a heartbeat since this one
 BURY = sql("DELETE FROM schedulers WHERE owner = :owner AND beat = :beat RETURNING owner")
 
@@ -140,6 +141,7 @@ class OtherScheduler(msgspec.Struct, frozen=True):
     reserved: str
     rescued: int
     starts: str = ""  # the pace of its queues, for estimates of start times
+    served: str = ""  # sizes of the requests served from the backlog, by project
 
 
 async def add(tx: Transaction, owner: str, parked: Iterable[ParkedRequest]) -> set[Id]:

@@ -1,34 +1,20 @@
-"""Cancels waiting requests, and takes over the waiting requests of schedulers that send no heartbeats.
-
-Placement decides about a cancellation: it retires the build, so that later claims fail, or reports the host
-that it holds. So a cancellation is correct at any time, even before its request was consumed.
-"""
+"""Takes over the waiting requests, and the backlog, of schedulers that send no heartbeats."""
 
 import logging
-from collections.abc import Sequence
-from typing import Any
 
 import msgspec
 
-from bus.claims import Held, OutsideCell, Released, Retired
 from bus.clock import Clock
-from bus.context import resumed
 from bus.decisions import FindRefused, RefusedFound
-from bus.errors import Retry
-from bus.messages import BuildCancelled, BuildCancelRequested, BuildDeleteRequested, BuildUnplaceable
-from bus.moves import SHELVED, MoveRefused
 from bus.queries import DecisionFound, FindDecision, FindWaiting, WaitingFound, WaitingRequest
-from bus.vocabulary import Contended, Id
+from bus.vocabulary import Id
 from scheduler_worker.backlog import Backlog
-from scheduler_worker.core.held_claim import place_of
-from scheduler_worker.core.move_start import refused
-from scheduler_worker.core.order import CANCELLED, DELETED, unplaceable
+from scheduler_worker.core.fair_queue import shares_of
 from scheduler_worker.core.waiting_queue import QueueKey, Root
-from scheduler_worker.dependencies import Ending, Publish
 from scheduler_worker.store import backlog, decisions, parked
-from scheduler_worker.store.parked import FoundParked, OtherScheduler
+from scheduler_worker.store.parked import OtherScheduler
+from scheduler_worker.waiting.cancelling import find_waiting
 from scheduler_worker.waiting.queue import WaitingQueue
-from scheduler_worker.waiting.store import WaitingStore
 
 log = logging.getLogger(__name__)
 
@@ -36,6 +22,8 @@ SILENT_SECONDS = 5.0  # then another scheduler adopts the requests
 PAGE = 500
 KINDS = 50  # classes in one answer
 
+_encode = msgspec.json.Encoder().encode
+_served = msgspec.json.Decoder(dict[str, float]).decode
 _reserved = msgspec.json.Decoder(dict[str, tuple[int, float, str]]).decode
 
 
@@ -58,6 +46,7 @@ class WaitingOwner:
         async with store.database.write() as tx:
             if store.requests or store.entered:
                 await store.live(tx, store.starts.encoded())
+                await parked.SERVED(tx, owner=store.name, served=_encode(self._backlog.served()).decode())
             if store.taken_for_dead:
                 store.taken_for_dead = False
                 ours = await parked.owned(tx, store.name)
@@ -104,7 +93,7 @@ class WaitingOwner:
     async def release_ownership(self) -> None:
         """Release this scheduler's waiting requests when it stops; another scheduler takes them over."""
         try:
-            await self._backlog.release()
+            await self._backlog.stored.release()
             if not self._store.requests:
                 return
             async with self._store.database.write() as tx:
@@ -134,7 +123,7 @@ class WaitingOwner:
                 store.enter_again(entry)
             store.doubt(adopted)
             several += len(adopted)
-        several += await self._backlog.adopt(before)
+        several += await self._backlog.stored.adopt(before)
         async with store.database.write() as tx:
             for scheduler in schedulers:
                 if scheduler.owner == before:
@@ -152,6 +141,7 @@ class WaitingOwner:
             by_project = await decisions.counts(tx, question.projects)
             kinds = await decisions.kinds(tx, question.project, KINDS)
             roster = await parked.roster(tx)
+            backlogged = await backlog.counts(tx)
         end = question.after + len(found)
         return WaitingFound(
             waiting=tuple(self._with_hosts(store.starts.estimated(found, store.queues, roster), roster)),
@@ -160,6 +150,8 @@ class WaitingOwner:
             rescued=sum(scheduler.rescued for scheduler in roster),
             more=end if not question.requests and end < count else None,
             by_project=by_project,
+            backlog=backlogged,
+            shares=shares_of(_served(scheduler.served) for scheduler in roster if scheduler.served),
         )
 
     async def refused(self, question: FindRefused) -> RefusedFound:
@@ -170,10 +162,10 @@ class WaitingOwner:
     async def decision(self, question: FindDecision) -> DecisionFound:
         """Return why a build or request got no host, or which capacity it lacks while it waits."""
         async with self._store.database.read() as tx:
-            found = await parked.find(tx, [question.id])
-            if not found:
+            found = await find_waiting(tx, question.id)
+            if found is None:
                 return await decisions.decision_of(tx, question.id)
-            entry = found[0].parked
+            entry = found.parked
             listed = await decisions.waiting(tx, FindWaiting(requests=(entry.request,)))
             roster = await parked.roster(tx)
         estimated = self._store.starts.estimated(listed, self._store.queues, roster)
@@ -208,143 +200,3 @@ class WaitingOwner:
             wakes = f"{waits.wakes}; kept for it: {hosts}" if hosts else waits.wakes
             answers.append(msgspec.structs.replace(waits, wakes=wakes))
         return answers
-
-
-Deletes = Sequence[BuildDeleteRequested]
-
-
-class _Fenced(msgspec.Struct):
-    """Builds to cancel, grouped by placement's answer: retired now, on a host, shelved or ended before."""
-
-    ended: list[Id] = msgspec.field(default_factory=list)  # builds that are retired now
-    held: dict[Id, Held] = msgspec.field(default_factory=dict)
-    shelved: dict[Id, str] = msgspec.field(default_factory=dict)  # shelved build → its cell
-    ended_builds: dict[Id, str] = msgspec.field(default_factory=dict)  # ended build that had a host → its end
-    # build that ended before without a host → its end
-    before: dict[Id, str] = msgspec.field(default_factory=dict)
-
-
-class Cancelling:
-    def __init__(self, waiting: WaitingStore, ending: Ending, publish: Publish) -> None:
-        self._store = waiting
-        self._ending = ending
-        self._publish = publish
-
-    async def cancel(self, asked: BuildCancelRequested) -> Deletes:
-        """Cancel a build: placement retires it, or its cell deletes it if it holds a host already."""
-        found = await self._waiting(asked.build)
-        if found is not None:
-            return await self._end_wait(asked, found)
-        if not asked.anywhere:
-            await self._answer(asked, False, "no such build or request waits for a host")
-            return ()
-        if not asked.fence and isinstance(await self._ending.retire(asked.build, ""), Released):
-            await self._answer(asked, False, "no build or waiting request has this id", known=False)
-            return ()
-        fenced = await self._fence((asked.build,), DELETED)
-        found = await self._waiting(asked.build)  # the build may have begun to wait in the meantime
-        if found is not None:
-            return await self._end_wait(asked, found)
-        if fenced.held or fenced.shelved:
-            return await self._pass_on(asked, fenced, False, "")
-        if fenced.ended_builds:
-            await self._answer(asked, False, f"it has ended before: {fenced.ended_builds[asked.build]}")
-        else:
-            why = "it has no host, and a request for it will get no host"
-            await self._answer(asked, False, why, known=bool(fenced.before))
-        return ()
-
-    async def _waiting(self, build: Id) -> FoundParked | None:
-        async with self._store.database.read() as tx:
-            found = await parked.find(tx, (build,))
-        return found[0] if found else None
-
-    async def _end_wait(self, asked: BuildCancelRequested, found: FoundParked) -> Deletes:
-        message = found.parked.message
-        builds = message.instances if asked.build == message.request else (asked.build,)
-        fenced = await self._fence(builds, CANCELLED)
-        if fenced.ended:
-            ended = await self._ended(found, fenced)
-            with resumed(found.parked.story):
-                await self._publish(ended)
-            await self._remove_request(found, set(fenced.ended))
-        placed = len(fenced.held) + len(fenced.shelved) + len(fenced.ended_builds)
-        why = f"{placed} of {len(builds)} have just been given a host" if placed else CANCELLED
-        if placed and found.parked.start is not None:
-            why = "it does not wait any more: it has just begun, or was refused"
-        if asked.anywhere and (fenced.held or fenced.shelved):
-            return await self._pass_on(asked, fenced, bool(fenced.ended), why)
-        await self._answer(asked, bool(fenced.ended) or not placed, why)
-        return ()
-
-    async def _ended(self, found: FoundParked, fenced: _Fenced) -> BuildUnplaceable | MoveRefused:
-        message, start = found.parked.message, found.parked.start
-        decision = msgspec.structs.replace(found.parked.decision, code="cancelled")
-        if start is not None:
-            why = fenced.before.get(message.request, CANCELLED)
-            refusal = refused(start.asked, why, "cancelled", decision)
-            if why != CANCELLED:  # with a given reason
-                refusal = refused(start.asked, why, "")
-            await self._store.store_refusals([(start.asked, message, refusal)])
-            return refusal
-        end = unplaceable(message, tuple(fenced.ended), CANCELLED, decision)
-        await self._store.store_decisions([(message, [end])])
-        return end
-
-    async def _pass_on(self, asked: BuildCancelRequested, fenced: _Fenced, waited: bool, why: str) -> Deletes:
-        """Order cells to delete cancelled builds, even if no conductor has a record of them yet."""
-        providers = await self._ending.look_up(list(fenced.held.values()))
-        places = {build: place_of(held, providers) for build, held in fenced.held.items()}
-        cells = {build: place.cell for build, place in places.items() if place is not None} | fenced.shelved
-        if not cells:
-            why = "it holds resources where no agent builds: it is no build of ours"
-        await self._answer(asked, waited, why, passed_on=cells)
-        reply_to = asked.reply_to
-        return [BuildDeleteRequested(build=id_, cell=cell, reply_to=reply_to) for id_, cell in cells.items()]
-
-    async def _fence(self, builds: Sequence[Id], why: str) -> _Fenced:
-        fenced = _Fenced()
-        for build in builds:
-            result = await self._ending.retire(build, why)
-            if isinstance(result, Held) and not result.allocations:  # its allocations were released
-                result = await self._ending.retire(build, why, result.generation)
-            match result:
-                case Released():
-                    fenced.ended.append(build)
-                case Retired(unplaceable=True, why=cause):
-                    fenced.ended.append(build)
-                    fenced.before[build] = cause
-                case Retired(why=cause, cell=cell) if cause == SHELVED and cell:
-                    fenced.shelved[build] = cell
-                case Retired(why=cause):
-                    fenced.ended_builds[build] = cause
-                case Held():
-                    fenced.held[build] = result
-                case Contended() | OutsideCell():  # OutsideCell cannot happen: a scheduler is in no cell
-                    raise Retry(0.5, f"the claim of {build} is contended")
-        return fenced
-
-    async def _remove_request(self, found: FoundParked, removed: set[Id]) -> None:
-        """Delete the builds `removed` of a waiting request from the database.
-
-        If no build is left, delete the request too. If another scheduler owns such a request, mark the
-        request as cancelled, so that its owner deletes the request.
-        """
-        store, entry, left = self._store, found.parked, None
-        ours = found.owner in (store.name, "")
-        async with store.database.write() as tx:
-            if not removed.issuperset(entry.message.instances):
-                left = await parked.without(tx, entry, removed)
-            elif ours:
-                await parked.drop(tx, (entry.request,))
-            else:
-                await parked.cancel(tx, {entry.request: CANCELLED})
-        if ours:
-            if left is None:
-                store.leave((entry.request,))
-            else:
-                store.enter_again(left)
-
-    async def _answer(self, asked: BuildCancelRequested, waited: bool, why: str, **more: Any) -> None:
-        result = BuildCancelled(build=asked.build, waited=waited, why=why, reply_to=asked.reply_to, **more)
-        await self._publish(result)

@@ -1,0 +1,69 @@
+"""`berth share`: in which proportions projects are served while requests are backlogged."""
+
+from typing import Annotated
+
+from berth.commands.options import Commands, option, positional
+from berth.commands.terminal import Cli, plain_table
+from berth.operations.quotas import fair_shares, quota_project, set_quota, unset_quota
+from bus.quotas import WEIGHT
+
+commands = Commands(name="share", no_args_is_help=True)
+
+_PROJECT = "The project's id; `default`: all projects without a weight of their own."
+Project = Annotated[str, positional(_PROJECT, metavar="PROJECT")]
+
+
+@commands.command("set")
+async def set_command(
+    cli: Cli,
+    project: Project,
+    weight: Annotated[
+        int, positional("The weight; without one it is 1.", metavar="WEIGHT", min=1, max=10**6)
+    ],
+) -> int:
+    """Set the weight of a project: with weight 3 it is served three times as much as one with weight 1.
+
+    The weight counts only while more requests arrive than are placed. Schedulers apply it within 2 seconds.
+    """
+    async with cli.bus("share") as bus:
+        quota = await set_quota(bus, quota_project(project), {WEIGHT: weight})
+    cli.value(quota, f"{project}: weight {weight}")
+    return 0
+
+
+@commands.command("unset")
+async def unset_command(cli: Cli, project: Project) -> int:
+    """Delete the weight of a project, so that the default applies to it again."""
+    async with cli.bus("share") as bus:
+        quota = await unset_quota(bus, quota_project(project), (WEIGHT,))
+    cli.value(quota, f"{project}: weight deleted")
+    return 0
+
+
+@commands.command("show")
+async def show(
+    cli: Cli,
+    project: Annotated[str, positional("Only this project.", metavar="[PROJECT]")] = "",
+    backlogged: bool = option(False, "Only projects with requests in the backlog."),
+) -> int:
+    """Show the weights of projects, how many of their requests are in the backlog, and how much was served.
+
+    The share is the part of the last minute's placements that the project got, of what was served from the
+    backlog.
+    """
+    async with cli.bus("share") as bus:
+        shares = await fair_shares(bus)
+    named = [each for each in shares if project in ("", each.project or "default")]
+    found = [each for each in named if each.backlog or not backlogged]
+    rows = [
+        (
+            each.project or "default",
+            each.weight,
+            each.backlog or "",
+            f"{each.share:.0%}" if each.share else "",
+        )
+        for each in found
+    ]
+    titles = ("project", "weight", "backlog", "share")
+    cli.rows(found, plain_table(titles, rows) if rows else "all projects have weight 1, and no backlog")
+    return 0

@@ -1,0 +1,231 @@
+"""The stored part of the backlog: the bundles of requests in the database that this scheduler serves.
+
+Of each project only the first bundles are in memory. A bundle is deleted after each of its requests was
+placed, refused or stored as waiting. After a crash its requests are handled again, as after a redelivery.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+
+from prometheus_client import Gauge
+
+from bus.clock import Clock
+from bus.errors import Unavailable
+from bus.protocol import Envelope
+from bus.sql.database import Database
+from bus.sql.failures import retrying
+from bus.sql.transaction import Transaction
+from bus.vocabulary import Id
+from scheduler_worker.core.fair_queue import FairItem, FairQueue, Key, Size
+from scheduler_worker.store import backlog
+from scheduler_worker.store.backlog import Bundle
+
+log = logging.getLogger(__name__)
+
+LEAST_READ = 256  # if fewer requests of a project are in memory, the following bundles are read
+MOST_READ = 4096
+READ_AT_ONCE = 2  # bundles
+PATIENCE = 1.0  # seconds before the next try after the database was unreachable
+
+BACKLOG = Gauge("berth_scheduler_backlog", "stored requests that were not evaluated yet", ["project"])
+
+
+@dataclass(slots=True, eq=False)
+class OpenBundle:
+    """A stored bundle in memory, with the number of its requests that were not handled."""
+
+    id: Id
+    project: str
+    priority: int
+    left: int
+
+
+@dataclass(slots=True, eq=False)
+class StoredDelivery:
+    """A stored request in the hands of a handler, like a message of the broker."""
+
+    envelope: Envelope
+    bundle: OpenBundle
+    requests: "StoredRequests"
+    problem: str = ""
+    crashes: int = 0
+    is_settled: bool = False
+
+    def done(self) -> None:
+        if not self.is_settled:
+            self.is_settled = True
+            self.requests.on_done(self.bundle)
+
+    def requeue(self) -> None:
+        if not self.is_settled:
+            self.requests.push(self)
+
+
+@dataclass(slots=True, eq=False)
+class StoredProject:
+    """The stored requests of one project."""
+
+    bundles: int = 0  # rows
+    requests: int = 0
+    open: dict[Id, OpenBundle] = field(default_factory=dict)  # bundles in memory
+    last: Key | None = None  # of the bundle that was read last
+
+    @property
+    def is_unread(self) -> bool:
+        return self.bundles > len(self.open)
+
+
+class StoredRequests:
+    """Stores requests and reads them into `queue`. `live` stores a heartbeat in a transaction."""
+
+    def __init__(
+        self,
+        database: Database,
+        clock: Clock,
+        owner: str,
+        live: Callable[[Transaction], Awaitable[None]],
+        queue: FairQueue,
+        size_of: Callable[[Envelope], Size],
+    ) -> None:
+        self.projects: dict[str, StoredProject] = {}
+        self.more = asyncio.Event()  # the queue may have requests
+        self._database = database
+        self._owner = owner
+        self._live = live
+        self._queue = queue
+        self._size_of = size_of
+        self._low: dict[str, None] = {}  # projects of which few stored requests are in memory
+        self._ended: list[OpenBundle] = []
+        self._due = asyncio.Event()
+        self.add = retrying(clock)(self._add_once)
+
+    def has_unread(self, project: str) -> bool:
+        stored = self.projects.get(project)
+        return stored is not None and stored.is_unread
+
+    async def _add_once(self, bundles: Sequence[Bundle]) -> None:
+        """Store bundles of new requests."""
+        async with self._database.write() as tx:
+            await self._live(tx)
+            await backlog.add(tx, self._owner, bundles)
+
+    def on_stored(self, bundle: Bundle, *, in_queue: bool) -> tuple[OpenBundle, bool]:
+        """Record a new bundle. Return it, and whether its requests belong into the queue now: if some are
+        `in_queue` already, or if no unread request precedes them.
+        """
+        stored = self.projects.setdefault(bundle.project, StoredProject())
+        is_open = in_queue or (
+            self._queue.count(bundle.project) < MOST_READ
+            and (not stored.is_unread or stored.last is None or bundle.key < stored.last)
+        )
+        opened = OpenBundle(bundle.id, bundle.project, bundle.priority, bundle.requests)
+        if is_open:
+            if not stored.is_unread:
+                stored.last = max(stored.last or bundle.key, bundle.key)
+            stored.open[bundle.id] = opened
+        stored.bundles += 1
+        stored.requests += bundle.requests
+        return opened, is_open
+
+    def on_taken(self, project: str) -> None:
+        """Read further requests of a project if few are in memory, because one was taken from the queue."""
+        if self.has_unread(project) and self._queue.count(project) < LEAST_READ:
+            self._low[project] = None
+            self._due.set()
+
+    def push(self, delivery: StoredDelivery) -> None:
+        """Put a stored request into the queue."""
+        envelope, bundle = delivery.envelope, delivery.bundle
+        key = (-bundle.priority, envelope.sent_at, envelope.id)
+        self._queue.push(FairItem(bundle.project, key, self._size_of(envelope), delivery))
+        self.more.set()
+
+    def on_done(self, bundle: OpenBundle) -> None:
+        bundle.left -= 1
+        if (stored := self.projects.get(bundle.project)) is not None:
+            stored.requests -= 1
+        if not bundle.left:
+            self._ended.append(bundle)
+            self._due.set()
+
+    async def run(self) -> None:
+        """Delete the bundles whose requests were handled, and read the following ones."""
+        while True:
+            await self._due.wait()
+            self._due.clear()
+            try:
+                while self._low:
+                    await self._read(next(iter(self._low)))
+                await self.flush()
+            except Unavailable as away:
+                log.warning("the backlog waits for its database: %s", away)
+                self._due.set()
+                await asyncio.sleep(PATIENCE)
+
+    async def flush(self) -> None:
+        """Delete the bundles whose requests were handled."""
+        ended, self._ended = self._ended, []
+        if not ended:
+            return
+        try:
+            async with self._database.write() as tx:
+                await backlog.drop(tx, [bundle.id for bundle in ended])
+        except BaseException:
+            self._ended += ended
+            raise
+        for bundle in ended:
+            stored = self.projects.get(bundle.project)
+            if stored is not None and stored.open.pop(bundle.id, None) is not None:
+                stored.bundles -= 1
+                if not stored.bundles:
+                    del self.projects[bundle.project]
+
+    async def _read(self, project: str) -> None:
+        """Read the following bundles of a project into the queue if few of its requests are left there."""
+        stored = self.projects.get(project)
+        if stored is None or not stored.is_unread or self._queue.count(project) >= LEAST_READ:
+            self._low.pop(project, None)
+            return
+        most = READ_AT_ONCE + len(stored.open)
+        async with self._database.read() as tx:
+            bundles = await backlog.following(tx, self._owner, project, most)
+        self._low.pop(project, None)
+        if len(bundles) < most:
+            stored.bundles = len(stored.open.keys() | {bundle.id for bundle in bundles})
+        for bundle in bundles:
+            if bundle.id in stored.open:
+                continue
+            stored.last = bundle.key
+            opened = OpenBundle(bundle.id, project, bundle.priority, bundle.requests)
+            stored.open[bundle.id] = opened
+            for envelope in bundle.opened():
+                self.push(StoredDelivery(envelope, opened, self))
+
+    async def adopt(self, before: str) -> int:
+        """Take over the stored requests of another scheduler; return how many."""
+        async with self._database.write() as tx:
+            adopted = await backlog.adopt(tx, self._owner, before)
+            if adopted:
+                await self._live(tx)
+            depths = await backlog.depths(tx, self._owner) if adopted else {}
+        for project, (bundles, requests) in depths.items():
+            stored = self.projects.setdefault(project, StoredProject())
+            stored.bundles, stored.requests = max(bundles, len(stored.open)), requests
+            self._low[project] = None
+        self._due.set()
+        return adopted
+
+    async def release(self) -> None:
+        """Delete the bundles that are done, and release the others for another scheduler."""
+        await self.flush()
+        if self.projects:
+            async with self._database.write() as tx:
+                await backlog.RELEASE(tx, owner=self._owner)
+
+    def measure(self) -> None:
+        """Set the metric of the stored requests."""
+        BACKLOG.clear()
+        for project, stored in self.projects.items():
+            BACKLOG.labels(project).set(stored.requests)
