@@ -35,7 +35,7 @@ PREFETCH = 4096  # unacknowledged: being handled, in memory, and being stored
 MOST_BUNDLED = 256
 CALLS_OF_LIGHT = 2  # concurrent handler calls, only with requests of projects that have few
 LIGHT = 16  # requests of a project that has few
-# While requests are stored, others wait until a batch is placed. Batches are larger if all are of one project.
+# While requests are stored, others wait until a batch is placed. Batches of a single project are larger.
 SERVED_AT_ONCE = 128
 SEVERAL_SECONDS = 60.0  # for which batches are small after the last request of another project
 # While a flood arrives, requests are placed in small batches, so that taking it in comes first.
