@@ -1,0 +1,232 @@
+"""The backlog of build requests: taken in from the broker, stored on both databases, served in fair order."""
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from bus.clock import Clock
+from bus.context import envelope_of
+from bus.errors import Unavailable
+from bus.local import LocalBroker, LocalTransport
+from bus.messages import BuildRequested
+from bus.protocol import Delivery, QueueSpec, decode
+from bus.sql.database import Database
+from bus.sql.migrations import migrate
+from bus.sql.transaction import Transaction
+from scheduler_worker.backlog import BOUND, PREFETCH, Backlog
+from scheduler_worker.core.fair_queue import shares_of
+from scheduler_worker.request_sizes import RequestSizes
+from scheduler_worker.store import backlog as stored_backlog
+from scheduler_worker.store import parked
+from scheduler_worker.waiting.store import WaitingStore
+from tests.support.ids import uid
+from tests.support.scheduler_builders import SMALL, a_request
+from tests.support.waiting import until
+
+QUEUE = QueueSpec("scheduler:build.requested", ("build.requested",))
+SIZES = cast(RequestSizes, SimpleNamespace(of=lambda body: {"VCPU": 0.001}))
+
+
+class Broker:
+    """A broker with the queue of build requests, and schedulers that take requests from the queue."""
+
+    def __init__(self, database: Database) -> None:
+        self.database = database
+        self.clock = Clock(chance=random.Random(3))
+        self.transport = LocalTransport(LocalBroker())
+        self._number = 0
+
+    async def publish(self, project: str, several: int = 1, **fields: Any) -> list[str]:
+        requests = [self._request(project, fields) for _ in range(several)]
+        envelopes = [envelope_of(request, self.clock) for request in requests]
+        await self.transport.publish(envelopes, expected=[True] * several)
+        return [request.request for request in requests]
+
+    def _request(self, project: str, fields: dict[str, Any]) -> BuildRequested:
+        self._number += 1
+        return a_request(self._number, flavor=SMALL, project=project, **fields)
+
+    @asynccontextmanager
+    async def backlog(self, owner: str = "s1") -> AsyncIterator[Backlog]:
+        async def live(tx: Transaction) -> None:
+            await parked.beat(tx, owner, "{}", 0)
+
+        store = cast(WaitingStore, SimpleNamespace(database=self.database, name=owner, live=live))
+        backlog = Backlog(store, self.clock, SIZES, 2)
+        await backlog.open(await self.transport.consume(QUEUE, PREFETCH))
+        running = asyncio.create_task(backlog.run())
+        try:
+            yield backlog
+        finally:
+            await backlog.stop()
+            running.cancel()
+            with suppress(asyncio.CancelledError):
+                await running
+
+    async def depth(self) -> int:
+        async with self.database.read() as tx:
+            return sum((await stored_backlog.counts(tx)).values())
+
+    def unacknowledged(self) -> int:
+        queue = self.transport.broker.queues[QUEUE.name]
+        readers = cast(list[Any], queue.readers)
+        return len(queue.items) + sum(len(reader._unsettled) for reader in readers)
+
+
+@pytest.fixture
+async def broker(open_database: Callable[..., Database]) -> Broker:
+    database = open_database()
+    await migrate(database, "scheduler_worker")
+    broker = Broker(database)
+    await broker.transport.declare(QUEUE)
+    return broker
+
+
+def project_of(delivery: Delivery) -> str:
+    return parsed(delivery).project
+
+
+def parsed(delivery: Delivery) -> BuildRequested:
+    return decode(BuildRequested, delivery.envelope.body)
+
+
+async def batch(backlog: Backlog, most: int = 16) -> list[Delivery]:
+    """Return the messages of one handler call."""
+    found = [await backlog.get()]
+    while len(found) < most and (delivery := backlog.get_nowait()) is not None:
+        found.append(delivery)
+    return found
+
+
+async def serve(backlog: Backlog, several: int, most: int = 16) -> list[BuildRequested]:
+    """Handle this many requests, and return them in order."""
+    served: list[BuildRequested] = []
+    while len(served) < several:
+        handled = await asyncio.wait_for(batch(backlog, min(most, several - len(served))), 20)
+        for delivery in handled:
+            served.append(parsed(delivery))
+            delivery.done()
+        backlog.handled(handled)
+    return served
+
+
+async def test_a_few_requests_are_not_stored(broker: Broker) -> None:
+    async with broker.backlog() as backlog:
+        sent = await broker.publish("p", 20)
+        assert [request.request for request in await serve(backlog, 20)] == sent
+        assert not await broker.depth()
+
+
+async def test_a_flood_is_stored_and_acknowledged_and_a_single_request_precedes_it(broker: Broker) -> None:
+    async with broker.backlog() as backlog:
+        await broker.publish("flood", 3000)
+        await until(lambda: not broker.unacknowledged())
+        assert await broker.depth() == 3000
+        await serve(backlog, 100)
+        await broker.publish("single")
+        await until(lambda: backlog.buffered == 1)
+        assert (await serve(backlog, 1))[0].project == "single"
+        await serve(backlog, 2900)
+        await until(lambda: not backlog.stored.projects)
+        assert not await broker.depth()
+
+
+async def test_a_project_with_few_requests_needs_no_free_handler_call(broker: Broker) -> None:
+    async with broker.backlog() as backlog:
+        await broker.publish("flood", 2000)
+        await until(lambda: bool(backlog.stored.projects))
+        busy = [await batch(backlog), await batch(backlog)]
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(batch(backlog), 0.05)
+        await broker.publish("single")
+        assert [project_of(each) for each in await asyncio.wait_for(batch(backlog), 5)] == ["single"]
+        backlog.handled(busy[0])
+        assert {project_of(each) for each in await asyncio.wait_for(batch(backlog), 5)} == {"flood"}
+
+
+async def test_shares_follow_the_weights_within_5_percent(broker: Broker) -> None:
+    async with broker.backlog() as backlog:
+        backlog.set_weights({"gold": 3.0, "": 1.0})
+        await broker.publish("first", 1500)
+        await broker.publish("gold", 3000)
+        await until(lambda: len(backlog.stored.projects) == 2)
+        await until(lambda: not broker.unacknowledged())
+        served = Counter(request.project for request in await serve(backlog, 2000))
+        assert abs(served["gold"] / 2000 / 0.75 - 1) < 0.05
+        assert abs(shares_of([backlog.served()])["gold"] / 0.75 - 1) < 0.05
+
+
+async def test_inside_a_project_the_order_is_priority_then_age(broker: Broker) -> None:
+    async with broker.backlog() as backlog:
+        early = await broker.publish("p", 2000)
+        urgent = await broker.publish("p", 700, priority=5)
+        late = await broker.publish("p", 300)
+        await until(lambda: not broker.unacknowledged())
+        served = [request.request for request in await serve(backlog, 3000)]
+        assert {*served[:700]} == {*urgent}
+        assert {*served[700:2700]} == {*early}
+        assert {*served[2700:]} == {*late}
+
+
+async def test_the_backlog_of_another_scheduler_is_taken_over(broker: Broker) -> None:
+    async with broker.backlog("s1") as dead:
+        sent = await broker.publish("p", 2000)
+        await until(lambda: not broker.unacknowledged())
+        handled = {request.request for request in await serve(dead, 300)}
+        await batch(dead)
+    async with broker.backlog("s2") as backlog:
+        async with broker.database.read() as tx:
+            assert await stored_backlog.owners(tx) == {"s1"}
+        left = await backlog.stored.adopt("s1")
+        served = {request.request for request in await serve(backlog, left)}
+    assert served | handled == {*sent}
+
+
+async def test_a_released_backlog_is_of_nobody(broker: Broker) -> None:
+    async with broker.backlog("s1") as backlog:
+        await broker.publish("p", 1000)
+        await until(lambda: not broker.unacknowledged())
+        await backlog.stored.release()
+    async with broker.database.read() as tx:
+        assert await stored_backlog.owners(tx) == {""}
+
+
+async def test_a_request_in_the_backlog_is_found_by_its_ids(broker: Broker) -> None:
+    async with broker.backlog() as backlog:
+        await broker.publish("p", 1000)
+        await until(lambda: bool(backlog.stored.projects))
+        request = a_request(500, flavor=SMALL, project="p")
+        async with broker.database.read() as tx:
+            for id_ in (request.request, *request.instances):
+                found = await stored_backlog.find(tx, id_)
+                assert found is not None
+                assert found.message == request
+            assert await stored_backlog.find(tx, uid(77, "f")) is None
+
+
+async def test_without_a_database_requests_are_served_from_memory(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with broker.backlog() as backlog:
+
+        def unreachable(bundles: object) -> Awaitable[None]:
+            raise Unavailable("the database is away")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(backlog.stored, "add", unreachable)
+            sent = await broker.publish("p", BOUND + 100)
+            assert [request.request for request in await serve(backlog, 200)] == sent[:200]
+        assert len(await serve(backlog, BOUND - 100)) == BOUND - 100
+
+
+async def test_messages_that_were_not_stored_return_to_the_queue_at_the_stop(broker: Broker) -> None:
+    async with broker.backlog() as backlog:
+        await broker.publish("p", 50)
+        await until(lambda: backlog.buffered == 50)
+    assert await broker.transport.waiting(QUEUE.name) == 50
