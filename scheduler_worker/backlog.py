@@ -3,8 +3,8 @@
 A scheduler takes every request from the broker's queue immediately, so that a request never waits behind the
 flood of another project. While few requests wait, they stay unacknowledged in memory. If more wait, all are
 stored in the database and acknowledged, and later ones of their projects too. Requests leave in the order of
-`core/fair_queue.py`. While some are stored, a project with few requests need not wait until a large batch of
-other projects is placed: its requests are handled in parallel, when it is their turn.
+`core/fair_queue.py`. While many wait, a project with few requests need not wait until a large batch of other
+projects is placed: its requests are handled in parallel, when it is their turn.
 """
 
 import asyncio
@@ -29,13 +29,14 @@ from scheduler_worker.waiting.store import WaitingStore
 
 log = logging.getLogger(__name__)
 
-BOUND = 256  # requests that wait in memory only; if more wait, all are stored
+BOUND = 2048  # requests that wait in memory only; if more wait, all are stored
 TAKEN_AT_ONCE = 2048
-PREFETCH = 4096  # unacknowledged: being handled, in memory, and being stored
+PREFETCH = 5120  # unacknowledged: being handled, in memory, and being stored
 MOST_BUNDLED = 256
 CALLS_OF_LIGHT = 2  # concurrent handler calls, only with requests of projects that have few
 LIGHT = 16  # requests of a project that has few
-# While requests are stored, others wait until a batch is placed. Batches of a single project are larger.
+BACKLOGGED = 256  # waiting requests: then they are not placed within milliseconds
+# Requests that arrive meanwhile wait until a batch is placed. Batches of a single project are larger.
 SERVED_AT_ONCE = 128
 SEVERAL_SECONDS = 60.0  # for which batches are small after the last request of another project
 # While a flood arrives, requests are placed in small batches, so that taking it in comes first.
@@ -116,7 +117,7 @@ class Backlog:
     def get_nowait(self) -> Delivery | None:
         if self._unusual:
             return self._unusual.popleft()
-        if self.stored.projects and (self._is_full or (self._is_light and not self._is_light_next)):
+        if self._is_backlogged and (self._is_full or (self._is_light and not self._is_light_next)):
             return None
         return self._pop()
 
@@ -147,6 +148,10 @@ class Backlog:
         return delivery
 
     @property
+    def _is_backlogged(self) -> bool:
+        return bool(self.stored.projects) or len(self._unstored) > BACKLOGGED
+
+    @property
     def _is_full(self) -> bool:
         """Return whether the present batch must not grow, because others wait until it is placed."""
         if self._is_flooded:
@@ -155,9 +160,9 @@ class Backlog:
 
     @property
     def _is_light_next(self) -> bool:
-        """Return whether others are stored, and the next request is of a project that has few."""
+        """Return whether many requests wait, and the next one is of a project that has few."""
         project = self._queue.next_project
-        if not self.stored.projects or project is None:
+        if project is None or not self._is_backlogged:
             return False
         return self._queue.count(project) <= LIGHT and not self.stored.has_unread(project)
 
@@ -166,7 +171,7 @@ class Backlog:
             return None
         self._served += 1
         self._unstored.pop(item, None)
-        if self.stored.projects:
+        if self._is_backlogged:
             self._recent.add(item.project, item.size, self._clock.monotonic())
             self.stored.on_taken(item.project)
         delivery: Delivery = item.value

@@ -19,7 +19,8 @@ from bus.protocol import Delivery, QueueSpec, decode
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
 from bus.sql.transaction import Transaction
-from scheduler_worker.backlog import BOUND, PREFETCH, Backlog
+from scheduler_worker import backlog as backlog_module
+from scheduler_worker.backlog import PREFETCH, Backlog
 from scheduler_worker.core.fair_queue import shares_of
 from scheduler_worker.request_sizes import RequestSizes
 from scheduler_worker.store import backlog as stored_backlog
@@ -29,8 +30,14 @@ from tests.support.ids import uid
 from tests.support.scheduler_builders import SMALL, a_request
 from tests.support.waiting import until
 
+BOUND = 256
 QUEUE = QueueSpec("scheduler:build.requested", ("build.requested",))
 SIZES = cast(RequestSizes, SimpleNamespace(of=lambda body: {"VCPU": 0.001}))
+
+
+@pytest.fixture(autouse=True)
+def small_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backlog_module, "BOUND", BOUND)
 
 
 class Broker:
