@@ -29,7 +29,8 @@ from scheduler_worker.waiting.store import WaitingStore
 
 log = logging.getLogger(__name__)
 
-BOUND = 2048  # requests that wait in memory only; if more wait, all are stored
+BOUND = 256  # requests that wait in memory only; if more wait, all are stored
+BOUND_OF_ONE = 2048  # if all are of one project
 TAKEN_AT_ONCE = 2048
 PREFETCH = 5120  # unacknowledged: being handled, in memory, and being stored
 MOST_BUNDLED = 256
@@ -38,7 +39,7 @@ LIGHT = 16  # requests of a project that has few
 BACKLOGGED = 256  # waiting requests: then they are not placed within milliseconds
 # Requests that arrive meanwhile wait until a batch is placed. Batches of a single project are larger.
 SERVED_AT_ONCE = 128
-SEVERAL_SECONDS = 60.0  # for which batches are small after the last request of another project
+SEVERAL_SECONDS = 60.0  # after the last arrival of requests of different projects
 # While a flood arrives, requests are placed in small batches, so that taking it in comes first.
 FLOODED = 512  # requests taken at once
 SERVED_IN_FLOOD = 16
@@ -148,6 +149,15 @@ class Backlog:
         return delivery
 
     @property
+    def _has_several(self) -> bool:
+        """Return whether requests of different projects arrived recently."""
+        return self._clock.monotonic() < self._several_until
+
+    @property
+    def _bound(self) -> int:
+        return BOUND if self._has_several else BOUND_OF_ONE
+
+    @property
     def _is_backlogged(self) -> bool:
         return bool(self.stored.projects) or len(self._unstored) > BACKLOGGED
 
@@ -156,7 +166,7 @@ class Backlog:
         """Return whether the present batch must not grow, because others wait until it is placed."""
         if self._is_flooded:
             return self._served >= SERVED_IN_FLOOD
-        return self._served >= SERVED_AT_ONCE and self._clock.monotonic() < self._several_until
+        return self._served >= SERVED_AT_ONCE and self._has_several
 
     @property
     def _is_light_next(self) -> bool:
@@ -192,7 +202,7 @@ class Backlog:
             arrived = [first, *islice(iter(self._inbox.get_nowait, None), TAKEN_AT_ONCE - 1)]
             self._is_flooded = len(arrived) > FLOODED
             waiting = self._sorted(arrived)
-            if len(self._unstored) + len(arrived) <= BOUND:
+            if len(self._unstored) + len(arrived) <= self._bound:
                 few = [place for place in waiting if place[0] not in self.stored.projects]
                 self._enter({place: waiting.pop(place) for place in few})
             try:
@@ -235,7 +245,7 @@ class Backlog:
 
     async def _store(self, waiting: dict[tuple[str, int], list[Arrived]]) -> None:
         """Store these new messages, and those in memory only if they are too many; then acknowledge them."""
-        if len(self._unstored) + sum(map(len, waiting.values())) > BOUND:
+        if len(self._unstored) + sum(map(len, waiting.values())) > self._bound:
             for item in self._unstored:
                 waiting[item.project, -item.key[0]].append((item, item.value))
         bundled = [

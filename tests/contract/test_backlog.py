@@ -37,7 +37,7 @@ SIZES = cast(RequestSizes, SimpleNamespace(of=lambda body: {"VCPU": 0.001}))
 
 @pytest.fixture(autouse=True)
 def small_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(backlog_module, "BOUND", BOUND)
+    monkeypatch.setattr(backlog_module, "BOUND_OF_ONE", BOUND)
 
 
 class Broker:

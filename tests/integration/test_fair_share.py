@@ -32,7 +32,8 @@ async def test_a_flood_and_killed_schedulers_lose_and_double_nothing(
 ) -> None:
     settings = Settings().having(
         amqp_url=amqp_url, database_url=database_url, exchange=bus_name, cells=("c1",),
-        hosts=50 + flood // 64, build_time="constant:0.05", state_dir=str(tmp_path), log_level="info", log_format="json",
+        hosts=50 + flood // 64, build_time="constant:0.05", state_dir=str(tmp_path), log_level="info",
+        log_format="json",
     )  # fmt: skip
     async with replicated(settings, tmp_path, replicas=3) as berth, asyncio.TaskGroup() as group:
         bus, project_of, ends = berth.bus, dict[str, str](), dict[str, set[str]]()
@@ -65,6 +66,7 @@ async def test_a_flood_and_killed_schedulers_lose_and_double_nothing(
         ]
         await set_quota(bus, "flood", {WEIGHT: 2})
         for _ in range(0, flood, CHUNK):
+            await request("single", 1)
             await request("flood", CHUNK)
         schedulers = cycle([each for each in berth.replicas if each.role.worker == "scheduler"])
         is_seen, kills = False, 0
