@@ -78,6 +78,8 @@ def measure(sizes: FairSizes) -> float:
                 print(_text(f"{time.monotonic() - began:.0f} s into the flood", flooded[-1:]), flush=True)
             if flood.returncode:
                 raise SystemExit("the flood did not end cleanly")
+        quiet.append(_singles(berth, sizes, sizes.quiet))
+        print(_text("without a flood", quiet[-1:]), flush=True)
         berth.judge()
     for outcome in (*quiet, *flooded):
         refuse_the_unclean(outcome)
