@@ -191,12 +191,13 @@ class Backlog:
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as group:
-            self._intake = group.create_task(self._take_in())
+            self._intake = group.create_task(self._take_in(group))
             group.create_task(self.stored.run())
 
-    async def _take_in(self) -> None:
+    async def _take_in(self, group: asyncio.TaskGroup) -> None:
         await self._opened.wait()
         assert self._inbox is not None
+        storing = group.create_task(asyncio.sleep(0))
         while True:
             first = await self._inbox.get()
             arrived = [first, *islice(iter(self._inbox.get_nowait, None), TAKEN_AT_ONCE - 1)]
@@ -205,14 +206,18 @@ class Backlog:
             if len(self._unstored) + len(arrived) <= self._bound:
                 few = [place for place in waiting if place[0] not in self.stored.projects]
                 self._enter({place: waiting.pop(place) for place in few})
-            try:
-                if waiting:
-                    await self._store(waiting)
-            except Unavailable as away:
-                log.warning("the backlog cannot be stored: %s", away)
-                await asyncio.sleep(PATIENCE)
+            if waiting:
+                await storing  # while the last ones are stored, these were taken and sorted
+                storing = group.create_task(self._store_patiently(waiting))
             self._is_flooded &= self._inbox.buffered > 0
             self._more.set()
+
+    async def _store_patiently(self, waiting: dict[tuple[str, int], list[Arrived]]) -> None:
+        try:
+            await self._store(waiting)
+        except Unavailable as away:
+            log.warning("the backlog cannot be stored: %s", away)
+            await asyncio.sleep(PATIENCE)
 
     def _sorted(self, arrived: Sequence[Delivery]) -> dict[tuple[str, int], list[Arrived]]:
         """Return new messages by project and priority, without those that the bus must handle in its way."""
@@ -261,6 +266,7 @@ class Backlog:
             raise
         for bundle, some in bundled:
             self._on_stored(bundle, some)
+        self._more.set()
 
     def _bundle(self, project: str, priority: int, arrived: Sequence[Arrived]) -> Bundle:
         envelopes = [delivery.envelope for _, delivery in arrived]
@@ -270,11 +276,13 @@ class Backlog:
         in_queue = any(item is not None for item, _ in arrived)
         opened, is_open = self.stored.on_stored(bundle, in_queue=in_queue)
         for item, delivery in arrived:
+            if not is_open:
+                delivery.done()
+                continue
             stored = StoredDelivery(delivery.envelope, opened, self.stored)
             if item is None:
                 delivery.done()
-                if is_open:
-                    self.stored.push(stored)
+                self.stored.push(stored)
             elif item in self._unstored:
                 del self._unstored[item]
                 item.value = stored

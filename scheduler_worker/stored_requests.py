@@ -29,7 +29,8 @@ MOST_READ = 4096
 READ_AT_ONCE = 2  # bundles
 PATIENCE = 1.0  # seconds before the next try after the database was unreachable
 
-BACKLOG = Gauge("berth_scheduler_backlog", "stored requests that were not evaluated yet", ["project"])
+BACKLOG = Gauge("berth_scheduler_backlog", "stored requests of this scheduler that were not evaluated yet")
+PROJECTS = Gauge("berth_scheduler_backlog_projects", "projects that have requests in the backlog")
 
 
 @dataclass(slots=True, eq=False)
@@ -225,7 +226,6 @@ class StoredRequests:
                 await backlog.RELEASE(tx, owner=self._owner)
 
     def measure(self) -> None:
-        """Set the metric of the stored requests."""
-        BACKLOG.clear()
-        for project, stored in self.projects.items():
-            BACKLOG.labels(project).set(stored.requests)
+        """Set the metrics of the stored requests."""
+        BACKLOG.set(sum(stored.requests for stored in self.projects.values()))
+        PROJECTS.set(len(self.projects))

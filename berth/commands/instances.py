@@ -143,6 +143,8 @@ async def waiting_command(
         cli.line(f"{found.count} wait, by kind: {', '.join(kinds)}")
     if len(waiting) < found.count:
         cli.line(f"... and {found.count - len(waiting)} more: --limit shows them", "dim")
+    if found.backlog:
+        cli.line(f"{sum(found.backlog.values())} more are in the backlog: `berth share show`", "dim")
     if found.rescued:
         cli.say.print(f"[red]{found.rescued} waited although a host fitted[/red]: please report this bug")
     return 0

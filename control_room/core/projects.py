@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from bus.queries import Instance, InstancesFound, WaitingFound
-from bus.quotas import DEFAULT, UNLIMITED, ProjectShare, Quota, QuotasFound, shares_of
+from bus.quotas import DEFAULT, UNLIMITED, WEIGHT, ProjectShare, Quota, QuotasFound, shares_of
 from control_room.core.now import Reply
 
 
@@ -15,6 +15,9 @@ class ProjectRow:
     project: str
     shares: Sequence[ProjectShare]  # limited or used resources
     waiting: int | None  # number of waiting requests; None: unknown
+    weight: int = 1
+    backlog: int = 0  # requests that were not evaluated yet
+    share: float = 0.0  # of what was served from the backlog recently
 
 
 @dataclass(frozen=True)
@@ -42,12 +45,18 @@ def projects_listed(
     if found.answer is None or default.answer is None:
         return ProjectsListed(found.problem or default.problem)
     counts = waiting.answer.by_project if waiting.answer else None
+    backlog, served = (waiting.answer.backlog, waiting.answer.shares) if waiting.answer else ({}, {})
     return ProjectsListed(
         problem="",
         default=[limit for quota in default.answer.quotas for limit in _limits(quota)],
         rows=[
             ProjectRow(
-                quota.project, shares_of(quota), None if counts is None else counts.get(quota.project, 0)
+                quota.project,
+                shares_of(quota),
+                None if counts is None else counts.get(quota.project, 0),
+                weight=quota.effective.get(WEIGHT, 1),
+                backlog=backlog.get(quota.project, 0),
+                share=served.get(quota.project, 0.0),
             )
             for quota in found.answer.quotas
             if quota.project != DEFAULT

@@ -34,7 +34,8 @@ async def placement() -> AsyncIterator[Placement]:
 async def some_wait(question: FindWaiting) -> WaitingFound:
     """Answer as a scheduler in which three requests of p1 wait."""
     by_project = {project: 3 for project in question.projects if project == "p1"}
-    return WaitingFound(waiting=(), count=9, by_project=by_project)
+    backlog, shares = {"p1": 1200}, {"p1": 0.75, "p9": 0.25}
+    return WaitingFound(waiting=(), count=9, by_project=by_project, backlog=backlog, shares=shares)
 
 
 @asynccontextmanager
@@ -86,14 +87,22 @@ async def test_each_project_is_listed_with_usage_limits_and_waiting_requests(
     room: VisitedRoom, placement: Placement
 ) -> None:
     await limit(placement, DEFAULT, VCPU=8, instances=2)
-    await limit(placement, VCPU=4)
+    await limit(placement, VCPU=4, weight=3)
     await use(placement, 1, VCPU=3)
     await use(placement, 2, "p2", VCPU=2, MEMORY_MB=1024)
     page = await room.page("/projects")
     assert cells(page) == [
-        ["p1 3 waiting requests · instances", "VCPU", "", "3", "4", ""],
+        [
+            "p1 3 waiting requests · 1,200 in the backlog"
+            " · 75 % of what was served from it · weight 3 · instances",
+            "VCPU",
+            "",
+            "3",
+            "4",
+            "",
+        ],
         [INSTANCES, "", "1", "2", "default"],
-        ["p2 no waiting requests · instances", "MEMORY_MB", "", "1,024", "unlimited", ""],
+        ["p2 no waiting requests · weight 1 · instances", "MEMORY_MB", "", "1,024", "unlimited", ""],
         ["VCPU", "", "2", "8", "default"],
         [INSTANCES, "", "1", "2", "default"],
     ]

@@ -6,7 +6,16 @@ import httpx
 import pytest
 
 from bus.openstack import Access
-from bus.quotas import DEFAULT, INSTANCES, FindQuotas, QuotaEditRequested, QuotaSourceIsKeystone, SetQuota
+from bus.quotas import (
+    DEFAULT,
+    INSTANCES,
+    WEIGHT,
+    FindQuotas,
+    QuotaEdited,
+    QuotaEditRequested,
+    QuotaSourceIsKeystone,
+    SetQuota,
+)
 from placement_worker import Placement
 from placement_worker.keystone_limits import KeystoneLimits, ProjectLimit, RegisteredLimit, quotas_of
 
@@ -99,3 +108,14 @@ async def test_quotas_of_keystone_cannot_be_set_here(placement: Placement) -> No
     placement.quotas.source = "keystone"
     answer = await placement.quotas.edit(QuotaEditRequested(edit=SetQuota(limits={"VCPU": 1})))
     assert answer.result == QuotaSourceIsKeystone()
+
+
+async def test_weights_are_set_here_and_stay_with_the_quotas_of_keystone(placement: Placement) -> None:
+    placement.quotas.source = "keystone"
+    weight = SetQuota(project="p1", limits={WEIGHT: 3})
+    assert isinstance((await placement.quotas.edit(QuotaEditRequested(edit=weight))).result, QuotaEdited)
+    keystone = UnifiedLimits()
+    keystone.registered = [{"resource_name": "servers", "default_limit": 10}]
+    assert await copied(placement, keystone)
+    assert await effective(placement, "p1") == {INSTANCES: 10, WEIGHT: 3}
+    assert not await copied(placement, keystone)

@@ -11,6 +11,7 @@ from bus.quotas import (
     GROUP_MEMBERS,
     INSTANCES,
     UNLIMITED,
+    WEIGHT,
     FindQuotas,
     OverQuota,
     Quota,
@@ -87,6 +88,21 @@ async def test_a_limit_of_an_unknown_resource_is_refused(placement: Placement) -
     result = await edit(placement, SetQuota(limits={"VCPUS": 4, "VCPU": 2}))
     assert result == Missing(what="resource", names=("VCPUS",))
     assert (await quota(placement, DEFAULT)).limits == {}
+
+
+async def test_weights_limit_nothing_and_stay_when_all_limits_are_deleted(placement: Placement) -> None:
+    await limit(placement, DEFAULT, weight=2)
+    await limit(placement, weight=3, instances=5)
+    await edit(placement, UnsetQuota(project="p1"))
+    assert await quota(placement) == Quota(project="p1", limits={WEIGHT: 3}, effective={WEIGHT: 3})
+    await take(placement, a_claim(1, on_hosts(1)), a_claim(2, on_hosts(1)))
+    found = await placement.quotas.find(FindQuotas(weights=True))
+    assert [(each.project, each.limits) for each in found.quotas] == [
+        (DEFAULT, {WEIGHT: 2}),
+        ("p1", {WEIGHT: 3}),
+    ]
+    await edit(placement, UnsetQuota(project="p1", resources=(WEIGHT,)))
+    assert (await quota(placement)).effective == {WEIGHT: 2}
 
 
 async def test_usage_of_a_project_without_holders_of_moves(placement: Placement) -> None:

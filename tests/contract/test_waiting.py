@@ -23,6 +23,7 @@ from bus.claims import (
     ReleaseRequested,
 )
 from bus.clock import Clock
+from bus.context import envelope_of
 from bus.errors import Unavailable
 from bus.messages import BuildCancelRequested
 from bus.queries import FindDecision
@@ -31,6 +32,9 @@ from bus.requests import Flavor
 from bus.resources import SetTraits
 from bus.sql.database import Database
 from bus.vocabulary import Contended
+from scheduler_worker.core.order import CANCELLED
+from scheduler_worker.store import backlog, parked
+from scheduler_worker.waiting.owner import SILENT_SECONDS
 from scheduler_worker.waiting.store import WaitingStore
 from tests.support.ids import uid
 from tests.support.scheduler_builders import METAL, SMALL, a_request
@@ -509,3 +513,25 @@ async def test_every_scheduler_estimates_the_start_of_waiting_requests() -> None
         await world.kill("s1")
         await asyncio.sleep(10.0)
         assert all(request.start_p90 is not None for request in (await world.waiting()).waiting)
+
+
+@in_virtual_time
+async def test_a_request_in_the_backlog_is_explained_cancelled_and_ends_the_same_when_taken_over() -> None:
+    async with a_world() as world:
+        await world.node(1, free=False)
+        request = a_request(1, flavor=METAL, project="p")
+        bundle = backlog.bundle(uid(9), "p", 0, [envelope_of(request, world.clock)])
+        async with world.kept.write() as tx:
+            await parked.beat(tx, "killed", "{}", 0)
+            await backlog.add(tx, "killed", [bundle])
+        assert (await world.waiting()).backlog == {"p": 1}
+        [build] = request.instances
+        found = await world.bus.asker(topics.DECISION)(FindDecision(id=build))
+        assert (found.waits, found.decision.code) == (True, "backlog")
+        await world.say(BuildCancelRequested(build=build))
+        await world.until(1, world.cancelled)
+        assert world.cancelled[0].waited
+        await world.until(2, world.unplaceable)
+        assert world.clock.monotonic() > SILENT_SECONDS
+        assert [end.reason for end in world.unplaceable] == [CANCELLED, CANCELLED]
+        assert not (await world.waiting()).backlog
