@@ -7,6 +7,7 @@ from msgspec import Meta, field
 
 from bus.domains import DomainConstraints
 from bus.groups import GroupPolicy
+from bus.preemption import NotPreemptible, OverBudget, Preempts
 from bus.quotas import OverQuota
 from bus.vocabulary import (
     END,
@@ -82,6 +83,8 @@ class ConsumerClaim(Value, frozen=True, kw_only=True):
     take_over: Id | None = None
     # Id of the reservation of which the consumer becomes a slot
     reserves: Id | None = None
+    # Take what the claimed providers lack from these instances, which are retired.
+    preempts: Preempts | None = None
 
 
 class Full(Tagged, frozen=True, kw_only=True):
@@ -203,6 +206,8 @@ Refusal = (
     | OutsideCell
     | OverQuota
     | NotReserved
+    | NotPreemptible
+    | OverBudget
 )
 
 

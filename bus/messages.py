@@ -7,6 +7,7 @@ from msgspec import Meta, field
 from bus.claims import Choice
 from bus.decisions import Decision
 from bus.domains import NO_TOPOLOGY, DomainConstraints, GangRole, Labels
+from bus.preemption import Priority, Victim
 from bus.reports import HostState, ProviderReport, Reshaping
 from bus.requests import BuildSpec, Flavor, Hints, Image, InstanceName, ResourceGroup
 from bus.vocabulary import (
@@ -62,8 +63,9 @@ class BuildRequested(Message, frozen=True, kw_only=True):
     metadata: Properties = field(default_factory=dict)
     reply_to: ReplyTo = ""
     hints: Hints = Hints()
-    # alternative flavors, tried in order if the first fits no host
-    or_else: Annotated[tuple[Flavor, ...], Meta(max_length=8)] = ()
+    or_else: Annotated[
+        tuple[Flavor, ...], Meta(max_length=8)
+    ] = ()  # tried if the first fits no host
     not_aggregates: ShortList[Id] = ()
     forced_host: Text = ""  # this host, by name or root, whatever the filters decide
     wanted_host: Text = ""  # only this host
@@ -71,7 +73,7 @@ class BuildRequested(Message, frozen=True, kw_only=True):
     preferred_traits: SmallMap[TraitName, Weight] = field(default_factory=dict)  # trait → weight
     at_least: Count = 0  # of the instances; 0: all of them
     wait: Wait = ""  # how long to wait for capacity, such as 30m; empty: not at all
-    priority: Annotated[int, Meta(ge=0, le=9)] = 0
+    priority: Priority = 0
     name: InstanceName = ""  # display name of the instances
     # resources in addition to the flavor's, such as for ports and accelerators
     groups: Annotated[tuple[ResourceGroup, ...], Meta(max_length=MAX_GROUPS)] = ()
@@ -91,8 +93,7 @@ class Selection(Value, frozen=True, kw_only=True, omit_defaults=True):
     host: Text
     agent: Word
     choice: Choice
-    # Request group suffix → its providers; empty if the root provides for all groups.
-    mappings: Mappings = field(default_factory=dict)
+    mappings: Mappings = field(default_factory=dict)  # by group suffix; empty: the root provides for all
 
 
 class BuildPlaced(Message, frozen=True, kw_only=True):
@@ -107,6 +108,8 @@ class BuildPlaced(Message, frozen=True, kw_only=True):
     spec: BuildSpec
     decision: Decision = Decision()
     reply_to: ReplyTo = ""
+    priority: Priority = 0  # of the request
+    preempts: ShortList[Victim] = ()  # instances to delete before the agent is ordered to build
 
 
 class BuildUnplaceable(Message, frozen=True, kw_only=True):
@@ -252,6 +255,7 @@ class DestroyOrdered(Message, frozen=True, kw_only=True):
     host: Text
     epoch: Ordinal = 0  # as in BuildOrdered
     above: Count = 0  # guests of attempts up to this one are not deleted
+    grace: Seconds = 0.0  # time for the guest to stop before it is deleted
 
 
 class AgentReported(Message, frozen=True, kw_only=True):
@@ -291,8 +295,7 @@ class HostReported(Message, frozen=True, kw_only=True):
     cell: Word
     agent: Word
     sequence: Ordinal  # the highest of one run of the agent is valid
-    # identifies a run of the agent; each run counts from 1
-    run: Annotated[str, Meta(max_length=64)] = ""
+    run: Annotated[str, Meta(max_length=64)] = ""  # identifies a run of the agent; each run counts from 1
     period: Seconds = 10.0  # seconds until the next heartbeat
     # True: the agent reports some hosts only, such as those that build, and all others are up while it is.
     # False: a host without a heartbeat is down, even if its agent reports other hosts.

@@ -9,6 +9,7 @@ from msgspec import Meta, field
 from bus.decisions import Decision, NearMiss, Removal
 from bus.messages import Attempt, BuildPlaced, BuildRequested, Selection
 from bus.moves import MoveRequested
+from bus.preemption import HeldAmounts, Victim
 from bus.requests import BuildSpec, ResourceGroup
 from bus.vocabulary import (
     MAX_GROUPS,
@@ -240,6 +241,7 @@ class WhatIf(Message, frozen=True, kw_only=True):
     # Number of instances, which may exceed the limit of one boot; 0: as in the request.
     count: Annotated[int, Meta(ge=0, le=10_000)] = 0
     is_external: bool = False  # another system, such as Nova, would build the instances
+    preempt: bool = False  # if it fits nowhere, also return the instances that it would preempt
 
 
 class WhatIfAnswered(Message, frozen=True, kw_only=True):
@@ -253,6 +255,7 @@ class WhatIfAnswered(Message, frozen=True, kw_only=True):
     decision: Decision = Decision()  # of the first instance; or why there is no host
     room: LongList[CapacityLeft] = ()
     cut: Cause = ""  # why more instances may fit than in `room`
+    victims: LongList[Victim] = ()  # instances that would be preempted; it then fits on `placed`
 
 
 class WhatIfMoves(Message, frozen=True, kw_only=True):
@@ -317,6 +320,7 @@ class Instance(Value, frozen=True, kw_only=True):
     attempt: Count = 0  # number of attempts
     since: Seconds = 0.0  # start of its last attempt
     reason: Cause = ""
+    held: HeldAmounts | None = None  # if `held` was set
 
 
 class FindInstances(Message, frozen=True, kw_only=True):
@@ -332,6 +336,7 @@ class FindInstances(Message, frozen=True, kw_only=True):
     after: Text = ""  # ids after this one
     limit: Annotated[int, Meta(ge=1, le=1000)] = 500
     count: bool = False  # also return the total number
+    held: bool = False  # also return what each instance holds, for preemption
 
 
 class InstancesFound(Message, frozen=True, kw_only=True):

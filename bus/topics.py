@@ -1,9 +1,6 @@
-"""Topics and queries: the message of each, how its routing key is formed, and the lists of all of them."""
+"""Topics and queries: the message of each, and the lists of all of them."""
 
-import re
-from dataclasses import dataclass
-from functools import cached_property
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 from bus import (
     aggregates,
@@ -21,6 +18,7 @@ from bus import (
     moves,
     names,
     policy_trials,
+    preemption,
     queries,
     quotas,
     relays,
@@ -30,115 +28,11 @@ from bus import (
     room,
     shadow,
 )
+from bus.addressing import ANYONE as ANYONE
+from bus.addressing import Address as Address
+from bus.addressing import Query as Query
+from bus.addressing import Topic as Topic
 from bus.vocabulary import Message
-
-M = TypeVar("M", bound=Message, covariant=True)
-A = TypeVar("A", bound=Message, contravariant=True)
-R = TypeVar("R", bound=Message, covariant=True)
-
-ANYONE = "anyone"  # a source or target: also clients outside berth
-
-_FIELD = re.compile(r"\{(\w+)\}")
-
-
-@dataclass(frozen=True, eq=False)
-class Topic(Generic[M]):
-    """A topic for one type of message. The `{fields}` of its pattern are filled from the message.
-
-    `expected`: it is an error if no worker consumes a message. `outsiders`: AMQP clients outside berth
-    subscribe too, so each message is a separate AMQP message. Only messages with `reply_to` may share an AMQP
-    message; `reply_to`, the last part of the routing key, contains the name of the receiving client.
-    """
-
-    pattern: str
-    message: type[M]
-    says: str
-    source: str  # senders and receivers, for documentation
-    target: str
-    expected: bool = True
-    outsiders: bool = False
-
-    def key(self, message: Message) -> str:
-        """Return the routing key of a message of this topic."""
-        key = _filled(self._parts, message)
-        reply_to = getattr(message, "reply_to", "") if self.outsiders else ""
-        return f"{key}.{reply_to}" if reply_to else key
-
-    @cached_property
-    def _parts(self) -> list[str]:
-        return _FIELD.split(self.pattern)
-
-    def framed(self, message: Message) -> bool:
-        """Return whether a message of this topic may share one AMQP message with other messages."""
-        return not self.outsiders or bool(getattr(message, "reply_to", ""))
-
-    def at(self, **fields: str) -> "Address[M]":
-        """Return the topic with a binding key of these field values, and `*` for each omitted field."""
-        key = _FIELD.sub(lambda field: fields.get(field[1], "*"), self.pattern)
-        if self.outsiders:
-            reply_to = fields.get("reply_to")
-            key = key if reply_to is None else f"{key}.{reply_to}" if reply_to else key
-        return Address(self, key)
-
-
-@dataclass(frozen=True, eq=False)
-class Address(Generic[M]):
-    """A topic with a binding key, which may contain the wildcards * and #."""
-
-    topic: Topic[M]
-    key: str
-
-
-@dataclass(frozen=True, eq=False)
-class Query(Generic[A, R]):
-    """A query, which one of several workers answers once. If no answer arrives in time, NoAnswer is raised.
-
-    A query's name may contain fields of its message in braces, such as `{cell}`: the cell to which the query
-    is sent. Unroutable is raised if that cell has no queue for the query. If `within` is true, `{cell}` is
-    the cell that sends the query, and NoAnswer is raised instead of Unroutable.
-    """
-
-    name: str
-    asks: type[A]
-    answer: type[R]
-    says: str
-    source: str  # askers and answering worker
-    target: str
-    within: bool = False
-    of_client: bool = False  # a key for each client; answers have keys below client.NAME
-    to_agents: bool = False  # agents answer, with keys by which no other query of the cell is answered
-
-    @property
-    def narrowed(self) -> bool:
-        """Return whether the query has a separate routing key for each cell."""
-        return "{" in self.name
-
-    def cell(self, question: Message) -> str:
-        """Return the cell (or client) in the routing key for a message of this query; empty if all cells
-        share one key.
-        """
-        field = "client" if self.of_client else "cell"
-        return str(getattr(question, field, "")) if self.narrowed else ""
-
-    def key(self, question: Message) -> str:
-        """Return the routing key for a message of this query, without the prefix `ask.`."""
-        return _filled(self._parts, question)
-
-    @cached_property
-    def _parts(self) -> list[str]:
-        return _FIELD.split(self.name)
-
-    def at(self, **fields: str) -> str:
-        return _FIELD.sub(lambda field: fields[field[1]], self.name) if self.narrowed else self.name
-
-
-def _filled(parts: list[str], message: Message) -> str:
-    if len(parts) == 1:
-        return parts[0]
-    if len(parts) == 3:
-        return f"{parts[0]}{getattr(message, parts[1])}{parts[2]}"
-    return "".join([str(getattr(message, part)) if at % 2 else part for at, part in enumerate(parts)])
-
 
 _CONDUCTOR = "that cell's conductor"
 _AGENTS = "that cell's agents"
@@ -164,6 +58,11 @@ BUILD_DELETE = Topic("build.delete.{cell}", messages.BuildDeleteRequested,
     "delete an instance and release its resources", ANYONE, _CONDUCTOR)
 BUILD_DELETED = _outcome("build.deleted.{cell}", messages.BuildDeleted, "an instance was deleted",
     "conductor")
+BUILD_VACATE = Topic("build.vacate.{cell}", preemption.Vacating,
+    "between a build and the instances that it preempts: leave the host; the host is left", "conductor",
+    "conductor")
+BUILD_PREEMPTED = _outcome("build.preempted.{cell}", preemption.BuildPreempted,
+    "an instance was deleted or shelved for a build of higher priority", "conductor")
 BUILD_ADOPT = Topic("build.adopt.{cell}", guests.BuildAdoptRequested,
     "take over an instance that was created without berth", ANYONE, _CONDUCTOR)
 BUILD_ADOPTED = _outcome("build.adopted.{cell}", guests.BuildAdopted,
@@ -273,6 +172,8 @@ QUOTAS = Query("placement.quotas", quotas.FindQuotas, quotas.QuotasFound,
     "limits and usage of projects", ANYONE, "placement")
 EDIT_QUOTA = Query("placement.quota", quotas.QuotaEditRequested, quotas.QuotaEditAnswered,
     "set or delete limits of a project, or the default limits", ANYONE, "placement")
+PREEMPTIONS = Query("placement.preemptions", preemption.FindPreemptions, preemption.PreemptionsFound,
+    "instances that builds of higher priority replaced", ANYONE, "placement")
 RESERVATIONS = Query("placement.reservations", reservations.FindReservations,
     reservations.ReservationsFound, "reservations with their slots", ANYONE, "placement")
 EDIT_RESERVATION = Query("placement.reservation", reservations.ReservationEditRequested,
@@ -315,6 +216,10 @@ WHAT_IF = Query("scheduler.what_if", queries.WhatIf, queries.WhatIfAnswered,
     "the decision about a request, without claiming", ANYONE, "scheduler")
 WHAT_IF_MOVES = Query("scheduler.what_if_moves", queries.WhatIfMoves, queries.WhatIfMovesAnswered,
     "the decisions about moves, without claiming", ANYONE, "scheduler")
+PRIORITIES = Query("scheduler.priorities", preemption.FindPriorities, preemption.PrioritiesFound,
+    "priority classes", ANYONE, "scheduler")
+EDIT_PRIORITY = Query("scheduler.priority", preemption.PriorityEditRequested, preemption.PriorityEditAnswered,
+    "store, replace or remove a priority class", ANYONE, "scheduler")
 PLAN_ROOM = Query("scheduler.plan_room", room.PlanRoom, room.RoomPlanned,
     "the moves after which a request would fit, without claiming", ANYONE, "scheduler")
 PLAN_BALANCE = Query("scheduler.plan_balance", room.PlanBalance, room.BalancePlanned,

@@ -5,6 +5,7 @@ from collections.abc import Collection
 import msgspec
 
 from bus.messages import Selection
+from bus.preemption import HeldAmounts
 from bus.queries import FindInstances, Instance, InstancesFound
 from bus.sql.database import Database
 from bus.sql.statement import sql
@@ -169,7 +170,7 @@ async def instances_page(tx: Transaction, question: FindInstances) -> InstancesF
     page = rows[: question.limit]
     return InstancesFound(
         instances=tuple(
-            _instance(build)
+            _instance(build, question.held)
             for build in readable(page)
             if question.reply_to in ("", build.as_placed.reply_to)
         ),
@@ -179,8 +180,11 @@ async def instances_page(tx: Transaction, question: FindInstances) -> InstancesF
     )
 
 
-def _instance(build: Build) -> Instance:
-    spec, guest = build.spec, build.guest_on
+def _instance(build: Build, held: bool) -> Instance:
+    spec, guest, priority = build.spec, build.guest_on, build.as_placed.priority
+    amounts = HeldAmounts(
+        generation=build.generation, priority=priority, allocations=build.host.choice.allocations
+    )
     return Instance(
         build=build.id,
         name=spec.name,
@@ -193,4 +197,5 @@ def _instance(build: Build) -> Instance:
         attempt=build.attempt,
         since=build.started,
         reason=build.doom,
+        held=amounts if held else None,
     )

@@ -20,6 +20,7 @@ from bus.messages import (
     DestroyOrdered,
 )
 from bus.moves import HandoverReported, MoveOrdered, MoveReported, MoveSteered
+from bus.preemption import Vacating
 from bus.queries import BuildsFound, FindBuilds, FindInstances, InstancesFound
 from bus.sql.database import Database
 from bus.sql.failures import retrying
@@ -43,7 +44,9 @@ A = TypeVar("A")
 R = TypeVar("R")
 AskMany = Callable[[Sequence[A]], Awaitable[Sequence[R]]]
 
-_Reminder = AgentReported | BuildOrdered | DestroyOrdered | HandoverReported | MoveOrdered | MoveReported
+_Reminder = (
+    AgentReported | BuildOrdered | DestroyOrdered | HandoverReported | MoveOrdered | MoveReported | Vacating
+)
 
 ROUNDS = 6  # questions to placement for one event: a refused swap, a release, and retries
 AWAITED_SECONDS = 60.0  # a reshape may be reported before the build arrives here
@@ -115,7 +118,7 @@ class Builds:
         return await self.apply(events)
 
     async def receive_many(
-        self, messages: Sequence[BuildDeleteRequested | MoveReported | MoveSteered]
+        self, messages: Sequence[BuildDeleteRequested | MoveReported | MoveSteered | Vacating]
     ) -> Sequence[Outcome]:
         return await self.apply([(message.build, message) for message in messages])
 

@@ -13,7 +13,7 @@ from bus.sql.database import Database
 from bus.sql.statement import BoundStatement, Statement, sql
 from bus.sql.transaction import Dialect, Transaction
 from bus.vocabulary import Compact
-from cell_conductor.core.build import Build, Leftover
+from cell_conductor.core.build import Build, Leftover, Vacate
 from cell_conductor.core.move import BuildMove
 
 log = logging.getLogger(__name__)
@@ -119,6 +119,8 @@ class _StoredContext(Compact, frozen=True):
     attempts: tuple[Attempt, ...]
     started: float
     cell: str
+    awaits: tuple[str, ...] = ()
+    vacates: Vacate | None = None
 
 
 _encode = msgspec.json.Encoder().encode

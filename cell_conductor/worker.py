@@ -26,10 +26,19 @@ LINGER = 0.02  # seconds: one transaction for fifty reports costs as much as for
 
 # What the handlers of builds and moves, and the reminders, publish
 _ORDERS = [AGENT_BUILD, AGENT_DESTROY, AGENT_REPORT, AGENT_MOVED]  # orders, and reports of removed agents
-_BUILD = [*_ORDERS, topics.BUILD_ENDED, topics.BUILD_DELETED, topics.MOVE_ENDED, MOVE_HALF]
+_VACATE = [topics.BUILD_VACATE, topics.BUILD_PREEMPTED]
+_BUILD = [*_ORDERS, *_VACATE, topics.BUILD_ENDED, topics.BUILD_DELETED, topics.MOVE_ENDED, MOVE_HALF]
 _MOVE = [*_BUILD, AGENT_MOVE, topics.MOVE_PROGRESS, topics.HOST_FAILED]
 _ADOPTION = [AGENT_BUILD, topics.BUILD_ADOPTED]
-_REMINDERS = [AGENT_BUILD, AGENT_DESTROY, AGENT_REPORT, AGENT_MOVE, AGENT_MOVED, MOVE_HALF]
+_REMINDERS = [
+    topics.BUILD_VACATE,
+    AGENT_BUILD,
+    AGENT_DESTROY,
+    AGENT_REPORT,
+    AGENT_MOVE,
+    AGENT_MOVED,
+    MOVE_HALF,
+]
 
 
 def cell_conductor(
@@ -56,6 +65,7 @@ def cell_conductor(
                 AGENT_REPORT.at(cell=cell), builds.report_many, emits=_MOVE, concurrency=1, linger=LINGER
             ),
             on_many(topics.BUILD_DELETE.at(cell=cell), builds.receive_many, emits=_BUILD),
+            on_many(topics.BUILD_VACATE.at(cell=cell), builds.receive_many, emits=_BUILD),
             on_many(topics.BUILD_RESHAPED.at(cell=cell), builds.reshape_many),
             on_many(topics.BUILD_ADOPT.at(cell=cell), moves.adopt_many, emits=_ADOPTION, concurrency=1),
             on_many(topics.MOVE_PLACED.at(cell=cell), moves.place_many, emits=_MOVE),

@@ -27,6 +27,7 @@ from bus.claims import (
 )
 from bus.clock import Clock
 from bus.errors import Unavailable
+from bus.preemption import FindPreemptions, PreemptionsFound
 from bus.sql.database import Database
 from bus.sql.failures import Conflict, retrying
 from bus.sql.transaction import Transaction
@@ -34,8 +35,9 @@ from bus.vocabulary import Contended, portions, portions_by_size
 from placement_worker.change_log import ChangeLog
 from placement_worker.core import capacity
 from placement_worker.core.claim_world import ClaimWorld
+from placement_worker.core.preempting import victims_of
 from placement_worker.core.reservations import SlotRecord
-from placement_worker.store import claimed_providers, claims, quotas, reservations, server_groups
+from placement_worker.store import claimed_providers, claims, preemptions, quotas, reservations, server_groups
 from placement_worker.store.changes import ProviderNumbers
 from placement_worker.store.numbered_names import Book
 
@@ -200,6 +202,9 @@ class ClaimOperations(PlacementOperations):
         scope = claims.claim_scope(every, providers)
         scope.groups, scope.cell = {claim.group for claim in every if claim.group is not None}, cell
         scope.projects = self.book.quotas.limited({claim.project for claim in every})
+        if any(victims_of(every)):
+            scope.budgets = {claim.project for claim in every if claim.preempts is not None}
+            await self.book.types.ensure(self.database, (CLEANUP,), now)
         if named:
             scope.reserved = {claim.reserves for claim in every if claim.reserves}
             scope.add_slots(named, slots, returns=False)
@@ -268,6 +273,11 @@ class ClaimOperations(PlacementOperations):
         async with self.database.write() as tx:
             await claims.PRUNE_RETIRED(tx, before=before)
             await server_groups.PRUNE_OF_REQUESTS(tx, before=before)
+            await preemptions.PRUNE(tx, before=before)
+
+    async def find_preemptions(self, query: FindPreemptions) -> PreemptionsFound:
+        async with self.database.read() as tx:
+            return PreemptionsFound(preemptions=tuple(await preemptions.find(tx, query)))
 
 
 def _slots_of(claim: ConsumerClaim) -> Iterator[str]:

@@ -229,6 +229,7 @@ def _answers(placement: Placement, cells: Sequence[str]) -> list[Answers]:
         answers(topics.EDIT_GROUP, placement.server_groups.edit),
         answers(topics.QUOTAS, placement.quotas.find),
         answers(topics.EDIT_QUOTA, placement.quotas.edit),
+        answers(topics.PREEMPTIONS, placement.claims.find_preemptions),
         answers(topics.RESERVATIONS, placement.reservations.find),
         answers(topics.EDIT_RESERVATION, placement.reservations.edit),
         answers(topics.HEADROOM, placement.headroom.find),

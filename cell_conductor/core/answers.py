@@ -96,6 +96,8 @@ def release_answered(build: Build, result: claims.ReleaseResult) -> Stepped:
         case claims.OutsideCell(why=why) if not build.end:  # placement refuses; the end has the reason
             doom = f"{build.doom}; placement does not release its allocations: {why}"[:MAX_CAUSE]
             build = replace(build, doom=doom)
+    if build.status == "deleting" and build.vacates is not None and build.vacates.requeue:
+        return replace(build, status="shelved", generation=None), ()
     if build.status == "deleting":
         had_ended = bool(build.end)
         build = replace(build, status="deleted", end=build.end or "error", generation=None)

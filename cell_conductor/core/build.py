@@ -10,7 +10,7 @@ from bus import messages
 from bus.agent_builds import sent_allocations
 from bus.claims import Choice, ClaimRequested, ConsumerClaim, Held, ReleaseRequested, ReleaseResult
 from bus.claims import holder_consumer as holder_consumer
-from bus.moves import MoveReported
+from bus.moves import SHELVED, MoveReported
 from bus.queries import BuildStands
 from bus.requests import BuildSpec
 from bus.vocabulary import MAX_CAUSE, Compact, Contended, Message
@@ -43,6 +43,15 @@ class Leftover(Compact, frozen=True):
     kept: int = 0  # the attempt in the holder's name, if not this one; 0: this one
 
 
+class Vacate(Compact, frozen=True):
+    """The order to an instance to leave its host for a build of higher priority."""
+
+    by: str
+    priority: int  # of that build
+    grace: float
+    requeue: bool  # shelve it
+
+
 class Build(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     cell: str
@@ -63,6 +72,8 @@ class Build(msgspec.Struct, frozen=True, kw_only=True):
     moved: tuple[messages.Selection, ...] = ()  # hosts added by moves
     became: BuildSpec | None = None  # its spec after moves, if changed
     move: BuildMove | None = None  # its current or last move
+    awaits: tuple[str, ...] = ()  # instances that it preempts and that may still use its host
+    vacates: Vacate | None = None  # it is preempted
 
     @property
     def hosts(self) -> tuple[messages.Selection, ...]:
@@ -109,6 +120,7 @@ def new_build(placed: messages.BuildPlaced, now: float) -> Build:
         attempt=1,
         generation=placed.generation,
         started=now,
+        awaits=tuple(victim.build for victim in placed.preempts),
     )
 
 
@@ -156,7 +168,9 @@ def question(build: Build) -> ClaimRequested | ReleaseRequested:
     """
     holder = leftover_holder(build)
     if build.status == "deleting" or build.doom:
-        retire = "deleted" if build.status == "deleting" else f"error: {build.doom}"[:MAX_CAUSE]
+        shelves = build.vacates is not None and build.vacates.requeue
+        retire = SHELVED if shelves else "deleted"
+        retire = retire if build.status == "deleting" else f"error: {build.doom}"[:MAX_CAUSE]
         return ReleaseRequested(consumer=build.id, generation=build.generation, retire=retire, keep=holder)
     spares = (spare.choice for spare in build.spares)
     return claim_of(build.id, build.generation, build.spec, *spares, keep=holder)
@@ -197,7 +211,8 @@ def order(build: Build, *, adopt: bool = False) -> messages.BuildOrdered:
 
 
 def destroy(build: Build, above: int = 0) -> messages.DestroyOrdered:
-    return messages.DestroyOrdered(**attempt_fields(build), above=above)
+    grace = build.vacates.grace if build.vacates is not None and build.status == "deleting" else 0.0
+    return messages.DestroyOrdered(**attempt_fields(build), above=above, grace=grace)
 
 
 def destroy_reported(

@@ -6,6 +6,7 @@ from bus.claims import ClaimResult, Held, ReleaseResult
 from bus.guests import BuildAdoptRequested
 from bus.messages import AgentReported, BuildDeleteRequested, BuildPlaced, BuildReshaped
 from bus.moves import HandoverProgress, MovePlaced, MoveReported, MoveSteered
+from bus.preemption import Vacating
 from bus.vocabulary import KEEP_SECONDS
 from cell_conductor.core.build import Status
 
@@ -66,6 +67,7 @@ Event = (
     | SwapAnswered
     | ReleaseAnswer
     | CleanedUp
+    | Vacating
     | Adoption
     | Stalled
 )

@@ -83,7 +83,7 @@ def new_move(build: Build, placed: MovePlaced, now: float) -> BuildMove:
 
 
 def _begin(build: Build, placed: MovePlaced, now: float, limits: AttemptLimits, why: str) -> Stepped:
-    build = phases.trimmed(build)
+    build = replace(phases.trimmed(build), vacates=None)
     move = new_move(build, placed, now)
     number = move.highest if placed.kind == "shelve" else move.first
     move = replace(move, highest=number)

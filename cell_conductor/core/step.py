@@ -23,6 +23,7 @@ from msgspec.structs import replace
 from bus.claims import ClaimRequested, ReleaseRequested
 from bus.messages import AgentReported, Attempt, BuildDeleteRequested, BuildPlaced, BuildReshaped
 from bus.moves import HandoverProgress, MovePlaced, MoveReported, MoveSteered
+from bus.preemption import Vacating
 from cell_conductor.core import build as builds
 from cell_conductor.core import events
 from cell_conductor.core.answers import adopted, doomed, release_answered, reshaped, stale_report, swapped
@@ -32,6 +33,7 @@ from cell_conductor.core.handover import arrives, event_of_moved, handover, hand
 from cell_conductor.core.move_step import step_of_move
 from cell_conductor.core.phases import Stepped, repeated_move_end
 from cell_conductor.core.placed_move import begun, end_of_refused, late_move_report, late_steering
+from cell_conductor.core.vacating import has_left, left, orders_to_vacate, step_of_waiting, vacate
 
 DELETED_WHILE_BUILDING = "deleted while building"
 
@@ -53,10 +55,16 @@ def step(
         build, effects = _known(build, event, now, limits)
     if not any(isinstance(effect, ClaimRequested | ReleaseRequested) for effect in effects):
         effects = (*effects, *builds.release_due_leftover(build, now))
+    if build.vacates is not None:
+        effects = (*effects, *has_left(build))
     return builds.timed(build), effects
 
 
 def _known(build: Build, event: Event, now: float, limits: AttemptLimits) -> Stepped:
+    if isinstance(event, Vacating) and event.say == "vacate":
+        return vacate(build, event, now, limits)
+    if build.awaits:
+        return step_of_waiting(build, event, now, limits, DELETED_WHILE_BUILDING)
     if build.moving is not None:
         if isinstance(event, HandoverProgress) and not build.moving.leaves:
             return build, handover_in_other_phase(build, event)
@@ -125,7 +133,9 @@ def _unknown(event: Event, now: float, limits: AttemptLimits) -> tuple[Build | N
     match event:
         case BuildPlaced():
             build = replace(builds.new_build(event, now), deadline=now + limits.build_timeout)
-            return build, (builds.order(build),)
+            return build, orders_to_vacate(build) if build.awaits else (builds.order(build),)
+        case Vacating(say="vacate"):
+            return None, (left(event.build, event.other, event.cell),)
         case BuildDeleteRequested():  # stored, in case the message that places the build arrives later
             build = Build(id=event.build, cell=event.cell, status="deleted", placed=None)
             return build, (builds.deleted(build, event.reply_to),)
@@ -145,7 +155,7 @@ def _unknown(event: Event, now: float, limits: AttemptLimits) -> tuple[Build | N
 
 def _building(build: Build, event: Event, now: float, limits: AttemptLimits) -> Stepped:
     match event:
-        case BuildPlaced() | events.Stalled():
+        case BuildPlaced() | events.Stalled() | Vacating():
             return build, (builds.order(build),)
         # applied by another conductor: see _error
         case events.SwapAnswered(attempt=attempt) if attempt < build.attempt:
@@ -245,7 +255,7 @@ def _deleting(build: Build, event: Event, now: float, limits: AttemptLimits) -> 
             return build, (builds.question(build),)
         case AgentReported(outcome="built" | "failed" | "overdue"):
             return build, builds.repeated_end(build)
-        case AgentReported(outcome="destroyed"):
+        case AgentReported(outcome="destroyed") | Vacating():
             return build, (builds.question(build),)
         case events.Stalled():
             return build, (builds.destroy(build),)
@@ -293,5 +303,7 @@ def _delete(build: Build, event: BuildDeleteRequested, now: float, limits: Attem
     if build.status != "deleting" or replies != build.replies:
         deadline = build.deadline if build.status == "deleting" else now + limits.delete_timeout
         build = replace(build, status="deleting", replies=replies, doom=doom, deadline=deadline)
+        if build.vacates is not None:
+            build = replace(build, vacates=replace(build.vacates, requeue=False))
     again = () if build.move is None else repeated_move_end(build)  # in case that message was lost
     return build, (builds.destroy(build), *again)

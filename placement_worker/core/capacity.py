@@ -24,6 +24,7 @@ from placement_worker.core.claim_world import (
     wakes,
 )
 from placement_worker.core.holding import Steps, count, hold, remember, roots, undo
+from placement_worker.core.preempting import preempt, record, victims_of
 
 # The usage of (provider, class) before the consumers of a claim request released it.
 _Before = dict[tuple[str, str], int]
@@ -57,6 +58,7 @@ def claim(order: claims.ClaimRequested, world: ClaimWorld) -> tuple[claims.Claim
         )
     named: set[str] = set()
     holder_consumers = {claim.keep for claim in order.claims}
+    holder_consumers.update(victim.holder for victim in victims_of(order.claims))
     for holder, _, before, *_ in steps:
         # A provider that only loses allocations keeps its generation, as in the API.
         if holder.uuid not in holder_consumers:
@@ -70,6 +72,8 @@ def claim(order: claims.ClaimRequested, world: ClaimWorld) -> tuple[claims.Claim
     for claim in order.claims:
         if claim.reserves:
             world.reserved.make(claim, world.holders[claim.consumer].held)
+        if claim.preempts is not None:
+            record(claim, claim.preempts, world)
         if claim.begins:
             world.retire(claim.begins, claims.Retired(why=BEGUN))
         if wakes(claim, world):
@@ -179,6 +183,8 @@ def _take(
             shared = pools.shared_by(former.held, choice.allocations, world.sharing)
         before = len(steps)
         refusal: claims.Refusal | None = drawing.draw(claim, choice, steps, world)
+        if refusal is None and claim.preempts is not None:
+            refusal = preempt(claim, choice, steps, world, _leave_to)
         if refusal is None:
             count(world, shared, -1)
             refusal = _refusal(choice, former.used, world)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from bus import claims
 from bus.moves import SHELVED
+from bus.preemption import Preemption
 from bus.vocabulary import Allocations
 from placement_worker.core.cell_limits import CellLimits
 from placement_worker.core.group_places import GroupPlaces
@@ -95,6 +96,9 @@ class ClaimWorld:
     # inserted consumers
     placeholders: Mapping[str, claims.ConsumerClaim | None] = field(default_factory=dict)
     reserved: ReservationWorld = field(default_factory=ReservationWorld)
+    preempted: dict[str, int] = field(default_factory=dict)  # project → victims within the period of budgets
+    preemptions: list[Preemption] = field(default_factory=list)  # to be recorded
+    now: float = 0.0
 
     def provider(self, uuid: str) -> ClaimedProvider:
         provider = self.providers[uuid]

@@ -213,6 +213,20 @@ def _of_berth() -> None:
     _table("changes", id_, numbers, keys=("id",))
 
 
+def _preemptions() -> None:
+    _table(  # instances that were replaced by builds of higher priority
+        "preemptions",
+        _columns(sa.String(36), "victim", "preemptor"),
+        _columns(sa.String(255), "project"),  # of the preemptor, whose budget counts
+        _columns(sa.Double, "at"),
+        _columns(sa.Text, "record"),  # JSON
+        sa.Index(None, "preemptor"),
+        sa.Index(None, "project", "at"),
+        sa.Index(None, "at"),
+        keys=("victim", "preemptor"),
+    )
+
+
 def _reservations() -> None:
     _table(
         "reservations",
@@ -243,6 +257,7 @@ def upgrade() -> None:
     _consumers()
     _of_berth()
     _reservations()
+    _preemptions()
     _metadata.create_all(op.get_bind(), checkfirst=False)
 
     # the numbers of the last change, and of the last published change

@@ -19,7 +19,7 @@ from bus.sql.transaction import Transaction
 from placement_worker.core.cell_limits import ended
 from placement_worker.core.claim_world import ClaimWorld, Holder
 from placement_worker.core.reservations import SlotRecord
-from placement_worker.store import quotas, reservations, server_groups
+from placement_worker.store import preemptions, quotas, reservations, server_groups
 from placement_worker.store.claimed_providers import read_providers
 from placement_worker.store.hosts import limits
 from placement_worker.store.numbered_names import Book
@@ -113,6 +113,7 @@ class ClaimScope:
     slots: dict[str, SlotRecord] = field(default_factory=dict)  # of reservations
     read_slots: Collection[str] = ()  # including slots that do not exist
     reserved: Collection[str] = ()  # reservations that claims become slots of
+    budgets: Collection[str] = ()  # projects with claims that preempt instances
 
     def add_slots(self, read: Collection[str], found: dict[str, SlotRecord], *, returns: bool) -> None:
         """Add slots of reservations to the data that is locked and read; with `returns`, insert the consumers
@@ -137,6 +138,9 @@ def claim_scope(claims: Collection[ConsumerClaim], providers: Collection[str]) -
             scope.other_consumers.add(claim.consumer)
         if claim.take_over:
             scope.other_consumers.add(claim.take_over)
+        if claim.preempts is not None:
+            scope.other_consumers.update(victim.build for victim in claim.preempts.victims)
+            scope.new_consumers.update({victim.holder: None for victim in claim.preempts.victims})
     for claim in claims:
         for name in (claim.keep, claim.begins):
             if name:
@@ -163,8 +167,11 @@ async def open_world(tx: Transaction, book: Book, scope: ClaimScope, now: float)
             holders[uuid] = held[id_] = holder
         if not new_consumers.keys() <= holders.keys():
             raise Conflict("a consumer ended while it was being read")
-    if scope.projects:
-        await quotas.open_budgets(tx, book, world, scope.projects)
+    if scope.projects or scope.budgets:
+        await quotas.open_budgets(tx, book, world, scope.projects, scope.budgets)
+    if scope.budgets:
+        world.now = now
+        world.preempted = await preemptions.used(tx, scope.budgets, now)
     if scope.read_slots or scope.reserved:
         world.reserved = await reservations.lock(tx, scope.slots, scope.read_slots, scope.reserved, now)
     shapes = await _read_holdings(tx, book, held) if held else {}
@@ -256,6 +263,8 @@ async def save_world(
         await server_groups.JOIN(tx, rows[server_groups.JOIN])
     if rows[reservations.DRAW]:
         await reservations.DRAW(tx, rows[reservations.DRAW])
+    if world.preemptions:
+        await preemptions.INSERT(tx, preemptions.rows(world.preemptions))
     if world.reserved.made:
         await reservations.INSERT_SLOTS(tx, reservations.slot_rows(world.reserved))
     if rows[_DELETE_ALLOCATIONS]:

@@ -41,14 +41,18 @@ _PAGE = sql("""
 """)
 
 
-async def open_budgets(tx: Transaction, book: Book, world: ClaimWorld, projects: Collection[str]) -> None:
-    """Lock the projects of claims that have a quota, and add their limits and usage to `world`. Consumers are
-    locked before, server groups and providers after.
+async def open_budgets(
+    tx: Transaction, book: Book, world: ClaimWorld, projects: Collection[str], preempting: Collection[str]
+) -> None:
+    """Lock the projects of claims that have a quota or preempt instances, and add limits and usage of those
+    with a quota to `world`. Consumers are locked before, server groups and providers after.
     """
     limited = {book.projects.ids[name]: name for name in book.quotas.limited(projects)}
+    locked = {*limited, *(book.projects.ids[name] for name in preempting)}
+    if locked:
+        await _LOCK_PROJECTS(tx, [(id_,) for id_ in locked])
     if not limited:
         return
-    await _LOCK_PROJECTS(tx, [(id_,) for id_ in limited])
     used = await usage(tx, book, limited)
     for id_, name in limited.items():
         world.budgets[name] = ProjectBudget(name, book.quotas.of(name), used[id_])

@@ -1,0 +1,116 @@
+"""The types of topics and queries: how a routing key is formed from a message."""
+
+import re
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Generic, TypeVar
+
+from bus.vocabulary import Message
+
+M = TypeVar("M", bound=Message, covariant=True)
+A = TypeVar("A", bound=Message, contravariant=True)
+R = TypeVar("R", bound=Message, covariant=True)
+
+ANYONE = "anyone"  # a source or target: also clients outside berth
+
+_FIELD = re.compile(r"\{(\w+)\}")
+
+
+@dataclass(frozen=True, eq=False)
+class Topic(Generic[M]):
+    """A topic for one type of message. The `{fields}` of its pattern are filled from the message.
+
+    `expected`: it is an error if no worker consumes a message. `outsiders`: AMQP clients outside berth
+    subscribe too, so each message is a separate AMQP message. Only messages with `reply_to` may share an AMQP
+    message; `reply_to`, the last part of the routing key, contains the name of the receiving client.
+    """
+
+    pattern: str
+    message: type[M]
+    says: str
+    source: str  # senders and receivers, for documentation
+    target: str
+    expected: bool = True
+    outsiders: bool = False
+
+    def key(self, message: Message) -> str:
+        """Return the routing key of a message of this topic."""
+        key = _filled(self._parts, message)
+        reply_to = getattr(message, "reply_to", "") if self.outsiders else ""
+        return f"{key}.{reply_to}" if reply_to else key
+
+    @cached_property
+    def _parts(self) -> list[str]:
+        return _FIELD.split(self.pattern)
+
+    def framed(self, message: Message) -> bool:
+        """Return whether a message of this topic may share one AMQP message with other messages."""
+        return not self.outsiders or bool(getattr(message, "reply_to", ""))
+
+    def at(self, **fields: str) -> "Address[M]":
+        """Return the topic with a binding key of these field values, and `*` for each omitted field."""
+        key = _FIELD.sub(lambda field: fields.get(field[1], "*"), self.pattern)
+        if self.outsiders:
+            reply_to = fields.get("reply_to")
+            key = key if reply_to is None else f"{key}.{reply_to}" if reply_to else key
+        return Address(self, key)
+
+
+@dataclass(frozen=True, eq=False)
+class Address(Generic[M]):
+    """A topic with a binding key, which may contain the wildcards * and #."""
+
+    topic: Topic[M]
+    key: str
+
+
+@dataclass(frozen=True, eq=False)
+class Query(Generic[A, R]):
+    """A query, which one of several workers answers once. If no answer arrives in time, NoAnswer is raised.
+    If no worker consumes the query, Unroutable is raised.
+
+    A query's name may contain fields of its message in braces, such as `{cell}`: the cell to which the query
+    is sent. If `within` is true, `{cell}` is the cell that sends the query, and NoAnswer is raised instead of
+    Unroutable.
+    """
+
+    name: str
+    asks: type[A]
+    answer: type[R]
+    says: str
+    source: str  # askers and answering worker
+    target: str
+    within: bool = False
+    of_client: bool = False  # a key for each client; answers have keys below client.NAME
+    to_agents: bool = False  # agents answer, with keys by which no other query of the cell is answered
+
+    @property
+    def narrowed(self) -> bool:
+        """Return whether the query has a separate routing key for each cell."""
+        return "{" in self.name
+
+    def cell(self, question: Message) -> str:
+        """Return the cell (or client) in the routing key for a message of this query; empty if all cells
+        share one key.
+        """
+        field = "client" if self.of_client else "cell"
+        return str(getattr(question, field, "")) if self.narrowed else ""
+
+    def key(self, question: Message) -> str:
+        """Return the routing key for a message of this query, without the prefix `ask.`."""
+        return _filled(self._parts, question)
+
+    @cached_property
+    def _parts(self) -> list[str]:
+        return _FIELD.split(self.name)
+
+    def at(self, **fields: str) -> str:
+        return _FIELD.sub(lambda field: fields[field[1]], self.name) if self.narrowed else self.name
+
+
+def _filled(parts: list[str], message: Message) -> str:
+    if len(parts) == 1:
+        return parts[0]
+    if len(parts) == 3:
+        return f"{parts[0]}{getattr(message, parts[1])}{parts[2]}"
+    return "".join([str(getattr(message, part)) if at % 2 else part for at, part in enumerate(parts)])

@@ -1,0 +1,170 @@
+"""Priority classes, and preemption: builds that take the place of instances with a lower priority."""
+
+from typing import Annotated, Literal
+
+from msgspec import Meta, field
+
+from bus.vocabulary import (
+    Allocations,
+    Cause,
+    Count,
+    Id,
+    LongList,
+    Message,
+    Missing,
+    Ordinal,
+    ReplyTo,
+    Seconds,
+    ShortList,
+    Tagged,
+    Taken,
+    Text,
+    Value,
+    Whole,
+    Word,
+)
+
+BUDGET_SECONDS = 3600.0  # the period of the budget of a project
+REQUEUE_WAIT = "7d"  # how long a preempted instance waits for another host
+
+Priority = Annotated[int, Meta(ge=0, le=9)]
+
+
+class PriorityClass(Value, frozen=True, kw_only=True):
+    """A name for a priority, with what its requests may preempt and how its instances are preempted."""
+
+    name: Word
+    value: Priority
+    preempts: bool = False  # requests that fit no host delete instances of lower priority
+    budget: Count = 0  # of its requests: instances deleted in one hour for one project; 0: no limit
+    grace: Seconds = 0.0  # of its instances: time to stop before they are deleted
+    requeue: bool = False  # of its instances: shelved instead of deleted, and placed again
+
+
+class FindPriorities(Message, frozen=True, kw_only=True):
+    """A query for all priority classes."""
+
+
+class PrioritiesFound(Message, frozen=True, kw_only=True):
+    classes: ShortList[PriorityClass]
+
+
+class SetPriority(Tagged, frozen=True, kw_only=True):
+    priority: PriorityClass
+
+
+class UnsetPriority(Tagged, frozen=True, kw_only=True):
+    name: Word
+
+
+class PriorityEditRequested(Message, frozen=True, kw_only=True):
+    """A request to store, replace or remove a priority class."""
+
+    edit: SetPriority | UnsetPriority
+
+
+class PriorityEdited(Tagged, frozen=True, kw_only=True):
+    priority: PriorityClass
+
+
+class PriorityEditAnswered(Message, frozen=True, kw_only=True):
+    result: PriorityEdited | Missing | Taken
+
+
+class Victim(Value, frozen=True, kw_only=True, omit_defaults=True):
+    """An instance that a build of higher priority replaces."""
+
+    build: Id
+    generation: Ordinal  # of its consumer, as its cell knows it
+    attempt: Count  # of its guest
+    holder: Id  # the CLEANUP consumer that holds the rest of its allocations until its guest is destroyed
+    priority: Priority = 0
+    grace: Seconds = 0.0
+    requeue: bool = False
+
+
+class Preempts(Value, frozen=True, kw_only=True):
+    """The part of a claim that takes the allocations of victims. All victims are on the claimed host."""
+
+    victims: Annotated[tuple[Victim, ...], Meta(min_length=1, max_length=1000)]
+    cell: Word  # of the victims
+    priority: Priority  # of the claiming request
+    budget: Count = 0  # of the project for one hour; 0: no limit
+    together: Count = 0  # victims of all claims of the request
+
+
+class NotPreemptible(Tagged, frozen=True, kw_only=True):
+    """The reason of a refused claim: an instance is protected, or changed since it was read."""
+
+    consumer: Text
+    why: Cause
+
+    def __str__(self) -> str:
+        return f"{self.consumer} cannot be preempted: {self.why}"
+
+
+class OverBudget(Tagged, frozen=True, kw_only=True):
+    """The reason of a refused claim: the project has preempted too many instances within one hour."""
+
+    project: Text
+    used: Whole
+    budget: Whole
+
+    def __str__(self) -> str:
+        return (
+            f"project {self.project} has preempted {self.used} instances in one hour, at most {self.budget}"
+        )
+
+
+class Vacating(Message, frozen=True, kw_only=True):
+    """An order of a build to a victim to leave its host, or the victim's report that it has left."""
+
+    build: Id  # the receiver: the victim (vacate) or the preempting build (vacated)
+    other: Id
+    cell: Word
+    say: Literal["vacate", "vacated"]
+    attempt: Count = 0  # vacate: of the victim's guest when it was chosen
+    priority: Priority = 0  # vacate: of the preempting build
+    grace: Seconds = 0.0
+    requeue: bool = False
+
+
+class BuildPreempted(Message, frozen=True, kw_only=True):
+    """An instance was deleted, or shelved, because a build of higher priority takes its place."""
+
+    build: Id
+    cell: Word
+    by: Id
+    reason: Cause
+    priority: Priority = 0  # of the deleted instance
+    requeued: bool = False  # it is shelved, and a scheduler requests another host
+    reply_to: ReplyTo = ""
+
+
+class Preemption(Value, frozen=True, kw_only=True):
+    """The record of one victim of a preemption."""
+
+    victim: Victim
+    by: Id  # the preempting build
+    project: Text  # of the preempting build
+    priority: Priority
+    at: Seconds
+
+
+class FindPreemptions(Message, frozen=True, kw_only=True):
+    """A query for the preemptions by these builds, or of these victims."""
+
+    by: LongList[Id] = ()
+    victims: LongList[Id] = ()
+
+
+class PreemptionsFound(Message, frozen=True, kw_only=True):
+    preemptions: LongList[Preemption]
+
+
+class HeldAmounts(Value, frozen=True, kw_only=True):
+    """What a victim may release: its generation and allocations, as its cell knows them."""
+
+    generation: Ordinal | None = None
+    priority: Priority = 0
+    allocations: Allocations = field(default_factory=dict)

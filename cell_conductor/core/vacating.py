@@ -1,0 +1,99 @@
+"""Preemption inside a cell: a build waits until the instances that it replaces have left its host.
+
+    the build     awaits victims ── vacate ──→ victim
+    the victim    active → deleting → deleted, or shelved ── vacated ──→ the build, which is then ordered
+
+Both messages are repeated until they are answered, and repeating them changes nothing. A build that is
+deleted while it awaits victims keeps its allocations until they have left: their guests still use them.
+"""
+
+from msgspec.structs import replace
+
+from bus.messages import AgentReported, BuildDeleteRequested, BuildPlaced
+from bus.preemption import BuildPreempted, Vacating
+from cell_conductor.core import build as builds
+from cell_conductor.core import events
+from cell_conductor.core.build import Build, Effects, Leftover, Vacate
+from cell_conductor.core.events import AttemptLimits, Event
+from cell_conductor.core.phases import Stepped
+
+
+def orders_to_vacate(build: Build) -> Effects:
+    victims = {victim.build: victim for victim in build.as_placed.preempts}
+    return tuple(
+        Vacating(
+            build=id_,
+            other=build.id,
+            cell=build.cell,
+            say="vacate",
+            attempt=victims[id_].attempt,
+            priority=build.as_placed.priority,
+            grace=victims[id_].grace,
+            requeue=victims[id_].requeue,
+        )
+        for id_ in build.awaits
+    )
+
+
+def step_of_waiting(build: Build, event: Event, now: float, limits: AttemptLimits, doom: str) -> Stepped:
+    """Apply an event to a build that awaits victims. `doom` is the reason of its end if it is deleted."""
+    match event:
+        case Vacating(say="vacated"):
+            build = replace(build, awaits=tuple(id_ for id_ in build.awaits if id_ != event.other))
+            if build.awaits:
+                return build, ()
+            if build.doom:
+                build = replace(build, status="deleting", deadline=now + limits.delete_timeout)
+                return build, (builds.question(build),)
+            build = replace(build, started=now, deadline=now + limits.build_timeout)
+            return build, (builds.order(build),)
+        case BuildDeleteRequested():
+            replies = build.replies if event.reply_to in build.replies else (*build.replies, event.reply_to)
+            build = replace(build, replies=replies, doom=doom)
+            return build, orders_to_vacate(build)
+        case AgentReported(outcome="overdue") if now >= build.deadline:
+            return replace(build, deadline=now + limits.build_timeout), orders_to_vacate(build)
+        case BuildPlaced() | events.Stalled():
+            return build, orders_to_vacate(build)
+        case _:
+            return build, ()
+
+
+def vacate(build: Build, event: Vacating, now: float, limits: AttemptLimits) -> Stepped:
+    """Let a victim leave its host. A victim without a guest has left it already."""
+    if build.placed is None:
+        return build, (left(event.build, event.other, event.cell),)
+    if build.moving is not None:  # a shelve or a rebuild; the order is repeated after its end
+        return build, ()
+    if build.vacates is None:
+        requeue = event.requeue and build.status in ("active", "shelved")
+        build = replace(build, vacates=Vacate(event.other, event.priority, event.grace, requeue))
+        # Its former allocations are with the build of higher priority and with a holder consumer.
+        there = build.status in ("active", "deleting")
+        until = now + limits.cleanup_timeout + event.grace if there else now
+        kept = event.attempt if event.attempt != build.attempt else 0
+        build = builds.with_leftover(build, Leftover(build.attempt, build.at, until, not there, kept=kept))
+    if build.status == "active":
+        build = replace(build, status="deleting", deadline=now + limits.delete_timeout + event.grace)
+    return build, (builds.destroy(build),) if build.status == "deleting" else ()
+
+
+def has_left(build: Build) -> Effects:
+    """Return the messages of a victim that uses nothing of its host any more, else none."""
+    vacates = build.vacates
+    if vacates is None or build.leftovers or build.status not in ("deleted", "shelved", "moved", "error"):
+        return ()
+    preempted = BuildPreempted(
+        build=build.id,
+        cell=build.cell,
+        by=vacates.by,
+        reason=f"preempted by {vacates.by}, which has priority {vacates.priority}",
+        priority=build.as_placed.priority,
+        requeued=build.status == "shelved",
+        reply_to=build.as_placed.reply_to,
+    )
+    return left(build.id, vacates.by, build.cell), preempted
+
+
+def left(victim: str, by: str, cell: str) -> Vacating:
+    return Vacating(build=by, other=victim, cell=cell, say="vacated")

@@ -1,0 +1,110 @@
+"""Takes the allocations of victims for a claim of higher priority, in the data of claims.
+
+The claim gets what its providers lack. A CLEANUP consumer holds the rest of each victim, because its guest
+still uses it until its agent confirms the deletion.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+
+from bus import amounts
+from bus.claims import CLEANUP, Choice, ConsumerClaim, Retired
+from bus.moves import SHELVED
+from bus.preemption import NotPreemptible, OverBudget, Preemption, Preempts, Victim
+from bus.vocabulary import Allocations
+from placement_worker.core.claim_world import ClaimWorld, Holder, Unread
+from placement_worker.core.holding import Steps, hold, remember
+
+LeaveTo = Callable[[ClaimWorld, Holder, Holder, str], None]
+
+
+def preempt(
+    claim: ConsumerClaim, choice: Choice, steps: Steps, world: ClaimWorld, leave_to: LeaveTo
+) -> NotPreemptible | OverBudget | None:
+    """Take what a choice lacks from the victims of its claim, or return why that is not permitted."""
+    preempts = claim.preempts
+    if preempts is None:
+        return None
+    used = world.preempted.get(claim.project, 0)
+    if 0 < preempts.budget < used + max(len(preempts.victims), preempts.together):
+        return OverBudget(project=claim.project, used=used, budget=preempts.budget)
+    for victim in preempts.victims:
+        if why := _bars_victim(victim, claim, world):
+            return NotPreemptible(consumer=victim.build, why=why)
+    lacking = _lacking(choice.allocations, world)
+    for victim in preempts.victims:
+        holder, rest = world.holders[victim.build], world.holders[victim.holder]
+        remember(steps, holder)
+        remember(steps, rest)
+        held = holder.held
+        leave_to(world, holder, rest, CLEANUP)
+        taken = {
+            provider: some
+            for provider, resources in held.items()
+            if (some := _taken(resources, lacking.get(provider, {})))
+        }
+        left = amounts.without(rest.held, taken)
+        hold(world, rest, rest.generation if left else 0, left, None, None)
+    return None
+
+
+def victims_of(claims: Iterable[ConsumerClaim]) -> Iterator[Victim]:
+    return (victim for claim in claims if claim.preempts is not None for victim in claim.preempts.victims)
+
+
+def record(claim: ConsumerClaim, preempts: Preempts, world: ClaimWorld) -> None:
+    """Retire the victims of a successful claim, and record the preemption."""
+    why = f"preempted by {claim.consumer}, which has priority {preempts.priority}"
+    world.preempted[claim.project] = world.preempted.get(claim.project, 0) + len(preempts.victims)
+    for victim in preempts.victims:
+        world.retire(victim.build, Retired(why=SHELVED if victim.requeue else why, cell=preempts.cell))
+        world.preemptions.append(
+            Preemption(
+                victim=victim,
+                by=claim.consumer,
+                project=claim.project,
+                priority=preempts.priority,
+                at=world.now,
+            )
+        )
+
+
+def _bars_victim(victim: Victim, claim: ConsumerClaim, world: ClaimWorld) -> str:
+    if world.wall is not None:
+        return "a cell preempts no instances"
+    for name in (victim.build, victim.holder):
+        if name in world.retired:
+            return f"it has ended ({world.retired[name].why})"
+    if victim.holder not in world.holders:
+        raise Unread
+    holder = world.holders.get(victim.build)
+    if holder is None or not holder.held or holder.generation != victim.generation:
+        return "what it holds has changed"
+    if holder.draws_on:
+        return "it draws from a reservation"
+    if holder.group is not None:
+        return "it is in a server group"
+    if holder.keeps_for or victim.build == claim.consumer or world.holds(victim.holder):
+        return "its resources are being cleaned up"
+    return ""
+
+
+def _lacking(asked: Allocations, world: ClaimWorld) -> Allocations:
+    """Return by how much a choice exceeds what is free, by provider and class."""
+    lacking: Allocations = {}
+    for uuid, resources in asked.items():
+        if (provider := world.providers.get(uuid)) is not None:
+            for name, amount in resources.items():
+                stock = provider.stocks.get(name)
+                if stock is not None and (lack := stock.used + amount - stock.capacity) > 0:
+                    lacking.setdefault(uuid, {})[name] = lack
+    return lacking
+
+
+def _taken(held: dict[str, int], lacking: dict[str, int]) -> dict[str, int]:
+    """Return what is taken of a victim's resources at a provider, and subtract it from what is lacking."""
+    taken = {}
+    for name, amount in held.items():
+        if some := min(amount, lacking.get(name, 0)):
+            taken[name] = some
+            lacking[name] -= some
+    return taken
