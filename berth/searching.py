@@ -42,6 +42,7 @@ def placement_queries(bus: Bus) -> PlacementQueries:
         usages=bus.asker(topics.USAGES),
         edit=bus.asker(topics.EDIT),
         edit_name=bus.asker(topics.EDIT_NAME),
+        preemptions=bus.asker(topics.PREEMPTIONS),
         reservations=bus.asker(topics.RESERVATIONS),
     )
 

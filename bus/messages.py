@@ -63,9 +63,7 @@ class BuildRequested(Message, frozen=True, kw_only=True):
     metadata: Properties = field(default_factory=dict)
     reply_to: ReplyTo = ""
     hints: Hints = Hints()
-    or_else: Annotated[
-        tuple[Flavor, ...], Meta(max_length=8)
-    ] = ()  # tried if the first fits no host
+    or_else: Annotated[tuple[Flavor, ...], Meta(max_length=8)] = ()  # tried if the first fits no host
     not_aggregates: ShortList[Id] = ()
     forced_host: Text = ""  # this host, by name or root, whatever the filters decide
     wanted_host: Text = ""  # only this host

@@ -2,10 +2,9 @@
 
 from typing import Annotated, Literal
 
-from msgspec import Meta, field
+from msgspec import Meta
 
 from bus.vocabulary import (
-    Allocations,
     Cause,
     Count,
     Id,
@@ -160,11 +159,3 @@ class FindPreemptions(Message, frozen=True, kw_only=True):
 
 class PreemptionsFound(Message, frozen=True, kw_only=True):
     preemptions: LongList[Preemption]
-
-
-class HeldAmounts(Value, frozen=True, kw_only=True):
-    """What a victim may release: its generation and allocations, as its cell knows them."""
-
-    generation: Ordinal | None = None
-    priority: Priority = 0
-    allocations: Allocations = field(default_factory=dict)

@@ -9,7 +9,7 @@ from msgspec import Meta, field
 from bus.decisions import Decision, NearMiss, Removal
 from bus.messages import Attempt, BuildPlaced, BuildRequested, Selection
 from bus.moves import MoveRequested
-from bus.preemption import HeldAmounts, Victim
+from bus.preemption import Priority, Victim
 from bus.requests import BuildSpec, ResourceGroup
 from bus.vocabulary import (
     MAX_GROUPS,
@@ -320,7 +320,8 @@ class Instance(Value, frozen=True, kw_only=True):
     attempt: Count = 0  # number of attempts
     since: Seconds = 0.0  # start of its last attempt
     reason: Cause = ""
-    held: HeldAmounts | None = None  # if `held` was set
+    priority: Priority = 0  # of its request
+    generation: Ordinal | None = None  # of its consumer
 
 
 class FindInstances(Message, frozen=True, kw_only=True):
@@ -336,7 +337,6 @@ class FindInstances(Message, frozen=True, kw_only=True):
     after: Text = ""  # ids after this one
     limit: Annotated[int, Meta(ge=1, le=1000)] = 500
     count: bool = False  # also return the total number
-    held: bool = False  # also return what each instance holds, for preemption
 
 
 class InstancesFound(Message, frozen=True, kw_only=True):

@@ -78,6 +78,7 @@ class Consumer(Value, frozen=True, kw_only=True):
     allocations: Allocations
     updated: Number = 0.0
     client: bool = False  # last claimed by a client of the Placement API
+    protected: bool = False  # in a server group, or drawn from a reservation: never preempted
 
 
 # Edits. `generation` is compared with the provider's; None: no comparison.

@@ -138,6 +138,7 @@ class Missing(Tagged, frozen=True, kw_only=True):
         "cell",
         "resource",
         "reservation",
+        "priority class",
     ]
     names: LongList[Text]
     provider: Text = ""  # inventory: its provider
@@ -146,7 +147,7 @@ class Missing(Tagged, frozen=True, kw_only=True):
 class Taken(Tagged, frozen=True, kw_only=True):
     """The refusal of an edit in placement because another object has this name or id."""
 
-    what: Literal["name", "id", "inventory", "resource class"]
+    what: Literal["name", "id", "inventory", "resource class", "priority"]
     value: Text
 
 

@@ -5,7 +5,6 @@ from collections.abc import Collection
 import msgspec
 
 from bus.messages import Selection
-from bus.preemption import HeldAmounts
 from bus.queries import FindInstances, Instance, InstancesFound
 from bus.sql.database import Database
 from bus.sql.statement import sql
@@ -170,7 +169,7 @@ async def instances_page(tx: Transaction, question: FindInstances) -> InstancesF
     page = rows[: question.limit]
     return InstancesFound(
         instances=tuple(
-            _instance(build, question.held)
+            _instance(build)
             for build in readable(page)
             if question.reply_to in ("", build.as_placed.reply_to)
         ),
@@ -180,11 +179,8 @@ async def instances_page(tx: Transaction, question: FindInstances) -> InstancesF
     )
 
 
-def _instance(build: Build, held: bool) -> Instance:
-    spec, guest, priority = build.spec, build.guest_on, build.as_placed.priority
-    amounts = HeldAmounts(
-        generation=build.generation, priority=priority, allocations=build.host.choice.allocations
-    )
+def _instance(build: Build) -> Instance:
+    spec, guest = build.spec, build.guest_on
     return Instance(
         build=build.id,
         name=spec.name,
@@ -197,5 +193,6 @@ def _instance(build: Build, held: bool) -> Instance:
         attempt=build.attempt,
         since=build.started,
         reason=build.doom,
-        held=amounts if held else None,
+        priority=build.as_placed.priority,
+        generation=build.generation,
     )

@@ -19,7 +19,7 @@ from bus.messages import BuildPlaced, BuildUnplaceable
 from bus.queries import Candidate
 from bus.vocabulary import KEEP_SECONDS, MAX_CAUSE, Allocations, Id, portions
 from scheduler_worker.core.attributes import RequestOptions
-from scheduler_worker.core.events import Fence, FenceAnswers, FenceImpossible, Located
+from scheduler_worker.core.events import Fence, FenceAnswers, FenceImpossible, Located, ReserveHost
 from scheduler_worker.core.held_claim import place_of
 from scheduler_worker.core.placing import LONGEST_PAUSE, PATIENCE
 from scheduler_worker.core.policy import ChoicePolicy
@@ -175,6 +175,10 @@ class Ending:
     async def undo_placed(self, placed: BuildPlaced) -> BuildUnplaceable | None:
         """Raise `Retry` for a placed build if its cell has no conductor; after a time limit end the build."""
         self.wait_for_consumer(placed.request, placed.cell)
+        if placed.preempts:  # its victims cannot get back what it has taken from them
+            raise Retry(
+                after=LONGEST_PAUSE, why=f"cell {placed.cell!r} must delete the instances it replaces"
+            )
         host = placed.chosen.host
         why = f"cell {placed.cell!r}: no conductor takes builds there; the claim on {host} was released"
         match await self.retire(placed.build, why, placed.generation):
@@ -247,6 +251,16 @@ class PendingChoices:
         self._ties += 1
         entry.number = number
         heappush(self._confirmed, (number, self._ties, entry))
+
+    def confirm_claimed(self, choice: ReserveHost) -> None:
+        """Reserve a claimed host, which may be another than the first choice, until its claim is visible."""
+        reservation = choice.pick.reservation
+        if choice.way is not choice.pick.choices[0]:
+            self.drop(reservation)
+            self.on_released(choice.pick.root)
+            reservation = self.enter(choice.way)
+        if isinstance(reservation, PendingChoice):
+            self.confirm(reservation, choice.number)
 
     def drop(self, reservation: object) -> None:
         """Release the reservation of a choice after its claim failed or was not sent."""

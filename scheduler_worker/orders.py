@@ -8,7 +8,7 @@ the waiting request is evaluated again.
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -20,7 +20,7 @@ from bus.messages import BuildRequested
 from bus.queries import FindCandidates
 from bus.vocabulary import Id, portions
 from scheduler_worker.core.attributes import RequestOptions, Unreadable
-from scheduler_worker.core.events import Begun
+from scheduler_worker.core.events import Begun, Chosen, Located, NoVictims
 from scheduler_worker.core.move_start import MoveStart
 from scheduler_worker.core.order import Begins, Order, size_of, too_much
 from scheduler_worker.core.policy import ChoicePolicy
@@ -40,6 +40,16 @@ _SELDOM_READ: Mapping[str, Any] = {"metadata": {}, "name": "", "user": ""}
 _encode = msgspec.json.Encoder(order="deterministic").encode
 Resolves = Callable[[Sequence[BuildRequested]], Awaitable[Sequence[Begins]]]
 AT_ONCE = 500  # equivalence classes in one query
+
+
+class Preemption(Protocol):
+    """Finds instances of lower priority whose place an order may take."""
+
+    def permitted(self, begun: Sequence[Begins]) -> Sequence[Begins]: ...
+
+    async def of_located(self, order: Order, located: Located) -> Located: ...
+
+    async def find(self, order: Order) -> Chosen | NoVictims: ...
 
 
 class Orders:

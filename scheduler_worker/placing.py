@@ -33,7 +33,7 @@ from scheduler_worker.core.rule import Alternative
 from scheduler_worker.core.scale import HasReservations
 from scheduler_worker.drawn_reservations import DrawnReservations
 from scheduler_worker.hosts import HostBook
-from scheduler_worker.orders import Orders, Resolving, put_off
+from scheduler_worker.orders import Orders, Preemption, Resolving, put_off
 from scheduler_worker.store.parked import ParkedRequest
 
 Narrow = Callable[[Sequence[Order]], Sequence[Order]]
@@ -78,6 +78,7 @@ class Scheduler:
         self.roster = Roster(self.clock)
         self._patience = options.patience
         self.narrow: Narrow = lambda orders: orders
+        self.preemption: VictimSearch | None = None
         self._joined = Joined()
 
     def leave_out_reserved(self, released: Callable[[str], None], narrow: Narrow) -> None:
@@ -129,7 +130,8 @@ class Scheduler:
     def begin(self, requests: Sequence[BuildRequested]) -> list[Begins]:
         self.book.listened(self.clock.monotonic())
         begin, waited = self._orders.begin, self.retries.retried_for
-        return [begin(request, waited(request.request)) for request in requests]
+        begun = [begin(request, waited(request.request)) for request in requests]
+        return begun if self.preemption is None else [*self.preemption.permitted(begun)]
 
     def begin_moves(self, starts: Sequence[MoveStart]) -> list[Begins]:
         self.book.listened(self.clock.monotonic())
@@ -162,6 +164,7 @@ class Scheduler:
         while left := [course for course in left if course.need]:
             await self._read_slots(_asking(left, Need.HOSTS))
             level = await self._choose(_asking(left, Need.HOSTS), level)
+            await self._preempt(_asking(left, Need.VICTIMS))
             await self._claim(_asking(left, Need.CLAIMS))
             left = [course for course in left if course.need]  # usually empty
             await self._locate(_asking(left, Need.PLACES))
@@ -254,6 +257,11 @@ class Scheduler:
                 short.append((course, answer))
         return short
 
+    async def _preempt(self, courses: Sequence[_Course]) -> None:
+        for course in courses:
+            assert self.preemption is not None  # it permitted their orders to preempt
+            self._take(course, await self.preemption.find(course.order))
+
     def _find_spares(self, courses: Sequence[_Course]) -> None:
         if courses:
             choosing = self.choosing()
@@ -318,13 +326,7 @@ class Scheduler:
                 self._take(course, events.ClaimAnswers(tuple(answer.results)))
 
     def _reserve_host(self, order: Order, choice: events.ReserveHost) -> None:
-        reservation = choice.pick.reservation
-        if choice.way is not choice.pick.choices[0]:
-            self.pending.drop(reservation)
-            self.pending.on_released(choice.pick.root)
-            reservation = self.pending.enter(choice.way)
-        if isinstance(reservation, dependencies.PendingChoice):
-            self.pending.confirm(reservation, choice.number)
+        self.pending.confirm_claimed(choice)
         if group := group_id(order.request):
             self._joined.join(group, choice.instance, choice.way.root)
 
@@ -333,6 +335,8 @@ class Scheduler:
         excluding = [order.excluded_roots if order.is_external else () for order in orders]
         places = await self.ending.locate([order.held for order in orders], excluding)
         for course, located in zip(courses, places, strict=True):
+            if self.preemption is not None:
+                located = await self.preemption.of_located(course.order, located)
             self._take(course, located)
 
     async def _fence(self, courses: Sequence[_Course]) -> None:

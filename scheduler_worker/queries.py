@@ -7,6 +7,7 @@ from bus import claims, quotas, reservations, resources
 from bus.groups import FindGroups, GroupsFound
 from bus.moves import FindMoves, MovesFound
 from bus.names import NameEditAnswered, NameEditRequested
+from bus.preemption import FindPreemptions, PreemptionsFound
 from bus.protocol import Ask
 from bus.queries import BuildsFound, FindBuilds, FindInstances, InstancesFound
 
@@ -24,6 +25,7 @@ class PlacementQueries:
     quotas: Ask[quotas.FindQuotas, quotas.QuotasFound]
     edit: Ask[resources.EditRequested, resources.EditAnswered]
     edit_name: Ask[NameEditRequested, NameEditAnswered]
+    preemptions: Ask[FindPreemptions, PreemptionsFound]
     reservations: Ask[reservations.FindReservations, reservations.ReservationsFound]
 
 

@@ -25,11 +25,13 @@ from scheduler_worker.move_courses import MoveCourses
 from scheduler_worker.move_lookups import MoveLookups
 from scheduler_worker.placing import Scheduler
 from scheduler_worker.policy_trials import PolicyTrials
+from scheduler_worker.priorities import PriorityClasses
 from scheduler_worker.queries import CellQueries, PlacementQueries
 from scheduler_worker.request_sizes import RequestSizes
 from scheduler_worker.reservations import REFRESH_SECONDS, ReservationFiller
 from scheduler_worker.room_planning import RoomPlanner
 from scheduler_worker.selecting import HostSelection
+from scheduler_worker.victim_search import VictimSearch
 from scheduler_worker.waiting.cancelling import Cancelling
 from scheduler_worker.waiting.evaluating import WaitingBuilds, WaitingMoves
 from scheduler_worker.waiting.host_changes import HostChanges
@@ -49,7 +51,7 @@ ANNOUNCED: frozenset[type[Message]] = frozenset(
 )
 PLACEMENT = (
     topics.CLAIM, topics.RELEASE, topics.PROVIDERS, topics.GROUPS, topics.ALLOCATIONS, topics.USAGES,
-    topics.QUOTAS, topics.EDIT, topics.EDIT_NAME, topics.RESERVATIONS,
+    topics.QUOTAS, topics.EDIT, topics.EDIT_NAME, topics.RESERVATIONS, topics.PREEMPTIONS,
 )  # fmt: skip
 CELLS = topics.FIND_BUILDS, topics.FIND_INSTANCES, topics.FIND_MOVES
 PASSED_ON = [topics.BUILD_REQUESTED, topics.BUILD_CANCEL, topics.MOVE_REQUESTED, topics.MOVE_STEER]
@@ -104,6 +106,9 @@ class _Parts:
             clock=clock,
         )  # fmt: skip
         self.maintenance = MaintenanceController(hosts, needs.options.maintenance)
+        self.priorities = PriorityClasses(database)
+        self.victims = VictimSearch(scheduler, self.priorities, needs.cells)
+        scheduler.preemption = self.victims
         self.door = ClientDoor(database, placement, needs.cells, self.keeping, self.what_ifs, source)
 
     def worker(self) -> Worker:
@@ -130,6 +135,8 @@ class _Parts:
                 answers(topics.WHAT_IF_MOVES, WhatIfsOfMoves(self.what_ifs, self.courses).answer),
                 answers(topics.FILL_RESERVATION, self.filler.fill),
                 answers(topics.WHAT_IF, self.what_ifs.answer),
+                answers(topics.PRIORITIES, self.priorities.find),
+                answers(topics.EDIT_PRIORITY, self.priorities.edit),
                 answers(topics.PLAN_ROOM, self.rooms.answer),
                 answers(topics.PLAN_BALANCE, BalancePlanner(self.what_ifs, self.rooms).answer),
                 answers(topics.HOLD_HOSTS, self.holds.hold),
@@ -203,6 +210,7 @@ class _Parts:
             every(RECORD_SECONDS, self.selection.store),
             every(MEASURE_SECONDS, records.measure),
             every(REFRESH_SECONDS, self.filler.refresh, at_once=True),
+            every(REFRESH_SECONDS, self.priorities.refresh, at_once=True),
             every(BEAT_SECONDS, keeping.beat, at_once=True),
             every(SWEEP_SECONDS, keeping.sweep),
             every(OPEN_SECONDS, self.holds.open_expired),

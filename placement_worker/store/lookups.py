@@ -89,7 +89,8 @@ _GROUPED = sql("""
 _CONSUMER = f"""
     p.uuid AS provider, p.generation AS provider_generation, c.uuid AS consumer, c.generation,
     j.external_id AS project, u.external_id AS owner, k.name AS type, c.client, c.updated_at,
-    a.resource_class_id, a.used, a.updated_at AS allocated_at, {_EDITION} AS edition
+    a.resource_class_id, a.used, a.updated_at AS allocated_at, {_EDITION} AS edition,
+    COALESCE(c.draws_on, '') <> '' OR c.group_id IS NOT NULL AS protected
 """
 _OWNERS = """
     LEFT JOIN projects j ON j.id = c.project_id LEFT JOIN users u ON u.id = c.user_id
@@ -248,7 +249,7 @@ async def holdings(
         if consumer not in found:
             found[consumer] = {name: row[name] for name in ("generation", "project", "type")}
             found[consumer] |= {"id": consumer, "user": row["owner"], "client": bool(row["client"])}
-            found[consumer] |= {"allocations": {}, "updated": 0.0}
+            found[consumer] |= {"allocations": {}, "updated": 0.0, "protected": bool(row["protected"])}
         fields = found[consumer]
         fields["allocations"].setdefault(provider, {})[names[row["resource_class_id"]]] = row["used"]
         fields["updated"] = max(fields["updated"], row["updated_at"], row["allocated_at"])

@@ -8,6 +8,7 @@ import msgspec
 from bus.claims import ClaimResult, ReleaseResult
 from bus.messages import BuildPlaced, BuildUnplaceable
 from bus.moves import MovePlaced, MoveRefused
+from bus.preemption import Victim
 from bus.queries import Candidate
 from bus.vocabulary import Id
 from scheduler_worker.core.held_claim import ClaimPlace
@@ -28,6 +29,14 @@ class Chosen(msgspec.Struct, frozen=True, gc=False):
 
     picks: tuple[Pick, ...] = ()
     short: Shortage | None = None  # why not all instances have a host
+    victims: tuple[tuple[Victim, ...], ...] = ()  # of each pick, to be preempted
+    alternative_index: int | None = None  # None: unchanged
+
+
+class NoVictims(msgspec.Struct, frozen=True, gc=False):
+    """The event after a search for instances to preempt, without which no host fits: there are none."""
+
+    why: str
 
 
 class ClaimAnswers(msgspec.Struct, frozen=True, gc=False):
@@ -44,6 +53,7 @@ class Located(msgspec.Struct, frozen=True, gc=False):
     """
 
     places: Mapping[Id, ClaimPlace | None]
+    victims: Mapping[Id, tuple[Victim, ...]] = {}  # of instances that preempted others
 
 
 class FenceAnswers(msgspec.Struct, frozen=True, gc=False):
@@ -74,6 +84,7 @@ Event = (
     | FenceImpossible
     | AlternatesFound
     | HelpFound
+    | NoVictims
 )
 
 # Effects that an event answers
@@ -83,6 +94,7 @@ class Need(Enum):
     """The data or action that the placing of a request requires next; the worker answers with an event."""
 
     HOSTS = "hosts for all instances without one, by the current flavor: answered by Chosen"
+    VICTIMS = "instances to preempt: answered by Chosen or NoVictims"
     CLAIMS = "claims of the picked hosts: answered by ClaimAnswers or ClaimImpossible"
     PLACES = "the hosts of existing allocations: answered by Located"
     FENCES = "consumers to be retired: answered by FenceAnswers or FenceImpossible"

@@ -8,23 +8,12 @@ from typing import Any
 import msgspec
 from msgspec import structs
 
-from bus.claims import (
-    Choice,
-    ClaimResult,
-    Held,
-    Moved,
-    NoGroup,
-    NothingHeld,
-    NotReserved,
-    OutsideCell,
-    Refusal,
-    Retired,
-)
+from bus.claims import Choice, ClaimResult, Held, Moved, Refusal, Retired
 from bus.decisions import AlsoAsked, Decision
 from bus.messages import BuildPlaced, BuildRequested, BuildUnplaceable, Selection
 from bus.moves import MovePlaced, MoveRefused
+from bus.preemption import PriorityClass, Victim
 from bus.queries import Candidate
-from bus.quotas import OverQuota
 from bus.requests import BuildSpec, Hints
 from bus.vocabulary import MAX_CAUSE, Id
 from scheduler_worker.core.drawing import SlotAssignments
@@ -63,6 +52,7 @@ class Settled(msgspec.Struct, frozen=True, gc=False):
     alternative_index: int  # index of the alternative that was placed
     spares: tuple[Candidate, ...] = ()
     lacking: int = 0  # number of alternates still to be found
+    victims: tuple[Victim, ...] = ()  # instances that it preempts
 
 
 class Order(msgspec.Struct, frozen=True, gc=False):
@@ -98,6 +88,9 @@ class Order(msgspec.Struct, frozen=True, gc=False):
     # what instances of an external order hold where the request excludes all hosts: the claim adds to it
     holdings: tuple[tuple[Id, Held], ...] = ()
     reserves: Id | None = None  # its instances are slots of this reservation
+    preempts: PriorityClass | None = None  # it may preempt instances
+    sought: bool = False  # victims were searched in this round
+    victims: tuple[tuple[Victim, ...], ...] = ()  # of each pick
 
     def with_alternatives(self, **fields: Any) -> "Order":
         alternatives = tuple([replace(alternative, **fields) for alternative in self.alternatives])
@@ -176,6 +169,8 @@ class Order(msgspec.Struct, frozen=True, gc=False):
                     spec=spec_of(request, used),
                     decision=settled.decision,
                     reply_to=request.reply_to,
+                    priority=request.priority,
+                    preempts=settled.victims,
                 )
             )
         if self.fenced:
@@ -262,8 +257,8 @@ def refusals_of(pick: Pick, refusals: Sequence[Refusal]) -> tuple[list[str], set
     texts, avoid = [], set()
     for way, refusal in zip(pick.choices, refusals, strict=False):
         texts.append(f"{way.host}: {refusal}")
-        if not isinstance(refusal, Moved | NoGroup | NothingHeld | OutsideCell | OverQuota | NotReserved):
-            avoid.add(refusal.provider)
+        if not isinstance(refusal, Moved) and (provider := getattr(refusal, "provider", "")):
+            avoid.add(provider)
     return texts, avoid
 
 

@@ -3,6 +3,7 @@
 from msgspec import structs
 
 from bus.claims import ConsumerClaim
+from bus.preemption import Preempts
 from bus.reservations import RESERVATION
 from scheduler_worker.core.drawing import SlotAssignments
 from scheduler_worker.core.order import Order
@@ -16,7 +17,8 @@ def claims_of(order: Order, slots: SlotAssignments) -> tuple[ConsumerClaim, ...]
     if order.move is not None:
         return tuple([order.move.claim(slots.choices(draw, pick.choices)) for pick in order.picks])
     claims = []
-    for instance, pick in zip(order.instances, order.picks, strict=False):
+    together = sum(map(len, order.victims))
+    for at, (instance, pick) in enumerate(zip(order.instances, order.picks, strict=False)):
         choices = slots.choices(draw, pick.choices)
         if (held := holdings.get(instance)) is not None:  # a provider in both counts once
             both = [{**each.allocations, **held.allocations} for each in choices]
@@ -35,6 +37,19 @@ def claims_of(order: Order, slots: SlotAssignments) -> tuple[ConsumerClaim, ...]
                 group=group_id(request),
                 topology=request.topology if request.topology.levels else None,
                 reserves=order.reserves,
+                preempts=_preempts(order, at, together) if together else None,
             )
         )
     return tuple(claims)
+
+
+def _preempts(order: Order, at: int, together: int) -> Preempts | None:
+    if order.preempts is None or not order.victims[at]:
+        return None
+    return Preempts(
+        victims=order.victims[at],
+        cell=order.picks[at].choices[0].cell,
+        priority=order.request.priority,
+        budget=order.preempts.budget,
+        together=together,
+    )

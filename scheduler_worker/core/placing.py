@@ -9,7 +9,7 @@ A request is reported as unplaceable only after placement has retired its instan
 cannot place an instance that has ended. The state machine waits for the result of one effect at a time.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from msgspec.structs import replace
 
@@ -17,12 +17,13 @@ from bus.claims import Choice, Claimed, ClaimResult, Held, NoGroup, Refused, Rel
 from bus.decisions import OVER_QUOTA, Decision
 from bus.messages import Selection
 from bus.moves import BEGUN
+from bus.preemption import OverBudget
 from bus.quotas import OverQuota
 from bus.vocabulary import MAX_CAUSE, Contended, Id
 from scheduler_worker.core import events
 from scheduler_worker.core.events import Need
 from scheduler_worker.core.gang_choice import is_gang
-from scheduler_worker.core.held_claim import ClaimPlace, alternative_of, mappings_of, without_roots
+from scheduler_worker.core.held_claim import alternative_of, mappings_of, without_roots
 from scheduler_worker.core.order import (
     Order,
     Settled,
@@ -56,9 +57,12 @@ def step(order: Order, event: events.Event, patience: float) -> Step:
         case events.Chosen(picks=(), short=short) if short is not None:
             return _no_host(replace(order, considered=short.considered), short, patience)
         case events.Chosen():
+            index = event.alternative_index
             order = replace(
                 order,
+                alternative_index=order.alternative_index if index is None else index,
                 picks=event.picks,
+                victims=event.victims,
                 rounds=order.rounds + 1,
                 considered=event.picks[0].considered,
                 shorts=() if event.short is None else (*order.shorts, event.short),
@@ -69,8 +73,10 @@ def step(order: Order, event: events.Event, patience: float) -> Step:
         case events.ClaimImpossible(why=why):
             failed = _fail(replace(order, picks=()), why, Decision(code="claim"))
             return _also(_release_picks(order), _next(failed, patience))
-        case events.Located(places=places):
-            return _located(order, places, patience)
+        case events.Located():
+            return _located(order, event, patience)
+        case events.NoVictims(why=why):
+            return _nowhere(replace(order, obstacle=f"{order.obstacle}; no preemption: {why}"), patience)
         case events.FenceAnswers(results=fenced):
             return _fenced(order, fenced, patience)
         case events.FenceImpossible(why=why):
@@ -116,8 +122,16 @@ def _no_host(order: Order, short: Shortage, patience: float) -> Step:
         return replace(order, alternative_index=order.alternative_index + 1), (Need.HOSTS,)
     obstacle, shorts = order.why_no_host(), order.shorts
     decision = shorts[0].decision(order.refusals)
-    order = replace(order, alternative_index=0, rounds=order.rounds + 1, shorts=())
-    order = replace(order, obstacle=obstacle, decision=decision)
+    order = replace(order, alternative_index=0, obstacle=obstacle, decision=decision)
+    if order.preempts is not None and not order.sought and not order.is_external and order.reserves is None:
+        return replace(order, sought=True), (Need.VICTIMS,)
+    return _nowhere(order, patience)
+
+
+def _nowhere(order: Order, patience: float) -> Step:
+    """Let an order wait, retry or fail for which all flavors, and possible victims, have been tried."""
+    obstacle, shorts = order.obstacle, order.shorts
+    order = replace(order, rounds=order.rounds + 1, shorts=())
     if not 0 < order.request.at_least <= len(order.settled):  # with `at_least` placed the rest end
         reserved = any(shortage.is_reserved for shortage in shorts)
         if reserved and order.rounds < ROUNDS:
@@ -128,7 +142,7 @@ def _no_host(order: Order, short: Shortage, patience: float) -> Step:
         if reserved or any(shortage.may_pass for shortage in shorts):
             return _obstructed(order, patience)
     readable = not any(short.refusal for short in shorts)
-    return _next(replace(_fail(order, obstacle, decision), unexplained=readable), patience)
+    return _next(replace(_fail(order, obstacle, order.decision), unexplained=readable), patience)
 
 
 def _obstructed(order: Order, patience: float) -> Step:
@@ -176,10 +190,13 @@ def _claimed(order: Order, results: Sequence[ClaimResult], patience: float) -> S
             over = next((refusal for refusal in result.refusals if isinstance(refusal, OverQuota)), None)
             if over is not None:
                 return _also(released, _over_quota(order, str(over), patience))
+            if any(isinstance(refusal, OverBudget) for refusal in result.refusals):
+                order = replace(order, preempts=None)
             texts, providers = refusals_of(pick, result.refusals)
             refused += [text for text in texts if text not in refused]
             avoid |= providers
     order = replace(order, avoid=frozenset(avoid), refused=tuple(refused), alternative_index=0, shorts=())
+    order = replace(order, sought=False)
     obstacle = f"every host that would do was refused when it was claimed: {'; '.join(order.refusals)}"
     return _also(released, _next(replace(order, obstacle=obstacle), patience))
 
@@ -222,7 +239,10 @@ def _settle(order: Order, claimed: Sequence[Claimed], patience: float) -> Step:
     settled, draw = [*order.settled], order.alternative.draw
     effects: list[events.Effect] = []
     asked = also_asked(request)
-    for instance, pick, way, result in zip(order.instances, picks, ways, claimed, strict=False):
+    victims = order.victims or ((),) * len(picks)
+    for instance, pick, way, result, replaced in zip(
+        order.instances, picks, ways, claimed, victims, strict=False
+    ):
         if result.refused:
             texts, providers = refusals_of(pick, result.refused)
             refused += texts
@@ -247,6 +267,7 @@ def _settle(order: Order, claimed: Sequence[Claimed], patience: float) -> Step:
                 alternative_index=order.index_for(instance),
                 spares=spares,
                 lacking=lacking,
+                victims=replaced,
             )
         )
         effects.append(events.ReserveHost(pick, way, result.number, instance))
@@ -259,12 +280,12 @@ def _settle(order: Order, claimed: Sequence[Claimed], patience: float) -> Step:
     return _also(tuple(effects), _next(order, patience))
 
 
-def _located(order: Order, places: Mapping[Id, ClaimPlace | None], patience: float) -> Step:
+def _located(order: Order, event: events.Located, patience: float) -> Step:
     """Publish again the results of instances that already hold a host, with newly chosen alternates."""
     effects: list[events.Effect] = []
     holding, order = order.held, replace(order, held=())
     for instance, result in holding:
-        place = places.get(instance)
+        place = event.places.get(instance)
         if place is None and order.move is not None:  # its agent has not reported again yet
             return order, (events.ComeAgain(LONGEST_PAUSE, LONGEST_PAUSE, "no agent is at its destination"),)
         if place is None:  # a consumer that no scheduler placed: its allocations must not be released
@@ -295,6 +316,7 @@ def _located(order: Order, places: Mapping[Id, ClaimPlace | None], patience: flo
             decision=Decision(considered=order.considered),
             alternative_index=alternative_index,
             lacking=order.alternates if order.alternatives else 0,
+            victims=event.victims.get(instance, ()),
         )
         order = replace(order, settled=(*order.settled, again))
     return _also(tuple(effects), _next(order, patience))

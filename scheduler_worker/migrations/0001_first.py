@@ -132,6 +132,10 @@ def upgrade() -> None:
     _table("parked_builds", _columns(text, "build", "request"))
     op.create_index("parked_builds_request", "parked_builds", ["request"])
     _table(
+        "priority_classes", _columns(text, "name"), _columns(sa.Integer, "priority"), _columns(text, "spec")
+    )
+    op.create_index("priority_classes_priority", "priority_classes", ["priority"], unique=True)
+    _table(
         "schedulers",
         _columns(text, "owner"),
         _columns(sa.BigInteger, "beat"),  # grows with every heartbeat

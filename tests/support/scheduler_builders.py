@@ -6,6 +6,7 @@ from typing import Any
 from bus.claims import ClaimAnswered, ClaimRequested, ReleaseAnswered, ReleaseRequested
 from bus.groups import FindGroups, GroupsFound
 from bus.messages import BuildRequested, HostReported
+from bus.preemption import FindPreemptions, PreemptionsFound
 from bus.queries import Candidate
 from bus.quotas import FindQuotas, Quota, QuotasFound
 from bus.reports import HostState
@@ -108,13 +109,16 @@ class FakePlacement(ClaimsInMemory):
     async def find_reservations(self, question: FindReservations) -> ReservationsFound:
         return ReservationsFound(reservations=())
 
+    async def find_preemptions(self, question: FindPreemptions) -> PreemptionsFound:
+        return PreemptionsFound(preemptions=())
+
     def queries(self) -> PlacementQueries:
         return PlacementQueries(
             claim_many=self.claim_many, release=self.release_one, providers=self.providers,
             groups=self.find_groups, allocations=self.allocations, usages=self.usages,
             edit=self.edit, edit_name=self.edit,
             quotas=self.quotas,
-            reservations=self.find_reservations,
+            preemptions=self.find_preemptions, reservations=self.find_reservations,
         )  # fmt: skip
 
     async def providers(self, question: FindProviders) -> ProvidersFound:
