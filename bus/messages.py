@@ -185,6 +185,7 @@ class BuildDeleted(Message, frozen=True, kw_only=True):
     reply_to: ReplyTo = ""
     # False: the cell has no record of the build; if it is placed here later, it is deleted immediately
     known: bool = True
+    reason: Cause = ""  # if no client requested it
 
 
 class BuildReshaped(Message, frozen=True, kw_only=True):

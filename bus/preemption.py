@@ -12,7 +12,6 @@ from bus.vocabulary import (
     Message,
     Missing,
     Ordinal,
-    ReplyTo,
     Seconds,
     ShortList,
     Tagged,
@@ -137,7 +136,6 @@ class BuildPreempted(Message, frozen=True, kw_only=True):
     reason: Cause
     priority: Priority = 0  # of the deleted instance
     requeued: bool = False  # it is shelved, and a scheduler requests another host
-    reply_to: ReplyTo = ""
 
 
 class Preemption(Value, frozen=True, kw_only=True):

@@ -61,8 +61,8 @@ BUILD_DELETED = _outcome("build.deleted.{cell}", messages.BuildDeleted, "an inst
 BUILD_VACATE = Topic("build.vacate.{cell}", preemption.Vacating,
     "between a build and the instances that it preempts: leave the host; the host is left", "conductor",
     "conductor")
-BUILD_PREEMPTED = _outcome("build.preempted.{cell}", preemption.BuildPreempted,
-    "an instance was deleted or shelved for a build of higher priority", "conductor")
+BUILD_PREEMPTED = Topic("build.preempted.{cell}", preemption.BuildPreempted,
+    "an instance was deleted or shelved for a build of higher priority", "conductor", "scheduler")
 BUILD_ADOPT = Topic("build.adopt.{cell}", guests.BuildAdoptRequested,
     "take over an instance that was created without berth", ANYONE, _CONDUCTOR)
 BUILD_ADOPTED = _outcome("build.adopted.{cell}", guests.BuildAdopted,

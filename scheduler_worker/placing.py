@@ -78,7 +78,7 @@ class Scheduler:
         self.roster = Roster(self.clock)
         self._patience = options.patience
         self.narrow: Narrow = lambda orders: orders
-        self.preemption: VictimSearch | None = None
+        self.preemption: Preemption | None = None
         self._joined = Joined()
 
     def leave_out_reserved(self, released: Callable[[str], None], narrow: Narrow) -> None:

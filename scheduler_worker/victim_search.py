@@ -4,6 +4,7 @@ arrays, and checks them by the evaluation that places the request.
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
+from uuid import UUID, uuid5
 
 import numpy as np
 from msgspec import structs
@@ -12,7 +13,8 @@ from bus.amounts import totals
 from bus.candidates import Bools, Floats, PlacedHost
 from bus.claims import holder_consumer
 from bus.errors import AnswerRefused, NoAnswer, Unroutable
-from bus.preemption import FindPreemptions, Victim
+from bus.moves import MoveRequested
+from bus.preemption import REQUEUE_WAIT, BuildPreempted, FindPreemptions, Victim
 from bus.queries import FindInstances, Instance
 from bus.resources import FindAllocations
 from bus.vocabulary import Allocations, Id, portions
@@ -79,6 +81,19 @@ class VictimSearch:
         for each in (await self._scheduler.placement.preemptions(asked)).preemptions:
             victims[each.by] = (*victims.get(each.by, ()), each.victim)
         return structs.replace(located, victims=victims)
+
+    async def requeue(self, preempted: BuildPreempted) -> MoveRequested | None:
+        """Request another host for an instance that was shelved for a build of higher priority."""
+        if not preempted.requeued:
+            return None
+        return MoveRequested(
+            move=str(uuid5(UUID(preempted.build), f"requeued after {preempted.by}")),
+            build=preempted.build,
+            kind="unshelve",
+            cell=preempted.cell,
+            wait=REQUEUE_WAIT,
+            priority=preempted.priority,
+        )
 
     async def find(self, order: Order, supposing: HasReservations | None = None) -> Chosen | NoVictims:
         """Return hosts for all instances of an order with their victims, or why there are none. With

@@ -39,6 +39,7 @@ from scheduler_worker.waiting.owner import WaitingOwner
 from scheduler_worker.waiting.queue import WaitingQueue
 from scheduler_worker.waiting.store import WaitingStore
 from scheduler_worker.what_if import WhatIfs, WhatIfsOfMoves
+from scheduler_worker.what_if_preempting import WhatIfsPreempting
 
 BEAT_SECONDS = 1.0
 SWEEP_SECONDS = 60.0
@@ -122,6 +123,7 @@ class _Parts:
                 on(topics.HEARTBEATS_MERGED, self.changes.handle_merged, private=True),
                 on(topics.HOST_FAILED, self.scheduler.on_host_failed, private=True),
                 on(topics.SCHEDULER_ALIVE, self.scheduler.roster.handle, private=True),
+                on(topics.BUILD_PREEMPTED, self.victims.requeue, emits=[topics.MOVE_REQUESTED]),
                 on(topics.BUILD_CANCEL, self.cancelling.cancel, emits=[topics.BUILD_DELETE]),
             ],
             answers=[
@@ -134,7 +136,7 @@ class _Parts:
                 answers(topics.EDIT_CLIENT, door.edit),
                 answers(topics.WHAT_IF_MOVES, WhatIfsOfMoves(self.what_ifs, self.courses).answer),
                 answers(topics.FILL_RESERVATION, self.filler.fill),
-                answers(topics.WHAT_IF, self.what_ifs.answer),
+                answers(topics.WHAT_IF, WhatIfsPreempting(self.what_ifs, self.victims).answer),
                 answers(topics.PRIORITIES, self.priorities.find),
                 answers(topics.EDIT_PRIORITY, self.priorities.edit),
                 answers(topics.PLAN_ROOM, self.rooms.answer),

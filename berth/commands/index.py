@@ -32,7 +32,8 @@ _MODULES = {
     "Hosts": {
         "cell": "cells", "client": "clients", "agent": "agents", "host": "hosts", "aggregate": "aggregates",
         "provider": "providers", "class": "providers", "trait": "providers", "usage": "providers",
-        "pool": "pools", "quota": "quotas", "share": "shares", "maintenance": "maintenance",
+        "pool": "pools", "quota": "quotas", "share": "shares", "priority": "priorities",
+        "maintenance": "maintenance",
     },
     "Inspect and check": {
         "audit": "audit", "heal": "audit", "doctor": "audit", "topology": "descriptions",
@@ -74,6 +75,7 @@ _GROUPS = {  # group → its description
     "maintenance": "Maintenance windows, for which hosts are drained in time, and automatic evacuations of"
     " dead hosts (docs/maintenance.md).",
     "share": "Weights of projects while requests are backlogged (docs/fair-share.md).",
+    "priority": "Priority classes: requests that may preempt instances (docs/preemption.md).",
     "pool": "Pools: storage, addresses and other resources that hosts share.",
     "rules": "The filters that reject hosts and the weighers that rank hosts; without a command, all of them."
     " `berth rules test` tests a change on recorded decisions (docs/howto/policy-tests.md).",

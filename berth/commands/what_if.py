@@ -4,6 +4,8 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Annotated
 
+from msgspec import structs
+
 from berth.commands.builds import BOOT_OPTIONS, print_notes
 from berth.commands.move_output import print_funnel
 from berth.commands.options import Commands, option
@@ -39,6 +41,7 @@ class WhatIfOptions:
     count: int = option(1, "Instances, all or none; a boot has at most 1000.", min=1, max=10_000)
     best: int = option(8, "So many of the best hosts are named.", min=1, max=64)
     room: bool = option(True, "Count how many more there is room for.", "--room/--no-room")
+    preempt: bool = option(False, "If it fits nowhere, show the instances that it would preempt.")
     mix: list[str] | None = option(
         None,
         "A flavor of a mix, N of it in each: 3xVCPU:2,MEMORY_MB:4096,TRAIT,!TRAIT; may be repeated.",
@@ -73,6 +76,7 @@ async def what_if_command(cli: Cli, options: Annotated[BootOptions, _ASKED], que
         request = checked(await resolved(bus, request, names_of(options)))
         ask = bus.asker(topics.WHAT_IF, timeout=SECONDS)
         wanted = WhatIf(request=request, best=question.best, room=question.room, count=question.count)
+        wanted = structs.replace(wanted, preempt=question.preempt)
         answer = await ask(wanted)
     if cli.as_json:
         write_json(answer)
@@ -169,7 +173,10 @@ def show_answer(answer: WhatIfAnswered, cli: Cli) -> None:
         cli.line(f"it fits: {several(count, 'instance')}{as_flavor}", "green")
     else:
         cli.line(f"it does not fit [{answer.decision.code}]", "red")
-    if count > 1:
+    for victim in answer.victims:
+        then = "shelved, and placed again later" if victim.requeue else "deleted"
+        cli.line(f"  {victim.build} (priority {victim.priority}) would be {then}", "yellow")
+    if count > 1 or answer.victims:
         for placed in answer.placed:
             zone = f", zone {printable(placed.zone)}" if placed.zone else ""
             cli.line(f"  {placed.instances:>5} on {printable(placed.host)} (cell {placed.cell}{zone})")

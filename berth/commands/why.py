@@ -2,6 +2,7 @@
 
 import asyncio
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Annotated
 
 from berth.commands.move_list import facts_of
@@ -21,11 +22,13 @@ from bus.errors import OperationRefused
 from bus.maintenance import FindMaintenance, MaintenanceFound
 from bus.masking import printable
 from bus.moves import FindMoves, MoveStands
+from bus.preemption import FindPreemptions, Preemption
 from bus.queries import BuildStands, DecisionFound, FindBuilds, FindDecision, WhatIf
 from control_room.core.words import expected_start
 
 SECONDS = 5.0  # until an answer
 _SCHEDULER = "the scheduler"
+_PLACEMENT = "placement"
 
 commands = Commands()
 
@@ -67,6 +70,7 @@ class Known:
     moves: tuple[MoveStands, ...]  # the move, if it has begun
     decided: DecisionFound
     maintenance: MaintenanceFound  # the moves that windows and automatic evacuations requested
+    preemptions: tuple[Preemption, ...]  # of the build as victim, or by it
     silent: tuple[str, ...]  # workers that did not answer
 
 
@@ -81,7 +85,7 @@ async def why(cli: Cli, id_: str, again: bool, now: bool) -> int:
     if again:
         return _again(cli, known)
     if cli.as_json:
-        for value in (*known.stands, *known.moves):
+        for value in (*known.stands, *known.moves, *known.preemptions):
             write_json(value)
         if known.decided.known:
             write_json(known.decided)
@@ -92,6 +96,8 @@ async def why(cli: Cli, id_: str, again: bool, now: bool) -> int:
         for fact in facts_of(move):
             cli.say.print(fact)
         print_funnel(move.decision, cli.say)
+    for each in known.preemptions:
+        cli.line(_preempted(each, id_), "yellow")
     if known.decided.known:
         _show_decided(known.decided, cli)
     for line in reasons_to_leave(known.maintenance, [value.host for value in known.stands]):
@@ -106,19 +112,30 @@ async def _known(settings: Settings, bus: Bus, id_: str) -> Known:
     decision = bus.asker(topics.DECISION, timeout=SECONDS)
     cells = await known_cells(bus, settings)
     maintenance = bus.asker(topics.MAINTENANCE, timeout=SECONDS)
-    (decided, unheard), (builds, silent), (moves, _), (left, _) = await asyncio.gather(
+    preemptions = bus.asker(topics.PREEMPTIONS, timeout=SECONDS)
+    (decided, unheard), (builds, silent), (moves, _), (left, _), (preempted, _) = await asyncio.gather(
         ask_cells([_SCHEDULER], lambda _: decision(FindDecision(id=id_))),
         ask_cells(cells, lambda cell: find(FindBuilds(cell=cell, builds=(id_,)))),
         ask_cells(cells, lambda cell: find_moves(FindMoves(cell=cell, moves=(id_,)))),
         ask_cells([_SCHEDULER], lambda _: maintenance(FindMaintenance(build=id_))),
+        ask_cells([_PLACEMENT], lambda _: preemptions(FindPreemptions(by=(id_,), victims=(id_,)))),
     )
     return Known(
         tuple(stands for answer in builds.values() for stands in answer.builds),
         tuple(move for answer in moves.values() for move in answer.moves),
         decided.get(_SCHEDULER, DecisionFound()),
         left.get(_SCHEDULER, MaintenanceFound()),
+        tuple(each for answer in preempted.values() for each in answer.preemptions),
         (*unheard, *(f"cell {cell}" for cell in silent)),
     )
+
+
+def _preempted(found: Preemption, id_: str) -> str:
+    at = f"{datetime.fromtimestamp(found.at, UTC):%Y-%m-%d %H:%M:%S} UTC"
+    if found.by == id_:
+        return f"  preempted {found.victim.build} (priority {found.victim.priority}) at {at}"
+    project = printable(found.project)
+    return f"  preempted by {found.by} of project {project} (priority {found.priority}) at {at}"
 
 
 def _show_placed(build: BuildStands, cli: Cli) -> None:

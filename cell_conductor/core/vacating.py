@@ -90,9 +90,12 @@ def has_left(build: Build) -> Effects:
         reason=f"preempted by {vacates.by}, which has priority {vacates.priority}",
         priority=build.as_placed.priority,
         requeued=build.status == "shelved",
-        reply_to=build.as_placed.reply_to,
     )
-    return left(build.id, vacates.by, build.cell), preempted
+    messages: Effects = (left(build.id, vacates.by, build.cell), preempted)
+    if build.status == "deleted":
+        deleted = builds.deleted(build, build.as_placed.reply_to)
+        messages = (*messages, replace(deleted, reason=preempted.reason))
+    return messages
 
 
 def left(victim: str, by: str, cell: str) -> Vacating:

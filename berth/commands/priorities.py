@@ -1,0 +1,95 @@
+"""`berth priority`: priority classes, by which requests preempt instances of lower priority."""
+
+from typing import Annotated
+
+from berth.commands.options import Commands, option, positional
+from berth.commands.terminal import Cli, plain_table
+from berth.operations.publishing import checked
+from berth.settings import BadSetting
+from bus import topics
+from bus.delivery.runner import Bus
+from bus.errors import OperationRefused
+from bus.preemption import (
+    FindPriorities,
+    PriorityClass,
+    PriorityEdited,
+    PriorityEditRequested,
+    SetPriority,
+    UnsetPriority,
+)
+from bus.vocabulary import Taken, seconds_of
+
+commands = Commands(name="priority", no_args_is_help=True)
+
+Name = Annotated[str, positional("The name of the class.", metavar="NAME")]
+
+
+@commands.command("set")
+async def set_command(
+    cli: Cli,
+    name: Name,
+    value: int = option(0, "The priority of its requests.", min=0, max=9),
+    preempts: bool = option(
+        False, "Its requests that fit no host delete instances of lower priority.", "--preempts/--never"
+    ),
+    budget: int = option(
+        0, "At most so many instances are deleted in one hour for each project; 0: no limit.", min=0
+    ),
+    grace: str = option("", "Time for its instances to stop before they are deleted: 30s, 5m."),
+    requeue: bool = option(False, "Its preempted instances are shelved and get another host later."),
+) -> int:
+    """Name a priority, and set what its requests may preempt and how its instances are preempted.
+
+    Requests state a priority with `berth boot --priority`. `berth what-if --preempt` shows the instances that
+    would be deleted. Example: `berth priority set production --value 7 --preempts --budget 20`.
+    """
+    try:
+        seconds = seconds_of(grace)
+    except (ValueError, KeyError):
+        raise BadSetting(f"--grace {grace}: it is a number with s, m or h, such as 30s") from None
+    priority = PriorityClass(
+        name=name, value=value, preempts=preempts, budget=budget, grace=seconds, requeue=requeue
+    )
+    async with cli.bus("priority") as bus:
+        stored = await _edit(bus, SetPriority(priority=priority))
+    cli.value(stored, f"{name}: priority {value}")
+    return 0
+
+
+@commands.command("unset")
+async def unset_command(cli: Cli, name: Name) -> int:
+    """Remove a priority class. Requests of its priority preempt nothing any more."""
+    async with cli.bus("priority") as bus:
+        removed = await _edit(bus, UnsetPriority(name=name))
+    cli.value(removed, f"{name}: removed")
+    return 0
+
+
+@commands.command("show")
+async def show(cli: Cli) -> int:
+    """Show the priority classes."""
+    async with cli.bus("priority") as bus:
+        found = (await bus.asker(topics.PRIORITIES)(FindPriorities())).classes
+    titles = ("name", "priority", "preempts", "budget per hour", "grace", "requeue")
+    rows = [
+        (
+            each.name,
+            str(each.value),
+            "lower priorities" if each.preempts else "never",
+            str(each.budget or "unlimited") if each.preempts else "",
+            f"{each.grace:g} s",
+            "yes" if each.requeue else "no",
+        )
+        for each in found
+    ]
+    cli.rows(list(found), plain_table(titles, rows) if rows else "no priority classes")
+    return 0
+
+
+async def _edit(bus: Bus, edit: SetPriority | UnsetPriority) -> PriorityClass:
+    result = (await bus.asker(topics.EDIT_PRIORITY)(checked(PriorityEditRequested(edit=edit)))).result
+    if isinstance(result, PriorityEdited):
+        return result.priority
+    if isinstance(result, Taken):
+        raise OperationRefused(f"another class has priority {result.value}")
+    raise OperationRefused(f"there is no priority class {', '.join(result.names)}")

@@ -1,0 +1,45 @@
+"""Answers what-if questions with the instances that a request would preempt if it fits nowhere."""
+
+from collections import Counter
+
+from msgspec import structs
+
+from bus.queries import PlacedThere, WhatIf, WhatIfAnswered
+from scheduler_worker.core.events import NoVictims
+from scheduler_worker.victim_search import VictimSearch
+from scheduler_worker.what_if import WhatIfs
+
+
+class WhatIfsPreempting:
+    """Answers what-if questions, with victims if the question wants them."""
+
+    def __init__(self, what_ifs: WhatIfs, search: VictimSearch) -> None:
+        self._what_ifs = what_ifs
+        self._search = search
+
+    async def answer(self, question: WhatIf) -> WhatIfAnswered:
+        answer = await self._what_ifs.answer(question)
+        if not question.preempt or answer.fits or answer.refusal:
+            return answer
+        async with self._what_ifs.lock:
+            return await self._preempting(question, answer)
+
+    async def _preempting(self, question: WhatIf, answer: WhatIfAnswered) -> WhatIfAnswered:
+        [(order, begun)] = self._search.permitted(await self._what_ifs.scheduler.resolved([question.request]))
+        if begun.refusal or order.preempts is None:
+            return answer
+        supposing = self._what_ifs.supposing()
+        found = await self._search.find(order, supposing)
+        if isinstance(found, NoVictims):
+            return answer
+        supposing.suspend()
+        victims = tuple(victim for some in found.victims for victim in some)
+        if 0 < order.preempts.budget < len(victims):
+            return answer
+        instances = Counter(pick.root for pick in found.picks)
+        ways = {pick.root: pick.choices[0] for pick in found.picks}
+        placed = [
+            PlacedThere(root=root, host=way.host, cell=way.cell, zone=way.zone, instances=instances[root])
+            for root, way in ways.items()
+        ]
+        return structs.replace(answer, fits=True, placed=tuple(placed), victims=victims)

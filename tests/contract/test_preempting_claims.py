@@ -1,0 +1,157 @@
+"""Claims that preempt instances, on both databases: all in one transaction, or nothing."""
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from bus.claims import CLEANUP, Choice, Claimed, ClaimRequested, ClaimResult, Held, Refused, Released, Retired
+from bus.groups import GroupEditRequested, MakeGroup
+from bus.moves import SHELVED
+from bus.preemption import FindPreemptions, NotPreemptible, OverBudget, Preempts, Victim
+from bus.resources import FindAllocations
+from placement_worker import Placement
+from placement_worker.store.audit import breaches
+from tests.support.ids import uid
+from tests.support.placement_builders import a_claim, a_release, a_report, keeps_its_index, on_hosts
+
+HIGH, LOW, LOWER, HOLDER, HOLDER2 = 1, 2, 3, 4, 5
+
+
+@pytest.fixture(autouse=True)
+async def full_host(placement: Placement) -> None:
+    """Host 1 has 8 processors: 6 of the instance LOW, 2 of the instance LOWER."""
+    await placement.reports.report_many([a_report(number) for number in (1, 2)])
+    for consumer, vcpus in ((LOW, 6), (LOWER, 2)):
+        assert isinstance(await take(placement, consumer, vcpus), Claimed)
+
+
+async def take(placement: Placement, consumer: int, vcpus: int, **fields: Any) -> ClaimResult:
+    claim = a_claim(consumer, on_hosts(1, VCPU=vcpus), **fields)
+    [answer] = await placement.claims.claim_many([ClaimRequested(claims=(claim,))])
+    return answer.results[0]
+
+
+def a_victim(consumer: int = LOW, holder: int = HOLDER, generation: int = 1, **fields: Any) -> Victim:
+    return Victim(build=uid(consumer), generation=generation, attempt=1, holder=uid(holder), **fields)
+
+
+def taking(*victims: Victim, **fields: Any) -> Preempts:
+    return Preempts(victims=victims, cell="c1", priority=7, **fields)
+
+
+async def held(placement: Placement) -> dict[str, tuple[int, str | None]]:
+    """Return how many processors of host 1 each consumer holds, with its type."""
+    found = await placement.lookups.allocations(FindAllocations(providers=(uid(1, "a"),)))
+    amounts = {each.id: each.allocations[uid(1, "a")]["VCPU"] for each in found.consumers}
+    return {each.id: (amounts[each.id], each.type) for each in found.consumers}
+
+
+async def is_sound(placement: Placement) -> bool:
+    await keeps_its_index(placement)
+    return not await breaches(placement.database)
+
+
+async def test_the_claim_takes_what_it_lacks_and_a_holder_keeps_the_rest(placement: Placement) -> None:
+    assert isinstance(await take(placement, HIGH, 4, preempts=taking(a_victim())), Claimed)
+    assert await held(placement) == {
+        uid(HIGH): (4, "INSTANCE"), uid(LOWER): (2, "INSTANCE"), uid(HOLDER): (2, CLEANUP)
+    }  # fmt: skip
+    [found] = (await placement.claims.find_preemptions(FindPreemptions(victims=(uid(LOW),)))).preemptions
+    assert (found.by, found.priority, found.project, found.victim) == (uid(HIGH), 7, "p1", a_victim())
+    assert (await placement.claims.find_preemptions(FindPreemptions(by=(uid(HIGH),)))).preemptions == (found,)
+    assert await is_sound(placement)
+
+
+async def test_a_holder_without_a_rest_is_not_kept(placement: Placement) -> None:
+    both = taking(a_victim(), a_victim(LOWER, HOLDER2))
+    assert isinstance(await take(placement, HIGH, 8, preempts=both), Claimed)
+    assert await held(placement) == {uid(HIGH): (8, "INSTANCE")}
+    assert await is_sound(placement)
+
+
+async def test_a_victim_can_never_claim_again(placement: Placement) -> None:
+    await take(placement, HIGH, 4, preempts=taking(a_victim()))
+    assert isinstance(await take(placement, LOW, 1), Retired)
+    [answer] = await placement.claims.release_many([a_release(LOW, 1, "deleted")])
+    assert isinstance(answer.result, Retired)
+    [answer] = await placement.claims.release_many([a_release(HOLDER, None, fenced=False)])
+    assert isinstance(answer.result, Released) and uid(HOLDER) not in await held(placement)
+
+
+async def test_a_requeued_victim_is_shelved_and_only_a_move_places_it_again(placement: Placement) -> None:
+    await take(placement, HIGH, 4, preempts=taking(a_victim(requeue=True)))
+    retired = await take(placement, LOW, 1)
+    assert isinstance(retired, Retired) and retired.why == SHELVED
+    again = a_claim(LOW, on_hosts(2, VCPU=6), begins=9)
+    [answer] = await placement.claims.claim_many([ClaimRequested(claims=(again,))])
+    assert isinstance(answer.results[0], Claimed)
+    assert await is_sound(placement)
+
+
+@pytest.mark.parametrize(
+    ("vcpus", "victims", "why"),
+    [
+        (4, (a_victim(generation=2),), "what it holds has changed"),
+        (4, (a_victim(7),), "what it holds has changed"),
+        (4, (a_victim(), a_victim(LOWER, HOLDER2, 3)), "what it holds has changed"),
+    ],
+)
+async def test_nothing_changes_if_a_victim_has_changed(
+    placement: Placement, vcpus: int, victims: tuple[Victim, ...], why: str
+) -> None:
+    before = await held(placement)
+    refused = await take(placement, HIGH, vcpus, preempts=taking(*victims))
+    assert isinstance(refused, Refused)
+    [refusal] = refused.refusals
+    assert isinstance(refusal, NotPreemptible) and refusal.why == why
+    assert await held(placement) == before
+    assert not (await placement.claims.find_preemptions(FindPreemptions(by=(uid(HIGH),)))).preemptions
+    assert await is_sound(placement)
+
+
+async def test_nothing_changes_if_the_victims_do_not_make_it_fit(placement: Placement) -> None:
+    before = await held(placement)
+    assert isinstance(await take(placement, HIGH, 8, preempts=taking(a_victim())), Refused)
+    assert await held(placement) == before
+    assert isinstance(await take(placement, LOW, 6, generation=1), Claimed)  # it is not retired
+
+
+async def test_a_repeated_claim_is_answered_with_what_it_holds(placement: Placement) -> None:
+    for _ in range(2):
+        answer = await take(placement, HIGH, 4, preempts=taking(a_victim()))
+    assert isinstance(answer, Held) and answer.allocations == on_hosts(1, VCPU=4)
+
+
+async def test_members_of_server_groups_are_protected(placement: Placement) -> None:
+    group = MakeGroup(group=uid(1, "b"), name="g", project="p1", policy="anti-affinity")
+    await placement.server_groups.edit(GroupEditRequested(edit=group))
+    await take(placement, LOW, 6, generation=1, group=group.group)
+    refused = await take(placement, HIGH, 4, preempts=taking(a_victim(generation=2)))
+    assert isinstance(refused, Refused) and "server group" in str(refused.refusals[0])
+    found = await placement.lookups.allocations(FindAllocations(consumers=(uid(LOW), uid(LOWER))))
+    assert {each.id: each.protected for each in found.consumers} == {uid(LOW): True, uid(LOWER): False}
+
+
+async def test_a_project_has_a_budget_of_victims_in_one_hour(placement: Placement) -> None:
+    assert isinstance(await take(placement, HIGH, 1, preempts=taking(a_victim(), budget=1)), Claimed)
+    limited = {"preempts": taking(a_victim(LOWER, HOLDER2), budget=1)}
+    refused = await take(placement, 8, 2, **limited)
+    assert isinstance(refused, Refused)
+    assert refused.refusals == (OverBudget(project="p1", used=1, budget=1),)
+    assert isinstance(await take(placement, 8, 2, project="p2", **limited), Claimed)
+
+
+async def test_the_budget_counts_all_claims_of_a_request(placement: Placement) -> None:
+    claims = [
+        a_claim(consumer, on_hosts(1, VCPU=1), preempts=taking(victim, budget=1, together=2))
+        for consumer, victim in ((HIGH, a_victim()), (8, a_victim(LOWER, HOLDER2)))
+    ]
+    [answer] = await placement.claims.claim_many([ClaimRequested(claims=tuple(claims))])
+    assert all(isinstance(result, Refused) for result in answer.results)
+
+
+async def test_a_cell_preempts_nothing(placement: Placement) -> None:
+    claim = replace(a_claim(HIGH, Choice(on_hosts(1, VCPU=4))), preempts=taking(a_victim()))
+    [answer] = await placement.claims.claim_many([ClaimRequested(claims=(claim,))], cell="c1")
+    assert not isinstance(answer.results[0], Claimed)

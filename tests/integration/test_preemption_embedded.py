@@ -1,0 +1,111 @@
+"""Preemption in an embedded berth: builds of higher priority replace instances of lower priority."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.living_berth import LivingBerth, Opened, opening_berths
+from tests.support.waiting import until
+
+HALF = ("--vcpus", "1", "--memory-mb", "60000", "--disk-gb", "1")
+WHOLE = ("--vcpus", "1", "--memory-mb", "120000", "--disk-gb", "1")
+
+
+@pytest.fixture
+def opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Opened:
+    return opening_berths(tmp_path, monkeypatch, capsys)
+
+
+@pytest.fixture
+async def berth(opened: Opened) -> AsyncIterator[LivingBerth]:
+    """Two hosts of 130,560 MB, and the classes batch (1, requeued), web (4) and production (7)."""
+    async with opened("c1", hosts=2) as berth:
+        await berth("priority", "set", "batch", "--value", "1", "--requeue")
+        await berth("priority", "set", "web", "--value", "4", "--grace", "1s")
+        await berth("priority", "set", "production", "--value", "7", "--preempts", "--budget", "3")
+        yield berth
+
+
+async def boot(berth: LivingBerth, *words: str, priority: int) -> str:
+    return (await berth.boot(*words, "--priority", str(priority)))[0]
+
+
+async def statuses(berth: LivingBerth) -> dict[str, str]:
+    rows = [json.loads(line) for line in (await berth("instances", "--json")).splitlines()]
+    return {row["build"]: row["status"] for row in rows}
+
+
+async def test_the_lowest_priority_is_replaced_and_placed_again_later(berth: LivingBerth) -> None:
+    web = [await boot(berth, HALF[0], *HALF[1:], priority=4) for _ in range(3)]
+    batch = await boot(berth, *HALF, priority=1)
+    assert await boot_fails(berth, priority=0)
+    shown = await berth("what-if", *HALF, "--priority", "7", "--preempt")
+    assert f"{batch} (priority 1) would be shelved" in shown
+    assert (await statuses(berth))[batch] == "active"
+
+    high = await boot(berth, *HALF, priority=7)
+    assert await statuses(berth) == {**dict.fromkeys([*web, high], "active"), batch: "shelved"}
+    assert f"preempted by {high}" in await berth("why", batch)
+    assert f"preempted {batch} (priority 1)" in await berth("why", high)
+    waits = await berth.waits(batch)
+    assert (waits.move, waits.priority) == ("unshelve", 1)
+
+    await berth("delete", web[0], "--wait")
+
+    async def back() -> bool:
+        return (await statuses(berth)).get(batch) == "active"
+
+    await until(back)
+    await berth.clean()
+
+
+async def boot_fails(berth: LivingBerth, *, priority: int) -> bool:
+    return "no host" in await berth("boot", *HALF, "--priority", str(priority), "--wait", ends=1)
+
+
+async def test_instances_of_equal_priority_and_members_of_groups_stay(berth: LivingBerth) -> None:
+    await berth("group", "create", "g", "--policy", "soft-affinity")
+    group = json.loads((await berth("group", "list", "--json")).splitlines()[0])["id"]
+    for _ in range(2):
+        await boot(berth, *HALF, priority=7)
+        await boot(berth, *HALF, "--group", group, priority=1)
+    told = await berth("boot", *HALF, "--priority", "7", "--wait", ends=1)
+    assert "no preemption: the instances of lower priority do not free enough" in told
+    assert set((await statuses(berth)).values()) == {"active"}
+
+
+async def test_several_instances_are_placed_together_or_nothing_is_deleted(berth: LivingBerth) -> None:
+    kept = [await boot(berth, *WHOLE, priority=4), await boot(berth, *HALF, priority=7)]
+    told = await berth("boot", *WHOLE, "--count", "2", "--priority", "7", "--wait", ends=1)
+    assert "no preemption" in told
+    assert await statuses(berth) == dict.fromkeys(kept, "active")
+    await berth("boot", *HALF, "--count", "3", "--priority", "7", "--wait")
+    assert kept[0] not in await statuses(berth)
+    await berth.clean()
+
+
+async def test_the_budget_limits_what_a_project_preempts(berth: LivingBerth) -> None:
+    low = [await boot(berth, *HALF, priority=4) for _ in range(4)]
+    for _ in range(3):
+        await boot(berth, *HALF, priority=7)
+    assert "3 instances preempted in one hour, at most 3" in await berth(
+        "boot", *HALF, "--priority", "7", "--wait", ends=1
+    )
+    assert len(set(low) & (await statuses(berth)).keys()) == 1
+
+
+async def test_a_waiting_request_preempts_when_its_class_permits_it(berth: LivingBerth) -> None:
+    await boot(berth, *WHOLE, priority=1)
+    await boot(berth, *WHOLE, priority=1)
+    await berth("priority", "unset", "production")
+    booting = asyncio.create_task(berth("boot", *WHOLE, "--priority", "7", "--wait", "1h", "--json"))
+
+    async def waiting() -> bool:
+        return "7" in await berth("waiting")
+
+    await until(waiting)
+    await berth("priority", "set", "urgent", "--value", "7", "--preempts")
+    assert json.loads((await booting).splitlines()[-1])["status"] == "active"
