@@ -13,6 +13,7 @@ from bus.amounts import totals
 from bus.candidates import Bools, Floats, PlacedHost
 from bus.claims import holder_consumer
 from bus.errors import AnswerRefused, NoAnswer, Unroutable
+from bus.messages import BuildRequested
 from bus.moves import MoveRequested
 from bus.preemption import REQUEUE_WAIT, BuildPreempted, FindPreemptions, Victim
 from bus.queries import FindInstances, Instance
@@ -53,6 +54,15 @@ class _Draft:
     refused: set[int] = field(default_factory=set)  # hosts that do not fit an instance after all
     used: set[Id] = field(default_factory=set)
 
+    def add(self, pick: Pick, new: Sequence[Victim]) -> None:
+        """Place an instance. It shares the victims of earlier instances on its host."""
+        earlier = [
+            some for other, some in zip(self.picks, self.victims, strict=True) if other.root == pick.root
+        ]
+        victims = (*(earlier[-1] if earlier else ()), *new)
+        self.picks.append(structs.replace(pick, choices=pick.choices[:1]) if victims else pick)
+        self.victims.append(victims)
+
 
 class VictimSearch:
     """Answers the need for victims of orders that fit no host."""
@@ -61,6 +71,9 @@ class VictimSearch:
         self._scheduler = scheduler
         self._classes = classes
         self._cells = cells
+
+    def permits(self, request: BuildRequested) -> bool:
+        return self._classes.of(request) is not None
 
     def permitted(self, begun: Sequence[Begins]) -> Sequence[Begins]:
         """Return orders with the priority class by which they may preempt instances, if any."""
@@ -215,8 +228,7 @@ class VictimSearch:
         source = self._scheduler.source
         [chosen] = choosing.choose(self._scheduler.narrow([alone]))
         if chosen.picks:
-            draft.picks.append(chosen.picks[0])
-            draft.victims.append(())
+            draft.add(chosen.picks[0], ())
             return True
         for _ in range(CHECKS):
             choice = self._choice(order, choosing, reading, draft)
@@ -230,9 +242,7 @@ class VictimSearch:
             if chosen.picks:
                 released += [reading.held[build] for build in builds]
                 draft.used |= builds
-                [pick] = chosen.picks
-                draft.picks.append(structs.replace(pick, choices=pick.choices[:1]))
-                draft.victims.append(tuple(each for each in reading.on[root] if each.build in builds))
+                draft.add(chosen.picks[0], [each for each in reading.on[root] if each.build in builds])
                 return True
             for build in builds:
                 source.reserve(reading.held[build])

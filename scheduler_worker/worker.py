@@ -214,6 +214,7 @@ class _Parts:
             every(REFRESH_SECONDS, self.filler.refresh, at_once=True),
             every(REFRESH_SECONDS, self.priorities.refresh, at_once=True),
             every(BEAT_SECONDS, keeping.beat, at_once=True),
+            every(REFRESH_SECONDS, self.queue.retry_preempting),
             every(SWEEP_SECONDS, keeping.sweep),
             every(OPEN_SECONDS, self.holds.open_expired),
             every(STEP_SECONDS, self.maintenance.step, emits=[topics.MOVE_REQUESTED]),

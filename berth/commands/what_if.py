@@ -41,6 +41,7 @@ class WhatIfOptions:
     count: int = option(1, "Instances, all or none; a boot has at most 1000.", min=1, max=10_000)
     best: int = option(8, "So many of the best hosts are named.", min=1, max=64)
     room: bool = option(True, "Count how many more there is room for.", "--room/--no-room")
+    priority: int = option(0, "The priority of the request.", min=0, max=9)
     preempt: bool = option(False, "If it fits nowhere, show the instances that it would preempt.")
     mix: list[str] | None = option(
         None,
@@ -68,7 +69,7 @@ async def what_if_command(cli: Cli, options: Annotated[BootOptions, _ASKED], que
     were added or removed.
     """
     options = dataclasses.replace(options, count=min(question.count, 1000))
-    request = boot_request(options)
+    request = structs.replace(boot_request(options), priority=question.priority)
     if question.mix or question.add_hosts or question.without:
         return await plan_room(cli, request, question)
     print_notes(request)

@@ -46,8 +46,8 @@ class Leftover(Compact, frozen=True):
 class Vacate(Compact, frozen=True):
     """The order to an instance to leave its host for a build of higher priority."""
 
-    by: str
-    priority: int  # of that build
+    by: tuple[str, ...]  # usually one build; several instances of one request may share a victim
+    priority: int  # of these builds
     grace: float
     requeue: bool  # shelve it
 

@@ -67,12 +67,14 @@ def vacate(build: Build, event: Vacating, now: float, limits: AttemptLimits) -> 
         return build, ()
     if build.vacates is None:
         requeue = event.requeue and build.status in ("active", "shelved")
-        build = replace(build, vacates=Vacate(event.other, event.priority, event.grace, requeue))
+        build = replace(build, vacates=Vacate((event.other,), event.priority, event.grace, requeue))
         # Its former allocations are with the build of higher priority and with a holder consumer.
         there = build.status in ("active", "deleting")
         until = now + limits.cleanup_timeout + event.grace if there else now
         kept = event.attempt if event.attempt != build.attempt else 0
         build = builds.with_leftover(build, Leftover(build.attempt, build.at, until, not there, kept=kept))
+    elif event.other not in build.vacates.by:
+        build = replace(build, vacates=replace(build.vacates, by=(*build.vacates.by, event.other)))
     if build.status == "active":
         build = replace(build, status="deleting", deadline=now + limits.delete_timeout + event.grace)
     return build, (builds.destroy(build),) if build.status == "deleting" else ()
@@ -86,12 +88,12 @@ def has_left(build: Build) -> Effects:
     preempted = BuildPreempted(
         build=build.id,
         cell=build.cell,
-        by=vacates.by,
-        reason=f"preempted by {vacates.by}, which has priority {vacates.priority}",
+        by=vacates.by[0],
+        reason=f"preempted by {vacates.by[0]}, which has priority {vacates.priority}",
         priority=build.as_placed.priority,
         requeued=build.status == "shelved",
     )
-    messages: Effects = (left(build.id, vacates.by, build.cell), preempted)
+    messages: Effects = (*(left(build.id, by, build.cell) for by in vacates.by), preempted)
     if build.status == "deleted":
         deleted = builds.deleted(build, build.as_placed.reply_to)
         messages = (*messages, replace(deleted, reason=preempted.reason))

@@ -35,14 +35,15 @@ def preempt(
         holder, rest = world.holders[victim.build], world.holders[victim.holder]
         remember(steps, holder)
         remember(steps, rest)
-        held = holder.held
-        leave_to(world, holder, rest, CLEANUP)
+        if holder.held:  # else an earlier claim of the request has preempted it
+            leave_to(world, holder, rest, CLEANUP)
+        held = rest.held
         taken = {
             provider: some
             for provider, resources in held.items()
             if (some := _taken(resources, lacking.get(provider, {})))
         }
-        left = amounts.without(rest.held, taken)
+        left = amounts.without(held, taken)
         hold(world, rest, rest.generation if left else 0, left, None, None)
     return None
 
@@ -54,7 +55,8 @@ def victims_of(claims: Iterable[ConsumerClaim]) -> Iterator[Victim]:
 def record(claim: ConsumerClaim, preempts: Preempts, world: ClaimWorld) -> None:
     """Retire the victims of a successful claim, and record the preemption."""
     why = f"preempted by {claim.consumer}, which has priority {preempts.priority}"
-    world.preempted[claim.project] = world.preempted.get(claim.project, 0) + len(preempts.victims)
+    new = [victim for victim in preempts.victims if victim.build not in world.tombstones]
+    world.preempted[claim.project] = world.preempted.get(claim.project, 0) + len(new)
     for victim in preempts.victims:
         world.retire(victim.build, Retired(why=SHELVED if victim.requeue else why, cell=preempts.cell))
         world.preemptions.append(
@@ -77,6 +79,8 @@ def _bars_victim(victim: Victim, claim: ConsumerClaim, world: ClaimWorld) -> str
     if victim.holder not in world.holders:
         raise Unread
     holder = world.holders.get(victim.build)
+    if holder is not None and _is_shared(holder, world.holders[victim.holder]):
+        return ""
     if holder is None or not holder.held or holder.generation != victim.generation:
         return "what it holds has changed"
     if holder.draws_on:
@@ -86,6 +90,11 @@ def _bars_victim(victim: Victim, claim: ConsumerClaim, world: ClaimWorld) -> str
     if holder.keeps_for or victim.build == claim.consumer or world.holds(victim.holder):
         return "its resources are being cleaned up"
     return ""
+
+
+def _is_shared(holder: Holder, rest: Holder) -> bool:
+    """Return whether an earlier claim of the same request has preempted this victim."""
+    return not holder.held and rest.heir_of is holder
 
 
 def _lacking(asked: Allocations, world: ClaimWorld) -> Allocations:

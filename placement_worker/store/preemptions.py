@@ -16,7 +16,8 @@ INSERT = sql("""
     WHERE true ON CONFLICT (victim, preemptor) DO NOTHING
 """)
 _USED = sql("""
-    SELECT p.project, count(*) FROM {n: project str} JOIN preemptions p ON p.project = n.project
+    SELECT p.project, count(DISTINCT p.victim)
+    FROM {n: project str} JOIN preemptions p ON p.project = n.project
     WHERE p.at > :since GROUP BY p.project
 """)
 _BY = sql("SELECT p.record FROM {n: id str} JOIN preemptions p ON p.preemptor = n.id ORDER BY p.at, p.victim")

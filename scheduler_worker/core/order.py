@@ -90,6 +90,7 @@ class Order(msgspec.Struct, frozen=True, gc=False):
     reserves: Id | None = None  # its instances are slots of this reservation
     preempts: PriorityClass | None = None  # it may preempt instances
     sought: bool = False  # victims were searched in this round
+    spares: str = ""  # why it preempts nothing
     victims: tuple[tuple[Victim, ...], ...] = ()  # of each pick
 
     def with_alternatives(self, **fields: Any) -> "Order":

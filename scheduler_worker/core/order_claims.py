@@ -17,7 +17,7 @@ def claims_of(order: Order, slots: SlotAssignments) -> tuple[ConsumerClaim, ...]
     if order.move is not None:
         return tuple([order.move.claim(slots.choices(draw, pick.choices)) for pick in order.picks])
     claims = []
-    together = sum(map(len, order.victims))
+    together = len({victim.build for some in order.victims for victim in some})
     for at, (instance, pick) in enumerate(zip(order.instances, order.picks, strict=False)):
         choices = slots.choices(draw, pick.choices)
         if (held := holdings.get(instance)) is not None:  # a provider in both counts once

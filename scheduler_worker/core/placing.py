@@ -76,7 +76,7 @@ def step(order: Order, event: events.Event, patience: float) -> Step:
         case events.Located():
             return _located(order, event, patience)
         case events.NoVictims(why=why):
-            return _nowhere(replace(order, obstacle=f"{order.obstacle}; no preemption: {why}"), patience)
+            return _nowhere(replace(order, spares=why), patience)
         case events.FenceAnswers(results=fenced):
             return _fenced(order, fenced, patience)
         case events.FenceImpossible(why=why):
@@ -131,7 +131,9 @@ def _no_host(order: Order, short: Shortage, patience: float) -> Step:
 def _nowhere(order: Order, patience: float) -> Step:
     """Let an order wait, retry or fail for which all flavors, and possible victims, have been tried."""
     obstacle, shorts = order.obstacle, order.shorts
-    order = replace(order, rounds=order.rounds + 1, shorts=())
+    if order.spares:
+        obstacle = f"{obstacle}; no preemption: {order.spares}"
+    order = replace(order, rounds=order.rounds + 1, shorts=(), obstacle=obstacle)
     if not 0 < order.request.at_least <= len(order.settled):  # with `at_least` placed the rest end
         reserved = any(shortage.is_reserved for shortage in shorts)
         if reserved and order.rounds < ROUNDS:
@@ -190,8 +192,9 @@ def _claimed(order: Order, results: Sequence[ClaimResult], patience: float) -> S
             over = next((refusal for refusal in result.refusals if isinstance(refusal, OverQuota)), None)
             if over is not None:
                 return _also(released, _over_quota(order, str(over), patience))
-            if any(isinstance(refusal, OverBudget) for refusal in result.refusals):
-                order = replace(order, preempts=None)
+            for refusal in result.refusals:
+                if isinstance(refusal, OverBudget):
+                    order = replace(order, preempts=None, spares=str(refusal))
             texts, providers = refusals_of(pick, result.refusals)
             refused += [text for text in texts if text not in refused]
             avoid |= providers

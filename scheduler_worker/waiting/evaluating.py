@@ -46,6 +46,10 @@ class WaitingBuilds:
         self._store = store
         self.undo_placed: UndoPlaced = scheduler.ending.undo_placed
 
+    def may_preempt(self, entry: ParkedRequest) -> bool:
+        preemption = self._scheduler.preemption
+        return preemption is not None and entry.start is None and preemption.permits(entry.message)
+
     async def place_many(self, requests: Sequence[BuildRequested]) -> list[Verdict]:
         """Place new requests; return for each whether it was placed, waits or has ended."""
         scheduler, store = self._scheduler, self._store

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 Evaluator: TypeAlias = "WaitingBuilds | WaitingMoves"  # their results are in the order of the requests
 
+PREEMPTING = 8  # waiting requests that may preempt, evaluated at one time
 BATCH = 128  # waiting requests evaluated in one step
 PATIENCE = 1.0  # seconds before a step that failed is repeated
 LONGEST_SLEEP = 1.0  # then expired requests are checked
@@ -101,6 +102,7 @@ class WaitingQueue:
         self._send = publish
         self._clock = clock
         self._tries: dict[Id, int] = {}  # evaluations in succession without a known result
+        self._preempting: list[ParkedRequest] = []  # waiting requests that may preempt, to be evaluated
         self._pending: dict[str | None, _Lane] = {}
         self._running: dict[str | None, _Lane] = {}
 
@@ -115,6 +117,13 @@ class WaitingQueue:
                     self._running[cell] = self._pending.pop(cell)
                     group.create_task(self._work(cell, self._running[cell]))
                 await self._sleep()
+
+    async def retry_preempting(self) -> None:
+        """Evaluate requests that may preempt instances again: no event shows that there are victims now."""
+        entries = [entry for entry in self.store.requests.values() if self._builds.may_preempt(entry)]
+        self._preempting = sorted(entries, key=lambda entry: (-entry.message.priority, entry.since))
+        if self._preempting:
+            self.store.wake()
 
     def recheck(self) -> None:
         """Look up again the instances that waiting requests name, and the builds of waiting moves."""
@@ -152,6 +161,11 @@ class WaitingQueue:
         for next_request in store.queues.next_requests(self._clock.monotonic(), BATCH):
             entry = store.requests[next_request.request]
             self._lane(entry).woken.append(Woken(entry, next_request.excluded, next_request.forgotten))
+        for entry in self._preempting[:PREEMPTING]:
+            if entry.request in store.requests and not store.queues.is_tried(entry.request):
+                excluded = store.queues.barred(entry.message.priority, entry.since)
+                self._lane(entry).woken.append(Woken(entry, excluded))
+        self._preempting = []
 
     def _lane(self, entry: ParkedRequest) -> _Lane:
         return self._pending.setdefault(None if entry.start is None else entry.message.cell, _Lane())
@@ -198,7 +212,7 @@ class WaitingQueue:
                 tries = self._tries[request] = self._tries.get(request, -1) + 1
                 pause = max(min(result.after * 2.0 ** min(tries, 16), LONGEST_PAUSE), result.after)
                 self.store.queues.requeue(request, self._clock.monotonic() + pause)
-            elif item.swept and any(map(_is_placed, result.messages)):
+            elif item.swept and any(_is_placed(each) and not preempts(each) for each in result.messages):
                 self.store.rescue(item.parked)
         entries = [item.parked for item in woken]
         await self._become(evaluator, list(zip(entries, results, strict=True)), seen)
@@ -300,6 +314,10 @@ async def _patient() -> AsyncIterator[None]:
     except Exception:
         log.exception("waiting requests: a bug; they go on waiting")
         await asyncio.sleep(PATIENCE)
+
+
+def preempts(message: Message) -> bool:
+    return isinstance(message, BuildPlaced) and bool(message.preempts)
 
 
 def _is_placed(message: Message) -> bool:

@@ -91,7 +91,7 @@ async def test_the_budget_limits_what_a_project_preempts(berth: LivingBerth) -> 
     low = [await boot(berth, *HALF, priority=4) for _ in range(4)]
     for _ in range(3):
         await boot(berth, *HALF, priority=7)
-    assert "3 instances preempted in one hour, at most 3" in await berth(
+    assert "3 instances in one hour, at most 3" in await berth(
         "boot", *HALF, "--priority", "7", "--wait", ends=1
     )
     assert len(set(low) & (await statuses(berth)).keys()) == 1

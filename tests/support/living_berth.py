@@ -16,6 +16,7 @@ from berth.commands import audit as audit_command
 from berth.commands import (
     builds,
     draining,
+    groups,
     hosts,
     importing,
     instances,
@@ -23,6 +24,7 @@ from berth.commands import (
     make_room,
     move_list,
     moves,
+    priorities,
     rebalancing,
     what_if,
     why,
@@ -46,8 +48,8 @@ HOMES: dict[str, ModuleType] = {
     "adopt": importing, "boot": builds, "delete": builds, "drain": draining, "evacuate": draining,
     "heal": audit_command, "host": hosts, "instances": instances, "maintenance": maintenance,
     "make-room": make_room, "moves": move_list, "confirm": move_list, "revert": move_list, "abort": move_list,
-    "rebalance": rebalancing, "waiting": instances, "what-if": what_if,
-    "why": why,
+    "priority": priorities, "group": groups, "rebalance": rebalancing, "waiting": instances,
+    "what-if": what_if, "why": why,
 }  # fmt: skip
 Opened = Callable[..., AbstractAsyncContextManager["LivingBerth"]]
 
