@@ -165,7 +165,9 @@ class SimulatedAgent:
         async with self.driven.turn(order):
             attempts = range(order.above + 1, order.attempt + 1)
             here = self.disk.hosted.there.get(order.build, {}).items()
-            await self.driven.destroy(order, [guest for attempt, guest in here if attempt in attempts])
+            guests = [guest for attempt, guest in here if attempt in attempts]
+            await self.driven.stop_within(order.grace, guests)
+            await self.driven.destroy(order, guests)
             outcome = self._destroy(order)
         await self.disk.settled()
         return outcome

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any, Literal
 
 from bus.errors import Unavailable
@@ -79,6 +79,13 @@ class DrivenGuests:
         if driver is None or order.phase in ("start", "resume") or order.kind in driver.moves:
             return ""
         return f"the driver {type(driver).__name__} does not support the move {order.kind}"
+
+    async def stop_within(self, grace: float, guests: Iterable[GuestRecord]) -> None:
+        """Let guests stop before they are destroyed, for at most this time."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(grace):
+                for guest in guests if grace else ():
+                    await self.succeeds("stop", guest)
 
     async def destroy(self, order: DestroyOrdered, known: Iterable[GuestRecord]) -> None:
         """Destroy the guests of an order: guests on record, and guests left by an interrupted driver call."""

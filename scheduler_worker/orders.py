@@ -43,7 +43,7 @@ Resolves = Callable[[Sequence[BuildRequested]], Awaitable[Sequence[Begins]]]
 AT_ONCE = 500  # equivalence classes in one query
 
 
-class Preemption(Protocol):
+class Preempting(Protocol):
     """Finds instances of lower priority whose place an order may take."""
 
     def permits(self, request: BuildRequested) -> bool: ...

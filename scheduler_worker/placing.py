@@ -33,7 +33,7 @@ from scheduler_worker.core.rule import Alternative
 from scheduler_worker.core.scale import HasReservations
 from scheduler_worker.drawn_reservations import DrawnReservations
 from scheduler_worker.hosts import HostBook
-from scheduler_worker.orders import Orders, Preemption, Resolving, put_off
+from scheduler_worker.orders import Orders, Preempting, Resolving, put_off
 from scheduler_worker.store.parked import ParkedRequest
 
 Narrow = Callable[[Sequence[Order]], Sequence[Order]]
@@ -78,7 +78,7 @@ class Scheduler:
         self.roster = Roster(self.clock)
         self._patience = options.patience
         self.narrow: Narrow = lambda orders: orders
-        self.preemption: Preemption | None = None
+        self.preemption: Preempting | None = None
         self._joined = Joined()
 
     def leave_out_reserved(self, released: Callable[[str], None], narrow: Narrow) -> None:

@@ -65,9 +65,9 @@ def test_every_topic_and_query_of_a_worker_is_declared(worker: Worker) -> None:
 PERMITTED = {
     "conductor": (
         "agent.build agent.destroy agent.report agent.move agent.moved build.ended build.deleted"
-        " build.adopted move.told move.ended move.half host.failed",
-        "build.placed build.delete build.adopt build.reshaped move.placed move.steer move.handover"
-        " agent.moved agent.report",
+        " build.adopted build.vacate build.preempted move.told move.ended move.half host.failed",
+        "build.placed build.delete build.vacate build.adopt build.reshaped move.placed move.steer"
+        " move.handover agent.moved agent.report",
         "placement.claim placement.release",
         "cell.builds cell.instances cell.moves cell.agents cell.agent cell.lease cell.nodes",
     ),
@@ -101,13 +101,13 @@ def test_a_cell_uses_only_the_designed_topics_and_queries_of_its_own(worker: Wor
 @pytest.mark.parametrize(("cells", "agents_per_cell"), [(1, 1), (2, 3), (4, 2)])
 def test_the_page_about_scale_counts_the_durable_queues(cells: int, agents_per_cell: int) -> None:
     text = PAGE.parents[1].joinpath("scale.md").read_text(encoding="utf-8")
-    assert "60 + 22*c* + 5*a* with `own`, 60 + 27*c* with `shared`" in text
+    assert "64 + 23*c* + 5*a* with `own`, 64 + 28*c* with `shared`" in text
     agents = cells * agents_per_cell
     delays_and_dead_letters = 10
     settings = Settings().having(
         cells=tuple(f"c{number}" for number in range(cells)), hosts=agents, agents_per_cell=agents_per_cell
     )
-    for kind, expected in (("own", 60 + 22 * cells + 5 * agents), ("shared", 60 + 27 * cells)):
+    for kind, expected in (("own", 64 + 23 * cells + 5 * agents), ("shared", 64 + 28 * cells)):
         queues = wiring.queues(settings.having(agent_queues=kind))
         names = {spec.name for specs in queues.values() for spec in specs}
         assert len(names) + delays_and_dead_letters == expected

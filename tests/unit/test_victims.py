@@ -46,7 +46,7 @@ def _cloud(chance: random.Random) -> tuple[list[CrowdedHost], np.ndarray, np.nda
     scale = np.array([16.0, 32.0])
     hosts = []
     for at in range(chance.randint(1, 4)):
-        free, instances = scale.copy(), []
+        free, instances = scale.copy(), list[Replaceable]()
         for _ in range(chance.randint(0, 7)):
             amounts = np.array([float(chance.randint(1, 6)), float(chance.choice([0, 2, 4, 8, 12]))])
             if (amounts <= free).all():
