@@ -24,7 +24,7 @@ from bus.resources import EditRequested, SetTraits
 from bus.vocabulary import Message
 from tests.simulation.invariants import Broken
 from tests.simulation.moving_client import MovingClient
-from tests.simulation.random_requests import a_request, another_zone
+from tests.simulation.random_requests import a_request, another_zone, with_priority
 
 if TYPE_CHECKING:
     from tests.simulation.world import SimulatedWorld
@@ -89,6 +89,8 @@ class SimulatedClient:
 
     async def _boot(self, bus: Bus, number: int) -> None:
         request = a_request(self.chance, self.world.clock.uuid, self.world.hosts())
+        if self.world.preempts:
+            request = with_priority(request)
         for instance in request.instances:
             self.accepted[instance] = request
         if self.chance.random() < 0.05:  # deleted before it is requested
@@ -231,6 +233,8 @@ class SimulatedClient:
 
     def _on_deleted(self, build_deleted: BuildDeleted) -> None:
         self.confirmed.add(build_deleted.build)
+        if build_deleted.reason:
+            self.deleted.add(build_deleted.build)
 
     def _end(self, build: str, status: str, host: str) -> None:
         self.world.note(f"end {build} {status} {host}")

@@ -94,19 +94,28 @@ def check_always(world: "SimulatedWorld") -> None:
     refuse_any(placement.execute(_CONSUMERS), "a consumer that holds nothing, or is retired")
     held = dict(placement.execute(HELD).fetchall())
     leaves = set(placement.execute(_MOVING_AWAY).fetchall())  # its cell may not know yet that it is to move
+    preempted = preemptions(placement)
     seen: dict[str, str] = {}
     for cell in world.cells:
         builds = world.committed(f"cell_{cell}")
         for id_, status, root, attempt in builds.execute(BUILDS) if builds is not None else ():
             if seen.setdefault(id_, cell) != cell:
                 raise Broken(f"{id_} is known in cells {seen[id_]} and {cell}")
-            if status not in ("active", "verifying") or held.get(id_) == root:
+            if status not in ("active", "verifying") or held.get(id_) == root or id_ in preempted:
                 continue
             # It may have been rebuilt since that other move of it began
             kept = any((holder_consumer(id_, one), root) in leaves for one in range(attempt, 0, -1))
             if status == "verifying" or not kept:
                 raise Broken(f"{id_} is {status} on {root} and holds {held.get(id_)}")
     check_guests(world)
+
+
+def preemptions(placement: sqlite3.Connection) -> dict[str, set[str]]:
+    """Return the builds that preempted each victim."""
+    found = defaultdict[str, set[str]](set)
+    for victim, by in placement.execute("SELECT victim, preemptor FROM preemptions"):
+        found[victim].add(by)
+    return found
 
 
 def _check_affinity(world: "SimulatedWorld", placement: sqlite3.Connection) -> None:
@@ -284,8 +293,13 @@ def check_guests(world: "SimulatedWorld") -> None:
     holdings = holdings_by_consumer(placement)
     types = dict(placement.execute(_TYPES).fetchall())
     whose: dict[str, GuestSeen] = {}  # consumer → the guest that uses its resources
+    preempted, there = preemptions(placement), {(guest.build, guest.root) for guest in guests}
     for guest in guests:
         holder = _holder(guest, holdings, types)
+        if holder is None and guest.build in preempted:
+            if both := [by for by in preempted[guest.build] if (by, guest.root) in there]:
+                raise Broken(f"{both} preempted {guest.build}, whose guest is still on {guest.root}")
+            continue
         if holder is None:
             raise Broken(
                 f"a guest of {guest.build}, of attempt {guest.attempt}, is on {guest.root},"
@@ -370,12 +384,18 @@ def check_at_rest(world: "SimulatedWorld") -> None:
     ended_badly = world.client.moving.ended_badly
     living = {build for build, (status, _) in world.client.ends.items() if status == "active"}
     living -= world.client.deleted
+    preempted = preemptions(placement)
+    for victim, by in preempted.items():
+        if unplaced := [each for each in by if world.client.ends[each][0] == "unplaceable"]:
+            raise Broken(f"{victim} was preempted by {unplaced}, which has no host")
+    world.preempted_seen = len(preempted)
     stands: dict[str, tuple[str, str, int]] = {}
     for cell in world.cells:
         for id_, status, root, attempt in at_rest(world, f"cell_{cell}").execute(BUILDS):
             if status not in ("active", "shelved", "error", "deleted"):
                 raise Broken(f"{id_} is still {status} in cell {cell}")
             stands[id_] = status, root, attempt
+    living -= {victim for victim in preempted if stands[victim][0] == "deleted"}
     shelved = {build for build in living if stands[build][0] == "shelved"}
     should_hold = living - shelved
     if set(held) != should_hold:

@@ -13,6 +13,7 @@ from bus.aggregates import ChangeAggregate, MakeAggregate
 from bus.groups import MakeGroup
 from bus.messages import BuildRequested
 from bus.moves import MoveKind, MoveRequested
+from bus.preemption import PriorityClass
 from bus.replication import PlacementChanged
 from bus.requests import Flavor, Hints, Image
 from bus.worker import On, Worker
@@ -36,6 +37,13 @@ GROUPS = (
 ZONES = tuple(
     MakeAggregate(aggregate=str(UUID(int=10 + index)), name=zone, metadata={"availability_zone": zone})
     for index, zone in enumerate(("east", "west"))
+)
+
+
+PRIORITIES = (
+    PriorityClass(name="batch", value=1, grace=0.5, requeue=True),
+    PriorityClass(name="web", value=4, preempts=True, budget=3),
+    PriorityClass(name="production", value=7, preempts=True),
 )
 
 
@@ -67,6 +75,12 @@ def a_request(chance: Random, new_id: Callable[[], str], hosts: Sequence[SimHost
         wait=wait,
         priority=chance.choice((0, 0, 5)) if wait else 0,
     )
+
+
+def with_priority(request: BuildRequested) -> BuildRequested:
+    """Return a request with a random priority, chosen without the chance of the world."""
+    own = Random(request.request)
+    return msgspec.structs.replace(request, priority=own.choice((0, 1, 4, 7)))
 
 
 _KINDS: dict[MoveKind, int] = {"migrate": 6, "live": 5, "resize": 5, "shelve": 2, "rebuild": 2, "unshelve": 1}

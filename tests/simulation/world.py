@@ -22,6 +22,7 @@ from bus.groups import GroupEditRequested
 from bus.host_health import FORCED_DOWN
 from bus.local import Chaos
 from bus.names import MakeName, NameEditRequested
+from bus.preemption import PriorityEditRequested, SetPriority
 from bus.relayed_orders import with_shared_queues
 from bus.relays import ANSWER_SECONDS
 from bus.worker import Worker
@@ -32,6 +33,7 @@ from compute_sim.worker import compute_sim
 from ironic_sync import ironic_sync
 from placement_worker import Placement, placement_worker
 from scheduler_worker.core.move_start import taken_back
+from scheduler_worker.priorities import PriorityClasses
 from scheduler_worker.waiting.host_changes import HostChanges
 from tests.simulation import repair
 from tests.simulation.agents import CELLS, TornFile, WatchedDisk, simulated_fleet
@@ -49,7 +51,7 @@ from tests.simulation.invariants import (
     check_waiting,
     split_groups,
 )
-from tests.simulation.random_requests import GROUPS, ZONES, losing_changes
+from tests.simulation.random_requests import GROUPS, PRIORITIES, ZONES, losing_changes
 from tests.simulation.servers import ServerFaults
 from tests.support.cloud_workers import a_scheduler, changes_of
 from tests.support.databases import inline_connection
@@ -86,9 +88,11 @@ class SimulatedWorld:
         self.deleted_by_operator: set[str] = set()
         self.split: set[int] = set()  # server groups whose members a reverted move has separated
         self.overlapping: dict[tuple[str, int], float] = {}  # late guests in parallel with their successors
+        self.preempted_seen = 0  # instances that were preempted
         self.waiting_seen = 0  # how often a request was seen to wait with reason
         # more is requested than there is capacity, and more is deleted
         self.crowded = self.seed % 4 == 3 and not self.moves
+        self.preempts = self.seed % 3 == 1  # some requests preempt instances of lower priority
         self.loses_changes = self.seed % 5 == 4  # schedulers miss changes of placement
         # killed agents lose their disks with all guests
         self.forgetful = not self.faults.torn_files and self.seed % (9 if self.moves else 3) == 2
@@ -119,6 +123,10 @@ class SimulatedWorld:
         await placement.classes_and_traits.edit(
             NameEditRequested(kind="trait", edit=MakeName(name=FORCED_DOWN))
         )
+        if self.preempts:
+            classes = PriorityClasses(self.databases["scheduler"])
+            for each in PRIORITIES:
+                await classes.edit(PriorityEditRequested(edit=SetPriority(priority=each)))
         for zone in ZONES:
             await placement.aggregates.edit(AggregateEditRequested(edit=zone))
         try:
