@@ -260,7 +260,8 @@ def move_progress(build: Build, refused: str = "", reply_to: str | None = None) 
 
 def repeated_move_end(build: Build) -> Effects:
     """Return the end message of a build's last move, and the orders to destroy its guests left behind."""
-    assert build.move is not None
+    if build.move is None:  # an instance that was preempted is shelved by no move
+        return ()
     return (*builds.undone(build), *moves.end_messages(build.move))
 
 

@@ -90,7 +90,7 @@ class SimulatedClient:
     async def _boot(self, bus: Bus, number: int) -> None:
         request = a_request(self.chance, self.world.clock.uuid, self.world.hosts())
         if self.world.preempts:
-            request = with_priority(request)
+            request = with_priority(request, low=number < self.world.requests * 2 // 3)
         for instance in request.instances:
             self.accepted[instance] = request
         if self.chance.random() < 0.05:  # deleted before it is requested
@@ -133,7 +133,8 @@ class SimulatedClient:
         active = self.living()
         if self.moving.moving and self.chance.random() < 0.5:
             active = [build for build in active if build in self.moving.moving]
-        if active and self.chance.random() < (0.7 if self.world.crowded else 0.3):
+        share = 0.1 if self.world.preempts else 0.7 if self.world.crowded else 0.3
+        if active and self.chance.random() < share:
             build = self.chance.choice(active)
             self.deleted.add(build)
             await self.publish(bus, BuildDeleteRequested(build=build, cell=self.cell_of[build]))
@@ -154,6 +155,8 @@ class SimulatedClient:
 
     async def _edit_one(self, bus: Bus) -> None:
         """Disable or enable a host or a cell; add hosts to zones, and remove them."""
+        if self.world.preempts:  # the cloud is to be full
+            return
         if self.chance.random() < 0.3:
             host = self.chance.choice(self.chance.choice(self.world.fleet()).hosts)
             disabled = (DISABLED,) if self.chance.random() < 0.4 else ()

@@ -77,10 +77,20 @@ def a_request(chance: Random, new_id: Callable[[], str], hosts: Sequence[SimHost
     )
 
 
-def with_priority(request: BuildRequested) -> BuildRequested:
-    """Return a request with a random priority, chosen without the chance of the world."""
+def with_priority(request: BuildRequested, *, low: bool) -> BuildRequested:
+    """Return a request with a random priority, chosen without the chance of the world: first requests of low
+    priority fill the cloud, then requests of high priority need more than is left.
+    """
     own = Random(request.request)
-    return msgspec.structs.replace(request, priority=own.choice((0, 1, 4, 7)))
+    flavor = Flavor(name="small", vcpus=own.choice((2, 4)) if low else own.randint(4, 8), memory_mb=256)
+    group = request.hints.group if own.random() < 0.3 else None
+    return msgspec.structs.replace(
+        request,
+        priority=own.choice((0, 1)) if low else own.choice((1, 4, 7, 7)),
+        flavor=request.flavor if is_metal(request) else flavor,
+        hints=Hints(group=group),
+        forced_host="",
+    )
 
 
 _KINDS: dict[MoveKind, int] = {"migrate": 6, "live": 5, "resize": 5, "shelve": 2, "rebuild": 2, "unshelve": 1}

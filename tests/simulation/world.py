@@ -251,7 +251,7 @@ class SimulatedWorld:
 
     def fleet(self) -> list[SimAgent]:
         hosts_per_agent = 2 if (self.seed % 7 != 3 if self.moves else self.seed % 8 == 0) else 1
-        return simulated_fleet(4, hosts_per_agent)
+        return simulated_fleet(2 if self.preempts else 4, hosts_per_agent)
 
     def hosts(self, cell: str = "") -> list[SimHost]:
         """Return the hosts of a cell that can be the target of a move; without a cell, all hosts."""
