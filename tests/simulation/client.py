@@ -20,6 +20,7 @@ from bus.messages import (
     BuildUnplaceable,
     NodeChanged,
 )
+from bus.preemption import BuildPreempted
 from bus.resources import EditRequested, SetTraits
 from bus.vocabulary import Message
 from tests.simulation.invariants import Broken
@@ -42,6 +43,7 @@ class SimulatedClient:
         self.ends: dict[str, tuple[str, str]] = {}
         self.cell_of: dict[str, str] = {}
         self.deleted: set[str] = set()  # builds whose deletion was requested
+        self.preempted: set[str] = set()
         self.confirmed: set[str] = set()  # deletions that a cell has confirmed
         self.moving = MovingClient(world)
 
@@ -216,6 +218,7 @@ class SimulatedClient:
             _receive((await bus.listen(topics.BUILD_ENDED.at())).get, self._on_ended),
             _receive((await bus.listen(topics.BUILD_UNPLACEABLE.at())).get, self._on_unplaceable),
             _receive((await bus.listen(topics.BUILD_DELETED.at())).get, self._on_deleted),
+            _receive((await bus.listen(topics.BUILD_PREEMPTED.at())).get, self._on_preempted),
             _receive((await bus.listen(topics.MOVE_ENDED.at())).get, self.moving.on_ended),
             _receive((await bus.listen(topics.MOVE_REFUSED.at())).get, self.moving.on_refused),
             _receive((await bus.listen(topics.MOVE_PROGRESS.at())).get, self.moving.on_progress),
@@ -238,6 +241,9 @@ class SimulatedClient:
         self.confirmed.add(build_deleted.build)
         if build_deleted.reason:
             self.deleted.add(build_deleted.build)
+
+    def _on_preempted(self, build_preempted: BuildPreempted) -> None:
+        self.preempted.add(build_preempted.build)
 
     def _end(self, build: str, status: str, host: str) -> None:
         self.world.note(f"end {build} {status} {host}")
