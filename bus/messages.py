@@ -236,8 +236,7 @@ class BuildOrdered(Message, frozen=True, kw_only=True, omit_defaults=True):
     root: Id
     host: Text
     spec: BuildSpec
-    # Claimed allocations; empty: the flavor's amounts on the root.
-    allocations: Allocations = field(default_factory=dict)
+    allocations: Allocations = field(default_factory=dict)  # claimed; empty: the flavor's, on the root
     mappings: Mappings = field(default_factory=dict)  # as in Selection
     epoch: Ordinal = 0  # lease epoch of the agent, where agents share hosts; 0: they do not
     adopt: bool = False  # the guest exists already: take it over

@@ -44,9 +44,8 @@ A = TypeVar("A")
 R = TypeVar("R")
 AskMany = Callable[[Sequence[A]], Awaitable[Sequence[R]]]
 
-_Reminder = (
-    AgentReported | BuildOrdered | DestroyOrdered | HandoverReported | MoveOrdered | MoveReported | Vacating
-)
+_Order = BuildOrdered | DestroyOrdered | MoveOrdered | Vacating
+_Reminder = _Order | AgentReported | HandoverReported | MoveReported
 
 ROUNDS = 6  # questions to placement for one event: a refused swap, a release, and retries
 AWAITED_SECONDS = 60.0  # a reshape may be reported before the build arrives here
@@ -216,8 +215,7 @@ class Builds:
     async def resume_after_failover(self) -> Sequence[_Reminder]:
         """After a fail-over of the database, return the orders of all unfinished builds again.
 
-        The fail-over may have lost reports that were already applied. Agents answer a repeated order with
-        their report again, so no build times out and is built on a second host.
+        The fail-over may have lost applied reports. Agents report again, so no build times out.
         """
         if not self._failed_over:
             return []

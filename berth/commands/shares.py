@@ -4,8 +4,8 @@ from typing import Annotated
 
 from berth.commands.options import Commands, option, positional
 from berth.commands.terminal import Cli, plain_table
-from berth.operations.quotas import fair_shares, quota_project, set_quota, unset_quota
-from bus.quotas import WEIGHT
+from berth.operations.quotas import fair_shares, set_quota, unset_quota
+from bus.quotas import WEIGHT, project_named
 
 commands = Commands(name="share", no_args_is_help=True)
 
@@ -26,7 +26,7 @@ async def set_command(
     The weight counts only while more requests arrive than are placed. Schedulers apply it within 2 seconds.
     """
     async with cli.bus("share") as bus:
-        quota = await set_quota(bus, quota_project(project), {WEIGHT: weight})
+        quota = await set_quota(bus, project_named(project), {WEIGHT: weight})
     cli.value(quota, f"{project}: weight {weight}")
     return 0
 
@@ -35,7 +35,7 @@ async def set_command(
 async def unset_command(cli: Cli, project: Project) -> int:
     """Delete the weight of a project, so that the default applies to it again."""
     async with cli.bus("share") as bus:
-        quota = await unset_quota(bus, quota_project(project), (WEIGHT,))
+        quota = await unset_quota(bus, project_named(project), (WEIGHT,))
     cli.value(quota, f"{project}: weight deleted")
     return 0
 

@@ -1,6 +1,6 @@
 """kill -9 of scheduler, placement, conductor and agents while builds preempt instances, on real services.
 
-Every instance that is deleted makes way for a build that becomes active, and the audit finds nothing left over.
+For every deleted instance a build becomes active, and the audit finds nothing left over.
 """
 
 import asyncio
