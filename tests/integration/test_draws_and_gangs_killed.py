@@ -119,7 +119,7 @@ async def check_while_killing(
             await check(connection)
             return running.done()
 
-        await until(is_done, "every request was placed, and deleted", seconds=40)
+        await until(is_done, "every request was placed, and deleted", seconds=90)
         for task in listening:
             task.cancel()
     await connection.close()
@@ -159,7 +159,7 @@ async def test_slots_are_never_overdrawn(
             await connection.close()
             return [row["drawn"] for row in rows] == [0] * SLOTS
 
-        await until(all_returned, "the slots got everything back", seconds=20)
+        await until(all_returned, "the slots got everything back", seconds=60)
         assert (await audit(berth.settings, settled=True)).clean
 
 
