@@ -78,6 +78,7 @@ MODULES: Mapping[str, str] = {
     "scheduler_worker.maintenance.evacuations": "scheduler",
     "scheduler_worker.reservations": "scheduler",
     "scheduler_worker.waiting.start_estimates": "scheduler",
+    "scheduler_worker.stored_requests": "scheduler",
     "cell_conductor.applying": "conductor",
     "bus.ferry.passage": "ferry",
     "ironic_sync.notifications": "ironic",

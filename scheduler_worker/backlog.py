@@ -58,7 +58,7 @@ Arrived = tuple[FairItem | None, Delivery]  # the item if it is in the queue alr
 Waiting = Mapping[tuple[str, int], Sequence[Arrived]]  # by project and priority
 
 
-class Backlog:
+class RequestBacklog:
     """The inbox of a scheduler's build requests, in fair order, for `calls` concurrent handler calls, and
     CALLS_OF_LIGHT more.
     """

@@ -13,7 +13,7 @@ from bus.sql.database import Database
 from bus.vocabulary import Message
 from bus.worker import Every, On, Worker, answers, answers_many, every, on, on_many, prune_period
 from scheduler_worker.agents import SAYS_SECONDS, WaitingSignal
-from scheduler_worker.backlog import CALLS_OF_LIGHT, PREFETCH, Backlog
+from scheduler_worker.backlog import CALLS_OF_LIGHT, PREFETCH, RequestBacklog
 from scheduler_worker.balance_planning import BalancePlanner
 from scheduler_worker.client_door import ClientDoor
 from scheduler_worker.dependencies import Publish, SchedulerOptions
@@ -92,7 +92,7 @@ class _Parts:
         self.courses = MoveCourses(scheduler, lookups, self.handovers, store.store_refusals)
         self.builds, self.moves = WaitingBuilds(scheduler, store), WaitingMoves(store, self.courses)
         self.queue = WaitingQueue(store, self.builds, self.moves, needs.publish, clock)
-        self.backlog = Backlog(store, clock, RequestSizes(source, clock), needs.options.concurrency)
+        self.backlog = RequestBacklog(store, clock, RequestSizes(source, clock), needs.options.concurrency)
         self.keeping = WaitingOwner(self.queue, self.backlog, clock)
         self.cancelling = Cancelling(store, scheduler.ending, needs.publish)
         self.records = HostRecords(scheduler.book, source, database, clock)

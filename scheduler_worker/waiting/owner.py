@@ -8,7 +8,7 @@ from bus.clock import Clock
 from bus.decisions import FindRefused, RefusedFound
 from bus.queries import DecisionFound, FindDecision, FindWaiting, WaitingFound, WaitingRequest
 from bus.vocabulary import Id
-from scheduler_worker.backlog import Backlog
+from scheduler_worker.backlog import RequestBacklog
 from scheduler_worker.core.fair_queue import shares_of
 from scheduler_worker.core.waiting_queue import QueueKey, Root
 from scheduler_worker.store import backlog, decisions, parked
@@ -30,7 +30,7 @@ _reserved = msgspec.json.Decoder(dict[str, tuple[int, float, str]]).decode
 class WaitingOwner:
     """Takes over waiting requests of silent schedulers, and answers queries about all waiting requests."""
 
-    def __init__(self, queue: WaitingQueue, backlog: Backlog, clock: Clock) -> None:
+    def __init__(self, queue: WaitingQueue, backlog: RequestBacklog, clock: Clock) -> None:
         self._queue = queue
         self._backlog = backlog
         self._store = queue.store

@@ -20,7 +20,7 @@ from bus.sql.database import Database
 from bus.sql.migrations import migrate
 from bus.sql.transaction import Transaction
 from scheduler_worker import backlog as backlog_module
-from scheduler_worker.backlog import PREFETCH, Backlog
+from scheduler_worker.backlog import PREFETCH, RequestBacklog
 from scheduler_worker.core.fair_queue import shares_of
 from scheduler_worker.request_sizes import RequestSizes
 from scheduler_worker.store import backlog as stored_backlog
@@ -60,12 +60,12 @@ class Broker:
         return a_request(self._number, flavor=SMALL, project=project, **fields)
 
     @asynccontextmanager
-    async def backlog(self, owner: str = "s1") -> AsyncIterator[Backlog]:
+    async def backlog(self, owner: str = "s1") -> AsyncIterator[RequestBacklog]:
         async def live(tx: Transaction) -> None:
             await parked.beat(tx, owner, "{}", 0)
 
         store = cast(WaitingStore, SimpleNamespace(database=self.database, name=owner, live=live))
-        backlog = Backlog(store, self.clock, SIZES, 2)
+        backlog = RequestBacklog(store, self.clock, SIZES, 2)
         await backlog.open(await self.transport.consume(QUEUE, PREFETCH))
         running = asyncio.create_task(backlog.run())
         try:
@@ -103,7 +103,7 @@ def parsed(delivery: Delivery) -> BuildRequested:
     return decode(BuildRequested, delivery.envelope.body)
 
 
-async def batch(backlog: Backlog, most: int = 16) -> list[Delivery]:
+async def batch(backlog: RequestBacklog, most: int = 16) -> list[Delivery]:
     """Return the messages of one handler call."""
     found = [await backlog.get()]
     while len(found) < most and (delivery := backlog.get_nowait()) is not None:
@@ -111,7 +111,7 @@ async def batch(backlog: Backlog, most: int = 16) -> list[Delivery]:
     return found
 
 
-async def serve(backlog: Backlog, several: int, most: int = 16) -> list[BuildRequested]:
+async def serve(backlog: RequestBacklog, several: int, most: int = 16) -> list[BuildRequested]:
     """Handle this many requests, and return them in order."""
     served: list[BuildRequested] = []
     while len(served) < several:
