@@ -71,8 +71,7 @@ BUILD_RESHAPED = Topic("build.reshaped.{cell}", messages.BuildReshaped,
     "the allocations of an instance after a reshape of its host", "placement", _CONDUCTOR, expected=False)
 BUILD_CANCEL = Topic("build.cancel", messages.BuildCancelRequested,
     "stop waiting for a host; with `anywhere`, also delete instances that have one", ANYONE, "scheduler")
-BUILD_CANCELLED = _outcome("build.cancelled", messages.BuildCancelled, "outcome of a cancellation",
-    "scheduler")
+BUILD_CANCELLED = _outcome("build.cancelled", messages.BuildCancelled, "end of a cancellation", "scheduler")
 MOVE_REQUESTED = Topic("move.requested", moves.MoveRequested,
     "migrate, resize, evacuate, shelve, unshelve or rebuild an instance", ANYONE, "scheduler")
 MOVE_PLACED = Topic("move.placed.{cell}", moves.MovePlaced, "the destination of a move, with its claim",
@@ -82,8 +81,7 @@ MOVE_STEER = Topic("move.steer.{cell}", moves.MoveSteered, "confirm, revert, abo
     _CONDUCTOR)
 MOVE_PROGRESS = _outcome("move.told.{cell}", moves.MoveProgress,
     "progress of a move, or why it cannot be confirmed, reverted, aborted or forced", "conductor")
-MOVE_ENDED = _outcome("move.ended.{cell}", moves.MoveEnded, "a move ended, with all phases and attempts",
-    "conductor")
+MOVE_ENDED = _outcome("move.ended.{cell}", moves.MoveEnded, "end of a move with its attempts", "conductor")
 MOVE_HANDOVER = Topic("move.handover.{cell}", moves.HandoverProgress,
     "move between cells: hand an instance over, or the outcome in the other cell", "scheduler",
     "the conductor of the source cell")
@@ -101,8 +99,7 @@ AGENT_MOVE = Topic("agent.move.{cell}.{agent}", moves.MoveOrdered, "carry out on
 AGENT_MOVED = Topic("agent.moved.{cell}", moves.MoveReported,
     "a phase of a move is done or failed, or its progress; the conductor's own timeout", "agent, conductor",
     "conductor")
-AGENT_ASKED = Topic("agent.asked.{cell}.{agent}", guests.GuestsAsked, "ask an agent for its guests", ANYONE,
-    "agent")
+AGENT_ASKED = Topic("agent.asked.{cell}.{agent}", guests.GuestsAsked, "query its guests", ANYONE, "agent")
 AGENT_GUESTS = _outcome("agent.told.{cell}", guests.GuestsReported,
     "the guests of an agent, from its own records", "agent")
 SCHEDULER_ALIVE = Topic("scheduler.alive", messages.SchedulerAlive, "heartbeat of a scheduler", "scheduler",
@@ -160,8 +157,7 @@ CELL_ALLOCATIONS = Query("placement.allocations.{cell}", resources.FindAllocatio
     _AGENTS, "placement", within=True)
 USAGES = Query("placement.usages", resources.FindUsages, resources.UsagesFound,
     "resources that a project uses", ANYONE, "placement")
-NAMES = Query("placement.names", names.FindNames, names.NamesFound, "resource classes or traits", ANYONE,
-    "placement")
+NAMES = Query("placement.names", names.FindNames, names.NamesFound, "classes or traits", ANYONE, "placement")
 EDIT_NAME = Query("placement.name", names.NameEditRequested, names.NameEditAnswered,
     "create, rename or delete a custom resource class or trait", ANYONE, "placement")
 GROUPS = Query("placement.groups", groups.FindGroups, groups.GroupsFound, "server groups with their members",

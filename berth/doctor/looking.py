@@ -170,14 +170,9 @@ async def _broker(
         raise inspected
     found, later = inspected
     seen = BrokerSeen(
-        place(url),
-        found.version,
-        fresh=found.fresh,
-        stuck=found.stuck,
-        alarm=found.alarm,
-        refused=tuple(found.refused),
-        management=reported,
-    )
+        place(url), found.version, fresh=found.fresh, stuck=found.stuck, alarm=found.alarm,
+        refused=tuple(found.refused), management=reported,
+    )  # fmt: skip
     if found.fresh:
         return seen, [], []
     queues = []

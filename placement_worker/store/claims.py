@@ -190,10 +190,8 @@ async def open_world(tx: Transaction, book: Book, scope: ClaimScope, now: float)
             uuid: ended(Retired(why=why, unplaceable=bool(unplaceable), cell=by), scope.cell)
             for uuid, why, unplaceable, by in await _RETIRED(tx, [(uuid,) for uuid in everyone])
         }
-    if any(
-        (found := world.providers[provider_id]) is None or found.shape != shape
-        for provider_id, shape in shapes.items()
-    ):
+    found_at = world.providers
+    if any((found := found_at[id_]) is None or found.shape != shape for id_, shape in shapes.items()):
         raise Conflict("allocations may have moved while their providers were being locked")
     if world.groups or scope.moves:
         world.sharing = await server_groups.sharing(tx, world.providers)
