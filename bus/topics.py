@@ -227,8 +227,7 @@ HOLD_HOSTS = Query("scheduler.hold_hosts", room.HoldHosts, room.HostsHeld,
 MAINTENANCE = Query("scheduler.maintenance", maintenance.FindMaintenance, maintenance.MaintenanceFound,
     "maintenance windows, and automatic evacuations of dead hosts", ANYONE, "scheduler")
 EDIT_MAINTENANCE = Query("scheduler.edit_maintenance", maintenance.MaintenanceEditRequested,
-    maintenance.MaintenanceEdited, "add or end a maintenance window, or release evacuations", ANYONE,
-    "scheduler")
+    maintenance.MaintenanceEdited, "add or end a window, or release evacuations", ANYONE, "scheduler")
 TRY_POLICY = Query("scheduler.try_policy", policy_trials.TryPolicy, policy_trials.PolicyTried,
     "the hosts of requests with the present and with a changed policy, without claiming", ANYONE, "scheduler")
 SELECT_HOSTS = Query("scheduler.select", messages.HostsAsked, messages.HostsAnswered,
