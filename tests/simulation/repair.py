@@ -16,7 +16,7 @@ from berth.operations.cell_records import builds_by_cell
 from berth.settings import Settings
 from bus.delivery import runner
 from bus.delivery.runner import Bus
-from bus.messages import BuildCancelRequested
+from bus.messages import BuildDeleteRequested
 from bus.sql.database import Database
 from compute_sim.agent import HANG_SECONDS
 from tests.simulation.broker import SimulatedTransport
@@ -101,7 +101,7 @@ async def repair(world: "SimulatedWorld", bus: Bus, patience: float) -> None:
                 continue
             undecided = [*doubts, *(healed.sentence for healed in proven if not healed.done)]
             world.note(f"heal leaves {doubts}")
-            await _delete(world, bus, undecided)
+            await _delete(world, bus, settings, undecided)
     raise Broken(f"{_ROUNDS} rounds of berth heal leave {found.breaches}, {guests.differences}: {doubts}")
 
 
@@ -131,14 +131,18 @@ async def _restart(world: "SimulatedWorld", agents: set[str]) -> None:
         await world.kill(f"agent.{agent}", world.server_chance)
 
 
-async def _delete(world: "SimulatedWorld", bus: Bus, undecided: list[str]) -> None:
-    """Delete the builds that `berth heal` cannot decide: its operator does not need them any more."""
-    for sentence in undecided:
-        build = sentence.partition(":")[0]
-        if build in world.client.accepted:
-            world.deleted_by_operator.add(build)
-            world.client.deleted.add(build)
-            await world.client.publish(bus, BuildCancelRequested(build=build, anywhere=True))
+async def _delete(world: "SimulatedWorld", bus: Bus, settings: Settings, undecided: list[str]) -> None:
+    """Delete builds that `berth heal` cannot decide in the cells that have them, as `berth delete` does."""
+    known = await builds_by_cell(settings, world.cells)
+    for build in [sentence.partition(":")[0] for sentence in undecided]:
+        if build not in world.client.accepted:
+            continue
+        world.deleted_by_operator.add(build)
+        world.client.deleted.add(build)
+        single = [known.builds[build]] if build in known.builds else []
+        for record in known.doubled.get(build, single):
+            await world.client.publish(bus, BuildDeleteRequested(build=build, cell=record.cell))
+        if build not in known.builds:
             await world.client.publish(bus, world.client.deletion(build))
 
 

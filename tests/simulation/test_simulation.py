@@ -115,6 +115,8 @@ def test_no_random_world_with_faults_of_servers_breaks_an_invariant(seeds: Seque
         pytest.param(1976, WorldOptions(SWARM), id="1976"),
         # a deletion times out when everything else has ended
         pytest.param(668, WorldOptions(SWARM), id="668"),
+        # a client deletes a build in the second of two cells that know it
+        pytest.param(6116, WorldOptions(SWARM), id="6116"),
         # an instance is deleted between the claim of a move and its lost order
         pytest.param(3646, WorldOptions(SWARM), id="3646"),
     ],
