@@ -38,7 +38,7 @@ CALLS_OF_LIGHT = 2  # concurrent handler calls, only with requests of projects t
 LIGHT = 16  # requests of a project that has few
 BACKLOGGED = 256  # waiting requests: then they are not placed within milliseconds
 # Requests that arrive meanwhile wait until a batch is placed. Batches of a single project are larger.
-SERVED_AT_ONCE = 128
+SERVED_AT_ONCE = 48
 SEVERAL_SECONDS = 60.0  # after the last arrival of requests of different projects
 # While a flood arrives, requests are placed in small batches, so that taking it in comes first.
 FLOODED = 512  # requests taken at once
