@@ -47,7 +47,7 @@ class _Remembering:
 
 
 async def metal(settings: Settings, bus: Bus, nodes: Sequence[str] | None = None) -> MetalNodes:
-    """Return bare-metal nodes, all or those with these ids; a failure of a service is part of the result."""
+    """Return all bare-metal nodes or the given nodes; a failure of a service is part of the result."""
     now = bus.clock.now()
     read = _both_sides if settings.ironic.is_read else _placed_alone
     try:

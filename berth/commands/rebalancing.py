@@ -1,4 +1,4 @@
-"""`berth rebalance` moves instances from the fullest hosts to emptier ones."""
+"""`berth rebalance` moves instances from the fullest hosts to emptier hosts."""
 
 from dataclasses import dataclass
 from typing import Annotated
@@ -43,7 +43,7 @@ class RebalanceOptions:
 
 @commands.command("rebalance")
 async def rebalance_command(cli: Cli, options: RebalanceOptions) -> int:
-    """Move instances from the fullest hosts to emptier ones, each move for a stated gain.
+    """Move instances from the fullest hosts to emptier hosts, each move for a stated gain.
 
     The gain of a move is by how much the fuller of its two hosts becomes emptier: with --gain 0.1 no instance
     moves from a host at 80 % to one that is at more than 70 % afterwards. If no single move gains enough, two

@@ -1,4 +1,4 @@
-"""`berth why`: shows why a build is on its host or has none, and repeats recorded decisions."""
+"""`berth why`: shows why a build is on its host or has no host, and repeats recorded decisions."""
 
 import asyncio
 from dataclasses import dataclass
@@ -51,7 +51,7 @@ async def why_command(
         "The decision with the present hosts and rules; for a placed build: of one instance of its flavor.",
     ),
 ) -> int:
-    """Explain why a build is on its host or has none, or why a move chose its host, waits or was refused.
+    """Explain why a build is on its host or has no host, or why a move chose its host, waits or was refused.
 
     The output shows the considered hosts, how many of them each filter and requested resource rejected, the
     weights of the best hosts, and later refused claims, attempts and alternates. For a build without a host

@@ -31,7 +31,7 @@ def check_urls(old: str, new: str) -> None:
 def chosen_queues(
     settings: Settings, old: str, definitions: str, queues: Sequence[str], excluding: Collection[str]
 ) -> list[str]:
-    """Return the queues to forward: the given ones, or those of the exported definitions, without the
+    """Return the queues to forward: the given queues, or the queues of the exported definitions, without the
     excluded ones. Raise BadSetting if there are none.
     """
     found = list(dict.fromkeys(queues))

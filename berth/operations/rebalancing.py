@@ -1,4 +1,4 @@
-"""Moves instances from the fullest hosts to emptier ones: once, or as a controller until it is stopped."""
+"""Moves instances from the fullest hosts to emptier hosts: once, or as a controller until it is stopped."""
 
 import asyncio
 from collections.abc import Callable, Iterable
