@@ -88,8 +88,9 @@ class MoveCourses:
         return [self._settled(course) for course in courses]
 
     async def look_up(self, courses: Sequence[MoveCourse]) -> list[move_state.NotYet | None]:
-        """Look up the instances to move in their cells. Return, for each move, None or the reason why no cell
-        can report the instance yet."""
+        """Query the cells for the instances to move, and store their states in the courses. Return, for each
+        move, None, or why the state of its instance is not known yet.
+        """
         crossing = [course for course in courses if course.asked.to_cell]
         known = await self._handovers.known([course.asked.move for course in crossing]) if crossing else {}
         for course in crossing:  # existing handovers continue, whatever the cells report now

@@ -11,7 +11,7 @@ from scheduler_worker.what_if import WhatIfs
 
 
 class WhatIfsPreempting:
-    """Answers what-if questions, with victims if the question wants them."""
+    """Answers what-if questions; on request also with the instances that would be preempted."""
 
     def __init__(self, what_ifs: WhatIfs, search: VictimSearch) -> None:
         self._what_ifs = what_ifs

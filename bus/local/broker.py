@@ -101,7 +101,7 @@ class LocalBroker:
         return found
 
     def _forget_routes(self, spec: QueueSpec) -> None:
-        """Forget the routes of the keys that a queue is bound to."""
+        """Drop the cached queues of all routing keys that match a new queue's bindings."""
         for key in [key for key in self._routes if any(matches(pattern, key) for pattern in spec.keys)]:
             del self._routes[key]
 
