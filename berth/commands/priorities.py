@@ -1,5 +1,6 @@
 """`berth priority`: priority classes, by which requests preempt instances of lower priority."""
 
+from dataclasses import dataclass
 from typing import Annotated
 
 from berth.commands.options import Commands, option, positional
@@ -24,35 +25,36 @@ commands = Commands(name="priority", no_args_is_help=True)
 Name = Annotated[str, positional("The name of the class.", metavar="NAME")]
 
 
-@commands.command("set")
-async def set_command(
-    cli: Cli,
-    name: Name,
-    value: int = option(0, "The priority of its requests.", min=0, max=9),
+@dataclass(frozen=True, kw_only=True)
+class PriorityOptions:
+    """The options of a priority class, as an operator enters them."""
+
+    value: int = option(0, "The priority of its requests.", min=0, max=9)
     preempts: bool = option(
         False, "Its requests that fit no host delete instances of lower priority.", "--preempts/--never"
-    ),
+    )
     budget: int = option(
         0, "At most so many instances are deleted in one hour for each project; 0: no limit.", min=0
-    ),
-    grace: str = option("", "Time for its instances to stop before they are deleted: 30s, 5m."),
-    requeue: bool = option(False, "Its preempted instances are shelved and get another host later."),
-) -> int:
+    )
+    grace: str = option("", "Time for its instances to stop before they are deleted: 30s, 5m.")
+    requeue: bool = option(False, "Its preempted instances are shelved and get another host later.")
+
+
+@commands.command("set")
+async def set_command(cli: Cli, name: Name, options: PriorityOptions) -> int:
     """Name a priority, and set what its requests may preempt and how its instances are preempted.
 
     Requests state a priority with `berth boot --priority`. `berth what-if --preempt` shows the instances that
     would be deleted. Example: `berth priority set production --value 7 --preempts --budget 20`.
     """
     try:
-        seconds = seconds_of(grace)
+        seconds = seconds_of(options.grace)
     except (ValueError, KeyError):
-        raise BadSetting(f"--grace {grace}: it is a number with s, m or h, such as 30s") from None
-    priority = PriorityClass(
-        name=name, value=value, preempts=preempts, budget=budget, grace=seconds, requeue=requeue
-    )
+        raise BadSetting(f"--grace {options.grace}: it is a number with s, m or h, such as 30s") from None
+    priority = PriorityClass(name=name, **vars(options) | {"grace": seconds})
     async with cli.bus("priority") as bus:
         stored = await _edit(bus, SetPriority(priority=priority))
-    cli.value(stored, f"{name}: priority {value}")
+    cli.value(stored, f"{name}: priority {options.value}")
     return 0
 
 

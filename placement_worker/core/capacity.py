@@ -182,13 +182,7 @@ def _take(
         if claim.begins and claim.keep:
             shared = pools.shared_by(former.held, choice.allocations, world.sharing)
         before = len(steps)
-        refusal: claims.Refusal | None = drawing.draw(claim, choice, steps, world)
-        if refusal is None and claim.preempts is not None:
-            refusal = preempt(claim, choice, steps, world, _leave_to)
-        if refusal is None:
-            count(world, shared, -1)
-            refusal = _refusal(choice, former.used, world)
-            count(world, shared, +1)
+        refusal = _capacity_refusal(claim, choice, shared, former.used, steps, world)
         # The group may have been deleted since the consumer joined it.
         if refusal is None and group is not None and group in world.groups:
             refusal = world.groups[group].refusal(roots(world, choice.allocations), holder.uuid)
@@ -206,6 +200,27 @@ def _take(
             choice=position, generation=holder.generation, number=0, refused=tuple(refusals)
         )
     return claims.Refused(refusals=tuple(refusals))
+
+
+def _capacity_refusal(
+    claim: claims.ConsumerClaim,
+    choice: claims.Choice,
+    shared: Allocations,
+    before: _Before,
+    steps: Steps,
+    world: ClaimWorld,
+) -> claims.Refusal | None:
+    """Draw from the reservation, preempt the victims, and return why the choice does not fit then, or None.
+    The amounts in `shared` are counted once: the consumer holds them already.
+    """
+    refusal: claims.Refusal | None = drawing.draw(claim, choice, steps, world)
+    if refusal is None and claim.preempts is not None:
+        refusal = preempt(claim, choice, steps, world, _leave_to)
+    if refusal is None:
+        count(world, shared, -1)
+        refusal = _refusal(choice, before, world)
+        count(world, shared, +1)
+    return refusal
 
 
 def _refusal(choice: claims.Choice, before: _Before, world: ClaimWorld) -> claims.Refusal | None:

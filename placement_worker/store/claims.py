@@ -7,7 +7,7 @@ of its consumer.
 """
 
 from collections import defaultdict
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -161,10 +161,8 @@ async def open_world(tx: Transaction, book: Book, scope: ClaimScope, now: float)
     world = ClaimWorld({}, holders, {}, placeholders={uuid: new_consumers[uuid] for uuid in holders})
     held: dict[int, Holder] = {}
     if older := [(uuid,) for uuid in everyone if uuid not in holders]:
-        for id_, uuid, generation, group, project, slot in await _LOCK_CONSUMERS(tx, older):
-            holder = Holder(uuid, id_, generation, group=group, group_was=group, project_id=project)
-            holder.draws_on = holder.draws_on_was = slot
-            holders[uuid] = held[id_] = holder
+        held = await _lock_holders(tx, older)
+        holders.update({holder.uuid: holder for holder in held.values()})
         if not new_consumers.keys() <= holders.keys():
             raise Conflict("a consumer ended while it was being read")
     if scope.projects or scope.budgets:
@@ -202,6 +200,15 @@ async def open_world(tx: Transaction, book: Book, scope: ClaimScope, now: float)
     if book.reading != reading:
         raise Conflict("a resource class was renamed in between")
     return world
+
+
+async def _lock_holders(tx: Transaction, consumers: Sequence[tuple[str]]) -> dict[int, Holder]:
+    """Lock existing consumers; return them by their database numbers."""
+    held = {}
+    for id_, uuid, generation, group, project, slot in await _LOCK_CONSUMERS(tx, consumers):
+        held[id_] = Holder(uuid, id_, generation, group=group, group_was=group, project_id=project)
+        held[id_].draws_on = held[id_].draws_on_was = slot
+    return held
 
 
 async def _insert(
