@@ -3,7 +3,7 @@ hardware."""
 
 import logging
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
@@ -91,19 +91,26 @@ async def rehome_command(
     return await edit(cli, request, cell, wait)
 
 
+@dataclass(frozen=True, kw_only=True)
+class CheckOptions:
+    """The hosts and guests of a driver check, as an operator enters them."""
+
+    host: list[str] | None = option(None, "A host to use; twice for moves (default: check-1, check-2).")
+    vcpus: int = option(1, "Processors of each guest.", min=0)
+    memory_mb: int = option(64, "Memory of each guest in MB.", min=0)
+    disk_gb: int = option(0, "Disk of each guest in GB.", min=0)
+    image: str = option("", "Image of each guest.")
+    timeout: float = option(60.0, "Time for each rule.", min=0.1, metavar="SECONDS")
+
+
 @commands.command("check")
 async def check_command(
     cli: Cli,
     driver: Annotated[str, positional("The driver.", metavar="MODULE:CLASS")],
+    check: CheckOptions,
     options: Annotated[
         list[str] | None, positional("Options of the driver; lists as JSON.", metavar="NAME=VALUE")
     ] = None,
-    host: list[str] | None = option(None, "A host to use; twice for moves (default: check-1, check-2)."),
-    vcpus: int = option(1, "Processors of each guest.", min=0),
-    memory_mb: int = option(64, "Memory of each guest in MB.", min=0),
-    disk_gb: int = option(0, "Disk of each guest in GB.", min=0),
-    image: str = option("", "Image of each guest."),
-    timeout: float = option(60.0, "Time for each rule.", min=0.1, metavar="SECONDS"),
 ) -> int:
     """Test a hypervisor driver with all operations of an agent, and show which driver rules it follows.
 
@@ -113,16 +120,16 @@ async def check_command(
     from compute_sim.driver_kit import DriverStand
     from compute_sim.driver_loading import BadDriver, load_driver
 
-    hosts = (*(host or ()), "check-1", "check-2")
-    flavor = Flavor(name="check", vcpus=vcpus, memory_mb=memory_mb, disk_gb=disk_gb)
+    hosts = (*(check.host or ()), "check-1", "check-2")
+    flavor = Flavor(name="check", vcpus=check.vcpus, memory_mb=check.memory_mb, disk_gb=check.disk_gb)
     given = _driver_options(options or ())
     try:
         stand = DriverStand(
             lambda: load_driver(driver, given, strict=False),
             hosts=(hosts[0], hosts[1]),
-            timeout=timeout,
+            timeout=check.timeout,
             flavor=flavor,
-            image=image,
+            image=check.image,
         )
     except BadDriver as problem:
         raise BadSetting(f"{driver}: {problem.option}{': ' * bool(problem.option)}{problem}") from None
