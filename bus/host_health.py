@@ -58,7 +58,9 @@ def closed_for(cause: str, traits: Iterable[str], kept_traits: Collection[str]) 
 
 
 def opened_for(cause: str, traits: Iterable[str], kept_traits: Collection[str]) -> set[str]:
-    """Return a root provider's traits without this cause; if no cause is left, the provider is enabled."""
+    """Return a root provider's traits without this cause of being disabled; if no other cause is left, the
+    provider is enabled.
+    """
     before = {*traits}
     after = before - {f"{HELD}{(cause or UNNAMED).upper()}"}
     rest = any(trait.startswith(HELD) for trait in after)

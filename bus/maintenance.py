@@ -48,7 +48,7 @@ class MaintenanceWindow(Value, frozen=True, kw_only=True):
 
 
 class WindowHost(Value, frozen=True, kw_only=True):
-    """The state of one host of a window."""
+    """The state of one host in a maintenance window."""
 
     root: Id
     host: Text
@@ -60,7 +60,7 @@ class WindowHost(Value, frozen=True, kw_only=True):
 
 
 class WindowState(Value, frozen=True, kw_only=True):
-    """A window with the state of its hosts."""
+    """A maintenance window with the state of each of its hosts."""
 
     window: MaintenanceWindow
     hosts: LongList[WindowHost] = ()
@@ -130,13 +130,15 @@ class MaintenanceFound(Message, frozen=True, kw_only=True):
 
 
 class AddWindow(Tagged, frozen=True, kw_only=True):
-    """An edit that stores a window; a repeated edit is no error."""
+    """An edit that stores a maintenance window; a repeated edit is no error."""
 
     window: MaintenanceWindow
 
 
 class CancelWindow(Tagged, frozen=True, kw_only=True):
-    """An edit that ends a window: no further move begins, and its hosts are opened."""
+    """An edit that ends a maintenance window: no further move begins, and its hosts are opened to new
+    instances unless the window keeps them closed.
+    """
 
     window: Id
 

@@ -82,7 +82,9 @@ class Victim(Value, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Preempts(Value, frozen=True, kw_only=True):
-    """The part of a claim that takes the allocations of victims. All victims are on the claimed host."""
+    """The part of a claim that preempts: it takes the allocations of instances of lower priority (victims),
+    which are all on the claimed host.
+    """
 
     victims: Annotated[tuple[Victim, ...], Meta(min_length=1, max_length=1000)]
     cell: Word  # of the victims
@@ -92,7 +94,9 @@ class Preempts(Value, frozen=True, kw_only=True):
 
 
 class NotPreemptible(Tagged, frozen=True, kw_only=True):
-    """The reason of a refused claim: an instance is protected, or changed since it was read."""
+    """The reason of a refused claim: an instance that it would preempt must not be preempted (e.g. a member
+    of a server group), or has changed since it was read.
+    """
 
     consumer: Text
     why: Cause
@@ -115,7 +119,9 @@ class OverBudget(Tagged, frozen=True, kw_only=True):
 
 
 class Vacating(Message, frozen=True, kw_only=True):
-    """An order of a build to a victim to leave its host, or the victim's report that it has left."""
+    """A message between two builds: a preempting build asks its victim, an instance of lower priority, to
+    leave its host (vacate), or the victim replies that it has left (vacated).
+    """
 
     build: Id  # the receiver: the victim (vacate) or the preempting build (vacated)
     other: Id

@@ -117,7 +117,9 @@ class Intake(Inbox, Protocol):
         """Begin to take the messages of this inbox."""
 
     def handled(self, deliveries: Sequence[Delivery]) -> None:
-        """Receive the messages of a handler call that has ended, and whose messages are settled."""
+        """Take note that a handler call has ended, and that its messages, `deliveries`, are settled or
+        requeued.
+        """
 
 
 @dataclass(frozen=True, slots=True)

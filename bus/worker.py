@@ -209,11 +209,11 @@ def on_many(
     prefetch: int = 0,
 ) -> On:
     """Return a table row that consumes a topic and calls the handler with lists of messages. The handler
-    returns one outcome for each message.
+    returns for each message one outcome, which can contain messages to publish.
 
-    If no worker consumes a returned message, publishing is retried, and finally the handled message is
-    dead-lettered. If `unheard` is given, it is called with the returned message after `undeliverable_after`
-    tries, and its result, which undoes the work, is published instead.
+    If no worker consumes a published message, publishing is retried, and finally the handled message is
+    dead-lettered. If `unheard` is given, it is called with the unconsumed message after
+    `undeliverable_after` tries, and its result, which undoes the work, is published instead.
 
     `linger` is for handlers with a cost per list (a transaction): under load, a list waits this long for
     further messages; the first message after a pause never waits.

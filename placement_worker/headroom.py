@@ -184,7 +184,9 @@ def _domains(index: Index, levels: Sequence[str]) -> dict[str, frozenset[str]]:
 
 
 def _unlabelled(index: Index, levels: Sequence[str], instances: Sequence[HeldSize]) -> tuple[str, ...]:
-    """Return a reason for each level of which hosts of instances have no label: their domain is unknown."""
+    """Return, for each level, a sentence with the number of instances on hosts without a label of the level,
+    if any: the domains of such hosts are unknown.
+    """
     rows = [index.rows[each.root] for each in instances if each.root in index.rows]
     counts = {level: sum(level not in row.domains for row in rows) for level in levels if level != HOST}
     return tuple(

@@ -59,8 +59,8 @@ Waiting = Mapping[tuple[str, int], Sequence[Arrived]]  # by project and priority
 
 
 class RequestBacklog:
-    """The inbox of a scheduler's build requests, in fair order, for `calls` concurrent handler calls, and
-    CALLS_OF_LIGHT more.
+    """The inbox of a scheduler's build requests, in fair order. At most `calls` batches are handled
+    concurrently, and CALLS_OF_LIGHT more that contain only requests of projects with few requests.
     """
 
     def __init__(self, waiting: WaitingStore, clock: Clock, sizes: RequestSizes, calls: int) -> None:
@@ -207,7 +207,7 @@ class RequestBacklog:
                 few = [place for place in waiting if place[0] not in self.stored.projects]
                 self._enter({place: waiting.pop(place) for place in few})
             if waiting:
-                await storing  # while the last ones are stored, these were taken and sorted
+                await storing  # messages are taken and sorted while earlier messages are stored
                 storing = group.create_task(self._store_patiently(waiting))
             self._is_flooded &= self._inbox.buffered > 0
             self._more.set()
@@ -220,7 +220,9 @@ class RequestBacklog:
             await asyncio.sleep(PATIENCE)
 
     def _sorted(self, arrived: Sequence[Delivery]) -> dict[tuple[str, int], list[Arrived]]:
-        """Return new messages by project and priority, without those that the bus must handle in its way."""
+        """Return new messages by project and priority. Unreadable and suspect messages go to `_unusual`, from
+        which the bus handles them before all others.
+        """
         waiting: dict[tuple[str, int], list[Arrived]] = defaultdict(list)
         now = self._clock.now()
         for delivery in arrived:
@@ -249,7 +251,9 @@ class RequestBacklog:
         self._more.set()
 
     async def _store(self, waiting: dict[tuple[str, int], list[Arrived]]) -> None:
-        """Store these new messages, and those in memory only if they are too many; then acknowledge them."""
+        """Store new messages in the database, then acknowledge them. If too many messages wait, the messages
+        that wait in memory only are stored and acknowledged too.
+        """
         if len(self._unstored) + sum(map(len, waiting.values())) > self._bound:
             for item in self._unstored:
                 waiting[item.project, -item.key[0]].append((item, item.value))
@@ -292,7 +296,9 @@ class RequestBacklog:
 
 
 def _place_of(delivery: Delivery) -> _Place | None:
-    """Return the place of a message, or None for a message that the bus must handle in its way."""
+    """Return the project and priority by which a message is queued; None if it is unreadable or suspect: the
+    bus handles such messages.
+    """
     if delivery.problem or delivery.crashes or delivery.envelope.suspect_of:
         return None
     body = bytes(delivery.envelope.body)

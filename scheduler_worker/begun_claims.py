@@ -22,7 +22,9 @@ BegunClaim = tuple[MoveStart, Held | None]
 
 
 async def claims_of_begun(placement: PlacementQueries, starts: Sequence[MoveStart]) -> list[BegunClaim]:
-    """Return, for each begun move, its claim; without allocations if it is released or of a later move."""
+    """Return the claim of each begun move. The claim has no allocations if they were released, or if a later
+    move holds them.
+    """
     names = dict.fromkeys(id_ for start in starts for id_ in (start.asked.build, *_holders(start).values()))
     found: dict[Id, Consumer] = {}
     for some in portions(names, PLACEMENT_ASKED):

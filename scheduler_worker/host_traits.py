@@ -23,7 +23,7 @@ async def close_host(placement: PlacementQueries, root: Id, cause: str) -> None:
 
 
 async def open_host(placement: PlacementQueries, root: Id, cause: str) -> None:
-    """Remove a cause from a host; a host without further causes is enabled."""
+    """Remove one cause for which a host is disabled; without further causes, the host is enabled."""
     await _edit(placement, root, lambda host: opened_for(cause, host.traits, host.kept_traits))
 
 

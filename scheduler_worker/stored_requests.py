@@ -152,7 +152,7 @@ class StoredRequests:
             self._due.set()
 
     async def run(self) -> None:
-        """Delete the bundles whose requests were handled, and read the following ones."""
+        """Delete the bundles with only handled requests, and read the following bundles."""
         while True:
             await self._due.wait()
             self._due.clear()
@@ -166,7 +166,7 @@ class StoredRequests:
                 await asyncio.sleep(PATIENCE)
 
     async def flush(self) -> None:
-        """Delete the bundles whose requests were handled."""
+        """Delete the bundles with only handled requests."""
         ended, self._ended = self._ended, []
         if not ended:
             return

@@ -65,7 +65,7 @@ class _Draft:
 
 
 class VictimSearch:
-    """Answers the need for victims of orders that fit no host."""
+    """Finds instances to preempt for requests that fit no host."""
 
     def __init__(self, scheduler: Scheduler, classes: PriorityClasses, cells: CellQueries) -> None:
         self._scheduler = scheduler
@@ -198,7 +198,7 @@ class VictimSearch:
             return ()
 
     def _draft(self, order: Order, reading: _Reading, supposing: HasReservations | None) -> _Draft | None:
-        """Place all instances of an order, without await; None if one of them fits nowhere."""
+        """Place all instances of an order, without await; None if any instance fits nowhere."""
         source, draft, released = self._scheduler.source, _Draft(), list[Allocations]()
         choosing = self._scheduler.choosing(supposing)
         complete = False

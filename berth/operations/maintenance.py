@@ -56,7 +56,9 @@ async def find_maintenance(
 
 
 async def window_given(bus: Bus, begin: str) -> MaintenanceWindow:
-    """Return the only open window whose id begins so, or raise OperationRefused."""
+    """Return the only maintenance window that is not over and has an id that begins with this text, or raise
+    OperationRefused.
+    """
     found = [
         each.window for each in (await find_maintenance(bus)).windows if each.window.id.startswith(begin)
     ]

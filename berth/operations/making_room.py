@@ -1,4 +1,5 @@
-"""Moves instances so that builds of a flavor fit: plans, closes the targets, moves, and opens them again.
+"""Makes room for builds of a flavor: plans moves of instances away from the hosts for the builds (targets),
+closes the targets to new instances, carries out the moves, and opens the targets again.
 
 The targets are closed for a limited time, which is prolonged while the plan is carried out: if this process
 stops, schedulers open them. If a move fails, the rest is planned again with the remaining budget. If no plan

@@ -1,4 +1,6 @@
-"""Carries out planned moves, a limited number at a time; undoes those of a failed plan or exchange."""
+"""Carries out planned moves, a limited number at a time; undoes the moves of a failed plan or of a failed
+swap of two instances.
+"""
 
 import asyncio
 from collections.abc import Sequence

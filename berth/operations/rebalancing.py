@@ -80,7 +80,9 @@ def _independent(waiting: list[BalanceMove], most: int) -> list[BalanceMove]:
 
 @dataclass(frozen=True)
 class BalanceController:
-    """Plans after changes of placement, and moves instances if moves were needed for the whole hold time."""
+    """Plans after changes of placement, and moves instances if every plan during a configured time (`hold`)
+    contained moves.
+    """
 
     bus: Bus
     asked: PlanBalance

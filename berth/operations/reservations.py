@@ -70,7 +70,9 @@ async def find_headroom(bus: Bus) -> Sequence[Headroom]:
 
 
 async def set_headroom(bus: Bus, levels: Sequence[str]) -> bool:
-    """Keep headroom for any one domain of these levels, instead of others; return False if it is kept."""
+    """Reserve headroom for any one domain of the given levels, in place of the present headroom; return False
+    if headroom for exactly the given levels exists already.
+    """
     if not levels:
         raise BadSetting("name a level: `host`, or a level of labels such as `rack`")
     if len(set(levels)) < len(levels):

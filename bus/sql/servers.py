@@ -137,8 +137,9 @@ class DatabaseServers:
             self._others.clear()
 
     async def confirm_primary(self) -> None:
-        """Check the other hosts that answer for a promotion. Return after a check that began after this call:
-        concurrent calls share it. If a host was promoted, all connections to the former primary are closed.
+        """Ask all connected database hosts except the primary whether they were promoted. Concurrent calls
+        share a check, but each call returns only after a check that began later than the call. If a host was
+        promoted, all connections to the former primary are closed.
         """
         if not self._others:
             return

@@ -44,7 +44,7 @@ class ReservationRow:
 
     @property
     def missing(self) -> int:
-        """The slots without a host that it should have now."""
+        """The number of slots that should have a host now, but have no host."""
         return max(self.reservation.count - self.made, 0) if self.state in ("held", "active") else 0
 
 

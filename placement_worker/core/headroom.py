@@ -53,8 +53,8 @@ class HeadroomState:
 
 @dataclass(frozen=True, slots=True)
 class HeadroomPlan:
-    """Whether the present slots suffice, the slots to add and to remove, and why they will not suffice after
-    that.
+    """Whether the present slots suffice to evacuate any one failed domain, which slots to add and to remove
+    for that, and why some instances cannot be evacuated even then.
     """
 
     holds: bool
@@ -112,7 +112,9 @@ def headroom(state: HeadroomState) -> HeadroomPlan:
 def _surplus(
     state: HeadroomState, classes: Mapping[Class, _ClassCounts], within: Mapping[str, Sequence[str]]
 ) -> list[str]:
-    """Return the slots that can be removed: no domain needs them for its evacuation, or they fit no class."""
+    """Return the slots that can be removed: their host accepts no slots, no instance has their size on that
+    kind of host, or no domain needs them for its evacuation.
+    """
     surplus = []
     for slot in sorted(state.slots, key=lambda slot: slot.consumer):
         counts = classes.get(_class_of(slot, state)) if slot.root in state.hosts else None
@@ -138,8 +140,8 @@ def _host_for(
     free: Mapping[str, Mapping[str, int]],
     within: Mapping[str, Sequence[str]],
 ) -> str | None:
-    """Return a host for a further slot of a class, outside of a domain: the host whose domains have the
-    fewest slots and instances of the class; None if no such host has free capacity.
+    """Return a host outside of a domain for one more slot of a class (kind of host and size): the host whose
+    domains have the fewest slots and instances of the class; None if no such host has enough free capacity.
     """
     kind, size = class_
     outside = [

@@ -110,7 +110,9 @@ def _lacking(asked: Allocations, world: ClaimWorld) -> Allocations:
 
 
 def _taken(held: dict[str, int], lacking: dict[str, int]) -> dict[str, int]:
-    """Return what is taken of a victim's resources at a provider, and subtract it from what is lacking."""
+    """Return how much of a victim's resources at one provider a claim takes, and subtract it from `lacking`,
+    the amounts that the claim still lacks there.
+    """
     taken = {}
     for name, amount in held.items():
         if some := min(amount, lacking.get(name, 0)):

@@ -65,8 +65,8 @@ class ReservedSnapshot(Snapshot):
         return met
 
     def _most(self, name: str, rows: int) -> Tops:
-        """Return the largest amount that one claim can get at each of the first `rows` rows. Reservations
-        that take capacity are not subtracted, capacity counted as free is added.
+        """Return the largest amount that one claim can get from each of the first `rows` providers of the
+        index, without subtracting reservations, but with the capacity that this search supposes to be free.
         """
         top = self.index.classes[name].top[:rows]
         if raised := self._raised.get(name):

@@ -135,7 +135,7 @@ async def forget(tx: Transaction, uuid: str) -> None:
 
 
 async def is_due(tx: Transaction, now: float) -> bool:
-    """Return whether the window of a reservation is over, or an ended reservation still holds something."""
+    """Return whether a reservation has reached its end time, or an ended reservation still holds capacity."""
     return bool(await _DUE(tx, now=now, yes=True, no=False))
 
 

@@ -25,7 +25,9 @@ class MissingHost:
 
 @dataclass(frozen=True, slots=True)
 class EvacuationLimits:
-    """When a host is a candidate, and how many hosts of one domain may be lost or evacuated."""
+    """The limits of automatic evacuation: the least time without heartbeats, and the most hosts of one
+    domain that may be lost or evacuated within a period.
+    """
 
     after: float = 300.0  # seconds without heartbeats
     within: float = 600.0  # seconds between losses that count together
@@ -35,7 +37,9 @@ class EvacuationLimits:
 
 @dataclass
 class EvacuationJudge:
-    """Judges missing hosts one after the other; each permission counts for the following hosts."""
+    """Decides for one host without heartbeats after the other whether it may be evacuated. Each permitted
+    evacuation counts against the limits for the following hosts.
+    """
 
     limits: EvacuationLimits
     missing: Sequence[MissingHost]
@@ -56,7 +60,9 @@ class EvacuationJudge:
         return self.now - host.since >= self.limits.after
 
     def why_held(self, host: MissingHost) -> str:
-        """Return why a candidate is not evacuated now; empty: it may be fenced, and is counted."""
+        """Return why a host without heartbeats must not be evacuated now. If it may be fenced, return "", and
+        count it against the limits for the following hosts.
+        """
         if not host.released:
             for domain in host.domains:
                 near = sum(abs(since - host.since) <= self.limits.within for since in self._lost[domain])

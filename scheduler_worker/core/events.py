@@ -34,7 +34,7 @@ class Chosen(msgspec.Struct, frozen=True, gc=False):
 
 
 class NoVictims(msgspec.Struct, frozen=True, gc=False):
-    """The event after a search for instances to preempt, without which no host fits: there are none."""
+    """The event that a request fits no host, and that no instances can be preempted to make it fit."""
 
     why: str
 

@@ -106,7 +106,9 @@ class FairQueue:
         return None
 
     def reweigh(self) -> None:
-        """Read the weights of all projects again; what they were served before no longer counts by itself."""
+        """Read the weights of all projects again. A changed weight applies to requests served from now on:
+        the share that the project has reached until now does not change.
+        """
         for project, known in self._projects.items():
             weight = self._weight_of(project)
             if weight != known.weight:

@@ -58,7 +58,7 @@ class GroupDraft:
     resources: Resources = field(default_factory=dict)
     required: dict[str, str] = field(default_factory=dict)
     forbidden: dict[str, str] = field(default_factory=dict)
-    any_of: dict[str, list[str]] = field(default_factory=dict)  # label → traits; one of them is required
+    any_of: dict[str, list[str]] = field(default_factory=dict)  # label → traits; a host must have one
 
     @property
     def wanted(self) -> Resources:

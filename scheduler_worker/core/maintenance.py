@@ -61,12 +61,14 @@ class WindowPlanner:
     unavailable: Mapping[str, Collection[str]]
 
     def to_close(self, now: float) -> list[str]:
-        """Return the planned hosts that must be closed now."""
+        """Return the hosts in phase `planned` that must be closed to new instances now."""
         window = self.window
         return self.next_hosts() if self.drain_begins() <= now < window.ends else []
 
     def next_hosts(self) -> list[str]:
-        """Return the planned hosts that the budget allows to close, in the sequence of the window."""
+        """Return the hosts in phase `planned` that the budget allows to close, in the order in which the
+        maintenance window lists them.
+        """
         taken = {domain: {*roots} for domain, roots in self.unavailable.items()}
         chosen = []
         for host in self.hosts:

@@ -61,7 +61,7 @@ class _Leaving:
 
 @dataclass(slots=True)
 class _LazyList:
-    """Sets that are computed when they are needed, once for all readers."""
+    """Sets of instances that could leave a host to make room, computed on demand, once for all readers."""
 
     _more: Iterator[_Leaving]
     _found: list[_Leaving] = field(default_factory=list)
@@ -105,8 +105,9 @@ class _Search:
         return self._sets[number].first(most)
 
     def _best_first(self, number: int) -> Iterator[_Leaving]:
-        """Yield the sets by size, then by stopped instances. The sets of a target are computed only when what
-        it lacks is less than the size of the best known set: no set of the target is smaller.
+        """Yield sets of instances that could leave a target host to make room there: the smallest first, at
+        equal size the set with fewer stopped instances. The sets of a host are computed only when what the
+        host lacks is at most the size of the best known set: no set of the host is smaller.
         """
         bounds = sorted(
             (self._lacks[target][0], target) for target, fewest in self.least.items() if fewest <= number
@@ -122,7 +123,9 @@ class _Search:
                 _push(known, more)
 
     def _of_target(self, target: int, number: int) -> Iterator[_Leaving]:
-        """Return an iterator of a target's sets. Equal searches share them: instances have few sizes."""
+        """Return an iterator of the sets of instances that could leave a target host to make room there.
+        Searches in which the host lacks the same amounts share one result: instances have few sizes.
+        """
         moved, lacks = self.moved, self._lacks[target][1]
         if target in self._left:
             return islice(_covering(target, lacks, number, moved), TRIED_SETS)
@@ -133,7 +136,9 @@ class _Search:
 
 
 def _push(heap: list[tuple[float, int, int, _Leaving, Iterator[_Leaving]]], sets: Iterator[_Leaving]) -> None:
-    """Add the next set of one target to a heap of the best sets of each target."""
+    """Take the next of the sets of one target host, and add it to the heap, which contains the best remaining
+    set of each target host.
+    """
     if (best := next(sets, None)) is not None:
         heappush(heap, (round(best.size, 9), best.stopped, best.target, best, sets))
 

@@ -164,5 +164,5 @@ class ImbalanceWatch:
         self._since = None
 
     def left(self, now: float) -> float | None:
-        """Return the seconds until moves are due; None if none are needed."""
+        """Return the seconds until moves are due; None if no moves are needed."""
         return None if self._since is None else max(self._since + self.hold - now, 0.0)

@@ -1,7 +1,8 @@
-"""Explains refusals by reserved capacity, in addition to changes of the request.
+"""Explains to a client why a request fits no host: which reserved capacity prevents it, and which changes of
+the request would help.
 
-The sentences name the purposes of reservations, but neither their projects nor their hosts: clients of other
-projects read them.
+The explanation names the purposes of reservations, but neither their projects nor their hosts: clients of
+other projects read it.
 """
 
 from collections.abc import Iterator, Sequence

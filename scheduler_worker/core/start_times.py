@@ -65,8 +65,8 @@ def _zeros() -> list[float]:
 
 
 class ClassHistory(msgspec.Struct, omit_defaults=True):
-    """The recent pace of one equivalence class, measured over several lengths of time (memories), and the
-    corrections of its estimates by priority.
+    """The speed at which the queue of one equivalence class advanced recently, averaged over several numbers
+    of advances (`MEMORIES`), and the corrections of its estimated start times for each priority.
     """
 
     lacks: str = ""  # the resource classes that its requests wait for
@@ -76,9 +76,9 @@ class ClassHistory(msgspec.Struct, omit_defaults=True):
     corrections: dict[int, Correction] = msgspec.field(default_factory=dict)
 
     def pace(self, position: int) -> tuple[float, float]:
-        """Return the advances and the seconds by which the request at this position is estimated: those of
-        the longest memory whose pace agrees with all shorter ones, because the pace has not changed within
-        it.
+        """Return how many requests left the queue in how many seconds, as the basis of the estimate for the
+        request at this position. Of the averages (`MEMORIES`), the longest is taken that agrees with all
+        shorter averages: the speed did not change within it.
         """
         if min(self.advances) < LEAST_ADVANCES or min(self.seconds) <= 0.0:
             return self.advances[-1], self.seconds[-1]
@@ -261,7 +261,9 @@ class StartTimes:
         return {kind: self.histories[kind].rounded() for kind in ordered[:MOST_STORED]}
 
     def adopt(self, histories: Histories, now: float) -> None:
-        """Take over the stored histories of a scheduler that ended, if they cover more time than its own."""
+        """Take over the stored measurements of how fast queues advanced, from a scheduler that ended, for
+        each class of which that scheduler measured more requests than this scheduler.
+        """
         for kind, history in histories.items():
             known = self.histories.get(kind, ClassHistory())
             if known.advances[-1] < history.advances[-1]:

@@ -78,7 +78,9 @@ def _on_host(
 
 
 def _fewest(some: Sequence[Replaceable], lacks: Floats, scale: Floats) -> tuple[Replaceable, ...]:
-    """Return the fewest instances, of the least size, that release what a host lacks; all of them do."""
+    """Return the fewest instances, of the least size, that release what a host lacks. The caller has checked
+    that all instances together release enough.
+    """
     amounts = np.array([each.amounts for each in some])
     largest = np.sort(amounts, axis=0)[::-1].cumsum(axis=0)
     least = int((largest < lacks - SLACK).sum(axis=0).max()) + 1

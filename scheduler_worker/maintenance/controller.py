@@ -78,7 +78,7 @@ class MaintenanceController:
         return requests
 
     async def stop(self) -> None:
-        """Let another scheduler lead immediately."""
+        """Release the lead of the maintenance work, so that another scheduler can take it immediately."""
         async with self._needs.database.write() as tx:
             await stored.resign(tx, WORK, self._name)
 

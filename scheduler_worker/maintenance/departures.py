@@ -128,7 +128,9 @@ class Departures:
         return ended, again
 
     async def instances(self, cell: str, root: Id) -> list[Instance]:
-        """Return the unfinished instances on a host."""
+        """Return the instances that occupy a host: they are being built, active, being moved or being
+        deleted.
+        """
         found: list[Instance] = []
         question, more = FindInstances(cell=cell, host=root, statuses=UNFINISHED), True
         while more:

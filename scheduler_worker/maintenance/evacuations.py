@@ -46,7 +46,7 @@ class DeadHosts:
     options: EvacuationOptions
     call_hook: CallHook = call_hook
     held: int = field(default=0, init=False)  # hosts that the rate limit holds, at the last step
-    unfenced: int = field(default=0, init=False)  # hosts whose hook failed, at the last step
+    unfenced: int = field(default=0, init=False)  # hosts that the hook failed to fence, at the last step
     _first_missed: dict[Id, float] = field(default_factory=dict, init=False)
     _hooks: set[Id] = field(default_factory=set, init=False)  # evacuations whose hook runs in this process
     _to_fence: asyncio.Queue[HostEvacuation] = field(default_factory=asyncio.Queue, init=False)
@@ -75,13 +75,17 @@ class DeadHosts:
             self._to_fence.put_nowait(dead)
 
     async def run_hooks(self) -> None:
-        """Run the hooks until this scheduler stops, which kills them; the next leader calls them again."""
+        """Run the operator's fencing hooks until this scheduler stops. Hooks that run then are killed, and
+        the next scheduler that leads the maintenance work runs them again.
+        """
         async with asyncio.TaskGroup() as group:
             while True:
                 group.create_task(self._fence(await self._to_fence.get()))
 
     async def _fence(self, dead: HostEvacuation) -> None:
-        """Call the hook and store its result, unless the host has returned in the meantime."""
+        """Call the fencing hook for a host, and store its result, unless the evacuation has changed
+        meanwhile, e.g. because the host sends heartbeats again.
+        """
         try:
             is_off, output = await self.call_hook(self.options.hook, self.options.hook_seconds, dead)
             log.warning("evacuation hook for host %s: %s", dead.host, output)

@@ -112,7 +112,7 @@ class _WindowStep:
         return state, requests
 
     async def _advance(self, root: Id, over: bool) -> None:
-        """Close, open or leave one host, as its phase requires."""
+        """Close a host to new instances, open it, or leave it unchanged, as its phase requires."""
         host, placed = self.hosts[root], self.view.hosts.get(root)
         if placed is None:
             self._put(root, "ended", "placement no longer has it")

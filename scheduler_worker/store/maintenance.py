@@ -55,7 +55,7 @@ async def resign(tx: Transaction, work: str, scheduler: str) -> None:
 
 
 async def add_window(tx: Transaction, window: MaintenanceWindow, hosts: Iterable[WindowHost]) -> bool:
-    """Store a window; return False if it is stored already."""
+    """Store a maintenance window with its hosts; return False if a window of this id is stored already."""
     if not await _ADD_WINDOW(tx, [(window.id, _json(window))]):
         return False
     await _ADD_HOSTS(tx, [(window.id, host.root, _json(host)) for host in hosts])
@@ -63,7 +63,7 @@ async def add_window(tx: Transaction, window: MaintenanceWindow, hosts: Iterable
 
 
 async def windows(tx: Transaction, *, ended: bool = False, begin: str = "") -> list[StoredWindow]:
-    """Return the windows that are not over, or all, in the sequence of their ids, with their hosts."""
+    """Return the maintenance windows that are not over, or all, with their hosts, sorted by id."""
     rows = await _WINDOWS(tx, ended=ended, ids=f"{begin}%")
     hosts: dict[str, list[WindowHost]] = {}
     finished: dict[str, set[str]] = {}
@@ -95,7 +95,7 @@ async def finish(tx: Transaction, roots: Iterable[str]) -> int:
 
 
 async def put_window(tx: Transaction, state: WindowState, hosts: Iterable[WindowHost]) -> None:
-    """Store the changed hosts of a window, its estimate, and when it ended."""
+    """Store the changed hosts of a maintenance window, the estimated begin of its drains, and its end."""
     await _PUT_WINDOW(tx, id=state.window.id, drain_begins=state.drain_begins, ended=state.ended)
     rows = [(state.window.id, host.root, _json(host)) for host in hosts]
     if rows:
