@@ -67,7 +67,7 @@ class GuestComparison:
 
 async def compare_guests(settings: Settings) -> GuestComparison:
     """Query all agents for their guests, and compare these with the cells' records."""
-    from placement_worker.store.audit import agents, registered_cells, stored_holders
+    from placement_worker.store.audit import agents, places_of_holders, registered_cells
 
     placement = wiring.database(settings, worker_roles.Role("placement"))
     try:
@@ -80,7 +80,7 @@ async def compare_guests(settings: Settings) -> GuestComparison:
         builds = await builds_by_cell(settings, settings.cell_names)
         after = await places_by_cell(settings, settings.cell_names)
         shelved_after = await shelved_by_cell(settings, settings.cell_names)
-        held_builds = {holder.build for holder in (await stored_holders(placement)).values()}
+        held = await places_of_holders(placement)
         unread = await registered_cells(placement) - {*settings.cell_names}
     finally:
         await placement.close()
@@ -94,7 +94,7 @@ async def compare_guests(settings: Settings) -> GuestComparison:
         for build, shelving in shelved_after.items()
         if shelved_before.get(build) == shelving and build in single
     }
-    found = differences(books, builds.builds.keys(), stood, held_builds, ended, shelved)
+    found = differences(books, builds.builds.keys(), stood, held, ended, shelved)
     return GuestComparison(found, books, silent, unread)
 
 
@@ -102,18 +102,20 @@ def differences(
     books: Mapping[Agent, Collection[ReportedGuest]],
     builds: Collection[str],
     stood: Mapping[str, PlaceByCell],
-    held_builds: Collection[str],
+    held: Collection[tuple[str, str]],
     ended: Mapping[str, str] = MappingProxyType({}),
     shelved: Mapping[str, int] = MappingProxyType({}),
 ) -> list[GuestDifference]:
     """Return missing guests, unknown guests, guests of deleted, failed or shelved builds, and guests on
     another host than their build.
 
-    `builds`: all recorded builds. `stood`: active, unchanged builds. `held_builds`: with holder consumers.
+    `builds`: all recorded builds. `stood`: active, unchanged builds. `held`: each build with a
+    holder consumer, with the root of each host where this has allocations: the cell destroys the guest there.
     `ended`: builds that had ended before the agents were queried, with DELETED or FAILED. `shelved`: the last
     attempt of each build that was shelved before.
     """
     found = []
+    held_builds = {build for build, _ in held}
     recorded = {agent: {(g.build, g.attempt, g.root) for g in guests} for agent, guests in books.items()}
     for build, place in sorted(stood.items()):
         agent = place.cell, place.host.agent
@@ -128,12 +130,12 @@ def differences(
             has = f"{guest.build}: agent {name} of cell {cell} has a guest of its attempt {guest.attempt}"
             known, whose = stood.get(guest.build), (cell, name)
             if guest.build in ended:
-                if guest.build not in held_builds:
+                if (guest.build, guest.root) not in held:
                     sentence = f"{has}, and {ended[guest.build]}"
                     found.append(GuestDifference("deleted", guest.build, sentence, None, whose, guest))
             elif guest.build in shelved:
                 last = shelved[guest.build]
-                if guest.build not in held_builds:
+                if (guest.build, guest.root) not in held:
                     sentence = f"{has}, and its cell has shelved it after attempt {last}"
                     wrong: Wrong = "deleted" if guest.attempt <= last else "newer"
                     found.append(GuestDifference(wrong, guest.build, sentence, None, whose, guest))

@@ -10,7 +10,7 @@ from functools import partial
 from berth import wiring
 from berth.operations.allocation_repairs import Mending
 from berth.operations.audit import Audit
-from berth.operations.guest_differences import GuestComparison, compare_guests
+from berth.operations.guest_differences import Agent, GuestComparison, compare_guests
 from berth.operations.guest_repairs import REPAIRS, unanswered
 from berth.operations.wrong_allocations import Leak, Misheld, Ownerless, Wrong
 from berth.settings import Settings
@@ -130,15 +130,22 @@ async def _mended_guests(
     mending = Mending(bus).guests
     proven: list[Healed] = []
     doubts: dict[str, str] = {}
+    destroyed = set[tuple[Agent, str, int, str]]()
     for repair in await mending.judged(guests):
         sentence, would = str(repair.difference), repair.would
+        if (guest := repair.difference.guest) and would == REPAIRS["deleted"] and not repair.why_not:
+            destroyed.add((repair.difference.agent, guest.build, guest.attempt, guest.root))
         if repair.why_not:
             doubts[sentence] = repair.why_not
         else:
             proven.append(await _repaired(sentence, would, partial(mending.mend, repair), yes))
-    with_guests = {guest.build: agent for agent, listed in guests.books.items() for guest in listed}
+    with_guests = {
+        guest.build: agent
+        for agent, listed in guests.books.items()
+        for guest in listed
+        if (agent, guest.build, guest.attempt, guest.root) not in destroyed
+    }
     adopted = {each.sentence.partition(":")[0]: each for each in proven if each.would == REPAIRS["unknown"]}
-    destroyed = {each.sentence.partition(":")[0] for each in proven if each.would == REPAIRS["deleted"]}
     deleted = {each.sentence.partition(":")[0]: each for each in proven if each.would == REPAIRS["missing"]}
     for misheld in found.misheld:
         if misheld.place.build in deleted:  # a deletion releases what the build holds
@@ -149,7 +156,7 @@ async def _mended_guests(
             proven.append(dataclasses.replace(adopted[each.consumer], sentence=sentence))
         elif each.doubt:
             doubts[sentence] = each.doubt
-        elif each.consumer in with_guests and each.consumer not in destroyed:
+        elif each.consumer in with_guests:
             doubts[sentence] = f"agent {with_guests[each.consumer][1]} has a guest of it"
         elif why := unanswered(guests):
             doubts[sentence] = why

@@ -235,6 +235,14 @@ _KEEPERS = sql("""
     JOIN consumer_types t ON t.id = c.consumer_type_id
     WHERE t.name IN ('CLEANUP', 'MIGRATION') AND c.keeps_for IS NOT NULL ORDER BY c.uuid
 """)
+_PLACES_OF_HOLDERS = sql("""
+    SELECT DISTINCT c.keeps_for, r.uuid AS root FROM consumers c
+    JOIN consumer_types t ON t.id = c.consumer_type_id
+    JOIN allocations a ON a.consumer_id = c.id
+    JOIN resource_providers p ON p.id = a.resource_provider_id
+    JOIN resource_providers r ON r.id = p.root_provider_id
+    WHERE t.name IN ('CLEANUP', 'MIGRATION') AND c.keeps_for IS NOT NULL
+""")
 _CUSTOM = sql("""
     SELECT c.name, sum(i.used) AS used, sum(i.total) AS total FROM inventories i
     JOIN resource_classes c ON c.id = i.resource_class_id WHERE c.name LIKE 'CUSTOM!_%' ESCAPE '!'
@@ -257,6 +265,12 @@ async def stored_holders(database: Database) -> dict[str, StoredHolder]:
     """Return the holder consumers by their uuid, without holder consumers whose instance is not stored."""
     async with database.read() as tx:
         return {row["uuid"]: StoredHolder(*row) for row in await _KEEPERS(tx)}
+
+
+async def places_of_holders(database: Database) -> set[tuple[str, str]]:
+    """Return the build of each holder consumer, with the root of each tree that it has allocations on."""
+    async with database.read() as tx:
+        return {(build, root) for build, root in await _PLACES_OF_HOLDERS(tx)}
 
 
 async def custom_classes(database: Database) -> dict[str, tuple[int, int]]:

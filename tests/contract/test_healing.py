@@ -352,22 +352,22 @@ async def add_build(settings: Settings, build: Build) -> None:
 
 
 @asynccontextmanager
-async def a_cell_without_guests(settings: Settings) -> AsyncIterator[None]:
-    """A conductor of the cell, and two agents without guests."""
+async def a_cell_with(settings: Settings, *guests: ReportedGuest) -> AsyncIterator[None]:
+    """A conductor of the cell, and two agents: agent-1 without guests, agent-2 with `guests`."""
     database = Database(f"sqlite+aiosqlite:///{settings.database.state_dir}/cell_c1.db")
     async with Bus(wiring.transport(settings, "test")) as bus:
         claim_many, release_many = bus.asker_of_many(CELL_CLAIM), bus.asker_of_many(CELL_RELEASE)
         conductor = cell_conductor("c1", database, claim_many, release_many)
-        agents = map(an_agent_without_guests, ("agent-1", "agent-2"))
+        agents = an_agent_with("agent-1"), an_agent_with("agent-2", *guests)
         async with serving(lambda: wiring.transport(settings, "test"), conductor, *agents):
             yield
     await database.close()
 
 
-def an_agent_without_guests(agent: str) -> Worker:
+def an_agent_with(agent: str, *guests: ReportedGuest) -> Worker:
     async def answer(asked: GuestsAsked) -> GuestsReported:
         fields = {name: getattr(asked, name) for name in ("cell", "agent", "builds", "reply_to", "after")}
-        return GuestsReported(**fields, guests=())
+        return GuestsReported(**fields, guests=guests)
 
     async def destroy(order: DestroyOrdered) -> AgentReported:
         return an_agent_report(order, "destroyed")
@@ -390,7 +390,7 @@ async def test_after_its_deletion_was_lost_a_build_without_guest_and_allocations
         f"{WHO}: active on host-1 in cell c1, and agent agent-1 has no guest of its attempt 1 there",
         f"{WHO}: active on {HERE} in cell c1, and holds nothing",
     )
-    async with a_cell_without_guests(settings):
+    async with a_cell_with(settings):
         would = [f"would be deleted: {sentence}" for sentence in sentences]
         assert (await berth(ends=1)).splitlines()[:-1] == would
         assert (await berth("--yes")).splitlines() == [f"deleted: {sentence}" for sentence in sentences]
@@ -407,9 +407,24 @@ async def test_if_its_release_was_lost_the_allocations_of_an_ended_build_are_rel
     assert await berth("--yes", ends=1) == (
         f"for you to judge: {breach}; agent agent-1, agent-2 did not answer and may have its guest\n"
     )
-    async with a_cell_without_guests(settings):
+    async with a_cell_with(settings):
         assert await berth("--yes") == f"released: {breach}\n"
         assert await berth() == "nothing is wrong\n"
+
+
+async def test_allocations_of_a_deleted_build_stay_while_a_clean_up_waits_for_one_of_its_guests(
+    settings: Settings, berth: Callable[..., Awaitable[str]]
+) -> None:
+    stands(settings, "deleted", 2, leftovers="[[1,0,9.0]]")
+    held, second = (ReportedGuest(uid(BUILD), 1, uid(host, "a"), "running", {}) for host in (1, 3))
+    async with a_cell_with(settings, held, second):
+        assert (await berth(ends=1)).splitlines() == [
+            f"would be destroyed: {uid(BUILD)}: agent agent-2 of cell c1 has a guest of its attempt 1,"
+            " and its cell has deleted it",
+            f"for you to judge: {uid(BUILD)}: ended as deleted in cell c1, and holds resources;"
+            " agent agent-2 has a guest of it",
+            "`berth heal --yes` repairs confirmed differences",
+        ]
 
 
 def shelved(settings: Settings, ended: float) -> None:
@@ -431,7 +446,7 @@ async def test_if_its_release_was_lost_the_allocations_of_a_shelved_build_are_re
 ) -> None:
     shelved(settings, ended=1061.0)
     assert (await berth("--yes", ends=1)).startswith(f"for you to judge: {SHELVED_BREACH}; agent agent-1,")
-    async with a_cell_without_guests(settings):
+    async with a_cell_with(settings):
         assert await berth("--yes") == f"released: {SHELVED_BREACH}\n"
         assert await berth() == "nothing is wrong\n"
         async with Bus(wiring.transport(settings, "test")) as bus:
@@ -449,7 +464,7 @@ async def test_allocations_that_an_unshelving_may_have_claimed_are_not_released(
         shelved(settings, ended)
     else:  # its move is not recorded any more
         stands(settings, "shelved", 2, leftovers="[[1,0,9.0]]")
-    async with a_cell_without_guests(settings):
+    async with a_cell_with(settings):
         assert await berth("--yes", ends=1) == (
             f"for you to judge: {SHELVED_BREACH}; a move that unshelves it may have claimed them\n"
         )

@@ -19,6 +19,7 @@ from bus.delivery.runner import Bus
 from bus.messages import BuildDeleteRequested
 from bus.sql.database import Database
 from compute_sim.agent import HANG_SECONDS
+from placement_worker.store.audit import stored_holders
 from tests.simulation.broker import SimulatedTransport
 from tests.simulation.invariants import BUILDS, HELD, Broken, at_rest
 
@@ -84,8 +85,9 @@ async def repair(world: "SimulatedWorld", bus: Bus, patience: float) -> None:
                 await asyncio.sleep(5.0)  # an agent that has just been killed
                 continue
             if not found.breaches and not guests.differences:
-                if number:
+                if number and not await stored_holders(world.databases["placement"]):
                     return
+                await _until_released(world, deadline)
                 continue
             world.note(f"audit: {found.breaches}, {[str(each) for each in guests.differences]}")
             proven, doubts = await healing.repaired(settings, found, yes=True)
@@ -103,6 +105,14 @@ async def repair(world: "SimulatedWorld", bus: Bus, patience: float) -> None:
             world.note(f"heal leaves {doubts}")
             await _delete(world, bus, settings, undecided)
     raise Broken(f"{_ROUNDS} rounds of berth heal leave {found.breaches}, {guests.differences}: {doubts}")
+
+
+async def _until_released(world: "SimulatedWorld", deadline: float) -> None:
+    """Wait until no clean-up and no migration is left: some second guests are not listed before."""
+    while holders := await stored_holders(world.databases["placement"]):
+        if world.time() > deadline:
+            raise Broken(f"after the fail-over never released: {holders}")
+        await asyncio.sleep(10.0)
 
 
 async def _until_settled(

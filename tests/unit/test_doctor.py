@@ -511,7 +511,7 @@ HAS = f"{RECORDED}: agent a1 of cell c1 has a guest of its attempt"
         ([], True, True, False, [NO_GUEST]),
         ([(2, ROOT)], True, True, False, [NO_GUEST, f"{HAS} 2, and by its cell it is attempt 1 on h1"]),
         ([(1, ROOT), (2, OTHER)], True, True, False, [f"{HAS} 2, and by its cell it is attempt 1 on h1"]),
-        ([(1, ROOT), (2, OTHER)], True, True, True, []),  # a keeper has its room: of a move, or a clean-up
+        ([(1, ROOT), (2, OTHER)], True, True, True, []),  # a move or a clean-up holds resources
         ([(2, OTHER)], False, True, False, []),  # being built, moved or deleted just now
         ([(1, ROOT)], False, False, False, [f"{HAS} 1, and no cell knows it"]),
     ],
@@ -520,8 +520,8 @@ def test_each_difference_is_one_sentence(
     guests: list[tuple[int, str]], stands: bool, known: bool, kept: bool, said: list[str]
 ) -> None:
     books = {("c1", "a1"): [ReportedGuest(RECORDED, *guest, "running", {}) for guest in guests]}
-    stood, nothing = ({RECORDED: ACTIVE} if stands else {}), set[str]()
-    found = differences(books, {RECORDED} if known else nothing, stood, {RECORDED} if kept else nothing)
+    stood = {RECORDED: ACTIVE} if stands else {}
+    found = differences(books, {RECORDED} if known else (), stood, {(RECORDED, ROOT)} if kept else ())
     assert [str(difference) for difference in found] == said
 
 

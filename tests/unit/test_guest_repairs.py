@@ -82,9 +82,11 @@ def test_a_guest_elsewhere_is_destroyed_if_the_agent_of_the_recorded_host_has_th
 
 
 @pytest.mark.parametrize("status", [DELETED, FAILED])
-def test_a_guest_of_an_ended_build_is_destroyed_unless_a_holder_consumer_has_allocations(status: str) -> None:
+def test_a_guest_of_an_ended_build_is_destroyed_unless_a_holder_consumer_has_its_host(status: str) -> None:
     assert repairs({A1: [guest()]}, active=False, ended={BUILD: status}) == [("destroyed", "")]
-    assert differences({A1: [guest()]}, [BUILD], {}, [BUILD], {BUILD: status}) == []
+    second = guest(root=THERE)
+    found = differences({A1: [guest()], A2: [second]}, [BUILD], {}, [(BUILD, HERE)], {BUILD: status})
+    assert [(each.wrong, each.guest) for each in found] == [("deleted", second)]
 
 
 def test_a_guest_from_before_a_shelving_is_destroyed() -> None:
@@ -92,7 +94,9 @@ def test_a_guest_from_before_a_shelving_is_destroyed() -> None:
     assert repairs({A1: [guest(attempt=3)]}, active=False, shelved={BUILD: 2}) == [
         ("destroyed", "its cell may have lost that it was unshelved")
     ]
-    assert differences({A1: [guest()]}, [BUILD], {}, [BUILD], shelved={BUILD: 1}) == []
+    second = guest(root=THERE)
+    found = differences({A1: [guest()], A2: [second]}, [BUILD], {}, [(BUILD, HERE)], shelved={BUILD: 1})
+    assert [(each.wrong, each.guest) for each in found] == [("deleted", second)]
 
 
 def test_a_build_is_deleted_only_if_every_agent_answers_and_has_no_guest_of_it() -> None:
