@@ -175,7 +175,7 @@ class WaitingFound(Message, frozen=True, kw_only=True):
     # requests taken from the broker that were not evaluated yet, by project
     backlog: LargeMap[Text, Count] = field(default_factory=dict)
     # part of each project in what was served from the backlog in the last minute
-    shares: LargeMap[Text, float] = field(default_factory=dict)
+    shares: LargeMap[Text, Annotated[float, Meta(ge=0, le=1)]] = field(default_factory=dict)
 
 
 class FindDecision(Message, frozen=True, kw_only=True):

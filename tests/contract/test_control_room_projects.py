@@ -127,7 +127,7 @@ async def test_a_project_is_found_by_its_id(room: VisitedRoom, placement: Placem
     await use(placement, 2, "p2", VCPU=2)
     assert [row[0].split()[0] for row in cells(await room.page("/projects?project=p2"))] == ["p2", INSTANCES]
     assert cells(await room.page("/projects?project=p")) == [
-        ["p no waiting requests · instances", "nothing used, no limit"]
+        ["p no waiting requests · weight 1 · instances", "nothing used, no limit"]
     ]
 
 
@@ -161,7 +161,7 @@ async def test_without_answers_the_page_says_what_is_unknown(placement: Placemen
     async with a_room(placement, answers={}) as room:
         page = await room.page("/projects")
     assert "The scheduler does not answer" in page
-    assert cells(page)[0][0] == "p1 waiting requests unknown · instances"
+    assert cells(page)[0][0] == "p1 waiting requests unknown · weight 1 · instances"
 
 
 async def test_ids_of_projects_are_escaped(room: VisitedRoom, placement: Placement) -> None:

@@ -149,7 +149,7 @@ async def test_berth_up_serves_the_api(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (("run", "placement", "--bus", "local"), "only placement is of use, and only with --http"),
+        (("run", "placement", "--bus", "local"), "only placement is useful, and only with --http"),
         (
             ("run", "placement", "--http", "127.0.0.1:0", "--bus", "local", "--policy", "nowhere"),
             "nowhere: cannot be read: No such file or directory",

@@ -277,7 +277,7 @@ async def test_an_instance_on_a_node_that_agents_share_does_not_move(cell: Movin
         await tx.execute(
             text(
                 "INSERT INTO ring_members"
-                " (agent, pool, run, epoch, beat, alive, disabled, lease, seen, heard)"
+                " (agent, pool, run, epoch, beat, alive, disabled, lease, seen, asked_at)"
                 " VALUES ('a', 'p', 'r', 1, 0, true, false, 2.0, 0, 0.0)"
             )
         )

@@ -1,12 +1,16 @@
 """Trials of a policy on a scheduler: which hosts requests would get with it, on the present hosts."""
 
+from msgspec.structs import replace
+
 from bus import topics
 from bus.messages import BuildRequested
 from bus.policy_trials import PolicyTried, TrialPolicy, TryPolicy
+from bus.queries import WhatIf
 from bus.reports import Inventory
 from tests.contract.test_waiting import a_world
 from tests.support.scheduler_builders import METAL, SMALL, a_request
 from tests.support.virtual_time import in_virtual_time
+from tests.support.waiting import until
 from tests.support.waiting_world import WaitingWorld
 
 FEW_RAM = {"VCPU": Inventory(total=8), "MEMORY_MB": Inventory(total=2048), "DISK_GB": Inventory(total=80)}
@@ -17,11 +21,18 @@ async def tried(world: WaitingWorld, policy: TrialPolicy, *requests: BuildReques
     return await world.bus.asker(topics.TRY_POLICY)(TryPolicy(policy=policy, requests=requests))
 
 
+async def fits_two(world: WaitingWorld) -> bool:
+    """Return whether an instance with all processors of a host fits twice."""
+    question = WhatIf(request=a_request(5, flavor=replace(SMALL, vcpus=8)), count=2)
+    return (await world.bus.asker(topics.WHAT_IF)(question)).fits
+
+
 @in_virtual_time
 async def test_another_weight_prefers_another_host_and_nothing_is_claimed() -> None:
     async with a_world() as world:
         await world.report(1, FEW_RAM)
         await world.report(2, MUCH_RAM)
+        await until(lambda: fits_two(world), "the scheduler has read both reports")
         await world.ask(9, flavor=SMALL, wait="")
         await world.until(1, world.placed)
         assert world.hosts() == ["host-2"]

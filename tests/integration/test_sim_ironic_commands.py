@@ -86,7 +86,7 @@ def test_a_node_is_followed_from_create_to_delete(person: Person) -> None:
     assert shown["properties"] == {"rack": "R7"}
     assert "instance_uuid" in person.types("show", "mine")
     assert "mine: available; power off" in person.types("undeploy", "mine", "--wait")
-    assert person.types("delete", "mine") == "mine is gone\n"
+    assert person.types("delete", "mine") == "mine is deleted\n"
     with pytest.raises(OperationRefused, match="knows no node mine"):
         person.types("show", "mine")
 

@@ -28,6 +28,7 @@ from scheduler_worker.core.helping import MOST_PAIRED, MOST_TRIED, Tally, helps
 from scheduler_worker.core.order import Order
 from scheduler_worker.core.ranking import Ranking
 from scheduler_worker.core.rejections import Shortage
+from scheduler_worker.core.reserved_help import all_helps
 from scheduler_worker.core.rule import Alternative
 from scheduler_worker.core.rules import RULES
 from scheduler_worker.placing import Scheduler
@@ -301,11 +302,11 @@ async def test_only_an_unplaceable_request_has_remedies_and_equal_requests_share
 ) -> None:
     looked = list[str]()
 
-    def counted(alternative: Alternative, choosing: Choosing, seed: str, *late: Any, needed: int) -> Any:
-        looked.append(seed)
-        return helps(alternative, choosing, seed, *late, needed=needed)
+    def counted(order: Order, *given: Any) -> Any:
+        looked.append(order.request.request)
+        return all_helps(order, *given)
 
-    monkeypatch.setattr(placing, "helps", counted)
+    monkeypatch.setattr(placing, "all_helps", counted)
     scheduler = a_scheduler(FakePlacement(*HOSTS))
     await scheduler.place_many([a_request(1), a_request(2)])
     assert not looked
