@@ -50,6 +50,8 @@ class Vacate(Compact, frozen=True):
     priority: int  # of these builds
     grace: float
     requeue: bool  # shelve it
+    since: float = 0.0  # when it was ordered
+    repeat_at: float = 0.0  # when its requeue is requested again; 0: never
 
 
 class Build(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,7 +64,7 @@ class Build(msgspec.Struct, frozen=True, kw_only=True):
     at: int = 0  # index of the host of that attempt
     generation: int | None = None  # generation of its claim in placement
     started: float = 0.0
-    deadline: float = 0.0  # of the attempt or the deletion; of a settled build, of its first leftover
+    deadline: float = 0.0  # of the attempt or the deletion; of a settled build: see `timed`
     attempts: tuple[messages.Attempt, ...] = ()  # finished attempts
     doom: str = ""  # why the build can only end in error; empty: it can still succeed
     end: Literal["", "active", "error"] = ""  # its end; set once and never changed
@@ -326,9 +328,12 @@ def leftover_released(build: Build, consumer: str, result: ReleaseResult) -> Bui
 
 def timed(build: Build) -> Build:
     """Return a build that waits for no agent, with its deadline set to the earliest time limit of its guests
-    left behind; return any other build unchanged.
+    left behind, or to the time at which its requeue is requested again; return any other build unchanged.
     """
     if build.status not in SETTLED or build.moving is not None:
         return build
-    deadline = min((left.until for left in build.leftovers), default=0.0)
+    limits = [left.until for left in build.leftovers]
+    if build.status == "shelved" and build.vacates is not None and build.vacates.repeat_at:
+        limits.append(build.vacates.repeat_at)
+    deadline = min(limits, default=0.0)
     return build if build.deadline == deadline else replace(build, deadline=deadline)

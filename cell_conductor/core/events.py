@@ -82,7 +82,8 @@ class AttemptLimits(Struct, frozen=True):
     cleanup_timeout: float = 86400.0  # how long a silent agent's leftover holds its resources
     poll_every: float = 5.0  # between checks for silent agents
     stalled_after: float = 60.0  # silence after which messages are repeated
-    destroy_again_after: float = 3600.0  # the same for orders to destroy guests left behind by ended builds
+    # the same for orders to destroy guests left behind by ended builds, and for the first repeated requeue
+    destroy_again_after: float = 3600.0
     agent_lease: float = 2.0  # of agents that share nodes
     keep_builds: float = KEEP_SECONDS  # how long an ended build is stored
     keep_moves: float = KEEP_SECONDS

@@ -33,7 +33,14 @@ from cell_conductor.core.handover import arrives, event_of_moved, handover, hand
 from cell_conductor.core.move_step import step_of_move
 from cell_conductor.core.phases import Stepped, repeated_move_end
 from cell_conductor.core.placed_move import begun, end_of_refused, late_move_report, late_steering
-from cell_conductor.core.vacating import has_left, left, orders_to_vacate, step_of_waiting, vacate
+from cell_conductor.core.vacating import (
+    has_left,
+    left,
+    orders_to_vacate,
+    repeated_requeue,
+    step_of_waiting,
+    vacate,
+)
 
 DELETED_WHILE_BUILDING = "deleted while building"
 
@@ -222,6 +229,8 @@ def _shelved(build: Build, event: Event, now: float, limits: AttemptLimits) -> S
             return build, repeated_move_end(build)
         case AgentReported(outcome="built" | "failed"):
             return build, (builds.destroy(build), *repeated_move_end(build))
+        case AgentReported(outcome="overdue"):
+            return repeated_requeue(build, now), ()  # `step` adds the message
         case BuildDeleteRequested():  # nothing is left to destroy
             build, (_, *again) = _delete(build, event, now, limits)
             return build, (builds.question(build), *again)

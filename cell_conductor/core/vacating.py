@@ -10,7 +10,8 @@ deleted while it awaits victims keeps its allocations until they have left: thei
 from msgspec.structs import replace
 
 from bus.messages import AgentReported, BuildDeleteRequested, BuildPlaced
-from bus.preemption import BuildPreempted, Vacating
+from bus.preemption import REQUEUE_WAIT, BuildPreempted, Vacating
+from bus.vocabulary import seconds_of
 from cell_conductor.core import build as builds
 from cell_conductor.core import events
 from cell_conductor.core.build import Build, Effects, Leftover, Vacate
@@ -67,7 +68,9 @@ def vacate(build: Build, event: Vacating, now: float, limits: AttemptLimits) -> 
         return build, ()
     if build.vacates is None:
         requeue = event.requeue and build.status in ("active", "shelved")
-        build = replace(build, vacates=Vacate((event.other,), event.priority, event.grace, requeue))
+        repeat_at = now + limits.destroy_again_after if requeue else 0.0
+        vacates = Vacate((event.other,), event.priority, event.grace, requeue, now, repeat_at)
+        build = replace(build, vacates=vacates)
         # Its former allocations are with the build of higher priority and with a holder consumer.
         there = build.status in ("active", "deleting")
         until = now + limits.cleanup_timeout + event.grace if there else now
@@ -98,6 +101,20 @@ def has_left(build: Build) -> Effects:
         deleted = builds.deleted(build, build.as_placed.reply_to)
         messages = (*messages, replace(deleted, reason=preempted.reason))
     return messages
+
+
+def repeated_requeue(build: Build, now: float) -> Build:
+    """Return a shelved build with the next time to request its requeue, if the last one has passed.
+
+    The scheduler's request, or the order of the move, can be lost with a queue, and no client repeats it.
+    """
+    vacates = build.vacates
+    if vacates is None or not 0 < vacates.repeat_at <= now:
+        return build
+    repeat_at = now + (now - vacates.since)  # after 1, 2, 4 … hours
+    if repeat_at > vacates.since + seconds_of(REQUEUE_WAIT):
+        repeat_at = 0.0
+    return replace(build, vacates=replace(vacates, repeat_at=repeat_at))
 
 
 def left(victim: str, by: str, cell: str) -> Vacating:

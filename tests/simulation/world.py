@@ -58,6 +58,7 @@ from tests.support.databases import inline_connection
 
 _START = 1_700_000_000.0
 _REVERTED = "SELECT build FROM moves WHERE json_extract(story, '$.goal') IS NOT NULL"
+_REPEATED = 60.0  # seconds after which a conductor repeats a requeue; the interval then doubles
 PATIENCE = 300.0  # virtual seconds after which whatever is still open is lost
 
 
@@ -189,6 +190,9 @@ class SimulatedWorld:
         await self._until(lambda: set(client.ends) == set(client.accepted), "some builds never ended")
         await self._until(lambda: all(one.done() for one in self._evacuating), "an evacuation never ended")
         await client.moving.finish(bus, PATIENCE)
+        if self.preempts and self.happened["queue"] and not self.commits_lost:
+            # until conductors have repeated lost requeues
+            await asyncio.sleep(max(_REPEATED, self.time()) + _REPEATED / 10)
         if repeating:
             await self._until(client.is_deleted, "a deletion was never confirmed")
         await self._until(self._has_no_leftovers, "a deletion was never confirmed, or a holder left over")
@@ -291,7 +295,7 @@ class SimulatedWorld:
 
     def _conductor(self, cell: str) -> Callable[[Bus], Worker]:
         # A host can be without power for longer than these limits.
-        limits = AttemptLimits(build_timeout=30.0, delete_timeout=3.0, destroy_again_after=60.0)
+        limits = AttemptLimits(build_timeout=30.0, delete_timeout=3.0, destroy_again_after=_REPEATED)
         return lambda bus: cell_conductor(
             cell,
             self.databases[f"cell_{cell}"],

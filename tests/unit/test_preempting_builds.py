@@ -6,10 +6,10 @@ from bus.claims import ReleaseRequested, Retired, holder_consumer
 from bus.messages import AgentReported, BuildDeleted, BuildDeleteRequested, BuildOrdered, DestroyOrdered
 from bus.preemption import BuildPreempted, Vacating, Victim
 from bus.vocabulary import Message
-from cell_conductor.core.build import Build, attempt_fields
+from cell_conductor.core.build import Build, attempt_fields, overdue
 from cell_conductor.core.events import AttemptLimits, CleanedUp, Event, ReleaseAnswer, Stalled
 from cell_conductor.core.step import step
-from tests.support.conductor_builders import CELL, a_placed
+from tests.support.conductor_builders import CELL, a_move, a_placed
 from tests.support.ids import uid
 
 HIGH, LOW, LOWER = (uid(number, "b") for number in (1, 2, 3))
@@ -105,6 +105,25 @@ def test_a_requeued_victim_is_shelved_unless_a_client_deletes_it() -> None:
     victim, _ = after(an_active(), vacate(requeue=True), BuildDeleteRequested(build=LOW, cell=CELL))
     gone = AgentReported(**attempt_fields(victim), outcome="destroyed")
     assert after(victim, gone, ReleaseAnswer("deleting", Retired(why="x")))[0].status == "deleted"
+
+
+def test_a_requeue_is_requested_again_until_its_move_begins() -> None:
+    victim, _ = leaving(requeue=True)
+    shelved, [*_, requeued] = after(victim, CleanedUp(holder_consumer(LOW, 1), Retired(why="gone")))
+    hour = LIMITS.destroy_again_after
+    again = shelved
+    for hours in (1, 2, 4, 8, 16, 32, 64, 128):
+        assert again.deadline == hours * hour
+        again, effects = after(again, overdue(again), now=again.deadline)
+        assert requeued in effects
+    assert again.deadline == 0.0
+    early, _ = after(shelved, overdue(shelved), now=hour - 1)
+    assert early.deadline == hour
+    begun, _ = after(shelved, a_move("unshelve", 2))
+    assert begun.moving is not None and begun.vacates is None
+    deleted, _ = after(shelved, BuildDeleteRequested(build=LOW, cell=CELL))
+    deleted, _ = after(deleted, ReleaseAnswer("deleting", Retired(why="shelved")))
+    assert deleted.status == "deleted" and deleted.deadline == 0.0
 
 
 def test_a_victim_that_a_client_has_deleted_has_left() -> None:
