@@ -279,7 +279,8 @@ class WaitingMoves:
 
     async def recheck(self, waiting: Sequence[ParkedRequest]) -> Sequence[tuple[ParkedRequest, Evaluated]]:
         """Read the builds of up to `LOOKED_AT` waiting moves from their cells again. Successive calls read
-        different moves, until all were read.
+        different moves, until all were read. Publish the orders of those that have begun already: such a move
+        may fit nowhere else.
         """
         new = [entry for entry in waiting if entry.request not in self._looked_at]
         if len(new) <= LOOKED_AT:
@@ -290,6 +291,8 @@ class WaitingMoves:
             return ()
         courses = [self._course_of(entry) for entry in looked_at]
         await self._courses.look_up(courses)
+        unsure = [course for course in courses if course.asked.move in self._store.unsure]
+        await self._courses.came_before([course for course in unsure if course.state.begins])
         await self._courses.finish(courses)
         starts = [None if course.state.end else course.state.start for course in courses]
         ends = [_ended(course) for course in courses]

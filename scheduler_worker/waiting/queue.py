@@ -243,8 +243,9 @@ class WaitingQueue:
         """Publish the hosts of builds that hold them already: such a build may fit nowhere else."""
         requests = self.store.requests
         unsure = [requests[request] for request in sorted(self.store.unsure) if request in requests]
+        builds = [entry for entry in unsure if entry.start is None]  # moves: `WaitingMoves.recheck`
         try:
-            await self._publish(self._builds, await self._builds.claimed(unsure))
+            await self._publish(self._builds, await self._builds.claimed(builds))
         except BaseException:
             self.store.doubt(())
             raise
@@ -279,7 +280,7 @@ class WaitingQueue:
             except (Unavailable, Retry) as problem:
                 log.warning("request %s: %s", entry.request, problem)
                 after = problem.after if isinstance(problem, Retry) else PATIENCE
-                self.store.unsure.update(() if entry.start else (entry.request,))  # checked at the next sweep
+                self.store.unsure.add(entry.request)  # checked at the next sweep
                 if entry.until <= self._clock.now():
                     self.store.end_at(entry, self._clock.now() + after)
                 else:

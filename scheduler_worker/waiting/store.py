@@ -94,8 +94,8 @@ class WaitingStore:
         self.enter(replace(entry, kind=kind, wakes=self.sight.wakes(kind)))
 
     def doubt(self, entries: Iterable[ParkedRequest]) -> None:
-        """Note builds that may hold hosts already, and let the queue check them."""
-        self.unsure.update(entry.request for entry in entries if entry.start is None)
+        """Note requests whose claims may have been made already, and let the queue check them."""
+        self.unsure.update(entry.request for entry in entries)
         self.check_unsure = bool(self.unsure)
         self.wake()
 

@@ -14,6 +14,7 @@ from bus import topics
 from bus.claims import Choice, Claimed, ClaimRequested, ConsumerClaim, ReleaseRequested, holder_consumer
 from bus.context import current
 from bus.delivery.runner import Bus
+from bus.errors import Unavailable
 from bus.groups import DropGroup, MakeGroup
 from bus.local import LocalTransport
 from bus.messages import BuildCancelRequested, BuildPlaced, BuildRequested, BuildUnplaceable
@@ -26,6 +27,8 @@ from bus.resources import FindAllocations
 from bus.topics import Address
 from bus.vocabulary import Message
 from bus.worker import Worker, answers, on
+from scheduler_worker.waiting.evaluating import WaitingMoves
+from scheduler_worker.waiting.queue import Ended
 from tests.contract.test_waiting import a_world
 from tests.support.ids import uid
 from tests.support.move_builders import MOVE, a_move
@@ -213,6 +216,31 @@ async def test_a_shelved_instance_waits_to_be_unshelved() -> None:
         await movers.host(2, ROOMY)
         await movers.world.until(1, movers.placed)
         assert (went(movers.placed[0]), movers.placed[0].attempt) == ("host-2", 0)
+
+
+@in_virtual_time
+async def test_a_waiting_move_begins_after_the_answer_to_its_claim_was_lost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    evaluate, lost = WaitingMoves.evaluate, [Unavailable("the answer was lost after the claim")]
+
+    async def claimed(self: WaitingMoves, woken: Any) -> Any:
+        results = await evaluate(self, woken)
+        if lost and any(isinstance(result, Ended) for result in results):
+            raise lost.pop()
+        return results
+
+    monkeypatch.setattr(WaitingMoves, "evaluate", claimed)
+    async with a_cell() as movers:
+        build = await movers.boot(1, on=1)
+        await movers.ask(build)
+        await waits(movers)
+        await movers.host(2, TWO.vcpus)  # no capacity is left after the claim
+        await movers.world.until(1, movers.placed)
+        assert not lost and went(movers.placed[0]) == "host-2"
+        movers.has_moved(movers.placed[0])
+        await asyncio.sleep(5.0)
+        assert ((await movers.world.waiting()).count, len(movers.placed), movers.refused) == (0, 1, [])
 
 
 @in_virtual_time
