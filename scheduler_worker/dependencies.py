@@ -55,15 +55,18 @@ class SchedulerOptions:
 
 
 async def together(asks: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
-    """Run all coroutines in parallel; raise the first error itself, not an exception group."""
+    """Run all coroutines in parallel; after all have ended, raise the first error.
+
+    Up to Python 3.12 a TaskGroup that fails leaves the calling task with a cancellation request. The next
+    `asyncio.timeout` that expires in this task would then raise CancelledError and end the task.
+    """
     if len(asks) <= 1:
         return [await ask for ask in asks]
-    try:
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(ask) for ask in asks]
-    except BaseExceptionGroup as failed:
-        raise failed.exceptions[0] from None
-    return [task.result() for task in tasks]
+    results = await asyncio.gather(*asks, return_exceptions=True)
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result
+    return [result for result in results if not isinstance(result, BaseException)]
 
 
 async def claim_each(
