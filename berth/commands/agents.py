@@ -92,7 +92,7 @@ async def rehome_command(
 
 
 @dataclass(frozen=True, kw_only=True)
-class CheckOptions:
+class DriverCheckOptions:
     """The hosts and guests of a driver check, as an operator enters them."""
 
     host: list[str] | None = option(None, "A host to use; twice for moves (default: check-1, check-2).")
@@ -107,7 +107,7 @@ class CheckOptions:
 async def check_command(
     cli: Cli,
     driver: Annotated[str, positional("The driver.", metavar="MODULE:CLASS")],
-    check: CheckOptions,
+    check: DriverCheckOptions,
     options: Annotated[
         list[str] | None, positional("Options of the driver; lists as JSON.", metavar="NAME=VALUE")
     ] = None,
