@@ -114,6 +114,10 @@ def _caught_up(build: Build, held: claims.Held) -> Stepped:
     if (left := _taken_over(build, held)) is not None:
         return replace(holding(build, left.at, held.allocations), at=left.at, attempt=left.attempt), ()
     position = position_of(build, held)
+    if position is None and held.allocations and builds.leftover_holder(build) is not None:
+        # A move whose order this cell has not received claimed its destination, and its holder consumer has
+        # the source. No guest runs at the destination: a new attempt number releases it without a holder.
+        return replace(build, attempt=build.attempt + 1), ()
     if position is None or position == build.at:
         return build, ()
     retried = replace(holding(build, position, held.allocations), at=position, attempt=build.attempt + 1)

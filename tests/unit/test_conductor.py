@@ -410,6 +410,7 @@ DESTROYED, PROGRESS = an_agent_report(FIRST, "destroyed"), an_agent_report(FIRST
 BUILT_THERE = an_agent_report(SECOND, "built")
 DELETE = a_delete(PLACED)
 GIVEN_BACK = ReleaseAnswer("deleting", Released())
+CLAIMED_BY_MOVE = ReleaseAnswer("deleting", held(7, 2))
 WALLED = OutsideCell(why="consumer x: it was not placed in cell cell1")
 HOPELESS = SwapAnswered(1, Refused(refusals=(FULL, FULL)))
 TIMED_OUT: list[Dated] = [PLACED, (100.0, LATE)]
@@ -494,6 +495,12 @@ LEFTOVERS: dict[str, tuple[Any, ...]] = {
     "touched by somebody, and still there": (
         [*TIMED_OUT, (101.0, DELETE), (701.0, LATE)], ReleaseAnswer("deleting", held(0, 2)), 701.0,
         "deleting: release 2 for good keeping 1", [1],
+    ),
+    "a move has claimed its destination": (
+        [*NO_ANSWER, (610.0, LATE)], CLAIMED_BY_MOVE, 611.0, "deleting: release 2 for good", [1],
+    ),
+    "a move has claimed its destination, and its source is free": (
+        [*NO_ANSWER, (610.0, LATE), (611.0, CLAIMED_BY_MOVE)], DESTROYED, 612.0, "deleting: free 1", [1],
     ),
     "a delete that waits": (NO_ANSWER, LATE, 609.0, "deleting: end active", []),
     "no longer": (NO_ANSWER, LATE, 610.0, "deleting: release 1 for good keeping 1", [1]),
