@@ -20,10 +20,11 @@ from berth.settings import Settings
 from bus import topics
 from bus.clock import Clock
 from bus.messages import BuildEnded, BuildRequested, BuildUnplaceable
+from bus.moves import MoveProgress
 from bus.requests import Flavor
 from bus.room import PlanRoom
 from tests.support.berth_processes import ROOT, Running, running
-from tests.support.waiting import receive_all, until
+from tests.support.waiting import in_time, receive_all, until
 
 pytestmark = [pytest.mark.services, pytest.mark.slow]
 
@@ -121,13 +122,24 @@ async def nothing_lost(site: LoadedSite) -> None:
     await until(site.settled, "clean", 60.0, picture=lambda: audit(site.berth.settings, settled=True))
 
 
+class FirstMove(RoomListener):
+    """Notes that the first move has begun."""
+
+    def __init__(self) -> None:
+        self.began = asyncio.Event()
+
+    def progress(self, progress: MoveProgress) -> None:
+        self.began.set()
+
+
 async def test_room_is_made_while_every_worker_is_killed(settings: Settings) -> None:
     async with loaded_site(settings) as site:
         build = Clock().uuid()
         request = BuildRequested(request=build, instances=(build,), flavor=flavor(80_000))
-        making_room = MakingRoom(site.berth.bus, PlanRoom(request=request), 1, RoomListener())
+        first = FirstMove()
+        making_room = MakingRoom(site.berth.bus, PlanRoom(request=request), 1, first)
         making = asyncio.create_task(making_room.run())
-        await asyncio.sleep(0.6)  # within the first move
+        await in_time(first.began.wait())
         for role in ROLES:
             await site.berth.kill(role)
             await asyncio.sleep(0.3)

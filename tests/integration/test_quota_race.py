@@ -112,7 +112,7 @@ async def test_a_limit_is_never_exceeded_and_always_used(
             assert all(several <= LIMIT for several in found.values())
             return found == dict.fromkeys(PROJECTS, LIMIT)
 
-        await until(all_use_their_limit, "each project uses its limit", seconds=30)
+        await until(all_use_their_limit, "each project uses its limit", seconds=120)
         assert clients.built > 10 * len(PROJECTS) and killed >= 4 and most == LIMIT
         listening.cancel()
         await connection.close()
