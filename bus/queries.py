@@ -306,6 +306,8 @@ class BuildsFound(Message, frozen=True, kw_only=True):
 InstanceStatus = Literal[
     "building", "swapping", "active", "moving", "verifying", "shelved", "error", "deleting", "deleted"
 ]
+# of instances that occupy a host
+PRESENT: tuple[InstanceStatus, ...] = ("building", "swapping", "active", "moving", "verifying", "deleting")
 
 
 class Instance(Value, frozen=True, kw_only=True):

@@ -38,6 +38,11 @@ def project_named(name: str) -> str:
     return DEFAULT if name == NAME_OF_DEFAULT else name
 
 
+def name_of_project(project: str) -> str:
+    """Return how users name a project of messages about quotas: its id, or `default`."""
+    return project or NAME_OF_DEFAULT
+
+
 class OverQuota(Tagged, frozen=True, kw_only=True):
     """The reason of a refused claim: the project would exceed its limit of a resource. The claim can succeed
     after the project has released something, or after the limit was raised."""
@@ -91,7 +96,7 @@ class ProjectShare(Value, frozen=True, kw_only=True):
 
     @property
     def percent(self) -> float:
-        """How much of the limit is used, at most 100; 0 without a limit."""
+        """Return the used part of the limit in percent, at most 100; 0 without a limit."""
         if self.limit is None:
             return 0.0
         return 100.0 * min(1.0, self.used / self.limit) if self.limit else 100.0 * bool(self.used)

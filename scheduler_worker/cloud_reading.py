@@ -14,7 +14,7 @@ from bus.errors import AnswerRefused, NoAnswer, Unroutable
 from bus.moves import MoveRequested
 from bus.queries import FindInstances, Instance
 from bus.room import PlannedStep
-from bus.vocabulary import Id, portions
+from bus.vocabulary import Allocations, Id, portions
 from scheduler_worker.core.choosing import Choosing
 from scheduler_worker.core.fitting import FoundHosts
 from scheduler_worker.core.move_start import MoveStart
@@ -50,10 +50,7 @@ class CloudReading:
         """Read the instances of further hosts; hosts of cells that do not answer have none that can move."""
         new = [host for host in hosts if host.uuid not in self.hosts and host.cell]
         self.hosts |= {host.uuid for host in hosts}
-        found: list[Instance] = []
-        for some in portions(new, HOSTS_AT_ONCE):
-            for instances in await together([self._instances(host) for host in some]):
-                found += instances
+        found = await active_instances(self.cells, new)
         clock, kind = self.scheduler.clock, "migrate" if self.cold else "live"
         requests = [
             MoveRequested(move=clock.uuid(), build=each.build, kind=kind, cell=each.cell)  # type: ignore[arg-type]
@@ -66,13 +63,6 @@ class CloudReading:
         for start, (order, begun) in zip(starts, await self.scheduler.resolved((), starts), strict=True):
             if not begun.refusal and order.alternatives:
                 self.starts[start.asked.build], self.orders[start.asked.build] = start, order
-
-    async def _instances(self, host: PlacedHost) -> Sequence[Instance]:
-        try:
-            question = FindInstances(cell=host.cell, host=host.uuid, statuses=("active",), limit=1000)
-            return (await self.cells.instances(question)).instances
-        except (Unroutable, NoAnswer, AnswerRefused):
-            return ()
 
     def state(self, choosing: Choosing, classes: Sequence[str], search: CandidateSearch) -> CloudState:
         """Return all hosts as arrays over the rows of the index, all read at one moment (without await)."""
@@ -171,9 +161,30 @@ def accepting(choosing: Choosing, alternative: Alternative) -> tuple[CandidateSe
     return search, reduce(and_, [np.asarray(mask, np.bool_) for _, mask in found.masks], everywhere)
 
 
-def amounts_of(start: MoveStart, sharing: Mapping[str, Collection[str]]) -> dict[str, int]:
+async def active_instances(cells: CellQueries, hosts: Sequence[PlacedHost]) -> list[Instance]:
+    """Return the active instances on hosts, without those of cells that do not answer."""
+    found: list[Instance] = []
+    for some in portions(hosts, HOSTS_AT_ONCE):
+        for instances in await together([_active_on(cells, host) for host in some]):
+            found += instances
+    return found
+
+
+async def _active_on(cells: CellQueries, host: PlacedHost) -> Sequence[Instance]:
+    question = FindInstances(cell=host.cell, host=host.uuid, statuses=("active",), limit=1000)
+    try:
+        return (await cells.instances(question)).instances
+    except (Unroutable, NoAnswer, AnswerRefused):
+        return ()
+
+
+def amounts_of(start: MoveStart, sharing: Collection[str]) -> dict[str, int]:
     """Return what an instance holds of its host by class, without its shares of pools."""
-    held = start.source.choice.allocations if start.source is not None else {}
+    return amounts_on_host(start.source.choice.allocations if start.source is not None else {}, sharing)
+
+
+def amounts_on_host(held: Allocations, sharing: Collection[str]) -> dict[str, int]:
+    """Return the sum of allocations by class, without those at providers that share resources."""
     return totals({provider: amounts for provider, amounts in held.items() if provider not in sharing})
 
 

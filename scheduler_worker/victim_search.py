@@ -2,30 +2,28 @@
 arrays, and checks them by the evaluation that places the request.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from uuid import UUID, uuid5
 
 import numpy as np
 from msgspec import structs
 
-from bus.amounts import totals
 from bus.candidates import Bools, Floats, PlacedHost
 from bus.claims import holder_consumer
-from bus.errors import AnswerRefused, NoAnswer, Unroutable
 from bus.messages import BuildRequested
 from bus.moves import MoveRequested
 from bus.preemption import REQUEUE_WAIT, BuildPreempted, FindPreemptions, Victim
-from bus.queries import FindInstances, Instance
+from bus.queries import Instance
 from bus.resources import FindAllocations
 from bus.vocabulary import Allocations, Id, portions
-from scheduler_worker.cloud_reading import HOSTS_AT_ONCE, HostArrays, accepting, only_on
+from scheduler_worker.cloud_reading import HostArrays, accepting, active_instances, amounts_on_host, only_on
 from scheduler_worker.core.choosing import Choosing
 from scheduler_worker.core.events import Chosen, Located, NoVictims
 from scheduler_worker.core.order import Begins, Order
 from scheduler_worker.core.scale import HasReservations, Pick
 from scheduler_worker.core.victims import CrowdedHost, Replaceable, VictimChoice, choose_victims
-from scheduler_worker.dependencies import PLACEMENT_ASKED, together
+from scheduler_worker.dependencies import PLACEMENT_ASKED
 from scheduler_worker.placing import Scheduler
 from scheduler_worker.priorities import PriorityClasses
 from scheduler_worker.queries import CellQueries
@@ -160,10 +158,8 @@ class VictimSearch:
 
     async def _read(self, hosts: Sequence[PlacedHost], reading: _Reading, below: int) -> None:
         reading.hosts |= {host.uuid for host in hosts}
-        found: list[Instance] = []
-        for some in portions(hosts, HOSTS_AT_ONCE):
-            for instances in await together([self._instances(host) for host in some]):
-                found += [each for each in instances if each.priority < below]
+        instances = await active_instances(self._cells, hosts)
+        found = [each for each in instances if each.priority < below]
         for part in portions(found, PLACEMENT_ASKED):
             asked = FindAllocations(consumers=tuple(each.build for each in part))
             consumers = (await self._scheduler.placement.allocations(asked)).consumers
@@ -189,13 +185,6 @@ class VictimSearch:
             grace=its_class.grace if its_class else 0.0,
             requeue=its_class.requeue if its_class else False,
         )
-
-    async def _instances(self, host: PlacedHost) -> Sequence[Instance]:
-        question = FindInstances(cell=host.cell, host=host.uuid, statuses=("active",), limit=1000)
-        try:
-            return (await self._cells.instances(question)).instances
-        except (AnswerRefused, NoAnswer, Unroutable):  # no instance of the host can be preempted now
-            return ()
 
     def _draft(self, order: Order, reading: _Reading, supposing: HasReservations | None) -> _Draft | None:
         """Place all instances of an order, without await; None if any instance fits nowhere."""
@@ -234,7 +223,7 @@ class VictimSearch:
             choice = self._choice(order, choosing, reading, draft)
             if choice is None:
                 return False
-            root = next(host.uuid for host in source.hosts() if host.position == choice.at)
+            root = next(root for root in reading.on if source.position(root) == choice.at)
             builds = {each.build for each in choice.victims}
             for build in builds:
                 source.withdraw(reading.held[build])
@@ -262,15 +251,14 @@ class VictimSearch:
             if at is None or at in draft.refused or not accepted[at]:
                 continue
             instances = [
-                Replaceable(each.build, each.priority, arrays.vector(_on_host(each, reading, sharing)))
+                Replaceable(
+                    each.build,
+                    each.priority,
+                    arrays.vector(amounts_on_host(reading.held[each.build], sharing)),
+                )
                 for each in victims
                 if each.build not in draft.used
             ]
             hosts.append(CrowdedHost(at, arrays.free[at], instances))
         scale = np.maximum(arrays.whole.max(axis=0, initial=0.0), 1.0)
         return choose_victims(hosts, demand, scale)
-
-
-def _on_host(victim: Victim, reading: _Reading, sharing: Collection[str]) -> dict[str, int]:
-    held = reading.held[victim.build]
-    return totals({provider: amounts for provider, amounts in held.items() if provider not in sharing})

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from berth.commands.options import Commands, option
 from berth.commands.terminal import Cli, coloured, complain, plain_table, progress_bar
-from berth.operations.cells import UNFINISHED, all_shown, ask_cells, chosen_cells, instance_pages
+from berth.operations.cells import all_shown, ask_cells, chosen_cells, instance_pages
 from berth.operations.publishing import checked
 from berth.settings import BadSetting
 from bus import topics
@@ -18,7 +18,7 @@ from bus.clock import Clock
 from bus.decisions import RefusedBuild
 from bus.delivery.runner import Bus
 from bus.masking import printable
-from bus.queries import FindInstances, FindWaiting, Instance, InstanceStatus, WaitingRequest
+from bus.queries import PRESENT, FindInstances, FindWaiting, Instance, InstanceStatus, WaitingRequest
 
 _COLUMNS = ("build", "name", "status", "host", "cell", "project", "flavor")
 
@@ -96,7 +96,7 @@ async def _instances_of(
 
 async def unfinished_instances(bus: Bus, cell: str, most: int) -> tuple[Sequence[Instance], bool]:
     """Return at most `most` unfinished instances of a cell, and whether the cell failed to answer."""
-    question = FindInstances(cell=cell, statuses=UNFINISHED)
+    question = FindInstances(cell=cell, statuses=PRESENT)
     found, _, silent = await _instances_of(bus, [cell], question, most)
     return found, bool(silent)
 

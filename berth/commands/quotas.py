@@ -5,7 +5,7 @@ from typing import Annotated
 from berth.commands.options import Commands, option, positional
 from berth.commands.terminal import Cli, plain_table
 from berth.operations.quotas import parsed_limits, quotas_of, set_quota, unset_quota, waiting_by_project
-from bus.quotas import DEFAULT, NAME_OF_DEFAULT, UNLIMITED, ProjectShare, Quota, project_named, shares_of
+from bus.quotas import DEFAULT, UNLIMITED, ProjectShare, name_of_project, project_named, shares_of
 
 commands = Commands(name="quota", no_args_is_help=True)
 
@@ -64,7 +64,12 @@ async def show(
         found = await quotas_of(bus, project_named(project) if project else None, used=not limited)
         waiting = await waiting_by_project(bus, [quota.project for quota in found if quota.project])
     rows = [
-        (_name(quota), share.resource, *_numbers(quota.project, share), waiting.get(quota.project) or "")
+        (
+            name_of_project(quota.project),
+            share.resource,
+            *_numbers(quota.project, share),
+            waiting.get(quota.project) or "",
+        )
         for quota in found
         for share in shares_of(quota)
     ]
@@ -76,10 +81,6 @@ async def show(
 def _numbers(project: str, share: ProjectShare) -> tuple[str, str, str]:
     note = "over" if share.is_over else "default" if project and share.is_default else ""
     return "" if project == DEFAULT else str(share.used), _text(share.limit), note
-
-
-def _name(quota: Quota) -> str:
-    return quota.project or NAME_OF_DEFAULT
 
 
 def _text(limit: int | None) -> str:

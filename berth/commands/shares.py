@@ -5,7 +5,7 @@ from typing import Annotated
 from berth.commands.options import Commands, option, positional
 from berth.commands.terminal import Cli, plain_table
 from berth.operations.quotas import fair_shares, set_quota, unset_quota
-from bus.quotas import WEIGHT, project_named
+from bus.quotas import WEIGHT, name_of_project, project_named
 
 commands = Commands(name="share", no_args_is_help=True)
 
@@ -53,11 +53,11 @@ async def show(
     """
     async with cli.bus("share") as bus:
         shares = await fair_shares(bus)
-    named = [each for each in shares if project in ("", each.project or "default")]
+    named = [each for each in shares if project in ("", name_of_project(each.project))]
     found = [each for each in named if each.backlog or not backlogged]
     rows = [
         (
-            each.project or "default",
+            name_of_project(each.project),
             each.weight,
             each.backlog or "",
             f"{each.share:.0%}" if each.share else "",

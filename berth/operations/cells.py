@@ -17,7 +17,7 @@ from bus.delivery.runner import Bus
 from bus.errors import AnswerRefused, NoAnswer, OperationRefused, Unavailable, Unroutable
 from bus.host_health import FindHostHealth
 from bus.leases import AgentEditAnswered, AgentEditRequested, AgentsFound, FindAgents
-from bus.queries import BuildStands, FindBuilds, FindInstances, InstancesFound, InstanceStatus
+from bus.queries import BuildStands, FindBuilds, FindInstances, InstancesFound
 
 R = TypeVar("R")
 
@@ -104,9 +104,6 @@ async def builds_by_uuid(
 
 INSTANCE_SECONDS = 10.0  # a cell may take for a page of its instances
 PAGE = 500  # instances in one page
-UNFINISHED: tuple[InstanceStatus, ...] = (
-    "building", "swapping", "active", "moving", "verifying", "deleting",
-)  # fmt: skip
 
 
 async def instance_pages(

@@ -8,7 +8,7 @@ from dataclasses import KW_ONLY, dataclass, field
 
 from msgspec import structs
 
-from berth.operations.cells import UNFINISHED, instance_pages
+from berth.operations.cells import instance_pages
 from berth.operations.following import (
     VERIFYING,
     FollowedMoves,
@@ -25,7 +25,7 @@ from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.errors import OperationRefused, Unavailable, Unroutable
 from bus.moves import FindMoves, MoveRequested
-from bus.queries import FindInstances, Instance, WhatIfAnswered
+from bus.queries import PRESENT, FindInstances, Instance, WhatIfAnswered
 from bus.resources import Consumer, FindAllocations, FindProviders, Provider
 from bus.vocabulary import portions
 
@@ -195,7 +195,7 @@ async def instances_on(bus: Bus, hosts: Iterable[Provider]) -> list[Instance]:
         if not host.cell:
             continue
         try:
-            question = FindInstances(cell=host.cell, host=host.id, statuses=UNFINISHED)
+            question = FindInstances(cell=host.cell, host=host.id, statuses=PRESENT)
             async for page in instance_pages(bus, question):
                 found += page.instances
         except (Unavailable, Unroutable) as problem:

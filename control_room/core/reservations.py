@@ -1,8 +1,10 @@
 """Computes the data of the page about reservations, and parses the form of a new one."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from bus.amounts import totals
 from bus.reservations import FAILOVER, Reservation, ReservationsFound, ReservedSlot
 from control_room.core.now import Reply
 from control_room.core.what_if_form import InvalidForm
@@ -95,16 +97,14 @@ def _shown(found: Reply[ReservationsFound]) -> list[Reservation]:
 def _row(
     reservation: Reservation, slots: Sequence[ReservedSlot], names: Mapping[str, str], now: float
 ) -> ReservationRow:
-    roots, reserved, free = _roots(slots), dict[str, int](), dict[str, int]()
+    roots, reserved, free = _roots(slots), Counter[str](), Counter[str]()
     for slot in slots:
-        for total, allocations in ((reserved, slot.allocations), (free, slot.held)):
-            for resources in allocations.values():
-                for name, amount in resources.items():
-                    total[name] = total.get(name, 0) + amount
+        reserved.update(totals(slot.allocations))
+        free.update(totals(slot.held))
     return ReservationRow(
         reservation=reservation,
         state=reservation.state(now),
-        amounts=[ReservedAmount(name, reserved[name], free.get(name, 0)) for name in sorted(reserved)],
+        amounts=[ReservedAmount(name, reserved[name], free[name]) for name in sorted(reserved)],
         made=len(slots),
         undrawn=sum(bool(slot.held) for slot in slots),
         hosts=[names.get(root, root) for root in roots[:MOST_HOSTS]],

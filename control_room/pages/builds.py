@@ -28,7 +28,7 @@ from control_room.pages import frame
 from control_room.pages.frame import PageContext, PageGroup, PageRefused, PageUpdates, Renderer, uuid_in
 from control_room.pages.what_if import shown_answer
 from control_room.queries import query
-from control_room.shared_data import SPACING, TIMES, SharedData
+from control_room.shared_data import SharedData
 
 LISTED = 100
 ROWS_KEPT = 400  # rendered rows
@@ -175,11 +175,7 @@ class WaitingData:
 class WaitingPages(frame.PageGroup):
     def __init__(self, context: frame.PageContext, renderer: frame.Renderer) -> None:
         super().__init__(context, renderer)
-        changes = context.events.waiting
-        self._data = SharedData(
-            context.tasks, self._read, changes=changes, seconds=SECONDS * 0.9, times=TIMES, spacing=SPACING
-        )
-        self._updates = PageUpdates(SECONDS, changes, self._data.interval)
+        self._data, self._updates = frame.live_data(context, self._read, context.events.waiting, SECONDS)
 
     async def page(self, request: Request, problem: str = "", status: int = 200) -> Response:
         wanted = _wanted(request)

@@ -2,7 +2,7 @@
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -23,7 +23,7 @@ from bus.masking import printable
 from control_room.access import AccessRules, EventStream, Sessions, WebSession, theme_cookie
 from control_room.core import words
 from control_room.queries import Operations, Queries, StatusReader
-from control_room.shared_data import BackgroundTasks, Changes, UpdateInterval
+from control_room.shared_data import SPACING, TIMES, BackgroundTasks, Changes, SharedData, UpdateInterval
 from control_room.worker import Events
 
 HERE = Path(__file__).parents[1]
@@ -211,6 +211,7 @@ def uuid_in(text: str) -> str:
 KEEPALIVE_SECONDS = 15.0  # between comments that keep a quiet stream open
 PATIENCE = 0.4  # seconds that a page waits for its data
 
+K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
 
@@ -261,6 +262,16 @@ class PageUpdates:
                     await _passed(stream.wake if self._changes else stream.ended, self._seconds - pause)
             if sessions.has_ended(session):
                 yield ServerSentEvent("", event="signed-out", sep="\n")
+
+
+def live_data(
+    context: PageContext, read: Callable[[K], Awaitable[V]], changes: Changes, seconds: float
+) -> tuple[SharedData[K, V], PageUpdates]:
+    """Return the data of a page that is read again after changes, and the updates of the open page."""
+    data = SharedData(
+        context.tasks, read, changes=changes, seconds=seconds * 0.9, times=TIMES, spacing=SPACING
+    )
+    return data, PageUpdates(seconds, changes, data.interval)
 
 
 async def _made(part: Callable[[], Awaitable[str]], stream: EventStream) -> str | None:

@@ -13,7 +13,7 @@ from bus.errors import OperationRefused
 from bus.host_health import DRAIN as MARK
 from bus.host_health import causes_in
 from bus.moves import FindMoves, MovesFound, MoveStands
-from bus.queries import FindInstances, InstancesFound, InstanceStatus
+from bus.queries import PRESENT, FindInstances, InstancesFound
 from bus.requests import ResourceGroup
 from bus.resources import FindProviders, Provider
 from control_room.core.builds import DrainShown, MoveShown, left_host, merged_moves, move_shown, shown
@@ -25,7 +25,6 @@ from control_room.shared_data import TIMES, SharedData
 
 DRAIN = "drain"  # the cause for which `berth drain` disables hosts
 MOST = 40  # drained hosts that are queried
-PRESENT: tuple[InstanceStatus, ...] = ("building", "swapping", "active", "moving", "verifying", "deleting")
 
 
 @dataclass(frozen=True)

@@ -14,10 +14,9 @@ from bus.quotas import DEFAULT, NAME_OF_DEFAULT, FindQuotas, project_named
 from bus.replication import PlacementChanged
 from control_room.core.projects import project_instances, projects_listed, projects_of
 from control_room.pages import frame
-from control_room.pages.frame import PageRefused, PageUpdates
+from control_room.pages.frame import PageRefused
 from control_room.placement_watch import PlacementWatch
 from control_room.queries import query
-from control_room.shared_data import SPACING, TIMES, SharedData
 
 log = logging.getLogger(__name__)
 
@@ -60,11 +59,7 @@ class ProjectsData:
 class ProjectPages(frame.PageGroup):
     def __init__(self, context: frame.PageContext, renderer: frame.Renderer) -> None:
         super().__init__(context, renderer)
-        changes = context.events.projects
-        self._data = SharedData(
-            context.tasks, self._read, changes=changes, seconds=SECONDS * 0.9, times=TIMES, spacing=SPACING
-        )
-        self._updates = PageUpdates(SECONDS, changes, self._data.interval)
+        self._data, self._updates = frame.live_data(context, self._read, context.events.projects, SECONDS)
         self._watch = PlacementWatch(context.operations.placement_changes, context.tasks, self._on_change)
 
     async def page(self, request: Request) -> Response:

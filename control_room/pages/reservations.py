@@ -21,10 +21,9 @@ from control_room.core.reservations import (
 )
 from control_room.core.what_if_form import InvalidForm
 from control_room.pages import frame
-from control_room.pages.frame import PageRefused, PageUpdates
+from control_room.pages.frame import PageRefused
 from control_room.pages.projects import is_project
 from control_room.queries import query
-from control_room.shared_data import SPACING, TIMES, SharedData
 
 log = logging.getLogger(__name__)
 
@@ -63,11 +62,7 @@ class ReservationsData:
 class ReservationPages(frame.PageGroup):
     def __init__(self, context: frame.PageContext, renderer: frame.Renderer) -> None:
         super().__init__(context, renderer)
-        changes = context.events.changes
-        self._data = SharedData(
-            context.tasks, self._read, changes=changes, seconds=SECONDS * 0.9, times=TIMES, spacing=SPACING
-        )
-        self._updates = PageUpdates(SECONDS, changes, self._data.interval)
+        self._data, self._updates = frame.live_data(context, self._read, context.events.changes, SECONDS)
 
     async def page(self, request: Request) -> Response:
         done = request.query_params.get("done", "")
@@ -157,11 +152,7 @@ class ReservationPages(frame.PageGroup):
 class HeadroomPages(frame.PageGroup):
     def __init__(self, context: frame.PageContext, renderer: frame.Renderer) -> None:
         super().__init__(context, renderer)
-        changes = context.events.changes
-        self._data = SharedData(
-            context.tasks, self._read, changes=changes, seconds=SECONDS * 0.9, times=TIMES, spacing=SPACING
-        )
-        self._updates = PageUpdates(SECONDS, changes, self._data.interval)
+        self._data, self._updates = frame.live_data(context, self._read, context.events.changes, SECONDS)
 
     async def page(self, request: Request) -> Response:
         done = request.query_params.get("done", "")

@@ -37,13 +37,9 @@ def preempt(
         remember(steps, rest)
         if holder.held:  # else an earlier claim of the request has preempted it
             leave_to(world, holder, rest, CLEANUP)
-        held = rest.held
-        taken = {
-            provider: some
-            for provider, resources in held.items()
-            if (some := _taken(resources, lacking.get(provider, {})))
-        }
-        left = amounts.without(held, taken)
+        taken = amounts.common(rest.held, lacking)
+        lacking = amounts.without(lacking, taken)
+        left = amounts.without(rest.held, taken)
         hold(world, rest, rest.generation if left else 0, left, None, None)
     return None
 
@@ -107,15 +103,3 @@ def _lacking(asked: Allocations, world: ClaimWorld) -> Allocations:
                 if stock is not None and (lack := stock.used + amount - stock.capacity) > 0:
                     lacking.setdefault(uuid, {})[name] = lack
     return lacking
-
-
-def _taken(held: dict[str, int], lacking: dict[str, int]) -> dict[str, int]:
-    """Return how much of a victim's resources at one provider a claim takes, and subtract it from `lacking`,
-    the amounts that the claim still lacks there.
-    """
-    taken = {}
-    for name, amount in held.items():
-        if some := min(amount, lacking.get(name, 0)):
-            taken[name] = some
-            lacking[name] -= some
-    return taken

@@ -5,7 +5,6 @@ from typing import Any
 import msgspec
 
 from bus.quotas import (
-    NAME_OF_DEFAULT,
     FindQuotas,
     Quota,
     QuotaEdit,
@@ -14,6 +13,7 @@ from bus.quotas import (
     QuotaSourceIsKeystone,
     SetQuota,
     UnsetQuota,
+    name_of_project,
     project_named,
 )
 from bus.vocabulary import Missing
@@ -68,4 +68,4 @@ def _project(call: ApiCall) -> str:
 
 def _shown(quota: Quota) -> QuotaShown:
     fields: dict[str, Any] = msgspec.structs.asdict(quota)
-    return QuotaShown(**fields | {"project": quota.project or NAME_OF_DEFAULT})
+    return QuotaShown(**fields | {"project": name_of_project(quota.project)})

@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 from uuid import UUID, uuid5
 
 from bus.clock import Clock
+from bus.errors import AnswerRefused, Unavailable, Unroutable
 from bus.maintenance import MaintenanceMove
 from bus.moves import FindMoves, MoveKind, MoveRequested, MoveStands
-from bus.queries import FindInstances, Instance, InstanceStatus
+from bus.queries import PRESENT, FindInstances, Instance
 from bus.resources import FindAllocations
 from bus.sql.database import Database
 from bus.vocabulary import Id, portions
@@ -24,9 +25,7 @@ AGAIN_SECONDS = 15.0  # until a move without any record is requested again
 RETRY_SECONDS = 60.0  # until another attempt for an instance whose move failed
 LONGEST_RESULT = 1000
 DONE = "done"
-UNFINISHED: tuple[InstanceStatus, ...] = (
-    "building", "swapping", "active", "moving", "verifying", "deleting",
-)  # fmt: skip
+NO_ANSWER = (Unavailable, Unroutable, AnswerRefused)
 
 
 @dataclass(frozen=True)
@@ -132,12 +131,12 @@ class Departures:
         deleted.
         """
         found: list[Instance] = []
-        question, more = FindInstances(cell=cell, host=root, statuses=UNFINISHED), True
+        question, more = FindInstances(cell=cell, host=root, statuses=PRESENT), True
         while more:
             page = await self.cells.instances(question)
             found += [instance for instance in page.instances if instance.root == root]
             more = page.more
-            question = FindInstances(cell=cell, host=root, statuses=UNFINISHED, after=page.last)
+            question = FindInstances(cell=cell, host=root, statuses=PRESENT, after=page.last)
         return found
 
     async def memory(self, builds: Iterable[str]) -> dict[str, int]:

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from prometheus_client import Counter
 
 from bus.clock import Clock
-from bus.errors import AnswerRefused, Unavailable, Unroutable
+from bus.errors import Unavailable
 from bus.host_health import FORCED_DOWN
 from bus.maintenance import EvacuationState, HostEvacuation, MaintenanceEvent
 from bus.moves import MoveRequested
@@ -18,7 +18,7 @@ from bus.sql.database import Database
 from bus.vocabulary import Id
 from scheduler_worker.core.dead_hosts import Domain, EvacuationJudge, MissingHost, domain_sizes
 from scheduler_worker.host_traits import force_down_host
-from scheduler_worker.maintenance.departures import Departures
+from scheduler_worker.maintenance.departures import NO_ANSWER, Departures
 from scheduler_worker.maintenance.fencing import call_hook
 from scheduler_worker.maintenance.hosts import HostView
 from scheduler_worker.maintenance.options import EvacuationOptions
@@ -198,7 +198,7 @@ class _EvacuationStep:
                     self._put(row, "evacuating", row.why)
                 elif row.state == "evacuating":
                     requests += await self._move(row)
-            except (Unavailable, Unroutable, AnswerRefused) as problem:
+            except NO_ANSWER as problem:
                 log.warning("evacuation of host %s: %s", row.host, problem)
         await self._store()
         return requests

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from msgspec.structs import replace
 
 from bus.clock import Clock
-from bus.errors import AnswerRefused, Unavailable, Unroutable
 from bus.maintenance import HostPhase, MaintenanceEvent, WindowState
 from bus.moves import MoveRequested
 from bus.reservations import RESERVATION
@@ -16,7 +15,7 @@ from bus.sql.database import Database
 from bus.vocabulary import Id
 from scheduler_worker.core.maintenance import CLOSED, OVER, DrainedHost, WindowPlanner, after_the_window
 from scheduler_worker.host_traits import cause_trait, close_host, open_host
-from scheduler_worker.maintenance.departures import Departures, HostDeparture
+from scheduler_worker.maintenance.departures import NO_ANSWER, Departures, HostDeparture
 from scheduler_worker.maintenance.hosts import HostView
 from scheduler_worker.queries import PlacementQueries
 from scheduler_worker.store import maintenance as stored
@@ -27,7 +26,6 @@ TRAIT = cause_trait(CAUSE)
 ESTIMATE_SECONDS = 300.0  # between two reads of the instances of a host whose drain has not begun
 ESTIMATES_A_STEP = 50
 HORIZON_SECONDS = 7 * 86400.0  # before a window begins, from which its drains are estimated
-NO_ANSWER = (Unavailable, Unroutable, AnswerRefused)
 
 log = logging.getLogger(__name__)
 
