@@ -13,7 +13,7 @@ from bus.sql.database import Database
 from bus.sql.statement import BoundStatement, Statement, sql
 from bus.sql.transaction import Dialect, Transaction
 from bus.vocabulary import Compact
-from cell_conductor.core.build import Build, Leftover, Vacate
+from cell_conductor.core.build import SETTLED, Build, Leftover, Vacate
 from cell_conductor.core.move import BuildMove
 
 log = logging.getLogger(__name__)
@@ -86,7 +86,7 @@ SILENT, SILENT_MOVES, SILENT_LEFTOVERS = [
         UPDATE builds SET updated_at = :NOW WHERE id IN (SELECT id FROM builds
         WHERE {condition} AND updated_at <= :since AND id > :after ORDER BY id LIMIT :most) RETURNING id
     """)
-    for condition in (UNSETTLED, f"{MOVING} AND status = 'moving'", LEFTOVER)
+    for condition in (UNSETTLED, f"{MOVING} AND status = 'moving'", f"{LEFT_BEHIND} AND {status_in(SETTLED)}")
 ]
 # builds that ended long ago and hold nothing
 _PRUNE = sql(f"""

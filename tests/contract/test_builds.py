@@ -11,6 +11,7 @@ from sqlalchemy import text
 
 from bus.errors import AnswerRefused, Poison, Retry
 from bus.messages import BuildDeleted, BuildEnded, BuildOrdered, BuildPlaced, DestroyOrdered, HostFailed
+from bus.preemption import Vacating
 from bus.queries import FindBuilds
 from bus.sql.database import Database
 from bus.sql.failures import Conflict
@@ -34,6 +35,7 @@ from tests.support.conductor_builders import (
     an_agent_report,
     deliver,
 )
+from tests.support.ids import uid
 from tests.support.virtual_time import TurnedClock
 
 
@@ -232,12 +234,16 @@ async def test_a_restart_repeats_the_messages_of_unfinished_builds(
     assert {message.build for message in await restarted.resume()} == {ONE.build, three.build, four.build}
 
 
+REQUEUED = Vacating(build=ONE.build, other=uid(9, "b"), cell=CELL, say="vacate", attempt=1, requeue=True)
+
+
+@pytest.mark.parametrize("ending", [a_delete(ONE), REQUEUED], ids=["deleted", "preempted and shelved"])
 async def test_the_order_to_destroy_a_guest_left_behind_is_repeated_after_an_hour(
-    builds: Builds, books: Books, time: TurnedClock
+    builds: Builds, books: Books, time: TurnedClock, ending: Message
 ) -> None:
     """The broker may have lost the order, or the agent's report, with a queue."""
     await placed(builds, books, ONE)
-    await heard(builds, BUILT, a_delete(ONE))
+    await heard(builds, BUILT, ending)
     time.now += 601
     await heard(builds, *await builds.time_out())
     assert await builds.resume() == []
