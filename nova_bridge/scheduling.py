@@ -5,7 +5,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 from uuid import UUID
 
 from bus.claims import ReleaseAnswered, ReleaseRequested
@@ -34,27 +34,6 @@ IGNORED = ("update_instance_info", "delete_instance_info", "sync_instance_info")
 _WAITS_FOR = frozenset({"class", "room", "refused", "down", "unknown", "reserved", "chosen", "io_ops"})
 
 
-class Fallback(Protocol):
-    """Forwards calls to a real nova-scheduler, for requests that placement's data cannot decide."""
-
-    async def forward(self, call: RpcCall) -> object:
-        """Forward an RPC call to a real nova-scheduler, and return its answer."""
-
-
-class CallNotifications(Protocol):
-    """Publishes Nova's notifications about the calls that berth decides, in the background."""
-
-    def add(self, call: RpcCall, phase: Phase) -> None:
-        """Queue the notifications that Nova's scheduler publishes when a call starts or ends (`phase`)."""
-
-
-class CallState(Protocol):
-    """Reads from Nova's databases whether Nova still waits for the answer to an RPC call."""
-
-    async def still_waits(self, instances: Sequence[str]) -> bool:
-        """Return whether Nova still waits for hosts of the instances."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class SchedulingQueries:
     """The queries to berth's scheduler and placement by which Nova's calls are answered."""
@@ -76,9 +55,9 @@ class NovaScheduling:
         clock: Clock,
         *,
         wait: float = 0.0,
-        fallback: Fallback | None = None,
-        callers: CallState | None = None,
-        notifications: CallNotifications | None = None,
+        fallback: Callable[[RpcCall], Awaitable[object]] | None = None,
+        still_waits: Callable[[Sequence[str]], Awaitable[bool]] | None = None,
+        notify: Callable[[RpcCall, Phase], None] | None = None,
     ) -> None:
         self._queries = queries
         self._cloud = cloud
@@ -87,8 +66,9 @@ class NovaScheduling:
         self._clock = clock
         self._wait = wait  # seconds that a call may wait for capacity
         self._fallback = fallback
-        self._callers = callers
-        self._notifications = notifications
+        self._still_waits = still_waits  # whether Nova still waits for hosts of these instances
+        # queues the notifications that Nova's scheduler publishes when a call starts or ends
+        self._notify = notify or (lambda call, phase: None)
         self._groups: set[str] = set()  # server groups that exist in placement
 
     async def answer(self, call: RpcCall) -> RpcResult:
@@ -114,7 +94,7 @@ class NovaScheduling:
             instances = _instances(call, spec)
         except MalformedSpec as problem:
             raise RpcFailure("builtins.ValueError", str(problem)) from None
-        if call.redelivered and self._callers is not None and not await self._callers.still_waits(instances):
+        if call.redelivered and self._still_waits is not None and not await self._still_waits(instances):
             raise _no_valid_host("nova does not wait for this call any more")
         return_objects = bool(call.args.get("return_objects"))
         try:
@@ -125,7 +105,7 @@ class NovaScheduling:
             if self._fallback is None:
                 raise _no_valid_host(f"berth cannot decide about {why}") from None
             log.info("forwarded to nova-scheduler: %s: %s", ", ".join(instances), why)
-            return RpcResult(await self._fallback.forward(call))
+            return RpcResult(await self._fallback(call))
         self._notify(call, "start")
         answer = await self._placed(question)
         if answer.refused is not None:
@@ -138,10 +118,6 @@ class NovaScheduling:
         self._notify(call, "end")
         moves = bool(spec.ignore_hosts)  # Nova's conductor undoes moves by itself
         return RpcResult(value, None if moves else partial(self._undo, answer.placed))
-
-    def _notify(self, call: RpcCall, phase: Phase) -> None:
-        if self._notifications is not None:
-            self._notifications.add(call, phase)
 
     async def _undo(self, placed: Sequence[BuildPlaced]) -> None:
         """Release the claims of an RPC call that Nova has abandoned, except claims that were changed after

@@ -2,12 +2,13 @@
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 from bus import topics
 from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.messages import HostReported
-from bus.rabbit.oslo import RpcAddress, RpcCall, RpcServer
+from bus.rabbit.oslo import RpcAddress, RpcServer
 from bus.rabbit.oslo_client import RpcClient
 from bus.worker import Worker
 from nova_bridge.core.translation import BridgeOptions
@@ -41,14 +42,6 @@ class FollowedNova:
     fallback: RpcAddress | None = None  # of a nova-scheduler for requests that berth cannot judge
 
 
-class _Forwarding:
-    def __init__(self, client: RpcClient) -> None:
-        self._client = client
-
-    async def forward(self, call: RpcCall) -> object:
-        return await self._client.forward(call, FALLBACK_TIMEOUT)
-
-
 def nova_bridge(nova: FollowedNova, bus: Bus, clock: Clock) -> Worker:
     """Return the worker that answers Nova's scheduler RPC and copies Nova's cells, hosts and aggregates."""
     mirror = mirror_of(nova.databases, bus, clock)
@@ -64,9 +57,9 @@ def nova_bridge(nova: FollowedNova, bus: Bus, clock: Clock) -> Worker:
         nova.options,
         clock,
         wait=nova.wait,
-        fallback=None if client is None else _Forwarding(client),
-        callers=nova.databases,
-        notifications=nova.notifications,
+        fallback=None if client is None else partial(client.forward, timeout=FALLBACK_TIMEOUT),
+        still_waits=nova.databases.still_waits,
+        notify=nova.notifications.add if nova.notifications else None,
     )
     server = RpcServer(nova.rpc, scheduling.answer, name="berth nova", clock=clock)
     stops: list[Callable[[], Awaitable[None]]] = [nova.databases.close]

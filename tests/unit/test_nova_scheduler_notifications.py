@@ -159,7 +159,7 @@ async def test_a_call_that_berth_decides_is_published(
     recorded, cloud = RecordedPhases(), a_cloud()
     queries = SchedulingQueries(select=select, make_group=unused, release=unused)
     options = BridgeOptions()
-    scheduling = NovaScheduling(queries, lambda: cloud, unused, options, Clock(), notifications=recorded)
+    scheduling = NovaScheduling(queries, lambda: cloud, unused, options, Clock(), notify=recorded.add)
     is_answered = True
     try:
         await scheduling.answer(a_call(a_spec(**spec)))
