@@ -23,8 +23,6 @@ POLL_SECONDS = 60.0
 _NAMES = {"servers": INSTANCES, "server_group_members": GROUP_MEMBERS}  # as Nova names its limits
 _OF_CLASS = "class:"
 
-_PASSING = httpx.HTTPError, KeystoneRefused, KeystoneUnavailable, Unavailable, ValueError
-
 COPIED_AT = Gauge("berth_quotas_copied_timestamp_seconds", "when Keystone's limits were last copied")
 
 
