@@ -24,7 +24,7 @@ from berth.operations.publishing import checked, leaves
 from berth.operations.quotas import parsed_limits, quotas_of, set_quota, unset_quota
 from berth.operations.request_sense import sense_of
 from berth.operations.reservations import edit_reservation, set_headroom, unset_headroom
-from berth.operations.reserving import ReservationOptions, create_reservation, filled_text, new_reservation
+from berth.operations.reserving import create_reservation, filled_text, new_reservation
 from berth.settings import BadSetting
 from bus.delivery.runner import Bus
 from bus.errors import OperationRefused
@@ -114,7 +114,7 @@ class ControlRoomActions:
         """Create a reservation and claim its slots; return how many have a host as text."""
         with operations_refused():
             now = self._bus.clock.now()
-            reservation = new_reservation(name, project, ReservationOptions(**vars(form)), now)
+            reservation = new_reservation(name, project, form, now)
             filled = await create_reservation(self._bus, reservation, now)
         return filled_text(reservation, filled, now)
 

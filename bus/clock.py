@@ -8,6 +8,7 @@ import random
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 
 from bus.errors import Unavailable
 from bus.vocabulary import MAX_ORDINAL
@@ -31,6 +32,12 @@ class Clock:
 
 
 monotonic = time.monotonic  # for durations, for code without an injected clock
+
+
+def time_text(seconds: float) -> str:
+    """Return a time as text in UTC, such as 2026-12-24 08:00, or `-` for 0."""
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M") if seconds else "-"
+
 
 _FIRST_PAUSE = 0.1
 _LONGEST_PAUSE = 5.0

@@ -12,9 +12,9 @@ from berth.commands.options import Commands, option, positional
 from berth.commands.reserve import WHEN
 from berth.commands.terminal import Cli, plain_table
 from berth.operations.maintenance import edit_maintenance, find_maintenance, hosts_given, window_given
-from berth.operations.reservations import time_given, time_text
+from berth.operations.reservations import time_given
 from berth.settings import BadSetting
-from bus.clock import Clock
+from bus.clock import Clock, time_text
 from bus.errors import OperationRefused
 from bus.maintenance import (
     AddWindow,

@@ -7,18 +7,13 @@ from typing import Annotated
 from berth.commands.options import Commands, described, option, positional
 from berth.commands.terminal import Cli, plain_table
 from berth.operations.host_states import host_names
-from berth.operations.reservations import (
-    edit_reservation,
-    find_reservations,
-    reservation_named,
-    time_given,
-    time_text,
-)
-from berth.operations.reserving import ReservationOptions, create_reservation, filled_text, new_reservation
+from berth.operations.reservations import edit_reservation, find_reservations, reservation_named, time_given
+from berth.operations.reserving import create_reservation, filled_text, new_reservation
 from bus.amounts import totals
-from bus.clock import Clock
+from bus.clock import Clock, time_text
 from bus.masking import printable
 from bus.reservations import EndReservation, ExtendReservation, Reservation, ReservationsFound
+from control_room.core.reservations import NewReservation
 
 commands = Commands(name="reserve", no_args_is_help=True)
 
@@ -61,7 +56,7 @@ async def create_command(
     --hold-from is later than now, other builds may take the capacity before that time.
     """
     now = Clock().now()
-    reservation = new_reservation(name, project, ReservationOptions(**vars(options)), now)
+    reservation = new_reservation(name, project, NewReservation(**vars(options)), now)
     async with cli.bus("reserve") as bus:
         filled = await create_reservation(bus, reservation, now)
     cli.value(reservation, f"reservation {name}: {reservation.id}\n  {filled_text(reservation, filled, now)}")

@@ -4,10 +4,10 @@ from collections.abc import Iterator, Sequence
 
 from berth.operations.host_states import every_provider, host_named
 from berth.operations.publishing import checked
-from berth.operations.reservations import time_text
 from berth.operations.topology_options import labels_given
 from berth.settings import BadSetting
 from bus import topics
+from bus.clock import time_text
 from bus.delivery.runner import Bus
 from bus.errors import OperationRefused
 from bus.maintenance import (
@@ -48,11 +48,8 @@ async def edit_maintenance(bus: Bus, edit: MaintenanceEdit) -> int:
     return answer.changed
 
 
-async def find_maintenance(
-    bus: Bus, *, ended: bool = False, subject: str = "", build: str = ""
-) -> MaintenanceFound:
-    query = FindMaintenance(ended=ended, subject=subject, build=build)
-    return await bus.asker(topics.MAINTENANCE)(checked(query))
+async def find_maintenance(bus: Bus, *, ended: bool = False, subject: str = "") -> MaintenanceFound:
+    return await bus.asker(topics.MAINTENANCE)(checked(FindMaintenance(ended=ended, subject=subject)))
 
 
 async def window_given(bus: Bus, begin: str) -> MaintenanceWindow:

@@ -30,8 +30,8 @@ from bus.vocabulary import Missing, Taken, seconds_of
 _HEADROOM = "headroom"  # name of the reservation that keeps it
 
 
-async def find_reservations(bus: Bus, project: str = "", *, slots: bool = True) -> ReservationsFound:
-    return await bus.asker(topics.RESERVATIONS)(checked(FindReservations(project=project, slots=slots)))
+async def find_reservations(bus: Bus, project: str = "") -> ReservationsFound:
+    return await bus.asker(topics.RESERVATIONS)(checked(FindReservations(project=project)))
 
 
 async def reservation_named(bus: Bus, name_or_id: str, project: str = "") -> ReservationsFound:
@@ -116,7 +116,3 @@ def time_given(option: str, given: str, now: float) -> float:
     except (ValueError, KeyError, IndexError):
         raise BadSetting(f"{option} {given}: a time like 2026-12-24T08:00, or +2h from now") from None
     return (read if read.tzinfo else read.replace(tzinfo=UTC)).timestamp()
-
-
-def time_text(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M") if seconds else "-"

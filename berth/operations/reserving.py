@@ -1,38 +1,16 @@
 """Creates a reservation from the options of an operator."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-
 from berth.operations.boot_options import BootOptions, boot_request
-from berth.operations.reservations import edit_reservation, time_given, time_text
+from berth.operations.reservations import edit_reservation, time_given
 from berth.settings import BadSetting
 from bus import topics
-from bus.clock import Clock
+from bus.clock import Clock, time_text
 from bus.delivery.runner import Bus
 from bus.reservations import FillReservation, MakeReservation, Reservation, ReservationFilled
+from control_room.core.reservations import NewReservation
 
 
-@dataclass(frozen=True, kw_only=True)
-class ReservationOptions:
-    """The options of a new reservation, as an operator enters them."""
-
-    vcpus: int = 1
-    memory_mb: int = 512
-    disk_gb: int = 1
-    extra_spec: Sequence[str] = ()
-    count: int = 1
-    host: Sequence[str] = ()
-    cell: str = ""
-    zone: str = ""
-    begin: str = ""
-    end: str = ""
-    hold_from: str = ""
-    open: bool = False
-    no_returns: bool = False
-    purpose: str = ""
-
-
-def new_reservation(name: str, project: str, options: ReservationOptions, now: float) -> Reservation:
+def new_reservation(name: str, project: str, options: NewReservation, now: float) -> Reservation:
     sizes = BootOptions(
         vcpus=options.vcpus,
         memory_mb=options.memory_mb,

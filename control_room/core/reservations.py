@@ -119,22 +119,22 @@ def _roots(slots: Sequence[ReservedSlot]) -> list[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class NewReservation:
-    """A reservation as entered in a form; the fields have the names of the options of `berth reserve`."""
+    """A reservation as an operator enters it, with the options of `berth reserve` or in a form."""
 
-    vcpus: int
-    memory_mb: int
-    disk_gb: int
-    count: int
-    extra_spec: Sequence[str]
-    host: Sequence[str]
-    cell: str
-    zone: str
-    begin: str
-    end: str
-    hold_from: str
-    open: bool
-    no_returns: bool
-    purpose: str
+    vcpus: int = 1
+    memory_mb: int = 512
+    disk_gb: int = 1
+    count: int = 1
+    extra_spec: Sequence[str] = ()
+    host: Sequence[str] = ()
+    cell: str = ""
+    zone: str = ""
+    begin: str = ""
+    end: str = ""
+    hold_from: str = ""
+    open: bool = False
+    no_returns: bool = False
+    purpose: str = ""
 
 
 _TEXTS = ("name", "project", "extra_spec", "host", "cell", "zone", "begin", "end", "hold_from", "purpose")

@@ -18,7 +18,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.types import Scope
 
-from bus.clock import Clock
+from bus.clock import Clock, time_text
 from bus.masking import printable
 from control_room.access import AccessRules, EventStream, Sessions, WebSession, theme_cookie
 from control_room.core import words
@@ -82,7 +82,7 @@ class Renderer:
         )
         self._templates.globals.update(
             duration=words.duration,
-            time_text=_time_text,
+            time_text=time_text,
             expected_start=words.expected_start,
             count=words.count,
             several=words.several,
@@ -152,11 +152,6 @@ def _bar(width: float, left: float = 0.0) -> Markup:
         '<svg viewBox="0 0 100 4" preserveAspectRatio="none" aria-hidden="true">'
         '<rect x="{:.2f}" width="{:.2f}" height="4"/></svg>'
     ).format(left, width)
-
-
-def _time_text(seconds: float) -> str:
-    """Return a time in UTC as text, such as 2026-12-24 08:00."""
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M")
 
 
 def _moment(seconds: float) -> str:

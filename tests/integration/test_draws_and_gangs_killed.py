@@ -16,11 +16,12 @@ import pytest
 from berth.operations.audit import audit
 from berth.operations.boot_options import BootOptions, boot_request
 from berth.operations.publishing import publish
-from berth.operations.reserving import ReservationOptions, create_reservation, new_reservation
+from berth.operations.reserving import create_reservation, new_reservation
 from berth.settings import Settings
 from bus import topics
 from bus.clock import monotonic
 from bus.messages import BuildDeleteRequested, BuildEnded, BuildRequested, BuildUnplaceable
+from control_room.core.reservations import NewReservation
 from tests.support.replicas import ReplicatedBerth, replicated
 from tests.support.waiting import receive_all, until
 
@@ -133,7 +134,7 @@ async def test_slots_are_never_overdrawn(
 
     async with killed_berth(amqp_url, database_url, bus_name, tmp_path, hosts=12) as berth:
         now = berth.bus.clock.now()
-        size = ReservationOptions(vcpus=SLOT_VCPUS, memory_mb=8192, disk_gb=80, count=SLOTS)
+        size = NewReservation(vcpus=SLOT_VCPUS, memory_mb=8192, disk_gb=80, count=SLOTS)
         season = new_reservation("season", "shop", size, now)
         assert (await create_reservation(berth.bus, season, now)).missing == 0
         whole = {SLOT_VCPUS}

@@ -15,7 +15,7 @@ from berth.control_room_place import room_url, with_a_room
 from berth.operations.boot_options import BootOptions, boot_request
 from berth.operations.quotas import set_quota
 from berth.operations.reservations import set_headroom
-from berth.operations.reserving import ReservationOptions, create_reservation, new_reservation
+from berth.operations.reserving import create_reservation, new_reservation
 from berth.services import embedded
 from berth.settings import Settings
 from berth.worker_roles import metal_agent
@@ -27,6 +27,7 @@ from bus.queries import FindWaiting
 from bus.quotas import DEFAULT, UNLIMITED
 from bus.resources import FindProviders
 from compute_sim.ironic.simulation import Simulation
+from control_room.core.reservations import NewReservation
 from tests.support.envelopes import a_letter
 from tests.support.shadow_reports import SHADOWED, a_shadow_worker
 from tests.support.waiting import in_time, until
@@ -152,12 +153,9 @@ async def reserved(berth: OpenBerth) -> None:
     """Reserve capacity, draw from it, reserve more than there is, and keep headroom."""
     now = berth.bus.clock.now()
     for name, options in (
-        (
-            "season",
-            ReservationOptions(vcpus=2, memory_mb=1024, disk_gb=10, count=3, end="+30d", purpose="sale"),
-        ),
-        ("too-large", ReservationOptions(vcpus=4000, count=2)),
-        ("later", ReservationOptions(begin="+2h", hold_from="+1h", end="+8h", open=True, no_returns=True)),
+        ("season", NewReservation(vcpus=2, memory_mb=1024, disk_gb=10, count=3, end="+30d", purpose="sale")),
+        ("too-large", NewReservation(vcpus=4000, count=2)),
+        ("later", NewReservation(begin="+2h", hold_from="+1h", end="+8h", open=True, no_returns=True)),
     ):
         reservation = new_reservation(name, "shop", options, now)
         await create_reservation(berth.bus, reservation, now)
