@@ -112,7 +112,8 @@ class HostCapabilities(Value, frozen=True, kw_only=True, omit_defaults=True):
     @property
     def version(self) -> str:
         """Return the version of the hypervisor as text (8.2.0 for 8002000), empty if it is unknown."""
-        return version_text(self.hypervisor_version)
+        number = self.hypervisor_version
+        return f"{number // 1_000_000}.{number // 1000 % 1000}.{number % 1000}" if number else ""
 
     @property
     def summary(self) -> str:
@@ -125,11 +126,6 @@ class HostCapabilities(Value, frozen=True, kw_only=True, omit_defaults=True):
             f"moves: {', '.join(self.moves) or 'none'}" * bool(self.driver),
         )
         return "; ".join(filter(None, parts))
-
-
-def version_text(number: int) -> str:
-    """Return a hypervisor's version number as text (8.2.0 for 8002000), empty for 0."""
-    return f"{number // 1_000_000}.{number // 1000 % 1000}.{number % 1000}" if number else ""
 
 
 class FindHostHealth(Message, frozen=True, kw_only=True):

@@ -148,11 +148,7 @@ def report_instead(order: Order) -> AgentReported | MoveReported | None:
 async def assumed_guests(database: Database) -> list[AssumedGuest]:
     """Return the guests of removed agents that are assumed to be destroyed, for `berth audit`."""
     async with database.read() as tx:
-        return await _assumed(tx)
-
-
-async def _assumed(tx: Transaction) -> list[AssumedGuest]:
-    return [AssumedGuest(*row) for row in await _ASSUMED(tx)]
+        return [AssumedGuest(*row) for row in await _ASSUMED(tx)]
 
 
 async def prune_assumed(tx: Transaction, before: float, most: int) -> int:

@@ -12,7 +12,7 @@ from berth.operations.allocation_repairs import Mending
 from berth.operations.audit import Audit
 from berth.operations.guest_differences import Agent, GuestComparison, compare_guests
 from berth.operations.guest_repairs import REPAIRS, unanswered
-from berth.operations.wrong_allocations import Leak, Misheld, Ownerless, Wrong
+from berth.operations.wrong_allocations import Misheld, Ownerless, Wrong
 from berth.settings import Settings
 from bus import topics
 from bus.claims import Released, ReleaseRequested
@@ -53,18 +53,14 @@ async def repaired(settings: Settings, found: Audit, yes: bool) -> tuple[list[He
         return shown, dict.fromkeys(wrong, "no running berth can be queried here")
     guests = await compare_guests(settings)
     async with Bus(wiring.transport(settings, "heal")) as bus:
-        proven = [await _release_leak(bus, leak) for leak in leaks] if yes else shown
+        ownerless = [Ownerless(leak.consumer, leak.generation, str(leak)) for leak in leaks]
+        proven = [await _release(bus, each) for each in ownerless] if yes else shown
         single, undecided = await _mended_doubles(bus, found, guests, yes)
         by_guests, doubts = await _mended_guests(bus, found, guests, yes)
         repaired_with = {each.sentence for each in by_guests}
         remaining = [misheld for misheld in found.misheld if str(misheld) not in repaired_with]
         mended, more_doubts = await _mended(bus, remaining, yes)
     return [*proven, *single, *by_guests, *mended], undecided | doubts | more_doubts
-
-
-async def _release_leak(bus: Bus, leak: Leak) -> Healed:
-    """Release an unneeded holder consumer's allocations unless it has changed since the audit."""
-    return await _release(bus, Ownerless(leak.consumer, leak.generation, str(leak)))
 
 
 async def _release(bus: Bus, found: Ownerless) -> Healed:

@@ -69,16 +69,13 @@ def _queues_of_others(definitions: _Definitions, vhost: str, exchange: str) -> s
     """Return the queues that are bound only to exchanges of other installations of berth."""
     exchanges = {each.name for each in definitions.exchanges if each.vhost in (None, vhost)}
     others = {name for name in exchanges if BrokerNames(name).queues in exchanges} - {exchange}
-    foreign = {name for other in others for name in _exchanges_of(BrokerNames(other))}
+    names = map(BrokerNames, others)
+    foreign = {name for each in names for name in (each.exchange, each.queues, each.delay, each.dead)}
     sources: dict[str, set[str]] = {}
     for binding in definitions.bindings:
         if binding.vhost in (None, vhost) and binding.destination_type == "queue":
             sources.setdefault(binding.destination, set()).add(binding.source)
     return {queue for queue, bound_to in sources.items() if bound_to <= foreign}
-
-
-def _exchanges_of(names: BrokerNames) -> tuple[str, ...]:
-    return names.exchange, names.queues, names.delay, names.dead
 
 
 def importable(exported: bytes) -> tuple[bytes, int]:

@@ -62,7 +62,8 @@ class Transfer:
 
     async def run(self, queues: Sequence[str], stopping: asyncio.Event) -> None:
         """Forward messages to the new broker until `stopping` is set; then complete those received."""
-        source = await self._open_source()
+        with plainly(self._old_url):
+            source = await BulkChannel().open(self._old, confirms=False)
         self.queues = {name: QueueTransfer(name, self, source) for name in queues}
         async with asyncio.TaskGroup() as group:
             watching = [
@@ -82,10 +83,6 @@ class Transfer:
                 await asyncio.wait(forwarding, timeout=FINISHING_SECONDS)
             for task in (*watching, *forwarding):
                 task.cancel()
-
-    async def _open_source(self) -> BulkChannel:
-        with plainly(self._old_url):
-            return await BulkChannel().open(self._old, confirms=False)
 
     async def _consume(self, source: BulkChannel) -> list[str]:
         consumers = []

@@ -149,14 +149,9 @@ class SriovDriver(DriverOptions, frozen=True, kw_only=True):
             parent = device_parent(tree, function.cell, f"sriov.{function.device}")
             pf = tree.add(f"{tree.name}_{function.device}", parent)
             tree.give(pf, **{VF: Inventory(total=function.vfs, max_unit=function.vfs)})
-            tree.mark(pf, "HW_NIC_SRIOV", with_vfs(function.vfs), *function.traits)
+            tree.mark(pf, "HW_NIC_SRIOV", f"CUSTOM_PF_WITH_{function.vfs}_VFS", *function.traits)
             if function.network:
                 tree.mark(pf, f"CUSTOM_PHYSNET_{as_trait(function.network)}")
-
-
-def with_vfs(count: int) -> str:
-    """Return the trait that a request for a whole physical function with `count` VFs requires."""
-    return f"CUSTOM_PF_WITH_{count}_VFS"
 
 
 def as_trait(text: str) -> str:

@@ -12,7 +12,8 @@ from bus.vocabulary import Allocations
 
 def shared_by(source: Allocations, destination: Allocations, sharing: Collection[str]) -> Allocations:
     """Return the amounts of sharing providers that both the source and the destination of a move need."""
-    return _least(source, destination, sharing)
+    shared = common(source, destination)
+    return {provider: amounts for provider, amounts in shared.items() if provider in sharing}
 
 
 def kept_on_return(
@@ -24,8 +25,4 @@ def kept_on_return(
     holder consumer's, which the instance gets back. The result is the part of `former` that `source` needs in
     addition to `taken_over`.
     """
-    return _least(former, without(source, taken_over), sharing)
-
-
-def _least(first: Allocations, second: Allocations, sharing: Collection[str]) -> Allocations:
-    return {provider: amounts for provider, amounts in common(first, second).items() if provider in sharing}
+    return shared_by(former, without(source, taken_over), sharing)
