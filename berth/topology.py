@@ -18,7 +18,6 @@ Carried = Topic[Any] | Query[Any, Any]
 
 
 def senders(carried: Carried, workers: Iterable[Worker]) -> list[str]:
-    """Return the types of workers that publish a topic, or that send a query."""
     kinds = {
         _kind(worker)
         for worker in workers
@@ -28,7 +27,6 @@ def senders(carried: Carried, workers: Iterable[Worker]) -> list[str]:
 
 
 def receivers(carried: Carried, workers: Iterable[Worker]) -> list[str]:
-    """Return the types of workers that consume a topic, or that answer a query."""
     if isinstance(carried, Query):
         return sorted({_kind(w) for w in workers if any(row.query is carried for row in w.answers)})
     inside = sorted({_kind(w) for w in workers if any(row.address.topic is carried for row in w.consumes)})

@@ -72,7 +72,6 @@ class AgentBuilds:
         return "start"
 
     def forget(self, outcome: AgentReported) -> None:
-        """Delete the recorded outcome of this build attempt."""
         known = self._finished.get(outcome.build, ())
         self._finished[outcome.build] = tuple(done for done in known if done.attempt != outcome.attempt)
 
@@ -89,7 +88,6 @@ class AgentBuilds:
         return any(above < attempt <= upto for above, upto in self._void.get(build, ()))
 
     def outcome(self, key: Key) -> AgentReported | None:
-        """Return the recorded outcome of this build attempt, or None."""
         build, attempt = key
         return next((done for done in self._finished.get(build, ()) if done.attempt == attempt), None)
 

@@ -39,7 +39,6 @@ def first_url(url: str) -> str:
 
 
 def addresses(url: str) -> list[tuple[str, int]]:
-    """Return host and port of each address in the URL of a broker."""
     return [_address(single) for single in single_urls(url)]
 
 

@@ -176,7 +176,6 @@ def suspects_queue(worker: str) -> QueueSpec:
 
 
 def query_queue(key: str) -> QueueSpec:
-    """Return the queue for queries with this routing key."""
     return QueueSpec(f"ask:{key}", (f"ask.{key}",))
 
 

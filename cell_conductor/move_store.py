@@ -33,7 +33,6 @@ _PRUNE = sql(f"""
 
 
 async def prune(tx: Transaction, before: float, most: int) -> int:
-    """Delete at most `most` moves that ended before a time; return how many."""
     return len(await _PRUNE(tx, before=before, most=most))
 
 

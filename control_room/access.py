@@ -220,7 +220,6 @@ def theme_cookie(scope: Scope) -> str:
 
 
 def set_session(answer: Response, scope: Scope, session: WebSession) -> None:
-    """Set the session of an HTTP request, and add the session's cookie to the response."""
     scope["session"], scope["session.new"] = session, False
     _set(answer, scope, session_cookie(scope), session.id, int(SECONDS))
 

@@ -185,7 +185,6 @@ class IronicApi:
         await (self._do("PUT", path, {"reason": reason}) if on else self._do("DELETE", path))
 
     async def set_traits(self, uuid: str, traits: Sequence[str]) -> None:
-        """Replace all traits of an Ironic node by the given traits."""
         await self._do("PUT", f"/v1/nodes/{quote(uuid, safe='')}/traits", {"traits": list(traits)})
 
     async def create_node(self, **node: Any) -> Json:

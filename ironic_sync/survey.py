@@ -83,7 +83,6 @@ class Survey:
         self._fields = [name for name in self.selection.fields() if name not in WITH_ALL]
 
     async def placed(self) -> dict[str, Provider]:
-        """Return the providers of all nodes that this process manages."""
         found: dict[str, Provider] = {}
         last = ""
         while True:

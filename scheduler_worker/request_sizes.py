@@ -62,7 +62,6 @@ class RequestSizes:
         return {name: amount / capacities[name] for name, amount in amounts.items() if capacities[name]}
 
     def _capacity(self, resource_class: str) -> float:
-        """Return the capacity of the whole cloud for a resource class."""
         capacity = self._capacities.get(resource_class)
         if capacity is None:
             group = ResourceGroup(resources={resource_class: 1})

@@ -208,7 +208,6 @@ async def import_command(
 
 
 def metadata_given(zone: str | None, properties: Sequence[str] | None) -> dict[str, str]:
-    """Return an aggregate's metadata from the options --zone and --property."""
     metadata = pairs("--property", properties or ())
     if zone is not None:
         if not zone:

@@ -50,7 +50,6 @@ class PlacementContents:
         )
 
     def root_of(self, provider: str) -> str:
-        """Return the root provider of a provider's tree."""
         while (parent := self.providers[provider].parent) in self.providers:
             assert parent is not None
             provider = parent

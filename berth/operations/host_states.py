@@ -244,7 +244,6 @@ async def aggregate_named(bus: Bus, name: str) -> Aggregate:
 
 
 async def host_names(bus: Bus, roots: Collection[str]) -> dict[str, str]:
-    """Return the names of hosts by the ids of their root providers."""
     if not roots:
         return {}
     found = await bus.asker(topics.PROVIDERS)(FindProviders(ids=tuple(sorted(roots)), parts=("owner",)))

@@ -17,7 +17,6 @@ _FIGURES = ("vcpus", "memory_mb", "disk_gb")
 
 
 def topology_given(pack: str, spread: str, prefer: bool = False) -> DomainConstraints:
-    """Return the constraints of the options --pack LEVEL and --spread LEVEL[:K]."""
     if prefer and not (pack or spread):
         raise BadSetting("--prefer-topology is about --pack or --spread: give one of them")
     strength = {"pack_strength": "preferred", "spread_strength": "preferred"} if prefer else {}

@@ -90,7 +90,6 @@ class DeviceBook:
             self._count(allocations, 1)
 
     def move(self, guest: GuestKey, allocations: Allocations) -> None:
-        """Replace the recorded allocations of a guest."""
         self.release(guest)
         self.hold(guest, allocations)
 

@@ -147,7 +147,6 @@ class ProviderTree:
 
 
 def child_id(root: str, name: str) -> str:
-    """Derive the id of a provider from its root and its name."""
     return str(uuid5(UUID(root), name))
 
 

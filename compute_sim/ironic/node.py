@@ -108,7 +108,6 @@ def iso(seconds: int, zone: str) -> str:
 
 
 def fields_of_node(node: SimNode, fields: Sequence[str], zone: str) -> Json:
-    """Return the given fields of a simulated Ironic node as JSON values."""
     values: Json = {field: getattr(node, field) for field in fields}
     for field in TIMES & values.keys():
         if values[field] is not None:

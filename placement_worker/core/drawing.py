@@ -40,7 +40,6 @@ def can_return(slot: str, world: ClaimWorld) -> bool:
 
 
 def give_back(slot: str, released: Allocations, world: ClaimWorld) -> None:
-    """Return released allocations to the slot that they were drawn from."""
     holder = world.holders.get(slot)
     if holder is None:
         return

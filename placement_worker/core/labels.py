@@ -14,7 +14,6 @@ _encode = msgspec.json.Encoder(order="deterministic").encode
 
 
 def stored_labels(text: str) -> HostLabels:
-    """Return the labels of a host from the text in its database row."""
     return _decode(text) if text else NO_LABELS
 
 

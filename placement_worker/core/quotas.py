@@ -43,7 +43,6 @@ class QuotaLimits:
         return {project: limits[WEIGHT] for project, limits in self.by_project.items() if WEIGHT in limits}
 
     def rows(self) -> set[LimitRow]:
-        """Return each limit with its project and resource."""
         listed = self.by_project.items()
         return {(project, name, limit) for project, limits in listed for name, limit in limits.items()}
 

@@ -29,7 +29,6 @@ def schema(properties: Json, required: Sequence[str] = (), patterns: Json | None
 
 
 def pairs_of(query_string: bytes) -> Pairs:
-    """Return the keys and values of a query string, in their sequence."""
     try:
         return parse_qsl(query_string.decode("latin-1"), keep_blank_values=True, max_num_fields=_MOST_KEYS)
     except ValueError:

@@ -168,7 +168,6 @@ async def find(tx: Transaction, query: FindReservations) -> list[Reservation]:
 
 
 async def count_slots(tx: Transaction, reservations: Iterable[str]) -> dict[str, int]:
-    """Return the number of claimed slots of each of these reservations."""
     return dict(await _COUNT(tx, [(uuid,) for uuid in reservations]))
 
 

@@ -74,7 +74,6 @@ class MovedCloud:
         return float((amounts / self.scale).sum())
 
     def staying(self, host: int) -> list[MovableInstance]:
-        """Return the instances of a host that have not moved in this plan."""
         return [each for each in self.cloud.instances.get(host, ()) if each.build not in self.moved]
 
     def fewest(self, hosts: Ints, lacks: Floats) -> Ints:

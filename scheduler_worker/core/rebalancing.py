@@ -50,7 +50,6 @@ class _Balancing:
         return float(1 - (self.moved.free[host, self.column] - more) / self.whole[host])
 
     def gain(self, source: int, destination: int, amount: float) -> float:
-        """Return the gain if this amount goes from the source to the destination."""
         before = max(self.share(source), self.share(destination))
         return before - max(self.share(source, -amount), self.share(destination, amount))
 

@@ -151,7 +151,6 @@ async def refused(tx: Transaction, question: FindRefused, limit: int = REFUSED_P
 
 
 async def prune(tx: Transaction, before: float, limit: int) -> int:
-    """Delete at most `limit` decisions that are older than `before`; return how many."""
     deleted = [(row["id"],) for row in await _PRUNE(tx, before=before, most=limit)]
     if deleted:
         await _PRUNE_BUILDS(tx, deleted)

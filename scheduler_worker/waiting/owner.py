@@ -83,7 +83,6 @@ class WaitingOwner:
         store.wake()
 
     async def prune(self, keep: float) -> None:
-        """Delete stored decisions that are older than `keep` seconds."""
         before = self._clock.now() - keep
         while True:
             async with self._store.database.write() as tx:

@@ -89,7 +89,6 @@ _NEEDED = {
 
 
 def classes_of(flavor: Flavor) -> list[str]:
-    """Return the custom resource classes that a flavor requests."""
     found = (re.fullmatch(r"resources[\w-]*:(CUSTOM_\w+)", name) for name in flavor.extra_specs)
     return sorted({match[1] for match in found if match})
 
