@@ -13,6 +13,8 @@ from uuid import UUID, uuid5
 from prometheus_client import Gauge
 
 from bus.claims import Choice, Claimed, ClaimRequested, ConsumerClaim, ReleaseRequested
+from bus.domains import METADATA_PREFIX
+from bus.host_health import DISABLED, FORCED_DOWN, HELD
 from bus.reservations import (
     FAILOVER,
     RESERVATION,
@@ -31,7 +33,7 @@ from placement_worker.store import reservations as stored
 from placement_worker.transactions import ClaimOperations, PlacementOperations
 
 HOST = "host"  # the level of domains that are single hosts
-DISABLED = "COMPUTE_STATUS_DISABLED"
+_CLOSED = {DISABLED, FORCED_DOWN}
 KEPT = Gauge("berth_headroom_kept", "1 if every headroom covers any one failed domain, or none is set")
 SLOTS_AT_ONCE = 200
 TURNS = 20  # of each headroom, in memory
@@ -81,21 +83,27 @@ class HeadroomController(PlacementOperations):
         if not self._changed and managed == self._last:
             return
         self._changed, self._last = False, managed
-        kept = True
-        for reservation in managed:
-            await self.log.memory.fresh()
-            state = await self._state(reservation)
-            plan = headroom(state)
-            if plan.remove:
-                await self._remove(plan.remove)
-            for at in range(0, len(plan.add), SLOTS_AT_ONCE):
-                await self._add(reservation, plan.add[at : at + SLOTS_AT_ONCE])
-            if plan.add or plan.remove:
-                plan = headroom(await self._state(reservation))
-            kept &= plan.holds
-            self._note_turn(reservation.id, plan)
-        self._turns = {each.id: self._turns[each.id] for each in managed}
-        KEPT.set(kept)
+        try:
+            plans = {each.id: await self._adjusted(each) for each in managed}
+        except BaseException:
+            self._changed = True
+            raise
+        for reservation, plan in plans.items():
+            self._note_turn(reservation, plan)
+        self._turns = {reservation: self._turns[reservation] for reservation in plans}
+        KEPT.set(all(plan.holds for plan in plans.values()))
+
+    async def _adjusted(self, reservation: Reservation) -> HeadroomPlan:
+        """Claim missing slots and release surplus ones; return the plan of the state that results."""
+        await self.log.memory.fresh()
+        plan = headroom(await self._state(reservation))
+        if plan.remove:
+            await self._remove(plan.remove)
+        for at in range(0, len(plan.add), SLOTS_AT_ONCE):
+            await self._add(reservation, plan.add[at : at + SLOTS_AT_ONCE])
+        if plan.add or plan.remove:
+            plan = headroom(await self._state(reservation))
+        return plan
 
     def _note_turn(self, reservation: str, plan: HeadroomPlan) -> None:
         turns = self._turns.setdefault(reservation, deque(maxlen=TURNS))
@@ -166,9 +174,22 @@ def _hosts(index: Index, slots: Sequence[HeldSize]) -> dict[str, HeadroomHost]:
             continue
         held: Mapping[str, int] = reserved.get(root, {})
         free = {name: amount + held.get(name, 0) for name, amount in row.free.items()}
-        traits = frozenset(row.traits) - {DISABLED}
-        hosts[root] = HeadroomHost(root, (row.cell, row.zone, traits), free, DISABLED not in row.traits)
+        state = {trait for trait in row.traits if trait in _CLOSED or trait.startswith(HELD)}
+        kind = row.cell, row.zone, frozenset(row.traits) - state, _metadata(index, row.aggregates)
+        hosts[root] = HeadroomHost(root, kind, free, _CLOSED.isdisjoint(state))
     return hosts
+
+
+def _metadata(index: Index, aggregates: Sequence[str]) -> frozenset[tuple[str, str]]:
+    """Return the metadata of aggregates without labels: filters may reject hosts that differ in it."""
+    facts = index.aggregate_facts
+    return frozenset(
+        (key, value)
+        for uuid in aggregates
+        if uuid in facts
+        for key, value in facts[uuid].metadata.items()
+        if not key.startswith(METADATA_PREFIX)
+    )
 
 
 def _domains(index: Index, levels: Sequence[str]) -> dict[str, frozenset[str]]:

@@ -1,10 +1,14 @@
 """The headroom controller on both databases: slots follow hosts and instances; evacuations draw from them."""
 
+from unittest.mock import AsyncMock
+
 import pytest
 
 from bus.aggregates import AggregateEditRequested, MakeAggregate
 from bus.claims import Choice, Claimed
 from bus.domains import LabelEditRequested
+from bus.errors import Unavailable
+from bus.host_health import DISABLED, DRAIN, FORCED_DOWN
 from bus.requests import Flavor
 from bus.reservations import (
     EndReservation,
@@ -112,6 +116,41 @@ async def test_headroom_that_does_not_fit_is_lacking(placement: Placement) -> No
     found = await adjusted(placement)
     assert not found.kept
     assert "no host outside of it has free capacity for 5 VCPU" in found.lacking[0]
+
+
+async def test_a_failed_adjustment_is_repeated(placement: Placement, monkeypatch: pytest.MonkeyPatch) -> None:
+    await keep(placement, "host")
+    await boot(placement, 2, host=1)
+    with monkeypatch.context() as patched, pytest.raises(Unavailable):
+        patched.setattr(placement.claims, "claim_many", AsyncMock(side_effect=Unavailable("no database")))
+        await placement.headroom.adjust()
+    await adjusted(placement)
+    assert len(await slots(placement)) == 1
+
+
+async def test_a_slot_is_on_a_host_with_the_same_metadata_of_aggregates(placement: Placement) -> None:
+    await boot(placement, 2, host=1)
+    await keep(placement, "host")
+    [(root, _)] = (await slots(placement)).values()
+    of_tenant = MakeAggregate(
+        aggregate=uid(3, "e"), name="tenant", metadata={"filter_tenant_id": "p9"}, hosts=(root,)
+    )
+    await placement.aggregates.edit(AggregateEditRequested(edit=of_tenant))
+    assert (await adjusted(placement)).kept
+    [(moved, _)] = (await slots(placement)).values()
+    assert {moved, root} == {uid(2, "a"), uid(3, "a")}
+
+
+async def test_a_closed_host_gets_no_slot_and_its_instances_are_covered(placement: Placement) -> None:
+    await boot(placement, 2, host=1)
+    await keep(placement, "host")
+    [(root, _)] = (await slots(placement)).values()
+    closed = {1: (DISABLED, DRAIN), int(root[-1]): (FORCED_DOWN,)}
+    reports = [a_report(number, sequence=2, traits=traits) for number, traits in closed.items()]
+    await placement.reports.report_many(reports)
+    assert (await adjusted(placement)).kept
+    [(moved, _)] = (await slots(placement)).values()
+    assert {moved, root} == {uid(2, "a"), uid(3, "a")}
 
 
 async def test_an_evacuation_draws_the_slot_and_headroom_is_kept_anew(placement: Placement) -> None:
