@@ -35,7 +35,12 @@ from tests.support.virtual_time import TurnedClock
 from tests.support.waiting import until
 
 OWNER: Any = ("owner",)
-SELECTION = NodeSelection(cell="c1", zone="z1", aggregates_by=("properties.rack", "conductor_group"))
+SELECTION = NodeSelection(
+    cell="c1",
+    zone="z1",
+    aggregates_by=("properties.rack", "conductor_group"),
+    labels_by={"rack": "properties.rack"},
+)
 
 
 @pytest.fixture
@@ -129,6 +134,17 @@ async def test_a_sweep_repairs_all_differences(placement: Placement) -> None:
         assert await sweeping.differences() == ["gone", "missing", "reserved", "traits"]
         await sweeping.sweep.everything()
         assert await sweeping.differences() == []
+
+
+async def test_a_changed_field_of_a_node_is_another_label(placement: Placement) -> None:
+    async with SweptPlacement(placement) as sweeping:
+        node = sweeping.ironic.have(1, properties={"rack": "r1"})
+        await sweeping.sweep.everything()
+        assert placement.memory.index.rows[node].domains["rack"] == "r1"
+        sweeping.ironic.change(1, properties={"rack": "r2"})
+        assert await sweeping.differences() == ["aggregates", "labels"]
+        await sweeping.sweep.everything()
+        assert placement.memory.index.rows[node].domains["rack"] == "r2"
 
 
 async def test_an_operators_traits_on_a_node_are_not_a_difference(placement: Placement) -> None:

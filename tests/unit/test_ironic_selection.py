@@ -132,6 +132,21 @@ def test_the_aggregates_of_a_node(
     assert set(place.aggregates) == {aggregate(*one) for one in expected}
 
 
+LABELS = {
+    "by a property and a field": (
+        {"rack": "properties.rack", "group": "conductor_group"},
+        {"rack": "R1", "group": "g"},
+    ),
+    "by a property that it lacks": ({"row": "properties.row"}, {}),
+}
+
+
+@pytest.mark.parametrize("by, expected", LABELS.values(), ids=LABELS.keys())
+def test_the_labels_of_a_node(by: dict[str, str], expected: dict[str, str]) -> None:
+    place = choosing(labels_by=by).place(a_read_node(**RACKED))
+    assert place is not None and place.labels == expected
+
+
 def test_an_aggregate_id_is_derived_from_field_and_value() -> None:
     assert aggregate("properties.rack", "R1") == "2c427cdc-6cf3-5592-809b-3f54c92e72d1"
     assert aggregate("properties.rack", "R1") != aggregate("extra.rack", "R1")
@@ -149,6 +164,7 @@ def test_large_fields_are_only_asked_for_when_they_are_used() -> None:
     assert {"properties", "extra"}.isdisjoint(choosing().fields())
     assert "properties" in choosing(aggregates_by=("properties.rack",)).fields()
     assert "extra" in choosing(zone_by="extra.az").fields()
+    assert "extra" in choosing(labels_by={"rack": "extra.rack"}).fields()
     assert {"uuid", "provision_state", "traits", "conductor_group"} <= set(choosing().fields())
 
 
@@ -164,6 +180,11 @@ BAD = {
     "a mapping without a key": ({"cells": {"a": "c1"}}, "cell_by"),
     "a key without a mapping": ({"cell_by": "owner"}, "cell_by"),
     "no cell at all": ({"cell": ""}, "no cell"),
+    "a level that every host has": (
+        {"labels_by": {"zone": "properties.az"}},
+        "'zone' is no level for labels",
+    ),
+    "a label by a key that is none": ({"labels_by": {"rack": "rack"}}, "'rack' is not a field"),
 }
 
 
