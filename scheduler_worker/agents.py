@@ -273,6 +273,7 @@ RESCUED = Counter("berth_scheduler_rescued", "requests that waited although a ho
 UNPLACEABLE = Counter("berth_scheduler_unplaceable", "requests that ended without a host")
 HOSTS = Gauge("berth_scheduler_hosts", "hosts by state, as this scheduler judges it", ["status"])
 WAITING_NOW = Gauge("berth_scheduler_waiting", "requests that wait for room with this scheduler")
+QUOTA_WAITING = Gauge("berth_scheduler_waiting_for_quota", "waiting requests that their quota stops")
 
 
 def count_claims(results: Sequence[ClaimResult]) -> None:

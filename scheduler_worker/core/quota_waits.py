@@ -4,13 +4,14 @@ These requests are in no queue of an equivalence class, so they reserve no host 
 each project and equivalence class only the first is tried; after its success, the next.
 """
 
-from bisect import insort
+from bisect import bisect_left, insort
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from bus.vocabulary import Id
 from scheduler_worker.core.waiting_queue import QueueKey
 
+QUOTA_WAKES = "the project uses less, or its quota is raised"  # as stored with each of these requests
 REMEMBERED = 10_000  # projects with the time of their last wake
 
 _Of = tuple[str, str]  # project, equivalence class
@@ -40,6 +41,10 @@ class QuotaWaits:
     def first(self, project: str, kind: str) -> Id | None:
         held = self._held.get((project, kind))
         return held[0][-1] if held else None
+
+    def position(self, key: QueueKey) -> int:
+        """Return the position of a held request among the equal ones of its project, from 1."""
+        return bisect_left(self._held[self._of[key[-1]]], key) + 1
 
     def woken_since(self, project: str, mark: int) -> bool:
         return max(self._woken_at.get(project, 0), self._all_woken_at) > mark

@@ -13,6 +13,7 @@ from bus.queries import DecisionFound, FindWaiting, WaitingKind, WaitingRequest
 from bus.sql.statement import sql
 from bus.sql.transaction import Transaction
 from bus.vocabulary import Id
+from scheduler_worker.core.quota_waits import QUOTA_WAKES
 from scheduler_worker.store.parked import CANCELLED
 
 _INSERT = sql("""
@@ -164,8 +165,8 @@ _LISTED = "request kind priority since until project flavor instances lacks wake
 _FIELDS = _LISTED.split()
 _READ = ("owner", *_FIELDS)
 _LINE = f"""
-    (SELECT parked.*, row_number() OVER (PARTITION BY kind ORDER BY priority DESC, since, request) AS position
-    FROM parked WHERE NOT ({CANCELLED})) AS line
+    (SELECT parked.*, row_number() OVER (PARTITION BY kind, CASE WHEN wakes = {QUOTA_WAKES!r} THEN project END
+    ORDER BY priority DESC, since, request) AS position FROM parked WHERE NOT ({CANCELLED})) AS line
     """
 _IN_ORDER = "ORDER BY line.priority DESC, line.since, line.request"
 _LIST = sql(f"""

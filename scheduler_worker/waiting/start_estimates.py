@@ -15,6 +15,7 @@ from bus.clock import Clock
 from bus.errors import NOT_JSON
 from bus.queries import WaitingRequest
 from bus.vocabulary import Id
+from scheduler_worker.core.quota_waits import QUOTA_WAKES
 from scheduler_worker.core.start_times import P50, P90, ClassHistory, StartEstimate, StartTimes, estimate
 from scheduler_worker.core.waiting_queues import WaitingQueues
 from scheduler_worker.store.parked import OtherScheduler, ParkedRequest
@@ -46,6 +47,12 @@ class StartEstimates:
     def enter(self, entry: ParkedRequest, position: int, lacks: str) -> None:
         now, priority = self._clock.monotonic(), entry.message.priority
         self.times.enter(entry.request, entry.kind, lacks, priority, position, now)
+
+    def enter_quota(self, entry: ParkedRequest, position: int) -> None:
+        """Record that a request waits for its project's quota: it starts at the pace of its project."""
+        project, now = entry.message.project, self._clock.monotonic()
+        kind, lacks = _quota_kind(entry.kind, project), f"quota of {project}"
+        self.times.enter(entry.request, kind, lacks, entry.message.priority, position, now)
 
     def started(self, request: Id) -> None:
         self.times.leave(request, self._clock.monotonic(), started=True)
@@ -88,11 +95,13 @@ class StartEstimates:
         now, answers = self._clock.now(), list[WaitingRequest]()
         for request, owner in listed:
             kind, priority = request.kind, request.priority
-            if request.request in queues:
+            if request.wakes == QUOTA_WAKES:
+                kind = _quota_kind(kind, request.project)
+            if kind == request.kind and request.request in queues:
                 position, _ = queues.place(request.request)
                 start = self.times.estimate(kind, priority, position, self._clock.monotonic())
             else:
-                position = _position(request, histories, owner)
+                position = _position(request, kind, histories, owner)
                 start = estimate(histories.get(owner, {}), kind, priority, position)
             if start is None:
                 elsewhere = (
@@ -109,11 +118,15 @@ def _with_start(request: WaitingRequest, start: StartEstimate | None, now: float
     return structs.replace(request, start_p50=now + start.p50, start_p90=now + start.p90)
 
 
-def _position(request: WaitingRequest, histories: Mapping[str, Histories], owner: str) -> int:
+def _quota_kind(kind: str, project: str) -> str:
+    return f"{kind} {project}"
+
+
+def _position(request: WaitingRequest, kind: str, histories: Mapping[str, Histories], owner: str) -> int:
     waiting = {
         name: history.waiting
         for name, classes in histories.items()
-        if (history := classes.get(request.kind)) is not None
+        if (history := classes.get(kind)) is not None
     }
     everywhere = sum(waiting.values())
     share = waiting.get(owner, 0) / everywhere if everywhere else 1.0

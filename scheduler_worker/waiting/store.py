@@ -18,9 +18,9 @@ from bus.sql.database import Database
 from bus.sql.failures import retrying
 from bus.sql.transaction import Transaction
 from bus.vocabulary import MAX_CAUSE, Id, seconds_of
-from scheduler_worker.agents import RESCUED, UNPLACEABLE, WAITING_NOW
+from scheduler_worker.agents import QUOTA_WAITING, RESCUED, UNPLACEABLE, WAITING_NOW
 from scheduler_worker.core.order import Order
-from scheduler_worker.core.quota_waits import QuotaWaits
+from scheduler_worker.core.quota_waits import QUOTA_WAKES, QuotaWaits
 from scheduler_worker.core.waiting_queue import Root
 from scheduler_worker.core.waiting_queues import WaitingQueues
 from scheduler_worker.dependencies import log
@@ -31,8 +31,6 @@ from scheduler_worker.store import decisions, parked
 from scheduler_worker.store.parked import ParkedRequest
 from scheduler_worker.waiting.hosts import Sight, needs_of, without_roots
 from scheduler_worker.waiting.start_estimates import StartEstimates
-
-QUOTA_WAKES = "the project uses less, or its quota is raised"
 
 
 class Marks(NamedTuple):
@@ -137,6 +135,8 @@ class WaitingStore:
         for each in equal:
             self.queues.leave(each.request)
             self.quota_waits.hold(each.key, project, kind)
+            self.starts.enter_quota(each, self.quota_waits.position(each.key))
+        self._moved()
         return True
 
     def on_quotas(self, projects: Collection[str]) -> None:
@@ -148,6 +148,7 @@ class WaitingStore:
             entry = self.requests[request]
             self.queues.enter(entry.key, entry.kind, needs_of(entry.message))
         if requests:
+            self._moved()
             self.wake()
 
     def due(self) -> list[ParkedRequest]:
@@ -192,6 +193,7 @@ class WaitingStore:
 
     def _moved(self) -> None:
         WAITING_NOW.set(len(self.requests))
+        QUOTA_WAITING.set(len(self.quota_waits))
         self._changed()
 
     def kind(self, order: Order) -> str:

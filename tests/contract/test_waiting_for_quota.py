@@ -6,6 +6,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+from prometheus_client import REGISTRY
+
 from bus import topics
 from bus.claims import ReleaseRequested
 from bus.clock import Clock
@@ -107,6 +109,7 @@ async def test_all_waiting_requests_that_fit_are_placed_in_order() -> None:
         await asyncio.sleep(SOON)
         assert world.requests() == [uid(number, "a") for number in (5, 1, 2)]
         assert (await world.waiting()).count == 2
+        assert REGISTRY.get_sample_value("berth_scheduler_waiting_for_quota") == 2
 
 
 @in_virtual_time
@@ -126,6 +129,26 @@ async def test_a_request_that_waits_for_quota_expires() -> None:
         await asyncio.sleep(32.0)
         [ended] = world.unplaceable
         assert ended.reason.startswith("it has waited 30s, as it wished: quota of project p1")
+
+
+@in_virtual_time
+async def test_the_start_is_estimated_by_the_pace_of_the_project() -> None:
+    async with a_world(VCPU=1) as world:
+        await limit(world, "p2", VCPU=0)
+        builds = []
+        for number in range(1, 15):
+            builds.append(await boot(world, number))
+            await asyncio.sleep(0.1)
+        await boot(world, 20, project="p2")
+        for build in builds[:10]:
+            await asyncio.sleep(2.0)
+            await release(world, build)
+        await asyncio.sleep(1.5)
+        now = world.clock.now()
+        *_, last, other = sorted((await world.waiting()).waiting, key=lambda each: each.project)
+        assert (last.position, other.position) == (3, 1)
+        assert last.start_p50 is not None and 2.0 < last.start_p50 - now < 12.0
+        assert other.start_p50 is None
 
 
 @in_virtual_time
