@@ -7,6 +7,8 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import cast
 
+from msgspec import structs
+
 from berth.operations.boot_options import BootOptions, boot_request, names_of
 from berth.operations.emptying import Emptying, EmptyingListener
 from berth.operations.following import MoveListener
@@ -155,8 +157,10 @@ def operations_refused() -> Iterator[None]:
 async def what_if_request(bus: Bus, form: WhatIfRequest) -> tuple[BuildRequested, tuple[str, ...]]:
     """Return the what-if request that a web form describes, and notes about fields that schedulers ignore."""
     with operations_refused():
-        options = BootOptions(**vars(form))
-        request = boot_request(options)
+        entered = {**vars(form)}
+        priority = entered.pop("priority")
+        options = BootOptions(**entered)
+        request = structs.replace(boot_request(options), priority=priority)
         notes = sense_of(checked(request))
         return checked(await resolved(bus, request, names_of(options))), notes
 

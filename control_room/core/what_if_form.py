@@ -9,6 +9,7 @@ from urllib.parse import urlencode
 from bus.messages import BuildRequested
 
 MOST_INSTANCES = 1000
+MOST_PRIORITY = 9
 _NAME = re.compile(r"[A-Z0-9_]{1,255}")
 _APART = re.compile(r"[\s,]+")
 _DIGITS = 15
@@ -46,8 +47,13 @@ MORE_FIELDS = (
     FormField(name="avoid", label="Hosts to avoid", placeholder="names or ids"),
     FormField(name="project", label="Project"),
     FormField(name="at_least", label="Minimum number of instances", number=True),
+    FormField(name="priority", label="Priority, 0 to 9", number=True),
+    FormField(name="reservation", label="Reservation, name or id"),
+    FormField(name="pack", label="Pack into one domain of", placeholder="rack"),
+    FormField(name="spread", label="Spread over domains of", placeholder="rack:2"),
     FormField(name="specs", label="Extra specs, one per line", placeholder="hw:numa_nodes=2", lines=True),
 )
+_AS_GIVEN = ("zone", "cell", "group", "host", "project", "reservation", "pack", "spread")
 NAMES = tuple(field.name for field in (*FIELDS, *MORE_FIELDS))
 
 
@@ -68,6 +74,10 @@ class WhatIfRequest:
     host: str = ""
     ignore_host: tuple[str, ...] = ()
     project: str = ""
+    priority: int = 0
+    reservation: str = ""
+    pack: str = ""
+    spread: str = ""
 
 
 def form_texts(params: Mapping[str, str]) -> dict[str, str]:
@@ -98,8 +108,11 @@ def parse_request(texts: Mapping[str, str]) -> WhatIfRequest | None:
         extra_spec=tuple(_extra_specs(texts, problems)),
         aggregate=(texts["aggregates"],) if texts["aggregates"] else (),
         ignore_host=tuple(words(texts["avoid"])),
-        **{name: texts[name] for name in ("zone", "cell", "group", "host", "project")},
+        priority=number("priority"),
+        **{name: texts[name] for name in _AS_GIVEN},
     )
+    if found.priority > MOST_PRIORITY:
+        problems.append(f"{_label('priority')}: {found.priority} is too high.")
     if not 1 <= found.count <= MOST_INSTANCES:
         problems.append(f"{_label('count')}: from 1 to {MOST_INSTANCES:,}.")
     amounts = found.vcpus or found.memory_mb or found.disk_gb
@@ -116,7 +129,8 @@ def words(text: str) -> list[str]:
 
 def address_of(request: BuildRequested) -> str:
     """Return the URL of the what-if page whose form is filled in with the values of this request."""
-    flavor = request.flavor
+    flavor, topology = request.flavor, request.topology
+    spread = topology.required_spread and f"{topology.required_spread}:{topology.max_per_domain}"
     texts = {
         "vcpus": str(flavor.vcpus),
         "memory_mb": str(flavor.memory_mb),
@@ -126,10 +140,14 @@ def address_of(request: BuildRequested) -> str:
         "specs": "\n".join(f"{key}={value}" for key, value in sorted(flavor.extra_specs.items())),
         "zone": request.zone,
         "cell": request.cell,
-        "group": request.hints.group,
+        "group": request.hints.group or "",
         "host": request.wanted_host or request.forced_host,
         "avoid": " ".join(request.ignore_hosts),
         "project": request.project,
+        "priority": str(request.priority or ""),
+        "reservation": request.hints.reservation or "",
+        "pack": topology.required_pack,
+        "spread": spread,
     }
     return f"/what-if?{urlencode({name: value for name, value in texts.items() if value})}"
 

@@ -48,7 +48,7 @@ class WhatIfPages(PageGroup):
             wanted = parse_request(texts)
             if wanted is not None:
                 build, notes = await self._context.operations.what_if_request(wanted)
-                what_if = WhatIf(request=build, room=True)
+                what_if = WhatIf(request=build, room=True, preempt=True)
                 reply = await query("the scheduler", self._context.queries.what_if, what_if)
                 answer = reply.answer
                 if answer is None:

@@ -25,6 +25,7 @@ from bus.messages import (
     Selection,
 )
 from bus.moves import MovesFound, MoveStands
+from bus.preemption import Victim
 from bus.protocol import DeadLetter, QueueSpec, Transport
 from bus.queries import (
     BuildsFound,
@@ -109,6 +110,18 @@ async def test_the_page_of_an_unplaceable_build_shows_the_reason_and_the_decisio
         today = await room.page(f"/builds/{uid(7)}?then=now")
     assert "no room for 1 VCPU" in page and "It fits" not in page
     assert "It fits: 1 on h2" in today and "Capacity for 1,200 more, on 2 hosts." in today
+
+
+async def test_a_what_if_question_names_the_instances_that_would_be_preempted() -> None:
+    victim = Victim(build=uid(6), generation=1, attempt=1, holder=uid(5), priority=1, requeue=True)
+    there = PlacedThere(root=uid(2, "a"), host="h2", cell="c1")
+    answer = WhatIfAnswered(fits=True, placed=(there,), victims=(victim,))
+    async with a_visited_room(told={**NOTHING, "what_if": answer}) as room:
+        page = await room.page("/what-if?vcpus=4&priority=7&pack=rack")
+        refused = await room.page("/what-if?vcpus=4&spread=rack:0")
+    assert "It fits: 1 instance on 1 host, if 1 instance with a lower priority is preempted." in page
+    assert f'href="/builds/{uid(6)}"' in page and "of priority 1: shelved, and placed again later" in page
+    assert "--spread rack:0: takes LEVEL or LEVEL:K, such as rack:2" in refused
 
 
 async def test_an_unknown_id_is_reported_with_the_cells_that_did_not_answer() -> None:

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from berth import control_room_place
 from berth.settings import Settings
+from bus.domains import DomainConstraints
 from bus.host_health import DISABLED
 from bus.messages import BuildRequested, HostReported
 from bus.moves import MoveStands
@@ -338,6 +339,8 @@ def read(**said: str) -> WhatIfRequest | None:
         ({"zone": " z1 ", "cell": "c1", "group": "web"}, {"zone": "z1", "cell": "c1", "group": "web"}),
         ({"aggregates": "fast,ssd", "host": "h1", "avoid": "h2\nh3"},
          {"aggregate": ("fast,ssd",), "host": "h1", "ignore_host": ("h2", "h3")}),
+        ({"reservation": "season", "pack": "row", "spread": "rack:2", "priority": "7"},
+         {"reservation": "season", "pack": "row", "spread": "rack:2", "priority": 7}),
     ],
 )  # fmt: skip
 def test_form_fields_become_a_request(said: dict[str, str], meant: dict[str, Any]) -> None:
@@ -352,6 +355,7 @@ def test_form_fields_become_a_request(said: dict[str, str], meant: dict[str, Any
         ({"disk_gb": "9" * 16}, "is no whole number"),
         ({"count": "0"}, "Instances: from 1 to 1,000."),
         ({"count": "1001"}, "Instances: from 1 to 1,000."),
+        ({"priority": "10"}, "Priority, 0 to 9: 10 is too high."),
         ({"resources": "CUSTOM_GPU"}, "Other resources: 'CUSTOM_GPU' is not CLASS:AMOUNT"),
         ({"traits": "avx2"}, "Traits; !NAME: without this trait: 'avx2' is no trait"),
         ({"specs": "hw:numa_nodes"}, "Extra specs, one per line: 'hw:numa_nodes' is not KEY=VALUE."),
@@ -380,14 +384,17 @@ def test_the_address_of_a_request_asks_for_the_same() -> None:
         instances=(uid(2), uid(3)),
         flavor=flavor,
         zone="z 1",
-        hints=Hints(group=uid(9)),
+        hints=Hints(group=uid(9), reservation=uid(8)),
         ignore_hosts=("h1", "h2"),
+        priority=7,
+        topology=DomainConstraints(pack="row", spread="rack", max_per_domain=2),
     )
     address = urlsplit(address_of(request))
     meant = read(**dict(parse_qsl(address.query)))
     assert address.path == "/what-if" and meant is not None
     assert (meant.vcpus, meant.memory_mb, meant.count, meant.zone) == (4, 4096, 2, "z 1")
     assert (meant.group, meant.ignore_host) == (uid(9), ("h1", "h2"))
+    assert (meant.reservation, meant.pack, meant.spread, meant.priority) == (uid(8), "row", "rack:2", 7)
     assert meant.extra_spec == ("hw:x=a=b", "trait:A=required")
     assert "host" in dict(parse_qsl(urlsplit(address_of(replace(request, wanted_host="h3"))).query))
 
