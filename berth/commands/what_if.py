@@ -19,9 +19,10 @@ from bus.masking import printable
 from bus.messages import BuildRequested
 from bus.queries import WhatIf, WhatIfAnswered
 from bus.requests import Flavor
-from control_room.core.planning import FlavorCapacity, PlanAnswer, planned
+from bus.reservations import FindReservations
+from control_room.core.planning import FlavorCapacity, PlanAnswer, planned, with_reserved
 from control_room.core.what_if_form import InvalidPlan, parse_plan
-from control_room.core.words import listed, several
+from control_room.core.words import amounts_text, listed, several
 from control_room.queries import known_hosts
 
 SECONDS = 30.0  # until an answer
@@ -96,7 +97,8 @@ async def plan_room(cli: Cli, request: BuildRequested, question: WhatIfOptions) 
         async with cli.bus("what-if") as bus:
             trees, aggregates = bus.asker(topics.TREES, SECONDS), bus.asker(topics.AGGREGATES, SECONDS)
             hosts = await known_hosts(trees, aggregates, bus.asker(topics.CELLS, SECONDS))
-        answer = planned(hosts, plan)
+            reserved = await bus.asker(topics.RESERVATIONS, SECONDS)(FindReservations())
+        answer = with_reserved(planned(hosts, plan), reserved)
     except InvalidPlan as bad:
         raise BadSetting("; ".join(str(arg) for arg in bad.args)) from None
     if cli.as_json:
@@ -129,7 +131,7 @@ def show_plan(answer: PlanAnswer, cli: Cli) -> None:
     if answer.taken:
         cli.line(printable(f"without {several(len(answer.taken), 'host')}: {listed(answer.taken, 10)}"))
         if answer.homeless:
-            held = ", ".join(f"{amount} {name}" for name, amount in answer.homeless)
+            held = amounts_text(answer.homeless)
             cli.line(f"  allocations there must move elsewhere, and are not counted: {held}")
     rows = [("all of them, mixed", now.mixes, then.mixes if then else None, last.lost)]
     rows += [
@@ -143,6 +145,9 @@ def show_plan(answer: PlanAnswer, cli: Cli) -> None:
         cli.say.print(plain_table(("flavor", "fit now", "lost in pieces"), columns))
     closed = f", {last.closed} closed not counted" if last.closed else ""
     cli.line(f"of {several(last.hosts, 'open host')}{closed}; by amounts and traits, without filters")
+    for amounts, whose in ((answer.reserved, "reservations"), (answer.headroom, "failover headroom")):
+        if amounts:
+            cli.line(f"the undrawn capacity of {whose} counts as used: {amounts_text(amounts)}")
     for flavor in last.flavors:
         for line in _pieces(flavor):
             cli.line(line)

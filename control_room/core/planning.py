@@ -11,7 +11,9 @@ from fnmatch import fnmatchcase
 import numpy as np
 from numpy.typing import NDArray
 
+from bus.amounts import totals
 from bus.host_health import DISABLED, FORCED_DOWN, HELD
+from bus.reservations import FAILOVER, ReservationsFound
 from bus.vocabulary import MAX_CAPACITY
 from control_room.core.hosts import Counts, HostStock, KnownHost, StockColumns
 from control_room.core.what_if_form import AddedHosts, InvalidPlan, Plan, PlannedFlavor
@@ -83,6 +85,18 @@ class PlanAnswer:
     added: int
     taken: tuple[str, ...]  # names of the removed hosts
     homeless: tuple[tuple[str, int], ...]  # allocations of removed hosts: they must move, and are not counted
+    reserved: tuple[tuple[str, int], ...] = ()  # undrawn capacity of reservations, which counts as used
+    headroom: tuple[tuple[str, int], ...] = ()  # the same of failover headroom
+
+
+def with_reserved(answer: PlanAnswer, found: ReservationsFound) -> PlanAnswer:
+    """Return an answer with the capacity of reservations and headroom that instances have not drawn."""
+    reserved, headroom = Counter[str](), Counter[str]()
+    for reservation in found.reservations:
+        held = headroom if reservation.use == FAILOVER else reserved
+        for slot in found.slots.get(reservation.id, ()):
+            held.update(totals(slot.held))
+    return replace(answer, reserved=tuple(sorted(reserved.items())), headroom=tuple(sorted(headroom.items())))
 
 
 class PlanStopped(Exception):

@@ -45,6 +45,11 @@ def several(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
+def amounts_text(amounts: Sequence[tuple[str, int]]) -> str:
+    """Return amounts of resource classes as text, such as `1,024 MEMORY_MB, 2 VCPU`."""
+    return ", ".join(f"{count(amount)} {name}" for name, amount in amounts)
+
+
 def listed(names: Sequence[str], most: int = 5) -> str:
     """Return a text such as "a, b and 3 more": the first names, and the number of further names."""
     shown = list(names[:most])

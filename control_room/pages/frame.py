@@ -88,6 +88,7 @@ class Renderer:
             several=words.several,
             rate=words.rate,
             listed=words.listed,
+            amounts_text=words.amounts_text,
             moment=_moment,
             printable=printable,
             bar=_bar,

@@ -13,9 +13,10 @@ from starlette.responses import Response
 
 from bus.errors import OperationRefused
 from bus.queries import WhatIf, WhatIfAnswered
+from bus.reservations import FindReservations
 from control_room.core.builds import DecisionShown, Scores, shown
 from control_room.core.hosts import KnownHost
-from control_room.core.planning import PlanAnswer, planned
+from control_room.core.planning import PlanAnswer, planned, with_reserved
 from control_room.core.what_if_form import (
     FIELDS,
     MORE_FIELDS,
@@ -164,10 +165,12 @@ class CapacityPages(PageGroup):
         plan = parse_plan(mix, add, without, fields.get("zone", ""), fields.get("cell", ""))
         async with self._planning:
             hosts = await self._hosts.get(None)
+            reserved = await self._context.queries.reservations(FindReservations())
             stop = threading.Event()
             try:
                 async with asyncio.timeout(LONGEST):
-                    return await asyncio.to_thread(planned, hosts, plan, stop.is_set)
+                    answer = await asyncio.to_thread(planned, hosts, plan, stop.is_set)
+                    return with_reserved(answer, reserved)
             except TimeoutError:
                 raise InvalidPlan(f"this plan takes longer than {LONGEST:g} s: plan with less") from None
             finally:

@@ -24,6 +24,7 @@ from bus.moves import MoveEnded, MoveProgress, MoveRequested, MovesFound, MoveSt
 from bus.queries import CapacityLeft, Instance, InstancesFound, PlacedThere, WhatIf, WhatIfAnswered
 from bus.replication import FindTrees, TreesFound
 from bus.reports import Inventory
+from bus.reservations import ReservationsFound
 from bus.resources import Provider, ProvidersFound
 from bus.vocabulary import Message
 from control_room import shared_data
@@ -211,7 +212,7 @@ async def test_the_first_page_shows_the_states_of_the_hosts_of_each_cell() -> No
         assert "1 disabled, 2 down" in await room_of_one_host.page("/")
 
 
-CAPACITY_QUERIES = ("trees", "aggregates", "cells")
+CAPACITY_QUERIES = ("trees", "aggregates", "cells", "reservations")
 
 
 def of(vcpus: int, **more: Any) -> dict[str, Inventory]:
@@ -287,6 +288,7 @@ def nothing_known() -> dict[str, Any]:
         "trees": TreesFound(trees=(), more=None),
         "aggregates": AggregatesFound(seen=0, aggregates=()),
         "cells": CellsFound(seen=0, cells=()),
+        "reservations": ReservationsFound(reservations=()),
     }
 
 

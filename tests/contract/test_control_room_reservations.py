@@ -7,7 +7,10 @@ import pytest
 from msgspec.structs import replace
 
 from bus import topics
+from bus.aggregates import AggregatesFound
+from bus.cells import CellsFound
 from bus.claims import Choice, ConsumerClaim
+from bus.replication import TreesFound
 from bus.requests import Flavor
 from bus.reservations import (
     RESERVATION,
@@ -18,6 +21,8 @@ from bus.reservations import (
     Reservation,
     ReservationEditRequested,
     ReservationFilled,
+    ReservationsFound,
+    ReservedSlot,
     slot_consumer,
 )
 from bus.worker import Worker, answers
@@ -209,3 +214,20 @@ async def test_headroom_that_is_not_kept_is_shown_with_reasons_and_history(
     missing, _, history = text.partition("Missing")[2].partition("History")
     assert "1 instances: their hosts have no label of level rack" in missing
     assert re.search(r"not kept 1 instances: .* 20[\d: -]+ kept", history)
+
+
+async def test_a_plan_names_the_reserved_capacity_that_counts_as_used() -> None:
+    named = Reservation(id=uid(1, "7"), name="season", flavor=Flavor(name="f"))
+    slot = ReservedSlot(consumer=uid(1), allocations={}, held={uid(1, "a"): {"VCPU": 4, "MEMORY_MB": 2048}})
+    slots = {named.id: (slot, slot), FAILOVER.id: (slot,)}
+    found = ReservationsFound(reservations=(named, FAILOVER), slots=slots)
+    told = {
+        "trees": TreesFound(trees=(), more=None),
+        "aggregates": AggregatesFound(seen=0, aggregates=()),
+        "cells": CellsFound(seen=0, cells=()),
+        "reservations": found,
+    }
+    async with a_visited_room(told=told) as room:
+        page = await room.page("/what-if/capacity?wait=1&mix=VCPU:1")
+    assert "reservations</a> counts as used: 4,096 MEMORY_MB, 8 VCPU." in page
+    assert "failover headroom</a> counts as used: 2,048 MEMORY_MB, 4 VCPU." in page
