@@ -104,7 +104,7 @@ class WhatIfs:
             supposing = self.supposing()
             answer, fitting = await self.chosen(order, question.best, supposing)
             if answer.fits and not question.is_external:
-                answer = await self._in_quota(answer, order, fitting)
+                answer = await self.in_quota(answer, order, fitting)
             # Instances of a gang depend on each other, so capacity for more is no sum over hosts.
             if not question.room or answer.refusal or is_gang(order):
                 return answer
@@ -115,7 +115,7 @@ class WhatIfs:
             )
             return structs.replace(answer, room=capacity, cut=cut)
 
-    async def _in_quota(self, answer: WhatIfAnswered, order: Order, fitting: Alternative) -> WhatIfAnswered:
+    async def in_quota(self, answer: WhatIfAnswered, order: Order, fitting: Alternative) -> WhatIfAnswered:
         """Return the answer, or a refusal if its instances would exceed the project's quota."""
         query = FindQuotas(project=order.request.project)
         [quota] = (await self._scheduler.placement.quotas(query)).quotas

@@ -42,4 +42,5 @@ class WhatIfsPreempting:
             PlacedThere(root=root, host=way.host, cell=way.cell, zone=way.zone, instances=instances[root])
             for root, way in ways.items()
         ]
-        return structs.replace(answer, fits=True, placed=tuple(placed), victims=victims)
+        answer = structs.replace(answer, fits=True, placed=tuple(placed), victims=victims)
+        return await self._what_ifs.in_quota(answer, order, order.alternatives[found.alternative_index or 0])

@@ -45,6 +45,10 @@ async def test_the_lowest_priority_is_replaced_and_placed_again_later(berth: Liv
     shown = await berth("what-if", *HALF, "--priority", "7", "--preempt")
     assert f"{batch} (priority 1) would be shelved" in shown
     assert (await statuses(berth))[batch] == "active"
+    await berth("quota", "set", "default", "instances=4")
+    over = await berth("what-if", *HALF, "--priority", "7", "--preempt", ends=1)
+    assert "instances limited to 4, 4 used, 1 more asked" in over
+    await berth("quota", "unset", "default")
 
     high = await boot(berth, *HALF, priority=7)
     assert await statuses(berth) == {**dict.fromkeys([*web, high], "active"), batch: "shelved"}
