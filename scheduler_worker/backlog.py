@@ -1,10 +1,10 @@
 """The backlog: build requests taken from the broker faster than they are placed, served in fair order.
 
 A scheduler takes every request from the broker's queue immediately, so that a request never waits behind the
-flood of another project. While few requests wait, they stay unacknowledged in memory. If more wait, all are
-stored in the database and acknowledged, and later ones of their projects too. Requests leave in the order of
-`core/fair_queue.py`. While many wait, a project with few requests need not wait until a large batch of other
-projects is placed: its requests are handled in parallel, when it is their turn.
+flood of another project. While few requests wait, they stay unacknowledged in memory. Further requests are
+stored in the database and acknowledged. Requests leave in the order of `core/fair_queue.py`. While many wait,
+a project with few requests is light: its requests are handled in parallel to large batches of other projects,
+and these batches are limited in time, so that a light request finds the processors and placement free.
 """
 
 import asyncio
@@ -29,19 +29,22 @@ from scheduler_worker.waiting.store import WaitingStore
 
 log = logging.getLogger(__name__)
 
-BOUND = 256  # requests that wait in memory only; if more wait, all are stored
-BOUND_OF_ONE = 2048  # if all are of one project
+BOUND = 2048  # requests that wait in memory only; further ones are stored
+BOUND_OF_LIGHT = 4096  # with those of light projects
 TAKEN_AT_ONCE = 2048
-PREFETCH = 5120  # unacknowledged: being handled, in memory, and being stored
+PREFETCH = 20_000  # unacknowledged: being handled, in memory, and being stored
 MOST_BUNDLED = 256
-CALLS_OF_LIGHT = 2  # concurrent handler calls, only with requests of projects that have few
-LIGHT = 16  # requests of a project that has few
+CALLS_OF_LIGHT = 2  # concurrent handler calls, only with requests of light projects
+LIGHT = 16  # requests of a light project
 BACKLOGGED = 256  # waiting requests: then they are not placed within milliseconds
-# Requests that arrive meanwhile wait until a batch is placed. Batches of a single project are larger.
-SERVED_AT_ONCE = 48
-SEVERAL_SECONDS = 60.0  # after the last arrival of requests of different projects
+SEVERAL_SECONDS = 60.0  # after the last sign that several projects have requests, batches are limited
+LIGHT_SECONDS = 10.0  # after the last light request, batches of other projects are followed by a pause
+BATCH_SECONDS = 0.15  # for which a limited batch is placed
+PAUSE = 0.5  # of the time that the batch took
+LONGEST_PAUSE = 1.0  # seconds
+LEAST_BATCH = 32
 # While a flood arrives, requests are placed in small batches, so that taking it in comes first.
-FLOODED = 512  # requests taken at once
+FLOODED = 512  # requests that are being stored
 SERVED_IN_FLOOD = 16
 
 
@@ -54,13 +57,12 @@ class _Place(msgspec.Struct, frozen=True):
 
 _place = msgspec.json.Decoder(_Place).decode
 
-Arrived = tuple[FairItem | None, Delivery]  # the item if it is in the queue already
-Waiting = Mapping[tuple[str, int], Sequence[Arrived]]  # by project and priority
+Arrived = dict[tuple[str, int], list[Delivery]]  # by project and priority
 
 
 class RequestBacklog:
     """The inbox of a scheduler's build requests, in fair order. At most `calls` batches are handled
-    concurrently, and CALLS_OF_LIGHT more that contain only requests of projects with few requests.
+    concurrently, and CALLS_OF_LIGHT more that contain only requests of light projects.
     """
 
     def __init__(self, waiting: WaitingStore, clock: Clock, sizes: RequestSizes, calls: int) -> None:
@@ -78,10 +80,14 @@ class RequestBacklog:
         self._unusual: deque[Delivery] = deque()  # invalid or redelivered ones, for the handler of the bus
         self._last_project = ""  # of the request that arrived last
         self._several_until = 0.0  # until then, other projects than one may have requests
-        self._is_flooded = False
-        self._is_light = False  # the present batch has only requests of projects that have few
-        self._calls: set[int] = set()  # the other batches: id of the first message
+        self._light_until = 0.0  # until then, further light requests are expected
+        self._paused_until = 0.0
+        self._most_limited = LEAST_BATCH  # requests that are placed in BATCH_SECONDS
+        self._is_light = False  # the present batch has only requests of light projects
+        self._calls: dict[int, float] = {}  # the other batches: id of the first message, and start
         self._served = 0  # messages in the present batch
+        self._arrived: Arrived = defaultdict(list)  # to be stored
+        self._storing: Arrived = {}
         self._opened, self._more = asyncio.Event(), self.stored.more
         self._intake: asyncio.Task[None] | None = None
 
@@ -107,7 +113,8 @@ class RequestBacklog:
     @property
     def buffered(self) -> int:
         assert self._inbox is not None
-        return self._inbox.buffered + len(self._unstored) + len(self._unusual)
+        arrived = sum(map(len, (*self._arrived.values(), *self._storing.values())))
+        return self._inbox.buffered + arrived + len(self._unstored) + len(self._unusual)
 
     async def get(self) -> Delivery:
         while (delivery := self._first()) is None:
@@ -123,8 +130,22 @@ class RequestBacklog:
         return self._pop()
 
     def handled(self, deliveries: Sequence[Delivery]) -> None:
-        self._calls.discard(id(deliveries[0]))
+        began = self._calls.pop(id(deliveries[0]), None)
+        if began is not None:
+            self._on_batch(len(deliveries), self._clock.monotonic() - began)
         self._more.set()
+
+    def _on_batch(self, requests: int, seconds: float) -> None:
+        """Adapt the size of limited batches to the time that a batch took. If light requests are expected,
+        pause for a part of the time, in which they find all workers free.
+        """
+        if requests >= self._most_limited:
+            fitting = int(requests * BATCH_SECONDS / max(seconds, BATCH_SECONDS / 2))
+            self._most_limited = max((self._most_limited + fitting) // 2, LEAST_BATCH)
+        if self._expects_light:
+            pause = min(seconds * PAUSE, LONGEST_PAUSE)
+            self._paused_until = self._clock.monotonic() + pause
+            asyncio.get_running_loop().call_later(pause, self._more.set)
 
     async def stop(self) -> None:
         """Stop reading the queue, and requeue the messages that were not stored."""
@@ -134,39 +155,47 @@ class RequestBacklog:
             with suppress(asyncio.CancelledError):
                 await self._intake
         await self._inbox.stop()
-        for delivery in (*self._unusual, *(item.value for item in self._unstored)):
+        arrived = [delivery for deliveries in self._arrived.values() for delivery in deliveries]
+        for delivery in (*self._unusual, *arrived, *(item.value for item in self._unstored)):
             delivery.requeue()
         self._unusual.clear()
+        self._arrived.clear()
         self._unstored.clear()
 
     def _first(self) -> Delivery | None:
         self._served, self._is_light = 0, self._is_light_next
+        if self._is_light and self._queue.projects > 1:
+            self._several_until = self._clock.monotonic() + SEVERAL_SECONDS
+            self._light_until = self._clock.monotonic() + LIGHT_SECONDS
         if self._is_light or self._unusual:
             return self.get_nowait()
-        delivery = self._pop() if len(self._calls) < self._most_calls else None
+        now = self._clock.monotonic()
+        if now < self._paused_until or len(self._calls) >= (1 if self._expects_light else self._most_calls):
+            return None
+        delivery = self._pop()
         if delivery is not None:
-            self._calls.add(id(delivery))
+            self._calls[id(delivery)] = now
         return delivery
 
     @property
     def _has_several(self) -> bool:
-        """Return whether requests of different projects arrived recently."""
+        """Return whether several projects had requests recently."""
         return self._clock.monotonic() < self._several_until
 
     @property
-    def _bound(self) -> int:
-        return BOUND if self._has_several else BOUND_OF_ONE
+    def _expects_light(self) -> bool:
+        return self._clock.monotonic() < self._light_until
 
     @property
     def _is_backlogged(self) -> bool:
-        return bool(self.stored.projects) or len(self._unstored) > BACKLOGGED
+        return bool(self.stored.projects or self._storing) or len(self._unstored) > BACKLOGGED
 
     @property
     def _is_full(self) -> bool:
         """Return whether the present batch must not grow, because others wait until it is placed."""
-        if self._is_flooded:
+        if sum(map(len, self._storing.values())) > FLOODED:
             return self._served >= SERVED_IN_FLOOD
-        return self._served >= SERVED_AT_ONCE and self._has_several
+        return self._served >= self._most_limited and self._has_several
 
     @property
     def _is_light_next(self) -> bool:
@@ -197,33 +226,44 @@ class RequestBacklog:
     async def _take_in(self, group: asyncio.TaskGroup) -> None:
         await self._opened.wait()
         assert self._inbox is not None
-        storing = group.create_task(asyncio.sleep(0))
         while True:
             first = await self._inbox.get()
             arrived = [first, *islice(iter(self._inbox.get_nowait, None), TAKEN_AT_ONCE - 1)]
-            self._is_flooded = len(arrived) > FLOODED
-            waiting = self._sorted(arrived)
-            if len(self._unstored) + len(arrived) <= self._bound:
-                few = [place for place in waiting if place[0] not in self.stored.projects]
-                self._enter({place: waiting.pop(place) for place in few})
-            if waiting:
-                await storing  # messages are taken and sorted while earlier messages are stored
-                storing = group.create_task(self._store_patiently(waiting))
-            self._is_flooded &= self._inbox.buffered > 0
+            for place, deliveries in self._sorted(arrived).items():
+                if self._may_stay_in_memory(place, len(deliveries)):
+                    self._enter(place, deliveries)
+                else:
+                    self._arrived[place] += deliveries
+            if self._arrived and not self._storing:
+                self._storing, self._arrived = self._arrived, defaultdict(list)
+                group.create_task(self._store_arrived())
             self._more.set()
 
-    async def _store_patiently(self, waiting: dict[tuple[str, int], list[Arrived]]) -> None:
-        try:
-            await self._store(waiting)
-        except Unavailable as away:
-            log.warning("the backlog cannot be stored: %s", away)
-            await asyncio.sleep(PATIENCE)
+    def _may_stay_in_memory(self, place: tuple[str, int], several: int) -> bool:
+        """Return whether requests may enter the queue without being stored. Requests that would overtake
+        stored requests of their project may not.
+        """
+        project, _ = place
+        if place in self._arrived or place in self._storing or self.stored.has_unread(project):
+            return False
+        is_light = self._queue.count(project) + several <= LIGHT
+        return len(self._unstored) + several <= (BOUND_OF_LIGHT if is_light else BOUND)
 
-    def _sorted(self, arrived: Sequence[Delivery]) -> dict[tuple[str, int], list[Arrived]]:
+    async def _store_arrived(self) -> None:
+        """Store requests until no more have arrived; messages are taken and sorted in the meantime."""
+        while self._storing:
+            try:
+                await self._store(self._storing)
+            except Unavailable as away:
+                log.warning("the backlog cannot be stored: %s", away)
+                await asyncio.sleep(PATIENCE)
+            self._storing, self._arrived = self._arrived, defaultdict(list)
+
+    def _sorted(self, arrived: Sequence[Delivery]) -> Arrived:
         """Return new messages by project and priority. Unreadable and suspect messages go to `_unusual`, from
         which the bus handles them before all others.
         """
-        waiting: dict[tuple[str, int], list[Arrived]] = defaultdict(list)
+        waiting: Arrived = defaultdict(list)
         now = self._clock.now()
         for delivery in arrived:
             place = _place_of(delivery)
@@ -235,64 +275,45 @@ class RequestBacklog:
                     self._several_until = self._clock.monotonic() + SEVERAL_SECONDS
                 self._last_project = place.project
             delivery.envelope.sent_at = min(delivery.envelope.sent_at or now, now)
-            waiting[place.project, place.priority].append((None, delivery))
+            waiting[place.project, place.priority].append(delivery)
         return waiting
 
-    def _enter(self, waiting: Waiting) -> None:
+    def _enter(self, place: tuple[str, int], deliveries: Sequence[Delivery]) -> None:
         """Put messages that are not stored into the queue."""
-        for (project, priority), arrived in waiting.items():
-            for known, delivery in arrived:
-                if known is None:
-                    envelope = delivery.envelope
-                    key = (-priority, envelope.sent_at, envelope.id)
-                    item = FairItem(project, key, self._sizes.of(envelope.body), delivery)
-                    self._queue.push(item)
-                    self._unstored[item] = None
+        project, priority = place
+        for delivery in deliveries:
+            envelope = delivery.envelope
+            key = (-priority, envelope.sent_at, envelope.id)
+            item = FairItem(project, key, self._sizes.of(envelope.body), delivery)
+            self._queue.push(item)
+            self._unstored[item] = None
         self._more.set()
 
-    async def _store(self, waiting: dict[tuple[str, int], list[Arrived]]) -> None:
-        """Store new messages in the database, then acknowledge them. If too many messages wait, the messages
-        that wait in memory only are stored and acknowledged too.
-        """
-        if len(self._unstored) + sum(map(len, waiting.values())) > self._bound:
-            for item in self._unstored:
-                waiting[item.project, -item.key[0]].append((item, item.value))
+    async def _store(self, arrived: Arrived) -> None:
+        """Store messages in the database, then acknowledge them."""
         bundled = [
             (self._bundle(project, priority, some), some)
-            for (project, priority), arrived in waiting.items()
-            for first in range(0, len(arrived), MOST_BUNDLED)
-            if (some := arrived[first : first + MOST_BUNDLED])
+            for (project, priority), deliveries in arrived.items()
+            for first in range(0, len(deliveries), MOST_BUNDLED)
+            if (some := deliveries[first : first + MOST_BUNDLED])
         ]
         try:
             await self.stored.add([bundle for bundle, _ in bundled])
         except BaseException:
-            self._enter(waiting)
+            for place, deliveries in arrived.items():
+                self._enter(place, deliveries)
             raise
         for bundle, some in bundled:
-            self._on_stored(bundle, some)
+            opened = self.stored.on_stored(bundle)
+            for delivery in some:
+                delivery.done()
+                if opened is not None:
+                    self.stored.push(StoredDelivery(delivery.envelope, opened, self.stored))
         self._more.set()
 
-    def _bundle(self, project: str, priority: int, arrived: Sequence[Arrived]) -> Bundle:
-        envelopes = [delivery.envelope for _, delivery in arrived]
+    def _bundle(self, project: str, priority: int, deliveries: Sequence[Delivery]) -> Bundle:
+        envelopes = [delivery.envelope for delivery in deliveries]
         return backlog.bundle(self._clock.uuid(), project, priority, envelopes)
-
-    def _on_stored(self, bundle: Bundle, arrived: Sequence[Arrived]) -> None:
-        in_queue = any(item is not None for item, _ in arrived)
-        opened, is_open = self.stored.on_stored(bundle, in_queue=in_queue)
-        for item, delivery in arrived:
-            if not is_open:
-                delivery.done()
-                continue
-            stored = StoredDelivery(delivery.envelope, opened, self.stored)
-            if item is None:
-                delivery.done()
-                self.stored.push(stored)
-            elif item in self._unstored:
-                del self._unstored[item]
-                item.value = stored
-                delivery.done()
-            else:  # a handler has the message of the broker
-                stored.done()
 
 
 def _place_of(delivery: Delivery) -> _Place | None:

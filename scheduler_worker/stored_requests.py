@@ -112,23 +112,22 @@ class StoredRequests:
             await self._live(tx)
             await backlog.add(tx, self._owner, bundles)
 
-    def on_stored(self, bundle: Bundle, *, in_queue: bool) -> tuple[OpenBundle, bool]:
-        """Record a new bundle. Return it, and whether its requests belong into the queue now: if some are
-        `in_queue` already, or if no unread request precedes them.
+    def on_stored(self, bundle: Bundle) -> OpenBundle | None:
+        """Record a new bundle. Return it if no unread request precedes its requests, so that these belong
+        into the queue now.
         """
         stored = self.projects.setdefault(bundle.project, StoredProject())
-        is_open = in_queue or (
-            self._queue.count(bundle.project) < MOST_READ
-            and (not stored.is_unread or stored.last is None or bundle.key < stored.last)
-        )
-        opened = OpenBundle(bundle.id, bundle.project, bundle.priority, bundle.requests)
-        if is_open:
+        opened = None
+        if self._queue.count(bundle.project) < MOST_READ and (
+            not stored.is_unread or stored.last is None or bundle.key < stored.last
+        ):
+            opened = OpenBundle(bundle.id, bundle.project, bundle.priority, bundle.requests)
             if not stored.is_unread:
                 stored.last = max(stored.last or bundle.key, bundle.key)
             stored.open[bundle.id] = opened
         stored.bundles += 1
         stored.requests += bundle.requests
-        return opened, is_open
+        return opened
 
     def on_taken(self, project: str) -> None:
         """Read further requests of a project if few are in memory, because one was taken from the queue."""

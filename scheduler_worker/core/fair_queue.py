@@ -88,6 +88,11 @@ class FairQueue:
         heappush(known.items, (item.key, next(self._ties), item))
 
     @property
+    def projects(self) -> int:
+        """Return how many projects have requests in the queue."""
+        return len(self._order)
+
+    @property
     def next_project(self) -> str | None:
         """Return the project whose request `pop` returns; None if the queue is empty."""
         return self._order[0][2] if self._order else None

@@ -3,7 +3,7 @@
 import asyncio
 import random
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from types import SimpleNamespace
 from typing import Any, cast
@@ -20,11 +20,12 @@ from bus.sql.database import Database
 from bus.sql.migrations import migrate
 from bus.sql.transaction import Transaction
 from scheduler_worker import backlog as backlog_module
-from scheduler_worker.backlog import PREFETCH, RequestBacklog
+from scheduler_worker.backlog import LEAST_BATCH, PREFETCH, RequestBacklog
 from scheduler_worker.core.fair_queue import shares_of
 from scheduler_worker.request_sizes import RequestSizes
 from scheduler_worker.store import backlog as stored_backlog
 from scheduler_worker.store import parked
+from scheduler_worker.store.backlog import Bundle
 from scheduler_worker.waiting.store import WaitingStore
 from tests.support.ids import uid
 from tests.support.scheduler_builders import SMALL, a_request
@@ -37,7 +38,7 @@ SIZES = cast(RequestSizes, SimpleNamespace(of=lambda body: {"VCPU": 0.001}))
 
 @pytest.fixture(autouse=True)
 def small_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(backlog_module, "BOUND_OF_ONE", BOUND)
+    monkeypatch.setattr(backlog_module, "BOUND", BOUND)
 
 
 class Broker:
@@ -79,6 +80,10 @@ class Broker:
     async def depth(self) -> int:
         async with self.database.read() as tx:
             return sum((await stored_backlog.counts(tx)).values())
+
+    async def stored(self) -> None:
+        """Wait until all messages are stored that do not stay in memory only."""
+        await until(lambda: self.unacknowledged() <= BOUND)
 
     def unacknowledged(self) -> int:
         queue = self.transport.broker.queues[QUEUE.name]
@@ -133,11 +138,12 @@ async def test_a_few_requests_are_not_stored(broker: Broker) -> None:
 async def test_a_flood_is_stored_and_acknowledged_and_a_single_request_precedes_it(broker: Broker) -> None:
     async with broker.backlog() as backlog:
         await broker.publish("flood", 3000)
-        await until(lambda: not broker.unacknowledged())
-        assert await broker.depth() == 3000
+        await broker.stored()
+        assert await broker.depth() + broker.unacknowledged() == 3000
         await serve(backlog, 100)
+        before = backlog.buffered
         await broker.publish("single")
-        await until(lambda: backlog.buffered == 1)
+        await until(lambda: backlog.buffered == before + 1)
         assert (await serve(backlog, 1))[0].project == "single"
         await serve(backlog, 2900)
         await until(lambda: not backlog.stored.projects)
@@ -153,8 +159,68 @@ async def test_a_project_with_few_requests_needs_no_free_handler_call(broker: Br
             await asyncio.wait_for(batch(backlog), 0.05)
         await broker.publish("single")
         assert [project_of(each) for each in await asyncio.wait_for(batch(backlog), 5)] == ["single"]
-        backlog.handled(busy[0])
+        for handled in busy:
+            backlog.handled(handled)
         assert {project_of(each) for each in await asyncio.wait_for(batch(backlog), 5)} == {"flood"}
+
+
+async def test_a_single_request_does_not_wait_until_a_flood_is_stored(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(backlog_module, "BOUND", 0)
+    async with broker.backlog() as backlog:
+        is_open = asyncio.Event()
+        add = backlog.stored.add
+
+        async def add_later(bundles: Sequence[Bundle]) -> None:
+            await is_open.wait()
+            await add(bundles)
+
+        monkeypatch.setattr(backlog.stored, "add", add_later)
+        await broker.publish("flood", 3000)
+        await broker.publish("single")
+        await until(lambda: backlog.buffered == 3001)
+        assert [request.project for request in await serve(backlog, 1)] == ["single"]
+        is_open.set()
+        await broker.stored()
+
+
+async def test_batches_beside_light_requests_are_followed_by_a_pause(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(backlog_module, "PAUSE", 1e9)  # so the longest pause applies
+    async with broker.backlog() as backlog:
+        await broker.publish("flood", 2000)
+        await broker.stored()
+        await serve(backlog, 100)
+        await broker.publish("single")
+        assert [request.project for request in await serve(backlog, 1)] == ["single"]
+        assert {request.project for request in await serve(backlog, 16)} == {"flood"}
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(batch(backlog), 0.05)
+        assert {project_of(each) for each in await asyncio.wait_for(batch(backlog), 5)} == {"flood"}
+
+
+async def test_batches_are_as_large_as_can_be_placed_in_time(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with broker.backlog() as backlog:
+
+        async def size() -> int:
+            handled = await batch(backlog, 1280)
+            for delivery in handled:
+                delivery.done()
+            backlog.handled(handled)
+            return len(handled)
+
+        await broker.publish("first", 2000)
+        await broker.publish("second", 2000)
+        await broker.stored()
+        sizes = [await size() for _ in range(4)]
+        assert sizes[0] == LEAST_BATCH
+        assert sizes == sorted({*sizes})
+        monkeypatch.setattr(backlog_module, "BATCH_SECONDS", 0.0)
+        assert [await size() for _ in range(4)][-1] == LEAST_BATCH
 
 
 async def test_shares_follow_the_weights_within_5_percent(broker: Broker) -> None:
@@ -163,7 +229,7 @@ async def test_shares_follow_the_weights_within_5_percent(broker: Broker) -> Non
         await broker.publish("first", 1500)
         await broker.publish("gold", 3000)
         await until(lambda: len(backlog.stored.projects) == 2)
-        await until(lambda: not broker.unacknowledged())
+        await broker.stored()
         served = Counter(request.project for request in await serve(backlog, 2000))
         assert abs(served["gold"] / 2000 / 0.75 - 1) < 0.05
         assert abs(shares_of([backlog.served()])["gold"] / 0.75 - 1) < 0.05
@@ -174,7 +240,7 @@ async def test_inside_a_project_the_order_is_priority_then_age(broker: Broker) -
         early = await broker.publish("p", 2000)
         urgent = await broker.publish("p", 700, priority=5)
         late = await broker.publish("p", 300)
-        await until(lambda: not broker.unacknowledged())
+        await broker.stored()
         served = [request.request for request in await serve(backlog, 3000)]
         assert {*served[:700]} == {*urgent}
         assert {*served[700:2700]} == {*early}
@@ -184,7 +250,7 @@ async def test_inside_a_project_the_order_is_priority_then_age(broker: Broker) -
 async def test_the_backlog_of_another_scheduler_is_taken_over(broker: Broker) -> None:
     async with broker.backlog("s1") as dead:
         sent = await broker.publish("p", 2000)
-        await until(lambda: not broker.unacknowledged())
+        await broker.stored()
         handled = {request.request for request in await serve(dead, 300)}
         await batch(dead)
     async with broker.backlog("s2") as backlog:
@@ -198,7 +264,7 @@ async def test_the_backlog_of_another_scheduler_is_taken_over(broker: Broker) ->
 async def test_a_released_backlog_is_of_nobody(broker: Broker) -> None:
     async with broker.backlog("s1") as backlog:
         await broker.publish("p", 1000)
-        await until(lambda: not broker.unacknowledged())
+        await broker.stored()
         await backlog.stored.release()
     async with broker.database.read() as tx:
         assert await stored_backlog.owners(tx) == {""}
