@@ -29,8 +29,9 @@ from scheduler_worker.waiting.store import WaitingStore
 
 log = logging.getLogger(__name__)
 
-BOUND = 2048  # requests that wait in memory only; further ones are stored
-BOUND_OF_LIGHT = 4096  # with those of light projects
+BOUND = 256  # requests that wait in memory only; further ones are stored
+BOUND_OF_ONE = 2048  # if all are of one project
+BOUND_OF_LIGHT = 4096  # with the requests of light projects
 TAKEN_AT_ONCE = 2048
 PREFETCH = 20_000  # unacknowledged: being handled, in memory, and being stored
 MOST_BUNDLED = 256
@@ -41,7 +42,7 @@ SEVERAL_SECONDS = 60.0  # after the last sign that several projects have request
 LIGHT_SECONDS = 10.0  # after the last light request, batches of other projects are followed by a pause
 BATCH_SECONDS = 0.15  # for which a limited batch is placed
 PAUSE = 0.5  # of the time that the batch took
-LONGEST_PAUSE = 1.0  # seconds
+LONGEST_PAUSE = 0.25  # seconds
 LEAST_BATCH = 32
 # While a flood arrives, requests are placed in small batches, so that taking it in comes first.
 FLOODED = 512  # requests that are being stored
@@ -246,8 +247,10 @@ class RequestBacklog:
         project, _ = place
         if place in self._arrived or place in self._storing or self.stored.has_unread(project):
             return False
-        is_light = self._queue.count(project) + several <= LIGHT
-        return len(self._unstored) + several <= (BOUND_OF_LIGHT if is_light else BOUND)
+        bound = BOUND if self._has_several else BOUND_OF_ONE
+        if self._queue.count(project) + several <= LIGHT:
+            bound = BOUND_OF_LIGHT
+        return len(self._unstored) + several <= bound
 
     async def _store_arrived(self) -> None:
         """Store requests until no more have arrived; messages are taken and sorted in the meantime."""

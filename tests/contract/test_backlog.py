@@ -38,7 +38,7 @@ SIZES = cast(RequestSizes, SimpleNamespace(of=lambda body: {"VCPU": 0.001}))
 
 @pytest.fixture(autouse=True)
 def small_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(backlog_module, "BOUND", BOUND)
+    monkeypatch.setattr(backlog_module, "BOUND_OF_ONE", BOUND)
 
 
 class Broker:
@@ -167,7 +167,7 @@ async def test_a_project_with_few_requests_needs_no_free_handler_call(broker: Br
 async def test_a_single_request_does_not_wait_until_a_flood_is_stored(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(backlog_module, "BOUND", 0)
+    monkeypatch.setattr(backlog_module, "BOUND_OF_ONE", 0)
     async with broker.backlog() as backlog:
         is_open = asyncio.Event()
         add = backlog.stored.add
