@@ -34,14 +34,15 @@ _AT_LEAST = {
     "hosts": 1, "max_attempts": 1, "agents_per_cell": 1, "cells_a_process": 1, "baremetal": 0,
     "crash_after": 0, "drain": 0, "amqp_heartbeat": 1, "metrics_port": 0, "ironic_agents_per_cell": 1,
     "placement_http_connections": 1, "max_wait": 0,
-    "maintenance_lead": 0, "evacuation_after": 10, "evacuation_most": 0, "evacuation_share": 0,
+    "maintenance_lead": 0, "evacuation_after": 10, "evacuation_most": 0, "evacuation_quorum": 0,
+    "probe_port": 0, "evacuation_share": 0,
     "host_subset_size": 1, "scheduler_near": 0, "nova_max_attempts": 1, "nova_wait": 0,
     "keep_changes": 1000, "database_pool": 2,
 }  # fmt: skip
 _POSITIVE_SECONDS = (
     "build_timeout", "delete_timeout", "cleanup_timeout", "heartbeat",
     "ironic_sweep_seconds", "ironic_build_patience", "ironic_maintenance_patience",
-    "evacuation_hook_seconds", "evacuation_within",
+    "evacuation_hook_seconds", "evacuation_within", "evacuation_quorum_seconds",
     "nova_service_down_time", "keep_builds", "keep_moves", "keep_decisions", "keep_ids",
 )  # fmt: skip
 _LEAST_LIMITS = CellAccountLimits(
@@ -104,13 +105,17 @@ def _check_numbers(values: Mapping[str, Any], refuse: Refuse) -> None:
             refuse(name, "is a share between 0 and 1")
     if values["fail"] + values["abort"] + values["hang"] > 1:
         refuse("fail", "with abort and hang it is more than all builds")
+    if values["evacuation_quorum"] == 1:
+        refuse("evacuation_quorum", "must be 0, or at least 2")
+    if values["evacuation_quorum"] and values["evacuation_hook"]:
+        refuse("evacuation_quorum", "cannot be used together with evacuation_hook")
     if values["move_fail"] + values["move_hang"] > 1:
         refuse("move_fail", "with move_hang it is more than all phases")
     for name in ("keep_builds", "keep_moves"):
         if values[name] > values["keep_ids"]:
             # placement would accept the id again while the cell still has the record of its end
             refuse(name, f"must not be longer than keep_ids ({values['keep_ids']:g})")
-    for name in ("metrics_port", "amqp_heartbeat"):
+    for name in ("metrics_port", "amqp_heartbeat", "probe_port"):
         if values[name] > 65535:
             refuse(name, "must be at most 65535")
 

@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 from berth.settings import BadSetting, Settings, by_name
 from scheduler_worker import DEVICES, NUMA_POLICIES, BadChoice, ChoicePolicy, PciAlias, RequestOptions
 from scheduler_worker.core.dead_hosts import EvacuationLimits
-from scheduler_worker.maintenance.options import EvacuationOptions, MaintenanceOptions
+from scheduler_worker.maintenance.options import EvacuationOptions, MaintenanceOptions, QuorumOptions
 
 Refuse = Callable[[str, str], None]  # the name of a setting, and what is wrong with it
 
@@ -115,7 +115,8 @@ def request_options(settings: Settings) -> RequestOptions:
 def maintenance_options(settings: Settings) -> MaintenanceOptions:
     given = settings.maintenance
     limits = EvacuationLimits(given.after, given.within, given.most, given.share)
-    evacuation = EvacuationOptions(given.hook, given.hook_seconds, limits, given.level)
+    quorum = QuorumOptions(given.quorum, given.quorum_seconds)
+    evacuation = EvacuationOptions(given.hook, given.hook_seconds, limits, quorum, given.level)
     return MaintenanceOptions(given.lead, evacuation)
 
 

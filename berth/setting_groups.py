@@ -88,9 +88,14 @@ class MaintenanceSettings(SettingsGroup, frozen=True, kw_only=True):
     # least seconds between the first drain of a maintenance window and the begin of the window
     lead: float = field(default=600.0, name="maintenance_lead")
     # command that switches a host off before its evacuation; the host's name is its last argument, and exit
-    # code 0 means that the host is off; empty: no host is evacuated automatically
+    # code 0 means that the host is off; empty, without a quorum: no host is evacuated automatically
     hook: tuple[str, ...] = field(default=(), name="evacuation_hook")
     hook_seconds: float = field(default=60.0, name="evacuation_hook_seconds")  # time limit of the hook
+    # number of agents of other hosts that must not reach a host before its evacuation, instead of a hook;
+    # agents probe hosts as set by probe_port or probe_command; 0: agents are not asked
+    quorum: int = field(default=0, name="evacuation_quorum")
+    # time for which these agents must not reach the host
+    quorum_seconds: float = field(default=60.0, name="evacuation_quorum_seconds")
     # seconds without a heartbeat after which a host is a candidate for its evacuation
     after: float = field(default=300.0, name="evacuation_after")
     # hosts of a cell or rack that are lost or evacuated within this time are counted together
@@ -222,6 +227,12 @@ class SimulatorSettings(SettingsGroup, frozen=True, kw_only=True):
     move_time: str = ""  # duration of each phase of a move, like build_time; empty: build_time
     crash_after: int = 0  # number of builds after which an agent loses power and starts again; 0: never
     seed: int = 1  # seed of all simulated durations and faults
+    # TCP port by which an agent probes whether it reaches another host; a refused connection also shows that
+    # the host runs; 0: probe_command, or no probe
+    probe_port: int = 0
+    # command by which an agent probes another host, whose name and address are the last arguments; exit code
+    # 0: reached, 1: not reached, else unknown
+    probe_command: tuple[str, ...] = ()
     # whether guests without a record in placement are stopped instead of destroyed after a restore
     spare_unknown_guests: bool = False
 

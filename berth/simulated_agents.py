@@ -51,6 +51,8 @@ def at_work(role: Role, settings: Settings, bus: Bus, disks: ExitStack | None) -
         period=compute.heartbeat,
         spares_unknown=compute.spare_unknown_guests,
         version=__version__,
+        probe_port=compute.probe_port,
+        probe_command=compute.probe_command,
     )
     found = []
     for agent in agents(settings):

@@ -1,4 +1,6 @@
-"""Messages about guests that already exist: adoption by a cell, and the list of an agent's guests."""
+"""Messages about guests that already exist: adoption by a cell, and questions to agents about their guests
+and about the hosts that they reach.
+"""
 
 from typing import Annotated, Literal
 
@@ -16,7 +18,9 @@ from bus.vocabulary import (
     Message,
     Ordinal,
     ReplyTo,
+    ShortList,
     Text,
+    Value,
     Whole,
     Word,
 )
@@ -56,18 +60,44 @@ class ReportedGuest(Compact, frozen=True):
     allocations: Allocations
 
 
+class ProbedHost(Compact, frozen=True):
+    root: Id
+    host: Text
+    ip: Text = ""  # empty: unknown
+
+
+class HostsProbe(Value, frozen=True, kw_only=True):
+    """A question to an agent: which of these hosts does it reach over the network?"""
+
+    id: Id  # of the question
+    hosts: ShortList[ProbedHost]
+
+
+class ProbeResult(Value, frozen=True, kw_only=True):
+    """The answer to HostsProbe. A host is in neither list if the agent could not probe it."""
+
+    id: Id
+    reached: ShortList[Id] = ()
+    unreached: ShortList[Id] = ()
+
+
 class GuestsAsked(Message, frozen=True, kw_only=True):
-    """A query to an agent for its guests of the given builds; if none are given, for a page of all guests."""
+    """A query to an agent for its guests of the given builds; if none are given, for a page of all guests.
+    With `probe`, a query for the hosts that the agent reaches instead.
+    """
 
     cell: Word
     agent: Word
     builds: Annotated[tuple[Id, ...], Meta(max_length=100)]
     reply_to: ReplyTo = ""
     after: Text = ""  # the last build of the previous page
+    probe: HostsProbe | None = None
 
 
 class GuestsReported(Message, frozen=True, kw_only=True):
-    """The answer to GuestsAsked: the agent's guests of the given builds, or one page of all its guests."""
+    """The answer to GuestsAsked: the agent's guests of the given builds, or one page of all its guests; or
+    the result of the probe.
+    """
 
     cell: Word
     agent: Word
@@ -76,3 +106,4 @@ class GuestsReported(Message, frozen=True, kw_only=True):
     reply_to: ReplyTo = ""
     after: Text = ""  # as in the question
     more: bool = False  # there are further pages
+    probed: ProbeResult | None = None

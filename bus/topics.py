@@ -99,9 +99,10 @@ AGENT_MOVE = Topic("agent.move.{cell}.{agent}", moves.MoveOrdered, "carry out on
 AGENT_MOVED = Topic("agent.moved.{cell}", moves.MoveReported,
     "a phase of a move is done or failed, or its progress; the conductor's own timeout", "agent, conductor",
     "conductor")
-AGENT_ASKED = Topic("agent.asked.{cell}.{agent}", guests.GuestsAsked, "query its guests", ANYONE, "agent")
+AGENT_ASKED = Topic("agent.asked.{cell}.{agent}", guests.GuestsAsked,
+    "query its guests, or the hosts that it reaches", ANYONE, "agent")
 AGENT_GUESTS = _outcome("agent.told.{cell}", guests.GuestsReported,
-    "the guests of an agent, from its own records", "agent")
+    "the guests of an agent, from its own records, or the hosts that it reaches", "agent")
 SCHEDULER_ALIVE = Topic("scheduler.alive", messages.SchedulerAlive, "heartbeat of a scheduler", "scheduler",
     "every scheduler", expected=False)
 INVENTORY_REPORTED = Topic("inventory.reported.{cell}", messages.InventoryReported,

@@ -22,6 +22,7 @@ from compute_sim.core.faults import Fate, SimOptions
 from compute_sim.disk import AgentDisk
 from compute_sim.driven_guests import DrivenGuests
 from compute_sim.guests import AgentJob, AgentJobs, GuestRecord, PowerSupply
+from compute_sim.probing import HostProber
 
 log = logging.getLogger(__name__)
 
@@ -51,6 +52,7 @@ class SimulatedAgent:
         self.use_changed = use_changed  # called with a host whenever a guest starts or ends there
         self.absent_after = options.absent_after
         self.faults = options.faults
+        self._prober = HostProber(options.probe_port, options.probe_command)
         self.disk = disk
         # builds of an earlier process start again when their orders are redelivered
         disk.builds.running.clear()
@@ -173,8 +175,15 @@ class SimulatedAgent:
         return outcome
 
     async def report_guests(self, asked: GuestsAsked) -> GuestsReported:
-        """Return the guests of the requested builds; if the request names none, a page of all guests."""
+        """Return the guests of the requested builds; if the request names none, a page of all guests. If it
+        has a probe, return the result of the probe instead.
+        """
         await self.power.there()
+        if asked.probe is not None:
+            probed = await self._prober.probe(asked.probe)
+            return GuestsReported(
+                cell=asked.cell, agent=asked.agent, builds=(), reply_to=asked.reply_to, probed=probed
+            )
         by_build = self.disk.hosted.there
         builds, more = asked.builds, False
         if not builds:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from bus import topics
 from bus.candidates import CandidateSource
 from bus.clock import Clock
+from bus.guests import GuestsAsked
 from bus.messages import BuildCancelled, BuildPlaced, BuildUnplaceable, SchedulerAlive
 from bus.moves import MovePlaced, MoveRefused
 from bus.quotas import WEIGHT, FindQuotas
@@ -21,6 +22,7 @@ from scheduler_worker.handovers import REPEAT_SECONDS, Handovers
 from scheduler_worker.host_holds import OPEN_SECONDS, HostHolds
 from scheduler_worker.host_records import HostRecords
 from scheduler_worker.maintenance.controller import STEP_SECONDS, MaintenanceController, MaintenanceNeeds
+from scheduler_worker.maintenance.quorum import FENCING
 from scheduler_worker.move_courses import MoveCourses
 from scheduler_worker.move_lookups import MoveLookups
 from scheduler_worker.placing import Scheduler
@@ -48,7 +50,7 @@ WEIGHTS_SECONDS = 2.0  # maximum delay until a changed weight of a project appli
 RECORD_SECONDS = 1.0  # maximum delay until a change of a host is stored
 TRIES_UNDELIVERABLE = 3  # attempts to publish a build to its conductor before its age is checked
 ANNOUNCED: frozenset[type[Message]] = frozenset(
-    {BuildPlaced, BuildUnplaceable, BuildCancelled, MovePlaced, MoveRefused, SchedulerAlive}
+    {BuildPlaced, BuildUnplaceable, BuildCancelled, MovePlaced, MoveRefused, SchedulerAlive, GuestsAsked}
 )
 PLACEMENT = (
     topics.CLAIM, topics.RELEASE, topics.PROVIDERS, topics.GROUPS, topics.ALLOCATIONS, topics.USAGES,
@@ -104,7 +106,7 @@ class _Parts:
         self.filler = ReservationFiller(scheduler, placement.reservations)
         hosts = MaintenanceNeeds(
             database=database, placement=placement, cells=needs.cells, source=source, book=scheduler.book,
-            clock=clock,
+            clock=clock, publish=needs.publish,
         )  # fmt: skip
         self.maintenance = MaintenanceController(hosts, needs.options.maintenance)
         self.priorities = PriorityClasses(database)
@@ -123,6 +125,7 @@ class _Parts:
                 on(topics.HEARTBEATS_MERGED, self.changes.handle_merged, private=True),
                 on(topics.HOST_FAILED, self.scheduler.on_host_failed, private=True),
                 on(topics.SCHEDULER_ALIVE, self.scheduler.roster.handle, private=True),
+                on(topics.AGENT_GUESTS.at(reply_to=FENCING), self.maintenance.quorum.handle, private=True),
                 on(topics.BUILD_PREEMPTED, self.victims.requeue, emits=[topics.MOVE_REQUESTED]),
                 on(topics.BUILD_CANCEL, self.cancelling.cancel, emits=[topics.BUILD_DELETE]),
             ],
@@ -151,7 +154,7 @@ class _Parts:
             asks=(*PLACEMENT, *CELLS),
             timers=self._timers(),
             starts=[self.needs.loaded, self.records.load, self.scheduler.opened],
-            runs=[self.queue.run, self.signal.run, self.backlog.run, self.maintenance.dead_hosts.run_hooks],
+            runs=[self.queue.run, self.signal.run, self.backlog.run, self.maintenance.dead_hosts.run_fencing],
             stops=[keeping.release_ownership, self.maintenance.stop],
         )
 

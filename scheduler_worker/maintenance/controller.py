@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from prometheus_client import Gauge
 
@@ -24,11 +25,14 @@ from bus.moves import MoveRequested
 from bus.sql.database import Database
 from bus.sql.transaction import Transaction
 from scheduler_worker.core.maintenance import OVER
+from scheduler_worker.dependencies import Publish
 from scheduler_worker.hosts import HostBook
 from scheduler_worker.maintenance.departures import Departures
-from scheduler_worker.maintenance.evacuations import DeadHosts
+from scheduler_worker.maintenance.evacuations import Confirm, DeadHosts
+from scheduler_worker.maintenance.fencing import call_hook
 from scheduler_worker.maintenance.hosts import HostView
 from scheduler_worker.maintenance.options import MaintenanceOptions
+from scheduler_worker.maintenance.quorum import AgentQuorum
 from scheduler_worker.maintenance.windows import MaintenanceWindows
 from scheduler_worker.queries import CellQueries, PlacementQueries
 from scheduler_worker.store import maintenance as stored
@@ -38,7 +42,7 @@ LEAD_SECONDS = 15.0  # until another scheduler leads, if the leader is silent
 WORK = "maintenance"
 LATE = Gauge("berth_maintenance_late_hosts", "Hosts of maintenance windows that are not empty in time")
 HELD = Gauge("berth_evacuation_held_hosts", "Missing hosts that the rate limit keeps from being evacuated")
-UNFENCED = Gauge("berth_evacuation_unfenced_hosts", "Missing hosts whose evacuation hook failed")
+UNFENCED = Gauge("berth_evacuation_unfenced_hosts", "Missing hosts that were not confirmed as off")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,17 +53,22 @@ class MaintenanceNeeds:
     source: CandidateSource
     book: HostBook
     clock: Clock
+    publish: Publish
 
 
 class MaintenanceController:
     def __init__(self, needs: MaintenanceNeeds, options: MaintenanceOptions) -> None:
         self._needs = needs
-        self._options = options
         self._name = needs.clock.uuid()
         departures = Departures(needs.database, needs.placement, needs.cells, needs.clock)
         parts = needs.database, needs.placement, departures, needs.clock
         self.windows = MaintenanceWindows(*parts, options.lead)
-        self.dead_hosts = DeadHosts(*parts, options.evacuation)
+        evacuation = options.evacuation
+        self.quorum = AgentQuorum(needs.source, needs.book, needs.publish, needs.clock, evacuation.quorum)
+        confirm: Confirm | None = self.quorum.confirm if evacuation.quorum.votes else None
+        if evacuation.hook:
+            confirm = partial(call_hook, evacuation.hook, evacuation.hook_seconds)
+        self.dead_hosts = DeadHosts(*parts, evacuation, confirm)
 
     async def step(self) -> Sequence[MoveRequested]:
         """Do what windows and dead hosts need now, if this scheduler leads; return the moves to request."""
@@ -105,7 +114,7 @@ class MaintenanceController:
             evacuations=tuple(dead),
             events=tuple(events),
             moves=tuple(move.row for move in moves),
-            evacuates=bool(self._options.evacuation.hook),
+            evacuates=self.dead_hosts.confirm is not None,
         )
 
     async def edit(self, asked: MaintenanceEditRequested) -> MaintenanceEdited:

@@ -1,4 +1,6 @@
-"""Evacuates dead hosts: judged by the rate limit, then fenced by the operator's hook, then moved away."""
+"""Evacuates dead hosts: judged by the rate limit, then confirmed as off by the operator's hook or by agents
+of other hosts, then moved away.
+"""
 
 import asyncio
 import logging
@@ -19,7 +21,6 @@ from bus.vocabulary import Id
 from scheduler_worker.core.dead_hosts import Domain, EvacuationJudge, MissingHost, domain_sizes
 from scheduler_worker.host_traits import force_down_host
 from scheduler_worker.maintenance.departures import NO_ANSWER, Departures
-from scheduler_worker.maintenance.fencing import call_hook
 from scheduler_worker.maintenance.hosts import HostView
 from scheduler_worker.maintenance.options import EvacuationOptions
 from scheduler_worker.queries import PlacementQueries
@@ -27,11 +28,11 @@ from scheduler_worker.store import maintenance as stored
 
 MOVES_AT_ONCE = 50  # of one host
 SAME_LOSS_SECONDS = 30.0  # between the times of one loss, as two schedulers know it
-RETRY_SECONDS = 60.0  # until the hook is called again after a failure
+RETRY_SECONDS = 60.0  # until another confirmation is requested after a failure
 NOT_FENCED = ("missing", "held", "fencing", "unfenced")
 EVACUATIONS = Counter("berth_evacuations", "Automatic evacuations of hosts that began after fencing")
 
-CallHook = Callable[[Sequence[str], float, HostEvacuation], Awaitable[tuple[bool, str]]]
+Confirm = Callable[[HostEvacuation], Awaitable[tuple[bool, str]]]  # whether the host is off, and why
 log = logging.getLogger(__name__)
 
 
@@ -44,16 +45,16 @@ class DeadHosts:
     departures: Departures
     clock: Clock
     options: EvacuationOptions
-    call_hook: CallHook = call_hook
+    confirm: Confirm | None  # None: no host is evacuated
     held: int = field(default=0, init=False)  # hosts that the rate limit holds, at the last step
-    unfenced: int = field(default=0, init=False)  # hosts that the hook failed to fence, at the last step
+    unfenced: int = field(default=0, init=False)  # hosts not confirmed as off, at the last step
     _first_missed: dict[Id, float] = field(default_factory=dict, init=False)
-    _hooks: set[Id] = field(default_factory=set, init=False)  # evacuations whose hook runs in this process
+    _confirming: set[Id] = field(default_factory=set, init=False)  # evacuations, in this process
     _to_fence: asyncio.Queue[HostEvacuation] = field(default_factory=asyncio.Queue, init=False)
 
     async def step(self, view: HostView, in_maintenance: frozenset[Id]) -> list[MoveRequested]:
         """Return the evacuations of instances to request now."""
-        if not self.options.hook:
+        if self.confirm is None:
             return []
         step = _EvacuationStep(self, view, in_maintenance)
         await step.judge()
@@ -69,29 +70,30 @@ class DeadHosts:
         self._first_missed = {root: self._first_missed.get(root, now) for root in view.down}
         return {root: health.since or self._first_missed[root] for root, health in view.down.items()}
 
-    def begin_hook(self, dead: HostEvacuation) -> None:
-        if dead.id not in self._hooks:
-            self._hooks.add(dead.id)
+    def begin_fencing(self, dead: HostEvacuation) -> None:
+        if dead.id not in self._confirming:
+            self._confirming.add(dead.id)
             self._to_fence.put_nowait(dead)
 
-    async def run_hooks(self) -> None:
-        """Run the operator's fencing hooks until this scheduler stops. Hooks that run then are killed, and
-        the next scheduler that leads the maintenance work runs them again.
+    async def run_fencing(self) -> None:
+        """Confirm that dead hosts are off until this scheduler stops. Hooks that run then are killed, and the
+        next scheduler that leads the maintenance work begins again.
         """
         async with asyncio.TaskGroup() as group:
             while True:
                 group.create_task(self._fence(await self._to_fence.get()))
 
     async def _fence(self, dead: HostEvacuation) -> None:
-        """Call the fencing hook for a host, and store its result, unless the evacuation has changed
-        meanwhile, e.g. because the host sends heartbeats again.
+        """Request the confirmation that a host is off, and store the result, unless the evacuation has
+        changed meanwhile, e.g. because the host sends heartbeats again.
         """
+        assert self.confirm is not None
         try:
-            is_off, output = await self.call_hook(self.options.hook, self.options.hook_seconds, dead)
-            log.warning("evacuation hook for host %s: %s", dead.host, output)
+            is_off, output = await self.confirm(dead)
+            log.warning("confirmation that host %s is off: %s: %s", dead.host, is_off, output)
             async with self.database.write() as tx:
                 now = self.clock.now()
-                event = "the hook has fenced it" if is_off else "the hook failed"
+                event = "confirmed off" if is_off else "not confirmed off"
                 await stored.record(
                     tx, [MaintenanceEvent(subject=dead.id, at=now, event=event, detail=output)]
                 )
@@ -100,10 +102,10 @@ class DeadHosts:
                         fenced, state = (now, "fenced") if is_off else (0.0, "unfenced")
                         changed = replace(row, state=state, at=now, fenced=fenced, why=output)
                         await stored.put_evacuations(tx, [changed])
-        except Unavailable as problem:  # the next step calls the hook again
-            log.warning("evacuation hook for host %s: %s", dead.host, problem)
+        except Unavailable as problem:  # the next step requests it again
+            log.warning("confirmation that host %s is off: %s", dead.host, problem)
         finally:
-            self._hooks.discard(dead.id)
+            self._confirming.discard(dead.id)
 
 
 class _EvacuationStep:
@@ -135,7 +137,7 @@ class _EvacuationStep:
         await self._store()
         for row in self.rows.values():
             if row.state == "fencing":
-                self.dead.begin_hook(row)
+                self.dead.begin_fencing(row)
 
     def _check_return(self, row: HostEvacuation) -> None:
         placed = self.view.hosts.get(row.root)
@@ -185,7 +187,7 @@ class _EvacuationStep:
         if why := judge.why_held(host):
             self._put(row, "held", why)
         else:
-            self._put(replace(row, tries=row.tries + 1), "fencing", "no heartbeat; the hook is called")
+            self._put(replace(row, tries=row.tries + 1), "fencing", "no heartbeat; it is being fenced")
 
     async def evacuate(self) -> list[MoveRequested]:
         """Mark fenced hosts as forced down, and return the moves of their instances to request now."""

@@ -7,12 +7,21 @@ from scheduler_worker.core.dead_hosts import EvacuationLimits
 
 
 @dataclass(frozen=True)
+class QuorumOptions:
+    """When agents of other hosts confirm that a host is off."""
+
+    votes: int = 0  # agents that must not reach it; 0: agents are not asked
+    seconds: float = 60.0  # for this time, in every round of questions
+
+
+@dataclass(frozen=True)
 class EvacuationOptions:
-    """The settings of automatic evacuation. Without a hook, no host is evacuated."""
+    """The settings of automatic evacuation. Without a hook or a quorum, no host is evacuated."""
 
     hook: Sequence[str] = ()  # the command and its first arguments
     hook_seconds: float = 60.0
     limits: EvacuationLimits = field(default_factory=EvacuationLimits)
+    quorum: QuorumOptions = field(default_factory=QuorumOptions)
     level: str = "rack"  # level of the domains that the limits count, in addition to cells
 
 

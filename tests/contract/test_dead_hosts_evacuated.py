@@ -10,6 +10,7 @@ from msgspec import structs
 from berth.operations.host_states import forcing_down, host_named, state_of
 from bus import topics
 from bus.delivery.runner import Bus
+from bus.guests import GuestsAsked, GuestsReported, ProbeResult
 from bus.local import LocalBroker, LocalTransport
 from bus.maintenance import (
     FindMaintenance,
@@ -28,7 +29,7 @@ from placement_worker import IndexedSource, Placement
 from scheduler_worker.core.dead_hosts import EvacuationLimits
 from scheduler_worker.hosts import HostBook
 from scheduler_worker.maintenance.controller import LEAD_SECONDS, MaintenanceController, MaintenanceNeeds
-from scheduler_worker.maintenance.options import EvacuationOptions, MaintenanceOptions
+from scheduler_worker.maintenance.options import EvacuationOptions, MaintenanceOptions, QuorumOptions
 from scheduler_worker.queries import CellQueries
 from tests.support.buses import serving
 from tests.support.ids import uid
@@ -73,7 +74,7 @@ class ScriptedHook:
     calls: list[str] = field(default_factory=list)
     result: "asyncio.Future[tuple[bool, str]]" = field(default_factory=asyncio.Future)
 
-    async def __call__(self, command: object, limit: float, dead: HostEvacuation) -> tuple[bool, str]:
+    async def __call__(self, dead: HostEvacuation) -> tuple[bool, str]:
         self.calls.append(dead.host)
         return await asyncio.shield(self.result)
 
@@ -124,7 +125,7 @@ class DeadHostsWorld:
 
     async def hook_ends(self, is_off: bool) -> None:
         self.hook.result.set_result((is_off, "exit code 0"))
-        await until(lambda: not any(each.dead_hosts._hooks for each in self.schedulers))
+        await until(lambda: not any(each.dead_hosts._confirming for each in self.schedulers))
         self.hook.result = asyncio.get_running_loop().create_future()
 
 
@@ -154,6 +155,7 @@ async def world(open_database: Callable[..., Database]) -> AsyncIterator[DeadHos
                         source=IndexedSource(placement.memory),
                         book=book,
                         clock=clock.clock,
+                        publish=bus.publish,
                     ),
                     options,
                 )
@@ -161,8 +163,8 @@ async def world(open_database: Callable[..., Database]) -> AsyncIterator[DeadHos
             ]
             async with asyncio.TaskGroup() as group:
                 for scheduler in schedulers:
-                    scheduler.dead_hosts.call_hook = hook
-                running = [group.create_task(each.dead_hosts.run_hooks()) for each in schedulers]
+                    scheduler.dead_hosts.confirm = hook
+                running = [group.create_task(each.dead_hosts.run_fencing()) for each in schedulers]
                 made = DeadHostsWorld(placement, bus, clock, cell, hook, books, schedulers)
                 await made.passes(30)
                 yield made
@@ -187,9 +189,49 @@ async def test_a_dead_host_is_fenced_then_forced_down_then_evacuated(world: Dead
     [dead] = (await world.found()).evacuations
     found = await world.found(dead.id)
     events = [event.event for event in found.events]
-    assert events == ["fencing", "the hook has fenced it", "evacuating", "done"]
+    assert events == ["fencing", "confirmed off", "evacuating", "done"]
     assert [move.result for move in found.moves] == ["done"]
     assert await world.passes(1000, 1) == [] and world.hook.calls == ["host-1"]
+
+
+async def test_agents_confirm_that_a_host_is_off_only_if_none_reaches_it_for_the_whole_time(
+    world: DeadHostsWorld,
+) -> None:
+    reaching: set[str] = set()
+    asked: list[GuestsAsked] = []
+
+    async def publish(question: GuestsAsked) -> None:
+        asked.append(question)
+        assert question.probe is not None
+        dead, control = (host.root for host in question.probe.hosts)
+        reached, unreached = ((dead, control), ()) if question.agent in reaching else ((control,), (dead,))
+        result = ProbeResult(id=question.probe.id, reached=reached, unreached=unreached)
+        report = GuestsReported(cell="c1", agent=question.agent, builds=(), probed=result)
+        await quorum.handle(report)
+
+    scheduler = world.schedulers[0]
+    quorum = scheduler.quorum
+    quorum.options, quorum.pause, quorum.publish = QuorumOptions(votes=3, seconds=120.0), 0.0, publish
+    scheduler.dead_hosts.confirm = quorum.confirm
+    await world.passes(30, 1)
+    assert asked == []
+    await world.passes(70, 1)
+    assert await world.states() == {"host-1": "fencing"}
+    agents = {question.agent for question in asked}
+    assert len(agents) == 5 and "agent-1" not in agents
+    reaching.add(min(agents))
+    await world.passes(5, 1)
+    await until(lambda: not scheduler.dead_hosts._confirming)
+    assert await world.states() == {"host-1": "unfenced"}
+    reaching.clear()
+    await world.passes(100, 1)
+    assert await world.states() == {"host-1": "fencing"}
+    await world.passes(120, 1)
+    await until(lambda: not scheduler.dead_hosts._confirming)
+    await world.passes(5, 1)
+    assert await world.states() == {"host-1": "evacuating"}
+    [dead] = (await world.found()).evacuations
+    assert "5 of 5 agents cannot reach it, and none reaches it, for 1" in dead.why
 
 
 async def test_a_request_without_a_record_is_repeated_with_the_same_id(world: DeadHostsWorld) -> None:
