@@ -65,6 +65,7 @@ class MoveRequested(Message, frozen=True, kw_only=True):
     wait: Wait = ""  # how long to wait for capacity; empty: not at all
     priority: Annotated[int, Meta(ge=0, le=9)] = 0
     reply_to: ReplyTo = ""
+    note: Cause = ""  # why the client requests it
 
 
 class MovePlaced(Message, frozen=True, kw_only=True):
@@ -91,6 +92,7 @@ class MovePlaced(Message, frozen=True, kw_only=True):
     booted: BuildPlaced | None = None
     above: Count = 0
     steps: Count = 0
+    note: Cause = ""
 
 
 class MoveRefused(Message, frozen=True, kw_only=True):
@@ -274,6 +276,7 @@ class MoveStands(Value, frozen=True, kw_only=True):
     phases: LongList[PhaseOver] = ()
     attempts: LongList[Attempt] = ()
     decision: Decision = Decision()
+    note: Cause = ""
     in_cell: Text = ""  # cell with the other side of the move, to be queried there; empty: this cell
 
     @property

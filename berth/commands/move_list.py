@@ -96,8 +96,7 @@ def facts_of(move: MoveStands) -> list[str]:
     facts = [
         f"{move.kind} {move.move} of {move.build}, {way} in cell {move.cell}: {verb} {move.phase}{percent}"
     ]
-    if move.reason:
-        facts.append(f"  {move.reason}")
+    facts += [f"  {text}" for text in (move.note, move.reason) if text]
     return [escape(printable(fact)) for fact in facts]
 
 

@@ -9,7 +9,7 @@ from berth.commands.options import Commands, option, positional
 from berth.commands.terminal import Cli, write_json
 from berth.operations.boot_options import waiting_time
 from berth.operations.cells import chosen_cells
-from berth.operations.rebalancing import BalanceController, carry_out, is_stopped, plan_balance
+from berth.operations.rebalancing import BalanceController, carry_out, is_permitted, plan_balance
 from berth.settings import BadSetting
 from bus import topics
 from bus.errors import OperationRefused
@@ -47,8 +47,9 @@ async def rebalance_command(cli: Cli, options: RebalanceOptions) -> int:
 
     The gain of a move is by how much the fuller of its two hosts becomes emptier: with --gain 0.1 no instance
     moves from a host at 80 % to one that is at more than 70 % afterwards. If no single move gains enough, two
-    instances change places; if the second move fails, the first is undone. With --keep it is a controller
-    that plans after changes of placement. `berth rebalance stop` ends all of them.
+    instances change places; if the second move fails, the first is undone. If at least half of the moves
+    fail, the others are undone. With --keep it is a controller that plans after changes of placement. `berth
+    rebalance stop` ends all of them.
     """
     async with cli.bus("rebalance") as bus:
         if options.action:
@@ -68,7 +69,7 @@ async def rebalance_command(cli: Cli, options: RebalanceOptions) -> int:
         if options.dry_run:
             printer.planned(await plan_balance(bus, asked))
             return 0
-        if await is_stopped(bus):
+        if not await is_permitted(bus):
             raise OperationRefused(_STOPPED)
         if options.keep:
             hold = seconds_of(waiting_time(options.hold))
@@ -78,8 +79,13 @@ async def rebalance_command(cli: Cli, options: RebalanceOptions) -> int:
         plan = await plan_balance(bus, asked)
         printer.planned(plan)
         done = await carry_out(bus, plan, options.most, printer)
-        ends = {"moved": len(done.moved), "undone": len(done.undone), "failed": done.failed}
+        ends = {
+            "moved": len(done.moved), "undone": len(done.undone), "failed": done.failed,
+            "why_undone": done.why_undone,
+        }  # fmt: skip
         sentence = f"{len(done.moved)} moved, {len(done.undone)} moved back, {len(done.failed)} not moved"
+        if done.why_undone:
+            sentence += f": {done.why_undone}"
         if plan.moves:
             cli.tell(sentence, **ends)
     return 1 if done.failed else 0

@@ -20,6 +20,7 @@ from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.errors import OperationRefused, Unavailable, Unroutable
 from bus.room import HoldHosts, PlannedStep, PlanRoom, RoomPlanned
+from bus.vocabulary import MAX_CAUSE
 
 ANSWER_SECONDS = 60.0  # until a scheduler has planned
 HOLD_SECONDS = 60.0  # hosts stay closed for this time after the last sign of life
@@ -84,12 +85,13 @@ class MakingRoom:
             ):
                 renewing = group.create_task(self._renew())
                 moves = PlannedMoves(self._bus, followed, self._listener, self._most)
+                moves.note = "makes room"
                 made = await self._carry_out(plan, moves)
                 renewing.cancel()
                 if made.plan.code and made.done.moved and self._undo:
                     await self._open()  # first: a closed host takes nothing back
                     self._listener.undoing(made)
-                    await moves.undo()
+                    await moves.undo(f"undoes a plan to make room: {made.plan.why}"[:MAX_CAUSE])
             return made
         finally:
             await self._open()

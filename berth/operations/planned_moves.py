@@ -3,7 +3,7 @@ swap of two instances.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
 from msgspec import structs
@@ -31,6 +31,7 @@ class MovesDone:
     moved: list[PlannedStep] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)  # build → why it was not moved
     undone: list[PlannedStep] = field(default_factory=list)  # moved, and moved back
+    why_undone: str = ""
 
 
 class PlannedMoves:
@@ -39,6 +40,7 @@ class PlannedMoves:
     def __init__(self, bus: Bus, moves: FollowedMoves, listener: MoveListener, most: int) -> None:
         self.bus = bus
         self.done = MovesDone()
+        self.note = ""  # of the next moves
         self._moves = moves
         self._listener = listener
         self._limit = asyncio.Semaphore(most)
@@ -60,12 +62,15 @@ class PlannedMoves:
                 return False
         return True
 
-    async def undo(self) -> None:
+    async def undo(self, why: str, may_go_on: Callable[[], Awaitable[bool]] | None = None) -> None:
         """Move all moved instances back to their first hosts, the last one first: earlier moves may have
         made room for it. An instance that cannot be moved back stays, with the reason in `done.failed`.
         """
+        self.done.why_undone = self.note = why
         first = {step.build: step for step in reversed(self.done.moved)}
         for step in reversed(self.done.moved.copy()):
+            if may_go_on is not None and not await may_go_on():
+                return
             if (origin := first.pop(step.build, None)) is not None:
                 await self._undo(structs.replace(step, source=origin.source, source_host=origin.source_host))
 
@@ -103,6 +108,7 @@ class PlannedMoves:
             wanted_host=to,
             alternates=0,
             reply_to=self._moves.reply_to,
+            note=self.note,
         )
         outcome = await self._moves.ask(checked(request))
         self._listener.on_outcome(outcome)

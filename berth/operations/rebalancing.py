@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 
 from msgspec import structs
 
@@ -19,37 +20,49 @@ from scheduler_worker.core.rebalancing import ImbalanceWatch
 ANSWER_SECONDS = 60.0  # until a scheduler has planned
 CALM_SECONDS = 10.0  # between two plans of a controller, however many changes arrive
 STOP_SECONDS = 60.0  # between two reads of the stop switch while nothing changes
-MOST_FIXED = 1000  # instances that a controller leaves alone because a move of them failed
+MOST_FIXED = 1000  # instances that a controller leaves alone because a move of them failed or was undone
 
 
 async def plan_balance(bus: Bus, asked: PlanBalance) -> BalancePlanned:
     return await bus.asker(topics.PLAN_BALANCE, timeout=ANSWER_SECONDS)(asked)
 
 
-async def is_stopped(bus: Bus) -> bool:
-    """Return whether an operator has stopped all rebalancing; without an answer, assume so."""
+async def is_permitted(bus: Bus) -> bool:
+    """Return whether no operator has stopped all rebalancing; without an answer, assume one has."""
     try:
-        return (await bus.asker(topics.SWITCH_BALANCING)(SwitchBalancing())).stopped
+        return not (await bus.asker(topics.SWITCH_BALANCING)(SwitchBalancing())).stopped
     except (Unavailable, Unroutable):
-        return True
+        return False
 
 
 async def carry_out(bus: Bus, plan: BalancePlanned, most: int, listener: MoveListener) -> MovesDone:
     """Carry out a plan in its sequence, at most `most` moves at a time; begin no move after a stop.
 
-    Moves from or to a host of a failed move are left out: their gain was computed as if it had been done.
+    Moves from or to a host of a failed move are left out: their gain was computed as if it had been done. If
+    at least half of the plan's moves have failed or are left out, the others are moved back.
     """
     waiting = list(plan.moves)
+    planned, lost = _steps(waiting), 0
     async with following(bus, f"balance-{Clock().uuid()[:8]}", listener) as followed:
         moves = PlannedMoves(bus, followed, listener, most)
-        while waiting and not await is_stopped(bus):
+        moves.note = "rebalances the hosts"
+        while waiting and 2 * lost < planned and await is_permitted(bus):
             batch = _independent(waiting, most)
             waiting = waiting[len(batch) :]
             async with asyncio.TaskGroup() as group:
                 tasks = [group.create_task(moves.exchange(move)) for move in batch]
             failed = [move for move, task in zip(batch, tasks, strict=True) if not task.result()]
-            waiting = _unaffected(waiting, failed)
+            unaffected = _unaffected(waiting, failed)
+            lost += _steps(failed) + _steps(waiting) - _steps(unaffected)
+            waiting = unaffected
+        if 2 * lost >= planned and moves.done.moved:
+            why = f"undoes a rebalancing: {lost} of its {planned} moves failed or were left out"
+            await moves.undo(why, partial(is_permitted, bus))
         return moves.done
+
+
+def _steps(moves: Iterable[BalanceMove]) -> int:
+    return sum(len(move.steps) for move in moves)
 
 
 def _unaffected(waiting: list[BalanceMove], failed: Iterable[BalanceMove]) -> list[BalanceMove]:
@@ -96,14 +109,15 @@ class BalanceController:
         watch, asked, clock = ImbalanceWatch(self.hold), self.asked, self.bus.clock
         changes = await self.bus.listen(topics.PLACEMENT_CHANGED.at())
         try:
-            while not await is_stopped(self.bus):
+            while await is_permitted(self.bus):
                 plan = BalancePlanned()
                 with suppress(Unavailable, Unroutable):  # the next change tries again
                     plan = await plan_balance(self.bus, asked)
                 if watch.is_due(clock.monotonic(), bool(plan.moves)):
                     self.planned(plan)
                     done = await carry_out(self.bus, plan, self.most, self.listener)
-                    fixed = (*asked.fixed, *done.failed)[-MOST_FIXED:]
+                    undone = (step.build for step in done.undone)
+                    fixed = (*asked.fixed, *done.failed, *undone)[-MOST_FIXED:]
                     asked = structs.replace(asked, fixed=fixed)
                     watch.reset()
                 await asyncio.sleep(CALM_SECONDS)

@@ -217,6 +217,7 @@ def move_state(move: BuildMove) -> moves.MoveStands:
         percent=move.percent,
         since=move.since,
         ended=move.ended,
+        note=move.placed.note,
         in_cell=move.elsewhere,
     )
 

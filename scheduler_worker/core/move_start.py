@@ -143,6 +143,7 @@ class MoveStart(msgspec.Struct, frozen=True, gc=False):
             decision=decision or Decision(),
             reply_to=asked.reply_to,
             shared=self._shared(chosen),
+            note=asked.note,
         )
 
     def _may_follow(self, alternate: Selection, chosen: Selection | None) -> bool:

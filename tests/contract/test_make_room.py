@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field, replace
+from itertools import count
 
 import pytest
 
@@ -9,7 +10,7 @@ from berth.operations import making_room
 from berth.operations.following import MoveListener, following
 from berth.operations.host_states import disabling, enabling, host_named, state_of
 from berth.operations.making_room import MakingRoom, RoomListener, RoomMade
-from berth.operations.planned_moves import PlannedMoves
+from berth.operations.planned_moves import MovesDone, PlannedMoves
 from berth.operations.rebalancing import carry_out
 from bus import topics
 from bus.delivery.runner import Bus
@@ -345,16 +346,42 @@ async def test_an_exchange_whose_second_half_fails_is_undone() -> None:
 
 
 async def test_moves_from_or_to_hosts_of_a_failed_move_are_left_out() -> None:
-    broker, movers = LocalBroker(), refusing(FakeMovers(), (1, 2))
-    movers.have(*(an_instance_there(number, 1) for number in (1, 2, 3, 4)))
-    ways = ((1, 1, 2), (2, 2, 3), (3, 3, 4), (4, 5, 6))  # the third depends on the second
+    movers = refusing(FakeMovers(), (1, 2))
+    # the third depends on the second
+    ways = (1, 1, 2), (2, 2, 3), (3, 3, 4), (4, 5, 6), (5, 7, 8), (6, 9, 10), (7, 11, 12)
+    done = await rebalanced(movers, *ways)
+    assert [asked.build for asked in movers.asked] == [uid(number) for number in (1, 4, 5, 6, 7)]
+    assert (len(done.moved), list(done.failed), done.undone) == (4, [uid(1)], [])
+
+
+async def test_a_rebalancing_of_which_half_fails_is_undone_once() -> None:
+    movers = refusing(FakeMovers(), (3, 6), (4, 8), (1, 1))
+    done = await rebalanced(movers, (1, 1, 2), (2, 3, 4), (3, 5, 6), (4, 7, 8))
+    back = [(asked.build, asked.wanted_host) for asked in movers.asked[4:]]
+    assert back == [(uid(2), uid(3, "a")), (uid(1), uid(1, "a"))]
+    assert ([step.build for step in done.undone], [step.build for step in done.moved]) == ([uid(2)], [uid(1)])
+    assert "could not be moved back" in done.failed[uid(1)]
+    assert done.why_undone == "undoes a rebalancing: 2 of its 4 moves failed or were left out"
+    assert [asked.note for asked in movers.asked[3:5]] == ["rebalances the hosts", done.why_undone]
+
+
+async def test_a_stop_of_rebalancing_also_stops_undoing() -> None:
+    movers = refusing(FakeMovers(), (2, 4))
+    done = await rebalanced(movers, (1, 1, 2), (2, 3, 4), permits=2)
+    assert ([step.build for step in done.moved], len(movers.asked)) == ([uid(1)], 2)
+
+
+async def rebalanced(movers: FakeMovers, *ways: tuple[int, int, int], permits: int = 100) -> MovesDone:
+    """Carry out moves (build, source, destination) one after the other; rebalancing is stopped after
+    `permits` queries of the switch.
+    """
+    broker, planner, queries = LocalBroker(), ScriptedPlanner([]), count(1)
+
+    async def switch(_: SwitchBalancing) -> BalancingSwitched:
+        return BalancingSwitched(stopped=next(queries) > permits)
+
+    movers.have(*(an_instance_there(build, source) for build, source, _ in ways))
     plan = BalancePlanned(moves=tuple(BalanceMove(steps=(a_step(*way),), gain=0.3) for way in ways))
-    switch = Worker("switch", answers=[answers(topics.SWITCH_BALANCING, _permitted)])
-    async with serving(lambda: LocalTransport(broker), switch, movers.worker()) as bus:
-        done = await carry_out(bus, plan, 1, MoveListener())
-    assert [asked.build for asked in movers.asked] == [uid(1), uid(4)]
-    assert ([step.build for step in done.moved], list(done.failed)) == ([uid(4)], [uid(1)])
-
-
-async def _permitted(_: SwitchBalancing) -> BalancingSwitched:
-    return BalancingSwitched(stopped=False)
+    workers = Worker("switch", answers=[answers(topics.SWITCH_BALANCING, switch)]), planner.worker()
+    async with serving(lambda: LocalTransport(broker), *workers, movers.worker()) as bus:
+        return await carry_out(bus, plan, 1, MoveListener())

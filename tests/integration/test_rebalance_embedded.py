@@ -38,6 +38,7 @@ async def test_a_rebalancing_moves_instances_once(berth: LivingBerth) -> None:
     assert await counts(berth) == [6, 0, 0]
     assert "4 moved, 0 moved back, 0 not moved" in await berth("rebalance", *MEMORY)
     assert await counts(berth) == [2, 2, 2]
+    assert (await berth("moves", "list", "--all", "--json")).count('"note":"rebalances the hosts"') == 4
     assert "no move gains enough" in await berth("rebalance", *MEMORY)
     await berth.clean()
 
