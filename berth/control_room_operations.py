@@ -21,6 +21,14 @@ from berth.operations.host_states import (
     host_named,
     resolved,
 )
+from berth.operations.maintenance import (
+    WindowOptions,
+    add_window,
+    change_window,
+    edit_maintenance,
+    window_given,
+    window_text,
+)
 from berth.operations.moving import ANY, end_wait, steering
 from berth.operations.publishing import checked, leaves
 from berth.operations.quotas import parsed_limits, quotas_of, set_quota, unset_quota
@@ -31,10 +39,12 @@ from berth.settings import BadSetting
 from bus.delivery.runner import Bus
 from bus.errors import OperationRefused
 from bus.host_health import UNNAMED
+from bus.maintenance import CancelWindow
 from bus.messages import BuildRequested
 from bus.moves import MoveRequested, MoveStands, Steering
 from bus.quotas import project_named
 from bus.reservations import EndReservation
+from control_room.core.maintenance import WindowForm
 from control_room.core.reservations import NewReservation
 from control_room.core.what_if_form import WhatIfRequest
 from control_room.core.words import listed
@@ -48,7 +58,7 @@ _TROUBLE = (OperationRefused, BadSetting, *NO_ANSWER)
 
 
 class ControlRoomActions:
-    """Executes operations on hosts, moves, waiting requests, quotas and reservations.
+    """Executes operations on hosts, maintenance windows, moves, waiting requests, quotas and reservations.
 
     Each raises OperationRefused if it fails.
     """
@@ -125,6 +135,19 @@ class ControlRoomActions:
         with operations_refused():
             edited = await edit_reservation(self._bus, EndReservation(reservation=id_, forget=True))
         return edited.reservation.name
+
+    async def store_window(self, id_: str, form: WindowForm) -> str:
+        """Add a maintenance window, or change the window of this id; return a sentence about it."""
+        options = WindowOptions(**vars(form))
+        with operations_refused():
+            stored = change_window(self._bus, id_, options) if id_ else add_window(self._bus, options)
+            return window_text(await stored)
+
+    async def cancel_window(self, id_: str) -> str:
+        with operations_refused():
+            window = await window_given(self._bus, id_)
+            await edit_maintenance(self._bus, CancelWindow(window=window.id))
+        return f"window {window.id} is cancelled"
 
     async def set_headroom(self, levels: str) -> None:
         with operations_refused():

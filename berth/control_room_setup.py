@@ -148,6 +148,8 @@ def operations(
         unset_quota=acts.unset_quota,
         create_reservation=acts.create_reservation,
         delete_reservation=acts.delete_reservation,
+        store_window=acts.store_window,
+        cancel_window=acts.cancel_window,
         set_headroom=acts.set_headroom,
         unset_headroom=acts.unset_headroom,
         placement_changes=partial(bus.listen, topics.PLACEMENT_CHANGED.at()),

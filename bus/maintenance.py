@@ -135,6 +135,14 @@ class AddWindow(Tagged, frozen=True, kw_only=True):
     window: MaintenanceWindow
 
 
+class ChangeWindow(Tagged, frozen=True, kw_only=True):
+    """An edit that replaces the times, limits and note of a maintenance window that is not over. Its hosts
+    cannot be changed. Hosts that are closed already stay closed, also if the window begins later.
+    """
+
+    window: MaintenanceWindow
+
+
 class CancelWindow(Tagged, frozen=True, kw_only=True):
     """An edit that ends a maintenance window: no further move begins, and its hosts are opened to new
     instances unless the window keeps them closed.
@@ -156,11 +164,11 @@ class ReleaseEvacuations(Tagged, frozen=True, kw_only=True):
     cell: Text = ""  # all held evacuations of this cell
 
 
-MaintenanceEdit = AddWindow | CancelWindow | FinishHosts | ReleaseEvacuations
+MaintenanceEdit = AddWindow | ChangeWindow | CancelWindow | FinishHosts | ReleaseEvacuations
 
 
 class MaintenanceEditRequested(Message, frozen=True, kw_only=True):
-    """A request to add or end a maintenance window, or to release evacuations."""
+    """A request to add, change or end a maintenance window, or to release evacuations."""
 
     edit: MaintenanceEdit
 

@@ -11,18 +11,24 @@ from berth.commands.hosts import Names
 from berth.commands.options import Commands, option, positional
 from berth.commands.reserve import WHEN
 from berth.commands.terminal import Cli, plain_table
-from berth.operations.maintenance import edit_maintenance, find_maintenance, hosts_given, window_given
-from berth.operations.reservations import time_given
+from berth.operations.maintenance import (
+    WindowOptions,
+    add_window,
+    change_window,
+    edit_maintenance,
+    find_maintenance,
+    hosts_given,
+    window_given,
+    window_text,
+)
 from berth.settings import BadSetting
-from bus.clock import Clock, time_text
+from bus.clock import time_text
 from bus.errors import OperationRefused
 from bus.maintenance import (
-    AddWindow,
     CancelWindow,
     FinishHosts,
     HostEvacuation,
     MaintenanceFound,
-    MaintenanceWindow,
     ReleaseEvacuations,
     WindowState,
 )
@@ -37,7 +43,19 @@ _SHORT = 8  # characters of an id in a list
 
 
 @dataclass(frozen=True)
-class WindowOptions:
+class ChangedOptions:
+    begin: str = option("", f"When the hosts must be empty: {WHEN}", "--from", metavar="TIME")
+    end: str = option("", f"When the hosts are opened: {WHEN}", "--until", metavar="TIME")
+    budget: int | None = option(None, "So many hosts of a rack may be closed or down at a time.", min=0)
+    per: str | None = option(None, "The level of labels that --budget counts.", metavar="LEVEL")
+    most: int | None = option(None, "So many moves at a time.", "--max", min=1, metavar="N")
+    live: bool | None = option(None, "Instances run on while they move; or are stopped.", "--live/--cold")
+    keep_closed: bool | None = option(None, "Do not open the hosts at the end.", "--keep-closed/--open")
+    reason: str | None = option(None, "A note, for example what is done.")
+
+
+@dataclass(frozen=True)
+class AddedOptions:
     hosts: Names = None
     label: Sequence[str] = option((), "All hosts with this label.", metavar="LEVEL=NAME")
     begin: str = option("", f"When the hosts must be empty: {WHEN}", "--from", metavar="TIME")
@@ -51,7 +69,7 @@ class WindowOptions:
 
 
 @commands.command("add")
-async def add(cli: Cli, options: WindowOptions) -> int:
+async def add(cli: Cli, options: AddedOptions) -> int:
     """Drain hosts for a window of time: in time before it begins, and open them when it ends.
 
     When the drain begins depends on the instances and on how long earlier moves took. With --budget 2 at most
@@ -59,20 +77,22 @@ async def add(cli: Cli, options: WindowOptions) -> int:
     then the next one is drained. Example: `berth maintenance add --label rack=r1 --from 2026-12-24T08:00
     --until 2026-12-24T12:00`.
     """
-    now = Clock().now()
-    begins, ends = time_given("--from", options.begin, now) or now, time_given("--until", options.end, now)
-    if not ends:
-        raise BadSetting("say --until: when the hosts are opened again")
+    given = WindowOptions(**{**vars(options), "hosts": options.hosts or ()})
     async with cli.bus("maintenance") as bus:
-        hosts = await hosts_given(bus, options.hosts or (), options.label)
-        window = MaintenanceWindow(
-            id=Clock().uuid(), roots=tuple(host.id for host in hosts), begins=begins, ends=ends,
-            budget=options.budget, level=options.per, moves=options.most, cold=not options.live,
-            keep_closed=options.keep_closed, reason=options.reason,
-        )  # fmt: skip
-        await edit_maintenance(bus, AddWindow(window=window))
-    count = several(len(hosts), "host")
-    cli.value(window, f"window {window.id}: {count}, from {time_text(begins)} until {time_text(ends)}")
+        window = await add_window(bus, given)
+    cli.value(window, window_text(window))
+    return 0
+
+
+@commands.command("change")
+async def change(cli: Cli, which: Which, options: ChangedOptions) -> int:
+    """Change the times, limits or note of a window that is not over.
+
+    Its hosts cannot be changed. Hosts that are closed already stay closed, also if the window begins later.
+    """
+    async with cli.bus("maintenance") as bus:
+        window = await change_window(bus, which, WindowOptions(**vars(options)))
+    cli.value(window, window_text(window))
     return 0
 
 

@@ -1,16 +1,23 @@
-"""Operations on maintenance windows and automatic evacuations: choose hosts, add, find and end."""
+"""Operations on maintenance windows and automatic evacuations: choose hosts, add, change, find and end."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from msgspec import structs
 
 from berth.operations.host_states import every_provider, host_named
 from berth.operations.publishing import checked
+from berth.operations.reservations import time_given
 from berth.operations.topology_options import labels_given
 from berth.settings import BadSetting
 from bus import topics
-from bus.clock import time_text
+from bus.clock import Clock, time_text
 from bus.delivery.runner import Bus
 from bus.errors import OperationRefused
 from bus.maintenance import (
+    AddWindow,
+    ChangeWindow,
     FindMaintenance,
     MaintenanceEdit,
     MaintenanceEditRequested,
@@ -38,6 +45,59 @@ async def hosts_given(bus: Bus, names: Sequence[str], labels: Sequence[str]) -> 
     if not hosts:
         raise OperationRefused(f"no host has the label {' '.join(labels)}; `berth host show` shows labels")
     return sorted(hosts, key=lambda host: host.host)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WindowOptions:
+    """The options of a maintenance window, as an operator enters them; None: the default, or unchanged."""
+
+    hosts: Sequence[str] = ()
+    label: Sequence[str] = ()
+    begin: str = ""
+    end: str = ""
+    budget: int | None = None
+    per: str | None = None
+    most: int | None = None
+    live: bool | None = None
+    keep_closed: bool | None = None
+    reason: str | None = None
+
+    def fields(self, now: float) -> dict[str, Any]:
+        """Return the fields of a window that the options set."""
+        found = {
+            "begins": time_given("--from", self.begin, now) or None,
+            "ends": time_given("--until", self.end, now) or None,
+            "budget": self.budget,
+            "level": self.per,
+            "moves": self.most,
+            "cold": None if self.live is None else not self.live,
+            "keep_closed": self.keep_closed,
+            "reason": self.reason,
+        }
+        return {name: value for name, value in found.items() if value is not None}
+
+
+async def add_window(bus: Bus, options: WindowOptions) -> MaintenanceWindow:
+    now = bus.clock.now()
+    fields = {"begins": now, **options.fields(now)}
+    if "ends" not in fields:
+        raise BadSetting("say --until: when the hosts are opened again")
+    hosts = await hosts_given(bus, options.hosts, options.label)
+    window = MaintenanceWindow(id=Clock().uuid(), roots=tuple(host.id for host in hosts), **fields)
+    await edit_maintenance(bus, AddWindow(window=window))
+    return window
+
+
+async def change_window(bus: Bus, begin: str, options: WindowOptions) -> MaintenanceWindow:
+    """Change the options that are given of the only open window with an id that begins with this text."""
+    window = structs.replace(await window_given(bus, begin), **options.fields(bus.clock.now()))
+    await edit_maintenance(bus, ChangeWindow(window=window))
+    return window
+
+
+def window_text(window: MaintenanceWindow) -> str:
+    times = f"from {time_text(window.begins)} until {time_text(window.ends)}"
+    return f"window {window.id}: {len(window.roots)} hosts, {times}"
 
 
 async def edit_maintenance(bus: Bus, edit: MaintenanceEdit) -> int:

@@ -50,7 +50,7 @@ def _routes(context: PageContext, renderer: Renderer) -> list[BaseRoute]:
         "/hosts": heat.page,
         "/hosts.json": heat.data,
         "/hosts/events": heat.events,
-        "/hosts/maintenance/events": heat.maintenance_events,
+        "/hosts/maintenance/events": heat.maintenance.events,
         "/hosts/{host}": host.page,
         "/builds": builds.list_all,
         "/builds/events": builds.events,
@@ -85,6 +85,7 @@ def _routes(context: PageContext, renderer: Renderer) -> list[BaseRoute]:
         "/healthz": _health,
     }
     write = {
+        "/hosts/maintenance": heat.edit_window,
         "/hosts/{host}": host.operate,
         "/waiting": waiting.end_wait,
         "/projects": projects.edit,

@@ -12,7 +12,6 @@ from starlette.responses import RedirectResponse, Response
 
 from bus.errors import OperationRefused
 from bus.host_health import DRAIN, FindHostHealth, standing, unanswered
-from bus.maintenance import FindMaintenance
 from bus.moves import FindMoves
 from bus.queries import FindInstances
 from bus.replication import PlacementChanged
@@ -31,6 +30,7 @@ from control_room.pages.frame import (
     user_of,
     uuid_in,
 )
+from control_room.pages.maintenance import EditedWindow, MaintenancePart
 from control_room.placement_watch import PlacementWatch
 from control_room.queries import NO_ANSWER, FleetReader, Operations, query
 from control_room.shared_data import SOONEST, SPACING, TIMES, BackgroundTasks, SharedData
@@ -155,7 +155,6 @@ def _filters(request: Request) -> dict[str, str]:
 log = logging.getLogger(__name__)
 
 HEAT_SECONDS = 30.0  # between two events without changes
-MAINTENANCE_SECONDS = 5.0  # between two reads of the maintenance windows
 FLEET_SECONDS = 2.0  # seconds that the hosts are used without reading changes
 USUAL = "VCPU:2,MEMORY_MB:4096,DISK_GB:20"
 MOST_GUESTS = 200
@@ -175,20 +174,16 @@ class HeatPages(PageGroup):
             context.tasks, read, changes=self._changes, seconds=FLEET_SECONDS, spacing=SOONEST
         )
         self._updates = PageUpdates(HEAT_SECONDS, self._changes)
-        self._maintenance = PageUpdates(MAINTENANCE_SECONDS)
+        self.maintenance = MaintenancePart(context, renderer)
 
-    async def page(self, request: Request) -> Response:
+    async def page(self, request: Request, edited: EditedWindow | None = None, status: int = 200) -> Response:
         flavor = request.query_params.get("flavor", USUAL)
-        maintenance = await soon(request, self._maintenance_part()) or ""
-        return self._renderer.page(request, "hosts.html", flavor=flavor, maintenance=maintenance)
+        shown = await self.maintenance.shown(request, edited)
+        return self._renderer.page(request, "hosts.html", status=status, flavor=flavor, **shown)
 
-    async def maintenance_events(self, request: Request) -> Response:
-        """Return an event stream with the maintenance windows and automatic evacuations."""
-        return self._maintenance.stream(request, self._maintenance_part)
-
-    async def _maintenance_part(self) -> str:
-        found = await query("a scheduler", self._context.queries.maintenance, FindMaintenance())
-        return self._renderer.part("maintenance_part.html", found=found)
+    async def edit_window(self, request: Request) -> Response:
+        edited = await self.maintenance.edit(await self._renderer.form(request), request)
+        return edited if isinstance(edited, Response) else await self.page(request, edited, 409)
 
     async def events(self, request: Request) -> Response:
         """Return an event stream that informs an open page of changed hosts; the page then requests them."""

@@ -11,6 +11,7 @@ from bus.clock import Clock
 from bus.maintenance import (
     AddWindow,
     CancelWindow,
+    ChangeWindow,
     FindMaintenance,
     FinishHosts,
     MaintenanceEdited,
@@ -122,6 +123,8 @@ class MaintenanceController:
         async with self._needs.database.write() as tx:
             if isinstance(edit, AddWindow):
                 return await self._add(tx, edit.window)
+            if isinstance(edit, ChangeWindow):
+                return await self._change(tx, edit.window)
             if isinstance(edit, CancelWindow):
                 return MaintenanceEdited(changed=await stored.cancel(tx, edit.window))
             if isinstance(edit, FinishHosts):
@@ -141,8 +144,38 @@ class MaintenanceController:
         hosts = {host.uuid: host.host for host in self._needs.source.hosts()}
         if unknown := [root for root in window.roots if root not in hosts]:
             return MaintenanceEdited(refused=f"there are no hosts {', '.join(unknown[:5])}")
-        if not now < window.ends or not window.begins < window.ends:
-            return MaintenanceEdited(refused="the window must end after its begin, and after now")
+        if refused := await self._refusal(tx, window):
+            return MaintenanceEdited(refused=refused)
+        rows = [WindowHost(root=root, host=hosts[root], since=now) for root in window.roots]
+        added = await stored.add_window(tx, window, rows)
+        if added:
+            await self._record(tx, window, "added")
+        return MaintenanceEdited(changed=int(added))
+
+    async def _change(self, tx: Transaction, window: MaintenanceWindow) -> MaintenanceEdited:
+        known = {each.state.window.id: each.state.window for each in await stored.windows(tx)}
+        before = known.get(window.id, window)
+        if before.roots != window.roots:
+            return MaintenanceEdited(
+                refused="the hosts of a window cannot be changed; cancel it, and add one"
+            )
+        if refused := await self._refusal(tx, window):
+            return MaintenanceEdited(refused=refused)
+        if not await stored.change_window(tx, window):
+            return MaintenanceEdited(refused=f"window {window.id} is over or cancelled, or does not exist")
+        if window != before:
+            await self._record(tx, window, "changed")
+        return MaintenanceEdited(changed=int(window != before))
+
+    async def _record(self, tx: Transaction, window: MaintenanceWindow, event: str) -> None:
+        now = self._needs.clock.now()
+        made = MaintenanceEvent(subject=window.id, at=now, event=event, detail=window.reason)
+        await stored.record(tx, [made])
+
+    async def _refusal(self, tx: Transaction, window: MaintenanceWindow) -> str:
+        """Return why a window cannot have its times; empty if it can."""
+        if not self._needs.clock.now() < window.ends or not window.begins < window.ends:
+            return "the window must end after its begin, and after now"
         for each in await stored.windows(tx):
             other = each.state.window
             apart = other.ends <= window.begins or window.ends <= other.begins
@@ -150,12 +183,5 @@ class MaintenanceController:
                 continue
             for host in each.state.hosts:
                 if host.root in window.roots and host.phase not in OVER:
-                    return MaintenanceEdited(
-                        refused=f"host {host.host} is in window {other.id} at the same time"
-                    )
-        rows = [WindowHost(root=root, host=hosts[root], since=now) for root in window.roots]
-        added = await stored.add_window(tx, window, rows)
-        if added:
-            event = MaintenanceEvent(subject=window.id, at=now, event="added", detail=window.reason)
-            await stored.record(tx, [event])
-        return MaintenanceEdited(changed=int(added))
+                    return f"host {host.host} is in window {other.id} at the same time"
+        return ""

@@ -86,6 +86,10 @@ async def windows(tx: Transaction, *, ended: bool = False, begin: str = "") -> l
     return found
 
 
+async def change_window(tx: Transaction, window: MaintenanceWindow) -> int:
+    return len(await _CHANGE(tx, id=window.id, record=_json(window)))
+
+
 async def cancel(tx: Transaction, window: str) -> int:
     return len(await _CANCEL(tx, id=window))
 
@@ -205,6 +209,10 @@ _WINDOWS = sql("""
 """)
 _HOSTS = sql("""
     SELECT id, root, finished, record FROM maintenance_hosts WHERE id IN (SELECT n.id FROM {n: id str})
+""")
+_CHANGE = sql("""
+    UPDATE maintenance_windows SET record = :record WHERE id = :id AND ended = 0 AND NOT cancelled
+    RETURNING id
 """)
 _CANCEL = sql("""
     UPDATE maintenance_windows SET cancelled = true WHERE id = :id AND ended = 0 AND NOT cancelled

@@ -45,7 +45,7 @@ IDS = ("an id", "an odd id")
 PARAMETERS = {
     "/": ("wait",),
     "/login": ("x",),
-    "/hosts": ("flavor",),
+    "/hosts": ("flavor", "window", "done", "made"),
     "/hosts.json": ("flavor", "since", "layout"),
     "/builds": ("id", "failed"),
     "/waiting": ("project", "after", "ended"),
@@ -201,6 +201,7 @@ BODIES: tuple[tuple[bytes, dict[str, str], int], ...] = (
         "/projects",
         "/reservations",
         "/headroom",
+        "/hosts/maintenance",
     ],
 )
 async def test_a_form_that_no_page_has_is_refused_with_a_reason(room: VisitedRoom, path: str) -> None:
@@ -240,6 +241,7 @@ FORMS = {
         "reservation",
     ),
     "/headroom": ("act", "levels"),
+    "/hosts/maintenance": ("act", "window", "hosts", "label", "begin", "end", "budget", "most"),
 }
 OTHER_FIELDS = {
     "most": {"act": "drain"},

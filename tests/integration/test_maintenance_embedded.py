@@ -59,6 +59,8 @@ async def test_hosts_of_a_rack_are_drained_one_after_the_other_and_opened(berth:
     await until(lambda: reached(berth, ["ended", "empty", "planned"]), picture=lambda: phases(berth))
     assert await state(berth, HOSTS[0]) == "open" and await state(berth, HOSTS[1]) == CLOSED
     id_ = (await window(berth))["window"]["id"]
+    await berth("maintenance", "change", id_[:6], "--until", "+2h", "--budget", "2", "--reason", "new disks")
+    await until(lambda: reached(berth, ["ended", "empty", "empty"]), picture=lambda: phases(berth))
     await berth("maintenance", "cancel", id_[:6])
     await until(lambda: reached(berth, ["ended"] * 3), picture=lambda: phases(berth))
     assert {await state(berth, host) for host in HOSTS} == {"open"}

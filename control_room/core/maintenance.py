@@ -1,0 +1,65 @@
+"""Parses the form of a maintenance window."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from bus.maintenance import MaintenanceWindow
+from control_room.core.what_if_form import InvalidForm
+from control_room.core.words import time_text
+
+_TEXTS = ("hosts", "label", "begin", "end", "per", "reason")
+_NUMBERS = {"budget": 0, "most": 4}
+FIELDS = (*_TEXTS, *_NUMBERS, "cold", "keep_closed")
+_DIGITS = 9
+
+
+@dataclass(frozen=True, kw_only=True)
+class WindowForm:
+    """A window as entered in a form; the fields have the names of the options of `berth maintenance add`."""
+
+    hosts: Sequence[str]
+    label: Sequence[str]
+    begin: str
+    end: str
+    budget: int
+    per: str
+    most: int
+    live: bool
+    keep_closed: bool
+    reason: str
+
+
+def parse_window(texts: Mapping[str, str]) -> WindowForm:
+    """Return the maintenance window that a form describes. Raise InvalidForm if a number is not one."""
+    numbers = dict(_NUMBERS)
+    for name in _NUMBERS:
+        if text := texts[name]:
+            if not (text.isascii() and text.isdecimal() and len(text) <= _DIGITS):
+                raise InvalidForm(f"{name}: {text[:40]!r} is no whole number")
+            numbers[name] = int(text)
+    return WindowForm(
+        hosts=texts["hosts"].replace(",", " ").split(),
+        label=texts["label"].replace(",", " ").split(),
+        begin=texts["begin"],
+        end=texts["end"],
+        budget=numbers["budget"],
+        per=texts["per"] or "rack",
+        most=numbers["most"],
+        live=not texts["cold"],
+        keep_closed=bool(texts["keep_closed"]),
+        reason=texts["reason"],
+    )
+
+
+def window_texts(window: MaintenanceWindow) -> dict[str, str]:
+    """Return the texts of the form for a stored window; its hosts cannot be changed."""
+    return {
+        "begin": time_text(window.begins),
+        "end": time_text(window.ends),
+        "budget": str(window.budget),
+        "per": window.level,
+        "most": str(window.moves),
+        "cold": "1" * window.cold,
+        "keep_closed": "1" * window.keep_closed,
+        "reason": window.reason,
+    }

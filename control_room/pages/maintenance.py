@@ -1,0 +1,100 @@
+"""Maintenance windows on the page of hosts: their list, and the form with which operators edit them."""
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from urllib.parse import urlencode
+
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+
+from bus.errors import OperationRefused
+from bus.maintenance import FindMaintenance
+from control_room.core.maintenance import FIELDS, parse_window, window_texts
+from control_room.core.what_if_form import InvalidForm
+from control_room.pages.frame import (
+    PageContext,
+    PageGroup,
+    PageRefused,
+    PageUpdates,
+    Renderer,
+    parameter,
+    soon,
+    user_of,
+    uuid_in,
+)
+from control_room.queries import query
+
+log = logging.getLogger(__name__)
+
+MAINTENANCE_SECONDS = 5.0  # between two reads of the maintenance windows
+DONE = ("add", "change", "cancel")
+
+
+@dataclass(frozen=True)
+class EditedWindow:
+    """The fields of the form as they were entered, and why the operation was refused."""
+
+    id: str = ""  # of the window to change; empty: a new window
+    texts: Mapping[str, str] = field(default_factory=dict)
+    problem: str = ""
+
+
+class MaintenancePart(PageGroup):
+    """The part of the page of hosts about maintenance windows and automatic evacuations."""
+
+    def __init__(self, context: PageContext, renderer: Renderer) -> None:
+        super().__init__(context, renderer)
+        self._updates = PageUpdates(MAINTENANCE_SECONDS)
+
+    async def events(self, request: Request) -> Response:
+        """Return an event stream with the maintenance windows and automatic evacuations."""
+
+        async def part() -> str:
+            return await self._part(request)
+
+        return self._updates.stream(request, part)
+
+    async def shown(self, request: Request, edited: EditedWindow | None = None) -> dict[str, object]:
+        """Return what the page of hosts shows of maintenance: the list, the form and the last result."""
+        if edited is None:
+            id_ = uuid_in(parameter(request, "window"))
+            edited = await soon(request, self._stored(id_)) if id_ else None
+        done = request.query_params.get("done", "")
+        return {
+            "maintenance": await soon(request, self._part(request)) or "",
+            "window": edited or EditedWindow(),
+            "done": parameter(request, "made") if done in DONE else "",
+        }
+
+    async def edit(self, fields: Mapping[str, str], request: Request) -> Response | EditedWindow:
+        """Add, change or cancel a window; return the form if that is refused."""
+        act, operations = fields.get("act", ""), self._context.operations
+        texts = {name: fields.get(name, "").strip() for name in FIELDS}
+        id_ = uuid_in(fields.get("window", "")) or ""
+        if act not in DONE:
+            raise PageRefused(400, "Not done", f"There is no operation {act[:40]!r} on maintenance windows.")
+        try:
+            if act != "add" and not id_:
+                raise OperationRefused("That is not the id of a maintenance window.")
+            if act == "cancel":
+                made = await operations.cancel_window(id_)
+            else:
+                made = await operations.store_window(id_ if act == "change" else "", parse_window(texts))
+        except (OperationRefused, InvalidForm) as refused:
+            return EditedWindow(id_ if act == "change" else "", texts, str(refused))
+        log.info("%s: %s maintenance %s", user_of(request), act, made)
+        return RedirectResponse(f"/hosts?{urlencode({'done': act, 'made': made})}", status_code=303)
+
+    async def _part(self, request: Request) -> str:
+        found = await query("a scheduler", self._context.queries.maintenance, FindMaintenance())
+        visitor = self._renderer.of_visitor(request)
+        return self._renderer.part("maintenance_part.html", found=found, **visitor)
+
+    async def _stored(self, id_: str) -> EditedWindow | None:
+        """Return the form of a stored window, if it is not over."""
+        found = await query("a scheduler", self._context.queries.maintenance, FindMaintenance(subject=id_))
+        for state in found.answer.windows if found.answer else ():
+            if not state.ended and not state.cancelled:
+                return EditedWindow(id_, window_texts(state.window))
+        return None
