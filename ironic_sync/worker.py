@@ -14,12 +14,13 @@ from bus.messages import InventoryReported, IronicSpoke, NodeChanged
 from bus.protocol import Ask
 from bus.resources import FindProviders, ProvidersFound
 from bus.topics import INVENTORY_REPORTED, IRONIC_NODE, PLACEMENT_CHANGED, PROVIDERS
-from bus.worker import Worker, on_many
+from bus.worker import Every, Worker, every, on_many
 from ironic_sync.api import WITH_ALL, IronicApi
 from ironic_sync.core.known_state import KnownStateRules
 from ironic_sync.core.rule import Invalid, inventory_of
 from ironic_sync.core.selection import NodeSelection
 from ironic_sync.following import Following, NotifiedNodes, Publish
+from ironic_sync.maintenance import STEP_SECONDS, MaintenanceFlags
 from ironic_sync.notifications import Notifications
 from ironic_sync.reader import Reader
 from ironic_sync.survey import Survey
@@ -75,6 +76,7 @@ def _following(ironic: FollowedIronic, publish: Publish, find: Find | None, cloc
     notifications = ironic.notifications
     notified = NotifiedNodes(publish)
     runs: list[Run] = []
+    timers: list[Every] = []
     after_gap: list[Callable[[], None]] = []
     if ironic.api is None or find is None:
         following = Following(rules, publish, clock, on_reported=notified.of)
@@ -107,6 +109,7 @@ def _following(ironic: FollowedIronic, publish: Publish, find: Find | None, cloc
             is_subscribed=None if notifications is None else lambda: notifications.subscribed,
         )
         after_gap = [schedule.missed]
+        timers = [every(STEP_SECONDS, MaintenanceFlags(ironic.api, find).step)]
         runs = [lambda: reader.run(following.moment, following.found), schedule.run]
     consumes = [_by_tools(ironic.skip_reserve_in_use, following)]
     if notifications is not None:
@@ -123,6 +126,7 @@ def _following(ironic: FollowedIronic, publish: Publish, find: Find | None, cloc
         consumes=consumes,
         asks=[PROVIDERS] if ironic.api is not None else [],
         starts=[ironic.api.open] if ironic.api is not None else [],
+        timers=timers,
         runs=runs,
         stops=[ironic.api.close] if ironic.api is not None else [],
         announces=frozenset({InventoryReported, IronicSpoke}),

@@ -1,0 +1,86 @@
+"""Sets Ironic's maintenance flag on nodes that are closed for a maintenance window, and removes it at the end.
+
+Placement's trait says which nodes are closed, and the reason in Ironic says which flags berth has set. Each
+step compares both, so nothing is stored here: a step that was interrupted is completed by the next one.
+"""
+
+import logging
+from collections.abc import AsyncIterator, Awaitable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from bus.errors import AnswerRefused, Unavailable, Unroutable
+from bus.host_health import HELD
+from bus.protocol import Ask
+from bus.requests import ResourceGroup
+from bus.resources import FindProviders, ProvidersFound
+from bus.vocabulary import portions
+from ironic_sync.api import IronicRefused, Json
+
+STEP_SECONDS = 10.0
+REASON = "berth: maintenance window"
+TRAIT = f"{HELD}MAINTENANCE"
+OF_HOSTS = frozenset({"VCPU", "PCPU"})  # classes of hosts that are not Ironic's
+STABLE = ("available", "manageable")  # states in which the flag interrupts no work of Ironic's
+FIELDS = ("uuid", "maintenance", "maintenance_reason", "instance_uuid", "provision_state")
+PAGE = 200
+
+log = logging.getLogger(__name__)
+
+
+class NodeMaintenance(Protocol):
+    """The methods of a client of Ironic's API that read nodes and set their maintenance flag."""
+
+    def nodes(self, *, fields: Sequence[str], **filters: Any) -> AsyncIterator[list[Json]]: ...
+
+    def node(self, uuid: str, fields: Sequence[str] | None = None) -> Awaitable[Json | None]: ...
+
+    def set_maintenance(self, uuid: str, on: bool, reason: str = "") -> Awaitable[None]: ...
+
+
+@dataclass(frozen=True)
+class MaintenanceFlags:
+    api: NodeMaintenance
+    find: Ask[FindProviders, ProvidersFound]
+
+    async def step(self) -> None:
+        """Set and remove flags as needed. A node with an instance, or at work, gets its flag later. A flag with
+        another reason than berth's is never changed.
+        """
+        try:
+            closed, flagged = await self._closed(), await self._flagged()
+        except (Unavailable, Unroutable, AnswerRefused, IronicRefused) as problem:
+            log.info("maintenance flags are checked later: %s", problem)
+            return
+        for uuid in sorted(closed ^ flagged):
+            try:
+                if uuid in flagged:
+                    await self.api.set_maintenance(uuid, False)
+                elif _may_be_flagged(await self.api.node(uuid, FIELDS)):
+                    await self.api.set_maintenance(uuid, True, REASON)
+            except (Unavailable, IronicRefused) as problem:
+                log.warning("maintenance flag of node %s: %s", uuid, problem)
+
+    async def _closed(self) -> set[str]:
+        """Return the bare-metal nodes that are closed for a maintenance window."""
+        like, found = ResourceGroup(required=(TRAIT,)), set[str]()
+        roots = (await self.find(FindProviders(like=like, parts=()))).providers
+        for ids in portions([each.id for each in roots if each.parent is None], PAGE):
+            page = (await self.find(FindProviders(ids=ids, parts=("inventories",)))).providers
+            found |= {each.id for each in page if not OF_HOSTS & each.inventories.keys()}
+        return found
+
+    async def _flagged(self) -> set[str]:
+        found = set[str]()
+        async for page in self.api.nodes(fields=FIELDS, maintenance=True):
+            found |= {node["uuid"] for node in page if node.get("maintenance_reason") == REASON}
+        return found
+
+
+def _may_be_flagged(node: Json | None) -> bool:
+    return (
+        node is not None
+        and not node.get("maintenance")
+        and not node.get("instance_uuid")
+        and node.get("provision_state") in STABLE
+    )
