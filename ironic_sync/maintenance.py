@@ -1,4 +1,4 @@
-"""Sets Ironic's maintenance flag on nodes that are closed for a maintenance window, and removes it at the end.
+"""Sets Ironic's maintenance flag on nodes that are closed for a maintenance window, and removes it later.
 
 Placement's trait says which nodes are closed, and the reason in Ironic says which flags berth has set. Each
 step compares both, so nothing is stored here: a step that was interrupted is completed by the next one.
@@ -44,8 +44,8 @@ class MaintenanceFlags:
     find: Ask[FindProviders, ProvidersFound]
 
     async def step(self) -> None:
-        """Set and remove flags as needed. A node with an instance, or at work, gets its flag later. A flag with
-        another reason than berth's is never changed.
+        """Set and remove flags as needed. A node with an instance, or at work, gets its flag later. A flag
+        with another reason than berth's is never changed.
         """
         try:
             closed, flagged = await self._closed(), await self._flagged()

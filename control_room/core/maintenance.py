@@ -3,9 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from bus.maintenance import MaintenanceWindow
 from control_room.core.what_if_form import InvalidForm
-from control_room.core.words import time_text
 
 _TEXTS = ("hosts", "label", "begin", "end", "per", "reason")
 _NUMBERS = {"budget": 0, "most": 4}
@@ -49,17 +47,3 @@ def parse_window(texts: Mapping[str, str]) -> WindowForm:
         keep_closed=bool(texts["keep_closed"]),
         reason=texts["reason"],
     )
-
-
-def window_texts(window: MaintenanceWindow) -> dict[str, str]:
-    """Return the texts of the form for a stored window; its hosts cannot be changed."""
-    return {
-        "begin": time_text(window.begins),
-        "end": time_text(window.ends),
-        "budget": str(window.budget),
-        "per": window.level,
-        "most": str(window.moves),
-        "cold": "1" * window.cold,
-        "keep_closed": "1" * window.keep_closed,
-        "reason": window.reason,
-    }

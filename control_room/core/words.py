@@ -1,7 +1,6 @@
 """Formats amounts, times and lists of names as text."""
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
 
 
 def duration(seconds: float | None) -> str:
@@ -57,8 +56,3 @@ def listed(names: Sequence[str], most: int = 5) -> str:
     if len(names) > most:
         return f"{', '.join(shown)} and {len(names) - most:,} more"
     return " and ".join(filter(None, (", ".join(shown[:-1]), *shown[-1:])))
-
-
-def time_text(seconds: float) -> str:
-    """Return a time in UTC as text, such as 2026-12-24 08:00."""
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M")

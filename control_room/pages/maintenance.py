@@ -8,9 +8,10 @@ from urllib.parse import urlencode
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
+from bus.clock import time_text
 from bus.errors import OperationRefused
-from bus.maintenance import FindMaintenance
-from control_room.core.maintenance import FIELDS, parse_window, window_texts
+from bus.maintenance import FindMaintenance, MaintenanceWindow
+from control_room.core.maintenance import FIELDS, parse_window
 from control_room.core.what_if_form import InvalidForm
 from control_room.pages.frame import (
     PageContext,
@@ -96,5 +97,19 @@ class MaintenancePart(PageGroup):
         found = await query("a scheduler", self._context.queries.maintenance, FindMaintenance(subject=id_))
         for state in found.answer.windows if found.answer else ():
             if not state.ended and not state.cancelled:
-                return EditedWindow(id_, window_texts(state.window))
+                return EditedWindow(id_, _window_texts(state.window))
         return None
+
+
+def _window_texts(window: MaintenanceWindow) -> dict[str, str]:
+    """Return the texts of the form for a stored window; its hosts cannot be changed."""
+    return {
+        "begin": time_text(window.begins),
+        "end": time_text(window.ends),
+        "budget": str(window.budget),
+        "per": window.level,
+        "most": str(window.moves),
+        "cold": "1" * window.cold,
+        "keep_closed": "1" * window.keep_closed,
+        "reason": window.reason,
+    }
