@@ -30,6 +30,7 @@ def _arguments(given: Sequence[str] | None) -> argparse.Namespace:
         "--requests", type=int, default=0, help=f"requests of a world (default: {SHORT}, with --plant {LONG})"
     )
     parser.add_argument("--moves", choices=("yes", "no"), help="worlds with moves (default: half of them)")
+    parser.add_argument("--preempts", choices=("yes", "no"), help="worlds with preemption (default: a third)")
     parser.add_argument("--jobs", type=int, default=1, help="processes (default: 1)")
     parser.add_argument("--plant", choices=sorted(PLANTED), metavar="NAME", help="plant a bug, and find it")
     parser.add_argument("--list", action="store_true", help="list the faults and the planted bugs")
@@ -47,27 +48,32 @@ def main(given: Sequence[str] | None = None) -> int:
     first, _, last = asked.seeds.partition("-")
     seeds = range(int(first), int(last or first) + 1)
     bug = PLANTED.get(asked.plant)
-    moves = None if asked.moves is None else asked.moves == "yes"
+    moves, preempts = _choice(asked.moves), _choice(asked.preempts)
+    faults = asked.faults or (bug.faults if bug else SWARM)
     options = WorldOptions(
-        faults=asked.faults or (bug.faults if bug else SWARM),
+        faults="" if faults == "none" else faults,
         requests=asked.requests or (LONG if bug else SHORT),
         moves=bug.moves if bug and moves is None else moves,
+        preempts=preempts,
     )
-    if options.faults == "none":
-        options = WorldOptions("", options.requests, options.moves)
     failures = _run(seeds, options, asked)
     if bug is not None:
         return 0 if failures else 1
     return 1 if failures else 0
 
 
+def _choice(given: str | None) -> bool | None:
+    return None if given is None else given == "yes"
+
+
 def _run(seeds: range, options: WorldOptions, asked: argparse.Namespace) -> int:
     began = shown = time.monotonic()
     simulated = took = 0.0
-    done = failures = 0
+    done = failures = victims = 0
     outcome = None
     for outcome in _outcomes(seeds, options, asked.jobs, asked.plant):
         done, simulated, took = done + 1, simulated + outcome.simulated, took + outcome.took
+        victims += outcome.victims
         if outcome.broken:
             failures += 1
             _show(outcome, options, asked.plant)
@@ -80,7 +86,7 @@ def _run(seeds: range, options: WorldOptions, asked: argparse.Namespace) -> int:
     elapsed = time.monotonic() - began
     print(
         f"{done} seeds, {failures} failures, {simulated / 3600:.1f} h simulated, {elapsed:.0f} s elapsed,"
-        f" {took:.1f} s of processor time",
+        f" {took:.1f} s of processor time, {victims} victims of preemption",
         flush=True,
     )
     return failures
@@ -112,8 +118,9 @@ def _show(outcome: WorldOutcome, options: WorldOptions, plant: str | None) -> No
         print(f"    {event[:300]}")
     again = f"--seeds {outcome.seed} --faults {options.faults or 'none'} --requests {options.requests}"
     again += f" --plant {plant}" if plant else ""
-    if options.moves is not None:
-        again += f" --moves {'yes' if options.moves else 'no'}"
+    for name, value in (("moves", options.moves), ("preempts", options.preempts)):
+        if value is not None:
+            again += f" --{name} {'yes' if value else 'no'}"
     print(f"  again: python -m tests.simulation {again}", flush=True)
 
 

@@ -92,7 +92,8 @@ class SimulatedClient:
     async def _boot(self, bus: Bus, number: int) -> None:
         request = a_request(self.chance, self.world.clock.uuid, self.world.hosts())
         if self.world.preempts:
-            request = with_priority(request, low=number < self.world.requests * 2 // 3)
+            low = number < self.world.requests * 2 // 3
+            request = with_priority(request, low=low, full=self.world.full)
         for instance in request.instances:
             self.accepted[instance] = request
         if self.chance.random() < 0.05:  # deleted before it is requested

@@ -388,7 +388,6 @@ def check_at_rest(world: "SimulatedWorld") -> None:
     for victim, by in preempted.items():
         if unplaced := [each for each in by if world.client.ends[each][0] == "unplaceable"]:
             raise Broken(f"{victim} was preempted by {unplaced}, which has no host")
-    world.preempted_seen = len(preempted)
     stands: dict[str, tuple[str, str, int]] = {}
     for cell in world.cells:
         for id_, status, root, attempt in at_rest(world, f"cell_{cell}").execute(BUILDS):

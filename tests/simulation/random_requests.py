@@ -77,17 +77,24 @@ def a_request(chance: Random, new_id: Callable[[], str], hosts: Sequence[SimHost
     )
 
 
-def with_priority(request: BuildRequested, *, low: bool) -> BuildRequested:
+def with_priority(request: BuildRequested, *, low: bool, full: bool = False) -> BuildRequested:
     """Return a request with a random priority, chosen without the chance of the world: first requests of low
     priority fill the cloud, then requests of high priority need more than is left.
     """
     own = Random(request.request)
-    flavor = Flavor(name="small", vcpus=own.choice((2, 4)) if low else own.randint(4, 8), memory_mb=256)
+    vcpus = own.choice((2, 4)) if low else own.randint(4, 8)
     group = request.hints.group if own.random() < 0.3 else None
+    if full:  # a request takes most of a host, and nothing but its size excludes a host
+        vcpus, group = own.randint(5, 8), None
+        few = request.instances[:2]  # there are two such hosts
+        request = msgspec.structs.replace(
+            request, instances=few, at_least=min(request.at_least, 1), zone="", or_else=(), wait="60s"
+        )
+    flavor = Flavor(name="small", vcpus=vcpus, memory_mb=256)
     return msgspec.structs.replace(
         request,
         priority=own.choice((0, 1)) if low else own.choice((1, 4, 7, 7)),
-        flavor=request.flavor if is_metal(request) else flavor,
+        flavor=request.flavor if is_metal(request) and not full else flavor,
         hints=Hints(group=group),
         forced_host="",
     )

@@ -23,6 +23,7 @@ class WorldOptions:
     faults: str = SWARM
     requests: int = SHORT
     moves: bool | None = None  # None: in half of the worlds
+    preempts: bool | None = None  # True: also with full hosts; None: in a third of the worlds
 
 
 @dataclass(frozen=True)
@@ -31,17 +32,28 @@ class WorldOutcome:
     simulated: float  # seconds
     took: float  # seconds of one core
     steps: int
+    victims: int = 0  # instances that were preempted
     broken: str = ""
     last_events: tuple[str, ...] = ()
 
 
 def make_world(
-    seed: int, faults: FaultRates, moves: bool | None, *, shared: bool, requests: int
+    seed: int, faults: FaultRates, options: WorldOptions, *, shared: bool = False
 ) -> SimulatedWorld:
-    """Return the world of a seed. Half of the worlds have two of each worker, and half have moves."""
-    if moves is None:
-        moves = seed % 4 in (1, 2)
-    return SimulatedWorld(seed, faults, requests=requests, twins=seed % 2 == 1, moves=moves, shared=shared)
+    """Return the world of a seed. Half of the worlds have two of each worker."""
+    moves, preempts = options.moves, options.preempts
+    if preempts:  # most instances become active, so that there is something to preempt
+        faults = replace(faults, reschedule=0.05, abort=0.02, hang=0.02)
+    return SimulatedWorld(
+        seed,
+        faults,
+        requests=options.requests,
+        twins=seed % 2 == 1,
+        moves=seed % 4 in (1, 2) if moves is None else moves,
+        shared=shared,
+        preempts=seed % 3 == 1 if preempts is None else preempts,
+        full=bool(preempts),
+    )
 
 
 def swarm_faults(seed: int) -> FaultRates:
@@ -56,7 +68,7 @@ def attempt(seed: int, options: WorldOptions) -> WorldOutcome:
     gc.set_threshold(_COLLECTED_AFTER)
     faults = swarm_faults(seed) if options.faults == SWARM else with_faults(options.faults)
     shared = random.Random(f"shared queues of {seed}").random() < 0.25
-    world = make_world(seed, faults, options.moves, shared=shared, requests=options.requests)
+    world = make_world(seed, faults, options, shared=shared)
     began, broken = time.process_time(), ""
     try:
         run(world.run())
@@ -66,7 +78,8 @@ def attempt(seed: int, options: WorldOptions) -> WorldOutcome:
         broken = "; ".join(f"{type(leaf).__name__}: {leaf}" for leaf in leaves(problem))
     took = time.process_time() - began
     last = tuple(event for event in world.history if " settled " not in event)[-_LAST_EVENTS:]
-    return WorldOutcome(seed, world.seconds, took, world.steps, broken, last if broken else ())
+    victims = world.preempted_seen
+    return WorldOutcome(seed, world.seconds, took, world.steps, victims, broken, last if broken else ())
 
 
 def leaves(problem: BaseException) -> list[BaseException]:

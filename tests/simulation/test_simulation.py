@@ -37,7 +37,9 @@ def simulate(
     shared: bool = False,
     requests: int = 14,
 ) -> SimulatedWorld:
-    world = make_world(seed, faults or FaultRates(), moves, shared=shared, requests=requests)
+    world = make_world(
+        seed, faults or FaultRates(), WorldOptions(requests=requests, moves=moves), shared=shared
+    )
     run(world.run())
     return world
 

@@ -45,10 +45,12 @@ from tests.simulation.invariants import (
     HOLDERS,
     Broken,
     GuestSeen,
+    at_rest,
     check_always,
     check_at_rest,
     check_builds,
     check_waiting,
+    preemptions,
     split_groups,
 )
 from tests.simulation.random_requests import GROUPS, PRIORITIES, ZONES, losing_changes
@@ -70,6 +72,8 @@ class SimulatedWorld:
     twins: bool = False  # two placements on one database, two schedulers, two conductors of one cell
     moves: bool = False  # instances are moved, too
     shared: bool = False  # agents share queues: a gateway for each cell, and with `twins` a second one
+    preempts: bool = False  # some requests preempt instances of lower priority
+    full: bool = False  # with `preempts`: requests of low priority fill the hosts
 
     cells = CELLS
 
@@ -92,8 +96,7 @@ class SimulatedWorld:
         self.preempted_seen = 0  # instances that were preempted
         self.waiting_seen = 0  # how often a request was seen to wait with reason
         # more is requested than there is capacity, and more is deleted
-        self.crowded = self.seed % 4 == 3 and not self.moves
-        self.preempts = self.seed % 3 == 1  # some requests preempt instances of lower priority
+        self.crowded = self.seed % 4 == 3 and not (self.moves or self.full)
         self.loses_changes = self.seed % 5 == 4  # schedulers miss changes of placement
         # killed agents lose their disks with all guests
         self.forgetful = not self.faults.torn_files and self.seed % (9 if self.moves else 3) == 2
@@ -149,6 +152,7 @@ class SimulatedWorld:
         if self.broken is not None:
             raise self.broken
         self._story_task.result()
+        self.preempted_seen = len(preemptions(at_rest(self, "placement")))
         if self.commits_lost:
             await repair.check_repaired(self)
         else:
