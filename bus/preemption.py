@@ -2,12 +2,13 @@
 
 from typing import Annotated, Literal
 
-from msgspec import Meta
+from msgspec import Meta, field
 
 from bus.vocabulary import (
     Cause,
     Count,
     Id,
+    LargeMap,
     LongList,
     Message,
     Missing,
@@ -23,6 +24,7 @@ from bus.vocabulary import (
 )
 
 BUDGET_SECONDS = 3600.0  # the period of the budget of a project
+MOST_LATEST = 1000  # preemptions in one answer
 REQUEUE_WAIT = "7d"  # how long a preempted instance waits for another host
 
 Priority = Annotated[int, Meta(ge=0, le=9)]
@@ -155,11 +157,14 @@ class Preemption(Value, frozen=True, kw_only=True):
 
 
 class FindPreemptions(Message, frozen=True, kw_only=True):
-    """A query for the preemptions by these builds, or of these victims."""
+    """A query for the preemptions by these builds, of these victims, and the latest ones of all builds."""
 
     by: LongList[Id] = ()
     victims: LongList[Id] = ()
+    latest: Annotated[int, Meta(ge=0, le=MOST_LATEST)] = 0  # number of victims, and with it `used`
 
 
 class PreemptionsFound(Message, frozen=True, kw_only=True):
     preemptions: LongList[Preemption]
+    # project → instances that it has preempted within one hour; of the projects that have preempted most
+    used: LargeMap[Text, Whole] = field(default_factory=dict)

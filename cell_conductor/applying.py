@@ -87,6 +87,7 @@ class EventApplier:
             if id_ in stored:
                 self.cache([_as_stored(after)])
                 _log_abandoned_leftovers(before, after)
+                count_preemption(before, after)
                 done[id_] = after, effects
         return done
 
@@ -127,6 +128,8 @@ class EventApplier:
             await _store(tx, new, changed, now)
             await move_store.save(tx, moved)
         self.cache([*new, *(_as_stored(after) for _, after in changed)])
+        for before, after in (*((None, build) for build in new), *changed):
+            count_preemption(before, after)
         return applied
 
 
@@ -193,6 +196,19 @@ BUILDS_ENDED = Counter(
 MOVES_ENDED = Counter(
     "berth_moves_ended", "ends of moves that a cell published, repetitions included", ["cell", "kind", "end"]
 )
+
+PREEMPTIONS = Counter(
+    "berth_preemptions",
+    "builds that preempt instances: started, finished (the victims have left) or undone (deleted before)",
+    ["cell", "stage"],
+)
+
+
+def count_preemption(before: Build | None, after: Build) -> None:
+    if before is None and after.awaits:
+        PREEMPTIONS.labels(after.cell, "started").inc()
+    elif before is not None and before.awaits and not after.awaits:
+        PREEMPTIONS.labels(after.cell, "undone" if after.doom else "finished").inc()
 
 
 def count_ends(messages: Iterable[Message]) -> None:

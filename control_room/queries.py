@@ -58,6 +58,8 @@ class Queries:
         self.quotas = bus.asker(topics.QUOTAS, LONG)
         self.reservations = bus.asker(topics.RESERVATIONS, LONG)
         self.headroom = bus.asker(topics.HEADROOM, LONG)
+        self.preemptions = bus.asker(topics.PREEMPTIONS, SECONDS)
+        self.priorities = bus.asker(topics.PRIORITIES, SECONDS)
         self.maintenance = bus.asker(topics.MAINTENANCE, SECONDS)
         self.nova_report = bus.asker(topics.NOVA_REPORT, LONG)
 

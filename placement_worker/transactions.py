@@ -11,6 +11,7 @@ from functools import wraps
 from typing import Any, Generic, TypeVar, cast
 
 from msgspec import structs
+from prometheus_client import Counter
 from sqlalchemy.exc import IntegrityError
 
 from bus.claims import (
@@ -44,6 +45,9 @@ from placement_worker.store.numbered_names import Book
 A = TypeVar("A")
 R = TypeVar("R")
 
+VICTIMS = Counter(
+    "berth_preempted_instances", "instances that claims of higher priority have preempted", ["priority"]
+)
 MOST = 200
 AT_ONCE = 2
 
@@ -214,6 +218,8 @@ class ClaimOperations(PlacementOperations):
             number = await self._save(tx, world, now)
             if world.budgets and not number:  # all are refused, perhaps by outdated limits
                 await self.book.check_quotas(tx)
+        for victim in {each.victim.build: each.victim for each in world.preemptions}.values():
+            VICTIMS.labels(victim.priority).inc()
         return [result and _numbered(result, number) for result in results]
 
     async def release_many(
@@ -277,7 +283,9 @@ class ClaimOperations(PlacementOperations):
 
     async def find_preemptions(self, query: FindPreemptions) -> PreemptionsFound:
         async with self.database.read() as tx:
-            return PreemptionsFound(preemptions=tuple(await preemptions.find(tx, query)))
+            found = tuple(await preemptions.find(tx, query))
+            used = await preemptions.used_most(tx, self.clock.now(), query.latest) if query.latest else {}
+            return PreemptionsFound(preemptions=found, used=used)
 
 
 def _slots_of(claim: ConsumerClaim) -> Iterator[str]:

@@ -16,6 +16,7 @@ from control_room.pages.middleware import SSO, SSO_PROJECT, SSO_START, AccessMid
 from control_room.pages.moves import MovePages
 from control_room.pages.nova import NovaPages
 from control_room.pages.now import NowPages
+from control_room.pages.preemptions import PreemptionPages
 from control_room.pages.projects import ProjectPages
 from control_room.pages.reservations import HeadroomPages, ReservationPages
 from control_room.pages.single_sign_on import SingleSignOnPages
@@ -40,7 +41,7 @@ def _routes(context: PageContext, renderer: Renderer) -> list[BaseRoute]:
     waiting, moves = WaitingPages(context, renderer), MovePages(context, renderer)
     metal, capacity = MetalPages(context, renderer), CapacityPages(context, renderer)
     bus, letters = BusPages(context, renderer), DeadLetterPages(context, renderer)
-    projects = ProjectPages(context, renderer)
+    projects, preemptions = ProjectPages(context, renderer), PreemptionPages(context, renderer)
     reservations, headroom = ReservationPages(context, renderer), HeadroomPages(context, renderer)
     nova, sign_in = NovaPages(context, renderer), SignInPages(context, renderer)
     single_sign_on = SingleSignOnPages(context, renderer, sign_in)
@@ -64,6 +65,8 @@ def _routes(context: PageContext, renderer: Renderer) -> list[BaseRoute]:
         "/reservations/events": reservations.events,
         "/headroom": headroom.page,
         "/headroom/events": headroom.events,
+        "/preemptions": preemptions.page,
+        "/preemptions/events": preemptions.events,
         "/what-if": WhatIfPages(context, renderer).page,
         "/what-if/capacity": capacity.page,
         "/what-if/capacity/events": capacity.events,

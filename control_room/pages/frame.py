@@ -35,6 +35,7 @@ NAVIGATION = (
     ("/projects", "Projects"),
     ("/reservations", "Reservations"),
     ("/headroom", "Headroom"),
+    ("/preemptions", "Preemption"),
     ("/moves", "Moves"),
     ("/metal", "Bare metal"),
     ("/what-if", "What if"),

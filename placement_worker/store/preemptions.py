@@ -22,6 +22,11 @@ _USED = sql("""
 """)
 _BY = sql("SELECT p.record FROM {n: id str} JOIN preemptions p ON p.preemptor = n.id ORDER BY p.at, p.victim")
 _OF = sql("SELECT p.record FROM {n: id str} JOIN preemptions p ON p.victim = n.id ORDER BY p.at, p.victim")
+_LATEST = sql("SELECT record FROM preemptions ORDER BY at DESC, victim LIMIT :most")
+_MOST = sql("""
+    SELECT project, count(DISTINCT victim) AS several FROM preemptions WHERE at > :since
+    GROUP BY project ORDER BY several DESC, project LIMIT :most
+""")
 PRUNE = sql("DELETE FROM preemptions WHERE at < :before")
 
 _decode = msgspec.json.Decoder(Preemption).decode
@@ -45,4 +50,12 @@ async def find(tx: Transaction, query: FindPreemptions) -> list[Preemption]:
     for statement, ids in ((_BY, query.by), (_OF, query.victims)):
         if ids:
             found += [_decode(row["record"]) for row in await statement(tx, [(id_,) for id_ in ids])]
+    if query.latest:
+        found += [_decode(row["record"]) for row in await _LATEST(tx, most=query.latest)]
     return found
+
+
+async def used_most(tx: Transaction, now: float, most: int) -> dict[str, int]:
+    """Return the projects that have preempted the most instances within the period of their budget."""
+    found = await _MOST(tx, since=now - BUDGET_SECONDS, most=most)
+    return {project: int(several) for project, several in found}

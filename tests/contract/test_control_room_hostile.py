@@ -60,6 +60,7 @@ PARAMETERS = {
     "/projects/instances": ("project", "after"),
     "/reservations": ("project", "skip", "done", "name", "made"),
     "/headroom": ("done",),
+    "/preemptions": ("x",),
 }
 STREAMS = (
     "/now",
@@ -73,6 +74,7 @@ STREAMS = (
     "/projects",
     "/reservations",
     "/headroom",
+    "/preemptions",
 )
 IN_PATHS = ("/hosts/{}", "/builds/{}", "/moves/{}", "/moves/{}/events", "/static/{}", "/{}")
 

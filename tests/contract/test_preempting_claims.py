@@ -12,6 +12,7 @@ from bus.preemption import FindPreemptions, NotPreemptible, OverBudget, Preempts
 from bus.resources import FindAllocations
 from placement_worker import Placement
 from placement_worker.store.audit import breaches
+from placement_worker.transactions import VICTIMS
 from tests.support.ids import uid
 from tests.support.placement_builders import a_claim, a_release, a_report, keeps_its_index, on_hosts
 
@@ -61,6 +62,17 @@ async def test_the_claim_takes_what_it_lacks_and_a_holder_keeps_the_rest(placeme
     assert (found.by, found.priority, found.project, found.victim) == (uid(HIGH), 7, "p1", a_victim())
     assert (await placement.claims.find_preemptions(FindPreemptions(by=(uid(HIGH),)))).preemptions == (found,)
     assert await is_sound(placement)
+
+
+async def test_the_latest_preemptions_are_found_with_the_use_of_budgets(placement: Placement) -> None:
+    counted = VICTIMS.labels(0)._value.get()
+    both = taking(a_victim(), a_victim(LOWER, HOLDER2))
+    await take(placement, HIGH, 8, preempts=both)
+    for latest in (1, 2):
+        found = await placement.claims.find_preemptions(FindPreemptions(latest=latest))
+        assert len(found.preemptions) == latest and found.used == {"p1": 2}
+    assert (await placement.claims.find_preemptions(FindPreemptions())).used == {}
+    assert VICTIMS.labels(0)._value.get() - counted == 2
 
 
 async def test_a_holder_without_a_rest_is_not_kept(placement: Placement) -> None:

@@ -175,6 +175,7 @@ PAGES = {
     "project-instances": "/projects/instances?project=web",
     "reservations": "/reservations",
     "headroom": "/headroom",
+    "preemptions": "/preemptions",
     "moves": "/moves",
     "move": "/moves/{move}",
     "metal": "/metal?wait=1",

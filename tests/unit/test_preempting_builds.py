@@ -6,6 +6,7 @@ from bus.claims import ReleaseRequested, Retired, holder_consumer
 from bus.messages import AgentReported, BuildDeleted, BuildDeleteRequested, BuildOrdered, DestroyOrdered
 from bus.preemption import BuildPreempted, Vacating, Victim
 from bus.vocabulary import Message
+from cell_conductor.applying import PREEMPTIONS, count_preemption
 from cell_conductor.core.build import Build, attempt_fields, overdue
 from cell_conductor.core.events import AttemptLimits, CleanedUp, Event, ReleaseAnswer, Stalled
 from cell_conductor.core.step import step
@@ -68,6 +69,19 @@ def test_a_build_is_ordered_after_its_last_victim_has_left() -> None:
     build, effects = after(build, vacated(LOWER))
     assert [type(each) for each in effects] == [BuildOrdered]
     assert [type(each) for each in after(build, vacated(LOWER))[1]] == [BuildOrdered]
+
+
+def test_preemptions_are_counted_when_they_start_finish_or_are_undone() -> None:
+    def counts() -> list[float]:
+        return [PREEMPTIONS.labels(CELL, stage)._value.get() for stage in ("started", "finished", "undone")]
+
+    begun = counts()
+    waits = preempting(LOW)[0]
+    deleted = after(waits, BuildDeleteRequested(build=HIGH, cell=CELL))[0]
+    for before in (None, waits, deleted):
+        count_preemption(before, waits if before is None else after(before, vacated(LOW))[0])
+    count_preemption(waits, deleted)
+    assert [now - then for now, then in zip(counts(), begun, strict=True)] == [1, 1, 1]
 
 
 def test_a_build_deleted_meanwhile_keeps_its_allocations_until_its_victims_have_left() -> None:
