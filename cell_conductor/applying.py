@@ -205,9 +205,10 @@ PREEMPTIONS = Counter(
 
 
 def count_preemption(before: Build | None, after: Build) -> None:
-    if before is None and after.awaits:
+    awaited = before.awaits if before is not None else ()
+    if after.awaits and not awaited:
         PREEMPTIONS.labels(after.cell, "started").inc()
-    elif before is not None and before.awaits and not after.awaits:
+    elif awaited and not after.awaits:
         PREEMPTIONS.labels(after.cell, "undone" if after.doom else "finished").inc()
 
 

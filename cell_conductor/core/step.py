@@ -120,7 +120,7 @@ def _known(build: Build, event: Event, now: float, limits: AttemptLimits) -> Ste
         case "deleting":
             return _deleting(build, event, now, limits)
         case "deleted":
-            return _deleted(build, event)
+            return _deleted(build, event, now, limits)
         case "moved":
             return event_of_moved(build, event)
         case "moving" | "verifying":
@@ -274,13 +274,14 @@ def _deleting(build: Build, event: Event, now: float, limits: AttemptLimits) -> 
             return build, ()
 
 
-def _deleted(build: Build, event: Event) -> Stepped:
+def _deleted(build: Build, event: Event, now: float, limits: AttemptLimits) -> Stepped:
     match event:
         case BuildPlaced():
-            doom = "deleted before it was built"
-            build = replace(
-                build, status="swapping", placed=event, attempt=1, generation=event.generation, doom=doom
-            )
+            placed = builds.new_build(event, now)
+            build = replace(placed, version=build.version, started=0.0, doom="deleted before it was built")
+            if build.awaits:  # placement has retired its victims: their guests must not stay
+                return replace(build, deadline=now + limits.build_timeout), orders_to_vacate(build)
+            build = replace(build, status="swapping")
             return build, (builds.question(build),)
         case AgentReported(outcome="built" | "failed"):  # a late agent
             return build, (builds.destroy(build), *builds.repeated_end(build))

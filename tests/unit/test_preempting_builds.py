@@ -3,7 +3,14 @@
 from msgspec.structs import replace
 
 from bus.claims import ReleaseRequested, Retired, holder_consumer
-from bus.messages import AgentReported, BuildDeleted, BuildDeleteRequested, BuildOrdered, DestroyOrdered
+from bus.messages import (
+    AgentReported,
+    BuildDeleted,
+    BuildDeleteRequested,
+    BuildEnded,
+    BuildOrdered,
+    DestroyOrdered,
+)
 from bus.preemption import BuildPreempted, Vacating, Victim
 from bus.vocabulary import Message
 from cell_conductor.applying import PREEMPTIONS, count_preemption
@@ -108,6 +115,17 @@ def test_a_victim_reports_that_it_has_left_when_placement_has_released_its_holde
     assert isinstance(preempted, BuildPreempted) and not preempted.requeued
     assert isinstance(deleted, BuildDeleted) and HIGH in deleted.reason
     assert vacated(LOW) in after(victim, vacate())[1]
+
+
+def test_the_victims_of_a_build_deleted_before_it_was_placed_leave_too() -> None:
+    unknown, _ = after(None, BuildDeleteRequested(build=HIGH, cell=CELL))
+    placed = replace(a_placed(1), priority=7, preempts=(a_victim(LOW, grace=5.0),))
+    build, effects = after(unknown, placed)
+    assert effects == (vacate(),)
+    build, effects = after(build, vacated(LOW))
+    assert [type(each) for each in effects] == [ReleaseRequested]
+    build, effects = after(build, ReleaseAnswer("deleting", Retired(why="deleted")))
+    assert [each.status for each in effects if isinstance(each, BuildEnded)] == ["error"]
 
 
 def test_a_requeued_victim_is_shelved_unless_a_client_deletes_it() -> None:
