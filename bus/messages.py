@@ -107,6 +107,7 @@ class BuildPlaced(Message, frozen=True, kw_only=True):
     decision: Decision = Decision()
     reply_to: ReplyTo = ""
     priority: Priority = 0  # of the request
+    since: Seconds = 0.0  # when the request began to wait for a host; 0: it did not wait
     preempts: ShortList[Victim] = ()  # instances to delete before the agent is ordered to build
 
 
@@ -206,8 +207,7 @@ class BuildCancelRequested(Message, frozen=True, kw_only=True):
     build: Id  # id of the build, or of a request
     reply_to: ReplyTo = ""
     anywhere: bool = False  # also delete builds that have a host: the request is forwarded to their cells
-    # With `anywhere`: an id without any record is retired, so that a request still on its way gets no host.
-    # False: such an id is only reported as unknown.
+    # an id without any record is retired, so its request gets no host; False: it is only reported as unknown
     fence: bool = True
 
 

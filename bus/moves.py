@@ -64,6 +64,7 @@ class MoveRequested(Message, frozen=True, kw_only=True):
     alternates: Annotated[int, Meta(ge=0, le=10)] = 2
     wait: Wait = ""  # how long to wait for capacity; empty: not at all
     priority: Annotated[int, Meta(ge=0, le=9)] = 0
+    since: Seconds = 0.0  # time by which its position among waiting requests is decided; 0: its arrival
     reply_to: ReplyTo = ""
     note: Cause = ""  # why the client requests it
 

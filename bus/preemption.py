@@ -144,6 +144,7 @@ class BuildPreempted(Message, frozen=True, kw_only=True):
     reason: Cause
     priority: Priority = 0  # of the deleted instance
     requeued: bool = False  # it is shelved, and a scheduler requests another host
+    requested: Seconds = 0.0  # when the deleted instance was requested
 
 
 class Preemption(Value, frozen=True, kw_only=True):

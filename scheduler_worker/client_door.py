@@ -267,6 +267,8 @@ def _move(asked: MoveRequested) -> MoveRequested:
         raise NotAllowed("forced_host: only operators bypass the filters; wanted_host names a host")
     if asked.kind == "evacuate":
         raise NotAllowed("kind: only operators evacuate a host")
+    if asked.since:
+        raise NotAllowed("since: only preempted instances keep the time of their first request")
     return asked
 
 

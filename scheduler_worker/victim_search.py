@@ -104,6 +104,7 @@ class VictimSearch:
             cell=preempted.cell,
             wait=REQUEUE_WAIT,
             priority=preempted.priority,
+            since=preempted.requested,
         )
 
     async def find(self, order: Order, supposing: HasReservations | None = None) -> Chosen | NoVictims:

@@ -209,6 +209,8 @@ def _new(placed: MovePlaced) -> Build:
         spec=placed.spec,
         decision=boot.decision,
         reply_to=boot.reply_to,
+        priority=boot.priority,
+        since=boot.since,
     )
     return Build(id=placed.build, cell=placed.cell, status="moving", placed=as_placed, end="active")
 

@@ -88,6 +88,7 @@ def has_left(build: Build) -> Effects:
     vacates = build.vacates
     if vacates is None or build.leftovers or build.status not in ("deleted", "shelved", "moved", "error"):
         return ()
+    first = build.attempts[0].started if build.attempts else build.started
     preempted = BuildPreempted(
         build=build.id,
         cell=build.cell,
@@ -95,6 +96,7 @@ def has_left(build: Build) -> Effects:
         reason=f"preempted by {vacates.by[0]}, which has priority {vacates.priority}",
         priority=build.as_placed.priority,
         requeued=build.status == "shelved",
+        requested=build.as_placed.since or first,
     )
     messages: Effects = (*(left(build.id, by, build.cell) for by in vacates.by), preempted)
     if build.status == "deleted":

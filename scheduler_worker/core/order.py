@@ -63,6 +63,7 @@ class Order(msgspec.Struct, frozen=True, gc=False):
     instances: tuple[Id, ...]  # instances without a host that have not ended
     bytes: int  # approximate size of the final messages
     waited: float = 0.0  # seconds since the first retry
+    since: float = 0.0  # when it began to wait for a host; 0: it has not waited
     alternative_index: int = 0  # index of the flavor that is being evaluated
     rounds: int = 0  # number of searches so far
     picks: tuple[Pick, ...] = ()  # for the first of the instances, while they are claimed
@@ -171,6 +172,7 @@ class Order(msgspec.Struct, frozen=True, gc=False):
                     decision=settled.decision,
                     reply_to=request.reply_to,
                     priority=request.priority,
+                    since=self.since,
                     preempts=settled.victims,
                 )
             )

@@ -127,7 +127,10 @@ class WaitingBuilds:
         held = await ending.held(instance for entry in entries for instance in entry.message.instances)
         found = [entry for entry in entries if held.keys() >= {*entry.message.instances}]
         begun = self._scheduler.begin([entry.message for entry in found])
-        again = [(structs.replace(order, reason=ENDED_BEFORE), Begun()) for order, _ in begun]
+        again = [
+            (structs.replace(order, reason=ENDED_BEFORE, since=entry.since), Begun())
+            for entry, (order, _) in zip(found, begun, strict=True)
+        ]
         ends = await self._scheduler.place(again) if again else []
         return list(zip(found, await self._results(found, ends), strict=True))
 
@@ -146,7 +149,12 @@ class WaitingBuilds:
 
     def _narrowed(self, woken: Sequence[Woken], begun: Sequence[Begins]) -> list[Begins]:
         return [
-            (without_roots(order, item.excluding, self._store.why_reserved), event)
+            (
+                structs.replace(
+                    without_roots(order, item.excluding, self._store.why_reserved), since=item.parked.since
+                ),
+                event,
+            )
             for item, (order, event) in zip(woken, begun, strict=True)
         ]
 

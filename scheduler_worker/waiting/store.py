@@ -208,7 +208,7 @@ class WaitingStore:
             return False
         kind = self.kind(order)
         held = self.quota_waits.holds(order.request.project, kind)
-        return held or self.queues.ahead(kind, order.request.priority, now)
+        return held or self.queues.ahead(kind, order.request.priority, age_of(order, now))
 
     def behind(self, order: Order, now: float, seen: int, context: StoredContext) -> ParkedRequest:
         """Queue a request without a search: requests of its equivalence class wait, so no host fits it."""
@@ -227,7 +227,7 @@ class WaitingStore:
         return ParkedRequest(
             message=order.request,
             kind=kind,
-            since=now,
+            since=age_of(order, now),
             until=now + seconds_of(order.request.wait),
             seen=seen,
             lacks=why[:MAX_CAUSE],
@@ -261,7 +261,9 @@ class WaitingStore:
         return [
             order
             if order.request.request in queues
-            else without_roots(order, queues.barred(order.request.priority, now), self.why_reserved)
+            else without_roots(
+                order, queues.barred(order.request.priority, age_of(order, now)), self.why_reserved
+            )
             for order in orders
         ]
 
@@ -331,3 +333,9 @@ class WaitingStore:
             "request %s waited for %.0f s although a host fitted: no change had woken it (class %s)",
             *(entry.request, self._clock.now() - entry.since, entry.kind),
         )
+
+
+def age_of(order: Order, now: float) -> float:
+    """Return since when an order counts as waiting: preempted instances keep the time of their request."""
+    since = order.move.asked.since if order.move is not None else 0.0
+    return min(since, now) if since else now

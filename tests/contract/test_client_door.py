@@ -211,6 +211,7 @@ REFUSED = {
     "a move of another's": ("shop", a_move(build=THEIRS), UNKNOWN),
     "a move of an unknown one": ("shop", a_move(build=NEW), UNKNOWN),
     "a move to a forced host": ("shop", a_move(forced_host="h1"), "only operators bypass the filters"),
+    "a move with another age": ("shop", a_move(since=1.0), "only preempted instances"),
     "an evacuation": ("shop", a_move(kind="evacuate"), "only operators evacuate"),
     "a steering of another's": ("shop", a_steer(build=THEIRS, move=THEIR_MOVE), UNKNOWN),
     "a steering of another's move": ("shop", a_steer(move=THEIR_MOVE), "no such move"),

@@ -219,6 +219,31 @@ async def test_a_shelved_instance_waits_to_be_unshelved() -> None:
 
 
 @in_virtual_time
+async def test_a_preempted_instance_waits_by_the_time_of_its_first_request() -> None:
+    async with a_cell() as movers:
+        first, second = [await movers.boot(number, on=1) for number in (1, 2)]
+        for build in (first, second):
+            generation = movers.stands[build].generation
+            release = ReleaseRequested(consumer=build, generation=generation)
+            await movers.world.bus.asker(topics.RELEASE)(release)
+            movers.change(build, status="shelved", generation=None, chosen=None)
+        await movers.host(1, 0)
+        await asyncio.sleep(0.5)
+        await movers.world.bus.publish(a_request(3, flavor=TWO, wait="30m"))
+        await movers.ask(first, 1, kind="unshelve")
+        await asyncio.sleep(0.5)
+        await movers.ask(second, 2, kind="unshelve", since=1.0)
+        await waits(movers, 3)
+        await movers.host(2, TWO.vcpus)
+        await movers.world.until(1, movers.placed)
+        assert movers.placed[0].build == second
+        await movers.host(3, TWO.vcpus)
+        await movers.world.until(1, movers.world.placed)
+        [(_, waited)] = movers.world.placed
+        assert 0 < waited.since <= movers.world.clock.now() - 1.0  # for a later preemption of the instance
+
+
+@in_virtual_time
 async def test_a_waiting_move_begins_after_the_answer_to_its_claim_was_lost(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -50,12 +51,14 @@ async def test_the_lowest_priority_is_replaced_and_placed_again_later(berth: Liv
     assert "instances limited to 4, 4 used, 1 more asked" in over
     await berth("quota", "unset", "default")
 
+    before = time.time()
     high = await boot(berth, *HALF, priority=7)
     assert await statuses(berth) == {**dict.fromkeys([*web, high], "active"), batch: "shelved"}
     assert f"preempted by {high}" in await berth("why", batch)
     assert f"preempted {batch} (priority 1)" in await berth("why", high)
     waits = await berth.waits(batch)
     assert (waits.move, waits.priority) == ("unshelve", 1)
+    assert waits.since < before  # the time of its first request
 
     await berth("delete", web[0], "--wait")
 

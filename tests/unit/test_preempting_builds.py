@@ -139,6 +139,21 @@ def test_a_requeued_victim_is_shelved_unless_a_client_deletes_it() -> None:
     assert after(victim, gone, ReleaseAnswer("deleting", Retired(why="x")))[0].status == "deleted"
 
 
+def test_a_victim_keeps_the_time_of_its_first_request() -> None:
+    def requested(since: float) -> float:
+        victim, _ = after(None, replace(a_placed(2), since=since), now=50.0)
+        victim, _ = after(victim, AgentReported(**attempt_fields(victim), outcome="built"), now=60.0)
+        victim, _ = after(victim, vacate(requeue=True), now=70.0)
+        gone = AgentReported(**attempt_fields(victim), outcome="destroyed")
+        left = CleanedUp(holder_consumer(LOW, 1), Retired(why="gone"))
+        _, effects = after(victim, gone, ReleaseAnswer("deleting", Retired(why="preempted")), left, now=80.0)
+        [preempted] = [each for each in effects if isinstance(each, BuildPreempted)]
+        return preempted.requested
+
+    assert requested(since=20.0) == 20.0  # it has waited for its host
+    assert requested(since=0.0) == 50.0
+
+
 def test_a_requeue_is_requested_again_until_its_move_begins() -> None:
     victim, _ = leaving(requeue=True)
     shelved, [*_, requeued] = after(victim, CleanedUp(holder_consumer(LOW, 1), Retired(why="gone")))
