@@ -256,6 +256,7 @@ class WhatIfAnswered(Message, frozen=True, kw_only=True):
     room: LongList[CapacityLeft] = ()
     cut: Cause = ""  # why more instances may fit than in `room`
     victims: LongList[Victim] = ()  # instances that would be preempted; it then fits on `placed`
+    spares: Cause = ""  # why it would preempt nothing, if that was asked
 
 
 class WhatIfMoves(Message, frozen=True, kw_only=True):

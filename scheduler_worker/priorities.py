@@ -35,11 +35,9 @@ class PriorityClasses:
         self.by_value: Mapping[int, PriorityClass] = {}
 
     def of(self, request: BuildRequested) -> PriorityClass | None:
-        """Return the class with which a request may preempt instances, if it may."""
+        """Return the class of a request if the class permits to preempt instances."""
         found = self.by_value.get(request.priority)
-        if found is None or not found.preempts or request.roles or request.topology.levels:
-            return None
-        return None if request.hints.reservation else found
+        return found if found is not None and found.preempts else None
 
     async def refresh(self) -> None:
         await self.find(FindPriorities())

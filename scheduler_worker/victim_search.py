@@ -31,7 +31,6 @@ from scheduler_worker.queries import CellQueries
 PORTIONS = (64, 1024)  # hosts whose instances are read, if fewer give no victims
 CHECKS = 20  # hosts that may refuse the request although its amounts fit
 NONE_FIT = "the instances of lower priority do not free enough capacity on any host"
-GROUPED = "several members of a server group do not preempt"
 
 
 @dataclass(eq=False)
@@ -62,6 +61,23 @@ class _Draft:
         self.victims.append(victims)
 
 
+def bars_preemption(request: BuildRequested) -> str:
+    """Return why a request preempts nothing whatever its class permits; empty if it may preempt.
+
+    The hosts of such instances depend on each other, or their capacity is reserved: victims of one host
+    after the other would not be minimal.
+    """
+    if request.roles:
+        return "requests with roles do not preempt"
+    if request.topology.levels:
+        return "requests with a topology do not preempt"
+    if request.hints.reservation:
+        return "requests that draw from a reservation do not preempt"
+    if request.hints.group is not None and len(request.instances) > 1:
+        return "several members of a server group do not preempt"
+    return ""
+
+
 class VictimSearch:
     """Finds instances to preempt for requests that fit no host."""
 
@@ -71,16 +87,19 @@ class VictimSearch:
         self._cells = cells
 
     def permits(self, request: BuildRequested) -> bool:
-        return self._classes.of(request) is not None
+        return self._classes.of(request) is not None and not bars_preemption(request)
 
     def permitted(self, begun: Sequence[Begins]) -> Sequence[Begins]:
         """Return orders with the priority class by which they may preempt instances, if any."""
         if not any(order.request.priority for order, _ in begun):
             return begun
-        return [
-            (structs.replace(order, preempts=self._classes.of(order.request)), event)
-            for order, event in begun
-        ]
+        return [(self._permitted(order), event) for order, event in begun]
+
+    def _permitted(self, order: Order) -> Order:
+        preempts = self._classes.of(order.request)
+        if preempts is not None and (why := bars_preemption(order.request)):
+            return structs.replace(order, spares=why)
+        return structs.replace(order, preempts=preempts)
 
     async def of_located(self, order: Order, located: Located) -> Located:
         """Return the hosts of instances with the victims that they preempted before the request was delivered
@@ -114,8 +133,6 @@ class VictimSearch:
         if not free:
             return NoVictims(NONE_FIT)
         order = structs.replace(order, alternative_index=free[0])
-        if order.alternative.group is not None and len(order.instances) > 1:
-            return NoVictims(GROUPED)
         reading = _Reading()
         for most in PORTIONS:
             new = self._nearest(order, reading, most, supposing)

@@ -26,16 +26,20 @@ class WhatIfsPreempting:
 
     async def _preempting(self, question: WhatIf, answer: WhatIfAnswered) -> WhatIfAnswered:
         [(order, begun)] = self._search.permitted(await self._what_ifs.scheduler.resolved([question.request]))
-        if begun.refusal or order.preempts is None:
+        if begun.refusal:
             return answer
+        if order.preempts is None:
+            spares = order.spares or f"no class permits priority {order.request.priority} to preempt"
+            return structs.replace(answer, spares=spares)
         supposing = self._what_ifs.supposing()
         found = await self._search.find(order, supposing)
         if isinstance(found, NoVictims):
-            return answer
+            return structs.replace(answer, spares=found.why)
         supposing.suspend()
         victims = tuple(victim for some in found.victims for victim in some)
         if 0 < order.preempts.budget < len(victims):
-            return answer
+            why = f"{len(victims)} instances are more than the budget of {order.preempts.budget} in one hour"
+            return structs.replace(answer, spares=why)
         instances = Counter(pick.root for pick in found.picks)
         ways = {pick.root: pick.choices[0] for pick in found.picks}
         placed = [

@@ -179,6 +179,8 @@ def show_answer(answer: WhatIfAnswered, cli: Cli) -> None:
         cli.line(f"it fits: {several(count, 'instance')}{as_flavor}", "green")
     else:
         cli.line(f"it does not fit [{answer.decision.code}]", "red")
+    if answer.spares:
+        cli.line(f"  no preemption: {printable(answer.spares)}", "yellow")
     for victim in answer.victims:
         then = "shelved, and placed again later" if victim.requeue else "deleted"
         cli.line(f"  {victim.build} (priority {victim.priority}) would be {then}", "yellow")

@@ -6,8 +6,14 @@ from itertools import combinations
 import numpy as np
 import pytest
 
+from bus.domains import DomainConstraints, GangRole
+from bus.messages import BuildRequested
+from bus.requests import Flavor, Hints
 from scheduler_worker.core import victims
 from scheduler_worker.core.victims import CrowdedHost, Replaceable, choose_victims
+from scheduler_worker.victim_search import bars_preemption
+from tests.support.ids import uid
+from tests.support.scheduler_builders import a_request
 
 CLOUDS = 2000
 
@@ -40,6 +46,23 @@ def test_a_host_with_too_many_sets_to_compare_still_gets_victims_of_which_each_i
             for left_out in found.victims:
                 rest = [each.amounts for each in found.victims if each is not left_out]
                 assert (host.free + np.sum([np.zeros(2), *rest], axis=0) < demand).any()
+
+
+@pytest.mark.parametrize(
+    ("request_", "bars"),
+    [
+        (a_request(instances=2), ""),
+        (a_request(hints=Hints(group=uid(1, "9"))), ""),
+        (a_request(instances=2, hints=Hints(group=uid(1, "9"))), "server group"),
+        (a_request(hints=Hints(reservation=uid(1, "7"))), "reservation"),
+        (a_request(topology=DomainConstraints(pack="rack")), "topology"),
+        (a_request(roles=(GangRole(name="worker", flavor=Flavor(name="m")),)), "roles"),
+    ],
+)
+def test_requests_whose_hosts_depend_on_each_other_do_not_preempt(
+    request_: BuildRequested, bars: str
+) -> None:
+    assert (bars_preemption(request_) == "") == (bars == "") and bars in bars_preemption(request_)
 
 
 def _cloud(chance: random.Random) -> tuple[list[CrowdedHost], np.ndarray, np.ndarray]:
