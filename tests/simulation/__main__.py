@@ -82,7 +82,8 @@ def _run(seeds: range, options: WorldOptions, asked: argparse.Namespace) -> int:
         if time.monotonic() - shown > _PROGRESS_SECONDS:
             shown = time.monotonic()
             rate = done / (shown - began)
-            print(f"{done}/{len(seeds)} seeds, {rate:.1f}/s, {simulated / 3600:.1f} h simulated", flush=True)
+            so_far = f"{rate:.1f}/s, {simulated / 3600:.1f} h simulated, {victims} victims of preemption"
+            print(f"{done}/{len(seeds)} seeds, {so_far}", flush=True)
     elapsed = time.monotonic() - began
     print(
         f"{done} seeds, {failures} failures, {simulated / 3600:.1f} h simulated, {elapsed:.0f} s elapsed,"

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from tests.simulation.world import SimulatedWorld
 
 _ROUNDS = 6
+_VERIFIED = "SELECT id FROM builds WHERE status = 'verifying'"
 _UNFINISHED, _NOT_ADOPTED = "try again", "not adopted"
 _IN_PROGRESS = {"building", "swapping", "deleting", "moving"}
 
@@ -85,7 +86,7 @@ async def repair(world: "SimulatedWorld", bus: Bus, patience: float) -> None:
                 await asyncio.sleep(5.0)  # an agent that has just been killed
                 continue
             if not found.breaches and not guests.differences:
-                if number and not await stored_holders(world.databases["placement"]):
+                if number and not await _unreleased(world):
                     return
                 await _until_released(world, deadline)
                 continue
@@ -107,9 +108,19 @@ async def repair(world: "SimulatedWorld", bus: Bus, patience: float) -> None:
     raise Broken(f"{_ROUNDS} rounds of berth heal leave {found.breaches}, {guests.differences}: {doubts}")
 
 
+async def _unreleased(world: "SimulatedWorld") -> list[str]:
+    """Return the holders that are released without a client: not those of moves to be confirmed."""
+    verified = set[str]()
+    for cell in world.cells:
+        if (cell_now := world.committed(f"cell_{cell}")) is not None:
+            verified.update(build for (build,) in cell_now.execute(_VERIFIED))
+    held = await stored_holders(world.databases["placement"])
+    return [consumer for consumer, holder in held.items() if holder.build not in verified]
+
+
 async def _until_released(world: "SimulatedWorld", deadline: float) -> None:
     """Wait until no clean-up and no migration is left: some second guests are not listed before."""
-    while holders := await stored_holders(world.databases["placement"]):
+    while holders := await _unreleased(world):
         if world.time() > deadline:
             raise Broken(f"after the fail-over never released: {holders}")
         await asyncio.sleep(10.0)

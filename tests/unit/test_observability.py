@@ -321,7 +321,8 @@ ALERTS = yaml.safe_load((REPOSITORY / "deploy/prometheus/alerts.yml").read_text(
 
 FEW = {
     "worker", "topic", "outcome", "cell", "way", "crossing", "result", "why", "what", "status", "kind", "end",
-    "method", "route", "event", "reason", "version", "broker", "quantile",
+    "method", "route", "event", "reason", "version", "broker", "quantile", "priority",
+    "stage",
 }  # fmt: skip
 OTHERS = {
     "up": {"job", "instance"},
