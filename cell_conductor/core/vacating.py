@@ -80,7 +80,7 @@ def vacate(build: Build, event: Vacating, now: float, limits: AttemptLimits) -> 
         build = replace(build, vacates=replace(build.vacates, by=(*build.vacates.by, event.other)))
     if build.status == "active":
         build = replace(build, status="deleting", deadline=now + limits.delete_timeout + event.grace)
-    return build, (builds.destroy(build),) if build.status == "deleting" else ()
+    return build, (builds.destroy(build),) if build.status == "deleting" else builds.undone(build)
 
 
 def has_left(build: Build) -> Effects:

@@ -95,6 +95,7 @@ def check_always(world: "SimulatedWorld") -> None:
     held = dict(placement.execute(HELD).fetchall())
     leaves = set(placement.execute(_MOVING_AWAY).fetchall())  # its cell may not know yet that it is to move
     preempted = preemptions(placement)
+    world.victims |= preempted.keys()
     seen: dict[str, str] = {}
     for cell in world.cells:
         builds = world.committed(f"cell_{cell}")

@@ -180,7 +180,7 @@ class MovingClient:
 
     def on_refused(self, move_refused: MoveRefused) -> None:
         move, code = move_refused.move, move_refused.code
-        known = self.codes.setdefault(move, code)
+        known = self.codes[move] = self.codes.get(move) or code  # a repeated refusal may have no code
         if code not in (known, ""):
             self._contradict(f"the move {move} was refused for {known}, and then for {code}")
         self._end(move, f"refused: {move_refused.reason}")

@@ -198,7 +198,9 @@ def _check_ends(world: "SimulatedWorld", active: dict[str, str]) -> None:
     """Check the last reported end of each build that was neither deleted nor moved."""
     names = {host.root: (host.host, host.root) for host in world.hosts()}
     client = world.client
-    changed = client.deleted | client.preempted | world.deleted_by_operator | client.moving.builds
+    changed = (
+        client.deleted | client.preempted | world.victims | world.deleted_by_operator | client.moving.builds
+    )
     for build, (status, host) in client.ends.items():
         if status != "active" or build in changed:
             continue

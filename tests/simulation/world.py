@@ -94,6 +94,7 @@ class SimulatedWorld:
         self.split: set[int] = set()  # server groups whose members a reverted move has separated
         self.overlapping: dict[tuple[str, int], float] = {}  # late guests in parallel with their successors
         self.preempted_seen = 0  # instances that were preempted
+        self.victims: set[str] = set()  # also those whose preemption was lost with its commit
         self.waiting_seen = 0  # how often a request was seen to wait with reason
         # more is requested than there is capacity, and more is deleted
         self.crowded = self.seed % 4 == 3 and not (self.moves or self.full)
@@ -200,6 +201,7 @@ class SimulatedWorld:
         if repeating:
             await self._until(client.is_deleted, "a deletion was never confirmed")
         await self._until(self._has_no_leftovers, "a deletion was never confirmed, or a holder left over")
+        await self._until(self._has_no_moves, "an instance that was preempted never stops moving")
         await self._until(self._is_awake, "guests sleep after a power failure")
         for task in repeating:
             task.cancel()
@@ -438,6 +440,14 @@ class SimulatedWorld:
         placement = self.committed("placement")
         ended = self.commits_lost or self.client.is_deleted()
         return ended and placement is not None and not placement.execute(HOLDERS).fetchall()
+
+    def _has_no_moves(self) -> bool:
+        """Return whether no cell moves an instance: schedulers unshelve instances that were preempted."""
+        if not self.preempts or self.commits_lost:
+            return True
+        cells = [self.committed(f"cell_{cell}") for cell in CELLS]
+        moving = "SELECT id FROM builds WHERE status = 'moving'"
+        return all(cell is not None and not cell.execute(moving).fetchall() for cell in cells)
 
     def _is_awake(self) -> bool:
         return not any(disk.asleep for disk in self._disks.values())

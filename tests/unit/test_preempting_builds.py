@@ -139,6 +139,17 @@ def test_a_requeued_victim_is_shelved_unless_a_client_deletes_it() -> None:
     assert after(victim, gone, ReleaseAnswer("deleting", Retired(why="x")))[0].status == "deleted"
 
 
+def test_a_lost_order_to_destroy_a_shelved_victim_is_repeated_when_its_preemptor_asks_again() -> None:
+    victim, _ = after(an_active(), vacate(requeue=True))
+    victim, _ = after(victim, overdue(victim), now=victim.deadline)
+    victim, _ = after(victim, ReleaseAnswer("deleting", Retired(why="preempted")))
+    assert victim.status == "shelved"
+    _, effects = after(victim, vacate(requeue=True))
+    assert [(each.attempt, each.root) for each in effects if isinstance(each, DestroyOrdered)] == [
+        (1, victim.host.root)
+    ]
+
+
 def test_a_victim_keeps_the_time_of_its_first_request() -> None:
     def requested(since: float) -> float:
         victim, _ = after(None, replace(a_placed(2), since=since), now=50.0)
