@@ -90,13 +90,7 @@ class Reading:
                 del self.unsettled[tag]
             for tag in nacks:
                 await self.channel.nack(tag)
-            oldest = next(iter(self.unsettled), None)
-            upto = max((tag for tag in acks if oldest is None or tag < oldest), default=0)
-            if upto:
-                await self.channel.ack(upto, multiple=True)
-            for tag in acks:
-                if tag > upto:
-                    await self.channel.ack(tag)
+            self.channel.acknowledge_all(acks, self.unsettled)
 
     async def close(self) -> None:
         """Send the acknowledgements and close the channel; the broker redelivers unsettled messages."""

@@ -49,6 +49,9 @@ class Transfer:
     queues: "dict[str, QueueTransfer]" = field(default_factory=dict)
     forwarded: int = 0
     received: int = 0
+    _unacknowledged: dict[int, None] = field(default_factory=dict)  # delivery tags, oldest first
+    _confirmed_tags: list[int] = field(default_factory=list)  # to acknowledge
+    _is_finishing: bool = False
     _idle_channels: list[BulkChannel] = field(default_factory=list)
     _exchanges: set[str] = field(default_factory=set)
 
@@ -77,10 +80,12 @@ class Transfer:
             with plainly(self._old_url):
                 for consumer in consumers:
                     await source.cancel(consumer)
+            self._is_finishing = True
             for queue in self.queues.values():
                 queue.finish()
             if forwarding:
                 await asyncio.wait(forwarding, timeout=FINISHING_SECONDS)
+            self._send_acknowledgements(source)
             for task in (*watching, *forwarding):
                 task.cancel()
 
@@ -102,6 +107,23 @@ class Transfer:
         source.when_closed(closed.set)
         await closed.wait()
         raise Unavailable(f"RabbitMQ at {place(self._old_url)} closed the channel that reads the queues")
+
+    def on_received(self, message: Arrived) -> None:
+        self._unacknowledged[message.tag] = None
+        self.received += 1
+
+    def on_forwarded(self, messages: Sequence[Arrived], source: BulkChannel) -> None:
+        """Acknowledge messages at the old broker; after the stop, those of all queues together at the end."""
+        self.forwarded += len(messages)
+        for message in messages:
+            del self._unacknowledged[message.tag]
+            self._confirmed_tags.append(message.tag)
+        if not self._is_finishing:
+            self._send_acknowledgements(source)
+
+    def _send_acknowledgements(self, source: BulkChannel) -> None:
+        source.acknowledge_all(self._confirmed_tags, self._unacknowledged)
+        self._confirmed_tags.clear()
 
     async def publish(self, posts: Sequence[Post]) -> list[BaseException | None]:
         """Publish messages in this order on a channel that no other queue uses meanwhile: a returned message
@@ -181,7 +203,7 @@ class QueueTransfer:
 
     def receive(self, message: Arrived) -> None:
         self._received.append(message)
-        self._transfer.received += 1
+        self._transfer.on_received(message)
         self._changed.set()
 
     def finish(self) -> None:
@@ -201,9 +223,7 @@ class QueueTransfer:
             self._received.clear()
             self._publishing = len(messages)
             await self._forward(messages)
-            for message in messages:
-                self._source.acknowledge(message.tag)
-            self._transfer.forwarded += len(messages)
+            self._transfer.on_forwarded(messages, self._source)
             self._publishing = 0
 
     async def _forward(self, messages: Sequence[Arrived]) -> None:

@@ -6,7 +6,7 @@ bench.amqp_client`).
 import asyncio
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Any, Self
 
@@ -109,6 +109,20 @@ class BulkChannel:
 
     async def ack(self, tag: int, *, multiple: bool = False) -> None:
         self._frames.ack(tag, multiple=multiple)
+
+    def acknowledge_all(self, tags: Sequence[int], unsettled: Iterable[int]) -> None:
+        """Acknowledge messages; the tags of all other unsettled messages are given oldest first.
+
+        RabbitMQ sends a quorum queue at most 32 acknowledgements before the queue confirms them. RabbitMQ
+        buffers the others, and discards the buffer when the channel closes. So one acknowledgement settles
+        all messages that are older than the unsettled ones.
+        """
+        oldest = next(iter(unsettled), math.inf)
+        if upto := max((tag for tag in tags if tag < oldest), default=0):
+            self._frames.ack(upto, multiple=True)
+        for tag in tags:
+            if tag > upto:
+                self._frames.ack(tag, multiple=False)
 
     async def nack(self, tag: int, *, multiple: bool = False) -> None:
         self._frames.nack(tag, multiple=multiple)

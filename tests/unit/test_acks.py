@@ -33,34 +33,37 @@ from bus.messages import BuildCancelRequested, BuildDeleteRequested
 from bus.protocol import MAX_COUNT, Envelope, decode_frame, encode_frame
 from bus.rabbit import deliveries
 from bus.rabbit.deliveries import Reading
+from bus.rabbit.underlay import BulkChannel
 from bus.worker import Outcome, Worker, on_many, suspects_queue
 from placement_worker.transactions import AT_ONCE, Batched
 from tests.support.buses import queues_of
 from tests.support.waiting import until
 
 
-class TagsTold:
+class SentFrames:
     def __init__(self) -> None:
         self.acks: list[tuple[int, bool]] = []
         self.nacks: list[int] = []
 
-    async def ack(self, tag: int, *, multiple: bool = False) -> None:
+    def ack(self, tag: int, *, multiple: bool) -> None:
         self.acks.append((tag, multiple))
 
-    async def nack(self, tag: int) -> None:
+    def nack(self, tag: int, *, multiple: bool) -> None:
         self.nacks.append(tag)
 
 
 @pytest.fixture
 async def reading() -> Reading:
-    made = Reading(TagsTold())  # type: ignore[arg-type]
+    channel = BulkChannel()
+    channel._frames = SentFrames()  # type: ignore[assignment]
+    made = Reading(channel)
     made.in_advance = 64
     made.unsettled = dict.fromkeys(range(1, 65))
     return made
 
 
-def told(reading: Reading) -> Any:
-    return reading.channel
+def sent(reading: Reading) -> Any:
+    return reading.channel._frames
 
 
 async def test_acknowledgements_of_one_moment_are_combined(
@@ -75,7 +78,7 @@ async def test_acknowledgements_of_one_moment_are_combined(
     await until(reading.wake.is_set)
     assert asyncio.get_running_loop().time() >= begun + 0.01
     await reading.settle()
-    assert told(reading).acks == [(2, True), (4, False)]
+    assert sent(reading).acks == [(2, True), (4, False)]
 
 
 @pytest.mark.parametrize(("in_advance", "enough"), [(64, 16), (4, 1), (1, 1), (0, 1)])
