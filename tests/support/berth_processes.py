@@ -26,6 +26,7 @@ from bus.delivery.runner import Bus, Listener
 from bus.protocol import QueueSpec
 from bus.topics import Address
 from bus.vocabulary import Message
+from tests.support.forked_commands import run_forked
 
 M = TypeVar("M", bound=Message)
 
@@ -35,8 +36,7 @@ ROOT = Path(__file__).parent.parent.parent
 def run_berth(
     arguments: Iterable[str], directory: Path, environment: Mapping[str, str], seconds: float = 60.0
 ) -> subprocess.CompletedProcess[str]:
-    berth = [sys.executable, "-W", "error::ResourceWarning", "-m", "berth", *map(str, arguments)]
-    return _run(berth, directory, {"PYTHONPATH": str(ROOT), **environment}, seconds)
+    return run_forked([*map(str, arguments)], directory, {"PYTHONPATH": str(ROOT), **environment}, seconds)
 
 
 def _run(
