@@ -82,9 +82,10 @@ def fewest_moves(cloud: CloudState, amounts: Floats, most: int) -> int | None:
     return None
 
 
-def test_small_clouds_get_the_plan_of_an_exhaustive_search() -> None:
+@pytest.mark.parametrize("clouds", [120, pytest.param(300, marks=pytest.mark.soak)])
+def test_small_clouds_get_the_plan_of_an_exhaustive_search(clouds: int) -> None:
     possible = found = fewest = needed = 0
-    for seed in range(300):
+    for seed in range(clouds):
         chance = Random(seed)
         cloud = a_cloud(chance, chance.choice((3, 4)), (12, 32), 0.75, 0.15)
         demand = demand_of(cloud, chance.choice(((6, 12), (8, 16), (8, 24), (10, 20))))
@@ -100,7 +101,7 @@ def test_small_clouds_get_the_plan_of_an_exhaustive_search() -> None:
             found += not plan.code
             fewest += not plan.code and len(plan.moves) == best
     print(f"{possible} possible ({needed} need moves), {found} found, {fewest} with the fewest moves")
-    assert needed > 100
+    assert needed > clouds / 3
     assert found >= 0.95 * possible
     assert fewest >= 0.95 * possible
 
@@ -119,7 +120,7 @@ def could_fit(cloud: CloudState, demand: RoomDemand) -> bool:
 
 @pytest.mark.parametrize("filled", (0.7, 0.8, 0.88, 0.97))
 def test_clouds_of_200_hosts_get_a_plan_where_one_could_exist(filled: float) -> None:
-    plan_where_possible(filled, 12)
+    plan_where_possible(filled, 5)
 
 
 @pytest.mark.soak
