@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.services, pytest.mark.slow]
 
 HALF = Flavor(name="half of a host", vcpus=1, memory_mb=60_000, disk_gb=1)
 LOW, HIGH = 1, 7
-HOSTS, KILLS = 6, 12
+HOSTS = 6
 
 
 class _Client:
@@ -54,8 +54,9 @@ class _Client:
         assert {self.ended[build].status for build in builds} == {"active"}
 
 
+@pytest.mark.parametrize("kills", [6, pytest.param(12, marks=pytest.mark.soak)])
 async def test_every_victim_makes_way_for_a_build_despite_kills(
-    amqp_url: str, database_url: str, bus_name: str
+    kills: int, amqp_url: str, database_url: str, bus_name: str
 ) -> None:
     settings = Settings().having(
         amqp_url=amqp_url, database_url=database_url, exchange=bus_name, cells=("c1",), hosts=HOSTS,
@@ -73,7 +74,7 @@ async def test_every_victim_makes_way_for_a_build_despite_kills(
         low = await client.boot(2 * HOSTS, LOW)
         await client.all_active(low, "the hosts are full")
         high = await client.boot(HOSTS + 2, HIGH)
-        await _kill(berth, Random(31))
+        await _kill(berth, Random(31), kills)
         await client.all_active(high, "all builds of high priority run")
         found = (await berth.bus.asker(topics.PREEMPTIONS)(FindPreemptions(victims=tuple(low)))).preemptions
         victims = defaultdict(set)
@@ -93,10 +94,10 @@ async def _set_class(bus: Bus) -> None:
     assert isinstance(answer.result, PriorityEdited)
 
 
-async def _kill(berth: Running, chance: Random) -> None:
+async def _kill(berth: Running, chance: Random, kills: int) -> None:
     roles = sorted(child.name for child in berth.supervisor.children)
     killed = [role for role in roles if role.startswith(("scheduler", "placement", "conductor", "compute"))]
-    for _ in range(KILLS):
+    for _ in range(kills):
         await asyncio.sleep(chance.uniform(0.05, 0.6))
         await berth.signal(chance.choice(killed), signal.SIGKILL)
 

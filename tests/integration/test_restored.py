@@ -248,7 +248,7 @@ async def cells_used(settings: Settings) -> Counter[str]:
 
 DEADLINE = 180.0
 RATE = 60.0
-SECONDS = 8.0
+SECONDS = 5.0
 
 Trouble = Callable[[Running], Awaitable[None]]
 
@@ -307,7 +307,7 @@ async def test_random_kills_of_any_process_lose_nothing(
 ) -> None:
     settings = plain_settings(amqp_url, database_url, bus_name).having(cells_a_process=2)
     chance = random.Random("everyone")
-    kills = 10
+    kills = 6
 
     async def trouble(berth: Running) -> None:
         for _ in range(kills):

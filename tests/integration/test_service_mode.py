@@ -22,6 +22,7 @@ from tests.support.berth_processes import Up, alive, settled
 from tests.support.servers import a_module_database, url_of
 
 FLAGS = ("--hosts", "10", "--build-time", "constant:0.1")
+BUILDS = 100
 EMBEDDED = {"BERTH_CELLS": "c1,c2"}
 WORKERS = {
     *("placement", "ironic", "scheduler", "control-room"),
@@ -97,7 +98,7 @@ def test_when_it_is_killed_its_workers_end_too(on_services: Up) -> None:
 
 @pytest.mark.services
 @pytest.mark.slow
-async def test_a_stop_during_200_builds_is_clean_and_the_next_start_continues(
+async def test_a_stop_during_builds_is_clean_and_the_next_start_continues(
     services: dict[str, str], database_url: str, bus_name: str, tmp_path: Path
 ) -> None:
     settings = Settings().having(
@@ -106,13 +107,13 @@ async def test_a_stop_during_200_builds_is_clean_and_the_next_start_continues(
     its_own = {**services, "BERTH_DATABASE_URL": database_url, "BERTH_EXCHANGE": bus_name}
     with Up(tmp_path, its_own, "--hosts", "20", "--build-time", "exponential:0.5") as berth:
         async with asyncio.timeout(120):
-            assert await ask_for(200, settings) > 100
+            assert await ask_for(BUILDS, settings) > BUILDS // 2
             assert await asyncio.to_thread(berth.stop, signal.SIGTERM, 20.0) == 0
             assert complaints(berth) == []
             await asyncio.to_thread(berth.start)
-            found = await settled(settings, 60.0, builds=200)
+            found = await settled(settings, 60.0, builds=BUILDS)
             assert not found.breaches
-            assert found.builds == {"active": 200}
+            assert found.builds == {"active": BUILDS}
 
 
 def complaints(berth: Up) -> list[str]:
@@ -135,18 +136,18 @@ def test_an_embedded_berth_serves_other_processes_and_its_metrics(tmp_path: Path
         assert (gone.returncode, "no berth answers at" in gone.stderr) == (1, True)
 
 
-async def test_a_kill_of_an_embedded_berth_during_200_builds_loses_none(tmp_path: Path) -> None:
+async def test_a_kill_of_an_embedded_berth_during_builds_loses_none(tmp_path: Path) -> None:
     flags = ("--hosts", "20", "--build-time", "exponential:0.5")
     settings = Settings().having(cells=("c1", "c2"), hosts=20, state_dir=str(tmp_path / ".berth"))
     with Up(tmp_path, EMBEDDED, *flags) as berth:
         async with asyncio.timeout(120):
-            unfinished = await ask_for(200, settings)
+            unfinished = await ask_for(BUILDS, settings)
             berth.stop(signal.SIGKILL)
-            assert unfinished > 100
+            assert unfinished > BUILDS // 2
             await asyncio.to_thread(berth.start)
-            found = await settled(settings, 60.0, builds=200)
+            found = await settled(settings, 60.0, builds=BUILDS)
             assert not found.breaches
-            assert found.builds == {"active": 200}
+            assert found.builds == {"active": BUILDS}
             assert await asyncio.to_thread(berth.stop) == 0
 
 

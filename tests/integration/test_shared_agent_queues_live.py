@@ -40,6 +40,7 @@ class Region:
     heartbeat: float
     boots: int
     count_seconds: float  # in which heartbeats are counted
+    build_time: str
     patience: float
 
     @property
@@ -47,8 +48,8 @@ class Region:
         return self.cells * self.agents_per_cell
 
 
-SMALL = Region(2, 10, 2, 2.0, 30, 10.0, 100.0)
-LARGE = Region(4, 250, 2, 10.0, 1000, 60.0, 1500.0)
+SMALL = Region(2, 10, 2, 1.0, 20, 5.0, "uniform:0.5,3", 100.0)
+LARGE = Region(4, 250, 2, 10.0, 1000, 60.0, "uniform:1,8", 1500.0)
 
 
 @pytest.mark.parametrize(
@@ -70,7 +71,7 @@ async def test_boots_end_once_while_gateways_and_agents_are_killed(
             cells_a_process=region.cells_a_process,
             agent_queues="shared",
             database_pool=2,
-            build_time="uniform:1,8",
+            build_time=region.build_time,
         )
         fleet = agents(fleet_settings(settings))
         [mute] = fleet[3].hosts
