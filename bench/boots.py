@@ -23,11 +23,16 @@ def main() -> None:
     parser.add_argument(
         "--cells-a-process", type=int, default=1, help="conductors, and agents, in one process"
     )
+    parser.add_argument("--layout", default="separate", choices=("separate", "compact"), help="see `berth up`")
     parser.add_argument("--picture", type=Path, help="an SVG file of the latencies")
     arguments = parser.parse_args()
     plan = LoadPlan(boots=arguments.boots, rate=arguments.rate, flavors=mixed(arguments.mix))
     with a_berth(
-        arguments.hosts, arguments.cells, fail=arguments.fail, cells_a_process=arguments.cells_a_process
+        arguments.hosts,
+        arguments.cells,
+        fail=arguments.fail,
+        cells_a_process=arguments.cells_a_process,
+        layout=arguments.layout,
     ) as berth:
         run = berth.load(plan)
         berth.judge()

@@ -51,6 +51,7 @@ _LEAST_LIMITS = CellAccountLimits(
 )  # fmt: skip
 _CHOICES = {
     "queue_type": ("quorum", "classic"),
+    "layout": ("auto", "separate", "compact"),
     "agent_queues": ("own", "shared"),
     "log_level": ("debug", "info", "warning", "error"),
     "log_format": ("text", "json"),

@@ -178,10 +178,10 @@ class Supervisor:
 
     @staticmethod
     def command(together: Sequence["worker_roles.Role"]) -> Sequence[str]:
-        first = together[0]
-        command = [sys.executable, "-m", "berth", "run", first.worker]
-        if first.cell:
-            command += ["--cell", ",".join(dict.fromkeys(role.cell for role in together))]
+        first, cells = together[0], dict.fromkeys(role.cell for role in together if role.cell)
+        command = [sys.executable, "-m", "berth", "run", *dict.fromkeys(role.worker for role in together)]
+        if cells:
+            command += ["--cell", ",".join(cells)]
         if first.agent and len(together) == 1:
             command += ["--agent", first.agent]
         return command
@@ -190,7 +190,7 @@ class Supervisor:
         """Stop the workers, each after the messages that it handles now; kill those that take too long."""
         try:
             async with asyncio.timeout(self.settings.process.drain + _END_SECONDS):
-                for stage in worker_roles.ending(self.settings):
+                for stage in worker_roles.stages(worker_roles.roles(self.settings)):
                     await self._send(signal.SIGTERM, stage)
         except TimeoutError:
             await self._send(signal.SIGKILL, worker_roles.roles(self.settings))
@@ -242,7 +242,7 @@ async def embedded(settings: Settings, *, open_socket: bool = False) -> AsyncIte
             try:
                 yield EmbeddedBerth(broker, bus)
             finally:
-                for stage in worker_roles.ending(settings):
+                for stage in worker_roles.stages(worker_roles.roles(settings)):
                     for role in stage:
                         stopping[role].set()
                     await asyncio.wait([serving[role] for role in stage])

@@ -1,5 +1,6 @@
 """Defines `Settings`: all settings, in the groups of `setting_groups.py` and `openstack_settings.py`."""
 
+import os
 from collections.abc import Iterator, Mapping
 from operator import attrgetter
 from pathlib import Path
@@ -26,6 +27,8 @@ from berth.setting_groups import (
     SimulatorSettings,
 )
 from bus.broker_urls import user_of
+
+COMPACT_CORES = 2  # with at most so many processor cores, workers share one process by default
 
 
 class BadSetting(ValueError):
@@ -71,6 +74,12 @@ class Settings(SettingsGroup, frozen=True, kw_only=True):
     @property
     def embedded(self) -> bool:
         return not self.bus.amqp_url
+
+    @property
+    def compact(self) -> bool:
+        """Return whether `berth up` runs placement, scheduler, conductors and agents in one process."""
+        layout = self.process.layout
+        return layout == "compact" or (layout == "auto" and len(os.sched_getaffinity(0)) <= COMPACT_CORES)
 
     @property
     def cell_limits(self) -> CellAccountLimits:

@@ -16,6 +16,7 @@ from berth import worker_roles
 from berth.settings import Settings, names_a_file
 from bus import topics
 from bus.delivery.runner import Bus
+from bus.direct import DirectTransport
 from bus.local import LocalBroker, LocalTransport
 from bus.local.socket_transport import SocketTransport
 from bus.protocol import QueueSpec, Transport
@@ -149,21 +150,42 @@ async def serve(
     shared: SharedMemory | None = None,
     turns: asyncio.Lock | None = None,
 ) -> None:
-    """Run the workers of these roles on a new bus until `stopping` is set."""
+    """Run the workers of these roles on a new bus until `stopping` is set; then stop them in stages."""
+    kinds = {role.worker for role in together}
+    if len(kinds) > 1:
+        way = DirectTransport(way)
+    if shared is None and {"placement", "scheduler"} <= kinds:
+        from placement_worker import SharedMemory
+
+        shared = SharedMemory()
     async with AsyncExitStack() as stack:
-        bus = await stack.enter_async_context(Bus(way, asks_as=_asks_as(together[0], settings), turns=turns))
-        served = [
-            worker
-            for role in together
-            for worker in await stack.enter_async_context(workers(role, settings, bus, shared))
-        ]
+        bus = await stack.enter_async_context(Bus(way, asks_as=_asks_as(together, settings), turns=turns))
+        served = {
+            role: await stack.enter_async_context(workers(role, settings, bus, shared)) for role in together
+        }
+        stages = worker_roles.stages(together)
+        stops = [stopping, *(asyncio.Event() for _ in stages[1:])]
         async with asyncio.TaskGroup() as group:
-            for worker in served:
-                group.create_task(bus.serve(worker, stopping, drain=settings.process.drain))
+            tasks = [
+                [
+                    group.create_task(bus.serve(worker, stop, drain=settings.process.drain))
+                    for role in stage
+                    for worker in served[role]
+                ]
+                for stage, stop in zip(stages, stops, strict=True)
+            ]
+            for ended, stop in zip(tasks, stops[1:], strict=False):
+                await asyncio.wait(ended)
+                stop.set()
 
 
-def _asks_as(role: worker_roles.Role, settings: Settings) -> str:
-    """Return the prefix that a cell worker's RabbitMQ permissions require of its reply queues; "" if none."""
+def _asks_as(together: Sequence[worker_roles.Role], settings: Settings) -> str:
+    """Return the prefix that the RabbitMQ permissions of a cell's workers require of their reply queues; ""
+    if the process also runs other workers.
+    """
+    role = together[0]
+    if any(other.worker != role.worker for other in together):
+        return ""
     if role.worker == "conductor":
         return asks_as(str(role))
     if role.worker not in ("compute", "metal"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 from berth.settings import BadSetting, Settings, names_a_file
 from bus.masking import masked
@@ -14,7 +15,8 @@ WORKERS = (
     "control-room", "ferry",
 )  # fmt: skip
 _OF_A_CELL = ("conductor", "compute", "metal", "ferry")
-_TOGETHER = ("conductor", "compute")  # roles of several cells that may share a process
+_TOGETHER = ("placement", "scheduler", "conductor", "compute")  # may share a process
+_SHARED_BY_CELLS = ("conductor", "compute")  # those of several cells may share a process
 
 
 @dataclass(frozen=True)
@@ -56,12 +58,23 @@ def role(worker: str, cell: str, settings: Settings, agent: str = "") -> Role:
     return Role(worker, cell, agent)
 
 
-def roles_named(worker: str, cells: str, settings: Settings, agent: str = "") -> list[Role]:
-    """Return the roles of one process, one for each cell in the comma-separated text `cells`."""
+def roles_named(names: Sequence[str], cells: str, settings: Settings, agent: str = "") -> list[Role]:
+    """Return the roles of one process that runs workers of these types, in the order in which they start;
+    those of cells once for each cell in the comma-separated text `cells`.
+    """
     several = list(dict.fromkeys(cells.split(",")))
-    if len(several) > 1 and (worker not in _TOGETHER or agent):
+    workers = sorted(dict.fromkeys(names), key=lambda name: WORKERS.index(name) if name in WORKERS else -1)
+    if alone := [name for name in workers if len(workers) > 1 and name not in _TOGETHER]:
+        raise BadSetting(f"{alone[0]} runs in a process of its own; {', '.join(_TOGETHER)} may share one")
+    if agent and len(workers) > 1:
+        raise BadSetting("--agent names one agent, which runs in a process of its own")
+    if len(several) > 1 and (agent or not set(workers) & set(_SHARED_BY_CELLS)):
         raise BadSetting(f"--cell {cells}: of several cells only conductors, or all agents, share a process")
-    found = [role(worker, cell, settings, agent) for cell in several]
+    found = [
+        role(worker, cell, settings, agent)
+        for worker in workers
+        for cell in (several if len(workers) == 1 or worker in _OF_A_CELL else [""])
+    ]
     if len({settings.cell(role.cell).broker for role in found}) > 1:
         raise BadSetting(f"--cell {cells}: they are on different RabbitMQs, and each needs a process there")
     return found
@@ -109,12 +122,14 @@ def roles(settings: Settings) -> list[Role]:
 
 
 def processes(settings: Settings) -> list[tuple[Role, ...]]:
-    """Return the roles of each process under `berth up`; conductors of several cells may share a process."""
+    """Return the roles of each process under `berth up`."""
+    if settings.compact:
+        return _compact(settings)
     several = settings.process.cells_a_process
     found: list[list[Role]] = []
     open_: dict[tuple[str, str], list[Role]] = {}
     for role in roles(settings):
-        if role.worker not in _TOGETHER or several == 1:
+        if role.worker not in _SHARED_BY_CELLS or several == 1:
             found.append([role])
             continue
         kind = role.worker, settings.cell(role.cell).broker
@@ -125,23 +140,46 @@ def processes(settings: Settings) -> list[tuple[Role, ...]]:
     return [tuple(group) for group in found]
 
 
-def ending(settings: Settings) -> list[list[Role]]:
-    """Return roles in the order in which to stop them: workers that send queries come first."""
-    stages = (
-        ("control-room", "nova", "nova-shadow"),
-        ("scheduler", "compute", "metal", "ironic"),
-        ("conductor",),
-        ("ferry",),
-        ("placement",),
-    )
-    ended = [[role for role in roles(settings) if role.worker in stage] for stage in stages]
-    return [stage for stage in ended if stage]  # not every berth has a ferry
+def _compact(settings: Settings) -> list[tuple[Role, ...]]:
+    """Return the roles of each process: one for all workers of builds with the same broker, and one for each
+    other worker.
+    """
+    by_broker: dict[str, list[Role]] = {}
+    others: list[tuple[Role, ...]] = []
+    for role in roles(settings):
+        if role.worker in _TOGETHER and not role.agent:
+            by_broker.setdefault(settings.cell(role.cell).broker, []).append(role)
+        else:
+            others.append((role,))
+    shared = [sorted(group, key=lambda role: WORKERS.index(role.worker)) for group in by_broker.values()]
+    return [*map(tuple, shared), *others]
+
+
+_STAGES = (  # in the order in which workers stop: those that send queries come first
+    ("control-room", "nova", "nova-shadow"),
+    ("scheduler", "compute", "metal", "ironic"),
+    ("conductor",),
+    ("ferry",),
+    ("placement",),
+)
+
+
+def stages(roles: Sequence[Role]) -> list[list[Role]]:
+    """Return the roles in groups, in the order in which to stop them: those that send queries come first."""
+    grouped = [[role for role in roles if role.worker in stage] for stage in _STAGES]
+    return [stage for stage in grouped if stage]
 
 
 def name_of(together: Sequence[Role]) -> str:
-    """Return the name of a process, made from its roles, such as conductor.c1 or conductor.c1+c2."""
-    first, *further = together
-    return "+".join([str(first), *(role.agent or role.cell for role in further)])
+    """Return the name of a process, made from its roles, such as conductor.c1, conductor.c1+c2, or
+    placement+scheduler.
+    """
+    names: list[str] = []
+    for worker, group in groupby(together, key=lambda role: role.worker):
+        parts = "+".join(role.agent or role.cell for role in [*group][1:])
+        first = next(str(role) for role in together if role.worker == worker)
+        names.append("+".join(filter(None, (first, parts))))
+    return "+".join(names)
 
 
 def agents_of(cell: str, settings: Settings) -> list[str]:

@@ -3,7 +3,7 @@
 import re
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Generic, TypeVar
+from typing import Generic, Literal, TypeVar
 
 from bus.vocabulary import Message
 
@@ -23,6 +23,9 @@ class Topic(Generic[M]):
     `expected`: it is an error if no worker consumes a message. `outsiders`: AMQP clients outside berth
     subscribe too, so each message is a separate AMQP message. Only messages with `reply_to` may share an AMQP
     message; `reply_to`, the last part of the routing key, contains the name of the receiving client.
+
+    `direct`: messages for a worker of the publisher's process need no broker. "handled": the publisher waits
+    until the message is handled. "stored": the publisher has stored what it needs to send the message again.
     """
 
     pattern: str
@@ -32,6 +35,7 @@ class Topic(Generic[M]):
     target: str
     expected: bool = True
     outsiders: bool = False
+    direct: Literal["", "handled", "stored"] = ""
 
     def key(self, message: Message) -> str:
         """Return the routing key of a message of this topic."""

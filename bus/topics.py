@@ -49,7 +49,7 @@ def _outcome(pattern: str, message: type[TopicMessage], meaning: str, source: st
 BUILD_REQUESTED = Topic("build.requested", messages.BuildRequested, "build one or several instances", ANYONE,
     "scheduler")
 BUILD_PLACED = Topic("build.placed.{cell}", messages.BuildPlaced,
-    "the host of a build, with its claim and the alternates", "scheduler", _CONDUCTOR)
+    "the host of a build, with its claim and the alternates", "scheduler", _CONDUCTOR, direct="handled")
 BUILD_UNPLACEABLE = _outcome("build.unplaceable", messages.BuildUnplaceable,
     "no host was found for a request, with the reason", "scheduler")
 BUILD_ENDED = _outcome("build.ended.{cell}", messages.BuildEnded,
@@ -75,7 +75,7 @@ BUILD_CANCELLED = _outcome("build.cancelled", messages.BuildCancelled, "end of a
 MOVE_REQUESTED = Topic("move.requested", moves.MoveRequested,
     "migrate, resize, evacuate, shelve, unshelve or rebuild an instance", ANYONE, "scheduler")
 MOVE_PLACED = Topic("move.placed.{cell}", moves.MovePlaced, "the destination of a move, with its claim",
-    "scheduler", _CONDUCTOR)
+    "scheduler", _CONDUCTOR, direct="handled")
 MOVE_REFUSED = _outcome("move.refused", moves.MoveRefused, "a move was refused, with the reason", "scheduler")
 MOVE_STEER = Topic("move.steer.{cell}", moves.MoveSteered, "confirm, revert, abort or force a move", ANYONE,
     _CONDUCTOR)
@@ -88,17 +88,17 @@ MOVE_HANDOVER = Topic("move.handover.{cell}", moves.HandoverProgress,
 MOVE_HALF = Topic("move.half.{cell}", moves.HandoverReported,
     "move between cells: state of the source or destination side", "conductor", "scheduler")
 AGENT_BUILD = Topic("agent.build.{cell}.{agent}", messages.BuildOrdered, "create a guest", "conductor",
-    "agent")
+    "agent", direct="stored")
 AGENT_DESTROY = Topic("agent.destroy.{cell}.{agent}", messages.DestroyOrdered,
-    "delete a guest and everything left of it", ANYONE, "agent")
+    "delete a guest and everything left of it", ANYONE, "agent", direct="stored")
 AGENT_REPORT = Topic("agent.report.{cell}", messages.AgentReported,
     "an order was carried out or failed, or its progress; the conductor's own timeout", "agent, conductor",
-    "conductor")
+    "conductor", direct="handled")
 AGENT_MOVE = Topic("agent.move.{cell}.{agent}", moves.MoveOrdered, "carry out one phase of a move",
-    "conductor", "agent")
+    "conductor", "agent", direct="stored")
 AGENT_MOVED = Topic("agent.moved.{cell}", moves.MoveReported,
     "a phase of a move is done or failed, or its progress; the conductor's own timeout", "agent, conductor",
-    "conductor")
+    "conductor", direct="handled")
 AGENT_ASKED = Topic("agent.asked.{cell}.{agent}", guests.GuestsAsked,
     "query its guests, or the hosts that it reaches", ANYONE, "agent")
 AGENT_GUESTS = _outcome("agent.told.{cell}", guests.GuestsReported,
@@ -106,7 +106,8 @@ AGENT_GUESTS = _outcome("agent.told.{cell}", guests.GuestsReported,
 SCHEDULER_ALIVE = Topic("scheduler.alive", messages.SchedulerAlive, "heartbeat of a scheduler", "scheduler",
     "every scheduler", expected=False)
 INVENTORY_REPORTED = Topic("inventory.reported.{cell}", messages.InventoryReported,
-    "a whole provider tree, from the agent that owns it", "agents, ironic_sync", "placement")
+    "a whole provider tree, from the agent that owns it", "agents, ironic_sync", "placement",
+    direct="handled")
 HOST_REPORTED = Topic("host.reported.{cell}", messages.HostReported,
     "heartbeat of an agent: service state, load and metrics of its hosts", "agents", "every scheduler",
     expected=False)

@@ -4,7 +4,7 @@ import asyncio
 import atexit
 import os
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -118,14 +118,15 @@ class RunOptions:
 
 @commands.command("run")
 def run_command(
-    worker: Annotated[
-        str,
+    workers: Annotated[
+        list[str],
         positional("placement, scheduler, conductor, compute, ironic, metal, ferry, nova or control-room."),
     ],
     options: RunOptions,
 ) -> None:
-    """Run one worker in this process. Several processes may run the same worker; of `compute` only one
-    for each cell (or, with --agent, for each agent).
+    """Run a worker in this process, or several: placement, scheduler, conductor and compute may share one,
+    and exchange most of their messages without the broker. Several processes may run the same worker; of
+    `compute` only one for each cell (or, with --agent, for each agent).
 
     The processes of `metal` are agents that share a cell's bare-metal nodes, so each needs a different name
     (--agent). A second process with the same name waits until the first has ended.
@@ -133,17 +134,17 @@ def run_command(
     alone = options.bus == "local"
     given = settings_given(options) | ({"amqp_url": ""} if alone else {})
     settings = effective(**given).settings
-    if worker == "control-room" and not os.environ.get(SUPERVISED_ENV):
+    if workers == ["control-room"] and not os.environ.get(SUPERVISED_ENV):
         settings = with_a_room(settings)
     try:
-        run(_run_one(settings, worker, options, alone))
+        run(_run_here(settings, workers, options, alone))
     except typer.Exit as end:
         _end_process(end.exit_code)
 
 
-async def _run_one(settings: Settings, worker: str, options: RunOptions, alone: bool) -> int:
-    together = worker_roles.roles_named(worker, options.cell, settings, options.agent)
-    if alone and not (together[0].worker == "placement" and settings.placement.http):
+async def _run_here(settings: Settings, workers: Sequence[str], options: RunOptions, alone: bool) -> int:
+    together = worker_roles.roles_named(workers, options.cell, settings, options.agent)
+    if alone and not ([role.worker for role in together] == ["placement"] and settings.placement.http):
         raise OperationRefused("without a shared broker only placement is useful, and only with --http")
     if settings.embedded and not alone:
         raise OperationRefused(

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from bus.direct import OpenInbox
 from bus.errors import Unroutable
 from bus.local.broker import LocalBroker, LocalQueue, QueuedItem
 from bus.protocol import (
@@ -41,19 +42,19 @@ class _LocalDelivery:
             self.inbox.broker.back(self.inbox.queue, self.item)
 
 
-class _LocalInbox:
+class _LocalInbox(OpenInbox):
     def __init__(self, broker: LocalBroker, queue: LocalQueue, prefetch: int) -> None:
+        super().__init__()
         self.broker = broker
         self.queue = queue
         self.prefetch = prefetch
         self._ready: deque[_LocalDelivery] = deque()
         self._unsettled: dict[_LocalDelivery, None] = {}
         self._bytes = 0  # total size of unsettled messages
-        self._arrived = asyncio.Event()
 
     @property
     def buffered(self) -> int:
-        return len(self._ready)
+        return len(self._ready) + len(self._offered)
 
     def accept(self) -> bool:
         if len(self._unsettled) >= self.prefetch or self._bytes >= MAX_IN_HAND_BYTES:
@@ -64,7 +65,7 @@ class _LocalInbox:
         self._unsettled[delivery] = None
         self._bytes += len(item.envelope.body)
         self._ready.append(delivery)
-        self._arrived.set()
+        self.more.set()
         return True
 
     def settle(self, delivery: _LocalDelivery) -> bool:
@@ -76,11 +77,10 @@ class _LocalInbox:
         return known
 
     async def get(self) -> Delivery:
-        while not self._ready:
-            self._arrived.clear()
-            await self._arrived.wait()
-        delivery = self._ready.popleft()
-        if self.queue.spec.notes_readers:
+        while (delivery := self.get_nowait()) is None:
+            self.more.clear()
+            await self.more.wait()
+        if self.queue.spec.notes_readers and isinstance(delivery, _LocalDelivery):
             try:
                 await self.broker.safe()  # the note of this delivery
             except asyncio.CancelledError:
@@ -88,13 +88,15 @@ class _LocalInbox:
                 raise
         return delivery
 
-    def get_nowait(self) -> Delivery | None:
+    def _next_received(self) -> Delivery | None:
         return self._ready.popleft() if self._ready else None
 
     async def stop(self) -> None:
+        self._end_offers()
         self._end(tuple(self._ready))
 
     def abandon(self) -> None:
+        self._offered.clear()
         for delivery in self._unsettled:
             delivery.item.crashes += 1
         self._end(tuple(self._unsettled))

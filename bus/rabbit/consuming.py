@@ -7,6 +7,7 @@ from contextlib import suppress
 from functools import partial
 
 from bus.clock import Backoff
+from bus.direct import OpenInbox
 from bus.errors import BrokerRefused, Unavailable
 from bus.protocol import MAX_IN_HAND_BYTES, Delivery, Envelope, QueueSpec
 from bus.rabbit.amqp_messages import crashes, open_message
@@ -27,18 +28,17 @@ PROOF_SECONDS = 10.0  # between two checks that the broker still has our consume
 _BEGINNING = 60.0  # seconds; a queue without a leader does not answer, and is asked again
 
 
-class RabbitInbox:
+class RabbitInbox(OpenInbox):
     """Consumes messages from one RabbitMQ queue, and continues after each reconnect."""
 
     def __init__(self, link: Link, spec: QueueSpec, prefetch: int, put_back: PutBack) -> None:
-        self.more = asyncio.Event()
+        super().__init__()
         self._link = link
         self._spec = spec
         self._name = link.names.queue(spec.name)
         self._prefetch = prefetch
         self._put_back = put_back
         self._reading: Reading | None = None
-        self._stopping = False
         self._ended = asyncio.Event()  # nothing is consumed any more
         self._going_back: set[asyncio.Task[None]] = set()
         self._steering = asyncio.Lock()
@@ -52,7 +52,8 @@ class RabbitInbox:
     @property
     def buffered(self) -> int:
         reading = self._reading
-        return 0 if reading is None else len(reading.opened) + len(reading.deliveries)
+        received = 0 if reading is None else len(reading.opened) + len(reading.deliveries)
+        return received + len(self._offered)
 
     async def start(self) -> None:
         reading = await self._link.insist(self._begin)
@@ -68,7 +69,7 @@ class RabbitInbox:
             self.more.clear()
             await self.more.wait()
 
-    def get_nowait(self) -> Delivery | None:
+    def _next_received(self) -> Delivery | None:
         reading = self._reading
         if reading is None or reading.closed or not reading.has_room(self._prefetch):
             return None
@@ -77,7 +78,7 @@ class RabbitInbox:
         return reading.next_delivery()
 
     async def stop(self) -> None:
-        self._stopping = True
+        self._end_offers()
         if not self._spec.durable:
             self._link.undeclare(self._spec)  # it ends with its last reader
         reading = self._reading
@@ -99,7 +100,7 @@ class RabbitInbox:
         await self._all_back()
 
     async def close(self) -> None:
-        self._stopping = True
+        self._end_offers()
         await self._all_back()
         if self._reading is not None:
             await self._reading.close()

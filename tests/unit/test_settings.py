@@ -161,7 +161,7 @@ def test_a_cell_with_its_own_broker_has_a_ferry(monkeypatch: pytest.MonkeyPatch)
         wiring.way_of([role], settings)
     common = SERVED["BERTH_AMQP_URL"]
     assert urls == [common, common, "amqp://ferry:geheim@far/", "amqp://c:geheim@far/"]
-    stages = [{role.worker for role in stage} for stage in worker_roles.ending(settings)]
+    stages = [{role.worker for role in stage} for stage in worker_roles.stages(worker_roles.roles(settings))]
     assert [stages.index({worker}) for worker in ("conductor", "ferry", "placement")] == [1, 2, 3]
     assert worker_roles.role("ferry", "b", settings) == ferries[0]
     with pytest.raises(BadSetting, match=r"cell 'a' has no separate RabbitMQ; .* are: b, c"):
@@ -321,7 +321,7 @@ def test_every_cell_with_nodes_of_ironics_has_an_agent_for_them(
 ) -> None:
     settings = settings_of(**given).settings
     assert tuple(role.cell for role in worker_roles.roles(settings) if role.worker == "metal") == cells
-    ending = {role for stage in worker_roles.ending(settings) for role in stage}
+    ending = {role for stage in worker_roles.stages(worker_roles.roles(settings)) for role in stage}
     assert ending == set(worker_roles.roles(settings))
 
 
@@ -633,7 +633,7 @@ def test_parameters_of_database_urls_are_known_to_the_driver() -> None:
 
 def test_stages_without_workers_are_skipped_at_shutdown() -> None:
     """No ferry: nothing can be waited for, and waiting for nothing is an error."""
-    assert all(worker_roles.ending(Settings()))
+    assert all(worker_roles.stages(worker_roles.roles(Settings())))
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,228 @@
+"""DirectTransport: the broker connection of a process with several workers. A message to a worker of the same
+process is handed over in memory, if nothing is lost with it when the process ends:
+
+- queries and answers, which are repeated by whoever still needs the answer;
+- messages whose publisher waits until they are handled, and only then acknowledges its own message;
+- orders to agents, which a conductor stores and repeats when it starts.
+
+All other messages, and messages that their reader cannot handle soon, go to the broker.
+"""
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
+
+from prometheus_client import Counter
+
+from bus.context import envelopes_handled
+from bus.patterns import matches
+from bus.protocol import BusDepths, DeadLetter, Delivery, Envelope, Inbox, QueueSpec, Transport
+from bus.topics import TOPIC_OF
+
+# A reader that has not taken a message by then is busy: the broker stores the message meanwhile.
+PATIENCE = 1.0
+_IN_MEMORY = ("ask.", "reply.")
+_DIRECT = {message.__name__: topic.direct for message, topic in TOPIC_OF.items() if topic.direct}
+
+HANDED_OVER = Counter("berth_messages_handed_over", "messages handed to a worker of the same process")
+
+
+class OpenInbox(ABC):
+    """An inbox that also gives its reader messages of other workers of the same process."""
+
+    def __init__(self) -> None:
+        self.more = asyncio.Event()  # set when a message arrives
+        self._offered: deque[Delivery] = deque()
+        self._offered_next = False
+        self._stopping = False
+
+    @abstractmethod
+    def _next_received(self) -> Delivery | None:
+        """Return the next message from the broker, or None if there is none."""
+
+    def get_nowait(self) -> Delivery | None:
+        self._offered_next = not self._offered_next  # so that neither kind of message waits for the other
+        if self._offered and self._offered_next:
+            return self._offered.popleft()
+        received = self._next_received()
+        return self._offered.popleft() if received is None and self._offered else received
+
+    def offer(self, delivery: Delivery) -> bool:
+        """Give a message to the next caller of `get`; return False if this inbox is stopping."""
+        if not self._stopping:
+            self._offered.append(delivery)
+            self.more.set()
+        return not self._stopping
+
+    def withdraw(self, delivery: Delivery) -> bool:
+        """Take an offered message back; return False if a caller of `get` has it."""
+        if delivery not in self._offered:
+            return False
+        self._offered.remove(delivery)
+        return True
+
+    def _end_offers(self) -> None:
+        self._stopping = True
+        while self._offered:
+            self._offered.popleft().requeue()
+
+
+class _Handed:
+    """A message that was handed to a worker of this process."""
+
+    problem = ""
+    crashes = 0
+
+    def __init__(self, envelope: Envelope, reader: "_Reader", give_back: Callable[["_Handed"], None]) -> None:
+        self.envelope = envelope
+        self.reader = reader
+        self.settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._give_back = give_back
+
+    def done(self) -> None:
+        if not self.settled.done():
+            self.settled.set_result(None)
+
+    def requeue(self) -> None:
+        if not self.settled.done():
+            self._give_back(self)
+
+
+class _Reader:
+    """A queue that a worker of this process consumes."""
+
+    def __init__(self, queue: QueueSpec, inbox: OpenInbox) -> None:
+        self.queue = queue
+        self.inbox = inbox
+        self.worker = queue.name.partition(":")[0]
+
+
+class DirectTransport:
+    def __init__(self, broker: Transport) -> None:
+        self._broker = broker
+        self._readers: dict[str, _Reader] = {}  # by binding key
+        self._found: dict[str, _Reader | None] = {}  # by routing key, of topics consumed by wildcards
+        self._sending: set[asyncio.Task[None]] = set()
+
+    async def open(self) -> None:
+        await self._broker.open()
+
+    async def close(self) -> None:
+        if self._sending:
+            await asyncio.wait(self._sending)
+        await self._broker.close()
+
+    async def consume(self, queue: QueueSpec, prefetch: int) -> Inbox:
+        inbox = await self._broker.consume(queue, prefetch)
+        assert isinstance(inbox, OpenInbox), f"messages cannot be handed to {type(inbox).__name__}"
+        for key in queue.keys:
+            self._readers[key] = _Reader(queue, inbox)
+        self._found.clear()
+        return inbox
+
+    async def publish(self, envelopes: Sequence[Envelope], *, expected: Sequence[bool]) -> None:
+        at_broker: list[int] = []
+        awaited: list[_Handed] = []
+        for place, envelope in enumerate(envelopes):
+            handed = self._hand_over(envelope)
+            if handed is None:
+                at_broker.append(place)
+            elif _DIRECT.get(envelope.type) == "handled":
+                awaited.append(handed)
+        if at_broker:
+            await self._broker.publish(
+                [envelopes[place] for place in at_broker], expected=[expected[place] for place in at_broker]
+            )
+        if awaited:
+            await self._until_handled(awaited)
+
+    def _hand_over(self, envelope: Envelope) -> _Handed | None:
+        reader = self._reader_of(envelope)
+        if reader is None:
+            return None
+        handed = _Handed(envelope, reader, self._return)
+        if not reader.inbox.offer(handed):
+            return None
+        HANDED_OVER.inc()
+        return handed
+
+    def _reader_of(self, envelope: Envelope) -> _Reader | None:
+        key = envelope.key
+        reader = self._readers.get(key)
+        if key.startswith(_IN_MEMORY):
+            return reader
+        mode = _DIRECT.get(envelope.type)
+        if mode is None:
+            return None
+        if reader is None:
+            if key not in self._found:
+                bound = (it for pattern, it in self._readers.items() if matches(pattern, key))
+                self._found[key] = next(bound, None)
+            reader = self._found[key]
+        if mode == "handled" and reader is not None and self._handles_now(reader.worker):
+            return None  # it would wait for itself
+        return reader
+
+    def _handles_now(self, worker: str) -> bool:
+        """Return whether the current task handles a message of this worker."""
+        for envelope in envelopes_handled():
+            reader = self._readers.get(envelope.key)
+            if (envelope.key.partition(":")[0] if reader is None else reader.worker) == worker:
+                return True
+        return False
+
+    async def _until_handled(self, awaited: Sequence[_Handed]) -> None:
+        """Wait until the messages are handled; publish messages that their readers do not take in time."""
+        await asyncio.wait([handed.settled for handed in awaited], timeout=PATIENCE)
+        late = [it for it in awaited if not it.settled.done() and it.reader.inbox.withdraw(it)]
+        for handed in late:
+            handed.requeue()
+        for handed in awaited:
+            await handed.settled
+
+    def _return(self, handed: _Handed) -> None:
+        """Send a message that its reader returned to its queue at the broker."""
+        task = asyncio.get_running_loop().create_task(self._send(handed))
+        self._sending.add(task)
+        task.add_done_callback(self._sending.discard)
+
+    async def _send(self, handed: _Handed) -> None:
+        queue = handed.reader.queue
+        try:
+            if queue.durable:
+                await self._broker.send(queue.name, handed.envelope)
+            handed.done()
+        except Exception as problem:
+            if not handed.settled.done():
+                handed.settled.set_exception(problem)
+                handed.settled.exception()  # nobody may wait for it
+
+    async def declare(self, *queues: QueueSpec) -> None:
+        await self._broker.declare(*queues)
+
+    async def send(self, queue: str, envelope: Envelope, *, expected: bool = False) -> None:
+        await self._broker.send(queue, envelope, expected=expected)
+
+    async def delay(self, queue: str, envelope: Envelope, seconds: float) -> None:
+        await self._broker.delay(queue, envelope, seconds)
+
+    async def store_dead_letter(self, letter: DeadLetter) -> None:
+        await self._broker.store_dead_letter(letter)
+
+    async def waiting(self, queue: str) -> int:
+        return await self._broker.waiting(queue)
+
+    async def depths(self, queues: Sequence[str]) -> BusDepths:
+        return await self._broker.depths(queues)
+
+    async def dead_letters(self, limit: int = 1000, after: str = "", beginning: str = "") -> list[DeadLetter]:
+        return await self._broker.dead_letters(limit, after, beginning)
+
+    def each_dead_letter(self, *, after: str = "", beginning: str = "") -> AsyncGenerator[DeadLetter, None]:
+        return self._broker.each_dead_letter(after=after, beginning=beginning)
+
+    async def remove_dead_letters(
+        self, ids: Collection[str] | None, rescue: Callable[[DeadLetter], Awaitable[bool]] | None = None
+    ) -> int:
+        return await self._broker.remove_dead_letters(ids, rescue)
