@@ -41,6 +41,9 @@ def main() -> None:
     parser.add_argument("--mix", type=int, default=20, help="flavors in the mix")
     parser.add_argument("--fail", type=float, default=0.1)
     parser.add_argument("--rate", type=float, default=0.0, help="boots a second; 0: as fast as possible")
+    parser.add_argument(
+        "--layout", default="separate", choices=("separate", "compact"), help="see `berth up`"
+    )
     parser.add_argument("--hertz", type=int, default=80)
     parser.add_argument("--top", type=int, default=25, help="lines a worker")
     parser.add_argument("--keep", type=Path, help="a directory for the raw samples")
@@ -48,7 +51,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         kept = given.keep or Path(temporary)
         kept.mkdir(parents=True, exist_ok=True)
-        with a_berth(given.hosts, given.cells, fail=given.fail) as berth:
+        with a_berth(given.hosts, given.cells, fail=given.fail, layout=given.layout) as berth:
             with _sampled(processor_time(), kept, given.hertz):
                 run = berth.load(LoadPlan(boots=given.boots, rate=given.rate, flavors=mixed(given.mix)))
         print(f"{run.outcome.per_second:.0f} boots/s, {run.in_all:.2f} ms of processor a boot")

@@ -23,7 +23,9 @@ def main() -> None:
     parser.add_argument(
         "--cells-a-process", type=int, default=1, help="conductors, and agents, in one process"
     )
-    parser.add_argument("--layout", default="separate", choices=("separate", "compact"), help="see `berth up`")
+    parser.add_argument(
+        "--layout", default="separate", choices=("separate", "compact"), help="see `berth up`"
+    )
     parser.add_argument("--picture", type=Path, help="an SVG file of the latencies")
     arguments = parser.parse_args()
     plan = LoadPlan(boots=arguments.boots, rate=arguments.rate, flavors=mixed(arguments.mix))

@@ -68,13 +68,13 @@ class OpenInbox(ABC):
             self._offered.popleft().requeue()
 
 
-class _Handed:
+class Handed:
     """A message that was handed to a worker of this process."""
 
     problem = ""
     crashes = 0
 
-    def __init__(self, envelope: Envelope, reader: "_Reader", give_back: Callable[["_Handed"], None]) -> None:
+    def __init__(self, envelope: Envelope, reader: "_Reader", give_back: Callable[["Handed"], None]) -> None:
         self.envelope = envelope
         self.reader = reader
         self.settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -123,7 +123,7 @@ class DirectTransport:
 
     async def publish(self, envelopes: Sequence[Envelope], *, expected: Sequence[bool]) -> None:
         at_broker: list[int] = []
-        awaited: list[_Handed] = []
+        awaited: list[Handed] = []
         for place, envelope in enumerate(envelopes):
             handed = self._hand_over(envelope)
             if handed is None:
@@ -137,11 +137,11 @@ class DirectTransport:
         if awaited:
             await self._until_handled(awaited)
 
-    def _hand_over(self, envelope: Envelope) -> _Handed | None:
+    def _hand_over(self, envelope: Envelope) -> Handed | None:
         reader = self._reader_of(envelope)
         if reader is None:
             return None
-        handed = _Handed(envelope, reader, self._return)
+        handed = Handed(envelope, reader, self._return)
         if not reader.inbox.offer(handed):
             return None
         HANDED_OVER.inc()
@@ -172,7 +172,7 @@ class DirectTransport:
                 return True
         return False
 
-    async def _until_handled(self, awaited: Sequence[_Handed]) -> None:
+    async def _until_handled(self, awaited: Sequence[Handed]) -> None:
         """Wait until the messages are handled; publish messages that their readers do not take in time."""
         await asyncio.wait([handed.settled for handed in awaited], timeout=PATIENCE)
         late = [it for it in awaited if not it.settled.done() and it.reader.inbox.withdraw(it)]
@@ -181,13 +181,13 @@ class DirectTransport:
         for handed in awaited:
             await handed.settled
 
-    def _return(self, handed: _Handed) -> None:
+    def _return(self, handed: Handed) -> None:
         """Send a message that its reader returned to its queue at the broker."""
         task = asyncio.get_running_loop().create_task(self._send(handed))
         self._sending.add(task)
         task.add_done_callback(self._sending.discard)
 
-    async def _send(self, handed: _Handed) -> None:
+    async def _send(self, handed: Handed) -> None:
         queue = handed.reader.queue
         try:
             if queue.durable:

@@ -11,18 +11,20 @@ import hashlib
 import random
 import sqlite3
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from bus import topics
 from bus.aggregates import AggregateEditRequested
 from bus.clock import Clock
 from bus.delivery.runner import Bus
+from bus.direct import DirectTransport, Handed
 from bus.groups import GroupEditRequested
 from bus.host_health import FORCED_DOWN
 from bus.local import Chaos
 from bus.names import MakeName, NameEditRequested
 from bus.preemption import PriorityEditRequested, SetPriority
+from bus.protocol import Transport
 from bus.relayed_orders import with_shared_queues
 from bus.relays import ANSWER_SECONDS
 from bus.worker import Worker
@@ -61,6 +63,7 @@ from tests.support.databases import inline_connection
 _START = 1_700_000_000.0
 _REVERTED = "SELECT build FROM moves WHERE json_extract(story, '$.goal') IS NOT NULL"
 _REPEATED = 60.0  # seconds after which a conductor repeats a requeue; the interval then doubles
+_SHARING = ("placement", "scheduler", "conductor", "gateway", "agent")  # names of workers in compact worlds
 PATIENCE = 300.0  # virtual seconds after which whatever is still open is lost
 
 
@@ -98,6 +101,8 @@ class SimulatedWorld:
         self.waiting_seen = 0  # how often a request was seen to wait with reason
         # more is requested than there is capacity, and more is deleted
         self.crowded = self.seed % 4 == 3 and not (self.moves or self.full)
+        # placement, scheduler, conductors and agents share a process, and exchange messages in memory
+        self.compact = self.seed % 4 == 1
         self.loses_changes = self.seed % 5 == 4  # schedulers miss changes of placement
         # killed agents lose their disks with all guests
         self.forgetful = not self.faults.torn_files and self.seed % (9 if self.moves else 3) == 2
@@ -106,7 +111,9 @@ class SimulatedWorld:
         self._last_writes: tuple[int | None, ...] = ()
         self._replicas: dict[str, str] = {}
         self._disks: dict[str, WatchedDisk] = {}
-        self._lives: dict[str, asyncio.Task[None]] = {}
+        self._lives: dict[str, asyncio.Task[None]] = {}  # of processes, by each of their workers
+        self._direct: dict[asyncio.Task[None], _CrashingTransport] = {}
+        self._apart: set[str] = set()  # workers that left the shared process
         self._background: list[asyncio.Task[None]] = []
         self._evacuating: list[asyncio.Task[None]] = []
 
@@ -143,9 +150,10 @@ class SimulatedWorld:
 
     async def _run_workers(self) -> None:
         async with asyncio.TaskGroup() as group:
-            for name in self._factories():
-                self._start(name, group)
             self._group = group
+            for name in self._factories():
+                if name not in self._lives:
+                    self._start(name)
             self._story_task = group.create_task(self._story(group))
             await asyncio.wait([self._story_task])
             for task in (*self._background, *self._evacuating, *self._lives.values()):
@@ -220,11 +228,18 @@ class SimulatedWorld:
         """Kill a worker, and start it again a little later."""
         life = self._lives[name]
         self.note(f"kill {name}")
+        await self._crash(life)
+        await asyncio.sleep(chance.choice((0.0, 0.01, 0.5, 3.0)))
+        if life is self._lives[name] and (
+            left := [each for each in self._together(name) if each not in self.off]
+        ):
+            self._start(left[0])
+
+    async def _crash(self, life: asyncio.Task[None]) -> None:
+        if life in self._direct:
+            self._direct.pop(life).crashed = True
         life.cancel()
         await asyncio.wait([life])
-        await asyncio.sleep(chance.choice((0.0, 0.01, 0.5, 3.0)))
-        if name not in self.off and life is self._lives[name]:
-            self._start(name, self._group)
 
     async def power_off(self, agent: SimAgent) -> bool:
         name = _life_of(agent)
@@ -232,8 +247,11 @@ class SimulatedWorld:
             return False
         self.off.add(name)
         self.note(f"power off {name}")
-        self._lives[name].cancel()
-        await asyncio.wait([self._lives[name]])
+        together = self._together(name)
+        await self._crash(self._lives[name])
+        self._apart.add(name)
+        if len(together) > 1:
+            self._start(next(each for each in together if each != name))
         if agent.agent in self._disks:
             self._disks[agent.agent].lose_power()
         return True
@@ -241,7 +259,7 @@ class SimulatedWorld:
     def power_on(self, agent: SimAgent) -> None:
         self.note(f"power on {agent.agent}")
         self.off.discard(_life_of(agent))
-        self._start(_life_of(agent), self._group)
+        self._start(_life_of(agent))
 
     async def _pause(self) -> None:
         if self.chance.random() < 0.5:
@@ -249,15 +267,35 @@ class SimulatedWorld:
 
     # Workers
 
-    def _start(self, name: str, group: asyncio.TaskGroup) -> None:
-        self._lives[name] = group.create_task(self._live(name, self._factories()[name]))
+    def _start(self, name: str) -> None:
+        """Start the process that runs this worker."""
+        together = [each for each in self._together(name) if each not in self.off]
+        way = SimulatedTransport(self.broker)
+        if len(together) == 1:
+            life = self._group.create_task(self._live(together, way))
+        else:
+            direct = _CrashingTransport(way)
+            life = self._group.create_task(self._live(together, direct))
+            self._direct[life] = direct
+        self._lives |= dict.fromkeys(together, life)
 
-    async def _live(self, name: str, factory: Callable[[Bus], Worker]) -> None:
-        async with Bus(SimulatedTransport(self.broker), self.clock) as bus:
-            worker = factory(bus)
-            if bus.replica in self.waiting:
-                self._replicas[name] = bus.replica
-            await bus.serve(worker, asyncio.Event())
+    def _together(self, name: str) -> list[str]:
+        """Return the workers that share a process with this one, including itself."""
+        if not self.compact or name in self._apart or not name.startswith(_SHARING) or "twin" in name:
+            return [name]
+        return [
+            each
+            for each in self._factories()
+            if each.startswith(_SHARING) and "twin" not in each and each not in self._apart
+        ]
+
+    async def _live(self, names: Sequence[str], way: Transport) -> None:
+        async with Bus(way, self.clock) as bus, asyncio.TaskGroup() as group:
+            for name in names:
+                worker = self._factories()[name](bus)
+                if name.startswith("scheduler"):
+                    self._replicas[name] = bus.replica
+                group.create_task(bus.serve(worker, asyncio.Event()))
 
     def fleet(self) -> list[SimAgent]:
         hosts_per_agent = 2 if (self.seed % 7 != 3 if self.moves else self.seed % 8 == 0) else 1
@@ -460,6 +498,14 @@ class SimulatedWorld:
                 raise Broken(f"{otherwise}: {sorted(set(self.client.accepted) - set(self.client.ends))}")
             await asyncio.sleep(0.25)
         await asyncio.sleep(1.0)
+
+
+class _CrashingTransport(DirectTransport):
+    crashed = False
+
+    def _return(self, handed: Handed) -> None:
+        if not self.crashed:  # else the message is lost with the process
+            super()._return(handed)
 
 
 def _life_of(agent: SimAgent) -> str:

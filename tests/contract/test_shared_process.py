@@ -1,0 +1,231 @@
+"""Workers that share a process: which messages they exchange in memory, and that none of them can be lost."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+
+import pytest
+
+from bus import topics
+from bus.delivery.runner import Bus
+from bus.direct import PATIENCE, DirectTransport
+from bus.errors import Retry
+from bus.local import LocalBroker, LocalTransport
+from bus.messages import AgentReported, BuildRequested, DestroyOrdered
+from bus.protocol import Envelope
+from bus.queries import BuildsFound, FindBuilds
+from bus.requests import Flavor
+from bus.worker import Worker, answers, on
+from tests.support.buses import queues_of, serving
+from tests.support.conductor_builders import a_destroy_order, a_placed, an_agent_report
+from tests.support.waiting import DEADLINE, until
+
+ORDER = a_destroy_order(a_placed())
+REPORT = an_agent_report(ORDER, "destroyed")
+CELL, AGENT = ORDER.cell, ORDER.agent
+
+
+class RecordingTransport(LocalTransport):
+    """A connection to a broker that records what it carries."""
+
+    def __init__(self, broker: LocalBroker, carried: list[str]) -> None:
+        super().__init__(broker)
+        self.carried = carried
+
+    async def publish(self, envelopes: Sequence[Envelope], *, expected: Sequence[bool]) -> None:
+        self.carried += [envelope.type for envelope in envelopes]
+        await super().publish(envelopes, expected=expected)
+
+    async def send(self, queue: str, envelope: Envelope, *, expected: bool = False) -> None:
+        self.carried.append(envelope.type)
+        await super().send(queue, envelope, expected=expected)
+
+
+class SharedProcess:
+    def __init__(self) -> None:
+        self.broker = LocalBroker()
+        self.carried: list[str] = []  # by the broker
+
+    def connect(self) -> DirectTransport:
+        return DirectTransport(RecordingTransport(self.broker, self.carried))
+
+    @asynccontextmanager
+    async def running(self, *workers: Worker) -> AsyncIterator[Bus]:
+        """Run the workers in one process; yield its bus once they read their queues."""
+        async with serving(self.connect, *workers) as bus:
+            queues = [spec.name for worker in workers for spec in queues_of(worker, bus.replica)]
+            await until(lambda: all(self.broker.queues[name].readers for name in queues))
+            yield bus
+
+    def waiting(self, queue: str) -> int:
+        return len(self.broker.queues[queue].items)
+
+
+@pytest.fixture
+def process() -> SharedProcess:
+    return SharedProcess()
+
+
+def conductor(handler: Callable[[AgentReported], Awaitable[AgentReported | None]]) -> Worker:
+    row = on(topics.AGENT_REPORT.at(cell=CELL), handler, emits=[topics.AGENT_REPORT], concurrency=1)
+    return Worker(f"conductor.{CELL}", consumes=[row])
+
+
+def agent(handler: Callable[[DestroyOrdered], Awaitable[AgentReported | None]]) -> Worker:
+    address = topics.AGENT_DESTROY.at(cell=CELL, agent=AGENT)
+    return Worker(f"agent.{CELL}.{AGENT}", consumes=[on(address, handler, emits=[topics.AGENT_REPORT])])
+
+
+async def test_a_report_counts_as_published_when_it_is_handled(process: SharedProcess) -> None:
+    release = asyncio.Event()
+    reported: list[AgentReported] = []
+
+    async def hold(report: AgentReported) -> None:
+        reported.append(report)
+        await release.wait()
+
+    async with process.running(conductor(hold)) as bus:
+        publishing = asyncio.create_task(bus.publish(REPORT))
+        await until(lambda: reported)
+        assert not publishing.done()
+        release.set()
+        await publishing
+    assert reported == [REPORT]
+    assert process.carried == []
+
+
+async def test_an_order_is_published_as_soon_as_its_agent_has_it(process: SharedProcess) -> None:
+    """The conductor has stored it, and repeats it at its next start."""
+    ordered = asyncio.Event()
+
+    async def carry_out(order: DestroyOrdered) -> None:
+        ordered.set()
+        await asyncio.Event().wait()
+
+    async with asyncio.timeout(DEADLINE):
+        async with process.running(agent(carry_out)) as bus:
+            await bus.publish(ORDER)
+            await ordered.wait()
+            assert process.carried == []
+
+
+async def test_a_query_and_its_answer_need_no_broker(process: SharedProcess) -> None:
+    async def answer(question: FindBuilds) -> BuildsFound:
+        return BuildsFound(builds=())
+
+    worker = Worker(f"conductor.{CELL}", answers=[answers(topics.FIND_BUILDS, answer, cell=CELL)])
+    async with process.running(worker) as bus:
+        find = bus.asker(topics.FIND_BUILDS)
+        assert await find(FindBuilds(cell=CELL, builds=(ORDER.build,))) == BuildsFound(builds=())
+    assert process.carried == []
+
+
+async def test_a_message_for_others_goes_to_the_broker(process: SharedProcess) -> None:
+    async def refuse(report: AgentReported) -> None:
+        raise AssertionError
+
+    async with process.running(conductor(refuse)) as bus, Bus(LocalTransport(process.broker)) as other:
+        ordered = await other.listen(topics.AGENT_DESTROY.at(cell=CELL, agent=AGENT))
+        await bus.publish(ORDER)
+        assert await ordered.get() == ORDER
+    assert process.carried == ["DestroyOrdered"]
+
+
+async def test_a_message_that_a_busy_reader_does_not_take_goes_to_the_broker(process: SharedProcess) -> None:
+    release = asyncio.Event()
+    reported: list[int] = []
+
+    async def hold(report: AgentReported) -> None:
+        reported.append(report.attempt)
+        await release.wait()
+
+    async with process.running(conductor(hold)) as bus:
+        first = asyncio.create_task(bus.publish(REPORT))
+        await until(lambda: reported)
+        second = an_agent_report(a_destroy_order(a_placed(), attempt=2), "destroyed")
+        async with asyncio.timeout(PATIENCE + DEADLINE):
+            await bus.publish(second)
+        assert process.carried == ["AgentReported"] and not first.done()
+        release.set()
+        await first
+        await until(lambda: reported == [1, 2])
+
+
+async def test_a_handler_that_reports_to_its_own_worker_does_not_wait_for_itself(
+    process: SharedProcess,
+) -> None:
+    handled: list[int] = []
+
+    async def report_again(report: AgentReported) -> AgentReported | None:
+        handled.append(report.attempt)
+        order = a_destroy_order(a_placed(), attempt=2)
+        return an_agent_report(order, "destroyed") if report.attempt == 1 else None
+
+    async with process.running(conductor(report_again)) as bus:
+        await bus.publish(REPORT)
+        await until(lambda: handled == [1, 2])
+    assert process.carried == ["AgentReported"]
+
+
+async def test_a_failed_message_is_repeated_from_the_broker(process: SharedProcess) -> None:
+    attempts = 0
+
+    async def fail_once(report: AgentReported) -> None:
+        nonlocal attempts
+        attempts += 1
+        if attempts == 1:
+            raise Retry(0.01, "not yet")
+
+    async with process.running(conductor(fail_once)) as bus:
+        await bus.publish(REPORT)  # it is stored by the broker now
+        await until(lambda: attempts == 2)
+
+
+async def test_messages_not_handled_when_the_process_stops_stay_at_the_broker(process: SharedProcess) -> None:
+    async def hold(order: DestroyOrdered) -> None:
+        await asyncio.Event().wait()
+
+    stopping = asyncio.Event()
+    worker = agent(hold)
+    async with Bus(process.connect()) as bus:
+        serving_it = asyncio.create_task(bus.serve(worker, stopping, drain=0.05))
+        queue = worker.queue_of(worker.consumes[0])
+        await until(lambda: queue.name in process.broker.queues and process.broker.queues[queue.name].readers)
+        await bus.publish(ORDER)
+        stopping.set()
+        await serving_it
+    assert process.waiting(queue.name) == 1
+
+
+async def test_a_request_stays_at_the_broker_until_its_consequence_is_handled(process: SharedProcess) -> None:
+    """So a kill in between loses nothing."""
+    handling = asyncio.Event()
+
+    async def report(request: BuildRequested) -> AgentReported:
+        return REPORT
+
+    async def hold(report: AgentReported) -> None:
+        handling.set()
+        await asyncio.Event().wait()
+
+    row = on(topics.BUILD_REQUESTED, report, emits=[topics.AGENT_REPORT])
+    scheduler = Worker("scheduler", consumes=[row])
+
+    async def life() -> None:
+        async with process.running(scheduler, conductor(hold)):
+            await asyncio.Event().wait()
+
+    async with Bus(LocalTransport(process.broker)) as client:
+        await client.transport.declare(scheduler.queue_of(row))
+        killed = asyncio.create_task(life())
+        await client.publish(a_small_request())
+        async with asyncio.timeout(DEADLINE):
+            await handling.wait()
+        killed.cancel()
+        await asyncio.wait([killed])
+    assert process.waiting("scheduler:build.requested") == 1
+
+
+def a_small_request() -> BuildRequested:
+    id_ = "00000000-0000-0000-0000-000000000001"
+    return BuildRequested(request=id_, instances=(id_,), flavor=Flavor(name="small", vcpus=1))
