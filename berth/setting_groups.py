@@ -255,8 +255,8 @@ class ProcessSettings(SettingsGroup, frozen=True, kw_only=True):
     # seconds for which a queue's reader may take no message although some wait, until it is logged; 0: never
     stuck_after: float = 120.0
     # processes of `berth up`: separate (one for each worker), compact (one for placement, scheduler,
-    # conductors and agents), or auto (compact on at most 2 processor cores)
-    layout: str = "auto"
+    # conductors and agents: less work per boot on few cores), or auto (compact on at most 2 cores)
+    layout: str = "separate"
     # number of cells with a common process for their conductors under `berth up`, and one for their agents,
     # in the separate layout
     cells_a_process: int = 1

@@ -79,6 +79,7 @@ class UpOptions:
     seed: Seed = None
     http: Http = None
     control_room: Room = None
+    layout: str | None = option(None, "Processes on RabbitMQ.", metavar="separate|compact|auto")
 
 
 @commands.command("up")
@@ -86,7 +87,9 @@ async def up_command(options: UpOptions) -> int:
     """Run all workers until Ctrl-C: in this process or, with a broker and a database, each as a process.
 
     Without BERTH_AMQP_URL all workers run in this process, with their state in --state-dir. With
-    BERTH_AMQP_URL and BERTH_DATABASE_URL each worker is a process, which is restarted if it ends.
+    BERTH_AMQP_URL and BERTH_DATABASE_URL each worker is a process, which is restarted if it ends. With
+    `--layout compact` placement, scheduler, conductors and agents share one process, which needs less
+    processor time; `auto` does so on machines with at most two processor cores.
     """
     settings = effective(**settings_given(options)).settings
     return await up(with_a_room(settings), say)
@@ -218,7 +221,8 @@ async def _up_as_processes(settings: Settings, console: Console) -> int:
                     url = metrics_url(port, settings.process.metrics_host)
                     metrics = f", metrics at {url}" if port else ""
                     console.print(f"  {name}: process {pid}{metrics}")
-                console.print("berth is up. Ctrl-C stops it.")
+                layout = "compact" if settings.compact else "separate"
+                console.print(f"berth is up in the {layout} layout. Ctrl-C stops it.")
     return 0
 
 

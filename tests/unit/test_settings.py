@@ -564,6 +564,15 @@ def test_too_few_ports_for_the_workers_are_refused() -> None:
             {"cells_a_process": 9, "agents_per_cell": 2, "cells": ("c1",)},
             ["conductor.c1", "compute.c1.c1-agent1+c1-agent2"],
         ),
+        ({"layout": "compact", "cells": ("c1", "c2")}, ["placement+scheduler+conductor.c1+c2+compute.c1+c2"]),
+        (
+            {"layout": "compact", "cells": ("c1", "c2"), "cell_amqp_urls": {"c2": "amqp://c2:x@127.0.0.1/"}},
+            ["placement+scheduler+conductor.c1+compute.c1", "conductor.c2+compute.c2"],
+        ),
+        (
+            {"layout": "compact", "cells": ("c1",), "agents_per_cell": 2},
+            ["placement+scheduler+conductor.c1", "compute.c1.c1-agent1", "compute.c1.c1-agent2"],
+        ),
         (  # each process is on one broker
             {"cells_a_process": 9, "cell_amqp_urls": {"c2": "amqp://c2:x@127.0.0.1/"}},
             ["conductor.c1+c3", "conductor.c2", "compute.c1+c3", "compute.c2"],
@@ -578,7 +587,7 @@ def test_conductors_and_agents_of_several_cells_can_share_a_process(
     found = worker_roles.processes(settings)
     assert {role for those in found for role in those} == set(worker_roles.roles(settings))
     names = [worker_roles.name_of(those) for those in found]
-    assert [name for name in names if name.startswith("co") and "room" not in name] == shared
+    assert [name for name in names if ("conductor" in name or "compute" in name)] == shared
 
 
 @pytest.mark.parametrize(
@@ -586,6 +595,20 @@ def test_conductors_and_agents_of_several_cells_can_share_a_process(
     [
         ("conductor", "c1,c2", "", ["conductor.c1", "conductor.c2"]),
         ("compute", "c2,c1,c2", "", ["compute.c2", "compute.c1"]),
+        ("scheduler placement", "", "", ["placement", "scheduler"]),
+        (
+            "compute conductor scheduler",
+            "c1,c2",
+            "",
+            ["scheduler", "conductor.c1", "conductor.c2", "compute.c1", "compute.c2"],
+        ),
+        ("placement ironic", "", "", "ironic runs in a process of its own"),
+        (
+            "conductor compute",
+            "c1",
+            "c1-agent1",
+            "--agent names one agent, which runs in a process of its own",
+        ),
         ("conductor", "c1,,c2", "", "conductor belongs to a cell: name it with --cell"),
         ("ferry", "c2,c3", "", "of several cells only conductors, or all agents, share a process"),
         ("compute", "c1,c2", "c1-agent1", "of several cells only conductors, or all agents, share a process"),
@@ -601,10 +624,10 @@ def test_a_process_can_serve_several_cells(
         cell_ferry_urls=ferries,
     )  # fmt: skip
     if isinstance(says, list):
-        assert list(map(str, worker_roles.roles_named(worker, cells, settings, agent))) == says
+        assert list(map(str, worker_roles.roles_named(worker.split(), cells, settings, agent))) == says
         return
     with pytest.raises(BadSetting) as refused:
-        worker_roles.roles_named(worker, cells, settings, agent)
+        worker_roles.roles_named(worker.split(), cells, settings, agent)
     assert says in str(refused.value)
 
 
