@@ -302,12 +302,19 @@ async def until_under_way(load: Load, trouble: Trouble, berth: Running) -> None:
     await trouble(berth)
 
 
+@pytest.mark.parametrize(
+    ("layout", "kills"),
+    [
+        ({"cells_a_process": 2}, 6),
+        ({"layout": "compact"}, 3),
+        pytest.param({"layout": "compact"}, 50, marks=pytest.mark.soak),
+    ],
+)
 async def test_random_kills_of_any_process_lose_nothing(
-    amqp_url: str, database_url: str, bus_name: str
+    layout: dict[str, Any], kills: int, amqp_url: str, database_url: str, bus_name: str
 ) -> None:
-    settings = plain_settings(amqp_url, database_url, bus_name).having(cells_a_process=2)
+    settings = plain_settings(amqp_url, database_url, bus_name).having(**layout)
     chance = random.Random("everyone")
-    kills = 6
 
     async def trouble(berth: Running) -> None:
         for _ in range(kills):
