@@ -191,7 +191,7 @@ class DirectTransport:
         queue = handed.reader.queue
         try:
             if queue.durable:
-                await self._broker.send(queue.name, handed.envelope)
+                await self._broker.delay(queue.name, handed.envelope, 0.0)
             handed.done()
         except Exception as problem:
             if not handed.settled.done():

@@ -36,9 +36,9 @@ class RecordingTransport(LocalTransport):
         self.carried += [envelope.type for envelope in envelopes]
         await super().publish(envelopes, expected=expected)
 
-    async def send(self, queue: str, envelope: Envelope, *, expected: bool = False) -> None:
+    async def delay(self, queue: str, envelope: Envelope, seconds: float) -> None:
         self.carried.append(envelope.type)
-        await super().send(queue, envelope, expected=expected)
+        await super().delay(queue, envelope, seconds)
 
 
 class SharedProcess:

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from bus.agent_builds import AgentBuilds
 from bus.claims import MIGRATION, ConsumerClaim, Full, Released
 from bus.delivery.settling import Emitter, ServedRow
+from bus.direct import DirectTransport, Handed
 from bus.errors import Unavailable
 from bus.messages import AgentReported
 from bus.moves import MoveOrdered
@@ -201,6 +202,13 @@ def _lost_commits_unnoticed() -> Sequence[Any]:
     ]
 
 
+def _handed_over_and_forgotten() -> Sequence[Any]:
+    async def forget(self: DirectTransport, awaited: Sequence[Handed]) -> None:
+        pass
+
+    return [patch.object(DirectTransport, "_until_handled", forget)]
+
+
 PLANTED: Mapping[str, PlantedBug] = {
     "claim-generation": PlantedBug(
         "placement_worker.core.claim_world.fence: the generation that a claim expects", _unfenced_claims
@@ -220,6 +228,10 @@ PLANTED: Mapping[str, PlantedBug] = {
     "leftover": PlantedBug(
         "cell_conductor.core.build.add_leftover: resources of a guest that may still exist are held",
         _leftovers_released,
+    ),
+    "handed-over": PlantedBug(
+        "bus.direct.DirectTransport: a message is published when its reader in the process has handled it",
+        _handed_over_and_forgotten, moves=False,
     ),
     "move-source": PlantedBug(
         "placement_worker.core.capacity._leave_to: a move holds its source", _source_released, moves=True

@@ -114,6 +114,7 @@ class SimulatedWorld:
         self._lives: dict[str, asyncio.Task[None]] = {}  # of processes, by each of their workers
         self._direct: dict[asyncio.Task[None], _CrashingTransport] = {}
         self._apart: set[str] = set()  # workers that left the shared process
+        self._handover_kills = self.faults.crashes
         self._background: list[asyncio.Task[None]] = []
         self._evacuating: list[asyncio.Task[None]] = []
 
@@ -235,6 +236,16 @@ class SimulatedWorld:
         ):
             self._start(left[0])
 
+    def kill_after_a_handover(self) -> None:
+        """Kill the shared process within milliseconds, now and then."""
+        if self._handover_kills and self.chance.random() < 0.2 and not self.calm:
+            self._handover_kills -= 1
+            self._background.append(self._group.create_task(self._kill_soon()))
+
+    async def _kill_soon(self) -> None:
+        await asyncio.sleep(self.chance.random() * 0.004)
+        await self.kill("scheduler", self.chance)
+
     async def _crash(self, life: asyncio.Task[None]) -> None:
         if life in self._direct:
             self._direct.pop(life).crashed = True
@@ -274,7 +285,7 @@ class SimulatedWorld:
         if len(together) == 1:
             life = self._group.create_task(self._live(together, way))
         else:
-            direct = _CrashingTransport(way)
+            direct = _CrashingTransport(way, self)
             life = self._group.create_task(self._live(together, direct))
             self._direct[life] = direct
         self._lives |= dict.fromkeys(together, life)
@@ -501,7 +512,17 @@ class SimulatedWorld:
 
 
 class _CrashingTransport(DirectTransport):
+    """Loses what it has handed over when its process is killed, which happens also just after a hand-over."""
+
     crashed = False
+
+    def __init__(self, broker: Transport, world: SimulatedWorld) -> None:
+        super().__init__(broker)
+        self._world = world
+
+    async def _until_handled(self, awaited: Sequence[Handed]) -> None:
+        self._world.kill_after_a_handover()
+        await super()._until_handled(awaited)
 
     def _return(self, handed: Handed) -> None:
         if not self.crashed:  # else the message is lost with the process
