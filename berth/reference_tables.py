@@ -65,6 +65,7 @@ def _version(pattern: str, minor: int) -> str:
 MODULES: Mapping[str, str] = {
     "berth.meters": "every process",
     "bus.delivery.settling": "every worker",
+    "bus.direct": "processes of several workers",
     "bus.rabbit.reconnecting": "every worker, on RabbitMQ",
     "bus.sql.failures": "placement, scheduler, conductor",
     "bus.sql.database": "placement, scheduler, conductor",

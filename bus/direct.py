@@ -1,7 +1,7 @@
 """DirectTransport: the broker connection of a process with several workers. A message to a worker of the same
 process is handed over in memory, if nothing is lost with it when the process ends:
 
-- queries and answers, which are repeated by whoever still needs the answer;
+- queries and answers: a process that still needs an answer repeats the query;
 - messages whose publisher waits until they are handled, and only then acknowledges its own message;
 - orders to agents, which a conductor stores and repeats when it starts.
 
@@ -196,7 +196,7 @@ class DirectTransport:
         except Exception as problem:
             if not handed.settled.done():
                 handed.settled.set_exception(problem)
-                handed.settled.exception()  # nobody may wait for it
+                handed.settled.exception()  # retrieved: perhaps no publisher waits for it
 
     async def declare(self, *queues: QueueSpec) -> None:
         await self._broker.declare(*queues)
