@@ -102,7 +102,7 @@ class SimulatedWorld:
         # more is requested than there is capacity, and more is deleted
         self.crowded = self.seed % 4 == 3 and not (self.moves or self.full)
         # placement, scheduler, conductors and agents share a process, and exchange messages in memory
-        self.compact = self.seed % 4 == 1
+        self.compact = self.seed % 5 == 0
         self.loses_changes = self.seed % 5 == 4  # schedulers miss changes of placement
         # killed agents lose their disks with all guests
         self.forgetful = not self.faults.torn_files and self.seed % (9 if self.moves else 3) == 2
@@ -301,12 +301,15 @@ class SimulatedWorld:
         ]
 
     async def _live(self, names: Sequence[str], way: Transport) -> None:
-        async with Bus(way, self.clock) as bus, asyncio.TaskGroup() as group:
-            for name in names:
-                worker = self._factories()[name](bus)
-                if name.startswith("scheduler"):
-                    self._replicas[name] = bus.replica
-                group.create_task(bus.serve(worker, asyncio.Event()))
+        async with Bus(way, self.clock) as bus:
+            workers = [self._factories()[name](bus) for name in names]
+            self._replicas |= {name: bus.replica for name in names if name.startswith("scheduler")}
+            if len(workers) == 1:
+                await bus.serve(workers[0], asyncio.Event())
+            else:
+                async with asyncio.TaskGroup() as group:
+                    for worker in workers:
+                        group.create_task(bus.serve(worker, asyncio.Event()))
 
     def fleet(self) -> list[SimAgent]:
         hosts_per_agent = 2 if (self.seed % 7 != 3 if self.moves else self.seed % 8 == 0) else 1
