@@ -191,8 +191,10 @@ class OpenStackPlacement(HttpServer):
                 "--virtualenv", str(self._python.parent.parent),
             ]  # fmt: skip
         else:
+            # SQLite refuses one of two transactions that begin to write after they have read
+            threads = "1" if self._database_url.startswith("sqlite") else "8"
             serve = [
-                str(self._python.with_name("gunicorn")), "--bind", at, "--keep-alive", "60", "--threads", "8",
-                "placement.wsgi.api:application",
+                str(self._python.with_name("gunicorn")), "--bind", at, "--keep-alive", "60",
+                "--worker-class", "gthread", "--threads", threads, "placement.wsgi.api:application",
             ]  # fmt: skip
         self._run(serve, environment)
