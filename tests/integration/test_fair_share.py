@@ -23,7 +23,7 @@ from tests.support.waiting import receive_all, until
 pytestmark = [pytest.mark.services, pytest.mark.slow]
 
 SMALL = Flavor(name="small", vcpus=1, memory_mb=128, disk_gb=1)
-CHUNK = 250
+CHUNK = 2000  # published at once, faster than it can be placed
 
 
 @pytest.mark.parametrize(
