@@ -84,7 +84,7 @@ async def test_a_flood_and_killed_schedulers_lose_and_double_nothing(
                 shares = {each.project: each for each in await fair_shares(bus)}
                 assert shares["flood"].weight == 2
                 is_seen |= shares["flood"].backlog > 0
-            assert monotonic() - began < 60 + flood / 50, f"{len(ends)} of {len(project_of)} ended"
+            assert monotonic() - began < 150 + flood / 50, f"{len(ends)} of {len(project_of)} ended"
             await asyncio.sleep(0.05)
         assert is_seen
         assert kills >= 2
