@@ -175,10 +175,8 @@ def name_of(together: Sequence[Role]) -> str:
     placement+scheduler.
     """
     names: list[str] = []
-    for worker, group in groupby(together, key=lambda role: role.worker):
-        parts = "+".join(role.agent or role.cell for role in [*group][1:])
-        first = next(str(role) for role in together if role.worker == worker)
-        names.append("+".join(filter(None, (first, parts))))
+    for _, (first, *others) in groupby(together, key=lambda role: role.worker):
+        names += [str(first), *(role.agent or role.cell for role in others)]
     return "+".join(names)
 
 

@@ -12,7 +12,7 @@ from berth.operations.reservations import time_given
 from berth.operations.topology_options import labels_given
 from berth.settings import BadSetting
 from bus import topics
-from bus.clock import Clock, time_text
+from bus.clock import time_text
 from bus.delivery.runner import Bus
 from bus.errors import OperationRefused
 from bus.maintenance import (
@@ -26,6 +26,7 @@ from bus.maintenance import (
 )
 from bus.masking import printable
 from bus.resources import FindProviders, Provider
+from control_room.core.words import several
 
 
 async def hosts_given(bus: Bus, names: Sequence[str], labels: Sequence[str]) -> list[Provider]:
@@ -83,7 +84,7 @@ async def add_window(bus: Bus, options: WindowOptions) -> MaintenanceWindow:
     if "ends" not in fields:
         raise BadSetting("say --until: when the hosts are opened again")
     hosts = await hosts_given(bus, options.hosts, options.label)
-    window = MaintenanceWindow(id=Clock().uuid(), roots=tuple(host.id for host in hosts), **fields)
+    window = MaintenanceWindow(id=bus.clock.uuid(), roots=tuple(host.id for host in hosts), **fields)
     await edit_maintenance(bus, AddWindow(window=window))
     return window
 
@@ -96,8 +97,8 @@ async def change_window(bus: Bus, begin: str, options: WindowOptions) -> Mainten
 
 
 def window_text(window: MaintenanceWindow) -> str:
-    times = f"from {time_text(window.begins)} until {time_text(window.ends)}"
-    return f"window {window.id}: {len(window.roots)} hosts, {times}"
+    count = several(len(window.roots), "host")
+    return f"window {window.id}: {count}, from {time_text(window.begins)} until {time_text(window.ends)}"
 
 
 async def edit_maintenance(bus: Bus, edit: MaintenanceEdit) -> int:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from control_room.core.what_if_form import InvalidForm
+from control_room.core.what_if_form import whole_numbers
 
 _TEXTS = ("hosts", "label", "begin", "end", "per", "reason")
 _NUMBERS = {"budget": 0, "most": 4}
@@ -29,12 +29,7 @@ class WindowForm:
 
 def parse_window(texts: Mapping[str, str]) -> WindowForm:
     """Return the maintenance window that a form describes. Raise InvalidForm if a number is not one."""
-    numbers = dict(_NUMBERS)
-    for name in _NUMBERS:
-        if text := texts[name]:
-            if not (text.isascii() and text.isdecimal() and len(text) <= _DIGITS):
-                raise InvalidForm(f"{name}: {text[:40]!r} is no whole number")
-            numbers[name] = int(text)
+    numbers = whole_numbers(texts, _NUMBERS, _DIGITS)
     return WindowForm(
         hosts=texts["hosts"].replace(",", " ").split(),
         label=texts["label"].replace(",", " ").split(),

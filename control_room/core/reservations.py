@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from bus.amounts import totals
 from bus.reservations import FAILOVER, Reservation, ReservationsFound, ReservedSlot
 from control_room.core.now import Reply
-from control_room.core.what_if_form import InvalidForm
+from control_room.core.what_if_form import InvalidForm, whole_numbers
 
 MOST_HOSTS = 6  # named in a row
 _DIGITS = 12
@@ -146,12 +146,7 @@ def parse_reservation(texts: Mapping[str, str]) -> NewReservation:
 
     Raise InvalidForm if a number is not one.
     """
-    numbers = dict(_NUMBERS)
-    for name in _NUMBERS:
-        if text := texts[name]:
-            if not (text.isascii() and text.isdecimal() and len(text) <= _DIGITS):
-                raise InvalidForm(f"{name}: {text[:40]!r} is no whole number")
-            numbers[name] = int(text)
+    numbers = whole_numbers(texts, _NUMBERS, _DIGITS)
     if not numbers["count"]:
         raise InvalidForm("count: a reservation has at least one slot")
     return NewReservation(

@@ -85,6 +85,19 @@ def form_texts(params: Mapping[str, str]) -> dict[str, str]:
     return {name: params.get(name, "").strip() for name in NAMES}
 
 
+def whole_numbers(texts: Mapping[str, str], defaults: Mapping[str, int], digits: int) -> dict[str, int]:
+    """Return the numbers of these fields, for an empty field its default. Raise InvalidForm if a text is no
+    whole number of at most so many digits.
+    """
+    numbers = dict(defaults)
+    for name in defaults:
+        if text := texts[name]:
+            if not (text.isascii() and text.isdecimal() and len(text) <= digits):
+                raise InvalidForm(f"{name}: {text[:40]!r} is no whole number")
+            numbers[name] = int(text)
+    return numbers
+
+
 def parse_request(texts: Mapping[str, str]) -> WhatIfRequest | None:
     """Parse a what-if question from a form; None: empty form. Raise InvalidForm with all mistakes."""
     if not any(texts.values()):
