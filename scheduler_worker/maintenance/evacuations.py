@@ -17,6 +17,7 @@ from bus.host_health import FORCED_DOWN
 from bus.maintenance import EvacuationState, HostEvacuation, MaintenanceEvent
 from bus.moves import MoveRequested
 from bus.sql.database import Database
+from bus.sql.transaction import Transaction
 from bus.vocabulary import Id
 from scheduler_worker.core.dead_hosts import Domain, EvacuationJudge, MissingHost, domain_sizes
 from scheduler_worker.host_traits import force_down_host
@@ -89,6 +90,9 @@ class DeadHosts:
         """
         assert self.confirm is not None
         try:
+            async with self.database.read() as tx:
+                if await _fencing(tx, dead) is None:  # an earlier confirmation ended while the step ran
+                    return
             is_off, output = await self.confirm(dead)
             log.warning("confirmation that host %s is off: %s: %s", dead.host, is_off, output)
             async with self.database.write() as tx:
@@ -97,15 +101,22 @@ class DeadHosts:
                 await stored.record(
                     tx, [MaintenanceEvent(subject=dead.id, at=now, event=event, detail=output)]
                 )
-                for row in await stored.evacuations(tx, begin=dead.id):
-                    if row.state == "fencing" and row.tries == dead.tries:
-                        fenced, state = (now, "fenced") if is_off else (0.0, "unfenced")
-                        changed = replace(row, state=state, at=now, fenced=fenced, why=output)
-                        await stored.put_evacuations(tx, [changed])
+                if (row := await _fencing(tx, dead)) is not None:
+                    fenced, state = (now, "fenced") if is_off else (0.0, "unfenced")
+                    changed = replace(row, state=state, at=now, fenced=fenced, why=output)
+                    await stored.put_evacuations(tx, [changed])
         except Unavailable as problem:  # the next step requests it again
             log.warning("confirmation that host %s is off: %s", dead.host, problem)
         finally:
             self._confirming.discard(dead.id)
+
+
+async def _fencing(tx: Transaction, dead: HostEvacuation) -> HostEvacuation | None:
+    """Return the stored row of an evacuation if the host is still being fenced, in the same try."""
+    for row in await stored.evacuations(tx, begin=dead.id):
+        if row.state == "fencing" and row.tries == dead.tries:
+            return row
+    return None
 
 
 class _EvacuationStep:
