@@ -85,13 +85,21 @@ class Delivery(Protocol):
 
     envelope: Envelope
     problem: str  # why the bytes are no valid envelope; empty: they are
-    crashes: int  # deliveries that ended unsettled; some brokers count requeues, too, or at most 1
+    crashes: int  # deliveries that ended unsettled; some brokers count requeues, too
 
     def done(self) -> None:
         """Acknowledge the message to the broker: it was handled, and all its results are stored."""
 
     def requeue(self) -> None:
         """Return the message to its queue, from which it is delivered again to any reader."""
+
+
+def is_suspect(delivery: Delivery) -> bool:
+    """Return whether this message may be the one that ends its processes, so that it is handled alone.
+
+    One crash is no sign: most processes end for other reasons, while they have many messages.
+    """
+    return delivery.crashes > 1 or bool(delivery.envelope.suspect_of)
 
 
 class Inbox(Protocol):

@@ -171,7 +171,7 @@ def central_queues() -> list[QueueSpec]:
 
 
 def suspects_queue(worker: str) -> QueueSpec:
-    """Return the queue for a worker's suspects: redelivered messages, which are handled one at a time."""
+    """Return the queue for a worker's suspects, which are handled one at a time."""
     return QueueSpec(f"{worker}:suspects", notes_readers=True)
 
 

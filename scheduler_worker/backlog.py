@@ -18,7 +18,7 @@ import msgspec
 
 from bus.clock import Clock
 from bus.errors import NOT_JSON, Unavailable
-from bus.protocol import Delivery, Inbox
+from bus.protocol import Delivery, Inbox, is_suspect
 from bus.vocabulary import UNSAID_ID
 from scheduler_worker.core.fair_queue import FairItem, FairQueue, RecentlyServed
 from scheduler_worker.request_sizes import RequestSizes
@@ -323,7 +323,7 @@ def _place_of(delivery: Delivery) -> _Place | None:
     """Return the project and priority by which a message is queued; None if it is unreadable or suspect: the
     bus handles such messages.
     """
-    if delivery.problem or delivery.crashes or delivery.envelope.suspect_of:
+    if delivery.problem or is_suspect(delivery):
         return None
     body = bytes(delivery.envelope.body)
     try:

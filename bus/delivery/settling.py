@@ -18,7 +18,7 @@ from bus.delivery.suspects import Process, Suspects
 from bus.delivery.verdicts import Again, Dead, letter_of, refusal_of, verdict
 from bus.errors import Unavailable, Undecodable, Unroutable
 from bus.patterns import matches
-from bus.protocol import Delivery, Envelope, decode
+from bus.protocol import Delivery, Envelope, decode, is_suspect
 from bus.topics import TOPIC_OF
 from bus.vocabulary import Message
 from bus.worker import Answers, On, Undeclared, Worker, messages_of, reply_prefix
@@ -75,9 +75,8 @@ class ServedRow(ABC):
         readable = []
         suspects = []
         for delivery in deliveries:
-            was_delivered = delivery.crashes or delivery.envelope.suspect_of
             # a copy of the message among the suspects would not have the problem
-            if was_delivered and self.queue.durable and not delivery.problem:
+            if is_suspect(delivery) and self.queue.durable and not delivery.problem:
                 suspects.append(delivery)
             elif (message := await self._readable(delivery)) is not None:
                 readable.append((delivery, message))

@@ -1,9 +1,9 @@
-"""Handles redelivered messages one at a time, to find a message that ends its process, and make it a dead
+"""Handles repeatedly redelivered messages one at a time, to find a message that ends its process, and make it a dead
 letter.
 
-When a process ends, a broker redelivers all messages that it was handling. Each (a suspect) moves to the
-suspects' queue of its worker, which is read with a prefetch of 1; a process reads one such queue at a time.
-If the process that reads it ends too, its only message gets a strike (a count). A message with MAX_STRIKES
+When a process ends, a broker redelivers all messages that it was handling, and they are handled as before.
+A message that a second process leaves, too, is a suspect: it moves to the suspects' queue of its worker, which
+is read with a prefetch of 1; a process reads one such queue at a time. If the process that reads it ends too, its only message gets a strike (a count). A message with MAX_STRIKES
 becomes a dead letter.
 
 A handler may take long, so after ALONE_SECONDS it is cancelled, and the message returns to its original
@@ -83,7 +83,7 @@ class Suspects:
             self._task.cancel()
 
     async def take(self, queue: str, delivery: Delivery) -> None:
-        """Move a redelivered message from this queue to the suspects' queue.
+        """Move a suspect from this queue to the suspects' queue.
 
         If this process is stopping, requeue the message instead: other processes check the suspects' queue
         only every 15 seconds.
@@ -91,7 +91,7 @@ class Suspects:
         if self._stopping:
             delivery.requeue()
             return
-        log.info("%s: %s was delivered before: it is handled alone", queue, delivery.envelope.key)
+        log.info("%s: %s was delivered twice before: it is handled alone", queue, delivery.envelope.key)
         await self._move(delivery, self.queue.name, suspect_of=queue)
         self._arrived.set()
 
@@ -139,8 +139,8 @@ class Suspects:
         elif row is None:  # not read by this process, or not yet
             await self._move(delivery, envelope.suspect_of, strikes=strikes)
         elif strikes >= MAX_STRIKES:
-            times = f"{strikes + 1} times, {strikes} of them with no other redelivered message in hand"
-            await row.store_dead_letter(delivery, f"the process that handled it ended {times}")
+            alone = f"the process that handled it ended {strikes} times while it handled no other suspect"
+            await row.store_dead_letter(delivery, f"{alone}, and before that while it handled several messages")
         elif delivery.crashes:  # a new copy counts from 0, whatever this broker counts
             await self._move(delivery, self.queue.name, strikes=strikes)
         else:

@@ -97,10 +97,13 @@ def open_message(
 
 
 def crashes(message: Arrived) -> int:
-    """Return how often the broker delivered this AMQP message before without getting an acknowledgement."""
+    """Return how often the broker delivered this AMQP message before without getting an acknowledgement.
+
+    Classic queues do not count: then it is 2, so that a message that ends its processes is noticed.
+    """
     counted = message.headers.get("x-delivery-count")
     if counted is None:
-        return 1 if message.redelivered else 0
+        return 2 if message.redelivered else 0
     return _whole(counted, 0)
 
 

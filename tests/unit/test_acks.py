@@ -213,12 +213,13 @@ async def leave_unsettled(broker: LocalBroker, queue: str, count: int) -> None:
     await reader.close()
 
 
-async def test_first_deliveries_share_a_batch_and_redelivered_ones_are_handled_alone(
+async def test_messages_that_two_processes_left_are_handled_alone_and_others_share_a_batch(
     broker: LocalBroker, outside: LocalTransport
 ) -> None:
     await outside.publish([cancel(number) for number in range(3)], expected=[True] * 3)
     await leave_unsettled(broker, QUEUE, 3)
     await outside.publish([cancel(number) for number in range(3, 6)], expected=[True] * 3)
+    await leave_unsettled(broker, QUEUE, 3)
     handler = Handler()
     async with serving(broker, handler.worker):
         await until(lambda: sum(map(len, handler.batches)) == 6)
