@@ -9,9 +9,12 @@ from urllib.parse import quote, urlencode
 import pytest
 from sqlalchemy import text
 
+from bus import topics
 from bus.errors import Undecodable
 from bus.messages import InventoryReported
 from bus.reports import Inventory
+from bus.reservations import FillReservation, ReservationFilled
+from bus.worker import Worker, answers
 from tests.support.ids import uid
 from tests.support.placement_builders import a_placement, a_provider, a_report
 from tests.support.placement_calls import report, silent_placement
@@ -89,6 +92,10 @@ async def room() -> AsyncIterator[VisitedRoom]:
 OF_HOSTS = {"VCPU": Inventory(total=8), "MEMORY_MB": Inventory(total=8000)}
 
 
+async def filled(_: FillReservation) -> ReservationFilled:
+    return ReservationFilled(placed=1)
+
+
 @asynccontextmanager
 async def a_room_of(*reports: InventoryReported, odd: str = "") -> AsyncIterator[VisitedRoom]:
     """A room with hosts; `odd` sets a column of the inventories of the first."""
@@ -100,7 +107,11 @@ async def a_room_of(*reports: InventoryReported, odd: str = "") -> AsyncIterator
                 await tx.execute(
                     text(f"UPDATE inventories SET {odd} WHERE resource_provider_id = ({of_one})")
                 )
-        async with a_visited_room(silent_placement(placement), answered=ANSWERED) as visited:
+        workers = (
+            silent_placement(placement),
+            Worker("scheduler", answers=[answers(topics.FILL_RESERVATION, filled)]),
+        )
+        async with a_visited_room(*workers, answered=ANSWERED) as visited:
             yield visited
 
 
