@@ -94,12 +94,15 @@ class Delivery(Protocol):
         """Return the message to its queue, from which it is delivered again to any reader."""
 
 
+UNCOUNTED = 2  # crashes of a message that was delivered before, if the broker does not count
+
+
 def is_suspect(delivery: Delivery) -> bool:
     """Return whether this message may be the one that ends its processes, so that it is handled alone.
 
     One crash is no sign: most processes end for other reasons, while they have many messages.
     """
-    return delivery.crashes > 1 or bool(delivery.envelope.suspect_of)
+    return delivery.crashes >= UNCOUNTED or bool(delivery.envelope.suspect_of)
 
 
 class Inbox(Protocol):

@@ -1,10 +1,10 @@
-"""Handles repeatedly redelivered messages one at a time, to find a message that ends its process, and make it a dead
-letter.
+"""Handles messages that were redelivered twice one at a time, to find a message that ends its process, and
+make it a dead letter.
 
 When a process ends, a broker redelivers all messages that it was handling, and they are handled as before.
-A message that a second process leaves, too, is a suspect: it moves to the suspects' queue of its worker, which
-is read with a prefetch of 1; a process reads one such queue at a time. If the process that reads it ends too, its only message gets a strike (a count). A message with MAX_STRIKES
-becomes a dead letter.
+A message that a second process leaves is a suspect: it moves to the suspects' queue of its worker, which is
+read with a prefetch of 1; a process reads one such queue at a time. If the process that reads it ends too,
+its only message gets a strike (a count). A message with MAX_STRIKES becomes a dead letter.
 
 A handler may take long, so after ALONE_SECONDS it is cancelled, and the message returns to its original
 queue.
@@ -139,8 +139,8 @@ class Suspects:
         elif row is None:  # not read by this process, or not yet
             await self._move(delivery, envelope.suspect_of, strikes=strikes)
         elif strikes >= MAX_STRIKES:
-            alone = f"the process that handled it ended {strikes} times while it handled no other suspect"
-            await row.store_dead_letter(delivery, f"{alone}, and before that while it handled several messages")
+            reason = f"the process that handled it ended {strikes} times while it handled no other suspect"
+            await row.store_dead_letter(delivery, f"{reason}, and before that while it handled several")
         elif delivery.crashes:  # a new copy counts from 0, whatever this broker counts
             await self._move(delivery, self.queue.name, strikes=strikes)
         else:

@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from bus.errors import NOT_JSON, Unavailable
-from bus.protocol import DeadLetter, Envelope, QueueSpec
+from bus.protocol import UNCOUNTED, DeadLetter, Envelope, QueueSpec
 from bus.sql.sqlite import make_private
 
 log = logging.getLogger(__name__)
@@ -76,8 +76,8 @@ class Journal:
         items = []
         rows = self._file.execute("SELECT row, queue, envelope, due, delivered FROM kept ORDER BY row")
         for row, queue, data, due, delivered in rows:
-            if delivered is None:  # not recorded: any message without a delay may have been in hand
-                delivered = not self._was_closed and not (due and due > now)
+            if delivered is None:  # not counted: any message without a delay may have been in hand
+                delivered = 0 if self._was_closed or (due and due > now) else UNCOUNTED
             try:
                 envelope = _envelopes.decode(data)
                 items.append(StoredEnvelope(row, str(queue), envelope, float(due or 0.0), int(delivered)))

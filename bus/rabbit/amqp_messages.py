@@ -15,6 +15,7 @@ from bus.protocol import (
     MAX_COUNT,
     MAX_MESSAGE_BYTES,
     MAX_TIME,
+    UNCOUNTED,
     DeadLetter,
     Envelope,
     decode_frame,
@@ -97,13 +98,10 @@ def open_message(
 
 
 def crashes(message: Arrived) -> int:
-    """Return how often the broker delivered this AMQP message before without getting an acknowledgement.
-
-    Classic queues do not count: then it is 2, so that a message that ends its processes is noticed.
-    """
+    """Return how often the broker delivered this AMQP message before without getting an acknowledgement."""
     counted = message.headers.get("x-delivery-count")
     if counted is None:
-        return 2 if message.redelivered else 0
+        return UNCOUNTED if message.redelivered else 0
     return _whole(counted, 0)
 
 

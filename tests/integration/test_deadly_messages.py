@@ -125,7 +125,7 @@ async def test_a_message_that_kills_its_process_is_set_aside(supervised: Supervi
     assert letter.queue == {"messages": "scheduler:build.cancel", "questions": "ask:placement.names"}[kind]
     assert letter.reason == (
         "the process that handled it ended 2 times while it handled no other suspect, "
-        "and before that while it handled several messages"
+        "and before that while it handled several"
     )
 
 
