@@ -7,7 +7,7 @@ import gc
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -169,9 +169,14 @@ class Supervisor:
         settings = self.settings.having(metrics_port=child.metrics_port)
         effective = {EFFECTIVE_ENV: msgspec.json.encode(settings).decode(), SUPERVISED_ENV: "1"}
         child.starts += 1
+        return await self.spawn(self.command(child.roles), os.environ | effective)
+
+    async def spawn(
+        self, command: Sequence[str], environment: Mapping[str, str]
+    ) -> asyncio.subprocess.Process:
         return await asyncio.create_subprocess_exec(
-            *self.command(child.roles),
-            env=os.environ | effective,
+            *command,
+            env=environment,
             stdin=asyncio.subprocess.PIPE,
             start_new_session=True,  # so that Ctrl-C reaches only this process, which stops workers in order
         )

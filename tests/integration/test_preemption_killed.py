@@ -54,7 +54,7 @@ class _Client:
         assert {self.ended[build].status for build in builds} == {"active"}
 
 
-@pytest.mark.parametrize("kills", [6, pytest.param(12, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("kills", [3, pytest.param(12, marks=pytest.mark.soak)])
 async def test_every_victim_makes_way_for_a_build_despite_kills(
     kills: int, amqp_url: str, database_url: str, bus_name: str
 ) -> None:

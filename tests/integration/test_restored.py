@@ -305,7 +305,7 @@ async def until_under_way(load: Load, trouble: Trouble, berth: Running) -> None:
 @pytest.mark.parametrize(
     ("layout", "kills"),
     [
-        ({"cells_a_process": 2}, 6),
+        ({"cells_a_process": 2}, 4),
         ({"layout": "compact"}, 3),
         pytest.param({"layout": "compact"}, 50, marks=pytest.mark.soak),
     ],

@@ -19,7 +19,7 @@ from tests.simulation.world import SimulatedWorld
 from tests.support.virtual_time import run
 
 SEEDS = 500
-_AT_ONCE = 12
+_AT_ONCE = 6
 _ALWAYS = range(2, 2 + _AT_ONCE)
 _SOAKING = [(0, 1), *(range(at, at + _AT_ONCE) for at in range(_ALWAYS.stop, SEEDS, _AT_ONCE))]
 _GROUPS = [

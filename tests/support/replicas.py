@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO
 
 import msgspec
 from rich.console import Console
@@ -19,6 +18,7 @@ from berth.services import Supervisor
 from berth.settings import Settings
 from bus.clock import monotonic
 from tests.support.berth_processes import PatientBus
+from tests.support.forked_commands import ForkedWorker
 
 
 @dataclass
@@ -30,8 +30,7 @@ class WorkerProcess:
     settings: Settings
     directory: Path
     seconds: list[float] = field(default_factory=list)  # from each signal to the end of the process
-    process: asyncio.subprocess.Process | None = None
-    _log: IO[bytes] | None = None
+    process: ForkedWorker | None = None
 
     @property
     def log_path(self) -> Path:
@@ -42,15 +41,7 @@ class WorkerProcess:
             EFFECTIVE_ENV: msgspec.json.encode(self.settings).decode(),
             SUPERVISED_ENV: "1",  # the process ends with the test's process
         }
-        with self.log_path.open("ab") as log:
-            self.process = await asyncio.create_subprocess_exec(
-                *Supervisor.command([self.role]),
-                env=environment,
-                stdin=asyncio.subprocess.PIPE,
-                stderr=log,
-                stdout=log,
-                start_new_session=True,
-            )
+        self.process = ForkedWorker(Supervisor.command([self.role]), environment, self.log_path)
 
     async def serves(self) -> bool:
         """Return whether the last started process reads its queues, by its log (JSON, level info)."""

@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable
 from inspect import isawaitable
 from typing import TypeVar
 
+from bus.clock import monotonic
 from bus.delivery.runner import Listener
 from bus.vocabulary import Message
 
@@ -32,11 +33,14 @@ async def until(
     *,
     picture: Callable[[], object] | None = None,
 ) -> None:
-    """`holds` and `picture`, which is shown when it took too long, may be coroutine functions."""
+    """Wait until `holds` returns something true, and ask less often the longer that takes. `holds` and
+    `picture`, which is shown when it took too long, may be coroutine functions.
+    """
+    began = monotonic()
     try:
         async with asyncio.timeout(seconds):
             while not await _result(holds):
-                await asyncio.sleep(0.002)
+                await asyncio.sleep(min(0.002 + 0.05 * (monotonic() - began), 0.1))
     except TimeoutError:
         seen = await _result(picture) if picture is not None else ""
         raise AssertionError(f"not within {seconds} s: {what or holds}\n{seen}") from None
