@@ -213,12 +213,14 @@ class WaitingStore:
     def behind(self, order: Order, now: float, seen: int, context: StoredContext) -> ParkedRequest:
         """Queue a request without a search: requests of its equivalence class wait, so no host fits it."""
         kind, project = self.kind(order), order.request.project
-        first = self.quota_waits.first(project, kind) or self.queues.first(kind)
-        known = self.requests.get(first or "")
-        why = "equal requests came before it"
+        held = self.quota_waits.first(project, kind)
+        known = self.requests.get(held or self.queues.first(kind) or "")
+        why, decision = "equal requests came before it", Decision(code="line")
         if known is None:
-            return self.waiting(order, now, seen, why, Decision(code="line"), context)
-        return self.waiting(order, now, seen, f"{why}: {known.lacks}", known.decision, context)
+            return self.waiting(order, now, seen, why, decision, context)
+        if held or known.decision.code != OVER_QUOTA:  # else `known` is to be tried again, then this
+            decision = known.decision
+        return self.waiting(order, now, seen, f"{why}: {known.lacks}", decision, context)
 
     def waiting(
         self, order: Order, now: float, seen: int, why: str, decision: Decision, context: StoredContext

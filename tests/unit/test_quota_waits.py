@@ -1,6 +1,12 @@
 """Waiting requests that a quota refused: which are tried again, and when."""
 
+from bus.context import NO_CONTEXT
+from bus.decisions import OVER_QUOTA, Decision
+from bus.sql.database import Database
 from scheduler_worker.core.quota_waits import QuotaWaits
+from scheduler_worker.waiting.store import WaitingStore
+from tests.support.scheduler_builders import FakePlacement, a_candidate, a_request
+from tests.support.schedulers import scheduler_of
 
 
 def held(*requests: tuple[str, str, str]) -> QuotaWaits:
@@ -57,3 +63,17 @@ def test_a_wake_during_an_evaluation_is_noticed() -> None:
     mark = waits.mark
     waits.wake(["p2"])
     assert not waits.woken_since("p1", mark)
+
+
+def test_a_new_request_does_not_stop_an_equal_one_that_is_to_be_tried_again() -> None:
+    scheduler = scheduler_of(FakePlacement(a_candidate(1)))
+    store = WaitingStore(scheduler, Database("sqlite+aiosqlite://"), lambda: None)
+    requests = [a_request(number, project="p1", wait="1h") for number in (1, 2)]
+    (first, _), (second, _) = scheduler.begin(requests)
+    entry = store.waiting(first, 0.0, 0, "quota of project p1", Decision(code=OVER_QUOTA), NO_CONTEXT)
+    store.enter(entry)
+    assert store.hold(entry, store.quota_waits.mark)
+    store.on_quotas({"p1"})
+    behind = store.behind(second, 1.0, 0, NO_CONTEXT)
+    store.enter_stored([(behind, None)], {behind.request}, store.marks)
+    assert entry.request not in store.quota_waits
