@@ -122,7 +122,7 @@ async def test_a_limit_is_never_exceeded_and_always_used(
         async def all_use_their_limit() -> bool:
             return await used(connection) == dict.fromkeys(PROJECTS, LIMIT)
 
-        await until(all_use_their_limit, "each project uses its limit", seconds=45)  # less than the slow check
+        await until(all_use_their_limit, "each project uses its limit", seconds=45)
         commits, most = await connection.fetchrow("SELECT count(*), max(most) FROM placement.noted_usage")
         assert most == LIMIT
         assert commits > len(PROJECTS)
