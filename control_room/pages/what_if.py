@@ -49,7 +49,7 @@ class WhatIfPages(PageGroup):
             wanted = parse_request(texts)
             if wanted is not None:
                 build, notes = await self._context.operations.what_if_request(wanted)
-                what_if = WhatIf(request=build, room=True, preempt=True)
+                what_if = WhatIf(request=build, room=True, preempt=build.priority > 0)
                 reply = await query("the scheduler", self._context.queries.what_if, what_if)
                 answer = reply.answer
                 if answer is None:

@@ -124,6 +124,13 @@ async def test_a_what_if_question_names_the_instances_that_would_be_preempted() 
     assert "--spread rack:0: takes LEVEL or LEVEL:K, such as rack:2" in refused
 
 
+async def test_a_what_if_question_says_why_nothing_would_be_preempted() -> None:
+    answer = WhatIfAnswered(fits=False, spares="requests with a topology do not preempt")
+    async with a_visited_room(told={**NOTHING, "what_if": answer}) as room:
+        page = await room.page("/what-if?vcpus=4&priority=7&pack=rack")
+    assert "Nothing is preempted: requests with a topology do not preempt." in page
+
+
 async def test_an_unknown_id_is_reported_with_the_cells_that_did_not_answer() -> None:
     async with a_visited_room(told=NOTHING) as room:
         assert "Unknown id" in await room.page(f"/builds/{uid(7)}", 404)
