@@ -38,6 +38,7 @@ MoveKind = Literal["migrate", "resize", "live", "evacuate", "shelve", "unshelve"
 MovePhase = Literal["prepare", "send", "start", "resume", "rebuild"]  # orders to an agent
 MoveEnd = Literal["done", "reverted", "aborted", "error", "deleted"]
 Steering = Literal["confirm", "revert", "abort", "force"]
+MovePlan = Literal["", "make_room", "rebalance", "undo"]  # the plan of which a move is part; empty: no plan
 
 BEGUN = "begun"  # reason of retirement of the id of a move that has begun
 SHELVED = "shelved"  # reason of retirement of a shelved instance; only a claim that begins a move revives it
@@ -67,6 +68,7 @@ class MoveRequested(Message, frozen=True, kw_only=True):
     since: Seconds = 0.0  # time by which its position among waiting requests is decided; 0: its arrival
     reply_to: ReplyTo = ""
     note: Cause = ""  # why the client requests it
+    plan: MovePlan = ""
 
 
 class MovePlaced(Message, frozen=True, kw_only=True):
@@ -94,6 +96,7 @@ class MovePlaced(Message, frozen=True, kw_only=True):
     above: Count = 0
     steps: Count = 0
     note: Cause = ""
+    plan: MovePlan = ""
 
 
 class MoveRefused(Message, frozen=True, kw_only=True):
@@ -147,6 +150,7 @@ class MoveEnded(Message, frozen=True, kw_only=True):
     attempts: LongList[Attempt] = ()  # on destination hosts
     decision: Decision = Decision()
     reply_to: ReplyTo = ""
+    plan: MovePlan = ""
 
 
 class MoveSteered(Message, frozen=True, kw_only=True):

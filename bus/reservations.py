@@ -81,12 +81,16 @@ class ReservedSlot(Value, frozen=True, kw_only=True):
 
 
 class FindReservations(Message, frozen=True, kw_only=True):
-    """A query for the reservations that meet the given conditions (none: all), with their slots."""
+    """A query for the reservations that meet the given conditions (none: all), with their slots.
+
+    With `drawn_by`, no other condition applies: the reservation from which this consumer drew is returned.
+    """
 
     ids: LongList[Id] = ()
     name: Text = ""
     project: Text = ""
     use: Text = ""
+    drawn_by: Text = ""
     slots: bool = True  # False: without slots
 
 

@@ -194,7 +194,9 @@ BUILDS_ENDED = Counter(
     "berth_builds_ended", "ends of builds that a cell published, repetitions included", ["cell", "status"]
 )
 MOVES_ENDED = Counter(
-    "berth_moves_ended", "ends of moves that a cell published, repetitions included", ["cell", "kind", "end"]
+    "berth_moves_ended",
+    "ends of moves that a cell published, repetitions included, by the plan that requested them",
+    ["cell", "kind", "end", "plan"],
 )
 
 PREEMPTIONS = Counter(
@@ -217,7 +219,7 @@ def count_ends(messages: Iterable[Message]) -> None:
         if isinstance(message, BuildEnded):
             BUILDS_ENDED.labels(message.cell, message.status).inc()
         elif isinstance(message, MoveEnded):
-            MOVES_ENDED.labels(message.cell, message.kind, message.end).inc()
+            MOVES_ENDED.labels(message.cell, message.kind, message.end, message.plan or "none").inc()
 
 
 def _placed_by(event: Event) -> MovePlaced | None:

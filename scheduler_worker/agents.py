@@ -3,14 +3,13 @@
 import logging
 from collections import Counter as Tally
 from collections import OrderedDict, deque
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
 from prometheus_client import Counter, Gauge
 
 from bus.candidates import Ints
-from bus.claims import Claimed, ClaimResult, Refused
 from bus.clock import Clock, RateLimitedPublisher
 from bus.messages import HostReported, SchedulerAlive
 from scheduler_worker.core.host_map import NEVER, NOBODY, HostColumns, HostKey, Numbers
@@ -265,8 +264,6 @@ class BuildCounts:
             taken_back.clear()
 
 
-CLAIMED = Counter("berth_scheduler_claims", "claims of instances, by placement's answer", ["result"])
-TURNED_DOWN = Counter("berth_scheduler_choices_refused", "hosts refused by placement, by reason", ["why"])
 CROSSED = Counter("berth_scheduler_crossings", "picks outside this scheduler's slice, which had no room")
 LIVE = Gauge("berth_schedulers_live", "schedulers that share the hosts, by their heartbeats")
 RESCUED = Counter("berth_scheduler_rescued", "requests that waited although a host fitted: found by a sweep")
@@ -274,18 +271,6 @@ UNPLACEABLE = Counter("berth_scheduler_unplaceable", "requests that ended withou
 HOSTS = Gauge("berth_scheduler_hosts", "hosts by state, as this scheduler judges it", ["status"])
 WAITING_NOW = Gauge("berth_scheduler_waiting", "requests that wait for room with this scheduler")
 QUOTA_WAITING = Gauge("berth_scheduler_waiting_for_quota", "waiting requests that their quota stops")
-
-
-def count_claims(results: Sequence[ClaimResult]) -> None:
-    refusals = [
-        refusal
-        for result in results
-        if isinstance(result, Claimed | Refused)
-        for refusal in (result.refused if isinstance(result, Claimed) else result.refusals)
-    ]
-    for meter, counted in ((CLAIMED, Tally(map(type, results))), (TURNED_DOWN, Tally(map(type, refusals)))):
-        for kind, count in counted.items():
-            meter.labels(kind.__name__.lower()).inc(count)
 
 
 log = logging.getLogger(__name__)

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Mapping
 
 import numpy as np
+from prometheus_client import Counter, Histogram
 
 from bus.candidates import Bools, PlacedHost
 from bus.host_health import DISABLED, FORCED_DOWN
@@ -18,6 +19,15 @@ from scheduler_worker.what_if import PATIENCE, WhatIfs
 
 READ = 32  # of the fullest and of the emptiest hosts, those whose instances are read
 CHECKS = 40  # plans that are checked for one cell
+
+PLANS = Counter(
+    "berth_scheduler_balance_plans", "answers about moves that rebalance hosts: planned, or none", ["result"]
+)
+GAIN = Histogram(
+    "berth_scheduler_balance_gain",
+    "planned share by which the fuller host of each move becomes emptier",
+    buckets=(0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5),
+)
 
 
 class BalancePlanner:
@@ -39,6 +49,9 @@ class BalancePlanner:
                     steps, before[cell], after[cell] = planned
                     moves += steps
                     budget -= sum(len(each.steps) for each in steps)
+        PLANS.labels("planned" if moves else "none").inc()
+        for move in moves:
+            GAIN.observe(move.gain)
         return BalancePlanned(moves=tuple(moves), before=before, after=after)
 
     async def _cell(

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
 from msgspec import structs
+from prometheus_client import Counter
 
 from bus import claims
 from bus.claims import Claimed, Held, NothingHeld, Refused, Released, Retired
@@ -33,6 +34,12 @@ MoveVerdict = move_state.MoveMessages | Retry | Poison
 # Refused moves, each with the request for its destination if it was made
 RefusedMoves = Sequence[tuple[MoveRequested, BuildRequested | None, MoveRefused]]
 StoreRefusals = Callable[[RefusedMoves], Awaitable[None]]
+
+PLANNED = Counter(
+    "berth_scheduler_planned_moves",
+    "moves of plans (make_room, rebalance, undo): placed or refused, repetitions included",
+    ["plan", "result"],
+)
 
 
 @dataclass(slots=True, eq=False)
@@ -127,6 +134,8 @@ class MoveCourses:
             request = course.state.start.request() if course.state.start is not None else None
             messages = [message for message in messages_of(course) if isinstance(message, MoveRefused)]
             refusals += [(course.asked, request, message) for message in messages]
+            if course.asked.plan and messages_of(course):
+                PLANNED.labels(course.asked.plan, "refused" if messages else "placed").inc()
         await self._store_refusals(refusals)
 
     def _settled(self, course: MoveCourse) -> MoveVerdict:

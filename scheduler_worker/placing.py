@@ -16,7 +16,7 @@ from bus.errors import AnswerRefused, Poison, Retry
 from bus.messages import BuildPlaced, BuildRequested, BuildUnplaceable, HostFailed, HostReported
 from bus.vocabulary import Id
 from scheduler_worker import dependencies, queries
-from scheduler_worker.agents import CROSSED, Roster, count_claims
+from scheduler_worker.agents import CROSSED, Roster
 from scheduler_worker.core import events
 from scheduler_worker.core.choosing import Choosing, Joined
 from scheduler_worker.core.drawing import SlotAssignments
@@ -34,6 +34,7 @@ from scheduler_worker.core.scale import HasReservations
 from scheduler_worker.drawn_reservations import DrawnReservations
 from scheduler_worker.hosts import HostBook
 from scheduler_worker.orders import Orders, Preempting, Resolving, put_off
+from scheduler_worker.refusal_counts import count_claims
 from scheduler_worker.store.parked import ParkedRequest
 
 Narrow = Callable[[Sequence[Order]], Sequence[Order]]

@@ -3,12 +3,13 @@ that would place its moves and builds.
 """
 
 import asyncio
-from collections import Counter
+from collections import Counter as Tally
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 from msgspec import structs
+from prometheus_client import Counter
 
 from bus.candidates import Bools, CandidateSearch
 from bus.host_health import DISABLED, FORCED_DOWN
@@ -35,6 +36,12 @@ WHY = {
     "changing": "hosts refused every plan that was tried, or changed meanwhile: try again",
 }
 
+PLANS = Counter(
+    "berth_scheduler_room_plans",
+    "answers about moves that make room: planned, fits (without moves), or the code of the reason",
+    ["result"],
+)
+
 
 @dataclass(eq=False)
 class _Question:
@@ -60,6 +67,11 @@ class RoomPlanner:
         return CloudReading(self.scheduler, self._courses.lookups, self._cells, cold, frozenset(fixed))
 
     async def answer(self, asked: PlanRoom) -> RoomPlanned:
+        answer = await self._answer(asked)
+        PLANS.labels(answer.code or ("planned" if answer.moves else "fits")).inc()
+        return answer
+
+    async def _answer(self, asked: PlanRoom) -> RoomPlanned:
         try:
             async with asyncio.timeout(PATIENCE), self._what_ifs.lock:
                 await self.scheduler.source.fresh()  # it includes what earlier moves of the plan released
@@ -152,7 +164,7 @@ class RoomPlanner:
         if any(at not in host_at for move in plan.moves for at in (move.source, move.destination)):
             return None  # hosts were deleted
         steps = [question.reading.step(move, host_at) for move in plan.moves]
-        targets = Counter(host_at[target].uuid for target in plan.targets)
+        targets = Tally(host_at[target].uuid for target in plan.targets)
         placed = self._placed(question, steps, targets)
         if placed is None:
             return None
@@ -161,7 +173,7 @@ class RoomPlanner:
         return RoomPlanned(code=plan.code, why=why, moves=tuple(steps), targets=placed, hosts=hosts)
 
     def _placed(
-        self, question: _Question, steps: Sequence[PlannedStep], targets: Counter[Id]
+        self, question: _Question, steps: Sequence[PlannedStep], targets: Tally[Id]
     ) -> tuple[PlacedThere, ...] | None:
         supposing, source = self._what_ifs.supposing(), self.scheduler.source
         choosing, released = self.scheduler.choosing(supposing), list[Allocations]()
@@ -182,7 +194,7 @@ class RoomPlanner:
                 source.reserve(allocations)
 
     def _builds(
-        self, question: _Question, choosing: Choosing, targets: Counter[Id]
+        self, question: _Question, choosing: Choosing, targets: Tally[Id]
     ) -> tuple[PlacedThere, ...] | None:
         """Place the instances on their targets, as if the moves were done; None if one does not fit."""
         order, placed, first = question.order, list[PlacedThere](), 0

@@ -24,6 +24,7 @@ from bus.masking import printable
 from bus.moves import FindMoves, MoveStands
 from bus.preemption import FindPreemptions, Preemption
 from bus.queries import BuildStands, DecisionFound, FindBuilds, FindDecision, WhatIf
+from bus.reservations import FAILOVER, FindReservations, Reservation
 from control_room.core.words import expected_start
 
 SECONDS = 5.0  # until an answer
@@ -68,6 +69,8 @@ class Known:
 
     stands: tuple[BuildStands, ...]  # the build, or the builds of the request
     moves: tuple[MoveStands, ...]  # the move, if it has begun
+    planned: tuple[MoveStands, ...]  # moves of the build for which a plan or client gave a reason
+    drawn: tuple[Reservation, ...]  # the reservation from which the build drew
     decided: DecisionFound
     maintenance: MaintenanceFound  # the moves that windows and automatic evacuations requested
     preemptions: tuple[Preemption, ...]  # of the build as victim, or by it
@@ -85,7 +88,7 @@ async def why(cli: Cli, id_: str, again: bool, now: bool) -> int:
     if again:
         return _again(cli, known)
     if cli.as_json:
-        for value in (*known.stands, *known.moves, *known.preemptions):
+        for value in (*known.stands, *known.moves, *known.planned, *known.drawn, *known.preemptions):
             write_json(value)
         if known.decided.known:
             write_json(known.decided)
@@ -96,6 +99,10 @@ async def why(cli: Cli, id_: str, again: bool, now: bool) -> int:
         for fact in facts_of(move):
             cli.say.print(fact)
         print_funnel(move.decision, cli.say)
+    for reservation in known.drawn:
+        cli.line(_drawn(reservation))
+    for move in known.planned:
+        cli.line(_planned(move))
     for each in known.preemptions:
         cli.line(_preempted(each, id_), "yellow")
     if known.decided.known:
@@ -113,6 +120,11 @@ async def _known(settings: Settings, bus: Bus, id_: str) -> Known:
     cells = await known_cells(bus, settings)
     maintenance = bus.asker(topics.MAINTENANCE, timeout=SECONDS)
     preemptions = bus.asker(topics.PREEMPTIONS, timeout=SECONDS)
+    reservations = bus.asker(topics.RESERVATIONS, timeout=SECONDS)
+    of_instance = asyncio.gather(
+        ask_cells(cells, lambda cell: find_moves(FindMoves(cell=cell, builds=(id_,)))),
+        ask_cells([_PLACEMENT], lambda _: reservations(FindReservations(drawn_by=id_, slots=False))),
+    )
     (decided, unheard), (builds, silent), (moves, _), (left, _), (preempted, _) = await asyncio.gather(
         ask_cells([_SCHEDULER], lambda _: decision(FindDecision(id=id_))),
         ask_cells(cells, lambda cell: find(FindBuilds(cell=cell, builds=(id_,)))),
@@ -120,14 +132,31 @@ async def _known(settings: Settings, bus: Bus, id_: str) -> Known:
         ask_cells([_SCHEDULER], lambda _: maintenance(FindMaintenance(build=id_))),
         ask_cells([_PLACEMENT], lambda _: preemptions(FindPreemptions(by=(id_,), victims=(id_,)))),
     )
+    (of_build, _), (drawn, _) = await of_instance
     return Known(
         tuple(stands for answer in builds.values() for stands in answer.builds),
         tuple(move for answer in moves.values() for move in answer.moves),
+        tuple(
+            move for answer in of_build.values() for move in answer.moves if move.note and not move.in_cell
+        ),
+        tuple(each for answer in drawn.values() for each in answer.reservations),
         decided.get(_SCHEDULER, DecisionFound()),
         left.get(_SCHEDULER, MaintenanceFound()),
         tuple(each for answer in preempted.values() for each in answer.preemptions),
         (*unheard, *(f"cell {cell}" for cell in silent)),
     )
+
+
+def _drawn(reservation: Reservation) -> str:
+    if reservation.use == FAILOVER:
+        return "  draws from the failover headroom"
+    owner = f"{reservation.id} of project {printable(reservation.project)}"
+    return f"  draws from reservation {printable(reservation.name)} {owner}"
+
+
+def _planned(move: MoveStands) -> str:
+    way = f"from {printable(move.source or '-')} to {printable(move.host or '-')}"
+    return f"  {move.kind} {move.move} {way}, {move.phase}: {printable(move.note)}"
 
 
 def _preempted(found: Preemption, id_: str) -> str:

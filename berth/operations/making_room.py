@@ -15,12 +15,14 @@ from msgspec import structs
 
 from berth.operations.following import MoveListener, following
 from berth.operations.planned_moves import MovesDone, PlannedMoves
+from berth.operations.request_sense import asked_amounts
 from bus import topics
 from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.errors import OperationRefused, Unavailable, Unroutable
+from bus.messages import BuildRequested
 from bus.room import HoldHosts, PlannedStep, PlanRoom, RoomPlanned
-from bus.vocabulary import MAX_CAUSE
+from control_room.core.words import amounts_text, several
 
 ANSWER_SECONDS = 60.0  # until a scheduler has planned
 HOLD_SECONDS = 60.0  # hosts stay closed for this time after the last sign of life
@@ -84,14 +86,14 @@ class MakingRoom:
                 asyncio.TaskGroup() as group,
             ):
                 renewing = group.create_task(self._renew())
-                moves = PlannedMoves(self._bus, followed, self._listener, self._most)
-                moves.note = "makes room"
+                note = f"makes room for {_builds(self._asked.request)}"
+                moves = PlannedMoves(self._bus, followed, self._listener, self._most, "make_room", note)
                 made = await self._carry_out(plan, moves)
                 renewing.cancel()
                 if made.plan.code and made.done.moved and self._undo:
                     await self._open()  # first: a closed host takes nothing back
                     self._listener.undoing(made)
-                    await moves.undo(f"undoes a plan to make room: {made.plan.why}"[:MAX_CAUSE])
+                    await moves.undo(f"undoes a plan to make room: {made.plan.why}")
             return made
         finally:
             await self._open()
@@ -145,6 +147,11 @@ class MakingRoom:
         if not await moves.released([step for step in steps if step.build not in moves.done.failed]):
             return "unreleased", "the agents of moved instances have not destroyed the former guests in time"
         return None
+
+
+def _builds(request: BuildRequested) -> str:
+    amounts = amounts_text(sorted(asked_amounts(request).items()))
+    return f"{several(len(request.instances), 'build')} of flavor {request.flavor.name} ({amounts} in all)"
 
 
 def _held(plan: RoomPlanned, taken: Collection[str]) -> str:

@@ -14,10 +14,10 @@ from bus import topics
 from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.errors import Unavailable, Unroutable
-from bus.moves import MoveRequested
+from bus.moves import MovePlan, MoveRequested
 from bus.resources import FindAllocations
 from bus.room import BalanceMove, PlannedStep
-from bus.vocabulary import portions
+from bus.vocabulary import MAX_CAUSE, portions
 
 POLL_SECONDS = 0.5  # between two reads of what moved instances still hold on their former hosts
 SETTLE_SECONDS = 60.0  # until the former hosts of moved instances must be released
@@ -37,10 +37,13 @@ class MovesDone:
 class PlannedMoves:
     """Requests planned moves one after the other or several at a time, and follows each to its end."""
 
-    def __init__(self, bus: Bus, moves: FollowedMoves, listener: MoveListener, most: int) -> None:
+    def __init__(
+        self, bus: Bus, moves: FollowedMoves, listener: MoveListener, most: int, plan: MovePlan, note: str
+    ) -> None:
         self.bus = bus
         self.done = MovesDone()
-        self.note = ""  # of the next moves
+        self._plan: MovePlan = plan  # of the next moves, and why they are requested
+        self._note = note[:MAX_CAUSE]
         self._moves = moves
         self._listener = listener
         self._limit = asyncio.Semaphore(most)
@@ -66,7 +69,8 @@ class PlannedMoves:
         """Move all moved instances back to their first hosts, the last one first: earlier moves may have
         made room for it. An instance that cannot be moved back stays, with the reason in `done.failed`.
         """
-        self.done.why_undone = self.note = why
+        self.done.why_undone = why
+        self._plan, self._note = "undo", why[:MAX_CAUSE]
         first = {step.build: step for step in reversed(self.done.moved)}
         for step in reversed(self.done.moved.copy()):
             if may_go_on is not None and not await may_go_on():
@@ -108,7 +112,8 @@ class PlannedMoves:
             wanted_host=to,
             alternates=0,
             reply_to=self._moves.reply_to,
-            note=self.note,
+            note=self._note,
+            plan=self._plan,
         )
         outcome = await self._moves.ask(checked(request))
         self._listener.on_outcome(outcome)

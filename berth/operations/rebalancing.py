@@ -44,8 +44,7 @@ async def carry_out(bus: Bus, plan: BalancePlanned, most: int, listener: MoveLis
     waiting = list(plan.moves)
     planned, lost = _steps(waiting), 0
     async with following(bus, f"balance-{Clock().uuid()[:8]}", listener) as followed:
-        moves = PlannedMoves(bus, followed, listener, most)
-        moves.note = "rebalances the hosts"
+        moves = PlannedMoves(bus, followed, listener, most, "rebalance", "rebalances the hosts")
         while waiting and 2 * lost < planned and await is_permitted(bus):
             batch = _independent(waiting, most)
             waiting = waiting[len(batch) :]

@@ -156,6 +156,7 @@ def ended(move: BuildMove) -> moves.MoveEnded:
         host=move.at_host,
         root=move.at_root,
         reply_to=move.placed.reply_to,
+        plan=move.placed.plan,
     )
 
 

@@ -37,6 +37,10 @@ _FIND_ALL = sql(f"""
 _FIND_THESE = sql(f"""
     {_FIND} WHERE r.uuid IN (SELECT n.uuid FROM {{n: uuid str}}) ORDER BY r.created_at, r.uuid
 """)
+_FIND_DRAWN = sql(f"""
+    {_FIND} JOIN reservation_slots s ON s.reservation = r.uuid JOIN consumers c ON c.draws_on = s.uuid
+    WHERE c.uuid = CAST(:drawer AS text)
+""")
 _SAVE = sql("UPDATE reservations SET ends = :ends, ended = :ended, updated_at = :now WHERE uuid = :uuid")
 _END_DUE = sql("""
     UPDATE reservations SET ended = :yes, updated_at = :now
@@ -159,7 +163,9 @@ async def slots_left(tx: Transaction, most: int) -> list[str]:
 
 
 async def find(tx: Transaction, query: FindReservations) -> list[Reservation]:
-    if query.ids:
+    if query.drawn_by:
+        rows = await _FIND_DRAWN(tx, drawer=query.drawn_by)
+    elif query.ids:
         rows = await _FIND_THESE(tx, [(id_,) for id_ in query.ids])
     else:
         rows = await _FIND_ALL(tx, project=query.project, called=query.name)

@@ -144,6 +144,7 @@ class MoveStart(msgspec.Struct, frozen=True, gc=False):
             reply_to=asked.reply_to,
             shared=self._shared(chosen),
             note=asked.note,
+            plan=asked.plan,
         )
 
     def _may_follow(self, alternate: Selection, chosen: Selection | None) -> bool:

@@ -27,6 +27,7 @@ from scheduler_worker.dependencies import log
 from scheduler_worker.move_courses import RefusedMoves
 from scheduler_worker.orders import RelatedHosts, names_other_instances
 from scheduler_worker.placing import Scheduler
+from scheduler_worker.refusal_counts import count_unplaceable
 from scheduler_worker.store import decisions, parked
 from scheduler_worker.store.parked import ParkedRequest
 from scheduler_worker.waiting.hosts import Sight, needs_of, without_roots
@@ -318,6 +319,7 @@ class WaitingStore:
         ending = [(asked, message) for asked, message in listed if isinstance(message, BuildUnplaceable)]
         if ending:
             UNPLACEABLE.inc(len(ending))
+            count_unplaceable(ending)
             async with self.database.write() as tx:
                 await decisions.add(tx, ending, self._clock.now())
 

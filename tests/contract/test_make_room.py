@@ -339,7 +339,7 @@ async def test_an_exchange_whose_second_half_fails_is_undone() -> None:
     exchange = BalanceMove(steps=(a_step(1, 1, 2), a_step(2, 2, 1)), gain=0.3)
     async with serving(lambda: LocalTransport(broker), planner.worker(), movers.worker()) as bus:
         async with following(bus, "balance", MoveListener()) as followed:
-            moves = PlannedMoves(bus, followed, MoveListener(), 4)
+            moves = PlannedMoves(bus, followed, MoveListener(), 4, "rebalance", "")
             assert not await moves.exchange(exchange)
     assert (moves.done.moved, [step.build for step in moves.done.undone]) == ([], [uid(1)])
     assert movers.builds[uid(1)].host == "host-1"
@@ -362,7 +362,10 @@ async def test_a_rebalancing_of_which_half_fails_is_undone_once() -> None:
     assert ([step.build for step in done.undone], [step.build for step in done.moved]) == ([uid(2)], [uid(1)])
     assert "could not be moved back" in done.failed[uid(1)]
     assert done.why_undone == "undoes a rebalancing: 2 of its 4 moves failed or were left out"
-    assert [asked.note for asked in movers.asked[3:5]] == ["rebalances the hosts", done.why_undone]
+    assert [(asked.plan, asked.note) for asked in movers.asked[3:5]] == [
+        ("rebalance", "rebalances the hosts"),
+        ("undo", done.why_undone),
+    ]
 
 
 async def test_a_stop_of_rebalancing_also_stops_undoing() -> None:

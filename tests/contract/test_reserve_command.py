@@ -2,14 +2,19 @@
 
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
+from unittest.mock import AsyncMock
 
 import pytest
 from msgspec.structs import replace
 
-from berth.commands import reserve
-from berth.settings import BadSetting
+from berth import wiring
+from berth.commands import reserve, why
+from berth.settings import BadSetting, Settings
+from bus import topics
 from bus.claims import Choice, ConsumerClaim
 from bus.errors import OperationRefused
+from bus.maintenance import MaintenanceFound
+from bus.queries import DecisionFound
 from bus.requests import Flavor
 from bus.reservations import (
     RESERVATION,
@@ -18,8 +23,11 @@ from bus.reservations import (
     ReservationEditRequested,
     slot_consumer,
 )
+from bus.worker import Worker, answers
 from placement_worker import Placement
+from tests.support.buses import serving
 from tests.support.command_line import CommandLine, a_served_placement
+from tests.support.fake_movers import FakeMovers, an_instance_there
 from tests.support.ids import uid
 from tests.support.placement_builders import a_claim, a_report, an_order, on_hosts
 from tests.support.placement_calls import report
@@ -52,9 +60,8 @@ async def test_a_later_reservation_is_planned_until_its_capacity_is_held(run: Re
     assert "2 of 2 slots have no host yet" in await run("show", "season")
 
 
-async def test_a_slot_is_shown_with_its_host_and_the_instances_that_drew(
-    placement: Placement, run: Reserve
-) -> None:
+async def draw(placement: Placement) -> str:
+    """Let instance 2 draw one of the four processors of a reservation; return the reservation's id."""
     id_ = uid(1, "7")
     season = Reservation(id=id_, name="season", project="p1", flavor=Flavor(name="m", vcpus=4))
     await placement.reservations.edit(ReservationEditRequested(edit=MakeReservation(reservation=season)))
@@ -66,9 +73,37 @@ async def test_a_slot_is_shown_with_its_host_and_the_instances_that_drew(
     drawing = a_claim(2, replace(Choice(on_hosts(1, VCPU=1)), draws_on=slot))
     await placement.claims.claim_many([an_order(claim)])
     await placement.claims.claim_many([an_order(drawing)])
+    return id_
+
+
+async def test_a_slot_is_shown_with_its_host_and_the_instances_that_drew(
+    placement: Placement, run: Reserve
+) -> None:
+    id_ = await draw(placement)
     assert f"host-1: 3 VCPU of 4 VCPU, drawn by {uid(2)}" in await run("show", "season")
     assert "reservation season deleted: 1 slots released" in await run("delete", id_)
     assert "no reservations" in await run("list")
+
+
+async def test_why_names_the_reservation_and_the_plan_that_moved_an_instance(
+    placement: Placement, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    id_, cell = await draw(placement), FakeMovers(alone=False)
+    cell.have(an_instance_there(2, 1), an_instance_there(3, 1))
+    move = cell.keeps(1, 2, "done", ended=1.0, note="rebalances the hosts")
+    explain = CommandLine("why", why, monkeypatch, capsys)
+    scheduler = Worker(
+        "scheduler",
+        answers=[
+            answers(topics.DECISION, AsyncMock(return_value=DecisionFound())),
+            answers(topics.MAINTENANCE, AsyncMock(return_value=MaintenanceFound())),
+        ],
+    )
+    async with serving(lambda: wiring.transport(Settings(), "test"), cell.worker(), scheduler):
+        told, other = await explain(uid(2)), await explain(uid(3))
+    assert f"draws from reservation season {id_} of project p1" in told
+    assert f"migrate {move.move} from host-1 to host-9, done: rebalances the hosts" in told
+    assert "draws from" not in other and "rebalances" not in other
 
 
 async def test_a_reservation_is_extended_until_it_has_ended(run: Reserve) -> None:

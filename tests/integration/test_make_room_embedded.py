@@ -5,6 +5,7 @@ import json
 from collections.abc import AsyncIterator
 
 import pytest
+from prometheus_client import REGISTRY
 
 from berth.operations import making_room
 from berth.operations.boot_options import BootOptions, boot_request
@@ -54,11 +55,16 @@ async def test_the_fewest_instances_move_and_the_build_fits(berth: LivingBerth) 
     assert shown.startswith("1 move; then 1 build fits: 1 on c1-host00002")
     assert await places(berth) == before
 
+    ended = {"cell": "c1", "kind": "live", "end": "done", "plan": "make_room"}
+    count = REGISTRY.get_sample_value("berth_moves_ended_total", ended) or 0.0
     told = await berth("make-room", *LARGE)
+    assert REGISTRY.get_sample_value("berth_moves_ended_total", ended) == count + 1
     assert "done: 1 move; 1 build fits: 1 on c1-host00002" in told
     after = await places(berth)
     moved = [build for build, host in before.items() if after[build] != host]
     assert len(moved) == 1 and before[moved[0]] == "c1-host00002"
+    why = await berth("why", moved[0])
+    assert "makes room for 1 build of flavor custom (1 DISK_GB, 70,000 MEMORY_MB, 1 VCPU in all)" in why
     assert [await state(berth, host) for host in HOSTS] == ["open"] * 5
     assert (await berth.boot(*LARGE))[1] == "c1-host00002"
     await berth.clean()

@@ -1,0 +1,55 @@
+"""Counts the answers of placement to claims, and refusals by the level of a topology."""
+
+from collections import Counter as Tally
+from collections.abc import Iterable, Sequence
+
+from prometheus_client import Counter
+
+from bus.claims import Claimed, ClaimResult, Refused, TopologyViolated
+from bus.messages import BuildRequested, BuildUnplaceable
+from scheduler_worker.core.gang_shortage import TOPOLOGY_CODE
+
+MOST_LEVELS = 32  # levels with a label value of their own: requests may name any level
+
+CLAIMED = Counter("berth_scheduler_claims", "claims of instances, by placement's answer", ["result"])
+TURNED_DOWN = Counter("berth_scheduler_choices_refused", "hosts refused by placement, by reason", ["why"])
+TOPOLOGY = Counter(
+    "berth_scheduler_topology_refusals",
+    "requests without a host and refused claims because of a topology, by level; group: of a server group",
+    ["level", "of"],
+)
+
+_levels: set[str] = set()
+
+
+def count_claims(results: Sequence[ClaimResult]) -> None:
+    refusals = [
+        refusal
+        for result in results
+        if isinstance(result, Claimed | Refused)
+        for refusal in (result.refused if isinstance(result, Claimed) else result.refusals)
+    ]
+    for meter, counted in ((CLAIMED, Tally(map(type, results))), (TURNED_DOWN, Tally(map(type, refusals)))):
+        for kind, count in counted.items():
+            meter.labels(kind.__name__.lower()).inc(count)
+    for refusal in refusals:
+        if isinstance(refusal, TopologyViolated):
+            _count_level(refusal.constraint.rpartition(" ")[2], "claim")
+
+
+def count_unplaceable(ended: Iterable[tuple[BuildRequested, BuildUnplaceable]]) -> None:
+    """Count the requests that no domain could take, for each required level."""
+    for request, message in ended:
+        if message.decision.code == TOPOLOGY_CODE:
+            topology = request.topology
+            levels = {level for level in (topology.required_pack, topology.required_spread) if level}
+            for level in levels or {"group"}:
+                _count_level(level, "request")
+
+
+def _count_level(level: str, of: str) -> None:
+    if level not in _levels and len(_levels) >= MOST_LEVELS:
+        level = "other"
+    else:
+        _levels.add(level)
+    TOPOLOGY.labels(level, of).inc()

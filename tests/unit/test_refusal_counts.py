@@ -1,0 +1,49 @@
+"""Metrics of refusals because of a topology, by level."""
+
+import pytest
+from msgspec.structs import replace
+from prometheus_client import REGISTRY
+
+from bus.claims import Refused, TopologyViolated
+from bus.decisions import Decision
+from bus.domains import DomainConstraints
+from bus.messages import BuildUnplaceable
+from scheduler_worker import refusal_counts
+from tests.support.scheduler_builders import a_request
+
+
+def counted(level: str, of: str) -> float:
+    labels = {"level": level, "of": of}
+    return REGISTRY.get_sample_value("berth_scheduler_topology_refusals_total", labels) or 0.0
+
+
+def refused(topology: DomainConstraints | None = None, code: str = "topology") -> None:
+    request = replace(a_request(1), topology=topology or DomainConstraints())
+    end = BuildUnplaceable(request=request.request, instances=(), reason="", decision=Decision(code=code))
+    refusal_counts.count_unplaceable([(request, end)])
+
+
+def test_a_request_without_a_domain_counts_for_each_required_level() -> None:
+    before = [counted(level, "request") for level in ("rack", "row", "group")]
+    refused(DomainConstraints(pack="row", spread="rack"))
+    refused(DomainConstraints(pack="row", spread="rack", spread_strength="preferred"))
+    refused()  # the topology of its server group
+    refused(DomainConstraints(pack="rack"), code="room")
+    after = [counted(level, "request") for level in ("rack", "row", "group")]
+    assert [now - then for now, then in zip(after, before, strict=True)] == [1, 2, 1]
+
+
+def test_a_claim_that_breaks_a_constraint_counts_for_its_level() -> None:
+    before = counted("rack", "claim")
+    violated = TopologyViolated(provider="p", group="g", constraint="pack rack", label="r1")
+    refusal_counts.count_claims([Refused(refusals=(violated,))])
+    assert counted("rack", "claim") == before + 1
+
+
+def test_levels_of_requests_make_a_limited_number_of_label_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(refusal_counts, "_levels", set[str]())
+    monkeypatch.setattr(refusal_counts, "MOST_LEVELS", 2)
+    before = counted("other", "request")
+    for level in ("rack", "row", "one", "two", "rack"):
+        refused(DomainConstraints(pack=level))
+    assert counted("other", "request") == before + 2
