@@ -1,6 +1,4 @@
-"""Queries and answers about candidates, decisions, waiting requests, builds and instances. Queries about
-other subjects are in other modules, such as `bus.resources`.
-"""
+"""Queries and answers about candidates, decisions, waiting requests, builds and instances."""
 
 from typing import Annotated, Literal
 
@@ -10,6 +8,7 @@ from bus.decisions import Decision, NearMiss, Removal
 from bus.messages import Attempt, BuildPlaced, BuildRequested, Selection
 from bus.moves import MoveRequested
 from bus.preemption import Priority, Victim
+from bus.quotas import QuotaBound
 from bus.requests import BuildSpec, ResourceGroup
 from bus.vocabulary import (
     MAX_GROUPS,
@@ -255,6 +254,7 @@ class WhatIfAnswered(Message, frozen=True, kw_only=True):
     decision: Decision = Decision()  # of the first instance; or why there is no host
     room: LongList[CapacityLeft] = ()
     cut: Cause = ""  # why more instances may fit than in `room`
+    quota: QuotaBound | None = None  # how many more the project's quota permits; None: it has no such limit
     victims: LongList[Victim] = ()  # instances that would be preempted; it then fits on `placed`
     spares: Cause = ""  # why it would preempt nothing, if that was asked
 

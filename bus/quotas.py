@@ -81,6 +81,33 @@ class Quota(Value, frozen=True, kw_only=True):
     used: LargeMap[Text, Whole] = field(default_factory=dict)
 
 
+class QuotaBound(Value, frozen=True, kw_only=True):
+    """The limit of a project that permits the fewest further instances (or mixes), and how many."""
+
+    resource: Text
+    limit: Whole
+    used: Whole
+    permits: Whole
+
+    def __str__(self) -> str:
+        return f"the quota permits {self.permits:,}: {self.resource}, {self.used:,} of {self.limit:,} used"
+
+
+def quota_bound(
+    limits: Mapping[str, int], used: Mapping[str, int], growth: Mapping[str, int]
+) -> QuotaBound | None:
+    """Return the limit that is reached first if the growth is added repeatedly; None: no limit applies."""
+    bounds = [
+        QuotaBound(
+            resource=name, limit=limit, used=used.get(name, 0),
+            permits=max(limit - used.get(name, 0), 0) // growth[name],
+        )
+        for name, limit in sorted(limits.items())
+        if limit != UNLIMITED and growth.get(name, 0) > 0
+    ]  # fmt: skip
+    return min(bounds, key=lambda bound: bound.permits, default=None)
+
+
 class ProjectShare(Value, frozen=True, kw_only=True):
     """A limited or used resource of a project. Without `limit` it is not limited."""
 

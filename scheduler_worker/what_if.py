@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from msgspec import structs
 
 from bus.candidates import PlacedHost
-from bus.decisions import OVER_QUOTA, Decision
+from bus.decisions import Decision
 from bus.queries import (
     CapacityLeft,
     PlacedThere,
@@ -28,7 +28,7 @@ from scheduler_worker.core.gang_choice import is_gang
 from scheduler_worker.core.move_start import Barred, MoveStart
 from scheduler_worker.core.move_state import Stopped
 from scheduler_worker.core.order import Order
-from scheduler_worker.core.quota_growth import quota_refusal
+from scheduler_worker.core.quota_growth import within_quota
 from scheduler_worker.core.ranking import Ranking
 from scheduler_worker.core.rejections import Shortage
 from scheduler_worker.core.reserved_help import all_helps
@@ -116,13 +116,10 @@ class WhatIfs:
             return structs.replace(answer, room=capacity, cut=cut)
 
     async def in_quota(self, answer: WhatIfAnswered, order: Order, fitting: Alternative) -> WhatIfAnswered:
-        """Return the answer, or a refusal if its instances would exceed the project's quota."""
+        """Return the answer as far as the project's quota permits its instances."""
         query = FindQuotas(project=order.request.project)
         [quota] = (await self._scheduler.placement.quotas(query)).quotas
-        instances = sum(placed.instances for placed in answer.placed)
-        if (over := quota_refusal(order, fitting, instances, quota)) is None:
-            return answer
-        return WhatIfAnswered(fits=False, refusal=str(over), decision=Decision(code=OVER_QUOTA))
+        return within_quota(answer, order, fitting, quota)
 
     async def chosen(
         self, order: Order, best: int, supposing: Supposing

@@ -18,9 +18,17 @@ from bus import topics
 from bus.masking import printable
 from bus.messages import BuildRequested
 from bus.queries import WhatIf, WhatIfAnswered
+from bus.quotas import FindQuotas
 from bus.requests import Flavor
 from bus.reservations import FindReservations
-from control_room.core.planning import FlavorCapacity, PlanAnswer, planned, with_reserved
+from control_room.core.planning import (
+    FlavorCapacity,
+    PlanAnswer,
+    PlanSide,
+    planned,
+    with_quota,
+    with_reserved,
+)
 from control_room.core.what_if_form import InvalidPlan, parse_plan
 from control_room.core.words import amounts_text, listed, several
 from control_room.queries import known_hosts
@@ -33,6 +41,7 @@ commands = Commands()
 _ASKED = {name: option for name, option in BOOT_OPTIONS.items() if name not in ("count", "name")}
 
 
+_MIXED = "all of them, mixed"
 _PLAN = "Capacity, in thought"
 _NO_CAPACITY = ("class", "room", "group", "together")  # reason codes that moves of instances can remedy
 
@@ -67,12 +76,12 @@ async def what_if_command(cli: Cli, options: Annotated[BootOptions, _ASKED], que
 
     The options are those of `berth boot`: `berth what-if --vcpus 4 --memory-mb 8192 --zone z2 --count 10`.
     With --mix, --add-hosts or --without it shows how many instances of a mix of flavors would fit if hosts
-    were added or removed.
+    were added or removed; with --project, at most as many as its quota permits.
     """
     options = dataclasses.replace(options, count=min(question.count, 1000))
     request = structs.replace(boot_request(options), priority=question.priority)
     if question.mix or question.add_hosts or question.without:
-        return await plan_room(cli, request, question)
+        return await plan_room(cli, request, question, options.project)
     print_notes(request)
     async with cli.bus("what-if") as bus:
         request = checked(await resolved(bus, request, names_of(options)))
@@ -89,7 +98,7 @@ async def what_if_command(cli: Cli, options: Annotated[BootOptions, _ASKED], que
     return 0 if answer.fits else 1
 
 
-async def plan_room(cli: Cli, request: BuildRequested, question: WhatIfOptions) -> int:
+async def plan_room(cli: Cli, request: BuildRequested, question: WhatIfOptions, project: str) -> int:
     flavors = question.mix or [flavor_as_planned(request.flavor)]
     add, without = question.add_hosts or [], question.without or []
     try:
@@ -98,7 +107,12 @@ async def plan_room(cli: Cli, request: BuildRequested, question: WhatIfOptions) 
             trees, aggregates = bus.asker(topics.TREES, SECONDS), bus.asker(topics.AGGREGATES, SECONDS)
             hosts = await known_hosts(trees, aggregates, bus.asker(topics.CELLS, SECONDS))
             reserved = await bus.asker(topics.RESERVATIONS, SECONDS)(FindReservations())
-        answer = with_reserved(planned(hosts, plan), reserved)
+            answer = with_reserved(planned(hosts, plan), reserved)
+            if project:
+                [quota] = (
+                    await bus.asker(topics.QUOTAS, SECONDS)(checked(FindQuotas(project=project)))
+                ).quotas
+                answer = with_quota(answer, plan, quota)
     except InvalidPlan as bad:
         raise BadSetting("; ".join(str(arg) for arg in bad.args)) from None
     if cli.as_json:
@@ -133,7 +147,7 @@ def show_plan(answer: PlanAnswer, cli: Cli) -> None:
         if answer.homeless:
             held = amounts_text(answer.homeless)
             cli.line(f"  allocations there must move elsewhere, and are not counted: {held}")
-    rows = [("all of them, mixed", now.mixes, then.mixes if then else None, last.lost)]
+    rows = [(_MIXED, now.mixes, then.mixes if then else None, last.lost)]
     rows += [
         (flavor_now.name, flavor_now.fits, then.flavors[at].fits if then else None, last.flavors[at].lost)
         for at, flavor_now in enumerate(now.flavors)
@@ -148,6 +162,11 @@ def show_plan(answer: PlanAnswer, cli: Cli) -> None:
     for amounts, whose in ((answer.reserved, "reservations"), (answer.headroom, "failover headroom")):
         if amounts:
             cli.line(f"the undrawn capacity of {whose} counts as used: {amounts_text(amounts)}")
+    every: list[tuple[str, PlanSide | FlavorCapacity]] = [(_MIXED, last)]
+    every += [(flavor.name, flavor) for flavor in last.flavors]
+    for name, limited in every:
+        if limited.quota is not None:
+            cli.line(f"{name}: {limited.on_hosts:,} fit on the hosts; {limited.quota}", "yellow")
     for flavor in last.flavors:
         for line in _pieces(flavor):
             cli.line(line)
@@ -195,5 +214,7 @@ def show_answer(answer: WhatIfAnswered, cli: Cli) -> None:
         for left in answer.room:
             where = f"cell {left.cell}" + (f", zone {printable(left.zone)}" if left.zone else "")
             cli.line(f"    {where:<30}{left.instances:>9} on {left.hosts}")
+        if answer.quota is not None and answer.quota.permits < total:
+            cli.line(f"  {answer.quota}", "yellow")
     if answer.cut:
         cli.line(f"  {printable(answer.cut)}", "yellow")

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from bus.amounts import totals
 from bus.host_health import DISABLED, FORCED_DOWN, HELD
+from bus.quotas import Quota, QuotaBound, quota_bound
 from bus.reservations import FAILOVER, ReservationsFound
 from bus.vocabulary import MAX_CAPACITY
 from control_room.core.hosts import Counts, HostStock, KnownHost, StockColumns
@@ -41,15 +42,17 @@ class FlavorCapacity:
     """The number of instances of one flavor that fit if no other flavor is built."""
 
     name: str
-    fits: int
+    fits: int  # at most as many as the project's quota permits
+    on_hosts: int  # without the quota
     hosts: int
     in_sum: int  # instances that the sum of free amounts allows
     unfit: int  # hosts that lack a trait, or have a forbidden one
     classes: tuple[ClassCapacity, ...]
+    quota: QuotaBound | None = None  # the limit that permits fewer than the hosts
 
     @property
     def lost(self) -> int:
-        return max(0, self.in_sum - self.fits)
+        return max(0, self.in_sum - self.on_hosts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,14 +71,16 @@ class PlanSide:
     hosts: int
     closed: int  # further hosts, which are disabled
     flavors: tuple[FlavorCapacity, ...]
-    mixes: int
+    mixes: int  # at most as many as the project's quota permits
+    on_hosts: int  # without the quota
     mixes_in_sum: int
     left: tuple[LeftOver, ...]
     short: tuple[str, ...]  # flavors for which one more mix does not fit
+    quota: QuotaBound | None = None  # the limit that permits fewer mixes than the hosts
 
     @property
     def lost(self) -> int:
-        return max(0, self.mixes_in_sum - self.mixes)
+        return max(0, self.mixes_in_sum - self.on_hosts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +102,24 @@ def with_reserved(answer: PlanAnswer, found: ReservationsFound) -> PlanAnswer:
         for slot in found.slots.get(reservation.id, ()):
             held.update(totals(slot.held))
     return replace(answer, reserved=tuple(sorted(reserved.items())), headroom=tuple(sorted(headroom.items())))
+
+
+def with_quota(answer: PlanAnswer, plan: Plan, quota: Quota) -> PlanAnswer:
+    """Return an answer with at most as many instances as a project's quota permits besides its usage."""
+
+    def bound(growth: Counter[str], most: int) -> QuotaBound | None:
+        found = quota_bound(quota.effective, quota.used, growth)
+        return found if found is not None and found.permits < most else None
+
+    def limited(side: PlanSide) -> PlanSide:
+        pairs = zip(side.flavors, plan.mix, strict=True)
+        found = [(fit, bound(flavor.growth(1), fit.fits)) for fit, flavor in pairs]
+        flavors = [replace(fit, fits=its.permits, quota=its) if its else fit for fit, its in found]
+        whole = bound(sum((flavor.growth(flavor.parts) for flavor in plan.mix), Counter()), side.mixes)
+        mixes = whole.permits if whole else side.mixes
+        return replace(side, flavors=tuple(flavors), mixes=mixes, quota=whole)
+
+    return replace(answer, now=limited(answer.now), then=limited(answer.then) if answer.then else None)
 
 
 class PlanStopped(Exception):
@@ -173,6 +196,7 @@ def _side(hosts: Sequence[KnownHost], plan: Plan, stopped: Callable[[], bool]) -
         closed=len(on_side) - len(packing.hosts),
         flavors=tuple(packing.flavor(flavor) for flavor in plan.mix),
         mixes=mixes,
+        on_hosts=mixes,
         mixes_in_sum=packing.mixes_in_sum(),
         left=tuple(
             LeftOver(resource_class=name, free=int(left[name].sum()), largest=_largest(left[name]))
@@ -222,6 +246,7 @@ class _Packing:
         return FlavorCapacity(
             name=flavor.name,
             fits=int(fits.sum()),
+            on_hosts=int(fits.sum()),
             hosts=int((fits > 0).sum()),
             in_sum=min((class_.free // class_.amount for class_ in classes), default=0),
             unfit=int((~admitted).sum()),

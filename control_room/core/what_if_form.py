@@ -1,12 +1,14 @@
 """Parses the forms of what-if questions: a request, or a mix of flavors with hosts to add and remove."""
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 from urllib.parse import urlencode
 
 from bus.messages import BuildRequested
+from bus.quotas import INSTANCES
 
 MOST_INSTANCES = 1000
 MOST_PRIORITY = 9
@@ -223,6 +225,10 @@ class PlannedFlavor:
     required: frozenset[str] = frozenset()
     forbidden: frozenset[str] = frozenset()
     parts: int = 1
+
+    def growth(self, instances: int) -> Counter[str]:
+        """Return what so many instances add to the usage of their project."""
+        return Counter({INSTANCES: instances, **{name: n * instances for name, n in self.amounts.items()}})
 
 
 @dataclass(frozen=True, kw_only=True)

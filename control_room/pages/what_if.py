@@ -13,13 +13,15 @@ from starlette.responses import Response
 
 from bus.errors import OperationRefused
 from bus.queries import WhatIf, WhatIfAnswered
+from bus.quotas import FindQuotas
 from bus.reservations import FindReservations
 from control_room.core.builds import DecisionShown, Scores, shown
 from control_room.core.hosts import KnownHost
-from control_room.core.planning import PlanAnswer, planned, with_reserved
+from control_room.core.planning import PlanAnswer, planned, with_quota, with_reserved
 from control_room.core.what_if_form import (
     FIELDS,
     MORE_FIELDS,
+    MOST_NAME,
     InvalidForm,
     InvalidPlan,
     form_texts,
@@ -80,7 +82,7 @@ SECONDS = 3600.0  # that an answer is shown without computing it again
 HOSTS_SECONDS = 5.0  # that hosts read from placement are used
 LONGEST = 30.0  # seconds that a plan may take
 USUAL = "3 x VCPU:2,MEMORY_MB:4096,DISK_GB:20\n1 x VCPU:8,MEMORY_MB:16384,DISK_GB:80"
-_FIELDS = ("mix", "add", "without", "zone", "cell")
+_FIELDS = ("mix", "add", "without", "zone", "cell", "project")
 
 
 @dataclass(frozen=True)
@@ -163,6 +165,9 @@ class CapacityPages(PageGroup):
         )
         without = words(fields.get("without", ""))
         plan = parse_plan(mix, add, without, fields.get("zone", ""), fields.get("cell", ""))
+        project = fields.get("project", "")
+        if len(project) > MOST_NAME:
+            raise InvalidPlan(f"the project has {MOST_NAME} characters at most")
         async with self._planning:
             hosts = await self._hosts.get(None)
             reserved = await self._context.queries.reservations(FindReservations())
@@ -170,11 +175,15 @@ class CapacityPages(PageGroup):
             try:
                 async with asyncio.timeout(LONGEST):
                     answer = await asyncio.to_thread(planned, hosts, plan, stop.is_set)
-                    return with_reserved(answer, reserved)
+                    answer = with_reserved(answer, reserved)
             except TimeoutError:
                 raise InvalidPlan(f"this plan takes longer than {LONGEST:g} s: plan with less") from None
             finally:
                 stop.set()  # otherwise the thread would continue after a cancellation
+        if project:
+            [quota] = (await self._context.queries.quotas(FindQuotas(project=project))).quotas
+            answer = with_quota(answer, plan, quota)
+        return answer
 
 
 def _fields(request: Request) -> dict[str, str]:

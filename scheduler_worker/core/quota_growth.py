@@ -1,15 +1,29 @@
-"""The usage that the instances of a request would add to their project."""
+"""The usage that the instances of a request would add to their project, compared with its quota."""
 
 from collections import Counter
 
-from bus.quotas import INSTANCES, OverQuota, Quota, over_quota
+from msgspec import structs
+
+from bus.decisions import OVER_QUOTA, Decision
+from bus.queries import WhatIfAnswered
+from bus.quotas import INSTANCES, Quota, over_quota, quota_bound
 from scheduler_worker.core.order import Order
 from scheduler_worker.core.roles import parts_of
 from scheduler_worker.core.rule import Alternative
 
 
-def quota_refusal(order: Order, fitting: Alternative, instances: int, quota: Quota) -> OverQuota | None:
-    """Return a refusal if so many instances, of this flavor or of the roles, exceed the quota, else None."""
+def within_quota(answer: WhatIfAnswered, order: Order, fitting: Alternative, quota: Quota) -> WhatIfAnswered:
+    """Return the answer to a what-if question with how many more instances the quota permits, or a refusal if
+    the quota does not permit the instances of the answer."""
+    growth = _growth(order, fitting, sum(placed.instances for placed in answer.placed))
+    if (over := over_quota(quota.project, quota.effective, quota.used, growth)) is not None:
+        return WhatIfAnswered(fits=False, refusal=str(over), decision=Decision(code=OVER_QUOTA))
+    used = Counter(quota.used) + growth
+    return structs.replace(answer, quota=quota_bound(quota.effective, used, _growth(order, fitting, 1)))
+
+
+def _growth(order: Order, fitting: Alternative, instances: int) -> Counter[str]:
+    """Return what so many instances, of this flavor or of the roles, add to the usage of their project."""
     growth = Counter({INSTANCES: instances})
     if order.request.roles:
         for part in parts_of(order.request, order.instances, 0):
@@ -17,4 +31,4 @@ def quota_refusal(order: Order, fitting: Alternative, instances: int, quota: Quo
             growth.update({name: amount * len(part.instances) for name, amount in asked.items()})
     else:
         growth.update({name: amount * instances for name, amount in fitting.asked.items()})
-    return over_quota(quota.project, quota.effective, quota.used, growth)
+    return growth

@@ -10,6 +10,7 @@ from bus import topics
 from bus.aggregates import AggregatesFound
 from bus.cells import CellsFound
 from bus.claims import Choice, ConsumerClaim
+from bus.quotas import Quota, QuotasFound
 from bus.replication import TreesFound
 from bus.requests import Flavor
 from bus.reservations import (
@@ -216,7 +217,7 @@ async def test_headroom_that_is_not_kept_is_shown_with_reasons_and_history(
     assert re.search(r"not kept 1 instances: .* 20[\d: -]+ kept", history)
 
 
-async def test_a_plan_names_the_reserved_capacity_that_counts_as_used() -> None:
+async def test_a_plan_names_reserved_capacity_that_counts_as_used_and_the_quota_that_binds() -> None:
     named = Reservation(id=uid(1, "7"), name="season", flavor=Flavor(name="f"))
     slot = ReservedSlot(consumer=uid(1), allocations={}, held={uid(1, "a"): {"VCPU": 4, "MEMORY_MB": 2048}})
     slots = {named.id: (slot, slot), FAILOVER.id: (slot,)}
@@ -226,8 +227,10 @@ async def test_a_plan_names_the_reserved_capacity_that_counts_as_used() -> None:
         "aggregates": AggregatesFound(seen=0, aggregates=()),
         "cells": CellsFound(seen=0, cells=()),
         "reservations": found,
+        "quotas": QuotasFound(quotas=(Quota(project="p", effective={"VCPU": 4}, used={"VCPU": 4}),)),
     }
     async with a_visited_room(told=told) as room:
-        page = await room.page("/what-if/capacity?wait=1&mix=VCPU:1")
+        page = await room.page("/what-if/capacity?wait=1&mix=VCPU:1&add=1xVCPU:8&project=p")
     assert "reservations</a> counts as used: 4,096 MEMORY_MB, 8 VCPU." in page
     assert "failover headroom</a> counts as used: 2,048 MEMORY_MB, 4 VCPU." in page
+    assert "VCPU:1: 8 fit on the hosts; the quota permits 0: VCPU, 4 of 4 used." in page

@@ -172,5 +172,6 @@ async def test_a_what_if_question_says_that_the_project_would_exceed_its_quota()
         fits = await ask(WhatIf(request=a_request(1, instances=2, project="p1")))
         exceeds = await ask(WhatIf(request=a_request(1, instances=3, project="p1")))
         assert fits.fits and not exceeds.fits
+        assert str(fits.quota) == "the quota permits 0: VCPU, 2 of 2 used"
         assert exceeds.decision.code == "quota"
         assert exceeds.refusal == "quota of project p1: VCPU limited to 2, 0 used, 3 more asked"

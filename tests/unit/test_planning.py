@@ -18,10 +18,11 @@ from bus.groups import ServerGroup
 from bus.host_health import DISABLED, HELD
 from bus.moves import MoveRequested
 from bus.queries import WhatIf, WhatIfAnswered, WhatIfMoves
+from bus.quotas import Quota
 from bus.requests import Flavor, Image
 from bus.vocabulary import capacity_of
 from control_room.core.hosts import HostStock, KnownHost
-from control_room.core.planning import PlanAnswer, PlanStopped, planned
+from control_room.core.planning import PlanAnswer, PlanStopped, planned, with_quota
 from control_room.core.what_if_form import InvalidPlan, parse_plan
 from placement_worker.core.trees import Tree
 from scheduler_worker import placing, what_if
@@ -100,6 +101,29 @@ def test_leftovers_are_too_small_or_lack_another_class() -> None:
     assert (room.fits, room.hosts) == (4, 2)
     assert (cpu.free, cpu.taken, cpu.small, cpu.in_addition, cpu.ends, cpu.largest) == (15, 8, 1, 6, 1, 8)
     assert (memory.free, memory.taken, memory.small, memory.in_addition, memory.ends) == (11, 8, 1, 2, 1)
+
+
+QUOTAS: dict[str, tuple[dict[str, int], list[int], list[str]]] = {  # limits, what fits, the limits that bind
+    "no limit": ({}, [4, 8, 2], ["", "", ""]),
+    "unlimited": ({"VCPU": -1}, [4, 8, 2], ["", "", ""]),
+    "hosts bind": ({"VCPU": 99, "instances": 99}, [4, 8, 2], ["", "", ""]),
+    "a class binds the larger flavor": ({"VCPU": 9}, [3, 6, 1], ["VCPU"] * 3),
+    "instances bind": ({"instances": 4}, [2, 2, 0], ["instances"] * 3),
+    "the first of two": ({"instances": 9, "VCPU": 7}, [2, 4, 1], ["VCPU"] * 3),
+    "used up": ({"VCPU": 2}, [0, 0, 0], ["VCPU"] * 3),
+}
+
+
+@pytest.mark.parametrize("name", QUOTAS)
+def test_a_quota_permits_fewer_than_the_hosts(name: str) -> None:
+    limits, fits, binds = QUOTAS[name]
+    quota = Quota(project="p", effective=limits, used={"VCPU": 3, "instances": 2})
+    mix = parse_plan(["VCPU:2", "2xVCPU:1"], [], [])
+    side = with_quota(planned([a_host(1, VCPU=8)], mix, lambda: False), mix, quota).now
+    assert [*(flavor.fits for flavor in side.flavors), side.mixes] == fits
+    limits_that_bind = [*(flavor.quota for flavor in side.flavors), side.quota]
+    assert [bound.resource if bound else "" for bound in limits_that_bind] == binds
+    assert side.lost == side.flavors[0].lost == 0  # not lost to fragmentation
 
 
 WIDE_OPEN = KnownHost(
