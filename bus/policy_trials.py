@@ -1,11 +1,12 @@
-"""Trials of a policy: recorded requests, evaluated with the present and with other filters and weighers."""
+"""Trials of a policy: recorded requests, evaluated with the present and with another policy."""
 
 from typing import Annotated
 
 from msgspec import Meta, field
 
 from bus.messages import BuildRequested
-from bus.vocabulary import Cause, Id, LargeMap, LongList, Message, Number, Text, Value, Whole
+from bus.preemption import PriorityClass
+from bus.vocabulary import Cause, Id, LargeMap, LongList, Message, Number, ShortList, Text, Value, Whole
 
 MOST_TRIED = 20  # requests in one query
 
@@ -19,6 +20,10 @@ class TrialPolicy(Value, frozen=True, kw_only=True):
     options: LargeMap[Text, Annotated[str, Meta(max_length=4000)]] = field(default_factory=dict)  # as JSON
     subset: Whole = 1
     near: Number = 0.0
+    # all classes; None: as stored, and no instance is preempted in the trial
+    priorities: ShortList[PriorityClass] | None = None
+    without_reservations: ShortList[Id] = ()  # their capacity that no instance drew counts as free
+    reserves: ShortList[BuildRequested] = ()  # more reservations, each as builds that get hosts first
 
 
 class TryPolicy(Message, frozen=True, kw_only=True):
@@ -35,6 +40,7 @@ class TrialChoice(Value, frozen=True, kw_only=True):
     hosts: LongList[Text] = ()  # their names
     why: Cause = ""  # no host: the reason
     code: Text = ""  # no host: code of the reason (docs/reasons.md)
+    preempts: Whole = 0  # instances that it would preempt
 
 
 class TrialResult(Value, frozen=True, kw_only=True):
@@ -48,4 +54,4 @@ class PolicyTried(Message, frozen=True, kw_only=True):
     """The answer to TryPolicy, with one result for each request, from the same state of all hosts."""
 
     results: LongList[TrialResult] = ()
-    refusal: Cause = ""  # why the policy is invalid
+    refusal: Cause = ""  # why the policy is invalid, or cannot be tried

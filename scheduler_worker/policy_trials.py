@@ -6,45 +6,137 @@ from typing import Any
 
 import msgspec
 
+from bus.decisions import Decision
 from bus.errors import NOT_JSON
 from bus.messages import BuildRequested
 from bus.policy_trials import PolicyTried, TrialChoice, TrialPolicy, TrialResult, TryPolicy
 from bus.queries import WhatIfAnswered
-from bus.vocabulary import MAX_CAUSE
+from bus.reservations import FindReservations
+from bus.vocabulary import MAX_CAUSE, Allocations, Id
+from scheduler_worker.core.order import Order
 from scheduler_worker.core.policy import BadChoice, ChoicePolicy
+from scheduler_worker.dependencies import Supposing
+from scheduler_worker.priorities import Priorities
+from scheduler_worker.victim_search import VictimSearch
 from scheduler_worker.what_if import PATIENCE, WhatIfs
+from scheduler_worker.what_if_preempting import WhatIfsPreempting
 
 TRIES = 3  # evaluations of a request until the hosts do not change between both policies
+_NO_RESERVATION = "reservation"  # code: the reservation that the request names is removed on trial
 
 _options = msgspec.json.Decoder(dict[str, Any]).decode
+
+
+class _Supposed(Supposing):
+    """Hypothetical choices for which the capacity of removed reservations is free."""
+
+    def __init__(self, what_ifs: WhatIfs, free: Sequence[Allocations] = ()) -> None:
+        scheduler = what_ifs.scheduler
+        super().__init__(scheduler.source, scheduler.book, scheduler.clock.monotonic())
+        self._free = free
+
+    def resume(self) -> None:
+        for allocations in self._free:
+            self._source.withdraw(allocations)
+        super().resume()
+
+    def suspend(self) -> None:
+        super().suspend()
+        for allocations in self._free:
+            self._source.reserve(allocations)
+
+
+class _Side:
+    """One of the two policies: how it chooses hosts, and what it supposes about reservations."""
+
+    def __init__(
+        self, what_ifs: WhatIfs, supposed: Supposing, removed: Sequence[Id], victims: VictimSearch | None
+    ) -> None:
+        self._what_ifs = what_ifs
+        self._supposed = supposed
+        self._removed = removed
+        self._preempting = WhatIfsPreempting(what_ifs, victims) if victims is not None else None
+
+    async def reserve(self, request: BuildRequested) -> str:
+        """Give a hypothetical reservation its hosts; return why there are too few."""
+        answer = await self._answer(request)
+        return "" if answer.fits else f"no hosts for reservation {request.flavor.name}: {_why(answer)}"
+
+    async def choice(self, request: BuildRequested) -> TrialChoice:
+        before = self._supposed.several
+        answer = await self._answer(request)
+        self._supposed.forget(before)
+        if request.priority and not answer.fits and not answer.refusal and self._preempting is not None:
+            answer = await self._preempting.preempting(request, answer, limited=False)
+        if not answer.fits:
+            return TrialChoice(why=_why(answer), code=answer.decision.code)
+        placed = sorted(answer.placed, key=lambda there: there.root)
+        roots, hosts = ([getattr(there, name) for there in placed] for name in ("root", "host"))
+        return TrialChoice(roots=tuple(roots), hosts=tuple(hosts), preempts=len(answer.victims))
+
+    async def _answer(self, request: BuildRequested) -> WhatIfAnswered:
+        [(order, begun)] = await self._what_ifs.scheduler.resolved([request])
+        order = self._without_removed(order)
+        if begun.refusal or not order.alternatives:
+            refusal = begun.refusal or "its reservation is removed"
+            code = "unreadable" if begun.refusal else _NO_RESERVATION
+            return WhatIfAnswered(fits=False, refusal=refusal, decision=Decision(code=code))
+        answer, _ = await self._what_ifs.chosen(order, 1, self._supposed)
+        return answer
+
+    def _without_removed(self, order: Order) -> Order:
+        kept = tuple(
+            each
+            for each in order.alternatives
+            if each.draw is None or each.draw.reservation not in self._removed
+        )
+        return msgspec.structs.replace(order, alternatives=kept)
 
 
 class PolicyTrials:
     """Answers which hosts requests would get with another policy. What-if questions wait meanwhile."""
 
-    def __init__(self, what_ifs: WhatIfs) -> None:
+    def __init__(self, what_ifs: WhatIfs, victims: VictimSearch) -> None:
         self._what_ifs = what_ifs
+        self._victims = victims
 
     async def answer(self, question: TryPolicy) -> PolicyTried:
+        tried = question.policy
         try:
-            policy = tried_policy(self._what_ifs.scheduler.policy, question.policy)
+            policy = tried_policy(self._what_ifs.scheduler.policy, tried)
         except BadChoice as problem:
             return PolicyTried(refusal=str(problem)[:MAX_CAUSE])
-        trial = WhatIfs(self._what_ifs.scheduler.with_policy(policy))
+        if tried.priorities is not None and (tried.without_reservations or tried.reserves):
+            return PolicyTried(refusal="changes of priorities and of reservations are tried one at a time")
         try:
             async with asyncio.timeout(PATIENCE), self._what_ifs.lock:
-                results = [await self._both(request, trial) for request in question.requests]
+                present, trial = await self._sides(policy, tried)
+                for request in tried.reserves:
+                    if why := await trial.reserve(request):
+                        return PolicyTried(refusal=why[:MAX_CAUSE])
+                results = [await self._both(request, present, trial) for request in question.requests]
                 return PolicyTried(results=tuple(results))
         except TimeoutError:
             return PolicyTried(refusal=f"there was no answer within {PATIENCE:g} s")
 
-    async def _both(self, request: BuildRequested, trial: WhatIfs) -> TrialResult:
+    async def _sides(self, policy: ChoicePolicy, tried: TrialPolicy) -> tuple[_Side, _Side]:
+        what_ifs, victims, tried_victims = self._what_ifs, None, None
+        scheduler = what_ifs.scheduler.with_policy(policy)
+        if tried.priorities is not None:
+            victims = self._victims
+            tried_victims = victims.on_trial(scheduler, Priorities(tried.priorities))
+        trial, removed, free = WhatIfs(scheduler), tried.without_reservations, list[Allocations]()
+        if removed:
+            found = await scheduler.placement.reservations(FindReservations(ids=removed))
+            free = [slot.held for slots in found.slots.values() for slot in slots if slot.held]
+        present = _Side(what_ifs, _Supposed(what_ifs), (), victims)
+        return present, _Side(trial, _Supposed(trial, free), removed, tried_victims)
+
+    async def _both(self, request: BuildRequested, present: _Side, trial: _Side) -> TrialResult:
         source = self._what_ifs.scheduler.source
         for _ in range(TRIES):
             seen = source.seen
-            result = TrialResult(
-                present=await _choice(self._what_ifs, request), trial=await _choice(trial, request)
-            )
+            result = TrialResult(present=await present.choice(request), trial=await trial.choice(request))
             if source.seen == seen:
                 break
         return result
@@ -70,19 +162,7 @@ def tried_policy(present: ChoicePolicy, tried: TrialPolicy) -> ChoicePolicy:
     )
 
 
-async def _choice(what_ifs: WhatIfs, request: BuildRequested) -> TrialChoice:
-    [(order, begun)] = await what_ifs.scheduler.resolved([request])
-    if begun.refusal:
-        return TrialChoice(why=begun.refusal, code="unreadable")
-    answer, _ = await what_ifs.chosen(order, 1, what_ifs.supposing())
-    if not answer.fits:
-        return TrialChoice(why=_why(answer), code=answer.decision.code)
-    placed = sorted(answer.placed, key=lambda there: there.root)
-    roots, hosts = ([getattr(there, name) for there in placed] for name in ("root", "host"))
-    return TrialChoice(roots=tuple(roots), hosts=tuple(hosts))
-
-
 def _why(answer: WhatIfAnswered) -> str:
     """Return the filter or requirement that rejected the last remaining hosts."""
     last: Sequence[str] = [each.constraint for each in answer.decision.removals if not each.left]
-    return answer.refusal or next(iter(last), "no host fits")
+    return answer.refusal or answer.spares or next(iter(last), "no host fits")

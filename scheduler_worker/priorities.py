@@ -1,6 +1,6 @@
 """Priority classes: stored in the schedulers' database, and read again by each scheduler periodically."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import msgspec
 from sqlalchemy.exc import IntegrityError
@@ -27,17 +27,24 @@ _decode = msgspec.json.Decoder(PriorityClass).decode
 _encode = msgspec.json.Encoder().encode
 
 
-class PriorityClasses:
-    """The priority classes as last read, and the handlers of queries about them."""
+class Priorities:
+    """Priority classes by value."""
 
-    def __init__(self, database: Database) -> None:
-        self._database = database
-        self.by_value: Mapping[int, PriorityClass] = {}
+    def __init__(self, classes: Iterable[PriorityClass] = ()) -> None:
+        self.by_value: Mapping[int, PriorityClass] = {each.value: each for each in classes}
 
     def of(self, request: BuildRequested) -> PriorityClass | None:
         """Return the class of a request if the class permits to preempt instances."""
         found = self.by_value.get(request.priority)
         return found if found is not None and found.preempts else None
+
+
+class PriorityClasses(Priorities):
+    """The stored priority classes as last read, and the handlers of queries about them."""
+
+    def __init__(self, database: Database) -> None:
+        super().__init__()
+        self._database = database
 
     async def refresh(self) -> None:
         await self.find(FindPriorities())

@@ -25,7 +25,7 @@ from scheduler_worker.core.scale import HasReservations, Pick
 from scheduler_worker.core.victims import CrowdedHost, Replaceable, VictimChoice, choose_victims
 from scheduler_worker.dependencies import PLACEMENT_ASKED
 from scheduler_worker.placing import Scheduler
-from scheduler_worker.priorities import PriorityClasses
+from scheduler_worker.priorities import Priorities
 from scheduler_worker.queries import CellQueries
 
 PORTIONS = (64, 1024)  # hosts whose instances are read, if fewer give no victims
@@ -81,10 +81,14 @@ def bars_preemption(request: BuildRequested) -> str:
 class VictimSearch:
     """Finds instances to preempt for requests that fit no host."""
 
-    def __init__(self, scheduler: Scheduler, classes: PriorityClasses, cells: CellQueries) -> None:
+    def __init__(self, scheduler: Scheduler, classes: Priorities, cells: CellQueries) -> None:
         self._scheduler = scheduler
         self._classes = classes
         self._cells = cells
+
+    def on_trial(self, scheduler: Scheduler, classes: Priorities) -> "VictimSearch":
+        """Return a search with another policy and other priority classes, for one question."""
+        return VictimSearch(scheduler, classes, self._cells)
 
     def permits(self, request: BuildRequested) -> bool:
         return self._classes.of(request) is not None and not bars_preemption(request)

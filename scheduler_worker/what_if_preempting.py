@@ -4,6 +4,7 @@ from collections import Counter
 
 from msgspec import structs
 
+from bus.messages import BuildRequested
 from bus.queries import PlacedThere, WhatIf, WhatIfAnswered
 from scheduler_worker.core.events import NoVictims
 from scheduler_worker.victim_search import VictimSearch
@@ -22,10 +23,14 @@ class WhatIfsPreempting:
         if not question.preempt or answer.fits or answer.refusal:
             return answer
         async with self._what_ifs.lock:
-            return await self._preempting(question, answer)
+            return await self.preempting(question.request, answer)
 
-    async def _preempting(self, question: WhatIf, answer: WhatIfAnswered) -> WhatIfAnswered:
-        [(order, begun)] = self._search.permitted(await self._what_ifs.scheduler.resolved([question.request]))
+    async def preempting(
+        self, request: BuildRequested, answer: WhatIfAnswered, *, limited: bool = True
+    ) -> WhatIfAnswered:
+        """Return the answer about a request that fits nowhere, with the instances that it would preempt. If
+        `limited`, the quota of its project must permit it. The lock must be held."""
+        [(order, begun)] = self._search.permitted(await self._what_ifs.scheduler.resolved([request]))
         if begun.refusal:
             return answer
         if order.preempts is None:
@@ -47,4 +52,6 @@ class WhatIfsPreempting:
             for root, way in ways.items()
         ]
         answer = structs.replace(answer, fits=True, placed=tuple(placed), victims=victims)
+        if not limited:
+            return answer
         return await self._what_ifs.in_quota(answer, order, order.alternatives[found.alternative_index or 0])

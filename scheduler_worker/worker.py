@@ -148,7 +148,7 @@ class _Parts:
                 answers(topics.SWITCH_BALANCING, self.holds.switch_balancing),
                 answers(topics.MAINTENANCE, self.maintenance.find),
                 answers(topics.EDIT_MAINTENANCE, self.maintenance.edit),
-                answers(topics.TRY_POLICY, PolicyTrials(self.what_ifs).answer),
+                answers(topics.TRY_POLICY, PolicyTrials(self.what_ifs, self.victims).answer),
                 answers_many(topics.SELECT_HOSTS, self.selection.answer_many, concurrency=4),
             ],
             asks=(*PLACEMENT, *CELLS),

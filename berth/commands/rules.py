@@ -1,7 +1,7 @@
 """`berth rules` lists filters and weighers; `berth rules test` tests changes on recorded decisions."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import typer
 from rich.markup import escape
@@ -20,6 +20,7 @@ from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.errors import OperationRefused, Unavailable, Unroutable
 from bus.masking import printable
+from control_room.core.words import several
 
 commands = Commands()
 rules = Commands(name="rules", invoke_without_command=True)
@@ -60,7 +61,8 @@ class PolicyTestOptions:
     changes: list[str] | None = option(
         None,
         "weights.NAME=NUMBER, rules.filters=NAME,... (or +NAME, -NAME), rules.NAME.OPTION=VALUE, subset=N,"
-        " near=NUMBER, quota.PROJECT.RESOURCE=LIMIT, or a settings file; may be repeated.",
+        " near=NUMBER, quota.PROJECT.RESOURCE=LIMIT, priority.NAME.preempts=true (or .value=N, .budget=N),"
+        " reservation.NAME=none (or =NxCLASS:AMOUNT,...), or a settings file; may be repeated.",
         "--with",
         metavar="CHANGE",
     )
@@ -77,9 +79,10 @@ async def test_command(cli: Cli, options: PolicyTestOptions) -> int:
     Example: `berth rules test --since 7d --with weights.ram=-1`. Without --with, the settings of this command
     are tested against the policy of the running schedulers: run it before you restart them.
 
-    A change of multipliers, `subset` and `near` alone is tested with the hosts and values that each decision
-    recorded: its best hosts at that time. Any other change, and each request that got no host, is tested
-    with the PRESENT hosts, with and without the change: the state of all hosts at that time is not recorded.
+    A change of multipliers, `subset`, `near` and priority classes alone is tested with the hosts and values
+    that each decision recorded: its best hosts at that time. Any other change, each request that got no host
+    and, with changed classes, each that preempted instances is tested with the PRESENT hosts, with and
+    without the change: the state of all hosts at that time is not recorded.
     An instance that still exists is tried as one more instance. Nothing is claimed. Changed limits are tested
     on the decisions of each project, the oldest first.
 
@@ -89,6 +92,7 @@ async def test_command(cli: Cli, options: PolicyTestOptions) -> int:
     since = max(Clock().now() - seconds_since(options.since), 0.0)
     async with cli.bus("rules test") as bus:
         try:
+            changed = replace(changed, trial=await changed.stored.completed(bus, changed.trial))
             found = await _gathered(bus, cli, since, options)
             with progress_bar() as bar:
                 shown = bar.add_task("decisions", total=len(found.decisions))
@@ -138,10 +142,15 @@ def _print(cli: Cli, found: Gathered, result: PolicyTest, listed: int) -> None:
 def _table(decisions: Sequence[RepeatedDecision]) -> Table:
     rows = [
         (
-            decision.build, decision.flavor, decision.project, decision.before or "-", decision.after or "-",
+            decision.build, decision.flavor, decision.project, decision.before or "-", _after(decision),
             decision.by, decision.why,
         )
         for decision in decisions
     ]  # fmt: skip
     titles = ("build", "flavor", "project", "host", "with the change", "by", "why no host")
     return plain_table(titles, rows, folded=("why no host",))
+
+
+def _after(decision: RepeatedDecision) -> str:
+    preempts = f", preempts {several(decision.preempts, 'instance')}" if decision.preempts else ""
+    return f"{decision.after}{preempts}" if decision.after else "-"

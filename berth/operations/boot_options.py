@@ -252,7 +252,7 @@ def recorded_request(build: BuildStands) -> BuildRequested:
     spec = placed.spec
     request = BuildRequested(
         request=placed.request, instances=(placed.build,), flavor=spec.flavor, image=spec.image,
-        project=spec.project, user=spec.user, alternates=0,
+        project=spec.project, user=spec.user, alternates=0, priority=placed.priority,
     )  # fmt: skip
     return msgspec.structs.replace(request, **fields)
 

@@ -11,13 +11,19 @@ from msgspec import structs
 from berth.choice import policy, rule_options
 from berth.configuration import read
 from berth.operations.quotas import parsed_limits
+from berth.operations.stored_policy_changes import StoredChanges
 from berth.settings import BadSetting, Settings
 from bus.policy_trials import TrialPolicy
-from bus.quotas import project_named
+from bus.quotas import WEIGHT, project_named
 
 _FORMS = (
     "weights.NAME=NUMBER, rules.filters=NAME,NAME or +NAME or -NAME, rules.NAME.OPTION=VALUE, subset=, near=,"
-    " quota.PROJECT.RESOURCE=LIMIT"
+    " quota.PROJECT.RESOURCE=LIMIT, priority.NAME.OPTION=VALUE, reservation.NAME=none,"
+    " reservation.NAME=NxCLASS:AMOUNT,..."
+)
+_NOT_RECORDED = (
+    "weights of projects (fair share) decide when a request is served, not where, and the backlog of that"
+    " time is not recorded"
 )
 
 
@@ -30,6 +36,7 @@ class ChangedPolicy:
     only_numbers: "ChangedNumbers | None" = None
     # project ("": the default) → changed limits; empty: quotas are not tested
     quotas: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    stored: StoredChanges = field(default_factory=StoredChanges)
 
 
 @dataclass
@@ -55,13 +62,15 @@ def changed_policy(settings: Settings, changes: Sequence[str]) -> ChangedPolicy:
     weighers = {weigher.name: weigher.multiplier for weigher in present.weighers}
     options: dict[str, dict[str, Any]] = rule_options(settings)
     quotas: dict[str, dict[str, int]] = {}
-    numbers, others = ChangedNumbers(), bool(files) or not changes
+    stored, numbers, others = StoredChanges(), ChangedNumbers(), bool(files) or not changes
     subset, near = settings.scheduler.subset, settings.scheduler.near
     for change in changes:
         name, equals, value = change.partition("=")
         first, _, rest = name.partition(".")
-        if not equals:
+        if not equals or stored.take(change):
             continue
+        if first in ("weight", "share") or (first == "quota" and rest.endswith(f".{WEIGHT}")):
+            raise BadSetting(f"--with {change}: {_NOT_RECORDED}")
         if first == "weights" and rest:
             numbers.multipliers[rest] = weighers[rest] = _number(change, value)
         elif name == "subset":
@@ -84,7 +93,8 @@ def changed_policy(settings: Settings, changes: Sequence[str]) -> ChangedPolicy:
         filters=tuple(filters), weighers=weighers, subset=subset, near=near,
         options={name: msgspec.json.encode(given).decode() for name, given in options.items()},
     )  # fmt: skip
-    return ChangedPolicy(trial, None if others else numbers, quotas)
+    others = others or stored.of_reservations
+    return ChangedPolicy(trial, None if others else numbers, quotas, stored)
 
 
 def _filters(present: Sequence[str], value: str) -> list[str]:

@@ -47,6 +47,7 @@ class RecordedDecision:
     amounts: Mapping[str, int] = field(default_factory=dict)  # of the build; of a refused request
     instances: int = 1
     exists: bool = False  # the instance holds its allocations still
+    preempts: bool = False  # it preempted instances
 
 
 class RepeatedDecision(msgspec.Struct, frozen=True):
@@ -62,6 +63,7 @@ class RepeatedDecision(msgspec.Struct, frozen=True):
     verdict: Verdict
     by: Literal["record", "present hosts"]
     why: str = ""  # why it gets no host
+    preempts: int = 0  # instances that it would preempt with the change
 
 
 @dataclass(frozen=True)
@@ -126,6 +128,7 @@ async def _placed(bus: Bus, instances: Sequence[Instance]) -> list[RecordedDecis
                     RecordedDecision(
                         build.build, at[build.build], request, chosen.host, chosen.root, record,
                         summed(chosen.choice.allocations.values()), exists=there,
+                        preempts=bool(build.placed.preempts),
                     )
                 )  # fmt: skip
     return found
@@ -191,7 +194,7 @@ def _class_of(request: BuildRequested) -> bytes:
 
 def _from_record(decision: RecordedDecision, changed: ChangedPolicy) -> RepeatedDecision | None:
     numbers, record = changed.only_numbers, decision.record
-    if numbers is None or record is None:
+    if numbers is None or record is None or (decision.preempts and changed.stored.priorities):
         return None
     again = reweighed(decision.build, record, numbers.multipliers, numbers.subset, numbers.near)
     if again is None or again.host is None:
@@ -211,7 +214,8 @@ def _now(decision: RecordedDecision, result: TrialResult) -> RepeatedDecision:
     else:
         verdict = "placed" if trial.roots else "none"
     hosts = _named(present), _named(trial)
-    return _tested(decision, hosts, verdict, "present hosts", trial.why if verdict == "nowhere" else "")
+    tested = _tested(decision, hosts, verdict, "present hosts", trial.why if verdict == "nowhere" else "")
+    return structs.replace(tested, preempts=trial.preempts)
 
 
 def _named(choice: TrialChoice) -> str:

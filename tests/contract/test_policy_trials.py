@@ -7,7 +7,10 @@ from bus.messages import BuildRequested
 from bus.policy_trials import PolicyTried, TrialPolicy, TryPolicy
 from bus.queries import WhatIf
 from bus.reports import Inventory
+from bus.requests import Hints
+from bus.reservations import FillReservation, MakeReservation, Reservation, ReservationEditRequested
 from tests.contract.test_waiting import a_world
+from tests.support.ids import uid
 from tests.support.scheduler_builders import METAL, SMALL, a_request
 from tests.support.virtual_time import in_virtual_time
 from tests.support.waiting import until
@@ -57,6 +60,53 @@ async def test_a_filter_on_trial_leaves_no_host_for_this_request_only() -> None:
         assert metal.present.roots == metal.trial.roots == ()
         await world.ask(3, flavor=SMALL, wait="")  # the policy of boots is the present one
         await world.until(2, world.placed)
+
+
+ALL = replace(SMALL, vcpus=8)
+
+
+@in_virtual_time
+async def test_a_reservation_on_trial_leaves_less_for_requests() -> None:
+    async with a_world() as world:
+        await world.report(1, MUCH_RAM)
+        await world.report(2, MUCH_RAM)
+        await until(lambda: fits_two(world), "the scheduler has read both reports")
+        held = a_request(7, flavor=ALL, alternates=0)
+        for _ in range(2):  # the first trial left nothing behind
+            policy = TrialPolicy(reserves=(held,))
+            requests = [a_request(1, instances=8), a_request(2, instances=8), a_request(3, instances=9)]
+            found = (await tried(world, policy, *requests)).results
+            assert [bool(each.present.hosts) for each in found] == [True, True, True]
+            assert [bool(each.trial.hosts) for each in found] == [True, True, False]
+        both = replace(held, instances=(uid(1), uid(2), uid(3)))
+        refused = await tried(world, TrialPolicy(reserves=(both,)), a_request(1))
+        assert "no hosts for reservation" in refused.refusal
+
+
+@in_virtual_time
+async def test_without_a_reservation_its_capacity_is_free_and_its_own_requests_get_none() -> None:
+    async with a_world() as world:
+        await world.report(1, MUCH_RAM)
+        season = Reservation(id=uid(5), name="season", project="p1", flavor=ALL)
+        edit = ReservationEditRequested(edit=MakeReservation(reservation=season))
+        await world.bus.asker(topics.EDIT_RESERVATION)(edit)
+
+        async def filled() -> bool:
+            ask = world.bus.asker(topics.FILL_RESERVATION)
+            return not (await ask(FillReservation(reservation=season.id))).missing
+
+        await until(filled, "its slot has a host")
+        own = a_request(2, project="p1", hints=Hints(reservation=season.id))
+        policy = TrialPolicy(without_reservations=(season.id,))
+
+        async def held() -> bool:
+            [result] = (await tried(world, policy, a_request(1))).results
+            return not result.present.hosts and result.trial.hosts == ("host-1",)
+
+        await until(held, "the scheduler has read the slot")
+        [result] = (await tried(world, policy, own)).results
+        assert (result.present.hosts, result.trial.hosts) == (("host-1",), ())
+        assert result.trial.why == "its reservation is removed"
 
 
 @in_virtual_time

@@ -69,6 +69,19 @@ async def test_the_lowest_priority_is_replaced_and_placed_again_later(berth: Liv
     await berth.clean()
 
 
+async def test_another_class_is_tested_on_recorded_decisions(berth: LivingBerth) -> None:
+    kept = [await boot(berth, *WHOLE, priority=1) for _ in range(2)]
+    assert await boot_fails(berth, priority=5)
+    change = ("--with", "priority.new.value=5", "--with", "priority.new.preempts=true")
+    told = await berth("rules", "test", "--since", "1h", *change, "--json", ends=1)
+    found = {row["build"]: row for row in map(json.loads, told.splitlines())}
+    assert [(found[build]["verdict"], found[build]["by"]) for build in kept] == [("same", "record")] * 2
+    [refused] = [row for build, row in found.items() if build not in kept]
+    assert (refused["verdict"], refused["preempts"]) == ("placed", 1)
+    assert await statuses(berth) == dict.fromkeys(kept, "active")
+    await berth("rules", "test", "--since", "1h", *change, "--with", "priority.new.preempts=false")
+
+
 async def boot_fails(berth: LivingBerth, *, priority: int) -> bool:
     return "no host" in await berth("boot", *HALF, "--priority", str(priority), "--wait", ends=1)
 

@@ -26,6 +26,7 @@ from berth.commands import (
     moves,
     priorities,
     rebalancing,
+    rules,
     what_if,
     why,
 )
@@ -48,7 +49,7 @@ HOMES: dict[str, ModuleType] = {
     "adopt": importing, "boot": builds, "delete": builds, "drain": draining, "evacuate": draining,
     "heal": audit_command, "host": hosts, "instances": instances, "maintenance": maintenance,
     "make-room": make_room, "moves": move_list, "confirm": move_list, "revert": move_list, "abort": move_list,
-    "priority": priorities, "group": groups, "rebalance": rebalancing, "waiting": instances,
+    "priority": priorities, "group": groups, "rebalance": rebalancing, "rules": rules, "waiting": instances,
     "what-if": what_if, "why": why,
 }  # fmt: skip
 Opened = Callable[..., AbstractAsyncContextManager["LivingBerth"]]

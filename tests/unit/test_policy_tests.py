@@ -1,11 +1,15 @@
 """Changes of a policy in words, decisions made again from their records, and the result of a policy test."""
 
+from dataclasses import replace as replace_fields
 from pathlib import Path
+from typing import Any
+from unittest.mock import AsyncMock, Mock
 
 import msgspec
 import pytest
 from msgspec.structs import replace
 
+from berth.operations import policy_tests
 from berth.operations.policy_changes import ChangedNumbers, changed_policy
 from berth.operations.policy_tests import PolicyTest, RecordedDecision, RepeatedDecision, Verdict
 from berth.operations.quota_trials import with_quotas
@@ -13,6 +17,8 @@ from berth.operations.request_sense import asked_amounts
 from berth.settings import BadSetting, Settings
 from bus.decisions import Record, RecordedHost, RecordedScale
 from bus.domains import GangRole
+from bus.policy_trials import PolicyTried, TrialChoice, TrialResult
+from bus.preemption import PrioritiesFound, PriorityClass
 from bus.quotas import Quota
 from bus.requests import Flavor
 from scheduler_worker import reweighed
@@ -88,6 +94,69 @@ def test_changed_limits_are_parsed() -> None:
     assert changed.only_numbers == ChangedNumbers()  # hosts are decided by the records
     with pytest.raises(BadSetting, match="RESOURCE=LIMIT"):
         changed_policy(Settings(), ["quota.p1.VCPU=-5"])
+
+
+def test_changed_classes_and_reservations_are_parsed() -> None:
+    changes = ["priority.a.b.preempts=true", "priority.a.b.budget=3", "priority.new.value=5"]
+    changed = changed_policy(Settings(), changes)
+    assert changed.stored.priorities == {"a.b": {"preempts": True, "budget": 3}, "new": {"value": 5}}
+    assert changed.only_numbers == ChangedNumbers()  # requests that found a free host get it with any class
+    reserving = changed_policy(Settings(), ["reservation.x=none", "reservation.y=3xVCPU:2,CUSTOM_FAST"])
+    assert reserving.stored.removed == ["x"] and reserving.only_numbers is None
+    [added] = reserving.stored.added
+    specs = {"resources:VCPU": "2", "trait:CUSTOM_FAST": "required"}
+    assert (len(added.instances), added.flavor.name, added.flavor.extra_specs) == (3, "y", specs)
+
+
+STORED_CLASSES = PrioritiesFound(classes=(PriorityClass(name="batch", value=1, grace=30.0),))
+
+
+def asked_of(answer: object) -> Any:
+    """Return a bus on which every query gets this answer."""
+    return Mock(asker=lambda topic: AsyncMock(return_value=answer))
+
+
+async def test_changes_of_classes_are_made_to_the_stored_classes() -> None:
+    changed = changed_policy(Settings(), ["priority.batch.preempts=true", "priority.web.value=4"])
+    trial = await changed.stored.completed(asked_of(STORED_CLASSES), changed.trial)
+    batch = PriorityClass(name="batch", value=1, grace=30.0, preempts=True)
+    assert trial.priorities == (batch, PriorityClass(name="web", value=4))
+
+
+@pytest.mark.parametrize(
+    ("change", "why"), [("priority.web.budget=4", "no such class"), ("priority.web.value=1", "another class")]
+)
+async def test_a_class_without_a_value_of_its_own_is_refused(change: str, why: str) -> None:
+    changed = changed_policy(Settings(), [change])
+    with pytest.raises(BadSetting, match=why):
+        await changed.stored.completed(asked_of(STORED_CLASSES), changed.trial)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "priority.batch.grace=30s", "priority.batch.value=10", "priority.batch.budget=-1",
+        "priority.batch.preempts=1", "reservation.x=VCPU", "reservation.x=2000xVCPU:1", "share.p1=3",
+        "quota.p1.weight=3",
+    ],
+)  # fmt: skip
+def test_a_change_that_cannot_be_tested_is_refused(change: str) -> None:
+    with pytest.raises(BadSetting, match=change.partition("=")[0]):
+        changed_policy(Settings(), [change])
+
+
+async def test_only_decisions_that_preempted_are_made_again_with_other_classes() -> None:
+    changed = changed_policy(Settings(), ["priority.batch.preempts=true"])
+    placed = RecordedDecision("1", 1.0, a_request(1), "roomy", "roomy", RECORD)
+    preempted = replace_fields(placed, build="2", preempts=True)
+    choice = TrialChoice(roots=("r",), hosts=("h",), preempts=2)
+    answer = PolicyTried(results=(TrialResult(present=TrialChoice(), trial=choice),))
+    bus = Mock(asker=lambda topic, timeout: AsyncMock(return_value=answer))
+    found = await policy_tests.tested(bus, [placed, preempted], changed, lambda several: None)
+    assert [(each.verdict, each.by, each.preempts) for each in found] == [
+        ("same", "record", 0),
+        ("placed", "present hosts", 2),
+    ]
 
 
 def a_decision(number: int, *, host: str = "h", exists: bool = True, vcpus: int = 2) -> RecordedDecision:
