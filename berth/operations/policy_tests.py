@@ -29,6 +29,7 @@ EVERY: tuple[InstanceStatus, ...] = (
 RELEASED = ("shelved", "error", "deleted")  # instances without allocations
 SECONDS = 60.0  # until an answer
 _BUILDS = 100  # in one query
+_PREEMPTING = 4  # requests in one query if instances to preempt are searched, too
 _encode = msgspec.json.Encoder(order="deterministic").encode
 
 Verdict = Literal["same", "elsewhere", "nowhere", "placed", "none"]
@@ -170,7 +171,8 @@ async def tested(
     on_tested(len(results))
     representatives = [equal[0].request for equal in left.values()]
     equals = iter(left.values())
-    for some in portions(representatives, MOST_TRIED):
+    most = _PREEMPTING if changed.stored.priorities else MOST_TRIED
+    for some in portions(representatives, most):
         for result in await _tried(bus, changed.trial, some):
             for decision in (same := next(equals)):
                 results[decision.build] = _now(decision, result)

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -21,6 +22,7 @@ from bus.queries import (
     WaitingFound,
     WhatIf,
 )
+from bus.reservations import FindReservations, Reservation
 from control_room.core.builds import latest, shown, timeline
 from control_room.core.now import Reply
 from control_room.core.what_if_form import address_of
@@ -40,6 +42,7 @@ class KnownRecords:
     builds: list[BuildStands]
     moves: list[MoveStands]
     decided: DecisionFound
+    drawn: Sequence[Reservation]  # from which the build drew
     silent: list[str]
 
 
@@ -103,6 +106,7 @@ class BuildPages(PageGroup):
             builds=[self._shown(build, then == "again") for build in records.builds],
             moves=records.moves,
             decided=records.decided,
+            drawn=records.drawn,
             decision=shown(records.decided.decision, operations.scores),
             silent=records.silent,
             then=then,
@@ -135,14 +139,16 @@ class BuildPages(PageGroup):
             pending.append(query(source, ask.builds, FindBuilds(cell=cell, builds=(id_,))))
             pending.append(query(source, ask.moves, FindMoves(cell=cell, moves=(id_,))))
             pending.append(query(source, ask.moves, FindMoves(cell=cell, builds=(id_,))))
-        replies: list[Reply[Any]] = await asyncio.gather(*pending)
+        drawing = query("placement", ask.reservations, FindReservations(drawn_by=id_, slots=False))
+        *replies, drawn = await asyncio.gather(*pending, drawing)
         builds, moves = list[BuildStands](), dict[str, MoveStands]()
         for reply in replies[1:]:
             builds += getattr(reply.answer, "builds", ())
             moves.update((move.move, move) for move in getattr(reply.answer, "moves", ()))
         silent = dict.fromkeys(reply.source for reply in replies if reply.problem)
         by_time = sorted(moves.values(), key=lambda move: move.since)
-        return KnownRecords(builds, by_time, replies[0].answer or DecisionFound(), list(silent))
+        reservations = drawn.answer.reservations if drawn.answer is not None else ()
+        return KnownRecords(builds, by_time, replies[0].answer or DecisionFound(), reservations, list(silent))
 
 
 log = logging.getLogger(__name__)

@@ -40,6 +40,7 @@ from bus.queries import (
     WhatIfAnswered,
 )
 from bus.requests import BuildSpec, Flavor
+from bus.reservations import Reservation, ReservationsFound
 from bus.worker import Worker, on
 from control_room.core.builds import EndedBuild
 from control_room.pages import builds as pages
@@ -98,6 +99,23 @@ async def test_a_build_has_every_attempt_and_its_decision_with_named_hosts() -> 
     assert "Repeated from" not in page and "Repeated from its record: h1, the same host" in again
     assert ">Only failed attempts<" in page and ">All attempts<" in failed
     assert "1. <a" in failed and "2. <a" not in failed
+
+
+async def test_the_page_of_a_build_names_its_reservation_and_the_plan_that_moved_it() -> None:
+    season = Reservation(id=uid(5), name="season", project="shop", flavor=FLAVOR)
+    move = MoveStands(
+        move=uid(4), build=uid(7), kind="live", cell="c1", phase="done", note="makes room for x"
+    )
+    told = {
+        **NOTHING,
+        "builds": BuildsFound(builds=(STANDS,)),
+        "moves": MovesFound(moves=(move,)),
+        "reservations": ReservationsFound(reservations=(season,)),
+    }
+    async with a_visited_room(told=told) as room:
+        page = await room.page(f"/builds/{uid(7)}")
+    assert 'Draws from reservation <a href="/reservations">season</a> of project shop.' in page
+    assert "<td>makes room for x</td>" in page
 
 
 async def test_the_page_of_an_unplaceable_build_shows_the_reason_and_the_decision_now() -> None:
