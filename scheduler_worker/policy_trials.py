@@ -60,7 +60,8 @@ class _Side:
     async def reserve(self, request: BuildRequested) -> str:
         """Give a hypothetical reservation its hosts; return why there are too few."""
         answer = await self._answer(request)
-        return "" if answer.fits else f"no hosts for reservation {request.flavor.name}: {_why(answer)}"
+        slots = f"all {len(request.instances)} slots of reservation {request.flavor.name}"
+        return "" if answer.fits else f"no hosts for {slots}: {_why(answer)}"
 
     async def choice(self, request: BuildRequested) -> TrialChoice:
         before = self._supposed.several

@@ -255,7 +255,9 @@ class PolicyTest:
 
     @property
     def differences(self) -> list[RepeatedDecision]:
-        return [decision for decision in self.decisions if decision.verdict in DIFFERENT]
+        """Return the decisions with another result, first those that get no host any more."""
+        found = [decision for decision in self.decisions if decision.verdict in DIFFERENT]
+        return sorted(found, key=lambda decision: decision.verdict != "nowhere")
 
     def passes(self, allow: float) -> bool:
         """Return whether at most this percentage of the decisions differ."""

@@ -80,7 +80,7 @@ async def test_a_reservation_on_trial_leaves_less_for_requests() -> None:
             assert [bool(each.trial.hosts) for each in found] == [True, True, False]
         both = replace(held, instances=(uid(1), uid(2), uid(3)))
         refused = await tried(world, TrialPolicy(reserves=(both,)), a_request(1))
-        assert "no hosts for reservation" in refused.refusal
+        assert "no hosts for all 3 slots of reservation" in refused.refusal
 
 
 @in_virtual_time

@@ -239,3 +239,9 @@ def decision(number: int, verdict: Verdict) -> RepeatedDecision:
 def test_the_share_of_differences_decides(verdicts: list[Verdict], allow: float, passes: bool) -> None:
     result = PolicyTest([decision(number, verdict) for number, verdict in enumerate(verdicts)])
     assert result.passes(allow) == passes
+
+
+def test_requests_that_lose_their_host_are_listed_first() -> None:
+    verdicts: list[Verdict] = ["elsewhere", "same", "nowhere", "placed"]
+    result = PolicyTest([decision(number, verdict) for number, verdict in enumerate(verdicts)])
+    assert [each.verdict for each in result.differences] == ["nowhere", "elsewhere", "placed"]
