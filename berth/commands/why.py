@@ -121,9 +121,11 @@ async def _known(settings: Settings, bus: Bus, id_: str) -> Known:
     maintenance = bus.asker(topics.MAINTENANCE, timeout=SECONDS)
     preemptions = bus.asker(topics.PREEMPTIONS, timeout=SECONDS)
     reservations = bus.asker(topics.RESERVATIONS, timeout=SECONDS)
+    # A placement of a version without `drawn_by` finds no reservation with this id.
+    drawing = FindReservations(drawn_by=id_, ids=(id_,), slots=False)
     of_instance = asyncio.gather(
         ask_cells(cells, lambda cell: find_moves(FindMoves(cell=cell, builds=(id_,)))),
-        ask_cells([_PLACEMENT], lambda _: reservations(FindReservations(drawn_by=id_, slots=False))),
+        ask_cells([_PLACEMENT], lambda _: reservations(drawing)),
     )
     (decided, unheard), (builds, silent), (moves, _), (left, _), (preempted, _) = await asyncio.gather(
         ask_cells([_SCHEDULER], lambda _: decision(FindDecision(id=id_))),

@@ -139,7 +139,9 @@ class BuildPages(PageGroup):
             pending.append(query(source, ask.builds, FindBuilds(cell=cell, builds=(id_,))))
             pending.append(query(source, ask.moves, FindMoves(cell=cell, moves=(id_,))))
             pending.append(query(source, ask.moves, FindMoves(cell=cell, builds=(id_,))))
-        drawing = query("placement", ask.reservations, FindReservations(drawn_by=id_, slots=False))
+        drawing = query(
+            "placement", ask.reservations, FindReservations(drawn_by=id_, ids=(id_,), slots=False)
+        )
         *replies, drawn = await asyncio.gather(*pending, drawing)
         builds, moves = list[BuildStands](), dict[str, MoveStands]()
         for reply in replies[1:]:

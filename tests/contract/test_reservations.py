@@ -124,7 +124,7 @@ async def test_an_instance_takes_the_slot_of_a_full_host(placement: Placement) -
     [drawn] = await take(placement, draws(2))
     assert drawn == Claimed(choice=0, generation=1, number=drawn.number)  # type: ignore[union-attr]
     assert await slots(placement) == {S1: ({}, (uid(2),))}
-    [its] = (await placement.reservations.find(FindReservations(drawn_by=uid(2)))).reservations
+    [its] = (await placement.reservations.find(FindReservations(drawn_by=uid(2), ids=(uid(2),)))).reservations
     assert its.id == R1
     assert not (await placement.reservations.find(FindReservations(drawn_by=uid(9)))).reservations
     assert await held(placement) == {uid(2): on_hosts(1, VCPU=4), uid(9): on_hosts(1, VCPU=4)}
