@@ -253,6 +253,7 @@ class SimulatedClient:
             if not self.world.commits_lost:
                 self.world.stop(Broken(f"{build} ended as {known}, and then as {(status, host)}"))
             self.ends[build] = status, host  # the last end counts after a fail-over that lost commits
+        self.world.note_traceless()
 
 
 async def _receive(get: Callable[[], Awaitable[T]], handle: Callable[[T], None]) -> None:

@@ -195,12 +195,11 @@ async def check_repaired(world: "SimulatedWorld") -> None:
 
 
 def _check_ends(world: "SimulatedWorld", active: dict[str, str]) -> None:
-    """Check the last reported end of each build that was neither deleted nor moved."""
+    """Check the last reported end of each build that was neither deleted nor moved, and is not traceless."""
     names = {host.root: (host.host, host.root) for host in world.hosts()}
     client = world.client
-    changed = (
-        client.deleted | client.preempted | world.victims | world.deleted_by_operator | client.moving.builds
-    )
+    changed = client.deleted | client.preempted | world.victims | world.deleted_by_operator
+    changed |= client.moving.builds | world.traceless
     for build, (status, host) in client.ends.items():
         if status != "active" or build in changed:
             continue

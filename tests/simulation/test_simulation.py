@@ -125,6 +125,8 @@ def test_no_random_world_with_faults_of_servers_breaks_an_invariant(seeds: Seque
         pytest.param(8419, WorldOptions(SWARM), id="8419"),
         # a build that preempts is deleted between its claim and its order
         pytest.param(42, WorldOptions(SWARM, requests=4, preempts=True), id="42 preempts"),
+        # a fail-over loses the commits of an instance, and its agent loses its disk
+        pytest.param(860, WorldOptions(SWARM, requests=4, preempts=True), id="860 preempts"),
     ],
 )
 def test_worlds_that_failed_before_are_sound(seed: int, options: WorldOptions) -> None:

@@ -62,6 +62,7 @@ from tests.support.databases import inline_connection
 
 _START = 1_700_000_000.0
 _REVERTED = "SELECT build FROM moves WHERE json_extract(story, '$.goal') IS NOT NULL"
+_RECORDS = {"placement": "SELECT uuid FROM consumers", "cell": "SELECT id FROM builds"}  # by database
 _REPEATED = 60.0  # seconds after which a conductor repeats a requeue; the interval then doubles
 _SHARING = ("placement", "scheduler", "conductor", "gateway", "agent")  # names of workers in compact worlds
 PATIENCE = 300.0  # virtual seconds after which whatever is still open is lost
@@ -94,6 +95,7 @@ class SimulatedWorld:
         self.spares_unknown = self.faults.lost_commits > 0  # a setting of the agents
         self.calm = False  # no more confirms are lost
         self.deleted_by_operator: set[str] = set()
+        self.traceless: set[str] = set()  # builds without a guest or a record after lost commits
         self.split: set[int] = set()  # server groups whose members a reverted move has separated
         self.overlapping: dict[tuple[str, int], float] = {}  # late guests in parallel with their successors
         self.preempted_seen = 0  # instances that were preempted
@@ -408,6 +410,8 @@ class SimulatedWorld:
             self._disks[agent] = WatchedDisk(self, file)
         elif self.faults.torn_files:
             self._disks[agent] = known.after_power_failure()
+        if agent in self.lost_disks:
+            self.note_traceless()
         return self._disks[agent]
 
     def agents_writing(self) -> list[str]:
@@ -424,6 +428,16 @@ class SimulatedWorld:
         """Return all guests of agents that have not lost their disks."""
         known = [disk for agent, disk in self._disks.items() if agent not in self.lost_disks]
         return [guest for disk in known for guest in disk.seen()]
+
+    def note_traceless(self) -> None:
+        """Note the ended builds of which lost commits and a lost disk have left neither a record nor a guest."""
+        if not (self.commits_lost and self.forgetful):
+            return
+        left = {guest.build for disk in self._disks.values() for guest in disk.seen()}
+        for name, database in self.databases.items():
+            if (records := _RECORDS.get(name.partition("_")[0])) is not None:
+                left.update(build for (build,) in inline_connection(database).execute(records))
+        self.traceless |= self.client.ends.keys() - left
 
     def reverted(self) -> set[str] | None:
         """Return the builds whose move was reverted; None while a transaction is open."""
