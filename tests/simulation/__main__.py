@@ -31,6 +31,7 @@ def _arguments(given: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--moves", choices=("yes", "no"), help="worlds with moves (default: half of them)")
     parser.add_argument("--preempts", choices=("yes", "no"), help="worlds with preemption (default: a third)")
+    parser.add_argument("--headroom", action="store_true", help="worlds with failover headroom")
     parser.add_argument("--jobs", type=int, default=1, help="processes (default: 1)")
     parser.add_argument("--plant", choices=sorted(PLANTED), metavar="NAME", help="plant a bug, and find it")
     parser.add_argument("--list", action="store_true", help="list the faults and the planted bugs")
@@ -55,6 +56,7 @@ def main(given: Sequence[str] | None = None) -> int:
         requests=asked.requests or (LONG if bug else SHORT),
         moves=bug.moves if bug and moves is None else moves,
         preempts=preempts,
+        headroom=asked.headroom or bool(bug and bug.headroom),
     )
     failures = _run(seeds, options, asked)
     if bug is not None:
@@ -69,11 +71,11 @@ def _choice(given: str | None) -> bool | None:
 def _run(seeds: range, options: WorldOptions, asked: argparse.Namespace) -> int:
     began = shown = time.monotonic()
     simulated = took = 0.0
-    done = failures = victims = 0
+    done = failures = victims = losses = 0
     outcome = None
     for outcome in _outcomes(seeds, options, asked.jobs, asked.plant):
         done, simulated, took = done + 1, simulated + outcome.simulated, took + outcome.took
-        victims += outcome.victims
+        victims, losses = victims + outcome.victims, losses + outcome.losses
         if outcome.broken:
             failures += 1
             _show(outcome, options, asked.plant)
@@ -82,12 +84,12 @@ def _run(seeds: range, options: WorldOptions, asked: argparse.Namespace) -> int:
         if time.monotonic() - shown > _PROGRESS_SECONDS:
             shown = time.monotonic()
             rate = done / (shown - began)
-            so_far = f"{rate:.1f}/s, {simulated / 3600:.1f} h simulated, {victims} victims of preemption"
-            print(f"{done}/{len(seeds)} seeds, {so_far}", flush=True)
+            print(f"{done}/{len(seeds)} seeds, {rate:.1f}/s, {simulated / 3600:.1f} h simulated", flush=True)
     elapsed = time.monotonic() - began
     print(
         f"{done} seeds, {failures} failures, {simulated / 3600:.1f} h simulated, {elapsed:.0f} s elapsed,"
-        f" {took:.1f} s of processor time, {victims} victims of preemption",
+        f" {took:.1f} s of processor time, {victims} victims of preemption,"
+        f" {losses} losses of hosts or racks replayed",
         flush=True,
     )
     return failures
@@ -119,6 +121,7 @@ def _show(outcome: WorldOutcome, options: WorldOptions, plant: str | None) -> No
         print(f"    {event[:300]}")
     again = f"--seeds {outcome.seed} --faults {options.faults or 'none'} --requests {options.requests}"
     again += f" --plant {plant}" if plant else ""
+    again += " --headroom" if options.headroom else ""
     for name, value in (("moves", options.moves), ("preempts", options.preempts)):
         if value is not None:
             again += f" --{name} {'yes' if value else 'no'}"

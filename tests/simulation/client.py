@@ -23,6 +23,7 @@ from bus.messages import (
 from bus.preemption import BuildPreempted
 from bus.resources import EditRequested, SetTraits
 from bus.vocabulary import Message
+from tests.simulation.headroom import coverable
 from tests.simulation.invariants import Broken
 from tests.simulation.moving_client import MovingClient
 from tests.simulation.random_requests import a_request, another_zone, with_priority
@@ -94,6 +95,8 @@ class SimulatedClient:
         if self.world.preempts:
             low = number < self.world.requests * 2 // 3
             request = with_priority(request, low=low, full=self.world.full)
+        if self.world.headroom:
+            request = coverable(request)
         for instance in request.instances:
             self.accepted[instance] = request
         if self.chance.random() < 0.05:  # deleted before it is requested
@@ -159,6 +162,8 @@ class SimulatedClient:
     async def _edit_one(self, bus: Bus) -> None:
         """Disable or enable a host or a cell; add hosts to zones, and remove them."""
         if self.world.preempts:  # the cloud is to be full
+            return
+        if self.world.headroom and self.chance.random() < 0.7:  # else most hosts get no slots
             return
         if self.chance.random() < 0.3:
             host = self.chance.choice(self.chance.choice(self.world.fleet()).hosts)

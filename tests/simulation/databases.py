@@ -1,7 +1,7 @@
 """The databases of a simulated world, in memory, with fail-overs that lose their last commits."""
 
 import sqlite3
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from typing import Any
 
@@ -22,6 +22,7 @@ class _DirectTransaction(Transaction):
     def __init__(self, database: "SimulatedDatabase") -> None:
         super().__init__("sqlite", database.name)
         self._timeline = database.timeline
+        self._committed = database.on_commit
         self._driver = Connection(inline_connection(database), None, database.pause, keep=True)
 
     @property
@@ -43,6 +44,8 @@ class _DirectTransaction(Transaction):
 
     async def _commit(self) -> None:
         await self._driver.commit()
+        if self._committed is not None:
+            self._committed()
 
     async def release_connection(self) -> None:
         if self._driver.raw.in_transaction:
@@ -52,11 +55,12 @@ class _DirectTransaction(Transaction):
 class SimulatedDatabase(Database):
     """An SQLite database that has a history of commits, as PostgreSQL has: a fail-over begins another."""
 
-    def __init__(self, pause: Pause) -> None:
+    def __init__(self, pause: Pause | None) -> None:
         super().__init__("sqlite+aiosqlite://", inline=True, pause=pause)
         self.pause = pause
         self.timeline = 1
         self._is_used = False
+        self.on_commit: Callable[[], None] | None = None  # called before any other transaction begins
 
     async def _connected(self) -> Transaction:
         if not self._is_used:

@@ -161,7 +161,7 @@ def check_waiting(world: "SimulatedWorld") -> None:
 def _check_none_fits(changes: "HostChanges", placement: sqlite3.Connection) -> None:
     room, source = changes.store.queues, changes.store.sight.source
     book, now = changes.scheduler.book, changes.scheduler.clock.monotonic()
-    hosts, groups = _free(placement), _groups(placement)
+    hosts, groups = capacity_left(placement), _groups(placement)
     closed = {cell for (cell,) in placement.execute("SELECT name FROM cells WHERE NOT enabled")}
     up: dict[str, tuple[PlacedHost, set[str]]] = {}
     for placed in source.hosts():
@@ -246,7 +246,7 @@ def _groups(placement: sqlite3.Connection) -> dict[str, _GroupNow]:
     return groups
 
 
-def _free(placement: sqlite3.Connection) -> dict[str, dict[str, dict[str, int]]]:
+def capacity_left(placement: sqlite3.Connection) -> dict[str, dict[str, dict[str, int]]]:
     """Return the free amount by root, provider and resource class."""
     hosts: dict[str, dict[str, dict[str, int]]] = {}
     for root, provider, name, free in placement.execute(_FREE):
@@ -270,7 +270,7 @@ JOIN resource_providers p ON p.id = a.resource_provider_id
 JOIN resource_providers r ON r.id = p.root_provider_id
 JOIN resource_classes k ON k.id = a.resource_class_id
 """
-_TYPES = "SELECT c.uuid, t.name FROM consumers c JOIN consumer_types t ON t.id = c.consumer_type_id"
+TYPES = "SELECT c.uuid, t.name FROM consumers c JOIN consumer_types t ON t.id = c.consumer_type_id"
 
 
 class GuestSeen(NamedTuple):
@@ -292,7 +292,7 @@ def check_guests(world: "SimulatedWorld") -> None:
     if placement is None or not (guests := world.guests()):
         return
     holdings = holdings_by_consumer(placement)
-    types = dict(placement.execute(_TYPES).fetchall())
+    types = dict(placement.execute(TYPES).fetchall())
     whose: dict[str, GuestSeen] = {}  # consumer → the guest that uses its resources
     preempted, there = preemptions(placement), {(guest.build, guest.root) for guest in guests}
     for guest in guests:

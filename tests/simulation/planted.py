@@ -23,9 +23,10 @@ from compute_sim.agent import SimulatedAgent
 from compute_sim.core import phases as agent_phases
 from compute_sim.core.phases import GuestState, PhaseEnd
 from compute_sim.disk import AgentDisk
-from placement_worker.core import capacity, claim_world, holding
+from placement_worker.core import capacity, claim_world, headroom, holding
 from placement_worker.core.claim_world import ClaimWorld, Holder
 from placement_worker.core.group_places import GroupPlaces
+from placement_worker.headroom import HeadroomController
 from placement_worker.worker import Placement
 from scheduler_worker.core.events import Fence, FenceAnswers
 from scheduler_worker.core.waiting_queues import WaitingQueues
@@ -40,6 +41,7 @@ class PlantedBug:
     patches: Callable[[], Sequence[Any]]  # returns patches of the product
     faults: str = ""
     moves: bool | None = None
+    headroom: bool = False
     complaint: str = ""  # expected in the broken invariant
 
 
@@ -209,6 +211,17 @@ def _handed_over_and_forgotten() -> Sequence[Any]:
     return [patch.object(DirectTransport, "_until_handled", forget)]
 
 
+def _slots_anywhere() -> Sequence[Any]:
+    def lacks(counts: Any, domain: str) -> bool:
+        return bool(counts.total < counts.needed[domain])
+
+    return [patch.object(headroom._ClassCounts, "lacks", lacks)]
+
+
+def _changes_unnoticed() -> Sequence[Any]:
+    return [patch.object(HeadroomController, "_note_change", lambda _: None)]
+
+
 PLANTED: Mapping[str, PlantedBug] = {
     "claim-generation": PlantedBug(
         "placement_worker.core.claim_world.fence: the generation that a claim expects", _unfenced_claims
@@ -277,6 +290,14 @@ PLANTED: Mapping[str, PlantedBug] = {
     "fail-over": PlantedBug(
         "Placement._forget, Builds._forget: a fail-over clears what is remembered of lost commits",
         _lost_commits_unnoticed, faults="commits",
+    ),
+    "headroom-outside": PlantedBug(
+        "placement_worker.core.headroom: slots on the lost hosts do not count", _slots_anywhere,
+        headroom=True, complaint="does not evacuate",
+    ),
+    "headroom-changes": PlantedBug(
+        "placement_worker.headroom.HeadroomController: slots are adjusted after a change", _changes_unnoticed,
+        headroom=True, complaint="is reported as kept",
     ),
 }  # fmt: skip
 

@@ -24,6 +24,7 @@ class WorldOptions:
     requests: int = SHORT
     moves: bool | None = None  # None: in half of the worlds
     preempts: bool | None = None  # True: also with full hosts; None: in a third of the worlds
+    headroom: bool = False  # without preemption
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,7 @@ class WorldOutcome:
     took: float  # seconds of one core
     steps: int
     victims: int = 0  # instances that were preempted
+    losses: int = 0  # of hosts or racks with instances, replayed
     broken: str = ""
     last_events: tuple[str, ...] = ()
 
@@ -51,7 +53,8 @@ def make_world(
         twins=seed % 2 == 1,
         moves=seed % 4 in (1, 2) if moves is None else moves,
         shared=shared,
-        preempts=seed % 3 == 1 if preempts is None else preempts,
+        preempts=seed % 3 == 1 and not options.headroom if preempts is None else preempts,
+        headroom=options.headroom,
         full=bool(preempts),
     )
 
@@ -78,8 +81,9 @@ def attempt(seed: int, options: WorldOptions) -> WorldOutcome:
         broken = "; ".join(f"{type(leaf).__name__}: {leaf}" for leaf in leaves(problem))
     took = time.process_time() - began
     last = tuple(event for event in world.history if " settled " not in event)[-_LAST_EVENTS:]
-    victims = world.preempted_seen
-    return WorldOutcome(seed, world.seconds, took, world.steps, victims, broken, last if broken else ())
+    losses = world.failover.losses if world.failover is not None else 0
+    figures = world.seconds, took, world.steps, world.preempted_seen, losses
+    return WorldOutcome(seed, *figures, broken, last if broken else ())
 
 
 def leaves(problem: BaseException) -> list[BaseException]:

@@ -23,6 +23,7 @@ QUICK = {
     "wake-up": (3, _SMALL),
     "attempt-number": (2, _SMALL),
     "void-attempt": (1, _SMALL),
+    "headroom-outside": (1, _SMALL),
 }
 
 
@@ -33,7 +34,7 @@ def test_a_planted_bug_is_found(name: str, record_property: Callable[[str, objec
     first, requests = QUICK.get(name, (0, LONG))
     began = time.process_time()
     with planted(name) as bug:
-        options = WorldOptions(bug.faults, requests, bug.moves)
+        options = WorldOptions(bug.faults, requests, bug.moves, headroom=bug.headroom)
         outcomes = (attempt(seed, options) for seed in range(first, first + SEEDS))
         found = next((outcome for outcome in outcomes if outcome.broken), None)
     assert found is not None, f"{SEEDS} seeds, and no invariant was broken"

@@ -106,6 +106,22 @@ def test_no_random_world_with_faults_of_servers_breaks_an_invariant(seeds: Seque
         assert outcome.broken == "", f"seed {seed}: {outcome.last_events}"
 
 
+_HEADROOM = [
+    pytest.param((1, 2), id="1-2"),
+    *(
+        pytest.param(range(at, at + 20), id=f"{at}-{at + 19}", marks=pytest.mark.soak)
+        for at in range(0, 1000, 20)
+    ),
+]
+
+
+@pytest.mark.parametrize("seeds", _HEADROOM)
+def test_while_headroom_is_kept_any_host_and_any_rack_can_be_lost(seeds: Sequence[int]) -> None:
+    outcomes = [attempt(seed, WorldOptions(SWARM, requests=6, headroom=True)) for seed in seeds]
+    assert [(outcome.seed, outcome.broken) for outcome in outcomes if outcome.broken] == []
+    assert sum(outcome.losses for outcome in outcomes) > 10 * len(seeds)
+
+
 @pytest.mark.parametrize(
     ("seed", "options"),
     [

@@ -43,6 +43,7 @@ from tests.simulation.broker import SimulatedBroker, SimulatedTransport
 from tests.simulation.client import SimulatedClient
 from tests.simulation.databases import make_databases
 from tests.simulation.faults import FaultRates
+from tests.simulation.headroom import HeadroomCheck, with_racks
 from tests.simulation.invariants import (
     HOLDERS,
     Broken,
@@ -78,6 +79,7 @@ class SimulatedWorld:
     shared: bool = False  # agents share queues: a gateway for each cell, and with `twins` a second one
     preempts: bool = False  # some requests preempt instances of lower priority
     full: bool = False  # with `preempts`: requests of low priority fill the hosts
+    headroom: bool = False  # the loss of any host, and in some worlds of any rack, is kept covered
 
     cells = CELLS
 
@@ -110,8 +112,11 @@ class SimulatedWorld:
         self.forgetful = not self.faults.torn_files and self.seed % (9 if self.moves else 3) == 2
         self.lost_disks: set[str] = set()  # agents that have lost their disks, with their fences
         self.waiting: dict[str, HostChanges] = {}  # of all schedulers that ever ran, by replica
+        levels = ("host", "rack") if self.seed % 2 else ("host",)
+        self.failover = HeadroomCheck(self, levels) if self.headroom else None
         self._last_writes: tuple[int | None, ...] = ()
-        self._replicas: dict[str, str] = {}
+        self._replicas: dict[str, str] = {}  # of placements and schedulers, by worker
+        self._placements: dict[str, Placement] = {}  # all that ever ran, by replica
         self._disks: dict[str, WatchedDisk] = {}
         self._lives: dict[str, asyncio.Task[None]] = {}  # of processes, by each of their workers
         self._direct: dict[asyncio.Task[None], _CrashingTransport] = {}
@@ -144,6 +149,8 @@ class SimulatedWorld:
                 await classes.edit(PriorityEditRequested(edit=SetPriority(priority=each)))
         for zone in ZONES:
             await placement.aggregates.edit(AggregateEditRequested(edit=zone))
+        if self.failover is not None:
+            await self.failover.begin(placement)
         try:
             await self._run_workers()
         finally:
@@ -214,6 +221,8 @@ class SimulatedWorld:
         await self._until(self._has_no_leftovers, "a deletion was never confirmed, or a holder left over")
         await self._until(self._has_no_moves, "an instance that was preempted never stops moving")
         await self._until(self._is_awake, "guests sleep after a power failure")
+        if self.failover is not None and not self.commits_lost:
+            await self._until(self.failover.is_settled, "headroom is neither kept nor lacking")
         for task in repeating:
             task.cancel()
         await self._until(self._is_quiet, "some messages are never acknowledged")
@@ -305,7 +314,9 @@ class SimulatedWorld:
     async def _live(self, names: Sequence[str], way: Transport) -> None:
         async with Bus(way, self.clock) as bus:
             workers = [self._factories()[name](bus) for name in names]
-            self._replicas |= {name: bus.replica for name in names if name.startswith("scheduler")}
+            self._replicas |= {
+                name: bus.replica for name in names if name.startswith(("placement", "scheduler"))
+            }
             if len(workers) == 1:
                 await bus.serve(workers[0], asyncio.Event())
             else:
@@ -314,6 +325,8 @@ class SimulatedWorld:
                         group.create_task(bus.serve(worker, asyncio.Event()))
 
     def fleet(self) -> list[SimAgent]:
+        if self.headroom:
+            return with_racks(simulated_fleet(8, 2))
         hosts_per_agent = 2 if (self.seed % 7 != 3 if self.moves else self.seed % 8 == 0) else 1
         return simulated_fleet(2 if self.preempts else 4, hosts_per_agent)
 
@@ -326,7 +339,8 @@ class SimulatedWorld:
 
     def _factories(self) -> dict[str, Callable[[Bus], Worker]]:
         def placement(bus: Bus) -> Worker:
-            return placement_worker(Placement(self.databases["placement"], self.clock), bus.publish, CELLS)
+            made = self._placements[bus.replica] = Placement(self.databases["placement"], self.clock)
+            return placement_worker(made, bus.publish, CELLS)
 
         def scheduler(bus: Bus) -> Worker:
             worker = a_scheduler(bus, self.clock, database=self.databases["scheduler"])
@@ -430,7 +444,7 @@ class SimulatedWorld:
         return [guest for disk in known for guest in disk.seen()]
 
     def note_traceless(self) -> None:
-        """Note the ended builds of which lost commits and a lost disk have left neither a record nor a guest."""
+        """Note the ended builds of which a fail-over and a lost disk left neither a record nor a guest."""
         if not (self.commits_lost and self.forgetful):
             return
         left = {guest.build for disk in self._disks.values() for guest in disk.seen()}
@@ -474,12 +488,21 @@ class SimulatedWorld:
             self.check(check_always)
         if any(len(each.store.queues) for each in self.schedulers()) and self._is_quiet():
             self.check(check_waiting)
+        if self.failover is not None:
+            self.check(lambda _: self.failover.check_gauges())
 
     def schedulers(self) -> list[HostChanges]:
+        return [self.waiting[replica] for replica in self._living("scheduler")]
+
+    def placements(self) -> list[Placement]:
+        return [self._placements[replica] for replica in self._living("placement")]
+
+    def _living(self, worker: str) -> list[str]:
+        """Return the replicas of the processes of a worker that are alive."""
         return [
-            self.waiting[self._replicas[name]]
+            self._replicas[name]
             for name, life in self._lives.items()
-            if name in self._replicas and not life.done()
+            if name.startswith(worker) and name in self._replicas and not life.done()
         ]
 
     def check(self, invariant: Callable[["SimulatedWorld"], None]) -> None:
