@@ -9,7 +9,7 @@ from functools import partial
 from msgspec import structs
 
 from berth.operations.following import MoveListener, following
-from berth.operations.planned_moves import MovesDone, PlannedMoves
+from berth.operations.planned_moves import POLL_SECONDS, MovesDone, PlannedMoves
 from bus import topics
 from bus.clock import Clock
 from bus.delivery.runner import Bus
@@ -27,12 +27,17 @@ async def plan_balance(bus: Bus, asked: PlanBalance) -> BalancePlanned:
     return await bus.asker(topics.PLAN_BALANCE, timeout=ANSWER_SECONDS)(asked)
 
 
-async def is_permitted(bus: Bus) -> bool:
-    """Return whether no operator has stopped all rebalancing; without an answer, assume one has."""
-    try:
-        return not (await bus.asker(topics.SWITCH_BALANCING)(SwitchBalancing())).stopped
-    except (Unavailable, Unroutable):
-        return False
+async def is_permitted(bus: Bus, *, patient: bool = False) -> bool:
+    """Return whether no operator has stopped all rebalancing. If no scheduler answers, assume that one has,
+    or (`patient`) repeat the query until a scheduler answers.
+    """
+    while True:
+        try:
+            return not (await bus.asker(topics.SWITCH_BALANCING)(SwitchBalancing())).stopped
+        except (Unavailable, Unroutable):
+            if not patient:
+                return False
+        await asyncio.sleep(POLL_SECONDS)
 
 
 async def carry_out(bus: Bus, plan: BalancePlanned, most: int, listener: MoveListener) -> MovesDone:
@@ -56,7 +61,7 @@ async def carry_out(bus: Bus, plan: BalancePlanned, most: int, listener: MoveLis
             waiting = unaffected
         if 2 * lost >= planned and moves.done.moved:
             why = f"undoes a rebalancing: {lost} of its {planned} moves failed or were left out"
-            await moves.undo(why, partial(is_permitted, bus))
+            await moves.undo(why, partial(is_permitted, bus, patient=True))
         return moves.done
 
 

@@ -3,10 +3,11 @@
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field, replace
 from itertools import count
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 
-from berth.operations import making_room
+from berth.operations import making_room, rebalancing
 from berth.operations.following import MoveListener, following
 from berth.operations.host_states import disabling, enabling, host_named, state_of
 from berth.operations.making_room import MakingRoom, RoomListener, RoomMade
@@ -14,6 +15,7 @@ from berth.operations.planned_moves import MovesDone, PlannedMoves
 from berth.operations.rebalancing import carry_out
 from bus import topics
 from bus.delivery.runner import Bus
+from bus.errors import Unavailable
 from bus.local import LocalBroker, LocalTransport
 from bus.moves import MoveRequested
 from bus.queries import PlacedThere
@@ -372,6 +374,16 @@ async def test_a_stop_of_rebalancing_also_stops_undoing() -> None:
     movers = refusing(FakeMovers(), (2, 4))
     done = await rebalanced(movers, (1, 1, 2), (2, 3, 4), permits=2)
     assert ([step.build for step in done.moved], len(movers.asked)) == ([uid(1)], 2)
+
+
+async def test_without_an_answer_no_move_begins_but_an_undo_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rebalancing, "POLL_SECONDS", 0.0)
+    ask = AsyncMock(
+        side_effect=[Unavailable("killed"), Unavailable("killed"), BalancingSwitched(stopped=False)]
+    )
+    bus = Mock(asker=lambda _: ask)
+    assert not await rebalancing.is_permitted(bus)
+    assert await rebalancing.is_permitted(bus, patient=True)
 
 
 async def rebalanced(movers: FakeMovers, *ways: tuple[int, int, int], permits: int = 100) -> MovesDone:

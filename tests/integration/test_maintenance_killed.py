@@ -7,9 +7,10 @@ host, and no guest runs twice, even after the evacuated host returns.
 import asyncio
 import signal
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,23 +20,19 @@ from berth.settings import Settings
 from bus.clock import Clock
 from bus.errors import Unavailable, Unroutable
 from bus.maintenance import AddWindow, HostEvacuation, MaintenanceFound, MaintenanceWindow
+from tests.integration.hasty_scheduler import HastySupervisor
 from tests.integration.test_moves_killed import MovingSite, moving_site
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.services, pytest.mark.slow]
 
-HOOK = """#!/bin/sh
-echo "$1 $FENCE_CELL" >> {calls}
-sleep 3
-"""
-
 
 @pytest.fixture
 def settings(amqp_url: str, database_url: str, bus_name: str) -> Settings:
     return Settings().having(
-        amqp_url=amqp_url, database_url=database_url, exchange=bus_name, cells=("c1",), hosts=6,
-        agents_per_cell=6, build_time="constant:0.1", move_time="constant:0.3", heartbeat=0.5,
-        maintenance_lead=0.0, evacuation_after=5.0,
+        amqp_url=amqp_url, database_url=database_url, exchange=bus_name, cells=("c1",), hosts=4,
+        agents_per_cell=4, build_time="constant:0.1", move_time="constant:0.3", heartbeat=0.5,
+        maintenance_lead=0.0, evacuation_after=2.0,
     )  # fmt: skip
 
 
@@ -58,7 +55,7 @@ async def moved_once(site: MovingSite, about: MaintenanceFound, builds: Sequence
 async def test_a_drain_survives_kills_of_every_worker(
     settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with moving_site(settings, tmp_path, monkeypatch) as site:
+    async with moving_site(settings, tmp_path, monkeypatch, HastySupervisor) as site:
         names = [site.hosts[f"c1-agent{number}"][0] for number in (1, 2)]
         builds = await boot(site, names, 3)
         roots = tuple([(await host_named(site.bus, name)).id for name in names])
@@ -82,20 +79,40 @@ async def test_a_drain_survives_kills_of_every_worker(
         assert states == {"disabled, because of maintenance"}
 
 
+def by_hook(directory: Path, calls: Path) -> dict[str, Any]:
+    """Return the settings of a hook that confirms 1 s after its call that a host is off."""
+    return {"evacuation_hook": (_script(directory / "fence", f'echo "$1 $FENCE_CELL" >> {calls}; sleep 1'),)}
+
+
+def by_quorum(directory: Path, calls: Path) -> dict[str, Any]:
+    """Return the settings of a quorum of agents that reach every host except the first one, for 2 s."""
+    probe = _script(
+        directory / "probe", f'test "$1" != c1-host00001 || {{ echo "$1 c1" >> {calls}; false; }}'
+    )
+    return {"evacuation_quorum": 2, "evacuation_quorum_seconds": 2.0, "probe_command": (probe,)}
+
+
+def _script(path: Path, line: str) -> str:
+    path.write_text(f"#!/bin/sh\n{line}\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+@pytest.mark.parametrize("confirmed", [by_hook, by_quorum])
 async def test_an_evacuation_survives_kills_and_the_return_of_the_host(
-    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    confirmed: Callable[[Path, Path], dict[str, Any]],
+    settings: Settings,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    hook, calls = tmp_path / "fence", tmp_path / "calls"
-    hook.write_text(HOOK.format(calls=calls))
-    hook.chmod(0o755)
-    settings = settings.having(evacuation_hook=(str(hook),))
-    agent, role = "c1-agent1", "compute.c1.c1-agent1"
-    async with moving_site(settings, tmp_path, monkeypatch) as site:
+    calls, agent, role = tmp_path / "calls", "c1-agent1", "compute.c1.c1-agent1"
+    settings = settings.having(**confirmed(tmp_path, calls))
+    async with moving_site(settings, tmp_path, monkeypatch, HastySupervisor) as site:
         [name] = site.hosts[agent]
         builds = await boot(site, [name], 8)
         await site.berth.signal(role, signal.SIGSTOP)
         site.notes.stands_still(agent)  # the host has lost power
-        await until(calls.exists, "the hook is called", 120.0)
+        await until(calls.exists, "the host is being fenced", 120.0)
         await site.kill("scheduler")
         await until(lambda: site.ends, "an instance is evacuated", 120.0)
         await site.kill("scheduler", "conductor.c1")

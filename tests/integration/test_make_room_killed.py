@@ -14,15 +14,18 @@ import pytest
 
 from berth.configuration import EFFECTIVE_ENV
 from berth.operations.audit import audit
+from berth.operations.following import MoveOutcome
 from berth.operations.host_states import host_named, reported_hosts, state_of
 from berth.operations.making_room import MakingRoom, RoomListener
+from berth.operations.rebalancing import carry_out
 from berth.settings import Settings
 from bus import topics
 from bus.clock import Clock
 from bus.messages import BuildEnded, BuildRequested, BuildUnplaceable
 from bus.moves import MoveProgress
 from bus.requests import Flavor
-from bus.room import PlanRoom
+from bus.resources import FindAllocations
+from bus.room import BalanceMove, BalancePlanned, PlannedStep, PlanRoom
 from tests.support.berth_processes import ROOT, Running, running
 from tests.support.waiting import in_time, receive_all, until
 
@@ -52,6 +55,7 @@ class LoadedSite:
     ends: dict[str, BuildEnded] = field(default_factory=dict)
     unplaceable: list[BuildUnplaceable] = field(default_factory=list)
     requested: set[str] = field(default_factory=set)
+    large: set[str] = field(default_factory=set)  # the instances that fill the hosts
 
     async def boot(self, memory_mb: int, host: str = "", wait: str = "") -> str:
         build = Clock().uuid()
@@ -65,7 +69,7 @@ class LoadedSite:
     async def fill(self) -> None:
         for host in await self.hosts():
             for _ in range(4):
-                await self.boot(24_000, host)
+                self.large.add(await self.boot(24_000, host))
         await until(lambda: self.requested <= self.ends.keys(), "the hosts are filled", 120.0)
 
     async def hosts(self) -> list[str]:
@@ -149,6 +153,54 @@ async def test_room_is_made_while_every_worker_is_killed(settings: Settings) -> 
         await site.boot(80_000, wait="1m")
         await nothing_lost(site)
         print(f"{len(site.requested)} builds, {len(made.done.moved)} moves, 0 lost")
+
+
+class Outcomes(FirstMove):
+    """Collects the outcomes of moves."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ends: list[str] = []
+
+    def on_outcome(self, outcome: MoveOutcome) -> None:
+        self.ends.append(outcome.end)
+
+
+async def test_a_rebalancing_of_which_half_fails_is_undone_while_schedulers_are_killed(
+    settings: Settings,
+) -> None:
+    async with loaded_site(settings) as site:
+        hosts = await site.hosts()
+        roots = {host: (await host_named(site.berth.bus, host)).id for host in hosts}
+        first = {end.host: build for build, end in site.ends.items() if build in site.large}
+
+        def move(source: str, destination: str) -> BalanceMove:
+            step = PlannedStep(
+                build=first[source], kind="live", cell="c1", source=roots[source], source_host=source,
+                destination=roots[destination], destination_host=destination,
+            )  # fmt: skip
+            return BalanceMove(steps=(step,), gain=0.1)
+
+        a, b, c, d, e, f = hosts
+        # there is free capacity for one of two instances on b, and on d
+        plan = BalancePlanned(moves=(move(a, b), move(c, d), move(e, b), move(f, d)))
+        outcomes = Outcomes()
+        rebalancing = asyncio.create_task(carry_out(site.berth.bus, plan, 2, outcomes))
+        await in_time(outcomes.began.wait())
+        await site.berth.kill("scheduler")
+        await until(lambda: len(outcomes.ends) == 4, "every move has ended")
+        await site.berth.kill("scheduler")
+        async with asyncio.timeout(60):
+            done = await rebalancing
+        assert outcomes.ends == ["done", "done", "refused", "refused", "done", "done"]
+        assert (done.moved, {step.build for step in done.undone}) == ([], {first[a], first[c]})
+        await nothing_lost(site)
+        found = await site.berth.bus.asker(topics.ALLOCATIONS)(
+            FindAllocations(consumers=(first[a], first[c]))
+        )
+        assert {each.id: [*each.allocations] for each in found.consumers} == {
+            first[a]: [roots[a]], first[c]: [roots[c]]
+        }  # fmt: skip
 
 
 async def test_hosts_of_a_killed_command_are_opened_in_time(settings: Settings, tmp_path: Path) -> None:

@@ -214,12 +214,15 @@ class MovingSite:
 
 @asynccontextmanager
 async def moving_site(
-    settings: Settings, directory: Path, patch: pytest.MonkeyPatch
+    settings: Settings,
+    directory: Path,
+    patch: pytest.MonkeyPatch,
+    supervising_by: type[WatchingSupervisor] = WatchingSupervisor,
 ) -> AsyncIterator[MovingSite]:
     notes = directory / "notes"
     notes.mkdir()
     patch.setenv(NOTES, str(notes))
-    async with running(settings, WatchingSupervisor) as berth:
+    async with running(settings, supervising_by) as berth:
         site = MovingSite(berth, AgentNotes(notes))
         async with asyncio.TaskGroup() as group:
             listening = await site.listen(group)
