@@ -4,7 +4,7 @@ Properties of hosts are arrays with one element per host, so that filters and we
 together.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -13,6 +13,8 @@ import numpy.typing as npt
 from bus.aggregates import Aggregate
 from bus.cells import RegisteredCell
 from bus.decisions import NearMiss, Removal
+from bus.domains import METADATA_PREFIX
+from bus.host_health import CLOSED, HELD
 from bus.queries import Candidate, FindCandidates
 from bus.vocabulary import Allocations
 
@@ -48,6 +50,21 @@ class PlacedHost(Protocol):
     def traits(self) -> tuple[str, ...]: ...
     @property
     def aggregates(self) -> tuple[str, ...]: ...
+
+
+def kind_of(host: PlacedHost, aggregates: Mapping[str, Aggregate]) -> Hashable:
+    """Return the kind of a host: its cell, zone, traits and metadata of aggregates. Labels and the traits of
+    its state are left out, so hosts of one kind accept the same requests, as far as placement can know.
+    """
+    metadata = frozenset(
+        (key, value)
+        for uuid in host.aggregates
+        if uuid in aggregates
+        for key, value in aggregates[uuid].metadata.items()
+        if not key.startswith(METADATA_PREFIX)
+    )
+    traits = frozenset(trait for trait in host.traits if trait not in CLOSED and not trait.startswith(HELD))
+    return host.cell, host.zone, traits, metadata
 
 
 class HostAmounts(Protocol):

@@ -28,6 +28,7 @@ from bus.vocabulary import (
 
 DISABLED = "COMPUTE_STATUS_DISABLED"  # Nova also sets this trait on a disabled host
 FORCED_DOWN = "CUSTOM_BERTH_FORCED_DOWN"  # forced down by an operator, whatever its heartbeats
+CLOSED = frozenset({DISABLED, FORCED_DOWN})
 HELD = "CUSTOM_BERTH_HELD_"  # prefix of a trait for each cause of being disabled
 UNNAMED = "operator"  # the cause if the operator gave no reason
 DRAIN = f"{HELD}DRAIN"  # the cause while a host is drained

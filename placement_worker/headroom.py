@@ -12,9 +12,9 @@ from uuid import UUID, uuid5
 
 from prometheus_client import Gauge
 
+from bus.candidates import kind_of
 from bus.claims import Choice, Claimed, ClaimRequested, ConsumerClaim, ReleaseRequested
-from bus.domains import METADATA_PREFIX
-from bus.host_health import DISABLED, FORCED_DOWN, HELD
+from bus.host_health import CLOSED
 from bus.reservations import (
     FAILOVER,
     RESERVATION,
@@ -33,7 +33,6 @@ from placement_worker.store import reservations as stored
 from placement_worker.transactions import ClaimOperations, PlacementOperations
 
 HOST = "host"  # the level of domains that are single hosts
-_CLOSED = {DISABLED, FORCED_DOWN}
 KEPT = Gauge("berth_headroom_kept", "1 if every headroom covers any one failed domain, or none is set")
 SLOTS_AT_ONCE = 200
 TURNS = 20  # of each headroom, in memory
@@ -174,22 +173,9 @@ def _hosts(index: Index, slots: Sequence[HeldSize]) -> dict[str, HeadroomHost]:
             continue
         held: Mapping[str, int] = reserved.get(root, {})
         free = {name: amount + held.get(name, 0) for name, amount in row.free.items()}
-        state = {trait for trait in row.traits if trait in _CLOSED or trait.startswith(HELD)}
-        kind = row.cell, row.zone, frozenset(row.traits) - state, _metadata(index, row.aggregates)
-        hosts[root] = HeadroomHost(root, kind, free, _CLOSED.isdisjoint(state))
+        kind = kind_of(row, index.aggregate_facts)
+        hosts[root] = HeadroomHost(root, kind, free, CLOSED.isdisjoint(row.traits))
     return hosts
-
-
-def _metadata(index: Index, aggregates: Sequence[str]) -> frozenset[tuple[str, str]]:
-    """Return the metadata of aggregates without labels: filters may reject hosts that differ in it."""
-    facts = index.aggregate_facts
-    return frozenset(
-        (key, value)
-        for uuid in aggregates
-        if uuid in facts
-        for key, value in facts[uuid].metadata.items()
-        if not key.startswith(METADATA_PREFIX)
-    )
 
 
 def _domains(index: Index, levels: Sequence[str]) -> dict[str, frozenset[str]]:

@@ -4,10 +4,11 @@ The definitions of open and failover reservations are read again every few secon
 each request that may draw from them, so requests of other projects cost nothing.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 
 from msgspec import structs
 
+from bus.candidates import CandidateSource, kind_of
 from bus.clock import Clock
 from bus.protocol import Ask
 from bus.reservations import FAILOVER, FindReservations, Reservation, ReservationsFound
@@ -25,8 +26,11 @@ MOST_EXPLAINED = 20  # reservations that explain refusals
 class DrawnReservations:
     """The reservations that requests may draw from, with a query for the present state of their slots."""
 
-    def __init__(self, find: Ask[FindReservations, ReservationsFound], clock: Clock) -> None:
+    def __init__(
+        self, find: Ask[FindReservations, ReservationsFound], source: CandidateSource, clock: Clock
+    ) -> None:
         self._find = find
+        self._source = source
         self._clock = clock
         self._open: dict[str, list[Id]] = {}  # project → its open reservations
         self._failover: list[Id] = []
@@ -97,9 +101,23 @@ class DrawnReservations:
         plain = plain or [undrawn(each) for each in order.alternatives]
         now = self._clock.now()
         drawing = [
-            drawing_on(each, reservation, found.slots.get(reservation.id, ()), now)
+            drawing_on(each, reservation, found.slots.get(reservation.id, ()), now, alike)
             for reservation in reservations
             for each in plain
+            for alike in self._preferred(order)
         ]
         alternatives = drawing if named else [*drawing, *plain]
         return structs.replace(order, alternatives=tuple(alternatives), alternative_index=0), event
+
+    def _preferred(self, order: Order) -> Sequence[Set[str] | None]:
+        """Return the hosts whose slots an order draws first, then None for the slots of all hosts.
+
+        An evacuation draws first from the slots of its class, on hosts of the same kind as its host: other
+        instances of a failed rack may not be accepted elsewhere.
+        """
+        roots = order.move.current_roots if order.move is not None else frozenset()
+        hosts = self._source.hosts() if roots else ()
+        kinds = {host.uuid: kind_of(host, self._source.aggregates) for host in hosts}
+        if not (leaves := {kinds[root] for root in roots if root in kinds}):
+            return (None,)
+        return {root for root, kind in kinds.items() if kind in leaves}, None

@@ -73,7 +73,7 @@ class Scheduler:
         self.retries = dependencies.RetryTimes(self.clock)
         self.ending = dependencies.Ending(placement, self.clock, options.undeliverable_for)
         self._resolving = Resolving(placement, self.ending)
-        self.drawn = DrawnReservations(placement.reservations, clock)
+        self.drawn = DrawnReservations(placement.reservations, source, clock)
         self._orders = Orders(source, options.requests, self.policy).follow()
         self._hosts = HostMap(source, self.policy.cells)
         self.roster = Roster(self.clock)

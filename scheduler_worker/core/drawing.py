@@ -1,6 +1,6 @@
 """Restricts requests to the slots of a reservation that they draw from, and assigns slots to their claims."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 
 from msgspec import structs
@@ -14,16 +14,25 @@ from scheduler_worker.core.rule import Alternative, Draw
 
 
 def drawing_on(
-    alternative: Alternative, reservation: Reservation, slots: Sequence[ReservedSlot], now: float
+    alternative: Alternative,
+    reservation: Reservation,
+    slots: Sequence[ReservedSlot],
+    now: float,
+    alike: Set[str] | None = None,
 ) -> Alternative:
     """Return a flavor of a request restricted to the hosts with a slot of the reservation that it fits into.
+    With `alike`, only slots of exactly its size on these hosts count.
 
     If the request does not name the reservation, it is placed elsewhere if no such host accepts it.
     """
     question, asked = alternative.question, alternative.asked
     fitting = [slot for slot in slots if slot.held and _total_covers(slot.held, asked)]
     if reservation.use == FAILOVER:  # slots of other sizes are for other instances
-        fitting = [slot for slot in fitting if totals(slot.held) == asked] or fitting
+        exact = [slot for slot in fitting if totals(slot.held) == asked]
+        if alike is None:
+            fitting = exact or fitting
+        else:
+            fitting = [slot for slot in exact if not alike.isdisjoint(slot.roots)]
     roots = {root for slot in fitting for root in slot.roots}
     if question.roots:
         roots &= set(question.roots)

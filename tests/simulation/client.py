@@ -96,7 +96,7 @@ class SimulatedClient:
             low = number < self.world.requests * 2 // 3
             request = with_priority(request, low=low, full=self.world.full)
         if self.world.headroom:
-            request = coverable(request)
+            request = coverable(request, zoned=self.world.zoned)
         for instance in request.instances:
             self.accepted[instance] = request
         if self.chance.random() < 0.05:  # deleted before it is requested

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
+from bus.candidates import kind_of
 from bus.claims import HOLDER_TYPES
 from bus.host_health import DISABLED, FORCED_DOWN
 from bus.messages import BuildRequested
@@ -18,7 +19,7 @@ from compute_sim.machines import SimAgent
 from placement_worker import Placement
 from tests.simulation.databases import SimulatedDatabase
 from tests.simulation.invariants import TYPES, Broken, capacity_left, holdings_by_consumer
-from tests.simulation.random_requests import GROUPS
+from tests.simulation.random_requests import GROUPS, ZONES
 from tests.support.evacuations import HEADROOM, Amounts, Held, HostsToLose
 
 if TYPE_CHECKING:
@@ -39,33 +40,33 @@ JOIN resource_providers p ON p.id = m.resource_provider_id WHERE a.metadata IS N
 """
 
 
-def with_racks(agents: Iterable[SimAgent]) -> list[SimAgent]:
+def with_racks(agents: Iterable[SimAgent], *, zoned: bool) -> list[SimAgent]:
     """Return a fleet in which the hosts of each agent are a rack, without NUMA hosts: headroom does not cover
-    their instances.
+    their instances. With `zoned`, each rack has hosts of two zones.
     """
+    zones = [zone.name if zoned else "" for zone in ZONES]
     return [
         replace(
             agent,
             hosts=tuple(
-                [
-                    replace(host, labels={"rack": agent.agent})
-                    for host in agent.hosts
-                    if host.inventory or host.metal
-                ]
+                replace(host, labels={"rack": agent.agent}, zone=zones[number % len(zones)])
+                for number, host in enumerate(agent.hosts)
+                if host.inventory or host.metal
             ),
         )
         for agent in agents
     ]
 
 
-def coverable(request: BuildRequested) -> BuildRequested:
+def coverable(request: BuildRequested, *, zoned: bool) -> BuildRequested:
     """Return a request whose instances headroom can cover: small ones, not in a group of a hard policy."""
     own = Random(request.request)
     group = GROUPS[3].group if own.random() < 0.2 else None
     flavor = msgspec.structs.replace(
         request.flavor, name="small", vcpus=own.randint(1, 3), memory_mb=256, extra_specs={}
     )
-    return msgspec.structs.replace(request, flavor=flavor, hints=Hints(group=group))
+    zone = own.choice(ZONES).name if zoned and own.random() < 0.5 else request.zone
+    return msgspec.structs.replace(request, flavor=flavor, hints=Hints(group=group), zone=zone)
 
 
 @dataclass
@@ -168,9 +169,9 @@ class HeadroomCheck:
     def _hosts(self, tables: sqlite3.Connection) -> HostsToLose:
         cells = {host.root: agent.cell for agent in self.world.fleet() for host in agent.hosts}
         closed = {root for (root,) in tables.execute(_CLOSED)}
-        zones: dict[str, set[str]] = {}
+        zones = {host.root: {host.zone} for agent in self.world.fleet() for host in agent.hosts}
         for root, metadata in tables.execute(_ZONES):
-            zones.setdefault(root, set()).add(json.loads(metadata).get("availability_zone", ""))
+            zones[root].add(json.loads(metadata).get("availability_zone", ""))
         slots = {slot for (slot,) in tables.execute(_SLOTS, (HEADROOM.id,))}
         types = dict(tables.execute(TYPES).fetchall())
         held: dict[str, Held] = {}
@@ -187,7 +188,10 @@ class HeadroomCheck:
             in_zone = zone not in zones.get(leaves, ()) or zone in zones.get(root, ())
             return root not in closed and cells[root] == cells[leaves] and in_zone
 
-        return HostsToLose(free, instances, _of(held, slots), accepts)
+        assert self._observer is not None
+        index = self._observer.memory.index
+        kinds = {root: kind_of(index.rows[root], index.aggregate_facts) for root in free}
+        return HostsToLose(free, instances, _of(held, slots), kinds, accepts)
 
     def _zone(self, instance: str) -> str:
         request = self.world.client.accepted.get(instance)

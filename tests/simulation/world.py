@@ -113,6 +113,7 @@ class SimulatedWorld:
         self.lost_disks: set[str] = set()  # agents that have lost their disks, with their fences
         self.waiting: dict[str, HostChanges] = {}  # of all schedulers that ever ran, by replica
         levels = ("host", "rack") if self.seed % 2 else ("host",)
+        self.zoned = self.headroom and self.seed % 4 == 1  # racks have hosts of two zones
         self.failover = HeadroomCheck(self, levels) if self.headroom else None
         self._last_writes: tuple[int | None, ...] = ()
         self._replicas: dict[str, str] = {}  # of placements and schedulers, by worker
@@ -326,7 +327,7 @@ class SimulatedWorld:
 
     def fleet(self) -> list[SimAgent]:
         if self.headroom:
-            return with_racks(simulated_fleet(8, 2))
+            return with_racks(simulated_fleet(8, 2), zoned=self.zoned)
         hosts_per_agent = 2 if (self.seed % 7 != 3 if self.moves else self.seed % 8 == 0) else 1
         return simulated_fleet(2 if self.preempts else 4, hosts_per_agent)
 

@@ -2,7 +2,7 @@
 slots and placement claims them.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, replace
 from random import Random
 
@@ -23,10 +23,6 @@ Amounts = Mapping[str, int]
 Held = tuple[str, Amounts]  # root and amounts
 
 
-def on_any(instance: str, root: str) -> bool:
-    return True
-
-
 @dataclass(frozen=True)
 class HostsToLose:
     """Instances and slots of a cloud, the free amounts of its hosts, and which host accepts an instance."""
@@ -34,7 +30,8 @@ class HostsToLose:
     free: Mapping[str, Amounts]  # by root
     instances: Mapping[str, Held]
     slots: Mapping[str, Held]
-    accepts: Callable[[str, str], bool] = on_any  # instance and root
+    kinds: Mapping[str, Hashable]  # of the hosts
+    accepts: Callable[[str, str], bool]  # instance and root
 
     def evacuate(self, lost: frozenset[str], chance: Random) -> str:
         """Evacuate lost hosts: the instances in a random sequence, each to a random host that accepts it of
@@ -53,9 +50,14 @@ class HostsToLose:
                 for slot, root, amounts in left
             ]
             question = FindCandidates(groups=(ResourceGroup(resources=dict(size)),))
-            wish = drawing_on(replace(a_wish(), question=question), HEADROOM, slots, 1.0)
-            roots = [] if wish.draw is None or wish.draw.why_none else wish.question.roots
-            if not (roots := [root for root in roots if self.accepts(id_, root)]):
+            leaves = self.kinds[self.instances[id_][0]]
+            alike = {root for root, kind in self.kinds.items() if kind == leaves}
+            for preferred in (alike, None):
+                wish = drawing_on(replace(a_wish(), question=question), HEADROOM, slots, 1.0, preferred)
+                roots = () if wish.draw is None or wish.draw.why_none else wish.question.roots
+                if roots := [root for root in roots if self.accepts(id_, root)]:
+                    break
+            else:
                 return id_
             root = chance.choice(roots)
             way = Candidate(root, root, "c1", "agent", "", {root: size}, {root: 1}, {}, {}, ())

@@ -3,13 +3,25 @@
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from unittest.mock import AsyncMock
 
 import pytest
 
+from bus.clock import Clock
+from bus.requests import BuildSpec, Flavor
+from bus.reservations import ReservationsFound, ReservedSlot
 from placement_worker.core import headroom as planner
 from placement_worker.core.headroom import HeadroomHost, HeadroomState, HeldSize, headroom
-from tests.support.evacuations import Held, HostsToLose
+from scheduler_worker.core.events import Begun
+from scheduler_worker.core.move_start import MoveStart
+from scheduler_worker.core.order import Order
+from scheduler_worker.drawn_reservations import DrawnReservations
+from tests.support.evacuations import HEADROOM, Held, HostsToLose
 from tests.support.ids import uid
+from tests.support.index_source import RecordingSource
+from tests.support.move_builders import MOVE, a_move, on_host
+from tests.support.rule_builders import a_wish
+from tests.support.scheduler_builders import a_candidate, a_request
 
 COMMITS = 25
 SIZES = ({"VCPU": 1, "MEMORY_MB": 2}, {"VCPU": 2, "MEMORY_MB": 2}, {"VCPU": 4, "MEMORY_MB": 8}, {"VCPU": 3})
@@ -22,6 +34,8 @@ class CloudOfHosts:
 
     chance: random.Random
     racks: dict[str, str] = field(default_factory=dict)  # root → rack
+    kinds: dict[str, str] = field(default_factory=dict)  # root → kind
+    choosy: set[str] = field(default_factory=set)  # instances that only hosts of the same kind accept
     instances: dict[str, Held] = field(default_factory=dict)
     slots: dict[str, Held] = field(default_factory=dict)
     last: int = 0
@@ -51,11 +65,16 @@ class CloudOfHosts:
         for rack in set(self.racks.values()):
             domains[f"rack {rack}"] = frozenset(root for root, of in self.racks.items() if of == rack)
         return HeadroomState(
-            hosts={root: HeadroomHost(root, "kind", free[root]) for root in self.racks},
+            hosts={root: HeadroomHost(root, self.kinds[root], free[root]) for root in self.racks},
             instances=_sizes(self.instances),
             slots=_sizes(self.slots),
             domains=domains,
         )
+
+    def add_host(self) -> None:
+        root = self.new_id("a")
+        self.racks[root] = f"r{self.chance.randrange(3)}"
+        self.kinds[root] = self.chance.choice(("plain", "plain", "fast"))
 
     def commit(self) -> None:
         """Boot, delete, resize the cloud, or let the controller adjust the slots."""
@@ -63,11 +82,14 @@ class CloudOfHosts:
             case "boot":
                 size = self.chance.choice(SIZES)
                 if roots := [root for root in self.racks if self.fits(root, size)]:
-                    self.instances[self.new_id("b")] = self.chance.choice(roots), size
+                    instance = self.new_id("b")
+                    self.instances[instance] = self.chance.choice(roots), size
+                    if self.chance.random() < 0.5:
+                        self.choosy.add(instance)
             case "delete" if self.instances:
                 del self.instances[self.chance.choice(sorted(self.instances))]
             case "host":
-                self.racks[self.new_id("a")] = f"r{self.chance.randrange(3)}"
+                self.add_host()
             case "adjust":
                 self.adjust()
 
@@ -82,7 +104,12 @@ class CloudOfHosts:
 
     def evacuates(self, lost: frozenset[str]) -> bool:
         free = {root: self.free(root) for root in self.racks}
-        return not HostsToLose(free, self.instances, self.slots).evacuate(lost, self.chance)
+        hosts = HostsToLose(free, self.instances, self.slots, self.kinds, self.accepts)
+        return not hosts.evacuate(lost, self.chance)
+
+    def accepts(self, instance: str, root: str) -> bool:
+        same = self.kinds[self.instances[instance][0]] == self.kinds[root]
+        return same or instance not in self.choosy
 
 
 def _sizes(held: Mapping[str, Held]) -> list[HeldSize]:
@@ -94,7 +121,7 @@ def run(seed: int) -> tuple[int, int, int]:
     chance = random.Random(seed)
     cloud = CloudOfHosts(chance)
     for _ in range(chance.randrange(2, 7)):
-        cloud.racks[cloud.new_id("a")] = f"r{chance.randrange(3)}"
+        cloud.add_host()
     kept = losses = 0
     for _ in range(COMMITS):
         cloud.commit()
@@ -173,3 +200,19 @@ def test_the_replay_finds_a_planner_that_ignores_where_slots_are(monkeypatch: py
     with pytest.raises(AssertionError, match="does not evacuate"):
         for seed in range(100):
             run(seed)
+
+
+async def test_an_evacuation_draws_first_from_slots_on_hosts_of_its_kind() -> None:
+    hosts = [a_candidate(1), a_candidate(2, traits=("CUSTOM_FAST",)), a_candidate(3)]
+    size, roots = a_wish().asked, [host.root for host in hosts]
+    slots = tuple(
+        ReservedSlot(consumer=uid(number), allocations={root: size}, held={root: size}, roots=(root,))
+        for number, root in enumerate(roots[1:])
+    )
+    find = AsyncMock(return_value=ReservationsFound(reservations=(HEADROOM,), slots={HEADROOM.id: slots}))
+    drawn = DrawnReservations(find, RecordingSource(hosts), Clock())
+    drawn.learn([HEADROOM])
+    move = MoveStart(a_move(kind="evacuate"), "c1", 1, 1, on_host(1), BuildSpec(flavor=Flavor(name="small")))
+    order = Order(request=a_request(1), alternatives=(a_wish(),), instances=(MOVE,), bytes=0, move=move)
+    [(order, _)] = await drawn.resolve([(order, Begun())])
+    assert [each.question.roots for each in order.alternatives] == [(roots[2],), (roots[1], roots[2]), ()]
