@@ -207,7 +207,9 @@ class _QuietDatabase(SimulatedDatabase):
 
     def __init__(self, database: SimulatedDatabase) -> None:
         super().__init__(None)
-        self._file, self.timeline = database._file, database.timeline
+        assert self._file is not None
+        self._file.close()
+        self._file, self.timeline, self._is_used = database._file, database.timeline, True
 
 
 def _at_once(work: Coroutine[Any, Any, T]) -> T:

@@ -489,8 +489,8 @@ class SimulatedWorld:
             self.check(check_always)
         if any(len(each.store.queues) for each in self.schedulers()) and self._is_quiet():
             self.check(check_waiting)
-        if self.failover is not None:
-            self.check(lambda _: self.failover.check_gauges())
+        if (failover := self.failover) is not None:
+            self.check(lambda _: failover.check_gauges())
 
     def schedulers(self) -> list[HostChanges]:
         return [self.waiting[replica] for replica in self._living("scheduler")]
