@@ -7,6 +7,7 @@ from functools import partial
 from berth import worker_roles
 from scheduler_worker import worker
 from scheduler_worker.maintenance import controller
+from scheduler_worker.maintenance.quorum import AgentQuorum
 from tests.integration.watched_agents import WatchingSupervisor
 
 
@@ -22,7 +23,8 @@ class HastySupervisor(WatchingSupervisor):
 if __name__ == "__main__":
     from berth.__main__ import main
 
-    controller.LEAD_SECONDS, worker.STEP_SECONDS = 3.0, 0.5
-    controller.AgentQuorum = partial(controller.AgentQuorum, pause=1.0)  # type: ignore[assignment, misc]
+    controller.LEAD_SECONDS = 3.0
+    worker.STEP_SECONDS = 0.5  # type: ignore[attr-defined]
+    controller.AgentQuorum = partial(AgentQuorum, pause=1.0)  # type: ignore[assignment, attr-defined]
     sys.argv = ["berth", *sys.argv[1:]]
     main()

@@ -42,20 +42,25 @@ class HostsToLose:
         chance.shuffle(moving)
         left = [(slot, root, amounts) for slot, (root, amounts) in self.slots.items() if root not in lost]
         for number, id_ in enumerate(moving):
-            size = self.instances[id_][1]
+            size = dict(self.instances[id_][1])
             slots = [
                 ReservedSlot(
-                    consumer=slot, allocations={root: amounts}, held=world.holders[slot].held, roots=(root,)
+                    consumer=slot,
+                    allocations={root: dict(amounts)},
+                    held=world.holders[slot].held,
+                    roots=(root,),
                 )
                 for slot, root, amounts in left
             ]
-            question = FindCandidates(groups=(ResourceGroup(resources=dict(size)),))
+            question = FindCandidates(groups=(ResourceGroup(resources=size),))
             leaves = self.kinds[self.instances[id_][0]]
             alike = {root for root, kind in self.kinds.items() if kind == leaves}
             for preferred in (alike, None):
                 wish = drawing_on(replace(a_wish(), question=question), HEADROOM, slots, 1.0, preferred)
-                roots = () if wish.draw is None or wish.draw.why_none else wish.question.roots
-                if roots := [root for root in roots if self.accepts(id_, root)]:
+                roots = [
+                    root for root in wish.question.roots if root in self.free and self.accepts(id_, root)
+                ]
+                if roots:
                     break
             else:
                 return id_
@@ -84,7 +89,7 @@ class HostsToLose:
             }
             providers[root] = ClaimedProvider(1, root, root, 1, 1, 1, stocks)
         records = {
-            slot: SlotRecord(slot, HEADROOM.id, "", {root: amounts})
+            slot: SlotRecord(slot, HEADROOM.id, "", {root: dict(amounts)})
             for slot, (root, amounts) in self.slots.items()
         }
         holders = {id_: Holder(id_, 1, 1, {root: dict(held)}) for id_, (root, held) in everything.items()}
