@@ -82,8 +82,6 @@ class HeadroomCheck:
        placement.
     2. The gauge of a placement process is older: it says what the process found when it last adjusted the
        slots. It must not say `kept` when every answer of the last LONGEST_STALE seconds was `not kept`.
-
-    After lost commits nothing is checked.
     """
 
     world: "SimulatedWorld"

@@ -222,7 +222,7 @@ class SimulatedWorld:
         await self._until(self._has_no_leftovers, "a deletion was never confirmed, or a holder left over")
         await self._until(self._has_no_moves, "an instance that was preempted never stops moving")
         await self._until(self._is_awake, "guests sleep after a power failure")
-        if self.failover is not None and not self.commits_lost:
+        if self.failover is not None:
             await self._until(self.failover.is_settled, "headroom is neither kept nor lacking")
         for task in repeating:
             task.cancel()
