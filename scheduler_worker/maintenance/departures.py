@@ -5,6 +5,7 @@ attempt. It is stored before it is requested, and the same request is published 
 scheduler has a record of it. So a controller that is killed at any moment requests no move twice.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from uuid import UUID, uuid5
@@ -30,11 +31,14 @@ NO_ANSWER = (Unavailable, Unroutable, AnswerRefused)
 
 @dataclass(frozen=True)
 class HostDeparture:
-    """The instances that are still on a host, and why moves of some of them failed."""
+    """The instances that are still on a host, why moves of some of them failed, and how many moves from it
+    have no result yet: such an instance may return to the host.
+    """
 
     instances: Sequence[Instance] = ()
     memory_mb: Sequence[int] = ()
     failed: dict[str, str] = field(default_factory=dict)  # instance → result of its last move
+    in_progress: int = 0
 
 
 @dataclass(frozen=True)
@@ -59,12 +63,13 @@ class Departures:
         ended, again = await self._results([move for move in moves if not move.row.ended], on_hosts)
         results = {move: (at, result) for move, at, result in ended}
         for_builds: dict[str, list[tuple[float, str]]] = {}  # ends of earlier moves; 0.0: in progress
+        in_progress = Counter[Id]()  # by host
         for move in moves:
             end = results.get(move.row.move, (move.row.ended, move.row.result))
             for_builds.setdefault(move.row.build, []).append(end)
-        in_progress = sum(1 for ends in for_builds.values() for at, _ in ends if not at)
+            in_progress[move.row.root] += not end[0]
         memory = await self.memory(on_hosts)
-        new = self._new(subject, kind, most - in_progress, on_hosts, for_builds, memory)
+        new = self._new(subject, kind, most - in_progress.total(), on_hosts, for_builds, memory)
         async with self.database.write() as tx:
             await stored.end_moves(tx, ended)
             await stored.add_moves(tx, new)
@@ -73,7 +78,8 @@ class Departures:
             builds = [instance.build for instance in instances]
             last = {build: for_builds[build][-1] for build in builds if build in for_builds}
             failed = {build: result for build, (at, result) in last.items() if at and result != DONE}
-            states[root] = HostDeparture(instances, [memory.get(build, 0) for build in builds], failed)
+            amounts = [memory.get(build, 0) for build in builds]
+            states[root] = HostDeparture(instances, amounts, failed, in_progress[root])
         return states, [*again, *(_request(move) for move in new)]
 
     def _new(

@@ -224,7 +224,7 @@ class _EvacuationStep:
             row.id, "evacuate", MOVES_AT_ONCE, [(row.cell, row.root)]
         )
         left = states[row.root]
-        if not left.instances:
+        if not left.instances and not left.in_progress:
             self._put(row, "done", "all instances have left it")
         elif left.failed:
             build, why = min(left.failed.items())

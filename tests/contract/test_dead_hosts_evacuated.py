@@ -59,11 +59,11 @@ class FakeCell:
     async def find_moves(self, asked: FindMoves) -> MovesFound:
         return MovesFound(moves=tuple(self.moves[move] for move in asked.moves if move in self.moves))
 
-    def carry_out(self, asked: MoveRequested, now: float) -> None:
+    def carry_out(self, asked: MoveRequested, ended: float, phase: str = "done", host: int = 10) -> None:
         instance = self.instances[asked.build]
-        self.instances[asked.build] = structs.replace(instance, root=uid(10, "a"), host="host-10")
+        self.instances[asked.build] = structs.replace(instance, root=uid(host, "a"), host=f"host-{host}")
         self.moves[asked.move] = MoveStands(
-            move=asked.move, build=asked.build, kind=asked.kind, cell="c1", phase="done", ended=now
+            move=asked.move, build=asked.build, kind=asked.kind, cell="c1", phase=phase, ended=ended
         )
 
 
@@ -192,6 +192,21 @@ async def test_a_dead_host_is_fenced_then_forced_down_then_evacuated(world: Dead
     assert events == ["fencing", "confirmed off", "evacuating", "done"]
     assert [move.result for move in found.moves] == ["done"]
     assert await world.passes(1000, 1) == [] and world.hook.calls == ["host-1"]
+
+
+async def test_an_instance_that_returns_to_a_dead_host_is_evacuated_again(world: DeadHostsWorld) -> None:
+    await world.passes(65, 1)
+    await world.hook_ends(is_off=True)
+    [asked] = await world.passes(10, 1)
+    world.cell.carry_out(asked, 0.0, "build")  # its cell already records the new host
+    assert await world.passes(20, 1) == [] and await world.states() == {"host-1": "evacuating"}
+    world.cell.carry_out(asked, world.clock.now, "error", host=1)
+    assert await world.passes(55, 1) == [] and await world.states() == {"host-1": "evacuating"}
+    [again] = await world.passes(5, 1)
+    assert again.build == asked.build and again.move != asked.move
+    world.cell.carry_out(again, world.clock.now)
+    await world.passes(5, 1)
+    assert await world.states() == {"host-1": "done"}
 
 
 async def test_agents_confirm_that_a_host_is_off_only_if_none_reaches_it_for_the_whole_time(

@@ -90,7 +90,7 @@ class LoadedSite:
 
 
 @asynccontextmanager
-async def loaded_site(settings: Settings) -> AsyncIterator[LoadedSite]:
+async def loaded_site(settings: Settings, *, load: bool = True) -> AsyncIterator[LoadedSite]:
     async with running(settings) as berth, asyncio.TaskGroup() as group:
         site = LoadedSite(berth)
         ends = await berth.bus.listen(topics.BUILD_ENDED.at())
@@ -101,7 +101,8 @@ async def loaded_site(settings: Settings) -> AsyncIterator[LoadedSite]:
         ]
         try:
             await site.fill()
-            tasks.append(group.create_task(site.load()))
+            if load:
+                tasks.append(group.create_task(site.load()))
             yield site
         finally:
             for task in tasks:
@@ -169,7 +170,7 @@ class Outcomes(FirstMove):
 async def test_a_rebalancing_of_which_half_fails_is_undone_while_schedulers_are_killed(
     settings: Settings,
 ) -> None:
-    async with loaded_site(settings) as site:
+    async with loaded_site(settings, load=False) as site:
         hosts = await site.hosts()
         roots = {host: (await host_named(site.berth.bus, host)).id for host in hosts}
         first = {end.host: build for build, end in site.ends.items() if build in site.large}
