@@ -2,14 +2,14 @@
 arrays, and checks them by the evaluation that places the request.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from uuid import UUID, uuid5
 
 import numpy as np
 from msgspec import structs
 
-from bus.candidates import Bools, Floats, PlacedHost
+from bus.candidates import Bools, PlacedHost
 from bus.claims import holder_consumer
 from bus.messages import BuildRequested
 from bus.moves import MoveRequested
@@ -17,12 +17,15 @@ from bus.preemption import REQUEUE_WAIT, BuildPreempted, FindPreemptions, Victim
 from bus.queries import Instance
 from bus.resources import FindAllocations
 from bus.vocabulary import Allocations, Id, portions
-from scheduler_worker.cloud_reading import HostArrays, accepting, active_instances, amounts_on_host, only_on
+from scheduler_worker.cloud_reading import HostArrays, active_instances, amounts_on_host, only_on
 from scheduler_worker.core.choosing import Choosing
+from scheduler_worker.core.domain_rules import Constraints, required_constraints
 from scheduler_worker.core.events import Chosen, Located, NoVictims
 from scheduler_worker.core.order import Begins, Order
+from scheduler_worker.core.preempting_parts import PreemptingParts
+from scheduler_worker.core.roles import parts_of
 from scheduler_worker.core.scale import HasReservations, Pick
-from scheduler_worker.core.victims import CrowdedHost, Replaceable, VictimChoice, choose_victims
+from scheduler_worker.core.victims import SLACK, CrowdedHost, Replaceable, VictimChoice, choose_victims
 from scheduler_worker.dependencies import PLACEMENT_ASKED
 from scheduler_worker.placing import Scheduler
 from scheduler_worker.priorities import Priorities
@@ -46,36 +49,24 @@ class _Reading:
 class _Draft:
     """The instances placed so far, as if their victims were deleted."""
 
-    picks: list[Pick] = field(default_factory=list)
-    victims: list[tuple[Victim, ...]] = field(default_factory=list)
-    refused: set[int] = field(default_factory=set)  # hosts that do not fit an instance after all
-    used: set[Id] = field(default_factory=set)
+    picks: dict[Id, Pick] = field(default_factory=dict)
+    victims: dict[Id, tuple[Victim, ...]] = field(default_factory=dict)
+    released: list[Allocations] = field(default_factory=list)  # of the victims
 
-    def add(self, pick: Pick, new: Sequence[Victim]) -> None:
-        """Place an instance. It shares the victims of earlier instances on its host."""
-        earlier = [
-            some for other, some in zip(self.picks, self.victims, strict=True) if other.root == pick.root
-        ]
-        victims = (*(earlier[-1] if earlier else ()), *new)
-        self.picks.append(structs.replace(pick, choices=pick.choices[:1]) if victims else pick)
-        self.victims.append(victims)
+    def add(self, instance: Id, pick: Pick, victims: tuple[Victim, ...]) -> None:
+        """Place an instance. Instances on one host share its victims."""
+        self.picks[instance] = structs.replace(pick, choices=pick.choices[:1]) if victims else pick
+        self.victims[instance] = victims
+
+    def chosen(self, instances: Sequence[Id], alternative_index: int) -> Chosen:
+        picks = tuple([self.picks[instance] for instance in instances])
+        victims = tuple([self.victims[instance] for instance in instances])
+        return Chosen(picks, victims=victims, alternative_index=alternative_index)
 
 
 def bars_preemption(request: BuildRequested) -> str:
-    """Return why a request preempts nothing whatever its class permits; empty if it may preempt.
-
-    The hosts of such instances depend on each other, or their capacity is reserved: victims of one host
-    after the other would not be minimal.
-    """
-    if request.roles:
-        return "requests with roles do not preempt"
-    if request.topology.levels:
-        return "requests with a topology do not preempt"
-    if request.hints.reservation:
-        return "requests that draw from a reservation do not preempt"
-    if request.hints.group is not None and len(request.instances) > 1:
-        return "several members of a server group do not preempt"
-    return ""
+    """Return why a request preempts nothing whatever its class permits; empty if it may preempt."""
+    return "requests that draw from a reservation do not preempt" if request.hints.reservation else ""
 
 
 class VictimSearch:
@@ -136,47 +127,45 @@ class VictimSearch:
         free = [index for index, each in enumerate(order.alternatives) if each.draw is None]
         if not free:
             return NoVictims(NONE_FIT)
-        order = structs.replace(order, alternative_index=free[0])
-        reading = _Reading()
+        plain = tuple([order.alternatives[index] for index in free])
+        undrawn = structs.replace(order, alternatives=plain, alternative_index=0)
+        reading, several = _Reading(), len(order.instances)
         for most in PORTIONS:
-            new = self._nearest(order, reading, most, supposing)
+            new = self._nearest(undrawn, reading, min(most * several, PORTIONS[-1]), supposing)
             if not new:
                 break
             await self._read(new, reading, order.request.priority)
-            draft = self._draft(order, reading, supposing)
+            draft = self._draft(undrawn, reading, supposing)
             if draft is not None:
-                return Chosen(tuple(draft.picks), victims=tuple(draft.victims), alternative_index=free[0])
+                return draft.chosen(order.instances, free[0])
         return NoVictims(NONE_FIT)
 
     def _nearest(
         self, order: Order, reading: _Reading, most: int, supposing: HasReservations | None
     ) -> list[PlacedHost]:
         """Return hosts to read: of the hosts that would fit if they were empty, those that lack the least."""
-        found = self._arrays(order, self._scheduler.choosing(supposing))
+        found = self._parts(order, self._scheduler.choosing(supposing))
         if found is None:
             return []
-        arrays, demand, accepted = found
-        scale = np.maximum(arrays.whole.max(axis=0, initial=0.0), 1.0)
-        lacking = (np.maximum(demand - arrays.free, 0.0) / scale).sum(axis=1)
-        rows = np.flatnonzero(accepted)
-        rows = rows[np.argsort(lacking[rows], kind="stable")][:most]
         host_at = {host.position: host for host in self._scheduler.source.hosts()}
-        hosts = [host_at[row] for row in rows.tolist() if row in host_at]
+        hosts = [host_at[row] for row in found[0].nearest()[:most] if row in host_at]
         return [host for host in hosts if host.uuid not in reading.hosts and host.cell]
 
-    def _arrays(self, order: Order, choosing: Choosing) -> tuple[HostArrays, Floats, Bools] | None:
-        alternative = order.alternative
-        found = accepting(choosing, alternative)
-        if found is None:
-            return None
-        search, mask = found
+    def _parts(self, order: Order, choosing: Choosing) -> tuple[PreemptingParts, HostArrays] | None:
+        parts = parts_of(order.request, order.instances, order.alternative_index)
+        alternatives = [order.alternatives[part.number] for part in parts]
         pools = set[str]().union(*self._scheduler.source.sharing.values())
-        classes = sorted(name for name in alternative.asked if name not in pools)
+        classes = sorted({name for each in alternatives for name in each.asked} - pools)
         arrays = HostArrays(self._scheduler.source.size, classes)
-        arrays.put(search)
-        demand, accepted = arrays.vector(alternative.asked), np.zeros(len(arrays.free), np.bool_)
-        accepted[search.positions] = mask
-        return arrays, demand, accepted & (arrays.whole >= demand).all(axis=1)
+        accepted = np.array([arrays.accepting(choosing, each) for each in alternatives])
+        demands = np.array([arrays.vector(each.asked) for each in alternatives])
+        accepted &= (arrays.whole >= demands[:, np.newaxis]).all(axis=2)
+        group = order.alternative.group
+        rules = choosing.domain_rules(group, Constraints() if group is None else required_constraints(group))
+        accepted &= rules.open_to()
+        if not accepted.any(axis=1).all():
+            return None
+        return PreemptingParts(parts, rules, arrays.free, arrays.whole, demands, accepted), arrays
 
     async def _read(self, hosts: Sequence[PlacedHost], reading: _Reading, below: int) -> None:
         reading.hosts |= {host.uuid for host in hosts}
@@ -210,77 +199,96 @@ class VictimSearch:
 
     def _draft(self, order: Order, reading: _Reading, supposing: HasReservations | None) -> _Draft | None:
         """Place all instances of an order, without await; None if any instance fits nowhere."""
-        source, draft, released = self._scheduler.source, _Draft(), list[Allocations]()
+        [order] = self._scheduler.narrow([order])
         choosing = self._scheduler.choosing(supposing)
-        complete = False
-        try:
-            complete = all(
-                self._place(order, id_, choosing, reading, draft, released) for id_ in order.instances
-            )
-        finally:
-            for allocations in released:
-                source.reserve(allocations)
-            if not complete:
-                for pick in draft.picks:
-                    (supposing or self._scheduler.pending).drop(pick.reservation)
-        return draft if complete else None
-
-    def _place(
-        self,
-        order: Order,
-        instance: Id,
-        choosing: Choosing,
-        reading: _Reading,
-        draft: _Draft,
-        released: list[Allocations],
-    ) -> bool:
-        request = structs.replace(order.request, at_least=0, alternates=0)
-        alone = structs.replace(order, instances=(instance,), request=request)
-        source = self._scheduler.source
-        [chosen] = choosing.choose(self._scheduler.narrow([alone]))
-        if chosen.picks:
-            draft.add(chosen.picks[0], ())
-            return True
+        most: dict[tuple[int, int], int] = {}  # part and position → instances, if filters refused more
         for _ in range(CHECKS):
-            choice = self._choice(order, choosing, reading, draft)
-            if choice is None:
-                return False
-            root = next(root for root in reading.on if source.position(root) == choice.at)
-            builds = {each.build for each in choice.victims}
-            for build in builds:
-                source.withdraw(reading.held[build])
-            [chosen] = choosing.choose([only_on(alone, [root])])
-            if chosen.picks:
-                released += [reading.held[build] for build in builds]
-                draft.used |= builds
-                draft.add(chosen.picks[0], [each for each in reading.on[root] if each.build in builds])
-                return True
-            for build in builds:
-                source.reserve(reading.held[build])
-            draft.refused.add(choice.at)
-        return False
+            choices = self._choices(order, choosing, reading, most)
+            if choices is None:
+                return None
+            draft = _Draft()
+            try:
+                refused = self._place(order, choosing, reading, choices, draft)
+            finally:
+                for allocations in draft.released:
+                    self._scheduler.source.reserve(allocations)
+            if refused is None:
+                return draft
+            part, at, accepted = refused
+            most[part, at] = accepted
+            for instance, pick in draft.picks.items():
+                (supposing or self._scheduler.pending).drop(pick.reservation)
+                if (group := order.alternative.group) is not None:
+                    choosing.joined.leave(group.id, instance)
+        return None
 
-    def _choice(
-        self, order: Order, choosing: Choosing, reading: _Reading, draft: _Draft
-    ) -> VictimChoice | None:
-        found = self._arrays(order, choosing)
+    def _choices(
+        self, order: Order, choosing: Choosing, reading: _Reading, most: Mapping[tuple[int, int], int]
+    ) -> tuple[VictimChoice, ...] | None:
+        found = self._parts(order, choosing)
         if found is None:
             return None
-        arrays, demand, accepted = found
-        sharing, hosts = self._scheduler.source.sharing, list[CrowdedHost]()
-        for root, victims in reading.on.items():
-            at = self._scheduler.source.position(root)
-            if at is None or at in draft.refused or not accepted[at]:
-                continue
+        parts, arrays = found
+        source, hosts = self._scheduler.source, list[CrowdedHost]()
+        accepted = parts.accepted & ((parts.lacking > SLACK) | self._fitting(order, parts, choosing, reading))
+        positions = {at: root for root in reading.hosts if (at := source.position(root)) is not None}
+        for at, root in sorted(positions.items()):
             instances = [
                 Replaceable(
                     each.build,
                     each.priority,
-                    arrays.vector(amounts_on_host(reading.held[each.build], sharing)),
+                    arrays.vector(amounts_on_host(reading.held[each.build], source.sharing)),
                 )
-                for each in victims
-                if each.build not in draft.used
+                for each in reading.on.get(root, ())
             ]
-            hosts.append(CrowdedHost(at, arrays.free[at], instances))
-        scale = np.maximum(arrays.whole.max(axis=0, initial=0.0), 1.0)
-        return choose_victims(hosts, demand, scale)
+            accepts = [
+                most.get((part, at), count) if accepted[part, at] else 0
+                for part, count in enumerate(parts.counts)
+            ]
+            hosts.append(parts.crowded(at, instances, accepts))
+        return choose_victims(hosts, parts.wanted, parts.scale)
+
+    def _fitting(self, order: Order, parts: PreemptingParts, choosing: Choosing, reading: _Reading) -> Bools:
+        """Return, by part and position, which of the read hosts fit an instance without victims."""
+        fits = np.zeros_like(parts.accepted)
+        order = only_on(order, reading.hosts)
+        for row, part in zip(fits, parts.parts, strict=True):
+            found = choosing.rank(order.alternatives[part.number], order.request.request).found
+            for index, at in enumerate(found.positions.tolist()):
+                row[at] = found.admits(index) and bool(found.ways(index, 1, order.avoid))
+        return fits
+
+    def _place(
+        self,
+        order: Order,
+        choosing: Choosing,
+        reading: _Reading,
+        choices: Sequence[VictimChoice],
+        draft: _Draft,
+    ) -> tuple[int, int, int] | None:
+        """Place all instances by the evaluation of requests. If a host refuses one, return its part and
+        position, and how many instances of the part the host has accepted."""
+        source = self._scheduler.source
+        parts = parts_of(order.request, order.instances, order.alternative_index)
+        waiting = [list(part.instances) for part in parts]
+        for choice in choices:
+            root = next(root for root in reading.hosts if source.position(root) == choice.at)
+            builds = {each.build for each in choice.victims}
+            victims = tuple([each for each in reading.on.get(root, ()) if each.build in builds])
+            for build in builds:
+                source.withdraw(reading.held[build])
+                draft.released.append(reading.held[build])
+            for part, several in enumerate(choice.placed):
+                for accepted in range(several):
+                    instance = waiting[part].pop(0)
+                    alone = _alone(only_on(order, [root]), instance, parts[part].number)
+                    [chosen] = choosing.choose([alone])
+                    if not chosen.picks:
+                        return part, choice.at, accepted
+                    draft.add(instance, chosen.picks[0], victims)
+        return None
+
+
+def _alone(order: Order, instance: Id, alternative_index: int) -> Order:
+    request = structs.replace(order.request, at_least=0, alternates=0)
+    return structs.replace(order, instances=(instance,), request=request, alternative_index=alternative_index)

@@ -1,21 +1,26 @@
-"""Chooses the instances to preempt for one instance of a request, as a pure search on arrays.
+"""Chooses the instances to preempt so that all instances of a request fit, as a pure search on arrays.
 
-Of all sets of victims on one host after whose deletion the demand fits, the best has the lowest highest
-priority, then the fewest instances, then the least total size, then the first host.
+Of all sets of victims after whose deletion the request fits in one domain, the best has the lowest highest
+priority, then the fewest instances, then the least total size, then the first hosts. For each priority, the
+hosts are added one after another to a table: the least cost of each number of instances of each part.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from itertools import combinations
-from math import comb
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import product
 
 import numpy as np
 
-from bus.candidates import Floats
+from bus.candidates import Floats, Ints
 from bus.vocabulary import Id
 
 SLACK = 1e-9
 MOST_SETS = 200_000  # sets of one host compared exactly; beyond, small instances are left out
+MOST_CELLS = 100_000  # of a table, times its hosts; beyond, parts are placed one after another
+UNLIMITED = 1_000_000
+_VICTIM = 1 << 44  # cost of one victim; its size counts in units of 1e-9, so fewer victims always cost less
+_UNREACHABLE = 1 << 62
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -29,71 +34,265 @@ class Replaceable:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CrowdedHost:
-    """A host that would accept the demand if it were empty: its free amounts and its instances."""
+    """A host: its free amounts, the instances that may be preempted, and what it may take of a request."""
 
     at: int
     free: Floats
     instances: Sequence[Replaceable]
+    most: tuple[int, ...] = (1,)  # instances of each part; 0: it does not accept the part
+    limit: int = UNLIMITED  # instances of all parts
+    domain: int = 0  # all instances of a request must be in hosts of one domain
+    spread: int = 0  # domain with a limit of instances
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Wanted:
+    """The parts of a request: amounts by part and class, and the number of instances of each part."""
+
+    amounts: Floats
+    counts: tuple[int, ...]
+    left: Mapping[int, int] | None = None  # spread domain → instances that it may take; None: no limits
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class VictimChoice:
-    """The best victims on one host, with the measure by which sets are compared."""
+    """The instances of each part that a host gets, after the deletion of its victims."""
 
     at: int
+    placed: tuple[int, ...]
     victims: tuple[Replaceable, ...]
-    measure: tuple[int, int, float, int]
 
 
-def choose_victims(hosts: Sequence[CrowdedHost], demand: Floats, scale: Floats) -> VictimChoice | None:
-    """Return the best victims; None if no host fits the demand even without all its instances.
+@dataclass(frozen=True, slots=True, eq=False)
+class _Option:
+    """Instances of a request that one host, or one spread domain (`table`), may take, and their cost."""
+
+    placed: tuple[int, ...]
+    cost: int
+    choice: VictimChoice | None = None
+    table: "_Table | None" = None
+
+    def choices(self) -> Iterator[VictimChoice]:
+        if self.choice is not None:
+            yield self.choice
+        elif self.table is not None:
+            yield from self.table.choices(self.placed)
+
+
+class _Table:
+    """The least cost of each number of instances of each part on the hosts added so far."""
+
+    def __init__(self, counts: Sequence[int]) -> None:
+        self.costs: Ints = np.full([count + 1 for count in counts], _UNREACHABLE, np.int64)
+        self.costs[(0,) * len(counts)] = 0
+        self._added: list[tuple[Sequence[_Option], Ints]] = []
+
+    def add(self, options: Sequence[_Option]) -> None:
+        if not options:
+            return
+        costs, taken = self.costs.copy(), np.full(self.costs.shape, -1, np.intp)
+        for index, option in enumerate(options):
+            ends = zip(self.costs.shape, option.placed, strict=True)
+            tried = self.costs[tuple([slice(0, size - more) for size, more in ends])] + option.cost
+            to = tuple([slice(more, None) for more in option.placed])
+            is_less = tried < costs[to]
+            costs[to][is_less], taken[to][is_less] = tried[is_less], index
+        self.costs = costs
+        self._added.append((options, taken))
+
+    def choices(self, placed: tuple[int, ...]) -> Iterator[VictimChoice]:
+        """Yield the choices of the least cost that place these numbers of instances."""
+        for options, taken in reversed(self._added):
+            if (index := int(taken[placed])) >= 0:
+                yield from options[index].choices()
+                placed = tuple(
+                    [all_ - some for all_, some in zip(placed, options[index].placed, strict=True)]
+                )
+
+    def options(self, most: int) -> Iterator[_Option]:
+        """Yield the numbers of instances that the hosts may take together, at most `most`."""
+        for placed in zip(*np.nonzero(self.costs < _UNREACHABLE), strict=True):
+            if 0 < sum(placed) <= most:
+                numbers = tuple([int(each) for each in placed])
+                yield _Option(numbers, int(self.costs[placed]), table=self)
+
+
+def choose_victims(
+    hosts: Sequence[CrowdedHost], wanted: Wanted, scale: Floats
+) -> tuple[VictimChoice, ...] | None:
+    """Return where all instances fit after the deletion of the best victims; None if they fit in no domain.
 
     `scale`: the largest capacity of each class, by which amounts of several classes are added.
     """
-    best: VictimChoice | None = None
+    domains: dict[int, list[CrowdedHost]] = {}
     for host in hosts:
-        found = _on_host(host, demand, scale, best)
-        if found is not None and (best is None or found.measure < best.measure):
-            best = found
-    return best
-
-
-def _on_host(
-    host: CrowdedHost, demand: Floats, scale: Floats, best: VictimChoice | None
-) -> VictimChoice | None:
-    lacks = np.maximum(demand - host.free, 0.0)
-    if not (lacks > SLACK).any():
-        return None  # it fits without victims
-    useful = [each for each in host.instances if (np.minimum(each.amounts, lacks) > SLACK).any()]
-    for highest in sorted({each.priority for each in useful}):
-        if best is not None and highest > best.measure[0]:
-            return None
-        some = [each for each in useful if each.priority <= highest]
-        if (np.sum([each.amounts for each in some], axis=0) < lacks - SLACK).any():
-            continue
-        victims = _fewest(some, lacks, scale)
-        size = round(sum(float((each.amounts / scale).sum()) for each in victims), 9)
-        return VictimChoice(host.at, victims, (highest, len(victims), size, host.at))
+        domains.setdefault(host.domain, []).append(host)
+    priorities = sorted({each.priority for host in hosts for each in host.instances})
+    for highest in (-1, *priorities):
+        found = [_in_domain(some, wanted, scale, highest) for some in domains.values()]
+        if fitting := [each for each in found if each is not None]:
+            return min(fitting, key=lambda each: each[0])[1]
     return None
+
+
+def _in_domain(
+    hosts: Sequence[CrowdedHost], wanted: Wanted, scale: Floats, highest: int
+) -> tuple[int, tuple[VictimChoice, ...]] | None:
+    """Return the least cost in one domain with victims of at most this priority; None if the request does not
+    fit."""
+    if not _may_fit(hosts, wanted, highest):
+        return None
+    left, still, placed = hosts, wanted, dict[int, Ints]()
+    for some in _portions(wanted.counts, len(hosts)):
+        counts = tuple([count if part in some else 0 for part, count in enumerate(wanted.counts)])
+        table = _filled(left, replace(still, counts=counts), scale, highest)
+        if table.costs[counts] >= _UNREACHABLE:
+            return None
+        new = list(table.choices(counts))
+        for choice in new:
+            placed[choice.at] = placed.get(choice.at, 0) + np.array(choice.placed)
+        left, still = _after(left, still, new)
+    choices = [
+        _choice(host, placed[host.at].tolist(), wanted, scale, highest) for host in hosts if host.at in placed
+    ]
+    return sum(_cost(choice, scale) for choice in choices), tuple(choices)
+
+
+def _may_fit(hosts: Sequence[CrowdedHost], wanted: Wanted, highest: int) -> bool:
+    free = np.array([_available(host, highest) for host in hosts])
+    for part, count in enumerate(wanted.counts):
+        fits = [min(host.most[part], host.limit) for host in hosts]
+        if np.minimum(_fitting(free, wanted.amounts[part]), fits).sum() < count:
+            return False
+    return True
+
+
+def _available(host: CrowdedHost, highest: int) -> Floats:
+    """Return what is free on a host after the deletion of all instances of at most this priority."""
+    some = [each.amounts for each in host.instances if each.priority <= highest]
+    available: Floats = np.sum([host.free, *some], axis=0)
+    return available
+
+
+def _fitting(free: Floats, amounts: Floats) -> Floats:
+    """Return how many instances of these amounts fit, at least 0."""
+    asked = amounts > 0
+    several = np.floor((free[..., asked] + SLACK) / amounts[asked]).min(axis=-1, initial=UNLIMITED)
+    fitting: Floats = np.maximum(several, 0.0)
+    return fitting
+
+
+def _portions(counts: Sequence[int], hosts: int) -> Iterator[list[int]]:
+    """Yield the parts that share one table: all of them, if the table is not too large."""
+    some, cells = list[int](), hosts
+    for part, count in enumerate(counts):
+        if some and cells * (count + 1) > MOST_CELLS:
+            yield some
+            some, cells = [], hosts
+        some.append(part)
+        cells *= count + 1
+    yield some
+
+
+def _filled(hosts: Sequence[CrowdedHost], wanted: Wanted, scale: Floats, highest: int) -> _Table:
+    table = _Table(wanted.counts)
+    if wanted.left is None:
+        for host in hosts:
+            table.add(list(_options(host, wanted, scale, highest)))
+        return table
+    domains: dict[int, _Table] = {}
+    for host in hosts:
+        of_domain = domains.setdefault(host.spread, _Table(wanted.counts))
+        of_domain.add(list(_options(host, wanted, scale, highest)))
+    for spread, of_domain in domains.items():
+        table.add(list(of_domain.options(wanted.left.get(spread, 0))))
+    return table
+
+
+def _options(host: CrowdedHost, wanted: Wanted, scale: Floats, highest: int) -> Iterator[_Option]:
+    """Yield all numbers of instances of each part that a host may take, with the fewest victims for each."""
+    available = _available(host, highest)
+    fits = [int(_fitting(available, amounts)) for amounts in wanted.amounts]
+    ranges = [range(min(*each) + 1) for each in zip(fits, wanted.counts, host.most, strict=True)]
+    for placed in product(*ranges):
+        if 0 < sum(placed) <= host.limit and (np.array(placed) @ wanted.amounts <= available + SLACK).all():
+            choice = _choice(host, placed, wanted, scale, highest)
+            yield _Option(placed, _cost(choice, scale), choice)
+
+
+def _choice(
+    host: CrowdedHost, placed: Sequence[int], wanted: Wanted, scale: Floats, highest: int
+) -> VictimChoice:
+    """Return the fewest victims for these numbers of instances on a host. All victims together suffice."""
+    some = [each for each in host.instances if each.priority <= highest]
+    lacks = np.maximum(np.array(placed) @ wanted.amounts - host.free, 0.0)
+    return VictimChoice(host.at, tuple(placed), _fewest(some, lacks, scale))
+
+
+def _cost(choice: VictimChoice, scale: Floats) -> int:
+    size = sum(float((each.amounts / scale).sum()) for each in choice.victims)
+    return len(choice.victims) * _VICTIM + round(size / SLACK)
+
+
+def _after(
+    hosts: Sequence[CrowdedHost], wanted: Wanted, choices: Sequence[VictimChoice]
+) -> tuple[list[CrowdedHost], Wanted]:
+    """Return the hosts and limits after these choices."""
+    chosen, left, after = {choice.at: choice for choice in choices}, wanted.left, list[CrowdedHost]()
+    for host in hosts:
+        if (choice := chosen.get(host.at)) is not None:
+            used = np.array(choice.placed) @ wanted.amounts
+            free = np.sum([host.free - used, *(each.amounts for each in choice.victims)], axis=0)
+            stay = [each for each in host.instances if each not in choice.victims]
+            several = sum(choice.placed)
+            host = replace(host, free=free, instances=stay, limit=host.limit - several)
+            if left is not None:
+                left = {**left, host.spread: left.get(host.spread, 0) - several}
+        after.append(host)
+    return after, replace(wanted, left=left)
 
 
 def _fewest(some: Sequence[Replaceable], lacks: Floats, scale: Floats) -> tuple[Replaceable, ...]:
     """Return the fewest instances, of the least size, that release what a host lacks. The caller has checked
     that all instances together release enough.
     """
-    amounts = np.array([each.amounts for each in some])
-    largest = np.sort(amounts, axis=0)[::-1].cumsum(axis=0)
+    if not (lacks > SLACK).any():
+        return ()
+    kinds: dict[bytes, list[Replaceable]] = {}  # instances of equal amounts are interchangeable
+    for each in some:
+        if (np.minimum(each.amounts, lacks) > SLACK).any():
+            kinds.setdefault(each.amounts.tobytes(), []).append(each)
+    amounts = np.array([of_kind[0].amounts for of_kind in kinds.values()])
+    every = [each.amounts for of_kind in kinds.values() for each in of_kind]
+    largest = np.sort(np.array(every), axis=0)[::-1].cumsum(axis=0)
     least = int((largest < lacks - SLACK).sum(axis=0).max()) + 1
     sizes = (amounts / scale).sum(axis=1)
-    for number in range(least, len(some) + 1):
-        if comb(len(some), number) > MOST_SETS:
+    for number in range(least, len(every) + 1):
+        most = tuple([min(len(of_kind), number) for of_kind in kinds.values()])
+        if (sets := _sets(most, number, MOST_SETS)) is None:
             return _by_share(some, lacks)
-        chosen = np.array(list(combinations(range(len(some)), number)), np.intp)
-        chosen = chosen[(amounts[chosen].sum(axis=1) >= lacks - SLACK).all(axis=1)]
-        if len(chosen):
-            total = np.round(sizes[chosen].sum(axis=1), 9)
-            return tuple(some[at] for at in chosen[int(np.argmin(total))])
+        fitting = sets[(sets @ amounts >= lacks - SLACK).all(axis=1)]
+        if len(fitting):
+            chosen = fitting[int(np.argmin(np.round(fitting @ sizes, 9)))].tolist()
+            taken = [of_kind[:several] for of_kind, several in zip(kinds.values(), chosen, strict=True)]
+            return tuple([each for of_kind in taken for each in of_kind])
     return tuple(some)
+
+
+@lru_cache(maxsize=256)
+def _sets(most: tuple[int, ...], number: int, limit: int) -> Ints | None:
+    """Return how many instances of each kind the sets of this number contain; None if there are too many."""
+    sets, left, ahead = np.zeros((1, 0), np.intp), np.array([number]), sum(most)
+    for several in most:
+        ahead -= several
+        rows, takes = np.nonzero(
+            (np.arange(several + 1) <= left[:, np.newaxis])
+            & (np.arange(several + 1) >= left[:, np.newaxis] - ahead)
+        )
+        if len(rows) > limit:
+            return None
+        sets, left = np.column_stack([sets[rows], takes]), left[rows] - takes
+    return sets
 
 
 def _by_share(some: Sequence[Replaceable], lacks: Floats) -> tuple[Replaceable, ...]:

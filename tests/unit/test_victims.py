@@ -1,93 +1,161 @@
 """Victims of a preemption are minimal: compared with an exhaustive search on small random clouds."""
 
 import random
-from itertools import combinations
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import chain, combinations
 
 import numpy as np
 import pytest
 
-from bus.domains import DomainConstraints, GangRole
-from bus.messages import BuildRequested
-from bus.requests import Flavor, Hints
 from scheduler_worker.core import victims
-from scheduler_worker.core.victims import CrowdedHost, Replaceable, choose_victims
-from scheduler_worker.victim_search import bars_preemption
-from tests.support.ids import uid
-from tests.support.scheduler_builders import a_request
+from scheduler_worker.core.victims import CrowdedHost, Replaceable, VictimChoice, Wanted, choose_victims
 
-CLOUDS = 2000
+SCALE = np.array([16.0, 32.0])
+Measure = tuple[int, int, float]  # highest priority, number of victims, size
 
 
-def test_victims_are_minimal_by_priority_then_number_then_size() -> None:
-    chance, with_victims = random.Random(31), 0
-    for _ in range(CLOUDS):
-        hosts, demand, scale = _cloud(chance)
-        found, best = choose_victims(hosts, demand, scale), _exhaustive(hosts, demand, scale)
-        assert (found is None) == (best is None)
-        if found is not None:
-            with_victims += 1
-            assert found.measure == best
-            host = next(host for host in hosts if host.at == found.at)
-            assert (host.free + sum(each.amounts for each in found.victims) >= demand).all()
-    assert with_victims > CLOUDS / 3
+def measure_of(some: Sequence[Replaceable]) -> Measure:
+    size = round(sum(float((each.amounts / SCALE).sum()) for each in some), 9)
+    return max((each.priority for each in some), default=-1), len(some), size
 
 
-def test_a_host_with_too_many_sets_to_compare_still_gets_victims_of_which_each_is_needed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(victims, "MOST_SETS", 1)
-    chance = random.Random(7)
-    for _ in range(300):
-        hosts, demand, scale = _cloud(chance)
-        found = choose_victims(hosts, demand, scale)
-        assert (found is None) == (_exhaustive(hosts, demand, scale) is None)
-        if found is not None:
-            host = next(host for host in hosts if host.at == found.at)
-            for left_out in found.victims:
-                rest = [each.amounts for each in found.victims if each is not left_out]
-                assert (host.free + np.sum([np.zeros(2), *rest], axis=0) < demand).any()
+def chosen_by(choices: Sequence[VictimChoice]) -> list[Replaceable]:
+    return [each for choice in choices for each in choice.victims]
 
 
-@pytest.mark.parametrize(
-    ("request_", "bars"),
-    [
-        (a_request(instances=2), ""),
-        (a_request(hints=Hints(group=uid(1, "9"))), ""),
-        (a_request(instances=2, hints=Hints(group=uid(1, "9"))), "server group"),
-        (a_request(hints=Hints(reservation=uid(1, "7"))), "reservation"),
-        (a_request(topology=DomainConstraints(pack="rack")), "topology"),
-        (a_request(roles=(GangRole(name="worker", flavor=Flavor(name="m")),)), "roles"),
-    ],
-)
-def test_requests_whose_hosts_depend_on_each_other_do_not_preempt(
-    request_: BuildRequested, bars: str
-) -> None:
-    assert (bars_preemption(request_) == "") == (bars == "") and bars in bars_preemption(request_)
+def fits(hosts: Sequence[CrowdedHost], wanted: Wanted, choices: Sequence[VictimChoice]) -> bool:
+    """Return whether choices place all instances within amounts and limits, in one domain."""
+    by_at = {host.at: host for host in hosts}
+    left = dict(wanted.left or {})
+    for choice in choices:
+        host = by_at[choice.at]
+        free = host.free + sum((each.amounts for each in choice.victims), np.zeros(2))
+        if (np.array(choice.placed) @ wanted.amounts > free).any() or sum(choice.placed) > host.limit:
+            return False
+        if any(several > most for several, most in zip(choice.placed, host.most, strict=True)):
+            return False
+        left[host.spread] = left.get(host.spread, 0) - sum(choice.placed)
+    placed = np.sum([choice.placed for choice in choices], axis=0).tolist()
+    domains = {by_at[choice.at].domain for choice in choices}
+    within = wanted.left is None or min(left.values()) >= 0
+    return placed == list(wanted.counts) and len(domains) == 1 and within
 
 
-def _cloud(chance: random.Random) -> tuple[list[CrowdedHost], np.ndarray, np.ndarray]:
-    scale = np.array([16.0, 32.0])
+def assignments(
+    hosts: Sequence[CrowdedHost], wanted: Wanted, deleted: Sequence[Replaceable]
+) -> Iterator[tuple[VictimChoice, ...]]:
+    """Yield all ways to spread the instances over the hosts, as if these victims were deleted."""
+    if not hosts:
+        yield ()
+        return
+    host, *rest = hosts
+    victims_there = tuple(each for each in host.instances if each in deleted)
+    for placed in np.ndindex(*(count + 1 for count in wanted.counts)):
+        left = tuple(int(count - some) for count, some in zip(wanted.counts, placed, strict=True))
+        for others in assignments(rest, replace(wanted, counts=left), deleted):
+            yield (VictimChoice(host.at, placed, victims_there), *others) if any(placed) else others
+
+
+def exhaustive(hosts: Sequence[CrowdedHost], wanted: Wanted) -> Measure | None:
+    """Return the least measure of all sets of victims after whose deletion the request fits."""
+    every = [each for host in hosts for each in host.instances]
+    ways = [way for way in assignments(hosts, wanted, every) if fits(hosts, wanted, way)]
+    measures = []
+    for way in ways:
+        by_at = {choice.at: choice for choice in way}
+        of_hosts = []
+        for host in hosts:
+            if (choice := by_at.get(host.at)) is not None:
+                sets = chain.from_iterable(
+                    combinations(host.instances, number) for number in range(len(host.instances) + 1)
+                )
+                demand = np.array(choice.placed) @ wanted.amounts
+                of_hosts.append(
+                    [
+                        s
+                        for s in sets
+                        if (host.free + sum((e.amounts for e in s), np.zeros(2)) >= demand).all()
+                    ]
+                )
+        measures.append(least(of_hosts))
+    return min(measures, default=None)
+
+
+def least(of_hosts: Sequence[Sequence[Sequence[Replaceable]]]) -> Measure:
+    """Return the least measure with one of the sets of each host."""
+    for highest in range(-1, 4):
+        best = [
+            min((measure_of(some)[1:] for some in sets if measure_of(some)[0] <= highest), default=None)
+            for sets in of_hosts
+        ]
+        if all(each is not None for each in best):
+            found = [each for each in best if each is not None]
+            return highest, sum(each[0] for each in found), round(sum(each[1] for each in found), 9)
+    raise AssertionError
+
+
+def a_cloud(chance: random.Random, gang: bool) -> tuple[list[CrowdedHost], Wanted]:
+    """Return hosts with instances, and a request for one instance or for a gang of up to two roles."""
+    parts = chance.randint(1, 2) if gang else 1
+    limited = gang and chance.random() < 0.5
     hosts = []
     for at in range(chance.randint(1, 4)):
-        free, instances = scale.copy(), list[Replaceable]()
-        for _ in range(chance.randint(0, 7)):
+        free, instances = SCALE.copy(), list[Replaceable]()
+        for _ in range(chance.randint(0, 5 if gang else 7)):
             amounts = np.array([float(chance.randint(1, 6)), float(chance.choice([0, 2, 4, 8, 12]))])
             if (amounts <= free).all():
                 free -= amounts
                 instances.append(Replaceable(f"{at}-{len(instances)}", chance.randint(0, 3), amounts))
-        hosts.append(CrowdedHost(at, free, [each for each in instances if each.priority < 3]))
-    return hosts, np.array([float(chance.randint(1, 16)), float(chance.randint(1, 32))]), scale
+        hosts.append(
+            CrowdedHost(
+                at, free, [each for each in instances if each.priority < 3],
+                most=tuple(chance.choice((0, 3, 3, 3)) for _ in range(parts)) if gang else (1,),
+                limit=chance.choice((1, 2, 9)) if gang else 9,
+                domain=chance.randint(1, 2) if gang else 0,
+                spread=chance.randint(1, 2) if limited else 0,
+            )
+        )  # fmt: skip
+    most = 10 if gang else 16
+    asked = [[float(chance.randint(1, most)), float(chance.randint(1, 2 * most))] for _ in range(parts)]
+    counts = tuple(chance.randint(1, 2) for _ in range(parts)) if gang else (1,)
+    left = {domain: chance.randint(1, 2) for domain in (1, 2)} if limited else None
+    return hosts, Wanted(np.array(asked), counts, left)
 
 
-def _exhaustive(hosts: list[CrowdedHost], demand: np.ndarray, scale: np.ndarray) -> object:
-    """Return the smallest measure of all sets of victims of all hosts that do not fit the demand already."""
-    measures = []
-    for host in hosts:
-        if (host.free >= demand).all():
+@pytest.mark.parametrize(
+    ("gang", "clouds"), [(False, 300), (True, 120), pytest.param(True, 3000, marks=pytest.mark.soak)]
+)
+def test_victims_are_minimal_by_priority_then_number_then_size(gang: bool, clouds: int) -> None:
+    chance, with_victims = random.Random(31), 0
+    for _ in range(clouds):
+        hosts, wanted = a_cloud(chance, gang)
+        found, best = choose_victims(hosts, wanted, SCALE), exhaustive(hosts, wanted)
+        assert (found is None) == (best is None)
+        if found is not None:
+            with_victims += any(choice.victims for choice in found)
+            assert measure_of(chosen_by(found)) == best
+            assert fits(hosts, wanted, found)
+    assert with_victims > clouds / 6
+
+
+@pytest.mark.parametrize("limit", ["MOST_SETS", "MOST_CELLS"])
+def test_a_search_that_is_too_large_still_gets_victims_of_which_each_is_needed(
+    limit: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(victims, limit, 1)
+    chance, found_some = random.Random(7), 0
+    for _ in range(100):
+        hosts, wanted = a_cloud(chance, limit == "MOST_CELLS")
+        found, best = choose_victims(hosts, wanted, SCALE), exhaustive(hosts, wanted)
+        if found is None:
+            assert limit == "MOST_CELLS" or best is None
             continue
-        for number in range(1, len(host.instances) + 1):
-            for some in combinations(host.instances, number):
-                if (host.free + sum(each.amounts for each in some) >= demand).all():
-                    size = round(sum(float((each.amounts / scale).sum()) for each in some), 9)
-                    measures.append((max(each.priority for each in some), number, size, host.at))
-    return min(measures, default=None)
+        found_some += 1
+        assert best is not None and measure_of(chosen_by(found)) >= best
+        assert fits(hosts, wanted, found)
+        for choice in found:
+            for at in range(len(choice.victims)):
+                fewer = replace(choice, victims=choice.victims[:at] + choice.victims[at + 1 :])
+                assert not fits(hosts, wanted, [fewer if each is choice else each for each in found])
+    assert found_some > 30

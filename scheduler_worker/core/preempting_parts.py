@@ -1,0 +1,95 @@
+"""The parts of a request that may preempt instances, as arrays: what each host lacks, and its limits."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from bus.candidates import Bools, Floats, Ints
+from bus.domains import HOST
+from scheduler_worker.core.domain_rules import DomainRules
+from scheduler_worker.core.roles import Part
+from scheduler_worker.core.victims import UNLIMITED, CrowdedHost, Replaceable, Wanted
+
+
+@dataclass(frozen=True, eq=False)
+class PreemptingParts:
+    """The parts of a request, and the hosts that would accept them if they were empty."""
+
+    parts: Sequence[Part]
+    rules: DomainRules
+    free: Floats  # by position and class
+    whole: Floats
+    demands: Floats  # by part and class
+    accepted: Bools  # by part and position
+
+    @cached_property
+    def scale(self) -> Floats:
+        """Return the largest capacity of each class, by which amounts of several classes are added."""
+        scale: Floats = np.maximum(self.whole.max(axis=0, initial=0.0), 1.0)
+        return scale
+
+    @cached_property
+    def counts(self) -> tuple[int, ...]:
+        return tuple([len(part.instances) for part in self.parts])
+
+    @cached_property
+    def lacking(self) -> Floats:
+        """Return, by part and position, how much a host lacks for one instance."""
+        lacks = np.maximum(self.demands[:, np.newaxis] - self.free, 0.0)
+        lacking: Floats = (lacks / self.scale).sum(axis=2)
+        return lacking
+
+    @cached_property
+    def limits(self) -> tuple[Ints, Ints, dict[int, int] | None]:
+        """Return by position how many instances a host may take and its spread domain, and how many instances
+        each spread domain may take; None without such domains."""
+        size = len(self.rules.domains)
+        hosts, spread, left = np.full(size, UNLIMITED), np.zeros(size, np.intp), None
+        for level, most in self.rules.spreads:
+            free = np.full(len(level.labels), most)
+            for domain, there in self.rules.counts(level).items():
+                free[domain] = max(most - there, 0)
+            if level.name == HOST:
+                hosts = np.minimum(hosts, free[level.ids])
+            else:
+                spread, left = level.ids, dict(enumerate(free.tolist()))
+        return hosts, spread, left
+
+    @property
+    def wanted(self) -> Wanted:
+        return Wanted(self.demands, self.counts, self.limits[2])
+
+    def crowded(self, at: int, instances: Sequence[Replaceable], most: Sequence[int]) -> CrowdedHost:
+        hosts, spread, _ = self.limits
+        domain = int(self.rules.domains[at])
+        return CrowdedHost(at, self.free[at], instances, tuple(most), int(hosts[at]), domain, int(spread[at]))
+
+    def nearest(self) -> list[int]:
+        """Return the positions of hosts that accept any part, first of domains whose hosts lack little.
+        Within a domain, hosts of different spread domains take turns."""
+        domains, spread = self.rules.domains, self.limits[1]
+        far = np.zeros(len(self.rules.names) + 1)
+        for count, lacks, accepted in zip(self.counts, self.lacking, self.accepted, strict=True):
+            rows = np.flatnonzero(accepted)
+            rows = rows[_ranks(domains[rows], lacks[rows]) < count]
+            several = np.bincount(domains[rows], minlength=len(far))
+            sums = np.bincount(domains[rows], weights=lacks[rows], minlength=len(far))
+            far += np.where(several > 0, count * sums / np.maximum(several, 1), np.inf)
+        turns = np.full(len(domains), len(domains))
+        for lacks, accepted in zip(self.lacking, self.accepted, strict=True):
+            rows = np.flatnonzero(accepted & np.isfinite(far[domains]))
+            turn = _ranks(spread[rows], lacks[rows]) if spread.any() else np.zeros(len(rows))
+            rows = rows[np.lexsort((lacks[rows], turn, domains[rows], far[domains[rows]]))]
+            turns[rows] = np.minimum(turns[rows], np.arange(len(rows)))
+        rows = np.flatnonzero(turns < len(domains))
+        return list(rows[np.argsort(turns[rows], kind="stable")].tolist())
+
+
+def _ranks(groups: Ints, values: Floats) -> Ints:
+    """Return the rank of each value among the values of its group."""
+    order = np.lexsort((values, groups))
+    ranks = np.empty(len(order), np.intp)
+    ranks[order] = np.arange(len(order)) - np.searchsorted(groups[order], groups[order])
+    return ranks

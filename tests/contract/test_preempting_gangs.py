@@ -1,0 +1,160 @@
+"""Gangs, topologies and server groups preempt: all members are placed, or no instance is deleted."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from bus.claims import Claimed, ClaimRequested
+from bus.domains import DomainConstraints, GangRole, LabelEditRequested
+from bus.groups import GroupEditRequested, MakeGroup
+from bus.messages import BuildPlaced, BuildRequested, BuildUnplaceable
+from bus.preemption import PriorityClass
+from bus.queries import FindInstances, Instance, InstancesFound
+from bus.requests import Flavor, Hints
+from bus.resources import FindAllocations
+from placement_worker import Placement
+from placement_worker.store.audit import breaches
+from scheduler_worker.placing import Scheduler
+from scheduler_worker.priorities import PriorityClasses
+from scheduler_worker.queries import CellQueries
+from scheduler_worker.victim_search import VictimSearch
+from tests.support.ids import uid
+from tests.support.placement_builders import a_claim, a_report, keeps_its_index, on_hosts
+from tests.support.scheduler_builders import a_request
+from tests.support.schedulers import messages_of, scheduler_of
+
+RACKS = {1: "r1", 2: "r1", 3: "r2", 4: "r2"}  # of hosts with 8 processors
+
+
+@dataclass
+class FullCloud:
+    """Four hosts in two racks, with instances of low priority, and a scheduler."""
+
+    placement: Placement
+    scheduler: Scheduler
+    instances: dict[str, Instance]
+    classes: PriorityClasses
+
+    async def fill(self, on: Mapping[int, Sequence[tuple[int, int]]]) -> None:
+        """Place instances on hosts: (processors, priority). Their numbers are 11, 12, … on host 1."""
+        for host, several in on.items():
+            for number, (vcpus, priority) in enumerate(several, 10 * host + 1):
+                claim = a_claim(number, on_hosts(host, VCPU=vcpus))
+                [answer] = await self.placement.claims.claim_many([ClaimRequested(claims=(claim,))])
+                assert isinstance(answer.results[0], Claimed)
+                self.instances[uid(number)] = Instance(
+                    build=uid(number), status="active", cell="c1", host=f"host-{host}", root=uid(host, "a"),
+                    project="p1", flavor="m", attempt=1, priority=priority, generation=1,
+                )  # fmt: skip
+
+    async def find(self, query: FindInstances) -> InstancesFound:
+        return InstancesFound(instances=tuple(i for i in self.instances.values() if i.root == query.host))
+
+    async def place(self, request: BuildRequested) -> dict[str, set[str]]:
+        """Return the hosts that got instances, with their victims; empty if the request was unplaceable."""
+        found: dict[str, set[str]] = {}
+        for message in await messages_of(self.scheduler, request):
+            if isinstance(message, BuildPlaced):
+                victims = {victim.build for victim in message.preempts}
+                assert found.setdefault(message.chosen.host, victims) == victims
+            else:
+                assert isinstance(message, BuildUnplaceable)
+        await keeps_its_index(self.placement)
+        assert not await breaches(self.placement.database)
+        assert not self.scheduler.pending.unsettled
+        return found
+
+    async def held(self) -> set[str]:
+        """Return the instances of low priority that hold resources."""
+        query = FindAllocations(consumers=tuple(self.instances))
+        return {each.id for each in (await self.placement.lookups.allocations(query)).consumers}
+
+
+@pytest.fixture
+async def cloud(placement: Placement) -> FullCloud:
+    await placement.reports.report_many([a_report(number) for number in RACKS])
+    for number, rack in RACKS.items():
+        await placement.reports.label(LabelEditRequested(roots=(uid(number, "a"),), set={"rack": rack}))
+    classes = PriorityClasses(placement.database)
+    classes.by_value = {7: PriorityClass(name="high", value=7, preempts=True)}
+    cloud = FullCloud(placement, scheduler_of(placement), {}, classes)
+    cells = CellQueries(instances=cloud.find, builds=_unused, moves=_unused)
+    cloud.scheduler.preemption = VictimSearch(cloud.scheduler, classes, cells)
+    return cloud
+
+
+async def _unused(question: object) -> Any:
+    raise AssertionError(question)
+
+
+def a_gang(*parts: tuple[int, int], **fields: Any) -> BuildRequested:
+    """Return a request with these parts: (instances, processors)."""
+    roles = tuple(
+        GangRole(name=f"r{at}", flavor=Flavor(name=f"f{at}", vcpus=vcpus), count=count)
+        for at, (count, vcpus) in enumerate(parts)
+    )
+    total = sum(role.count for role in roles)
+    fields |= {"roles": roles if len(roles) > 1 else (), "project": "p1", "priority": 7}
+    return a_request(1, instances=total, flavor=roles[0].flavor, **fields)
+
+
+def named(*numbers: int) -> set[str]:
+    return {uid(number) for number in numbers}
+
+
+PACKED = DomainConstraints(pack="rack")
+
+
+@pytest.mark.parametrize(("priority", "hosts"), [(1, (3, 4)), (2, (1, 2))])
+async def test_the_rack_with_the_lowest_priorities_and_fewest_victims_is_chosen(
+    cloud: FullCloud, priority: int, hosts: tuple[int, int]
+) -> None:
+    halves = [(4, 1), (4, 1)]
+    await cloud.fill({1: halves, 2: halves, 3: [(8, 1)], 4: [(6, priority), (2, 1)]})
+    placed = await cloud.place(a_gang((2, 6), topology=PACKED))
+    assert placed.keys() == {f"host-{host}" for host in hosts}
+    assert await cloud.held() == (named(11, 12, 21, 22, 42) if hosts == (3, 4) else named(31, 41, 42))
+
+
+async def test_roles_share_the_victims_of_their_host(cloud: FullCloud) -> None:
+    await cloud.fill({1: [(8, 1)], 2: [(8, 2)], 3: [(8, 2)], 4: [(8, 2)]})
+    placed = await cloud.place(a_gang((1, 5), (3, 1)))
+    assert placed == {"host-1": named(11)}
+
+
+async def test_no_instance_is_deleted_unless_the_whole_gang_fits(cloud: FullCloud) -> None:
+    await cloud.fill({1: [(8, 1)], 2: [(8, 7)], 3: [(8, 1)], 4: [(8, 7)]})
+    assert await cloud.place(a_gang((1, 8), (1, 1), topology=PACKED)) == {}
+    assert await cloud.held() == named(11, 21, 31, 41)
+
+
+async def test_instances_are_spread_over_racks(cloud: FullCloud) -> None:
+    await cloud.fill({1: [(8, 1)], 2: [(8, 1)], 3: [(8, 2)], 4: [(8, 3)]})
+    placed = await cloud.place(a_gang((2, 3), topology=DomainConstraints(spread="rack")))
+    assert placed == {"host-1": named(11), "host-3": named(31)}
+
+
+async def test_members_of_an_anti_affinity_group_preempt_on_different_hosts(cloud: FullCloud) -> None:
+    await cloud.fill({host: [(8, host)] for host in RACKS})
+    group = MakeGroup(group=uid(1, "9"), name="g", project="p1", policy="anti-affinity")
+    await cloud.placement.server_groups.edit(GroupEditRequested(edit=group))
+    placed = await cloud.place(a_gang((2, 2), hints=Hints(group=group.group)))
+    assert placed == {"host-1": named(11), "host-2": named(21)}
+    assert await cloud.held() == named(31, 41)
+
+
+async def test_the_budget_counts_the_victims_of_all_members(cloud: FullCloud) -> None:
+    await cloud.fill({host: [(8, 1)] for host in RACKS})
+    cloud.classes.by_value = {7: PriorityClass(name="high", value=7, preempts=True, budget=1)}
+    gang = a_gang((2, 8), topology=PACKED)
+    [message] = await messages_of(cloud.scheduler, gang)
+    assert isinstance(message, BuildUnplaceable) and "at most 1" in message.reason
+    assert len(await cloud.held()) == 4
+
+
+async def test_a_member_without_victims_takes_a_free_host(cloud: FullCloud) -> None:
+    await cloud.fill({1: [(8, 1)], 2: [(2, 1)], 3: [(8, 1)], 4: [(8, 1)]})
+    placed = await cloud.place(a_gang((1, 8), (1, 6), topology=PACKED))
+    assert placed == {"host-1": named(11), "host-2": set()}
