@@ -2,8 +2,8 @@
 arrays, and checks them by the evaluation that places the request.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from uuid import UUID, uuid5
 
 import numpy as np
@@ -31,7 +31,7 @@ from scheduler_worker.placing import Scheduler
 from scheduler_worker.priorities import Priorities
 from scheduler_worker.queries import CellQueries
 
-PORTIONS = (64, 1024)  # hosts whose instances are read, if fewer give no victims
+PORTIONS = (64, 1024)  # hosts whose instances are read, if fewer give no victims; first for each instance
 CHECKS = 20  # hosts that may refuse the request although its amounts fit
 NONE_FIT = "the instances of lower priority do not free enough capacity on any host"
 
@@ -129,9 +129,9 @@ class VictimSearch:
             return NoVictims(NONE_FIT)
         plain = tuple([order.alternatives[index] for index in free])
         undrawn = structs.replace(order, alternatives=plain, alternative_index=0)
-        reading, several = _Reading(), len(order.instances)
-        for most in PORTIONS:
-            new = self._nearest(undrawn, reading, min(most * several, PORTIONS[-1]), supposing)
+        reading, several = _Reading(), min(len(order.instances), 4)
+        for most in (PORTIONS[0] * several, *PORTIONS[1:]):
+            new = self._nearest(undrawn, reading, most, supposing)
             if not new:
                 break
             await self._read(new, reading, order.request.priority)
@@ -201,9 +201,13 @@ class VictimSearch:
         """Place all instances of an order, without await; None if any instance fits nowhere."""
         [order] = self._scheduler.narrow([order])
         choosing = self._scheduler.choosing(supposing)
-        most: dict[tuple[int, int], int] = {}  # part and position → instances, if filters refused more
+        found = self._parts(order, choosing)
+        if found is None:
+            return None
+        parts, arrays = found
+        hosts = self._crowded(order, parts, arrays, choosing, reading)
         for _ in range(CHECKS):
-            choices = self._choices(order, choosing, reading, most)
+            choices = choose_victims(list(hosts.values()), parts.wanted, parts.scale)
             if choices is None:
                 return None
             draft = _Draft()
@@ -215,21 +219,19 @@ class VictimSearch:
             if refused is None:
                 return draft
             part, at, accepted = refused
-            most[part, at] = accepted
+            most = hosts[at].most
+            hosts[at] = replace(hosts[at], most=(*most[:part], accepted, *most[part + 1 :]))
             for instance, pick in draft.picks.items():
                 (supposing or self._scheduler.pending).drop(pick.reservation)
                 if (group := order.alternative.group) is not None:
                     choosing.joined.leave(group.id, instance)
         return None
 
-    def _choices(
-        self, order: Order, choosing: Choosing, reading: _Reading, most: Mapping[tuple[int, int], int]
-    ) -> tuple[VictimChoice, ...] | None:
-        found = self._parts(order, choosing)
-        if found is None:
-            return None
-        parts, arrays = found
-        source, hosts = self._scheduler.source, list[CrowdedHost]()
+    def _crowded(
+        self, order: Order, parts: PreemptingParts, arrays: HostArrays, choosing: Choosing, reading: _Reading
+    ) -> dict[int, CrowdedHost]:
+        """Return the hosts that were read, by position, with their instances that may be preempted."""
+        source, hosts = self._scheduler.source, dict[int, CrowdedHost]()
         accepted = parts.accepted & ((parts.lacking > SLACK) | self._fitting(order, parts, choosing, reading))
         positions = {at: root for root in reading.hosts if (at := source.position(root)) is not None}
         for at, root in sorted(positions.items()):
@@ -241,12 +243,8 @@ class VictimSearch:
                 )
                 for each in reading.on.get(root, ())
             ]
-            accepts = [
-                most.get((part, at), count) if accepted[part, at] else 0
-                for part, count in enumerate(parts.counts)
-            ]
-            hosts.append(parts.crowded(at, instances, accepts))
-        return choose_victims(hosts, parts.wanted, parts.scale)
+            hosts[at] = parts.crowded(at, instances, accepted[:, at])
+        return hosts
 
     def _fitting(self, order: Order, parts: PreemptingParts, choosing: Choosing, reading: _Reading) -> Bools:
         """Return, by part and position, which of the read hosts fit an instance without victims."""

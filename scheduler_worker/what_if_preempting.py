@@ -41,7 +41,8 @@ class WhatIfsPreempting:
         if isinstance(found, NoVictims):
             return structs.replace(answer, spares=found.why)
         supposing.suspend()
-        victims = tuple(victim for some in found.victims for victim in some)
+        # instances on one host share its victims
+        victims = tuple({victim.build: victim for some in found.victims for victim in some}.values())
         if 0 < order.preempts.budget < len(victims):
             why = f"{len(victims)} instances are more than the budget of {order.preempts.budget} in one hour"
             return structs.replace(answer, spares=why)

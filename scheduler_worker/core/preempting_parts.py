@@ -61,10 +61,11 @@ class PreemptingParts:
     def wanted(self) -> Wanted:
         return Wanted(self.demands, self.counts, self.limits[2])
 
-    def crowded(self, at: int, instances: Sequence[Replaceable], most: Sequence[int]) -> CrowdedHost:
+    def crowded(self, at: int, instances: Sequence[Replaceable], accepts: Bools) -> CrowdedHost:
         hosts, spread, _ = self.limits
+        most = tuple([count if yes else 0 for count, yes in zip(self.counts, accepts, strict=True)])
         domain = int(self.rules.domains[at])
-        return CrowdedHost(at, self.free[at], instances, tuple(most), int(hosts[at]), domain, int(spread[at]))
+        return CrowdedHost(at, self.free[at], instances, most, int(hosts[at]), domain, int(spread[at]))
 
     def nearest(self) -> list[int]:
         """Return the positions of hosts that accept any part, first of domains whose hosts lack little.

@@ -152,10 +152,13 @@ def _in_domain(
         for choice in new:
             placed[choice.at] = placed.get(choice.at, 0) + np.array(choice.placed)
         left, still = _after(left, still, new)
-    choices = [
-        _choice(host, placed[host.at].tolist(), wanted, scale, highest) for host in hosts if host.at in placed
-    ]
-    return sum(_cost(choice, scale) for choice in choices), tuple(choices)
+    choices = []
+    for host in hosts:
+        if host.at in placed:
+            demand = placed[host.at] @ wanted.amounts
+            victims = _HostVictims(host, scale, highest).fewest(demand)
+            choices.append(VictimChoice(host.at, tuple(placed[host.at].tolist()), victims))
+    return sum(_cost(choice.victims, scale) for choice in choices), tuple(choices)
 
 
 def _may_fit(hosts: Sequence[CrowdedHost], wanted: Wanted, highest: int) -> bool:
@@ -214,24 +217,19 @@ def _options(host: CrowdedHost, wanted: Wanted, scale: Floats, highest: int) -> 
     available = _available(host, highest)
     fits = [int(_fitting(available, amounts)) for amounts in wanted.amounts]
     ranges = [range(min(*each) + 1) for each in zip(fits, wanted.counts, host.most, strict=True)]
-    for placed in product(*ranges):
-        if 0 < sum(placed) <= host.limit and (np.array(placed) @ wanted.amounts <= available + SLACK).all():
-            choice = _choice(host, placed, wanted, scale, highest)
-            yield _Option(placed, _cost(choice, scale), choice)
+    placed = np.array(list(product(*ranges)))
+    several, demands = placed.sum(axis=1), placed @ wanted.amounts
+    fitting = (several > 0) & (several <= host.limit) & (demands <= available + SLACK).all(axis=1)
+    if fitting.any():
+        victims = _HostVictims(host, scale, highest)
+        for row, demand in zip(placed[fitting].tolist(), demands[fitting], strict=True):
+            some = victims.fewest(demand)
+            yield _Option(tuple(row), _cost(some, scale), VictimChoice(host.at, tuple(row), some))
 
 
-def _choice(
-    host: CrowdedHost, placed: Sequence[int], wanted: Wanted, scale: Floats, highest: int
-) -> VictimChoice:
-    """Return the fewest victims for these numbers of instances on a host. All victims together suffice."""
-    some = [each for each in host.instances if each.priority <= highest]
-    lacks = np.maximum(np.array(placed) @ wanted.amounts - host.free, 0.0)
-    return VictimChoice(host.at, tuple(placed), _fewest(some, lacks, scale))
-
-
-def _cost(choice: VictimChoice, scale: Floats) -> int:
-    size = sum(float((each.amounts / scale).sum()) for each in choice.victims)
-    return len(choice.victims) * _VICTIM + round(size / SLACK)
+def _cost(victims: Sequence[Replaceable], scale: Floats) -> int:
+    size = sum(float((each.amounts / scale).sum()) for each in victims)
+    return len(victims) * _VICTIM + round(size / SLACK)
 
 
 def _after(
@@ -252,31 +250,41 @@ def _after(
     return after, replace(wanted, left=left)
 
 
-def _fewest(some: Sequence[Replaceable], lacks: Floats, scale: Floats) -> tuple[Replaceable, ...]:
-    """Return the fewest instances, of the least size, that release what a host lacks. The caller has checked
-    that all instances together release enough.
-    """
-    if not (lacks > SLACK).any():
-        return ()
-    kinds: dict[bytes, list[Replaceable]] = {}  # instances of equal amounts are interchangeable
-    for each in some:
-        if (np.minimum(each.amounts, lacks) > SLACK).any():
-            kinds.setdefault(each.amounts.tobytes(), []).append(each)
-    amounts = np.array([of_kind[0].amounts for of_kind in kinds.values()])
-    every = [each.amounts for of_kind in kinds.values() for each in of_kind]
-    largest = np.sort(np.array(every), axis=0)[::-1].cumsum(axis=0)
-    least = int((largest < lacks - SLACK).sum(axis=0).max()) + 1
-    sizes = (amounts / scale).sum(axis=1)
-    for number in range(least, len(every) + 1):
-        most = tuple([min(len(of_kind), number) for of_kind in kinds.values()])
-        if (sets := _sets(most, number, MOST_SETS)) is None:
-            return _by_share(some, lacks)
-        fitting = sets[(sets @ amounts >= lacks - SLACK).all(axis=1)]
-        if len(fitting):
-            chosen = fitting[int(np.argmin(np.round(fitting @ sizes, 9)))].tolist()
-            taken = [of_kind[:several] for of_kind, several in zip(kinds.values(), chosen, strict=True)]
-            return tuple([each for of_kind in taken for each in of_kind])
-    return tuple(some)
+class _HostVictims:
+    """The instances of a host that may be preempted. Instances of equal amounts are interchangeable."""
+
+    def __init__(self, host: CrowdedHost, scale: Floats, highest: int) -> None:
+        kinds: dict[bytes, list[Replaceable]] = {}
+        for each in host.instances:
+            if each.priority <= highest:
+                kinds.setdefault(each.amounts.tobytes(), []).append(each)
+        self._kinds = list(kinds.values())
+        self._amounts = np.array([kind[0].amounts for kind in self._kinds]).reshape(-1, len(scale))
+        self._several = np.array([len(kind) for kind in self._kinds], np.intp)
+        self._sizes = (self._amounts / scale).sum(axis=1)
+        self._free = host.free
+
+    def fewest(self, demand: Floats) -> tuple[Replaceable, ...]:
+        """Return the fewest instances, of the least size, after whose deletion the demand fits. All of them
+        together must release enough.
+        """
+        lacks = np.maximum(demand - self._free, 0.0)
+        useful = np.flatnonzero((np.minimum(self._amounts, lacks) > SLACK).any(axis=1))
+        if not useful.size:
+            return ()
+        amounts, several = self._amounts[useful], self._several[useful]
+        largest = np.sort(np.repeat(amounts, several, axis=0), axis=0)[::-1].cumsum(axis=0)
+        least = int((largest < lacks - SLACK).sum(axis=0).max()) + 1
+        for number in range(least, int(several.sum()) + 1):
+            sets = _sets(tuple(np.minimum(several, number).tolist()), number, MOST_SETS)
+            if sets is None:
+                break
+            fitting = sets[(sets @ amounts >= lacks - SLACK).all(axis=1)]
+            if len(fitting):
+                best = fitting[int(np.argmin(np.round(fitting @ self._sizes[useful], 9)))]
+                taken = [self._kinds[kind][:each] for kind, each in zip(useful, best, strict=True)]
+                return tuple([each for some in taken for each in some])
+        return _by_share([each for kind in useful for each in self._kinds[kind]], lacks)
 
 
 @lru_cache(maxsize=256)

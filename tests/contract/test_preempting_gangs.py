@@ -16,6 +16,7 @@ from bus.requests import Flavor, Hints
 from bus.resources import FindAllocations
 from placement_worker import Placement
 from placement_worker.store.audit import breaches
+from scheduler_worker import victim_search
 from scheduler_worker.placing import Scheduler
 from scheduler_worker.priorities import PriorityClasses
 from scheduler_worker.queries import CellQueries
@@ -73,7 +74,8 @@ class FullCloud:
 
 
 @pytest.fixture
-async def cloud(placement: Placement) -> FullCloud:
+async def cloud(placement: Placement, monkeypatch: pytest.MonkeyPatch) -> FullCloud:
+    monkeypatch.setattr(victim_search, "CHECKS", 1)  # the evaluation accepts the first choice
     await placement.reports.report_many([a_report(number) for number in RACKS])
     for number, rack in RACKS.items():
         await placement.reports.label(LabelEditRequested(roots=(uid(number, "a"),), set={"rack": rack}))

@@ -107,15 +107,15 @@ async def test_several_instances_are_placed_together_or_nothing_is_deleted(berth
     await berth.clean()
 
 
-async def test_a_request_with_a_topology_is_refused_with_the_reason_why_it_does_not_preempt(
-    berth: LivingBerth,
-) -> None:
-    kept = [await boot(berth, *WHOLE, priority=1) for _ in range(2)]
-    several = (*HALF, "--count", "2", "--spread", "rack", "--prefer-topology", "--priority", "7")
-    why = "no preemption: requests with a topology do not preempt"
-    assert why in await berth("what-if", *several, "--preempt", ends=1)
-    assert why in await berth("boot", *several, "--wait", ends=1)
-    assert await statuses(berth) == dict.fromkeys(kept, "active")
+async def test_a_gang_replaces_the_fewest_instances_and_its_roles_share_a_host(berth: LivingBerth) -> None:
+    low = [await boot(berth, *WHOLE, priority=1) for _ in range(2)]
+    gang = (*HALF, "--role", "a:1", "--role", "b:1,memory_mb=30000", "--pack", "host", "--priority", "7")
+    shown = await berth("what-if", *gang, "--preempt")
+    assert shown.count("would be shelved") == 1
+    assert await statuses(berth) == dict.fromkeys(low, "active")
+    await berth("boot", *gang, "--wait")
+    assert sorted((await statuses(berth)).values()) == ["active", "active", "active", "shelved"]
+    await berth.clean()
 
 
 async def test_the_budget_limits_what_a_project_preempts(berth: LivingBerth) -> None:

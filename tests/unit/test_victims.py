@@ -9,6 +9,9 @@ import numpy as np
 import pytest
 
 from scheduler_worker.core import victims
+from scheduler_worker.core.domain_rules import Constraints, DomainRules, Level
+from scheduler_worker.core.preempting_parts import PreemptingParts
+from scheduler_worker.core.roles import Part
 from scheduler_worker.core.victims import CrowdedHost, Replaceable, VictimChoice, Wanted, choose_victims
 
 SCALE = np.array([16.0, 32.0])
@@ -159,3 +162,15 @@ def test_a_search_that_is_too_large_still_gets_victims_of_which_each_is_needed(
                 fewer = replace(choice, victims=choice.victims[:at] + choice.victims[at + 1 :])
                 assert not fits(hosts, wanted, [fewer if each is choice else each for each in found])
     assert found_some > 30
+
+
+def test_hosts_of_the_nearest_domain_are_read_first_and_spread_domains_take_turns() -> None:
+    racks = Level("rack", np.array([3, 3, 4, 1, 1, 2]), ["", "r1", "r2", "r3", "r4"])
+    rows = np.array([1, 1, 1, 2, 2, 2])
+    rules = DomainRules(Constraints(), [], [(racks, 1)], rows, ["", "a", "b"])
+    free = np.array([[0.0], [1.0], [1.0], [2.0], [3.0], [0.0]])
+    parts = [Part(0, "", ("i1", "i2"))]
+    found = PreemptingParts(
+        parts, rules, free, np.full((6, 1), 8.0), np.array([[4.0]]), np.ones((1, 6), np.bool_)
+    )
+    assert found.nearest() == [4, 5, 3, 1, 2, 0]
