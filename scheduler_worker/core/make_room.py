@@ -6,7 +6,7 @@ enough, for a host that other instances leave first.
 """
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 from heapq import heappop, heappush
@@ -85,12 +85,12 @@ class _Search:
     demand: Floats
     targets: Ints  # in the sequence of what they lack, least first
     least: dict[int, int] = field(default_factory=dict)  # target → fewest instances that must leave it
-    _sets: dict[int, _LazyList] = field(default_factory=dict)  # by number of instances
+    _sets: dict[tuple[int, bool], _LazyList] = field(default_factory=dict)  # by number of instances
+    _has_destination: dict[Hashable, bool] = field(default_factory=dict)  # by kind of instance
     # target → what it lacks: size, and amounts
     _lacks: dict[int, tuple[float, Floats]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._left = {move.source for move in self.moved.moves}
         lacks = np.maximum(self.demand - self.moved.free[self.targets], 0.0)
         sizes = (lacks / self.moved.scale).sum(axis=1).tolist()
         fewest = self.moved.fewest(self.targets, lacks).tolist()
@@ -98,13 +98,15 @@ class _Search:
             if number:
                 self.least[target], self._lacks[target] = number, (size, lack)
 
-    def sets(self, number: int, most: int) -> list[_Leaving]:
-        """Return the `most` best of the sets of `number` instances whose departure makes room on a target."""
-        if number not in self._sets:
-            self._sets[number] = _LazyList(self._best_first(number))
-        return self._sets[number].first(most)
+    def sets(self, number: int, most: int, *, placeable: bool) -> list[_Leaving]:
+        """Return the `most` best of the sets of `number` instances whose departure makes room on a target.
+        With `placeable`, each instance has a destination now, if it moves alone.
+        """
+        if (number, placeable) not in self._sets:
+            self._sets[number, placeable] = _LazyList(self._best_first(number, placeable))
+        return self._sets[number, placeable].first(most)
 
-    def _best_first(self, number: int) -> Iterator[_Leaving]:
+    def _best_first(self, number: int, placeable: bool) -> Iterator[_Leaving]:
         """Yield sets of instances that could leave a target host to make room there: the smallest first, at
         equal size the set with fewer stopped instances. The sets of a host are computed only when what the
         host lacks is at most the size of the best known set: no set of the host is smaller.
@@ -116,23 +118,30 @@ class _Search:
         unknown = deque(bounds)
         while known or unknown:
             while unknown and (not known or unknown[0][0] <= known[0][0] + ROUNDED):
-                _push(known, self._of_target(unknown.popleft()[1], number))
+                _push(known, self._of_target(unknown.popleft()[1], number, placeable))
             if known:
                 *_, best, more = heappop(known)
                 yield best
                 _push(known, more)
 
-    def _of_target(self, target: int, number: int) -> Iterator[_Leaving]:
+    def _of_target(self, target: int, number: int, placeable: bool) -> Iterator[_Leaving]:
         """Return an iterator of the sets of instances that could leave a target host to make room there.
         Searches in which the host lacks the same amounts share one result: instances have few sizes.
         """
-        moved, lacks = self.moved, self._lacks[target][1]
-        if target in self._left:
-            return islice(_covering(target, lacks, number, moved), TRIED_SETS)
-        key = target, number, lacks.tobytes()
+        moved, lacks, some = self.moved, self._lacks[target][1], self.moved.staying(target)
+        if placeable:
+            some = [each for each in some if self._can_move(each)]
+        key = target, number, lacks.tobytes(), tuple([each.build for each in some])
         if key not in moved.memo:
-            moved.memo[key] = _LazyList(islice(_covering(target, lacks, number, moved), TRIED_SETS))
+            sets = _covering(target, lacks, number, some, moved.scale)
+            moved.memo[key] = _LazyList(islice(sets, TRIED_SETS))
         return iter(moved.memo[key])
+
+    def _can_move(self, instance: MovableInstance) -> bool:
+        kind = self.moved.kind(instance)
+        if kind not in self._has_destination:
+            self._has_destination[kind] = bool(self.moved.destinations(instance, 1))
+        return self._has_destination[kind]
 
 
 def _push(heap: list[tuple[float, int, int, _Leaving, Iterator[_Leaving]]], sets: Iterator[_Leaving]) -> None:
@@ -151,7 +160,7 @@ def plan_room(cloud: CloudState, demand: RoomDemand, budget: int, closed: Bools 
     shut = np.zeros(len(cloud.free), np.bool_) if closed is None else closed
     moved = MovedCloud(cloud, shut)
     holds = demand.accepted & ~shut & (cloud.whole >= demand.amounts - SLACK).all(axis=1)
-    hosts, targets = int(holds.sum()), list[int]()
+    hosts, targets = int(holds.sum()), moved.targets
     while len(targets) < demand.count:
         full = [host for host in set(targets) if targets.count(host) >= demand.most_per_host]
         usable = holds.copy()
@@ -161,9 +170,7 @@ def plan_room(cloud: CloudState, demand: RoomDemand, budget: int, closed: Bools 
         target, code = _make_room(moved, demand.amounts, usable, left, DEPTH)
         if target is None:
             return RoomPlan(tuple(moved.moves), tuple(targets), code, hosts)
-        moved.free[target] -= demand.amounts
-        moved.closed[target] = True
-        targets.append(target)
+        moved.build(target, demand.amounts)
     return RoomPlan(tuple(moved.moves), tuple(targets), hosts=hosts)
 
 
@@ -179,11 +186,11 @@ def _make_room(
     if fits.size:
         left = ((moved.free[fits] - demand) / moved.scale).sum(axis=1)
         return int(fits[np.argmin(left)]), ""
-    known = np.zeros(len(usable), np.bool_)
-    known[list(moved.cloud.instances)] = True
-    targets = np.flatnonzero(usable & known)
-    targets = targets[np.argsort(lacking[targets], kind="stable")]
-    targets = targets[: TARGETS_AT_ONCE if depth == DEPTH else TARGETS_DEEPER]
+    targets = np.flatnonzero(usable & moved.known)
+    most = TARGETS_AT_ONCE if depth == DEPTH else TARGETS_DEEPER
+    if len(targets) > most:  # sorting all hosts takes longer
+        targets = targets[lacking[targets] <= np.partition(lacking[targets], most - 1)[most - 1]]
+    targets = targets[np.argsort(lacking[targets], kind="stable")][:most]
     search = _Search(moved, demand, targets)
     if not search.least:
         return None, "immovable"
@@ -200,7 +207,7 @@ def _make_room(
 
 def _first_placed(search: _Search, number: int) -> int | None:
     """Move the best set of this number of instances that find destinations; return its target."""
-    for leaving in search.sets(number, TRIED_SETS):
+    for leaving in search.sets(number, TRIED_SETS, placeable=True):
         with search.moved.closing(leaving.target):
             if search.moved.place_all(leaving.instances, leaving.target):
                 return leaving.target
@@ -210,7 +217,7 @@ def _first_placed(search: _Search, number: int) -> int | None:
 def _first_deeper(search: _Search, total: int, depth: int) -> int | None:
     """Like `_first_placed`, with moves that make room for the leaving instances: `total` moves altogether."""
     for number in range(1, total):
-        for leaving in search.sets(number, TRIED_DEEPER):
+        for leaving in search.sets(number, TRIED_DEEPER, placeable=False):
             with search.moved.closing(leaving.target):
                 if _place_deeper(search.moved, leaving, total, depth - 1):
                     return leaving.target
@@ -226,10 +233,7 @@ def _place_deeper(moved: MovedCloud, leaving: _Leaving, total: int, depth: int) 
             found = direct[0]
         else:
             left = total - (len(moved.moves) - before) - waiting - 1
-            usable = instance.accepted & ~moved.closed
-            usable[list(moved.cloud.forbidden.get(instance.build, ()))] = False
-            usable &= (moved.cloud.whole >= instance.amounts - SLACK).all(axis=1)
-            found = _make_room(moved, instance.amounts, usable, left, depth)[0] if left > 0 else None
+            found = _room_for(moved, instance, left, depth) if left > 0 else None
         if found is None:
             moved.undo(before)
             return False
@@ -237,22 +241,44 @@ def _place_deeper(moved: MovedCloud, leaving: _Leaving, total: int, depth: int) 
     return True
 
 
-def _covering(target: int, lacks: Floats, number: int, moved: MovedCloud) -> Iterator[_Leaving]:
+def _room_for(moved: MovedCloud, instance: MovableInstance, budget: int, depth: int) -> int | None:
+    """Make room for an instance that leaves its host; return its destination. Searches repeat with a larger
+    budget, so the result for each state of the cloud is kept.
+    """
+    key, before = (moved.state, moved.kind(instance), depth), len(moved.moves)
+    known: tuple[int, int | None, list[PlannedMove]] | None = moved.memo.get(key)
+    if known is not None and (known[1] is not None or budget <= known[0]):
+        needed, found, moves = known
+        if found is None or budget < needed:
+            return None
+        for move in moves:
+            moved.move(move.instance, move.source, move.destination)
+        return found
+    usable = instance.accepted & ~moved.closed
+    usable[list(moved.cloud.forbidden.get(instance.build, ()))] = False
+    usable &= (moved.cloud.whole >= instance.amounts - SLACK).all(axis=1)
+    found, _ = _make_room(moved, instance.amounts, usable, budget, depth)
+    moves = moved.moves[before:]
+    moved.memo[key] = (budget if found is None else len(moves)), found, moves
+    return found
+
+
+def _covering(
+    target: int, lacks: Floats, number: int, some: list[MovableInstance], scale: Floats
+) -> Iterator[_Leaving]:
     """Yield the sets of `number` instances that release what a target lacks, in the order of their sizes."""
-    some = moved.staying(target)
     if number > len(some):
         return
     if comb(len(some), number) > MOST_SETS:
         most = number
         while comb(most + 1, number) <= MOST_SETS:
             most += 1
-        some.sort(key=lambda each: -_share(each.amounts, lacks))
-        some = some[:most]
+        some = sorted(some, key=lambda each: -_share(each.amounts, lacks))[:most]
     amounts = np.array([each.amounts for each in some])
     stopped = np.array([not each.lives for each in some])
     chosen = _combinations(len(some), number)
     chosen = chosen[(amounts[chosen].sum(axis=1) >= lacks - SLACK).all(axis=1)]
-    sizes = (amounts / moved.scale).sum(axis=1)[chosen].sum(axis=1)
+    sizes = (amounts / scale).sum(axis=1)[chosen].sum(axis=1)
     stops = stopped[chosen].sum(axis=1)
     for at in np.lexsort((stops, np.round(sizes, 9))).tolist():
         instances = tuple([some[each] for each in chosen[at].tolist()])
