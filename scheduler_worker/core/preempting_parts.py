@@ -37,7 +37,8 @@ class PreemptingParts:
     @cached_property
     def lacking(self) -> Floats:
         """Return, by part and position, how much a host lacks for one instance."""
-        lacks = np.maximum(self.demands[:, np.newaxis] - self.free, 0.0)
+        demands = self.demands[:, np.newaxis]
+        lacks = np.where(demands > 0, np.maximum(demands - self.free, 0.0), 0.0)
         lacking: Floats = (lacks / self.scale).sum(axis=2)
         return lacking
 

@@ -16,11 +16,12 @@ from bus.candidates import Floats, Ints
 from bus.vocabulary import Id
 
 SLACK = 1e-9
-MOST_SETS = 200_000  # sets of one host compared exactly; beyond, small instances are left out
+MOST_SETS = 50_000  # sets of one host compared exactly; beyond, small instances are left out
 MOST_CELLS = 100_000  # of a table, times its hosts; beyond, parts are placed one after another
 UNLIMITED = 1_000_000
 _VICTIM = 1 << 44  # cost of one victim; its size counts in units of 1e-9, so fewer victims always cost less
 _UNREACHABLE = 1 << 62
+_Sets = np.ndarray[tuple[int, ...], np.dtype[np.int16]]  # by set and kind: the number of instances
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -219,7 +220,8 @@ def _options(host: CrowdedHost, wanted: Wanted, scale: Floats, highest: int) -> 
     ranges = [range(min(*each) + 1) for each in zip(fits, wanted.counts, host.most, strict=True)]
     placed = np.array(list(product(*ranges)))
     several, demands = placed.sum(axis=1), placed @ wanted.amounts
-    fitting = (several > 0) & (several <= host.limit) & (demands <= available + SLACK).all(axis=1)
+    is_free = (demands <= available + SLACK) | (demands == 0)
+    fitting = (several > 0) & (several <= host.limit) & is_free.all(axis=1)
     if fitting.any():
         victims = _HostVictims(host, scale, highest)
         for row, demand in zip(placed[fitting].tolist(), demands[fitting], strict=True):
@@ -268,7 +270,7 @@ class _HostVictims:
         """Return the fewest instances, of the least size, after whose deletion the demand fits. All of them
         together must release enough.
         """
-        lacks = np.maximum(demand - self._free, 0.0)
+        lacks = np.where(demand > 0, np.maximum(demand - self._free, 0.0), 0.0)
         useful = np.flatnonzero((np.minimum(self._amounts, lacks) > SLACK).any(axis=1))
         if not useful.size:
             return ()
@@ -287,10 +289,11 @@ class _HostVictims:
         return _by_share([each for kind in useful for each in self._kinds[kind]], lacks)
 
 
-@lru_cache(maxsize=256)
-def _sets(most: tuple[int, ...], number: int, limit: int) -> Ints | None:
+@lru_cache(maxsize=16)
+def _sets(most: tuple[int, ...], number: int, limit: int) -> _Sets | None:
     """Return how many instances of each kind the sets of this number contain; None if there are too many."""
-    sets, left, ahead = np.zeros((1, 0), np.intp), np.array([number]), sum(most)
+    sets: _Sets = np.zeros((1, 0), np.int16)
+    left, ahead = np.array([number]), sum(most)
     for several in most:
         ahead -= several
         rows, takes = np.nonzero(
@@ -299,7 +302,7 @@ def _sets(most: tuple[int, ...], number: int, limit: int) -> Ints | None:
         )
         if len(rows) > limit:
             return None
-        sets, left = np.column_stack([sets[rows], takes]), left[rows] - takes
+        sets, left = np.column_stack([sets[rows], takes.astype(np.int16)]), left[rows] - takes
     return sets
 
 

@@ -27,14 +27,24 @@ def chosen_by(choices: Sequence[VictimChoice]) -> list[Replaceable]:
     return [each for choice in choices for each in choice.victims]
 
 
+def after(host: CrowdedHost, deleted: Sequence[Replaceable]) -> np.ndarray:
+    free: np.ndarray = np.sum([host.free, *(each.amounts for each in deleted)], axis=0)
+    return free
+
+
+def is_free(free: np.ndarray, demand: np.ndarray) -> bool:
+    return bool(((free >= demand) | (demand == 0)).all())
+
+
 def fits(hosts: Sequence[CrowdedHost], wanted: Wanted, choices: Sequence[VictimChoice]) -> bool:
     """Return whether choices place all instances within amounts and limits, in one domain."""
     by_at = {host.at: host for host in hosts}
     left = dict(wanted.left or {})
     for choice in choices:
         host = by_at[choice.at]
-        free = host.free + sum((each.amounts for each in choice.victims), np.zeros(2))
-        if (np.array(choice.placed) @ wanted.amounts > free).any() or sum(choice.placed) > host.limit:
+        free = after(host, choice.victims)
+        demand = np.array(choice.placed) @ wanted.amounts
+        if not is_free(free, demand) or sum(choice.placed) > host.limit:
             return False
         if any(several > most for several, most in zip(choice.placed, host.most, strict=True)):
             return False
@@ -74,13 +84,7 @@ def exhaustive(hosts: Sequence[CrowdedHost], wanted: Wanted) -> Measure | None:
                     combinations(host.instances, number) for number in range(len(host.instances) + 1)
                 )
                 demand = np.array(choice.placed) @ wanted.amounts
-                of_hosts.append(
-                    [
-                        s
-                        for s in sets
-                        if (host.free + sum((e.amounts for e in s), np.zeros(2)) >= demand).all()
-                    ]
-                )
+                of_hosts.append([some for some in sets if is_free(after(host, some), demand)])
         measures.append(least(of_hosts))
     return min(measures, default=None)
 
@@ -110,6 +114,7 @@ def a_cloud(chance: random.Random, gang: bool) -> tuple[list[CrowdedHost], Wante
             if (amounts <= free).all():
                 free -= amounts
                 instances.append(Replaceable(f"{at}-{len(instances)}", chance.randint(0, 3), amounts))
+        free[1] -= chance.choice((0.0, 0.0, 0.0, 0.0, 12.0, 40.0))  # overcommitted after a loss of capacity
         hosts.append(
             CrowdedHost(
                 at, free, [each for each in instances if each.priority < 3],
@@ -120,14 +125,17 @@ def a_cloud(chance: random.Random, gang: bool) -> tuple[list[CrowdedHost], Wante
             )
         )  # fmt: skip
     most = 10 if gang else 16
-    asked = [[float(chance.randint(1, most)), float(chance.randint(1, 2 * most))] for _ in range(parts)]
+    asked = [
+        [float(chance.randint(1, most)), float(chance.choice((0, 1, 1, 1)) * chance.randint(1, 2 * most))]
+        for _ in range(parts)
+    ]
     counts = tuple(chance.randint(1, 2) for _ in range(parts)) if gang else (1,)
     left = {domain: chance.randint(1, 2) for domain in (1, 2)} if limited else None
     return hosts, Wanted(np.array(asked), counts, left)
 
 
 @pytest.mark.parametrize(
-    ("gang", "clouds"), [(False, 300), (True, 120), pytest.param(True, 3000, marks=pytest.mark.soak)]
+    ("gang", "clouds"), [(False, 300), (True, 200), pytest.param(True, 3000, marks=pytest.mark.soak)]
 )
 def test_victims_are_minimal_by_priority_then_number_then_size(gang: bool, clouds: int) -> None:
     chance, with_victims = random.Random(31), 0
