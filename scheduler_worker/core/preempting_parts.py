@@ -10,7 +10,7 @@ from bus.candidates import Bools, Floats, Ints
 from bus.domains import HOST
 from scheduler_worker.core.domain_rules import DomainRules
 from scheduler_worker.core.roles import Part
-from scheduler_worker.core.victims import UNLIMITED, CrowdedHost, Replaceable, Wanted
+from scheduler_worker.core.victims import UNLIMITED, CrowdedHost, Replaceable, RequestedParts
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,8 +59,8 @@ class PreemptingParts:
         return hosts, spread, left
 
     @property
-    def wanted(self) -> Wanted:
-        return Wanted(self.demands, self.counts, self.limits[2])
+    def wanted(self) -> RequestedParts:
+        return RequestedParts(self.demands, self.counts, self.limits[2])
 
     def crowded(self, at: int, instances: Sequence[Replaceable], accepts: Bools) -> CrowdedHost:
         hosts, spread, _ = self.limits

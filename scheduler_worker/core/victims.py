@@ -47,7 +47,7 @@ class CrowdedHost:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Wanted:
+class RequestedParts:
     """The parts of a request: amounts by part and class, and the number of instances of each part."""
 
     amounts: Floats
@@ -119,7 +119,7 @@ class _Table:
 
 
 def choose_victims(
-    hosts: Sequence[CrowdedHost], wanted: Wanted, scale: Floats
+    hosts: Sequence[CrowdedHost], wanted: RequestedParts, scale: Floats
 ) -> tuple[VictimChoice, ...] | None:
     """Return where all instances fit after the deletion of the best victims; None if they fit in no domain.
 
@@ -137,7 +137,7 @@ def choose_victims(
 
 
 def _in_domain(
-    hosts: Sequence[CrowdedHost], wanted: Wanted, scale: Floats, highest: int
+    hosts: Sequence[CrowdedHost], wanted: RequestedParts, scale: Floats, highest: int
 ) -> tuple[int, tuple[VictimChoice, ...]] | None:
     """Return the least cost in one domain with victims of at most this priority; None if the request does not
     fit."""
@@ -162,7 +162,7 @@ def _in_domain(
     return sum(_cost(choice.victims, scale) for choice in choices), tuple(choices)
 
 
-def _may_fit(hosts: Sequence[CrowdedHost], wanted: Wanted, highest: int) -> bool:
+def _may_fit(hosts: Sequence[CrowdedHost], wanted: RequestedParts, highest: int) -> bool:
     free = np.array([_available(host, highest) for host in hosts])
     for part, count in enumerate(wanted.counts):
         fits = [min(host.most[part], host.limit) for host in hosts]
@@ -198,7 +198,7 @@ def _portions(counts: Sequence[int], hosts: int) -> Iterator[list[int]]:
     yield some
 
 
-def _filled(hosts: Sequence[CrowdedHost], wanted: Wanted, scale: Floats, highest: int) -> _Table:
+def _filled(hosts: Sequence[CrowdedHost], wanted: RequestedParts, scale: Floats, highest: int) -> _Table:
     table = _Table(wanted.counts)
     if wanted.left is None:
         for host in hosts:
@@ -213,7 +213,7 @@ def _filled(hosts: Sequence[CrowdedHost], wanted: Wanted, scale: Floats, highest
     return table
 
 
-def _options(host: CrowdedHost, wanted: Wanted, scale: Floats, highest: int) -> Iterator[_Option]:
+def _options(host: CrowdedHost, wanted: RequestedParts, scale: Floats, highest: int) -> Iterator[_Option]:
     """Yield all numbers of instances of each part that a host may take, with the fewest victims for each."""
     available = _available(host, highest)
     fits = [int(_fitting(available, amounts)) for amounts in wanted.amounts]
@@ -235,8 +235,8 @@ def _cost(victims: Sequence[Replaceable], scale: Floats) -> int:
 
 
 def _after(
-    hosts: Sequence[CrowdedHost], wanted: Wanted, choices: Sequence[VictimChoice]
-) -> tuple[list[CrowdedHost], Wanted]:
+    hosts: Sequence[CrowdedHost], wanted: RequestedParts, choices: Sequence[VictimChoice]
+) -> tuple[list[CrowdedHost], RequestedParts]:
     """Return the hosts and limits after these choices."""
     chosen, left, after = {choice.at: choice for choice in choices}, wanted.left, list[CrowdedHost]()
     for host in hosts:

@@ -12,7 +12,13 @@ from scheduler_worker.core import victims
 from scheduler_worker.core.domain_rules import Constraints, DomainRules, Level
 from scheduler_worker.core.preempting_parts import PreemptingParts
 from scheduler_worker.core.roles import Part
-from scheduler_worker.core.victims import CrowdedHost, Replaceable, VictimChoice, Wanted, choose_victims
+from scheduler_worker.core.victims import (
+    CrowdedHost,
+    Replaceable,
+    RequestedParts,
+    VictimChoice,
+    choose_victims,
+)
 
 SCALE = np.array([16.0, 32.0])
 Measure = tuple[int, int, float]  # highest priority, number of victims, size
@@ -36,7 +42,7 @@ def is_free(free: np.ndarray, demand: np.ndarray) -> bool:
     return bool(((free >= demand) | (demand == 0)).all())
 
 
-def fits(hosts: Sequence[CrowdedHost], wanted: Wanted, choices: Sequence[VictimChoice]) -> bool:
+def fits(hosts: Sequence[CrowdedHost], wanted: RequestedParts, choices: Sequence[VictimChoice]) -> bool:
     """Return whether choices place all instances within amounts and limits, in one domain."""
     by_at = {host.at: host for host in hosts}
     left = dict(wanted.left or {})
@@ -56,7 +62,7 @@ def fits(hosts: Sequence[CrowdedHost], wanted: Wanted, choices: Sequence[VictimC
 
 
 def assignments(
-    hosts: Sequence[CrowdedHost], wanted: Wanted, deleted: Sequence[Replaceable]
+    hosts: Sequence[CrowdedHost], wanted: RequestedParts, deleted: Sequence[Replaceable]
 ) -> Iterator[tuple[VictimChoice, ...]]:
     """Yield all ways to spread the instances over the hosts, as if these victims were deleted."""
     if not hosts:
@@ -70,7 +76,7 @@ def assignments(
             yield (VictimChoice(host.at, placed, victims_there), *others) if any(placed) else others
 
 
-def exhaustive(hosts: Sequence[CrowdedHost], wanted: Wanted) -> Measure | None:
+def exhaustive(hosts: Sequence[CrowdedHost], wanted: RequestedParts) -> Measure | None:
     """Return the least measure of all sets of victims after whose deletion the request fits."""
     every = [each for host in hosts for each in host.instances]
     ways = [way for way in assignments(hosts, wanted, every) if fits(hosts, wanted, way)]
@@ -102,7 +108,7 @@ def least(of_hosts: Sequence[Sequence[Sequence[Replaceable]]]) -> Measure:
     raise AssertionError
 
 
-def a_cloud(chance: random.Random, gang: bool) -> tuple[list[CrowdedHost], Wanted]:
+def a_cloud(chance: random.Random, gang: bool) -> tuple[list[CrowdedHost], RequestedParts]:
     """Return hosts with instances, and a request for one instance or for a gang of up to two roles."""
     parts = chance.randint(1, 2) if gang else 1
     limited = gang and chance.random() < 0.5
@@ -131,7 +137,7 @@ def a_cloud(chance: random.Random, gang: bool) -> tuple[list[CrowdedHost], Wante
     ]
     counts = tuple(chance.randint(1, 2) for _ in range(parts)) if gang else (1,)
     left = {domain: chance.randint(1, 2) for domain in (1, 2)} if limited else None
-    return hosts, Wanted(np.array(asked), counts, left)
+    return hosts, RequestedParts(np.array(asked), counts, left)
 
 
 @pytest.mark.parametrize(
