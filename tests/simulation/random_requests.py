@@ -10,6 +10,7 @@ import msgspec
 
 from bus import topics
 from bus.aggregates import ChangeAggregate, MakeAggregate
+from bus.domains import NO_TOPOLOGY, DomainConstraints
 from bus.groups import MakeGroup
 from bus.messages import BuildRequested
 from bus.moves import MoveKind, MoveRequested
@@ -87,9 +88,11 @@ def with_priority(request: BuildRequested, *, low: bool, full: bool = False) -> 
     if full:  # a request takes most of a host, and nothing but its size excludes a host
         vcpus, group = own.randint(5, 8), None
         few = request.instances[:2]  # there are two such hosts
+        apart = not low and len(few) > 1 and Random(f"gang {request.request}").random() < 0.5
         request = msgspec.structs.replace(
-            request, instances=few, at_least=min(request.at_least, 1), zone="", or_else=(), wait="60s"
-        )
+            request, instances=few, at_least=min(request.at_least, 1), zone="", or_else=(), wait="60s",
+            topology=DomainConstraints(spread="host") if apart else NO_TOPOLOGY,
+        )  # fmt: skip
     flavor = Flavor(name="small", vcpus=vcpus, memory_mb=256)
     return msgspec.structs.replace(
         request,
