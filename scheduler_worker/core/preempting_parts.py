@@ -37,9 +37,10 @@ class PreemptingParts:
     @cached_property
     def lacking(self) -> Floats:
         """Return, by part and position, how much a host lacks for one instance."""
-        demands = self.demands[:, np.newaxis]
-        lacks = np.where(demands > 0, np.maximum(demands - self.free, 0.0), 0.0)
-        lacking: Floats = (lacks / self.scale).sum(axis=2)
+        lacking: Floats = np.zeros(self.accepted.shape)
+        for row, demand in zip(lacking, self.demands, strict=True):
+            lacks = np.where(demand > 0, np.maximum(demand - self.free, 0.0), 0.0)
+            row += (lacks / self.scale).sum(axis=1)
         return lacking
 
     @cached_property
