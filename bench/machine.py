@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 from bench.figures import MachineFacts, Yardstick
+from berth.settings import usable_cores
 from deploy.servers import find_binaries
 
 _TURNS = 5
@@ -57,7 +58,7 @@ def _once() -> int:
 def facts() -> MachineFacts:
     return MachineFacts(
         processor=_processor(),
-        cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+        cores=usable_cores(),
         load=round(os.getloadavg()[0], 2),
         python=platform.python_version(),
         rabbitmq=_rabbitmq(),

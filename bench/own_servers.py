@@ -43,6 +43,7 @@ def of_berth(amqp_url: str, database_url: str, cells: int, hosts: int, **more: o
     """Return the environment of a berth on the servers; `more` is a mapping of names to further settings."""
     of_cells = ",".join(f"c{number + 1}" for number in range(cells))
     # The control room is not used here, and its port may be in use.
-    named = {"cells": of_cells, "hosts": hosts, "control_room_http": "off", **more}
+    fixed = {"control_room_http": "off", "layout": "separate"}
+    named = {"cells": of_cells, "hosts": hosts, **fixed, **more}
     urls = {"BERTH_AMQP_URL": amqp_url, "BERTH_DATABASE_URL": database_url}
     return {**os.environ, **urls, **{f"BERTH_{name.upper()}": str(value) for name, value in named.items()}}

@@ -256,7 +256,7 @@ class ProcessSettings(SettingsGroup, frozen=True, kw_only=True):
     stuck_after: float = 120.0
     # processes of `berth up`: separate (one for each worker), compact (one for placement, scheduler,
     # conductors and agents: less work per boot on few cores), or auto (compact on at most 2 cores)
-    layout: str = "separate"
+    layout: str = "auto"
     # number of cells with a common process for their conductors under `berth up`, and one for their agents,
     # in the separate layout
     cells_a_process: int = 1

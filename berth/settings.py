@@ -28,7 +28,14 @@ from berth.setting_groups import (
 )
 from bus.broker_urls import user_of
 
-COMPACT_CORES = 2  # with at most so many processor cores, workers share one process by default
+# With at most so many processor cores, workers share one process by default. A process uses one core, and
+# broker and database use another.
+COMPACT_CORES = 2
+
+
+def usable_cores() -> int:
+    """Return the number of processor cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class BadSetting(ValueError):
@@ -79,7 +86,7 @@ class Settings(SettingsGroup, frozen=True, kw_only=True):
     def compact(self) -> bool:
         """Return whether `berth up` runs placement, scheduler, conductors and agents in one process."""
         layout = self.process.layout
-        return layout == "compact" or (layout == "auto" and len(os.sched_getaffinity(0)) <= COMPACT_CORES)
+        return layout == "compact" or (layout == "auto" and usable_cores() <= COMPACT_CORES)
 
     @property
     def cell_limits(self) -> CellAccountLimits:

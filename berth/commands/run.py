@@ -47,7 +47,7 @@ from berth.services import (
     settle_in,
     stop_on_signals,
 )
-from berth.settings import Settings
+from berth.settings import Settings, usable_cores
 from bus import topics
 from bus.clock import monotonic
 from bus.delivery.runner import Bus
@@ -87,9 +87,9 @@ async def up_command(options: UpOptions) -> int:
     """Run all workers until Ctrl-C: in this process or, with a broker and a database, each as a process.
 
     Without BERTH_AMQP_URL all workers run in this process, with their state in --state-dir. With
-    BERTH_AMQP_URL and BERTH_DATABASE_URL each worker is a process, which is restarted if it ends. With
-    `--layout compact` placement, scheduler, conductors and agents share one process, which needs less
-    processor time; `auto` does so on machines with at most two processor cores.
+    BERTH_AMQP_URL and BERTH_DATABASE_URL each worker is a process, which is restarted if it ends. On machines
+    with at most two processor cores placement, scheduler, conductors and agents share one process, which
+    needs less processor time; `--layout separate` or `--layout compact` chooses independently of the cores.
     """
     settings = effective(**settings_given(options)).settings
     return await up(with_a_room(settings), say)
@@ -209,6 +209,7 @@ async def _up_as_processes(settings: Settings, console: Console) -> int:
     """Run each worker as a process, until a signal stops them all."""
     stopping = asyncio.Event()
     metrics_ports(settings)  # used ports are reported before anything is done
+    console.print(layout_chosen(settings), soft_wrap=True)
     await migrate_all(settings, console)
     stop_on_signals(stopping)
     supervisor = Supervisor(settings, console.print)
@@ -221,9 +222,17 @@ async def _up_as_processes(settings: Settings, console: Console) -> int:
                     url = metrics_url(port, settings.process.metrics_host)
                     metrics = f", metrics at {url}" if port else ""
                     console.print(f"  {name}: process {pid}{metrics}")
-                layout = "compact" if settings.compact else "separate"
-                console.print(f"berth is up in the {layout} layout. Ctrl-C stops it.")
+                console.print("berth is up. Ctrl-C stops it.")
     return 0
+
+
+def layout_chosen(settings: Settings) -> str:
+    """Return a line with the layout and, if no setting names the layout, with the number of cores."""
+    layout = "compact" if settings.compact else "separate"
+    if settings.process.layout != "auto":
+        return f"layout {layout}"
+    cores, other = usable_cores(), "separate" if settings.compact else "compact"
+    return f"layout {layout}, for {cores} processor core{'s' * (cores > 1)} (instead: --layout {other})"
 
 
 async def ready(bus: Bus, settings: Settings) -> int:

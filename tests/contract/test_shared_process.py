@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from itertools import product
 
 import pytest
 
@@ -47,12 +48,15 @@ class SharedProcess:
         self.carried: list[str] = []  # by the broker
 
     def connect(self) -> DirectTransport:
-        return DirectTransport(RecordingTransport(self.broker, self.carried))
+        return DirectTransport(self.connect_alone())
+
+    def connect_alone(self) -> RecordingTransport:
+        return RecordingTransport(self.broker, self.carried)
 
     @asynccontextmanager
-    async def running(self, *workers: Worker) -> AsyncIterator[Bus]:
+    async def running(self, *workers: Worker, shared: bool = True) -> AsyncIterator[Bus]:
         """Run the workers in one process; yield its bus once they read their queues."""
-        async with serving(self.connect, *workers) as bus:
+        async with serving(self.connect if shared else self.connect_alone, *workers) as bus:
             queues = [spec.name for worker in workers for spec in queues_of(worker, bus.replica)]
             await until(lambda: all(self.broker.queues[name].readers for name in queues))
             yield bus
@@ -129,6 +133,28 @@ async def test_a_message_for_others_goes_to_the_broker(process: SharedProcess) -
         await bus.publish(ORDER)
         assert await ordered.get() == ORDER
     assert process.carried == ["DestroyOrdered"]
+
+
+@pytest.mark.parametrize("shared", [*product((True, False), repeat=2)])
+async def test_processes_of_both_layouts_exchange_the_same_messages(
+    shared: tuple[bool, bool], process: SharedProcess
+) -> None:
+    reported: list[AgentReported] = []
+
+    async def receive(report: AgentReported) -> None:
+        reported.append(report)
+
+    async def carry_out(order: DestroyOrdered) -> AgentReported:
+        return an_agent_report(order, "destroyed")
+
+    async with (
+        process.running(conductor(receive), shared=shared[0]) as bus,
+        process.running(agent(carry_out), shared=shared[1]),
+    ):
+        await bus.publish(ORDER)
+        await until(lambda: reported)
+    assert reported == [REPORT]
+    assert process.carried == ["DestroyOrdered", "AgentReported"]
 
 
 async def test_a_message_that_a_busy_reader_does_not_take_goes_to_the_broker(process: SharedProcess) -> None:

@@ -60,6 +60,7 @@ def on_services(
 @pytest.mark.slow
 def test_given_services_it_runs_every_worker_as_a_process(on_services: Up) -> None:
     workers = on_services.workers()
+    assert on_services.log.startswith("layout separate\n")
     assert set(workers) == WORKERS
     assert len({on_services.pid, *workers.values()}) == 1 + len(WORKERS)
     assert all(map(alive, workers.values()))

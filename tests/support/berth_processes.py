@@ -89,6 +89,8 @@ async def running(
             async with running(settings.having(state_dir=directory), supervising_by) as berth:
                 yield berth
         return
+    if settings.process.layout == "auto":  # a test does not depend on the number of cores
+        settings = settings.having(layout="separate")
     await migrate_all(settings, Console(quiet=True))
     stopping = asyncio.Event()
     supervisor = supervising_by(settings)
@@ -118,7 +120,7 @@ class Up:
         self.directory = directory
         self.log_path = directory / "up.log"
         strange = {key: value for key, value in os.environ.items() if not key.startswith("BERTH_")}
-        ours = {"PYTHONPATH": str(ROOT), "NO_COLOR": "1", "COLUMNS": "200"}
+        ours = {"PYTHONPATH": str(ROOT), "NO_COLOR": "1", "COLUMNS": "200", "BERTH_LAYOUT": "separate"}
         self.environment = {**strange, **ours, **environment}
         self._flags = flags
         self._process: subprocess.Popen[bytes] | None = None

@@ -12,6 +12,7 @@ import pytest
 from berth import ironic, simulated_agents, wiring, worker_roles
 from berth.checks import DATABASE_PARAMETERS
 from berth.choice import request_options
+from berth.commands.run import layout_chosen
 from berth.configuration import EFFECTIVE_ENV, Effective, read
 from berth.logs import secrets_of
 from berth.services import metrics_ports
@@ -543,7 +544,7 @@ def test_the_database_of_each_store(given: dict[str, Any], store: str, url: str)
     ],
 )
 def test_every_process_has_a_port_for_its_metrics(given: dict[str, Any], ports: tuple[int, ...]) -> None:
-    found = metrics_ports(settings_of(cells=("c1",), **given).settings)
+    found = metrics_ports(settings_of(cells=("c1",), layout="separate", **given).settings)
     names = " ".join(map(worker_roles.name_of, found))
     assert names == "placement ironic conductor.c1 compute.c1 scheduler"
     assert tuple(found.values()) == ports
@@ -551,7 +552,7 @@ def test_every_process_has_a_port_for_its_metrics(given: dict[str, Any], ports: 
 
 def test_too_few_ports_for_the_workers_are_refused() -> None:
     with pytest.raises(BadSetting, match="the 5 workers need a port each, and there are no ports above"):
-        metrics_ports(settings_of(cells=("c1",), metrics_port=65532).settings)
+        metrics_ports(settings_of(cells=("c1",), layout="separate", metrics_port=65532).settings)
 
 
 @pytest.mark.parametrize(
@@ -582,12 +583,33 @@ def test_too_few_ports_for_the_workers_are_refused() -> None:
 def test_conductors_and_agents_of_several_cells_can_share_a_process(
     given: dict[str, Any], shared: list[str]
 ) -> None:
-    common = {"cells": ("c1", "c2", "c3"), "amqp_url": "amqp://127.0.0.1/"}
+    common = {"cells": ("c1", "c2", "c3"), "amqp_url": "amqp://127.0.0.1/", "layout": "separate"}
     settings = Settings().having(**common | given)
     found = worker_roles.processes(settings)
     assert {role for those in found for role in those} == set(worker_roles.roles(settings))
     names = [worker_roles.name_of(those) for those in found]
     assert [name for name in names if ("conductor" in name or "compute" in name)] == shared
+
+
+@pytest.mark.parametrize(
+    ("cores", "given", "says"),
+    [
+        (1, {}, "layout compact, for 1 processor core (instead: --layout separate)"),
+        (2, {}, "layout compact, for 2 processor cores (instead: --layout separate)"),
+        (3, {}, "layout separate, for 3 processor cores (instead: --layout compact)"),
+        (8, {"layout": "compact"}, "layout compact"),
+        (1, {"layout": "separate"}, "layout separate"),
+    ],
+)
+def test_the_number_of_cores_decides_the_layout_unless_it_is_set(
+    cores: int, given: dict[str, str], says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(cores)), raising=False)
+    settings = settings_of(cells=("c1",), **given).settings
+    assert layout_chosen(settings) == says
+    shared = "placement+scheduler+conductor.c1+compute.c1"
+    names = map(worker_roles.name_of, worker_roles.processes(settings))
+    assert (shared in names) == says.startswith("layout compact")
 
 
 @pytest.mark.parametrize(
