@@ -13,7 +13,9 @@ from rich.table import Table
 
 from bench import machine, runs
 from bench.chart import chart_svg
+from bench.durable import DurableRates
 from bench.figures import BenchRun, Measured, compared, machine_ratio, rows, with_unit
+from bench.own_servers import broker_and_database
 from bench.suite import LONG, SHORT, SUITE, BenchSizes
 from berth.commands.terminal import console
 from berth.loadtest import MIX, MOST_MIXED
@@ -81,20 +83,22 @@ def measured(names: Sequence[str], sizes: BenchSizes, long: bool) -> BenchRun:
     print(f"{len(names)} to run, {how_long}; load {facts.load} on {facts.cores} cores", flush=True)
     benches: dict[str, Measured] = {}
     failed: dict[str, str] = {}
-    for place, name in enumerate(names, 1):
-        print(f"[{place}/{len(names)}] {name}: {SUITE[name].says}", end=" ... ", flush=True)
-        before, began = machine.yardstick(), time.perf_counter()
-        try:
-            figures = SUITE[name].measure(sizes)
-        except (Exception, SystemExit) as problem:
-            traceback.print_exception(problem)
-            failed[name] = f"{type(problem).__name__}: {problem}"
-            continue
-        seconds = time.perf_counter() - began
-        benches[name] = Measured(figures, machine.between(before, machine.yardstick()), round(seconds, 1))
-        print(
-            f"{seconds:.0f} s: {figures[0].name} {with_unit(figures[0].value, figures[0].unit)}", flush=True
-        )
+    with broker_and_database() as idle_servers:  # for the yardstick only
+        for place, name in enumerate(names, 1):
+            print(f"[{place}/{len(names)}] {name}: {SUITE[name].says}", end=" ... ", flush=True)
+            before, began = machine.yardstick(*idle_servers), time.perf_counter()
+            try:
+                figures = SUITE[name].measure(sizes)
+            except (Exception, SystemExit) as problem:
+                traceback.print_exception(problem)
+                failed[name] = f"{type(problem).__name__}: {problem}"
+                continue
+            seconds = time.perf_counter() - began
+            speed = machine.between(before, machine.yardstick(*idle_servers))
+            benches[name] = Measured(figures, speed, round(seconds, 1))
+            first = f"{figures[0].name} {with_unit(figures[0].value, figures[0].unit)}"
+            rates = DurableRates(speed.publishes, speed.inserts)
+            print(f"{seconds:.0f} s: {first}; yardstick: {rates}", flush=True)
     return BenchRun(at=at, commit=runs.commit(), long=long, machine=facts, benches=benches, failed=failed)
 
 

@@ -7,6 +7,7 @@ time from a request to the end of its build and include the simulated build, 0.1
 import argparse
 from pathlib import Path
 
+from bench.durable import of_new_servers
 from bench.loading import a_berth
 from bench.processes import BESIDE
 from berth.loadtest import LoadPlan, latency_svg, mixed
@@ -28,6 +29,7 @@ def main() -> None:
     )
     parser.add_argument("--picture", type=Path, help="an SVG file of the latencies")
     arguments = parser.parse_args()
+    print(f"yardstick: {of_new_servers()}", flush=True)
     plan = LoadPlan(boots=arguments.boots, rate=arguments.rate, flavors=mixed(arguments.mix))
     with a_berth(
         arguments.hosts,

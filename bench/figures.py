@@ -1,7 +1,8 @@
 """Compares the figures of benchmarks between two runs.
 
 Machines differ in speed, and one machine differs from hour to hour. So each benchmark also counts how often
-a fixed loop runs in a second, and figures are compared relative to that.
+a fixed loop runs in a second, and figures are compared relative to that. The rates of broker and database are
+shown with the figures.
 """
 
 import statistics
@@ -26,10 +27,22 @@ class Figure(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Yardstick(msgspec.Struct, frozen=True):
-    """The machine's speed: how often a fixed loop runs per second of real time, and of processor time."""
+    """The machine's speed: how often a fixed loop runs per second of real time, and of processor time; and
+    what broker and database store in a second without berth (0: not measured).
+    """
 
     clock: float
     processor: float
+    publishes: float = 0.0
+    inserts: float = 0.0
+
+    @property
+    def rates(self) -> tuple[Figure, ...]:
+        """Return the rates of broker and database."""
+        return (
+            Figure("yardstick: confirmed publishes", self.publishes, "/s", "up"),
+            Figure("yardstick: inserted rows", self.inserts, "/s", "up"),
+        )
 
 
 class Measured(msgspec.Struct, frozen=True):
@@ -92,6 +105,12 @@ def compared(run: BenchRun, before: BenchRun | None) -> list[Compared]:
             was = known.get(figure.name)
             ratio = _ratio(figure, measured, was, then) if was and then else None
             found.append(Compared(name, figure, was.value if was else None, ratio))
+        before_it = then.yardstick.rates if then else (None, None)
+        found += [
+            Compared(name, rate, was.value if was else None, None)
+            for rate, was in zip(measured.yardstick.rates, before_it, strict=True)
+            if rate.value
+        ]
     return found
 
 

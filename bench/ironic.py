@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 import httpx
 
+from bench.durable import of_new_servers
 from bench.ironic_site import Site, prepare, processes
 from bench.loading import refuse_the_unclean
 from bench.own_servers import broker_and_database
@@ -316,6 +317,7 @@ def main() -> None:
         "storm": ({"waiting": wanted.storm, "step_time": "constant:10"}, _storm),
         "builds": ({"alone": wanted.builds}, _next_build),
     }
+    print(f"  yardstick: {of_new_servers()}", flush=True)
     for name, (more, work) in stages.items():
         if wanted.only in (None, name):
             print(f"  {_run(wanted.nodes, more, work)}", flush=True)

@@ -9,6 +9,9 @@ import subprocess
 import time
 from pathlib import Path
 
+import msgspec
+
+from bench.durable import durable_rates
 from bench.figures import MachineFacts, Yardstick
 from berth.settings import usable_cores
 from deploy.servers import find_binaries
@@ -24,19 +27,23 @@ _WORDS = {
 }
 
 
-def yardstick() -> Yardstick:
-    """Measure how often a loop of Python and JSON runs. Never change the loop, or recorded runs cannot be
-    compared.
+def yardstick(amqp_url: str, database_url: str) -> Yardstick:
+    """Measure how often a loop of Python and JSON runs, and the rates of the servers at the URLs. Never
+    change the loop, or recorded runs cannot be compared.
     """
     turns = [_turn() for _ in range(_TURNS)]
+    rates = durable_rates(amqp_url, database_url)
     return Yardstick(
         clock=statistics.median(turn.clock for turn in turns),
         processor=statistics.median(turn.processor for turn in turns),
+        publishes=rates.publishes,
+        inserts=rates.inserts,
     )
 
 
 def between(before: Yardstick, after: Yardstick) -> Yardstick:
-    return Yardstick((before.clock + after.clock) / 2, (before.processor + after.processor) / 2)
+    pairs = zip(msgspec.structs.astuple(before), msgspec.structs.astuple(after), strict=True)
+    return Yardstick(*((one + other) / 2 for one, other in pairs))
 
 
 def _turn() -> Yardstick:

@@ -1,8 +1,8 @@
 """Boots at a given rate: latency below the peak, and the behaviour above it.
 
-First the peak; then the requested rate (or half of the peak if the machine cannot reach it), for latencies;
-then three times the peak for some time. Excess requests wait in the scheduler's queue on the broker's disk:
-no other queue may grow, and no worker's memory.
+First the peak; then the given rates below it and half of the peak, for latencies; then three times the peak
+for some time. Excess requests wait in the scheduler's queue on the broker's disk: no other queue may grow,
+and no worker's memory.
 """
 
 import argparse
@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import aio_pika
 import uvloop
 
+from bench.durable import of_new_servers
 from bench.figures import Figure
 from bench.loading import BenchBerth, LoadedBoots, NotClean, berth_on, berth_up
 from bench.own_servers import own_directory
@@ -30,8 +31,8 @@ class RateSizes:
 
     hosts: int = 10_000
     peak: int = 4000  # number of boots that measure the peak
-    rate: float = 1000.0  # rate of boots per second that the latencies are measured at
-    seconds: float = 8.0  # at that rate
+    rates: tuple[float, ...] = (100.0, 300.0)  # boots per second; and half of the peak
+    seconds: float = 8.0  # at each rate
     overload: float = 8.0  # seconds of overload
     flavors: int = 20
 
@@ -42,16 +43,16 @@ def measure(sizes: RateSizes) -> tuple[Figure, ...]:
         with berth_up(berth.environment, sizes.hosts):
             berth.load(LoadPlan(boots=sizes.peak // 4, flavors=mixed(sizes.flavors)))  # warm
             peak = berth.load(LoadPlan(boots=sizes.peak, flavors=mixed(sizes.flavors))).outcome.per_second
-            asked = _offered(berth, sizes, peak)
+            # near the peak, latency is mostly waiting in a queue
+            named = {f"{rate:,.0f}/s offered": rate for rate in sizes.rates if rate < 0.9 * peak}
+            named["half of the peak offered"] = peak / 2
+            asked = [figure for name, rate in named.items() for figure in _offered(berth, sizes, name, rate)]
             beyond = _beyond(berth, rabbitmq, sizes, peak)
         berth.judge()
     return (Figure("peak", peak, "/s", "up"), *asked, *beyond)
 
 
-def _offered(berth: BenchBerth, sizes: RateSizes, peak: float) -> tuple[Figure, ...]:
-    able = peak * 0.9 >= sizes.rate  # near the peak, latency is mostly waiting in a queue
-    rate = sizes.rate if able else peak / 2
-    name = f"{sizes.rate:,.0f}/s offered" if able else "half of the peak offered"
+def _offered(berth: BenchBerth, sizes: RateSizes, name: str, rate: float) -> tuple[Figure, ...]:
     plan = LoadPlan(boots=max(int(rate * sizes.seconds), 1), rate=rate, flavors=mixed(sizes.flavors))
     run = berth.load(plan)
     # Latency includes the build by a simulated agent, 0.1 s on average.
@@ -134,12 +135,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--hosts", type=int, default=default.hosts)
     parser.add_argument("--peak", type=int, default=default.peak, help="boots, to find the peak")
-    parser.add_argument("--rate", type=float, default=default.rate, help="boots a second")
-    parser.add_argument("--seconds", type=float, default=default.seconds, help="at that rate")
+    parser.add_argument(
+        "--rates", type=float, nargs="*", default=default.rates, help="boots a second, then half of the peak"
+    )
+    parser.add_argument("--seconds", type=float, default=default.seconds, help="at each rate")
     parser.add_argument("--overload", type=float, default=default.overload, help="seconds of more than go")
     parser.add_argument("--mix", type=int, default=default.flavors, help="flavors in the mix")
     given = parser.parse_args()
-    sizes = RateSizes(given.hosts, given.peak, given.rate, given.seconds, given.overload, given.mix)
+    sizes = RateSizes(given.hosts, given.peak, (*given.rates,), given.seconds, given.overload, given.mix)
+    print(f"yardstick: {of_new_servers()}", flush=True)
     for figure in measure(sizes):
         print(f"{figure.name}: {figure.value:.2f} {figure.unit}")
 

@@ -4,12 +4,14 @@ import asyncio
 import json
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
 from bench import __main__ as bench
 from bench import machine, runs
+from bench.durable import DurableRates
 from bench.embedded_boots import embedded_boots
 from bench.figures import BenchRun, Better, Figure, MachineFacts, Measured, Yardstick, compared, rows
 from bench.suite import SUITE, Benchmark, BenchSizes
@@ -232,6 +234,8 @@ def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(runs, "RECORDED", tmp_path / "recorded.json")
     monkeypatch.setattr(machine, "facts", lambda: MACHINE)  # asking RabbitMQ's version takes an Erlang
     monkeypatch.setattr(machine, "_TURN", 0.001)
+    monkeypatch.setattr(bench, "broker_and_database", lambda: nullcontext(("amqp:", "postgresql:")))
+    monkeypatch.setattr(machine, "durable_rates", lambda *urls: DurableRates(4000.0, 30_000.0))
     return tmp_path
 
 
@@ -257,7 +261,10 @@ def test_a_recorded_run_is_compared_with_the_next(
     assert "0.50 ×" in printed
     assert "worse by more than a tenth: one f" in printed
     assert "then: recorded.json" in printed
-    assert runs.read(kept / "mine.json").benches["one"].figures[0].value == 5.0
+    assert "yardstick: 4,000 confirmed publishes/s, 30,000 inserted rows/s" in printed
+    measured = runs.read(kept / "mine.json").benches["one"]
+    assert measured.figures[0].value == 5.0
+    assert (measured.yardstick.publishes, measured.yardstick.inserts) == (4000.0, 30_000.0)
     assert (kept / "mine.svg").exists()
     words = json.dumps(json.loads((kept / "recorded.json").read_text()))
     assert str(kept) not in words

@@ -602,7 +602,7 @@ def test_conductors_and_agents_of_several_cells_can_share_a_process(
     ],
 )
 def test_the_number_of_cores_decides_the_layout_unless_it_is_set(
-    cores: int, given: dict[str, str], says: str, monkeypatch: pytest.MonkeyPatch
+    cores: int, given: dict[str, Any], says: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(cores)), raising=False)
     settings = settings_of(cells=("c1",), **given).settings
