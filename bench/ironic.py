@@ -1,6 +1,6 @@
 """Measures the time from Ironic's event to a claimable node: at a steady rate, in a storm, for a build.
 
-A simulated Ironic with 10,000 nodes, RabbitMQ and PostgreSQL, every worker a process. ironic_sync receives
+A simulated Ironic with 10,000 nodes, RabbitMQ and PostgreSQL, workers in either layout. ironic_sync receives
 the notifications and confirms available nodes by a read. A node is claimable when placement has published
 its free inventory, which schedulers use, or returned it to a query. The time starts at the timestamp in
 Ironic's event.
@@ -306,6 +306,9 @@ def main() -> None:
     parser.add_argument("--storm", type=int, default=5000, help="nodes that become available at once")
     parser.add_argument("--builds", type=int, default=50, help="each published 50 ms after its node's event")
     parser.add_argument("--only", choices=("rate", "storm", "builds"))
+    parser.add_argument(
+        "--layout", default="separate", choices=("separate", "compact"), help="see `berth up`"
+    )
     wanted = parser.parse_args()
 
     async def at_rate(watch: Watch, api: IronicApi) -> str:
@@ -317,10 +320,11 @@ def main() -> None:
         "storm": ({"waiting": wanted.storm, "step_time": "constant:10"}, _storm),
         "builds": ({"alone": wanted.builds}, _next_build),
     }
+    compact = wanted.layout == "compact"
     print(f"  yardstick: {of_new_servers()}", flush=True)
     for name, (more, work) in stages.items():
         if wanted.only in (None, name):
-            print(f"  {_run(wanted.nodes, more, work)}", flush=True)
+            print(f"  {_run(wanted.nodes, {**more, 'compact': compact}, work)}", flush=True)
 
 
 def steady(nodes: int, rate: float, seconds: float, boots: float = 0.0, hosts: int = 0) -> SteadyNews:

@@ -1,4 +1,5 @@
-"""Runs a berth with virtual machines that follows a simulated Ironic, with every worker a process.
+"""Runs a berth with virtual machines that follows a simulated Ironic. Every worker is a process or, in the
+compact layout, placement, scheduler, conductors and the agent of virtual machines share one.
 
 The processes share their settings in one JSON object, the site.
 """
@@ -18,6 +19,7 @@ from berth.services import settle_in, stop_on_signals
 from bus import topics
 from bus.clock import Clock
 from bus.delivery.runner import Bus
+from bus.direct import DirectTransport
 from bus.http import listen
 from bus.rabbit import RabbitTransport
 from bus.sql.database import Database
@@ -33,7 +35,7 @@ from compute_sim.machines import fleet
 from compute_sim.worker import compute_sim
 from ironic_sync import Access, FollowedIronic, IronicApi, NodeSelection, Notifications, ironic_sync
 from ironic_sync.agent.worker import metal_agent, notification_source
-from placement_worker import Placement, placement_worker
+from placement_worker import Placement, SharedMemory, placement_worker
 from scheduler_worker.worker import SchedulerNeeds, scheduler_worker
 
 CELL = "c1"
@@ -41,6 +43,8 @@ AGENT = f"{CELL}-metal"
 ROLES = ("placement", "scheduler", "conductor", "ironic_sync", "agent")
 VIRTUAL_CELL = "c2"
 VIRTUAL_ROLES = ("conductor of c2", "agent of c2")
+SHARED = "shared"  # the process of the workers that share one in the compact layout
+_APART = ("ironic_sync", "agent")
 
 
 class Site(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,10 +59,21 @@ class Site(msgspec.Struct, frozen=True, kw_only=True):
     step_time: str = "constant:0"
     churn: float = 0.0  # notifications a second
     hosts: int = 0  # hosts of virtual machines, in a separate cell
+    compact: bool = False
+
+    @property
+    def workers(self) -> tuple[str, ...]:
+        return (*ROLES, *(VIRTUAL_ROLES if self.hosts else ()))
 
     @property
     def roles(self) -> tuple[str, ...]:
-        return ("sim", *ROLES, *(VIRTUAL_ROLES if self.hosts else ()))
+        return ("sim", SHARED, *_APART) if self.compact else ("sim", *self.workers)
+
+    def workers_of(self, role: str) -> list[str]:
+        """Return the names of the workers that run in the process of this role."""
+        if role == SHARED:
+            return [name for name in self.workers if name not in _APART]
+        return ["replica", role] if role == "scheduler" else [role]
 
     @property
     def cells(self) -> tuple[str, ...]:
@@ -69,7 +84,8 @@ class Site(msgspec.Struct, frozen=True, kw_only=True):
         return f"http://127.0.0.1:{self.port}"
 
     def bus(self, name: str) -> Bus:
-        return Bus(RabbitTransport(self.amqp_url, exchange="bench", name=name))
+        way = RabbitTransport(self.amqp_url, exchange="bench", name=name)
+        return Bus(DirectTransport(way) if name == SHARED else way)
 
     def api(self) -> IronicApi:
         return IronicApi(Access(url=self.url))
@@ -91,7 +107,14 @@ class Site(msgspec.Struct, frozen=True, kw_only=True):
 
 def workers(site: Site, bus: Bus) -> dict[str, Callable[[], Worker]]:
     clock = Clock()
-    place = candidate_source(bus, None)
+    shared = SharedMemory() if site.compact else None
+    place = candidate_source(bus, shared)
+
+    def a_placement() -> Worker:
+        placement = Placement(Database(site.database_url, namespace="placement"), clock)
+        if shared is not None:
+            shared.give(placement.memory)
+        return placement_worker(placement, bus.publish, site.cells)
 
     def agent() -> Worker:
         (one,) = fleet((VIRTUAL_CELL,), site.hosts)
@@ -107,9 +130,7 @@ def workers(site: Site, bus: Bus) -> dict[str, Callable[[], Worker]]:
         )
 
     return {
-        "placement": lambda: placement_worker(
-            Placement(Database(site.database_url, namespace="placement"), clock), bus.publish, site.cells
-        ),
+        "placement": a_placement,
         "scheduler": lambda: scheduler_worker(
             SchedulerNeeds(
                 source=place.source,
@@ -160,7 +181,7 @@ async def _serve(site: Site, role: str) -> None:
         return
     async with site.bus(role) as bus:
         made = workers(site, bus)
-        served = [made[one]() for one in ((role, "replica") if role == "scheduler" else (role,))]
+        served = [made[name]() for name in site.workers_of(role)]
         settle_in()
         async with asyncio.TaskGroup() as group:
             for worker in served:
