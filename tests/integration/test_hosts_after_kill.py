@@ -40,7 +40,7 @@ from bus.resources import FindProviders
 from bus.topics import QUERIES, TOPICS
 from bus.vocabulary import MAX_INT, Message
 from scheduler_worker import host_records
-from tests.support.berth_processes import running
+from tests.support.berth_processes import LAYOUTS, running
 from tests.support.ids import uid
 from tests.support.placement_builders import a_placement, a_report, last_told
 from tests.support.waiting import in_time, until
@@ -301,12 +301,13 @@ def a_boot() -> BuildRequested:
 
 @pytest.mark.services
 @pytest.mark.slow
+@pytest.mark.parametrize("layout", LAYOUTS)
 async def test_no_build_goes_to_a_refused_host_after_both_schedulers_were_killed(
-    amqp_url: str, database_url: str, bus_name: str
+    layout: str, amqp_url: str, database_url: str, bus_name: str
 ) -> None:
     settings = Settings().having(
         amqp_url=amqp_url, database_url=database_url, exchange=bus_name, cells=("c1",), hosts=2,
-        build_time="constant:0", heartbeat=1.0,
+        build_time="constant:0", heartbeat=1.0, layout=layout,
     )  # fmt: skip
     async with (
         asyncio.timeout(DEADLINE),

@@ -22,17 +22,18 @@ from bus.errors import Unavailable, Unroutable
 from bus.maintenance import AddWindow, HostEvacuation, MaintenanceFound, MaintenanceWindow
 from tests.integration.hasty_scheduler import HastySupervisor
 from tests.integration.test_moves_killed import MovingSite, moving_site
+from tests.support.berth_processes import LAYOUTS
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.services, pytest.mark.slow]
 
 
-@pytest.fixture
-def settings(amqp_url: str, database_url: str, bus_name: str) -> Settings:
+@pytest.fixture(params=LAYOUTS)
+def settings(request: pytest.FixtureRequest, amqp_url: str, database_url: str, bus_name: str) -> Settings:
     return Settings().having(
         amqp_url=amqp_url, database_url=database_url, exchange=bus_name, cells=("c1",), hosts=4,
         agents_per_cell=4, build_time="constant:0.1", move_time="constant:0.3", heartbeat=0.5,
-        maintenance_lead=0.0, evacuation_after=2.0,
+        maintenance_lead=0.0, evacuation_after=2.0, layout=request.param,
     )  # fmt: skip
 
 

@@ -26,7 +26,7 @@ from bus.moves import MoveProgress
 from bus.requests import Flavor
 from bus.resources import FindAllocations
 from bus.room import BalanceMove, BalancePlanned, PlannedStep, PlanRoom
-from tests.support.berth_processes import ROOT, Running, running
+from tests.support.berth_processes import LAYOUTS, ROOT, Running, running
 from tests.support.waiting import in_time, receive_all, until
 
 pytestmark = [pytest.mark.services, pytest.mark.slow]
@@ -109,12 +109,14 @@ async def loaded_site(settings: Settings, *, load: bool = True) -> AsyncIterator
                 task.cancel()
 
 
-@pytest.fixture
-def settings(amqp_url: str, database_url: str, bus_name: str, tmp_path: Path) -> Settings:
+@pytest.fixture(params=LAYOUTS)
+def settings(
+    request: pytest.FixtureRequest, amqp_url: str, database_url: str, bus_name: str, tmp_path: Path
+) -> Settings:
     return Settings().having(
         amqp_url=amqp_url, database_url=database_url, exchange=bus_name, cells=("c1",), hosts=HOSTS,
         agents_per_cell=2, build_time="constant:0.05", move_time="constant:0.4", state_dir=str(tmp_path),
-        heartbeat=0.5,
+        heartbeat=0.5, layout=request.param,
     )  # fmt: skip
 
 

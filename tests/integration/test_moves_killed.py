@@ -38,7 +38,7 @@ from bus.moves import (
 from bus.requests import Flavor, Image
 from compute_sim.core.faults import FaultPlan, MoveFaults
 from tests.integration.watched_agents import NOTES, RunningNow, WatchingSupervisor, note
-from tests.support.berth_processes import Running, alive, running
+from tests.support.berth_processes import LAYOUTS, Running, alive, running
 from tests.support.waiting import receive_all, until
 
 
@@ -200,12 +200,12 @@ class MovingSite:
         await until(settled, "clean", picture=lambda: audit(self.settings, settled=True))
 
     async def kill(self, *roles: str) -> None:
-        processes = self.berth.supervisor.processes
-        await until(lambda: {*roles} <= processes().keys(), f"{roles} run")
-        ids = [processes()[role][0] for role in roles]
-        for process in ids:
+        process_of = self.berth.process_of
+        await until(lambda: all(map(process_of, roles)), f"{roles} run")
+        ids = {role: process for role in roles if (process := process_of(role))}
+        for process in {*ids.values()}:
             os.kill(process, signal.SIGKILL)
-        for role, process in zip(roles, ids, strict=True):
+        for role, process in ids.items():
             while alive(process):
                 await asyncio.sleep(0.001)
             if agent := AGENT_OF.get(role):  # noted before it begins again, for which it takes longer
@@ -233,13 +233,19 @@ async def moving_site(
                     task.cancel()
 
 
+@pytest.mark.parametrize("layout", LAYOUTS)
 async def test_moves_of_every_type_survive_kills(
-    amqp_url: str, database_url: str, bus_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    layout: str,
+    amqp_url: str,
+    database_url: str,
+    bus_name: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     settings = Settings().having(
         amqp_url=amqp_url, database_url=database_url, exchange=bus_name, cells=(CELL,), hosts=6,
         agents_per_cell=2, build_timeout=60.0, move_fail=FAILING, build_time=f"constant:{SECONDS}",
-        move_time=f"constant:{SECONDS}",
+        move_time=f"constant:{SECONDS}", layout=layout,
     )  # fmt: skip
     async with moving_site(settings, tmp_path, monkeypatch) as site:
         first, _, dead = site.hosts[SOURCE]

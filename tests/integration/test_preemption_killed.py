@@ -54,13 +54,20 @@ class _Client:
         assert {self.ended[build].status for build in builds} == {"active"}
 
 
-@pytest.mark.parametrize("kills", [3, pytest.param(12, marks=pytest.mark.soak)])
+@pytest.mark.parametrize(
+    ("layout", "kills"),
+    [
+        ("separate", 3),
+        pytest.param("separate", 12, marks=pytest.mark.soak),
+        pytest.param("compact", 12, marks=pytest.mark.soak),
+    ],
+)
 async def test_every_victim_makes_way_for_a_build_despite_kills(
-    kills: int, amqp_url: str, database_url: str, bus_name: str
+    layout: str, kills: int, amqp_url: str, database_url: str, bus_name: str
 ) -> None:
     settings = Settings().having(
         amqp_url=amqp_url, database_url=database_url, exchange=bus_name, cells=("c1",), hosts=HOSTS,
-        build_timeout=60.0, build_time="constant:0.3",
+        build_timeout=60.0, build_time="constant:0.3", layout=layout,
     )  # fmt: skip
     async with running(settings) as berth, asyncio.TaskGroup() as group:
         client = _Client(berth.bus)

@@ -33,7 +33,7 @@ from bus.requests import Flavor
 from compute_sim.disk import AgentDisk
 from compute_sim.guest_file import GuestFile
 from deploy.servers import Postgres, RabbitMQ, find_postgres, private_directory
-from tests.support.berth_processes import Running, in_one_process, joined, running, settled
+from tests.support.berth_processes import LAYOUTS, Running, in_one_process, joined, running, settled
 from tests.support.next_berth import next_version, workers_of
 from tests.support.servers import a_database, crash, installed
 from tests.support.waiting import in_time, until
@@ -325,8 +325,9 @@ async def test_random_kills_of_any_process_lose_nothing(
     assert sum(berth.starts().values()) >= kills  # the last ones may not have started again
 
 
+@pytest.mark.parametrize("layout", LAYOUTS)
 async def test_builds_continue_after_a_broker_outage(
-    restarted_rabbitmq: RabbitMQ, database_url: str, bus_name: str
+    layout: str, restarted_rabbitmq: RabbitMQ, database_url: str, bus_name: str
 ) -> None:
     restarted_rabbitmq.start()
 
@@ -334,17 +335,20 @@ async def test_builds_continue_after_a_broker_outage(
         await asyncio.sleep(3.0)  # a quorum queue is not safe from a kill in its very first second
         await asyncio.to_thread(crash, restarted_rabbitmq)
 
-    berth = await load_through(plain_settings(restarted_rabbitmq.url, database_url, bus_name), trouble)
+    settings = plain_settings(restarted_rabbitmq.url, database_url, bus_name).having(layout=layout)
+    berth = await load_through(settings, trouble)
     assert set(berth.starts().values()) == {1}
 
 
+@pytest.mark.parametrize("layout", LAYOUTS)
 async def test_builds_continue_after_a_database_outage(
-    amqp_url: str, own_postgres: Postgres, bus_name: str
+    layout: str, amqp_url: str, own_postgres: Postgres, bus_name: str
 ) -> None:
     async def trouble(berth: Running) -> None:
         for _ in range(2):
             await asyncio.to_thread(crash, own_postgres)
             await asyncio.sleep(1.0)
 
-    berth = await load_through(plain_settings(amqp_url, own_postgres.url, bus_name), trouble)
+    settings = plain_settings(amqp_url, own_postgres.url, bus_name).having(layout=layout)
+    berth = await load_through(settings, trouble)
     assert set(berth.starts().values()) == {1}

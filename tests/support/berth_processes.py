@@ -14,6 +14,7 @@ from tempfile import TemporaryDirectory
 from time import sleep
 from typing import Self, TypeVar
 
+import pytest
 from rich.console import Console
 
 from berth import wiring, worker_roles
@@ -31,6 +32,7 @@ from tests.support.forked_commands import ForkingSupervisor, run_forked
 M = TypeVar("M", bound=Message)
 
 ROOT = Path(__file__).parent.parent.parent
+LAYOUTS = ["separate", pytest.param("compact", marks=pytest.mark.soak)]
 
 
 def run_berth(
@@ -69,11 +71,18 @@ class Running:
         await self.signal(role, signal.SIGKILL)
 
     async def signal(self, role: str, number: signal.Signals) -> None:
-        """Send a signal to a worker, once it runs."""
-        while (process := self.supervisor.processes().get(role)) is None:
+        """Send a signal to the process of a worker, once it runs."""
+        while (process := self.process_of(role)) is None:
             await asyncio.sleep(0.02)
         with suppress(ProcessLookupError):
-            os.kill(process[0], number)
+            os.kill(process, number)
+
+    def process_of(self, role: str) -> int | None:
+        """Return the id of the running process of a worker, which may run other workers too."""
+        running = self.supervisor.processes()
+        names = (child.name for child in self.supervisor.children if role in map(str, child.roles))
+        name = next(names, role)
+        return running[name][0] if name in running else None
 
     def starts(self) -> dict[str, int]:
         return {child.name: child.starts for child in self.supervisor.children}
