@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import httpx
 
 from bench.durable import of_new_servers
-from bench.ironic_site import Site, prepare, processes
+from bench.ironic_site import Site, hop_means, hop_sums, prepare, processes
 from bench.loading import refuse_the_unclean
 from bench.own_servers import broker_and_database
 from bench.processes import processor_time
@@ -173,10 +173,10 @@ async def _steady(watch: Watch, seconds: float, boots: float = 0.0) -> SteadyNew
 async def _measured(watch: Watch, seconds: float) -> SteadyNews:
     await asyncio.sleep(_SETTLES)
     watch.delays.clear()
-    received, began, spent = watch.received, monotonic(), watch.spending()
+    before, received, began, spent = await hop_sums(watch.site), watch.received, monotonic(), watch.spending()
     await asyncio.sleep(seconds)
     rate = (watch.received - received) / (monotonic() - began)
-    used = spent()
+    used = f"{spent()}\n    means: {hop_means(before, await hop_sums(watch.site))}"
     delays = sorted(watch.delays)
     if not delays:
         sys.exit("no node became available")
@@ -341,7 +341,7 @@ def steady(nodes: int, rate: float, seconds: float, boots: float = 0.0, hosts: i
 def _run(nodes: int, more: dict[str, Any], work: Stage[R]) -> R:
     """Run one stage on new servers."""
     with broker_and_database() as (amqp_url, database_url):
-        site = Site(amqp_url=amqp_url, database_url=database_url, port=free_port(), nodes=nodes, **more)
+        site = Site(amqp_url=amqp_url, database_url=database_url, port=free_port(3), nodes=nodes, **more)
         return asyncio.run(_stage(site, work))
 
 

@@ -8,14 +8,15 @@ import asyncio
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 
+import httpx
 import msgspec
 
 from bench.permanent_lease import PermanentLease
 from berth.searching import candidate_source, cell_queries, placement_queries
-from berth.services import settle_in, stop_on_signals
+from berth.services import serving_metrics, settle_in, stop_on_signals
 from bus import topics
 from bus.clock import Clock
 from bus.delivery.runner import Bus
@@ -45,6 +46,11 @@ VIRTUAL_CELL = "c2"
 VIRTUAL_ROLES = ("conductor of c2", "agent of c2")
 SHARED = "shared"  # the process of the workers that share one in the compact layout
 _APART = ("ironic_sync", "agent")
+_HOPS = {  # histograms of ironic_sync and placement
+    "event → report stored, without a read": "berth_ironic_reported_seconds",
+    "read": "berth_ironic_read_seconds",
+    "placement": 'berth_handling_seconds{topic="inventory.reported.{cell}",worker="placement"}',
+}
 
 
 class Site(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,7 +58,7 @@ class Site(msgspec.Struct, frozen=True, kw_only=True):
 
     amqp_url: str
     database_url: str
-    port: int  # of the simulated Ironic's API
+    port: int  # of the simulated Ironic's API; the next two are for metrics
     nodes: int = 10_000
     waiting: int = 0  # manageable nodes; the rest are available
     alone: int = 0  # additional nodes, each with a different resource class
@@ -68,6 +74,11 @@ class Site(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def roles(self) -> tuple[str, ...]:
         return ("sim", SHARED, *_APART) if self.compact else ("sim", *self.workers)
+
+    def metrics_port(self, role: str) -> int:
+        """Return the port of the metrics of ironic_sync or placement; 0 for a process without both."""
+        ports = {"ironic_sync": self.port + 1, "placement": self.port + 2, SHARED: self.port + 2}
+        return ports.get(role, 0)
 
     def workers_of(self, role: str) -> list[str]:
         """Return the names of the workers that run in the process of this role."""
@@ -179,7 +190,7 @@ async def _serve(site: Site, role: str) -> None:
             await stopping.wait()
             running.cancel()
         return
-    async with site.bus(role) as bus:
+    async with site.bus(role) as bus, serving_metrics(site.metrics_port(role)):
         made = workers(site, bus)
         served = [made[name]() for name in site.workers_of(role)]
         settle_in()
@@ -198,6 +209,31 @@ async def prepare(site: Site) -> None:
         database = Database(site.database_url, namespace=name)
         await migrate(database, package)
         await database.close()
+
+
+async def hop_sums(site: Site) -> dict[str, tuple[float, float]]:
+    """Return the sum and the count of each histogram in `_HOPS`."""
+    values: dict[str, str] = {}
+    async with httpx.AsyncClient(trust_env=False) as client:
+        for role in ("ironic_sync", "placement"):
+            answer = await client.get(f"http://127.0.0.1:{site.metrics_port(role)}/metrics")
+            lines = (line.rsplit(" ", 1) for line in answer.text.splitlines() if not line.startswith("#"))
+            values |= {name: value for name, value in lines if value != "0.0"}  # of the other process
+    found = {}
+    for hop, metric in _HOPS.items():
+        name, brace, labels = metric.partition("{")
+        total, count = (float(values.get(f"{name}_{end}{brace}{labels}", 0)) for end in ("sum", "count"))
+        found[hop] = total, count
+    return found
+
+
+def hop_means(before: Mapping[str, tuple[float, float]], after: Mapping[str, tuple[float, float]]) -> str:
+    """Return the mean time in each hop between two results of `hop_sums`, as text."""
+    means = []
+    for hop, (total, count) in after.items():
+        since = count - before[hop][1]
+        means.append(f"{hop} {1000 * (total - before[hop][0]) / since:.1f} ms" if since else f"{hop} –")
+    return ", ".join(means)
 
 
 @contextmanager
