@@ -214,8 +214,8 @@ def on_many(
     dead-lettered. If `unheard` is given, it is called with the unconsumed message after
     `undeliverable_after` tries, and its result, which undoes the work, is published instead.
 
-    `linger` is for handlers with a cost per list (a transaction): under load, a list waits this long for
-    further messages; the first message after a pause never waits.
+    `linger` is for handlers with a cost per list (a transaction): if messages have arrived while the handler
+    was busy, their list waits this long for further messages. A message for an idle handler never waits.
 
     `intake` takes the messages from the queue and gives them to the handler in another order.
     """

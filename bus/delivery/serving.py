@@ -104,8 +104,10 @@ class QueueReader:
             task.add_done_callback(self._finished)
 
     async def _next(self) -> list[Delivery]:
-        first = await self._inbox.get()
-        if self._linger and self._batch_average > 1.5:
+        first = self._inbox.get_nowait() if self._linger else None
+        if first is None:
+            first = await self._inbox.get()
+        elif self._batch_average > 1.5:  # messages arrive faster than their lists are handled
             self._lingering.append(first)
             await asyncio.sleep(self._linger)
             self._lingering.clear()

@@ -112,21 +112,45 @@ class TransportThatNotes(LocalTransport):
         return inbox
 
 
-async def test_a_message_of_an_incomplete_list_is_returned_after_its_reader_stopped() -> None:
-    """RabbitMQ's queues count a message that is requeued before as one of a crashed reader."""
-    broker, began, stopping = BrokerThatNotes(), asyncio.Event(), asyncio.Event()
+class BlockedHandler:
+    """A handler that lingers, and waits in its first call until it is set free."""
 
-    async def handle_many(messages: Sequence[BuildCancelRequested]) -> Sequence[None]:
-        began.set()
+    def __init__(self) -> None:
+        self.lists: list[int] = []
+        self.free = asyncio.Event()
+        row = on_many(topics.BUILD_CANCEL, self.handle_many, concurrency=1, linger=60.0)
+        self.worker = Worker("scheduler", consumes=[row])
+
+    async def handle_many(self, messages: Sequence[BuildCancelRequested]) -> Sequence[None]:
+        self.lists.append(len(messages))
+        await self.free.wait()
         return [None] * len(messages)
 
-    worker = Worker("scheduler", consumes=[on_many(topics.BUILD_CANCEL, handle_many, linger=60.0)])
+
+async def test_a_message_for_an_idle_handler_does_not_wait_for_further_messages() -> None:
+    stopping, handler = asyncio.Event(), BlockedHandler()
+    handler.free.set()
+    async with Bus(LocalTransport(LocalBroker())) as bus, asyncio.TaskGroup() as group:
+        await bus.transport.declare(QUEUE)
+        await bus.publish(*(cancel(number) for number in range(50)))
+        serving = group.create_task(bus.serve(handler.worker, stopping))
+        await until(lambda: handler.lists == [50])
+        await bus.publish(cancel(50))
+        await until(lambda: handler.lists == [50, 1])
+        stopping.set()
+        await in_time(serving)
+
+
+async def test_a_message_of_an_incomplete_list_is_returned_after_its_reader_stopped() -> None:
+    """RabbitMQ's queues count a message that is requeued before as one of a crashed reader."""
+    broker, stopping, handler = BrokerThatNotes(), asyncio.Event(), BlockedHandler()
     async with Bus(TransportThatNotes(broker)) as bus, asyncio.TaskGroup() as group:
         await bus.transport.declare(QUEUE)
         await bus.publish(*(cancel(number) for number in range(50)))  # a full list raises the average
-        serving = group.create_task(bus.serve(worker, stopping))
-        await in_time(began.wait())
-        await bus.publish(cancel(50))
+        serving = group.create_task(bus.serve(handler.worker, stopping))
+        await until(lambda: handler.lists == [50])
+        await bus.publish(cancel(50))  # while the handler is busy
+        handler.free.set()
         await until(lambda: not broker.queues[QUEUE.name].items)
         await asyncio.sleep(0.05)  # until the reader has taken the message
         stopping.set()
