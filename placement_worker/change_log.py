@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 
 from msgspec.structs import replace
 from prometheus_client import Gauge
@@ -36,6 +37,7 @@ POLL_SECONDS = 1.0  # interval for changes of killed processes; own commits wake
 PUBLISH_SECONDS = 30.0
 SHORTEST_WAIT, LONGEST_WAIT = 0.1, 5.0
 LINGER = 0.01  # between rounds under load: a round costs about as much as a commit
+CLAIMS_LINGER = 0.05  # between rounds that publish only claims: no request waits for these
 
 
 class Relay:
@@ -53,6 +55,7 @@ class Relay:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._woken = asyncio.Event()
+        self._urgent = asyncio.Event()  # set if a request may wait for a change
         self._reads_log = True  # whether to read the log for changes to publish
         self._unpublished: dict[int, PlacementChanged] = {}  # commits of this process that are not published
         self._published = 0  # last number published by this process, with all before; 0: read it from the log
@@ -65,6 +68,7 @@ class Relay:
     def wake(self) -> None:
         """Make the relay publish all changes in the database's change log that are not published yet."""
         self._reads_log = True
+        self._urgent.set()
         self._woken.set()
 
     def forget(self) -> None:
@@ -72,8 +76,12 @@ class Relay:
         self._outdated = True
         self.wake()
 
-    def committed(self, messages: Sequence[PlacementChanged]) -> None:
-        """Make the relay publish changes that this process has just committed."""
+    def committed(self, messages: Sequence[PlacementChanged], *, urgent: bool = True) -> None:
+        """Make the relay publish changes that this process has just committed. If they are not `urgent`, they
+        may wait for further changes.
+        """
+        if urgent:
+            self._urgent.set()
         new = [message for message in messages if message.number not in self._logged]
         # If an older database was restored, only the log knows.
         if any(change.number <= self._published for change in new):
@@ -89,6 +97,7 @@ class Relay:
         clock = asyncio.get_running_loop().time
         while True:
             self._woken.clear()
+            self._urgent.clear()
             began = clock()
             try:
                 more = await self._round(publish)
@@ -112,6 +121,9 @@ class Relay:
                     self._reads_log = True
                 if (early := began + LINGER - clock()) > 0:
                     await asyncio.sleep(early)
+                with suppress(TimeoutError):
+                    async with asyncio.timeout_at(began + CLAIMS_LINGER):
+                        await self._urgent.wait()
 
     async def _round(self, publish: Publish) -> bool:
         if self._outdated:
@@ -228,11 +240,14 @@ class ChangeLog:
         writes: Sequence[BoundStatement] = (),
         edition: int | None = None,
         projects: Sequence[str] = (),
+        *,
+        urgent: bool = True,
     ) -> int:
         """Execute `writes`, the last statements of a transaction, and log its changes of providers. Return
         the change number, or 0 if no provider was altered. `shaped` are the created or reshaped trees;
         `edition` is the new version of the names of resource classes and traits, if the transaction changed
-        such a name. `projects` are projects with a quota that may use less now."""
+        such a name. `projects` are projects with a quota that may use less now. Changes that are not `urgent`
+        may be published later, together with others."""
         if not altered:
             for write in writes:
                 await write(tx)
@@ -242,7 +257,7 @@ class ChangeLog:
             await self._book.turn_to(tx, now)
             raise Conflict("a class was renamed meanwhile")
         await self._book.check_quotas(tx, quotas)
-        tx.after_commit(lambda: self._learn(messages, shaped))
+        tx.after_commit(lambda: self._learn(messages, shaped, urgent=urgent))
         return messages[-1].number
 
     async def write_trees(
@@ -284,8 +299,10 @@ class ChangeLog:
             keep = changes.KEEP if self._keep is None else self._keep
             await changes.TRIM(tx, keep=keep, unpublished=changes.KEEP_UNPUBLISHED)
 
-    def _learn(self, messages: Sequence[PlacementChanged], shaped: Mapping[str, Tree]) -> None:
+    def _learn(
+        self, messages: Sequence[PlacementChanged], shaped: Mapping[str, Tree], *, urgent: bool = True
+    ) -> None:
         self.memory.learn(messages, shaped)
         if len(messages) == 1 and shaped and (trees := carried(shaped.values())) is not None:
             messages = [replace(messages[0], trees=trees)]
-        self.relay.committed(messages)
+        self.relay.committed(messages, urgent=urgent)

@@ -273,7 +273,7 @@ class ClaimOperations(PlacementOperations):
     async def _save(self, tx: Transaction, world: ClaimWorld, now: float) -> int:
         altered, writes = await claims.save_world(tx, self.book, world, now)
         projects = await quotas.released(tx, self.book, world.released_projects())
-        return await self.log.write(tx, altered, {}, writes, projects=projects)
+        return await self.log.write(tx, altered, {}, writes, projects=projects, urgent=world.frees)
 
     async def prune(self, before: float) -> None:
         async with self.database.write() as tx:

@@ -114,6 +114,13 @@ class ClaimWorld:
         changed = (holder for holder in self.stirred.values() if holder.uuid not in self.placeholders)
         return {holder.project_id for holder in changed if holder.project_id}
 
+    @property
+    def frees(self) -> bool:
+        """Return whether any provider has more free capacity than before."""
+        return any(
+            stock.used < stock.was for provider in self.touched.values() for stock in provider.stocks.values()
+        )
+
     def retire(self, consumer: str, ended: claims.Retired) -> None:
         self.retired[consumer] = self.tombstones[consumer] = ended
 

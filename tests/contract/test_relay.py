@@ -200,10 +200,24 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return rounds
 
 
-async def commit(placement: Placement, times: int = 1) -> None:
+async def commit(placement: Placement, times: int = 1, *, urgent: bool = True) -> None:
     for _ in range(times):
         async with placement.database.write() as tx:
-            await placement.log.write(tx, [a_change()], {})
+            await placement.log.write(tx, [a_change()], {}, urgent=urgent)
+
+
+async def test_claims_that_free_nothing_are_published_with_the_next_release(
+    placement: Placement, wire: RememberingBus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("placement_worker.change_log.LINGER", 0.0)
+    monkeypatch.setattr("placement_worker.change_log.CLAIMS_LINGER", 1000.0)
+    async with relaying((placement, wire)):
+        await commit(placement)
+        await wire.holds(1)
+        await commit(placement, 3, urgent=False)
+        await commit(placement)
+        await wire.holds(5)
+    assert wire.handfuls == [1, 4]
 
 
 async def test_consecutive_changes_are_published_without_reading_the_log(
