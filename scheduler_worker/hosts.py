@@ -157,6 +157,7 @@ class HostBook(BuildCounts):
             self._reread(source)
         self._place_new()
         self._judge(now)
+        self._columns.read.pop("failures", None)  # they fade
         return HostsNow(
             source=source,
             columns=self._columns,
@@ -166,6 +167,7 @@ class HostBook(BuildCounts):
             unknown=self._some_unknown,
             fading=1.0 / self._weight(now),
             why_down=lambda host: self.why_down(host.cell, host.uuid, host.agent, now),
+            _read=self._columns.read,
         )
 
     def health(self, source: CandidateSource, now: float, wall: float) -> dict[HostKey, HostHealth]:
@@ -232,7 +234,7 @@ class HostBook(BuildCounts):
         self._up = fresh | self._unknown
         unknown = self._unknown.take(self._placed)
         self._some_unknown = self._unknown if unknown.any() and not unknown.all() else None
-        self._judged = now
+        self._judged, columns.read = now, {}
 
     def _heartbeat(self, key: HostKey, agent: ReportedAgent) -> None:
         columns, slot = self._columns, self._columns.slots[key]

@@ -97,6 +97,7 @@ class HostColumns:
         self._columns: dict[tuple[str, str], tuple[Reads, Numbers, float]] = {}
         self._next = 1
         self._free: list[int] = []
+        self.read: dict[str, Numbers] = {}  # arrays by position of the host, valid until the next report
         self.new: list[HostKey] = []  # hosts whose position in placement is not known yet
 
     def slot(self, key: HostKey) -> int:
@@ -115,7 +116,7 @@ class HostColumns:
 
     def put(self, cell: str, state: HostState) -> None:
         slot = self.slot((cell, state.root))
-        before, self.states[slot] = self.states[slot], state
+        before, self.states[slot], self.read = self.states[slot], state, {}
         same_images = before is not None and before.images == state.images
         for (kind, _), (reads, column, _) in self._columns.items():
             if kind != "image" or not same_images:
@@ -192,8 +193,8 @@ class HostsNow:
     unknown: Bools | None  # up, but without a heartbeat so far; None: the same for all hosts
     fading: float  # the present weight of a failure that was counted as 1
     why_down: Callable[[PlacedHost], str]
+    _read: dict[str, Numbers]  # shared with later ones until the next report
     _limits: dict[str, list[tuple[str, float]]] = field(default_factory=dict)
-    _read: dict[str, Numbers] = field(default_factory=dict)
 
     def facts(self, search: HostAmounts, position: int) -> HostFacts:
         placed = search.host(position)
@@ -219,21 +220,19 @@ class HostsNow:
         )
 
     def fact(self, name: str, otherwise: float) -> Numbers:
-        """Return an attribute of all hosts; hosts that do not report the attribute get `otherwise`. The array
-        is shared: do not change it.
-        """
+        """Return an attribute of all hosts, `otherwise` where it is not reported. Do not change the array."""
         columns, slots = self.columns, self.slot_at
         # Choices change the first two during a batch, so these are not cached.
         if name == "sent":
             return columns.recent.take(slots)
         if name == "building":
             return self.fact("reported", 0.0) + columns.recent.take(slots)
+        if name == "failures":
+            return self._once(name, lambda: columns.failures.take(slots) * self.fading)
 
         def read() -> Numbers:
             if name == "up":
                 return self.up.astype(np.float64)
-            if name == "failures":
-                return columns.failures.take(slots) * self.fading
             reported = columns.fact(name).take(slots)
             return np.where(np.isnan(reported), otherwise, reported)
 

@@ -124,6 +124,17 @@ def test_hosts_that_change_places_are_followed() -> None:
     assert loads(book, source) == [0.3, -1, 0.1]
 
 
+def test_arrays_that_were_read_follow_further_reports_and_fading_failures() -> None:
+    book, source = HostBook(0.0), spaced_source([the_facts(1)])
+    seen = []
+    for sequence, load in ((1, 0.5), (2, 0.25)):
+        book.handle(reported_by(the_facts(1, load=load), sequence=sequence), 0.0)
+        book.failed("cell1", uid(1, "c"), 0.0)
+        seen.append([*loads(book, source), *each_says("failures", book, source)])
+    assert seen == [[0.5, 1.0], [0.25, 2.0]]
+    assert each_says("failures", book, source, 0.5) < [2.0]
+
+
 def test_the_host_arrays_grow() -> None:
     book = HostBook(0.0)
     many = [the_facts(number, load=number / 10_000) for number in range(3000)]
