@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import uvloop
 
-from bench.own_servers import broker_and_database, of_berth
+from bench.own_servers import broker_and_database, of_berth, own_directory
 from bench.processes import in_all, processor_time, share_of
 from berth import wiring
 from berth.commands.run import ready
@@ -86,8 +86,8 @@ def refuse_the_unclean(outcome: LoadOutcome) -> None:
 @contextmanager
 def a_berth(hosts: int, cells: int = 4, **more: object) -> Iterator[BenchBerth]:
     """Run a berth with these settings (`more`: by name) on new servers. The caller runs the audit."""
-    with broker_and_database() as (amqp_url, database_url):
-        berth = berth_on(amqp_url, database_url, hosts, cells, **more)
+    with broker_and_database() as (amqp_url, database_url), own_directory() as state:
+        berth = berth_on(amqp_url, database_url, hosts, cells, **{"state_dir": state, **more})
         with berth_up(berth.environment, hosts):
             yield berth
 
