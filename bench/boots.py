@@ -5,8 +5,12 @@ time from a request to the end of its build and include the simulated build, 0.1
 """
 
 import argparse
+import time
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 
+from bench import hop_times
 from bench.durable import of_new_servers
 from bench.loading import a_berth
 from bench.processes import BESIDE
@@ -27,19 +31,27 @@ def main() -> None:
     parser.add_argument(
         "--layout", default="separate", choices=("separate", "compact"), help="see `berth up`"
     )
+    parser.add_argument("--build-time", default="exponential:0.1", help="as the setting build_time")
+    parser.add_argument("--hops", action="store_true", help="also print what each message waits for")
     parser.add_argument("--picture", type=Path, help="an SVG file of the latencies")
     arguments = parser.parse_args()
     print(f"yardstick: {of_new_servers()}", flush=True)
     plan = LoadPlan(boots=arguments.boots, rate=arguments.rate, flavors=mixed(arguments.mix))
-    with a_berth(
-        arguments.hosts,
-        arguments.cells,
-        fail=arguments.fail,
-        cells_a_process=arguments.cells_a_process,
-        layout=arguments.layout,
-    ) as berth:
-        run = berth.load(plan)
-        berth.judge()
+    with hop_times.recorded() if arguments.hops else nullcontext() as records:
+        with a_berth(
+            arguments.hosts,
+            arguments.cells,
+            fail=arguments.fail,
+            build_time=arguments.build_time,
+            cells_a_process=arguments.cells_a_process,
+            layout=arguments.layout,
+        ) as berth:
+            if records:  # the first boots wait for the first checks of the agents
+                berth.load(replace(plan, boots=200))
+            began = time.time()
+            run = berth.load(plan)
+            berth.judge()
+        hops = hop_times.table(records, began) if records else ""
     cost = [(name, run.cost[name]) for name in sorted(run.cost, key=lambda name: -run.cost[name])]
     parts = ", ".join(f"{name} {milliseconds:.2f}" for name, milliseconds in cost if name not in BESIDE)
     print(f"{'boots/s':>8} {'p50 ms':>7} {'p99 ms':>7} {'CPU ms/boot':>12}  of which")
@@ -47,6 +59,8 @@ def main() -> None:
         f"{run.outcome.per_second:8.0f} {run.latency(0.5):7.0f} {run.latency(0.99):7.0f} "
         f"{run.in_all:12.2f}  {parts}; the load: {run.cost['load']:.2f}"
     )
+    if hops:
+        print(hops)
     if arguments.picture:
         boots = f"{arguments.boots} boots on {arguments.hosts} hosts"
         picture = latency_svg(run.outcome, f"{boots}: {run.outcome.per_second:.0f} boots/s")
