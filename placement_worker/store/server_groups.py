@@ -189,13 +189,13 @@ def _group(row: Any) -> GroupPlaces:
 
 async def make_of_requests(tx: Transaction, claims: Iterable[ConsumerClaim], now: float) -> None:
     """Create the server groups of requests with a topology that do not exist yet."""
-    groups = {claim.group: (claim.project, claim.topology) for claim in claims if claim.topology is not None}
-    rows = [
-        (uuid, project, _encoded(topology), topology.is_required)
-        for uuid, (project, topology) in groups.items()
-        if topology is not None
-    ]
-    await _MAKE_OF_REQUEST(tx, rows, now=now)
+    rows = {
+        each.group: (each.group, each.project, _encoded(each.topology), each.topology.is_required)
+        for each in claims
+        if each.topology is not None and each.group is not None  # a topology without a group has no effect
+    }
+    if rows:
+        await _MAKE_OF_REQUEST(tx, list(rows.values()), now=now)
 
 
 def _encoded(topology: DomainConstraints) -> str:

@@ -110,6 +110,11 @@ async def test_the_group_of_a_request_is_deleted_after_its_last_member(placement
     assert not (await placement.server_groups.find(FindGroups(ids=(GROUP,)))).groups
 
 
+async def test_a_claim_of_a_topology_without_a_group_is_made_without_it(placement: Placement) -> None:
+    await take(placement, a_claim(1, on_hosts(1), topology=DomainConstraints(pack="rack")))
+    assert not (await placement.server_groups.find(FindGroups(members=(uid(1),)))).groups
+
+
 async def test_an_audit_names_members_that_a_new_label_put_apart(placement: Placement) -> None:
     await make(placement, DomainConstraints(pack="rack"))
     await take(placement, a_claim(1, on_hosts(1), group=GROUP), a_claim(2, on_hosts(2), group=GROUP))
