@@ -29,6 +29,7 @@ from berth.worker_roles import Role
 from bus import topics
 from bus.clock import monotonic
 from bus.delivery.runner import Bus, Listener
+from bus.leases import AgentEditRequested
 from bus.messages import BuildEnded, BuildRequested, HostReported, InventoryReported
 from bus.protocol import Envelope
 from bus.queries import WhatIf
@@ -131,7 +132,7 @@ class RandomMessages:
         self._wildness = chance.choice((0.0, 0.0, 0.02, 0.2))  # how much of it cannot be decoded
         self._bulky, self._left = False, MOST_VALUES
         self._notifier = {name: chance.choice(words) for name, words in self._words.items()}
-        if kind in (HostReported, HeartbeatRelayed, HeartbeatsMerged, InventoryReported):
+        if kind in (AgentEditRequested, HostReported, HeartbeatRelayed, HeartbeatsMerged, InventoryReported):
             self._notifier["agent"] = "nobody"
         fields = self._value(self._types[kind], kind.__name__)
         key = KINDS[kind].format_map(defaultdict(lambda: "a", self._notifier))
