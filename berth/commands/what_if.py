@@ -18,7 +18,7 @@ from bus import topics
 from bus.masking import printable
 from bus.messages import BuildRequested
 from bus.queries import WhatIf, WhatIfAnswered
-from bus.quotas import FindQuotas
+from bus.quotas import FindQuotas, Quota
 from bus.requests import Flavor
 from bus.reservations import FindReservations
 from control_room.core.planning import (
@@ -107,12 +107,13 @@ async def plan_room(cli: Cli, request: BuildRequested, question: WhatIfOptions, 
             trees, aggregates = bus.asker(topics.TREES, SECONDS), bus.asker(topics.AGGREGATES, SECONDS)
             hosts = await known_hosts(trees, aggregates, bus.asker(topics.CELLS, SECONDS))
             reserved = await bus.asker(topics.RESERVATIONS, SECONDS)(FindReservations())
-            answer = with_reserved(planned(hosts, plan), reserved)
+            quotas: tuple[Quota, ...] = ()
             if project:
-                [quota] = (
-                    await bus.asker(topics.QUOTAS, SECONDS)(checked(FindQuotas(project=project)))
-                ).quotas
-                answer = with_quota(answer, plan, quota)
+                find = checked(FindQuotas(project=project))
+                quotas = (await bus.asker(topics.QUOTAS, SECONDS)(find)).quotas
+        answer = with_reserved(planned(hosts, plan), reserved)
+        for quota in quotas:
+            answer = with_quota(answer, plan, quota)
     except InvalidPlan as bad:
         raise BadSetting("; ".join(str(arg) for arg in bad.args)) from None
     if cli.as_json:
