@@ -182,7 +182,7 @@ async def test_unknown_operations_and_a_silent_placement_are_shown(path: str) ->
     async with a_visited_room() as room:
         await room.sign_in("admin")
         assert (await room.send(path, act="<x>")).status_code == 400
-        assert "Placement does not answer: no consumer" in await room.page(path)
+        assert "Placement does not answer: no consumer" in await room.page(f"{path}?wait=1")
 
 
 # Headroom

@@ -322,7 +322,7 @@ ALERTS = yaml.safe_load((REPOSITORY / "deploy/prometheus/alerts.yml").read_text(
 FEW = {
     "worker", "topic", "outcome", "cell", "way", "crossing", "result", "why", "what", "status", "kind", "end",
     "method", "route", "event", "reason", "version", "broker", "quantile", "priority",
-    "stage",
+    "stage", "plan", "level", "of",
 }  # fmt: skip
 OTHERS = {
     "up": {"job", "instance"},
