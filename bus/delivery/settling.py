@@ -75,6 +75,8 @@ class ServedRow(ABC):
         readable = []
         suspects = []
         for delivery in deliveries:
+            if delivery.crashes and self.queue.durable and not delivery.problem:
+                log.info("%s: %s was delivered before", self.queue.name, delivery.envelope.key)
             # a copy of the message among the suspects would not have the problem
             if is_suspect(delivery) and self.queue.durable and not delivery.problem:
                 suspects.append(delivery)

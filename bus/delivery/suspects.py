@@ -91,7 +91,7 @@ class Suspects:
         if self._stopping:
             delivery.requeue()
             return
-        log.info("%s: %s was delivered twice before: it is handled alone", queue, delivery.envelope.key)
+        log.info("%s: %s is handled alone", queue, delivery.envelope.key)
         await self._move(delivery, self.queue.name, suspect_of=queue)
         self._arrived.set()
 

@@ -30,12 +30,16 @@ async def fits_two(world: WaitingWorld) -> bool:
     return (await world.bus.asker(topics.WHAT_IF)(question)).fits
 
 
+async def report_both(world: WaitingWorld, first: dict[str, Inventory], second: dict[str, Inventory]) -> None:
+    await world.report(1, first)
+    await world.report(2, second)
+    await until(lambda: fits_two(world), "the scheduler has read both reports")
+
+
 @in_virtual_time
 async def test_another_weight_prefers_another_host_and_nothing_is_claimed() -> None:
     async with a_world() as world:
-        await world.report(1, FEW_RAM)
-        await world.report(2, MUCH_RAM)
-        await until(lambda: fits_two(world), "the scheduler has read both reports")
+        await report_both(world, FEW_RAM, MUCH_RAM)
         await world.ask(9, flavor=SMALL, wait="")
         await world.until(1, world.placed)
         assert world.hosts() == ["host-2"]
@@ -68,9 +72,7 @@ ALL = replace(SMALL, vcpus=8)
 @in_virtual_time
 async def test_a_reservation_on_trial_leaves_less_for_requests() -> None:
     async with a_world() as world:
-        await world.report(1, MUCH_RAM)
-        await world.report(2, MUCH_RAM)
-        await until(lambda: fits_two(world), "the scheduler has read both reports")
+        await report_both(world, MUCH_RAM, MUCH_RAM)
         held = a_request(7, flavor=ALL, alternates=0)
         for _ in range(2):  # the first trial left nothing behind
             policy = TrialPolicy(reserves=(held,))
