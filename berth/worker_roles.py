@@ -141,18 +141,19 @@ def processes(settings: Settings) -> list[tuple[Role, ...]]:
 
 
 def _compact(settings: Settings) -> list[tuple[Role, ...]]:
-    """Return the roles of each process: one for all workers of builds with the same broker, and one for each
-    other worker.
+    """Return the roles of each process: one for placement and scheduler, one for the conductors and agents of
+    each broker, and one for each other worker. Everything in one process would use one core.
     """
-    by_broker: dict[str, list[Role]] = {}
+    shared: dict[tuple[bool, str], list[Role]] = {}
     others: list[tuple[Role, ...]] = []
     for role in roles(settings):
         if role.worker in _TOGETHER and not role.agent:
-            by_broker.setdefault(settings.cell(role.cell).broker, []).append(role)
+            of_cells = role.worker in _SHARED_BY_CELLS
+            shared.setdefault((of_cells, settings.cell(role.cell).broker), []).append(role)
         else:
             others.append((role,))
-    shared = [sorted(group, key=lambda role: WORKERS.index(role.worker)) for group in by_broker.values()]
-    return [*map(tuple, shared), *others]
+    groups = [sorted(group, key=lambda role: WORKERS.index(role.worker)) for group in shared.values()]
+    return [*map(tuple, groups), *others]
 
 
 _STAGES = (  # in the order in which workers stop: those that send queries come first

@@ -88,8 +88,8 @@ async def up_command(options: UpOptions) -> int:
 
     Without BERTH_AMQP_URL all workers run in this process, with their state in --state-dir. With
     BERTH_AMQP_URL and BERTH_DATABASE_URL each worker is a process, which is restarted if it ends. On machines
-    with at most two processor cores placement, scheduler, conductors and agents share one process, which
-    needs less processor time; `--layout separate` or `--layout compact` chooses independently of the cores.
+    with at most two processor cores there are two processes, placement with scheduler and conductors with
+    agents, which need less processor time; `--layout separate` or `--layout compact` chooses by hand.
     """
     settings = effective(**settings_given(options)).settings
     return await up(with_a_room(settings), say)

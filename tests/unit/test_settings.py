@@ -565,14 +565,14 @@ def test_too_few_ports_for_the_workers_are_refused() -> None:
             {"cells_a_process": 9, "agents_per_cell": 2, "cells": ("c1",)},
             ["conductor.c1", "compute.c1.c1-agent1+c1-agent2"],
         ),
-        ({"layout": "compact", "cells": ("c1", "c2")}, ["placement+scheduler+conductor.c1+c2+compute.c1+c2"]),
+        ({"layout": "compact", "cells": ("c1", "c2")}, ["conductor.c1+c2+compute.c1+c2"]),
         (
             {"layout": "compact", "cells": ("c1", "c2"), "cell_amqp_urls": {"c2": "amqp://c2:x@127.0.0.1/"}},
-            ["placement+scheduler+conductor.c1+compute.c1", "conductor.c2+compute.c2"],
+            ["conductor.c1+compute.c1", "conductor.c2+compute.c2"],
         ),
         (
             {"layout": "compact", "cells": ("c1",), "agents_per_cell": 2},
-            ["placement+scheduler+conductor.c1", "compute.c1.c1-agent1", "compute.c1.c1-agent2"],
+            ["conductor.c1", "compute.c1.c1-agent1", "compute.c1.c1-agent2"],
         ),
         (  # each process is on one broker
             {"cells_a_process": 9, "cell_amqp_urls": {"c2": "amqp://c2:x@127.0.0.1/"}},
@@ -607,7 +607,7 @@ def test_the_number_of_cores_decides_the_layout_unless_it_is_set(
     monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(cores)), raising=False)
     settings = settings_of(cells=("c1",), **given).settings
     assert layout_chosen(settings) == says
-    shared = "placement+scheduler+conductor.c1+compute.c1"
+    shared = "placement+scheduler"
     names = map(worker_roles.name_of, worker_roles.processes(settings))
     assert (shared in names) == says.startswith("layout compact")
 
