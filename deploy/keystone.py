@@ -29,7 +29,7 @@ class KeystoneServer(HttpServer):
         self._python = python
         self.password = secrets.token_hex(8)
         self._configuration = self.directory / "keystone.conf"
-        self._token_seconds = token_seconds
+        self.token_seconds = token_seconds  # how long tokens of the next start are valid
 
     @property
     def url(self) -> str:
@@ -44,7 +44,9 @@ class KeystoneServer(HttpServer):
         return exchange(self.port, request, 12).endswith(b"200")
 
     def _launch(self) -> None:
-        if not self._configuration.exists():
+        known = self._configuration.exists()
+        self._configure()
+        if not known:
             self._prepare()
         # Keystone reads the options of its process: they are in a file that gunicorn finds by itself. Each
         # sign-in writes to SQLite, which refuses simultaneous writes, so one thread handles all requests.
@@ -56,20 +58,20 @@ class KeystoneServer(HttpServer):
         (self.directory / "gunicorn.conf.py").write_text(lines)
         self._run([str(self._python), "-m", "gunicorn"], {"OS_KEYSTONE_CONFIG_DIR": str(self.directory)})
 
-    def _prepare(self) -> None:
-        database = self.directory / "keystone.sqlite"
-        keys = self.directory / "fernet-keys"
-        credential_keys = self.directory / "credential-keys"
-        for place in (keys, credential_keys):
-            place.mkdir(mode=0o700)
+    def _configure(self) -> None:
         lines = (
-            "[DEFAULT]", "use_stderr = true", "[database]", f"connection = sqlite:///{database}?timeout=60",
-            "[fernet_tokens]", f"key_repository = {keys}", "[credential]",
-            f"key_repository = {credential_keys}", "[token]", f"expiration = {self._token_seconds}",
-            "allow_expired_window = 3600", "[identity]", "password_hash_rounds = 4",
-            "[cache]", "enabled = false",
+            "[DEFAULT]", "use_stderr = true",
+            "[database]", f"connection = sqlite:///{self.directory / 'keystone.sqlite'}?timeout=60",
+            "[fernet_tokens]", f"key_repository = {self.directory / 'fernet-keys'}",
+            "[credential]", f"key_repository = {self.directory / 'credential-keys'}",
+            "[token]", f"expiration = {self.token_seconds}", "allow_expired_window = 3600",
+            "[identity]", "password_hash_rounds = 4", "[cache]", "enabled = false",
         )  # fmt: skip
         self._configuration.write_text("\n".join(lines) + "\n")
+
+    def _prepare(self) -> None:
+        for name in ("fernet-keys", "credential-keys"):
+            (self.directory / name).mkdir(mode=0o700)
         self._manage("db_sync")
         owner = pwd.getpwuid(os.geteuid()).pw_name, grp.getgrgid(os.getegid()).gr_name
         for command in ("fernet_setup", "credential_setup"):

@@ -214,31 +214,38 @@ def test_a_client_with_a_password_finds_berth_in_the_catalogue(cloud: TestedClou
 
 
 def test_an_expired_token_is_refused_unless_a_service_presents_it(servers: Servers, tmp_path: Path) -> None:
-    with KeystoneServer(tmp_path / "keystone", token_seconds=6) as keystone:
+    with KeystoneServer(tmp_path / "keystone") as keystone:
         users = _people(keystone)
+
+        def tokens(*names: str) -> list[str]:
+            return [openstack.connect(auth=users[name].options).auth_token for name in names]
+
+        def started_with(token_seconds: int) -> None:
+            keystone.stop()
+            keystone.token_seconds = token_seconds
+            keystone.start()
+
+        project = openstack.connect(auth=users["ann"].options).current_project_id
+        started_with(token_seconds=1)
+        expired, expired_service = tokens("ann", "nova")
+        started_with(token_seconds=TOKEN_SECONDS)
+        valid, service, stranger = tokens("ann", "nova", "eve")
         database = f"sqlite+aiosqlite:///{tmp_path / 'berth.sqlite'}"
-        access = ApiAccess(keystone=users["placement"])
-        with BerthPlacement(tmp_path / "berth", database, access) as berth:
-            token = openstack.connect(auth=users["ann"].options).auth_token
-            project = openstack.connect(auth=users["ann"].options).current_project_id
+        with BerthPlacement(tmp_path / "berth", database, ApiAccess(keystone=users["placement"])) as berth:
             url = f"{berth.base_url}/usages?project_id={project}"
-            headers = LATEST | {"x-auth-token": token}
-            assert httpx.get(url, headers=headers).status_code == 200
-            until(lambda: httpx.get(url, headers=headers).status_code == 401)
-            service, stranger = (
-                openstack.connect(auth=users[name].options).auth_token for name in ("nova", "eve")
-            )
 
-            def presented(user_token: str, service_token: str) -> int:
-                tokens = {"x-auth-token": user_token, "x-service-token": service_token}
-                return httpx.get(url, headers=LATEST | tokens).status_code
+            def presented(user_token: str, **service_token: str) -> int:
+                headers = {"x-auth-token": user_token} | {
+                    name.replace("_", "-"): token for name, token in service_token.items()
+                }
+                return httpx.get(url, headers=LATEST | headers, timeout=60.0).status_code
 
-            assert presented(token, service) == 200
-            assert presented(token, stranger) == 401  # its user does not have the role service
-            until(lambda: httpx.get(url, headers=LATEST | {"x-auth-token": service}).status_code == 401)
-            assert presented(token, service) == 401
-            fresh = openstack.connect(auth=users["ann"].options).auth_token
-            assert presented(fresh, service) == 401
+            assert presented(expired) == 401
+            assert presented(expired, x_service_token=service) == 200
+            assert presented(expired, x_service_token=stranger) == 401  # its user does not have the role service
+            assert presented(expired, x_service_token=expired_service) == 401
+            assert presented(valid, x_service_token=expired_service) == 401
+            assert presented(valid) == 200
 
 
 def test_while_keystone_is_away_known_tokens_count_and_others_are_put_off(cloud: TestedCloud) -> None:
