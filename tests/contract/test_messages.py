@@ -16,7 +16,7 @@ from msgspec import inspect
 from bus.errors import Undecodable
 from bus.protocol import decode, decode_frame, encode
 from bus.topics import QUERIES, TOPICS
-from bus.vocabulary import LONG, MAX_ORDINAL, Message
+from bus.vocabulary import LONG, MAX_ORDINAL, LargeMap, LongList, Message
 
 KINDS: dict[str, type[Message]] = {
     kind.__name__: kind
@@ -91,6 +91,7 @@ BOUNDED_KINDS: set[type[Message]] = {t.message for t in TOPICS} | {
     k for q in QUERIES for k in (q.asks, q.answer)
 }
 LARGEST_NUMBER = 3.5e38
+FILLED = 1000  # entries; longer lists and mappings of 250 fields would take a minute
 
 
 def structs() -> dict[str, inspect.StructType]:
@@ -179,13 +180,15 @@ def limits(type_: Any) -> Iterator[tuple[Any, Any]]:
             yield from ((most, most * 1.01), (least, least * 1.01 - 1))
         case inspect.VarTupleType(item_type=item, max_length=most):
             assert most is not None and most <= LONG, "a list without a bound"
-            value = sample(item)
-            yield [value] * most, [value] * (most + 1)
+            if most <= FILLED:
+                value = sample(item)
+                yield [value] * most, [value] * (most + 1)
             yield from (([good], [bad]) for good, bad in limits(item))
         case inspect.DictType(key_type=key, value_type=value, max_length=most):
             assert most is not None and most <= LONG, "a mapping without a bound"
-            content = {sample(key, number): sample(value) for number in range(most + 1)}
-            yield dict(list(content.items())[:most]), content
+            if most <= FILLED:
+                content = {sample(key, number): sample(value) for number in range(most + 1)}
+                yield dict(list(content.items())[:most]), content
             yield from (({good: sample(value)}, {bad: sample(value)}) for good, bad in limits(key))
             yield from (({sample(key): good}, {sample(key): bad}) for good, bad in limits(value))
         case inspect.TupleType(item_types=items):
@@ -217,3 +220,19 @@ def test_each_field_accepts_its_largest_value_and_refuses_more(name: str) -> Non
                 assert where in str(refused.value)
         except AssertionError as problem:
             raise AssertionError(f"{name}.{field.name}: {problem}") from problem
+
+
+@pytest.mark.parametrize(
+    "kind, good, bad",
+    [
+        (LongList[int], [0] * LONG, [0] * (LONG + 1)),
+        (LargeMap[str, int], {str(n): n for n in range(LONG)}, {str(n): n for n in range(LONG + 1)}),
+    ],
+    ids=["list", "mapping"],
+)
+def test_the_longest_list_and_mapping_are_accepted_and_one_entry_more_is_refused(
+    kind: Any, good: object, bad: object
+) -> None:
+    msgspec.json.decode(msgspec.json.encode(good), type=kind)
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.json.decode(msgspec.json.encode(bad), type=kind)

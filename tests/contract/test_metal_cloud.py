@@ -162,7 +162,9 @@ async def test_a_build_that_finds_its_node_taken_is_active_on_another(how: str) 
         assert await c.held() == {build: c.ended[build].root}
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize(
+    "seed", [*range(4), *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(4, 40))]
+)
 def test_after_random_faults_every_build_is_on_its_node(seed: int) -> None:
     """Works that fail; workers killed; messages doubled and out of order; an Ironic that is away."""
 

@@ -10,20 +10,18 @@ from tests.simulation.running import LONG, WorldOptions, attempt
 
 SEEDS = 200
 _SMALL = 6  # requests
-# found within a second: the first seed, and the requests of a world
+# found within a second or two: the first seed, and the requests of a world
 QUICK = {
     "claim-generation": (2, _SMALL),
     "retired-consumer": (1, _SMALL),
     "release-generation": (1, _SMALL),
-    "capacity": (2, _SMALL),
-    "server-group": (12, LONG),
+    "capacity": (0, _SMALL),
     "leftover": (0, _SMALL),
     "move-source": (0, _SMALL),
     "source-stopped": (1, _SMALL),
-    "wake-up": (3, _SMALL),
-    "attempt-number": (2, _SMALL),
-    "void-attempt": (1, _SMALL),
-    "headroom-outside": (1, _SMALL),
+    "attempt-number": (4, _SMALL),
+    "void-attempt": (5, _SMALL),
+    "headroom-outside": (5, _SMALL),
 }
 
 
@@ -44,4 +42,4 @@ def test_a_planted_bug_is_found(name: str, record_property: Callable[[str, objec
 
 
 def test_without_a_planted_bug_the_same_world_is_sound() -> None:
-    assert attempt(QUICK["wake-up"][0], WorldOptions("", _SMALL)).broken == ""
+    assert attempt(QUICK["attempt-number"][0], WorldOptions("", _SMALL)).broken == ""

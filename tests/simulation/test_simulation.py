@@ -19,9 +19,9 @@ from tests.simulation.world import SimulatedWorld
 from tests.support.virtual_time import run
 
 SEEDS = 500
-_AT_ONCE = 6
-_ALWAYS = range(2, 2 + _AT_ONCE)
-_SOAKING = [(0, 1), *(range(at, at + _AT_ONCE) for at in range(_ALWAYS.stop, SEEDS, _AT_ONCE))]
+_AT_ONCE = 3
+_ALWAYS = range(5, 5 + _AT_ONCE)
+_SOAKING = [(0, 1), (2, 3, 4), *(range(at, at + _AT_ONCE) for at in range(_ALWAYS.stop, SEEDS, _AT_ONCE))]
 _GROUPS = [
     pytest.param(seeds, id=f"{seeds[0]}-{seeds[-1]}", marks=[] if seeds is _ALWAYS else pytest.mark.soak)
     for seeds in (_ALWAYS, *_SOAKING)
@@ -61,7 +61,7 @@ def test_no_random_world_breaks_an_invariant(seeds: Sequence[int]) -> None:
     worlds = simulate_all(seeds)
     assert len({world.digest for world in worlds}) == len(seeds)
     assert all(world.steps > 100 for world in worlds)
-    if len(seeds) < _AT_ONCE:
+    if seeds is not _ALWAYS:
         return
     ends = Counter(status for world in worlds for status, _ in world.client.ends.values())
     # and the seeds did make something happen
@@ -76,8 +76,8 @@ def test_no_random_world_breaks_an_invariant(seeds: Sequence[int]) -> None:
 
 
 _SHARED = [
-    pytest.param(range(at, at + 4), id=f"{at}-{at + 3}", marks=[] if at == 4 else pytest.mark.soak)
-    for at in range(0, 300, 4)
+    pytest.param(range(at, at + 2), id=f"{at}-{at + 1}", marks=[] if at == 4 else pytest.mark.soak)
+    for at in range(0, 300, 2)
 ]
 
 
@@ -146,6 +146,7 @@ def test_while_headroom_is_kept_any_host_and_any_rack_can_be_lost(seeds: Sequenc
         pytest.param(860, WorldOptions(SWARM, requests=4, preempts=True), id="860 preempts"),
     ],
 )
+@pytest.mark.soak
 def test_worlds_that_failed_before_are_sound(seed: int, options: WorldOptions) -> None:
     outcome = attempt(seed, options)
     assert outcome.broken == "", outcome.last_events
@@ -158,7 +159,7 @@ def test_each_fault_of_servers_happens() -> None:
     assert happened.keys() == SERVER_FAULTS.keys()
 
 
-@pytest.mark.parametrize("seed", [7, *(pytest.param(seed, marks=pytest.mark.soak) for seed in (8, 9))])
+@pytest.mark.parametrize("seed", [5, *(pytest.param(seed, marks=pytest.mark.soak) for seed in (8, 9))])
 def test_the_same_seed_replays_the_same_history(seed: int) -> None:
     here = _digests.get(seed) or simulate(seed).digest
     here += simulate(seed, with_faults("servers"), requests=2).digest
