@@ -28,6 +28,7 @@ import pytest
 
 from deploy.mariadb import MariaDB, find_mariadb
 from deploy.servers import Postgres, RabbitMQ, find_postgres, find_rabbitmq, private_directory
+from tests.support.quick_migrations import repeat_migrations
 from tests.support.servers import Authority, ExternalServer, a_database, installed, url_of
 
 SECONDS = float(os.environ.get("BERTH_TEST_SECONDS", "600"))  # five times the longest test on two cores
@@ -101,6 +102,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if "TMPDIR" not in os.environ and roomy(MEMORY):
         os.environ["TMPDIR"] = str(MEMORY)  # also for what is started from here
         tempfile.tempdir = None
+    repeat_migrations()
 
 
 def _may_use_rabbitmq(item: pytest.Item) -> bool:
