@@ -32,7 +32,8 @@ from bus.clock import Clock, time_text
 from bus.delivery.runner import Bus
 from bus.errors import Unavailable
 
-PART_SECONDS = 40.0  # that a part of the bundle may take
+PART_SECONDS = 40.0  # that a part of the bundle may take, in addition to the time of sampling
+BROKER_SECONDS = 10.0  # to read the dead letters of a broker
 LETTERS = 1000  # dead letters of each broker, the oldest
 HANDLERS = 50  # the handlers that took most time
 
@@ -71,10 +72,10 @@ class SupportBundle:
             why = "no answer in time"
         self.missing.append(without_secrets(f"{part}: {why}", self.secrets))
 
-    async def part(self, name: str, work: Awaitable[None]) -> None:
+    async def part(self, name: str, seconds: float, work: Awaitable[None]) -> None:
         """Run the coroutine that adds a part; if it fails, record the part as missing."""
         try:
-            async with asyncio.timeout(PART_SECONDS):
+            async with asyncio.timeout(seconds):
                 await work
         except Exception as problem:
             self.lacks(name, problem)
@@ -109,7 +110,7 @@ async def collect(
         parts[f"dead letters{cell and f' of cell {cell}'}"] = _letters(bundle, settings, cell)
     for role in wiring.stores(settings):
         parts[f"database {wiring.store_of(role)}"] = _database(bundle, settings, role)
-    await asyncio.gather(*(bundle.part(name, work) for name, work in parts.items()))
+    await asyncio.gather(*(bundle.part(name, PART_SECONDS + seconds, work) for name, work in parts.items()))
     if not paths:
         bundle.missing.append("processes: none was found in the state directories (--processes adds one)")
     bundle.add("versions.json", _versions(answers))
@@ -143,7 +144,7 @@ async def _doctor(bundle: SupportBundle, settings: Settings, management: str) ->
 
 
 async def _letters(bundle: SupportBundle, settings: Settings, cell: str) -> None:
-    async with Bus(wiring.transport(settings, "debug", cell)) as bus:
+    async with asyncio.timeout(BROKER_SECONDS), Bus(wiring.transport(settings, "debug", cell)) as bus:
         letters = await bus.transport.dead_letters(LETTERS)
     facts = [asdict(letter) | {"body": f"{len(letter.body)} bytes"} for letter in letters]
     bundle.add(f"dead_letters{cell and f'_of_{cell}'}.json", facts)

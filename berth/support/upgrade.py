@@ -48,7 +48,7 @@ class Migration(msgspec.Struct, frozen=True):
 
 
 class StoreSeen(msgspec.Struct, frozen=True):
-    """What an upgrade needs to know of a database that can be reached."""
+    """The state of a reachable database, as far as an upgrade depends on it."""
 
     migrations: Sequence[Migration]
     oldest: str = ""  # the migration that code must know to use the database; empty: unknown

@@ -10,8 +10,10 @@ import pytest
 from berth import wiring
 from berth.commands import support
 from berth.configuration import Effective
+from berth.doctor import looking
 from berth.process_watch import WatchLimits, watched
 from berth.settings import Settings
+from berth.support import bundle as bundle_module
 from berth.support import stores
 from berth.support.bundle import collect
 from bus.local import LocalTransport
@@ -69,7 +71,11 @@ def content(files: dict[str, str], name: str) -> Any:
     return json.loads(files[name])
 
 
-async def test_a_bundle_names_the_parts_that_cannot_be_had(tmp_path: Path) -> None:
+async def test_a_bundle_names_the_parts_that_cannot_be_had(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (bundle_module, looking):
+        monkeypatch.setattr(module, "BROKER_SECONDS", 0.5)
     nowhere = "127.0.0.1:1"
     settings = Settings().having(
         amqp_url=f"amqp://berth:geheim@{nowhere}/", database_url=f"postgresql://berth:geheim@{nowhere}/berth",
@@ -84,7 +90,7 @@ async def test_a_bundle_names_the_parts_that_cannot_be_had(tmp_path: Path) -> No
     }  # fmt: skip
     assert {"settings.json", "versions.json", "slow.json", "doctor.json", "README.txt"} == bundle.files.keys()
     findings = content(bundle.files, "doctor.json")["findings"]
-    assert {"RabbitMQ 127.0.0.1:1", "database placement"} <= {found["about"] for found in findings}
+    assert {"RabbitMQ berth@127.0.0.1:1", "database placement"} <= {found["about"] for found in findings}
     assert "geheim" not in "".join([*bundle.files.values(), *bundle.missing])
     assert all(why in bundle.files["README.txt"] for why in bundle.missing)
 
