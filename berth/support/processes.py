@@ -8,7 +8,6 @@ import logging
 import os
 import platform
 import socket
-import socketserver
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -26,7 +25,8 @@ log = logging.getLogger(__name__)
 
 MOST_SECONDS = 60.0  # of sampling
 _ANSWER_SECONDS = 10.0  # in addition to the sampling
-_LINE_SECONDS = 5.0  # to send a request
+_LINE_SECONDS = 5.0  # to send a request, or to read part of the answer
+_PROBE_SECONDS = 0.5  # to connect to a socket that may be left behind
 
 
 class ProcessSupport(msgspec.Struct, kw_only=True):
@@ -48,35 +48,27 @@ def answering(name: str, directory: Path, state: Callable[[], str]) -> Iterator[
     and is called in another thread. A directory that cannot be written is logged, and nothing is answered.
     """
     try:
-        path = _socket_path(directory)
-        server = _Server(path, name, state)
+        path, listener = _listen(directory)
     except OSError as problem:
         log.info("%s cannot be written, so `berth debug` cannot ask this process: %s", directory, problem)
         yield
         return
-    threading.Thread(target=server.serve_forever, name=THREAD, daemon=True).start()
+
+    def accept() -> None:
+        while True:
+            try:
+                connection, _ = listener.accept()
+            except OSError:  # the listener is closed
+                return
+            threading.Thread(target=_answer, args=(connection, name, state), name=THREAD, daemon=True).start()
+
+    threading.Thread(target=accept, name=THREAD, daemon=True).start()
     try:
         yield
     finally:
-        server.shutdown()
-        server.server_close()
         path.unlink(missing_ok=True)
-
-
-def _socket_path(directory: Path) -> Path:
-    folder = directory / "support"
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    for other in sockets(directory):
-        with socket.socket(socket.AF_UNIX) as probe:
-            try:
-                probe.connect(str(other))
-            except ConnectionRefusedError:  # its process was killed
-                other.unlink(missing_ok=True)
-            except OSError:
-                pass
-    path = folder / f"{os.getpid()}.sock"
-    path.unlink(missing_ok=True)
-    return path
+        listener.shutdown(socket.SHUT_RDWR)  # closing alone would not end `accept`
+        listener.close()
 
 
 def sockets(directory: Path) -> list[Path]:
@@ -84,46 +76,62 @@ def sockets(directory: Path) -> list[Path]:
     return sorted((directory / "support").glob("*.sock"))
 
 
-class _Server(socketserver.ThreadingUnixStreamServer):
-    daemon_threads = True
+def _listen(directory: Path) -> tuple[Path, socket.socket]:
+    folder = directory / "support"
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for other in sockets(directory):
+        if _is_left_behind(other):
+            other.unlink(missing_ok=True)
+    path = folder / f"{os.getpid()}.sock"
+    path.unlink(missing_ok=True)
+    listener = socket.socket(socket.AF_UNIX)
+    try:
+        listener.bind(str(path))
+        path.chmod(0o600)  # before it listens, so that no other user can connect
+        listener.listen()
+    except BaseException:
+        listener.close()
+        raise
+    return path, listener
 
-    def __init__(self, path: Path, name: str, state: Callable[[], str]) -> None:
-        super().__init__(str(path), _Request, bind_and_activate=False)
-        self.process_name, self.state = name, state
+
+def _is_left_behind(path: Path) -> bool:
+    """Return whether the process of a socket was killed. A process in another container, whose id is unknown
+    here, may listen; a process that has just begun may not listen yet.
+    """
+    with suppress(ProcessLookupError, PermissionError, ValueError):
+        os.kill(int(path.stem), 0)
+        return False
+    with socket.socket(socket.AF_UNIX) as probe:
+        probe.settimeout(_PROBE_SECONDS)
         try:
-            self.server_bind()
-            path.chmod(0o600)  # before it listens, so that no other user can connect
-            self.server_activate()
-        except BaseException:
-            self.server_close()
-            raise
-
-    def handle_error(self, request: object, client_address: object) -> None:
-        log.info("a request for support data failed", exc_info=True)
+            probe.connect(str(path))
+        except ConnectionRefusedError:
+            return True
+        except OSError:
+            pass
+    return False
 
 
-class _Request(socketserver.StreamRequestHandler):
-    """A request: a line with the number of seconds to sample stacks. The answer is a `ProcessSupport`."""
-
-    timeout = _LINE_SECONDS
-    server: _Server
-
-    def handle(self) -> None:
-        threading.current_thread().name = THREAD
-        seconds = min(max(float(self.rfile.readline(32)), 0.0), MOST_SECONDS)
-        stacks = sampled_stacks(seconds)
-        found = ProcessSupport(
-            name=self.server.process_name,
-            pid=os.getpid(),
-            version=__version__,
-            python=platform.python_version(),
-            state=self.server.state(),
-            metrics=generate_latest().decode(),
-            warnings=list(RECENT),
-            stacks=dict(stacks),
-        )
-        with suppress(BrokenPipeError):
-            self.wfile.write(msgspec.json.encode(found))
+def _answer(connection: socket.socket, name: str, state: Callable[[], str]) -> None:
+    """Read a line with the number of seconds to sample stacks, and send a `ProcessSupport`."""
+    try:
+        with connection, connection.makefile("rb") as lines:
+            connection.settimeout(_LINE_SECONDS)
+            stacks = sampled_stacks(min(max(float(lines.readline(32)), 0.0), MOST_SECONDS))
+            found = ProcessSupport(
+                name=name,
+                pid=os.getpid(),
+                version=__version__,
+                python=platform.python_version(),
+                state=state(),
+                metrics=generate_latest().decode(),
+                warnings=list(RECENT),
+                stacks=dict(stacks),
+            )
+            connection.sendall(msgspec.json.encode(found))
+    except (OSError, ValueError) as problem:  # the client has left, or sent something else
+        log.info("a request for support data failed: %s", problem)
 
 
 async def ask(path: Path, seconds: float) -> ProcessSupport:

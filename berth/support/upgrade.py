@@ -161,11 +161,13 @@ def migrations_of(folder: Path) -> Iterator[Migration]:
             match node:
                 case ast.Assign(targets=[ast.Name(id="oldest")], value=ast.Constant(value=str(code))):
                     pass
-                case ast.Call(func=ast.Attribute(attr="create_table"), args=[ast.Constant(value=name), *_]):
+                case ast.Call(
+                    func=ast.Attribute(attr="create_table"), args=[ast.Constant(value=str(name)), *_]
+                ):
                     created.add(name)
                 case ast.Call(
                     func=ast.Attribute(attr="create_index"),
-                    args=[ast.Constant(value=name), ast.Constant(value=table), *_],
+                    args=[ast.Constant(value=str(name)), ast.Constant(value=str(table)), *_],
                 ):
                     indexes[name] = table
         on_existing = {name: table for name, table in indexes.items() if table not in created}

@@ -117,12 +117,15 @@ async def test_a_process_with_a_blocked_event_loop_answers_for_its_state(tmp_pat
 
 def test_sockets_of_killed_processes_are_removed_and_those_of_running_ones_stay(tmp_path: Path) -> None:
     (tmp_path / "support").mkdir()
-    with socket.socket(socket.AF_UNIX) as killed, socket.socket(socket.AF_UNIX) as running:
-        killed.bind(str(tmp_path / "support/1.sock"))
-        running.bind(str(tmp_path / "support/2.sock"))
-        running.listen()
+    parent = tmp_path / f"support/{os.getppid()}.sock"  # a process that does not listen yet
+    parent.touch()
+    with socket.socket(socket.AF_UNIX) as killed, socket.socket(socket.AF_UNIX) as elsewhere:
+        killed.bind(str(tmp_path / "support/4194305.sock"))
+        elsewhere.bind(str(tmp_path / "support/4194306.sock"))
+        elsewhere.listen()
         with answering("scheduler", tmp_path, str):
-            assert [path.name for path in sockets(tmp_path)] == sorted(["2.sock", f"{os.getpid()}.sock"])
+            names = {path.name for path in sockets(tmp_path)}
+    assert names == {"4194306.sock", parent.name, f"{os.getpid()}.sock"}
 
 
 def test_a_process_without_a_writable_state_directory_runs_nevertheless(
