@@ -176,7 +176,7 @@ def _versions(answers: Iterable[ProcessSupport]) -> dict[str, Any]:
 
 def slowest(answers: Iterable[ProcessSupport]) -> list[dict[str, Any]]:
     """Return the handlers of messages and queries of all processes, the one that took most time first."""
-    found = []
+    found: list[dict[str, Any]] = []
     for answer in answers:
         totals: dict[tuple[str, str], dict[str, float]] = {}
         for family in text_string_to_metric_families(answer.metrics):

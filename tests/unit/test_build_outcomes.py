@@ -32,7 +32,7 @@ def counted() -> list[float]:
 
 
 def seconds() -> float:
-    return BUILD_SECONDS.labels(CELL)._sum.get()
+    return float(BUILD_SECONDS.labels(CELL)._sum.get())
 
 
 def follow(placed: BuildPlaced, *events: Event, now: float = 1002.5) -> Build:

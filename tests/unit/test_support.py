@@ -97,7 +97,8 @@ async def test_a_process_with_a_blocked_event_loop_answers_for_its_state(tmp_pat
     answers = []
 
     def ask_from_elsewhere() -> None:
-        answers.append(asyncio.run(ask(*sockets(tmp_path), 0.02)))
+        [path] = sockets(tmp_path)
+        answers.append(asyncio.run(ask(path, 0.02)))
 
     with answering("scheduler", tmp_path, lambda: "the state"):
         assert (tmp_path / "support").stat().st_mode & 0o077 == 0
