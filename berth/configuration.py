@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from berth.checks import check
-from berth.settings import KINDS, SIMULATOR, BadSetting, Settings, described
+from berth.settings import GROUP_OF, KINDS, SIMULATOR, BadSetting, Settings, by_name, described
 from bus.masking import masked
 
 ENV_PREFIX = "BERTH_"
@@ -32,6 +32,14 @@ class Effective:
     settings: Settings
     origins: dict[str, str] = field(default_factory=dict)
     ignored: tuple[str, ...] = ()  # BERTH_ variables that are no setting: misspelled, or of another program
+
+    def shown(self) -> dict[str, dict[str, Any]]:
+        """Return each setting's value without passwords, its source and its group."""
+        values = by_name(self.settings)
+        return {
+            name: {"value": masked(values[name]), "from": self.origins.get(name, "default"), "group": group}
+            for name, group in GROUP_OF.items()
+        }
 
 
 def read(

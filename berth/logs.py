@@ -6,16 +6,16 @@ The ids are of requests, builds and moves: `grep ID` in the logs of all workers 
 import logging
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import Iterable, Sequence
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 import msgspec
 
 from berth.settings import Settings, by_name
-from bus.broker_urls import first_url
 from bus.context import envelopes_handled
-from bus.masking import masked_text
+from bus.masking import masked_text, secrets_in
 from bus.protocol import Envelope
 
 _LIBRARIES = (
@@ -23,6 +23,8 @@ _LIBRARIES = (
 )  # fmt: skip
 _MOST = 20  # ids of each type in a line, if many messages are handled together
 _SHORTEST = 4  # shorter passwords are not masked: they occur in ordinary words
+_RECENT_LENGTH = 20_000  # characters of a recent line
+RECENT: deque[str] = deque(maxlen=200)  # the last warnings and errors of this process, as logged
 _KINDS = ("request", "build", "move")
 
 
@@ -43,11 +45,21 @@ _body = msgspec.json.Decoder(_Body)
 def begin(settings: Settings, process: str = "") -> None:
     """Configure logging to standard error, with the format and level in the settings."""
     handler = logging.StreamHandler(sys.stderr)
-    formatter = JsonLines if settings.process.log_format == "json" else TextLines
-    handler.setFormatter(formatter(process, secrets_of(settings)))
-    logging.basicConfig(level=settings.process.log_level.upper(), handlers=[handler])
+    formats = JsonLines if settings.process.log_format == "json" else TextLines
+    formatter = formats(process, secrets_of(settings))
+    recent = _RecentLines(logging.WARNING)
+    for each in (handler, recent):
+        each.setFormatter(formatter)
+    logging.basicConfig(level=settings.process.log_level.upper(), handlers=[handler, recent])
     for name in _LIBRARIES:  # these libraries log every request and frame
         logging.getLogger(name).setLevel(max(logging.WARNING, logging.root.level))
+
+
+class _RecentLines(logging.Handler):
+    """Keeps the last warnings and errors in memory, for support bundles."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        RECENT.append(self.format(record)[:_RECENT_LENGTH])
 
 
 def this_is(process: str) -> None:
@@ -60,25 +72,14 @@ def this_is(process: str) -> None:
 def secrets_of(settings: Settings) -> tuple[str, ...]:
     """Return the texts in the settings, such as passwords, that must not be logged, the longest first."""
     found: set[str] = set()
-    for cloud in filter(None, (settings.ironic.api.cloud, settings.placement.cloud)):
+    for cloud in filter(None, (settings.ironic.api.cloud, settings.placement.cloud, settings.quotas.cloud)):
         from bus.openstack import secrets_of_cloud  # imports an HTTP client, which loads slowly
 
         found |= secrets_of_cloud(cloud)
     for value in by_name(settings).values():
-        for text in value.values() if isinstance(value, dict) else (value,):
-            if isinstance(text, str) and "://" in text:
-                found |= set(_passwords(text))
+        for secret in secrets_in(value):
+            found |= {secret, unquote(secret)}
     return tuple(sorted((text for text in found if len(text) >= _SHORTEST), key=len, reverse=True))
-
-
-def _passwords(url: str) -> Iterator[str]:
-    try:
-        password = urlsplit(first_url(url)).password
-    except ValueError:
-        return
-    if password:
-        yield password
-        yield unquote(password)
 
 
 def ids_of(envelopes: Iterable[Envelope]) -> dict[str, list[str]]:
@@ -100,6 +101,13 @@ def ids_of(envelopes: Iterable[Envelope]) -> dict[str, list[str]]:
     return {kind: [*ids_][:_MOST] for kind, ids_ in found.items() if ids_}
 
 
+def without_secrets(text: str, secrets: Sequence[str]) -> str:
+    """Return a text in which asterisks replace passwords in URLs, and the secrets of the settings."""
+    for secret in secrets:
+        text = text.replace(secret, "****")
+    return masked_text(text)
+
+
 class _Lines(logging.Formatter):
     def __init__(self, process: str = "", secrets: Sequence[str] = ()) -> None:
         super().__init__()
@@ -107,10 +115,7 @@ class _Lines(logging.Formatter):
         self._secrets = secrets
 
     def masked(self, text: str) -> str:
-        """Return a log line in which asterisks replace passwords and other secrets."""
-        for secret in self._secrets:
-            text = text.replace(secret, "****")
-        return masked_text(text)
+        return without_secrets(text, self._secrets)
 
     def envelopes(self, record: logging.LogRecord) -> Sequence[Envelope]:
         found = getattr(record, "envelopes", None)

@@ -1,5 +1,5 @@
 """Watches a process from a thread: ends the process if its event loop is blocked, warns about queue readers
-that take no messages, and logs the state of the process on SIGUSR1.
+that take no messages, logs the state of the process on SIGUSR1, and answers `berth debug`.
 
 Time is counted in the thread's own periods, so a suspended process or machine does not count as blocked.
 """
@@ -14,11 +14,13 @@ import threading
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from berth.support.processes import answering
 from bus.clock import monotonic
 from bus.delivery.serving import READERS, QueueReader
 from bus.protocol import Delivery
@@ -42,13 +44,16 @@ class WatchLimits:
 
 
 @contextmanager
-def watched(limits: WatchLimits) -> Iterator[None]:
-    """Watch this process until the `with` block ends. The caller is the main thread, in its event loop."""
+def watched(limits: WatchLimits, name: str = "", directory: Path | None = None) -> Iterator[None]:
+    """Watch this process until the `with` block ends. The caller is the main thread, in its event loop. With
+    a state directory, the process answers `berth debug` under the given name.
+    """
     watch = ProcessWatch(asyncio.get_running_loop(), limits)
     before = signal.signal(signal.SIGUSR1, watch.on_signal)
     watch.start()
     try:
-        yield
+        with answering(name, directory, watch.state) if directory else nullcontext():
+            yield
     finally:
         watch.stop()
         signal.signal(signal.SIGUSR1, before)

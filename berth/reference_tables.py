@@ -111,7 +111,7 @@ def meters() -> list[Meter]:
             by,
         )
         for module, by in MODULES.items()
-        for base in _of(module)
+        for base in metrics_of(module)
     ]
 
 
@@ -122,7 +122,7 @@ def meters_markdown() -> str:
     return markdown_table(("metric", "kind", "labels", "says", "served by"), rows)
 
 
-def _of(module: str) -> Iterator[MetricWrapperBase]:
+def metrics_of(module: str) -> Iterator[MetricWrapperBase]:
     """Yield the metrics that a module defines, in the order of its source."""
     for value in vars(import_module(module)).values():
         if isinstance(value, MetricWrapperBase):  # it has no public name

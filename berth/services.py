@@ -55,7 +55,8 @@ async def run_worker(together: Sequence["worker_roles.Role"], settings: Settings
     async with serving_metrics(settings.process.metrics_port, settings.process.metrics_host):
         settle_in()
         limits = WatchLimits(settings.process.blocked_limit, settings.process.stuck_after)
-        with watched(limits):
+        directory = Path(settings.database.state_dir)
+        with watched(limits, worker_roles.name_of(together), directory):
             await wiring.serve(together, settings, way, stopping)
 
 

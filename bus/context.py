@@ -103,6 +103,12 @@ def stored_context(message: Message) -> StoredContext:
     return StoredContext(envelope.id, envelope.correlation, envelope.traceparent)
 
 
+def sent_at(message: Message) -> float:
+    """Return when a message that is being handled now was published, or 0 if that is unknown."""
+    envelope = _arrived.get({}).get(id(message))
+    return envelope.sent_at if envelope is not None else 0.0
+
+
 @contextmanager
 def resumed(context: StoredContext) -> Iterator[None]:
     """Mark messages published within the `with` block as caused by the message that `context` describes."""

@@ -2,8 +2,12 @@
 
 import re
 import ssl
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import Any
-from urllib.parse import unquote
+from urllib.parse import unquote, urlsplit
+
+from bus.broker_urls import first_url
 
 _STARS = "****"
 # From the end of the user name to the last @, with or without a scheme: an @ in the password is often
@@ -16,14 +20,44 @@ _SECRET_NAME = re.compile(r"pass(?!file)|pwd|secret|token", re.IGNORECASE)
 
 
 def masked(value: Any) -> Any:
-    """Return a setting with stars in place of passwords in URLs, and of URL parameters that may be secret."""
+    """Return a setting with stars in place of passwords in URLs, and of parameters, table entries and
+    arguments of a command whose names may be those of secrets.
+    """
     if isinstance(value, str):
         return _without_secret_parameters(_without_password(value))
     if isinstance(value, dict):
-        return {key: masked(item) for key, item in value.items()}
+        return {key: _STARS if _is_secret(key, item) else masked(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return type(value)(masked(item) for item in value)
+        return type(value)(
+            _STARS if _is_secret(name, item) else masked(item) for name, item in _after_options(value)
+        )
     return value
+
+
+def secrets_in(value: Any) -> Iterator[str]:
+    """Yield the texts that `masked` replaces in a setting, as they are and decoded."""
+    if isinstance(value, str):
+        with suppress(ValueError):
+            yield from filter(None, (urlsplit(first_url(value)).password,) if "://" in value else ())
+        for match in _PARAMETER.finditer(value):
+            if _SECRET_NAME.search(unquote(match[1])):
+                yield value[match.end() :].partition("&")[0]
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            yield from (item,) if _is_secret(key, item) else secrets_in(item)
+    elif isinstance(value, list | tuple):
+        for name, item in _after_options(value):
+            yield from (item,) if _is_secret(name, item) else secrets_in(item)
+
+
+def _after_options(items: Sequence[Any]) -> Iterator[tuple[str, Any]]:
+    """Yield each argument of a command with the option before it, such as `--password`, or with ""."""
+    for before, item in zip(("", *items), items, strict=False):
+        yield before if isinstance(before, str) and before.startswith("-") else "", item
+
+
+def _is_secret(name: str, value: Any) -> bool:
+    return isinstance(value, str) and _SECRET_NAME.search(name) is not None
 
 
 def masked_text(text: str) -> str:

@@ -109,6 +109,7 @@ class BuildPlaced(Message, frozen=True, kw_only=True):
     priority: Priority = 0  # of the request
     since: Seconds = 0.0  # when the request began to wait for a host; 0: it did not wait
     preempts: ShortList[Victim] = ()  # instances to delete before the agent is ordered to build
+    requested: Seconds = 0.0  # when the request was published; 0: unknown
 
 
 class BuildUnplaceable(Message, frozen=True, kw_only=True):
@@ -184,8 +185,7 @@ class BuildDeleted(Message, frozen=True, kw_only=True):
     build: Id
     cell: Word
     reply_to: ReplyTo = ""
-    # False: the cell has no record of the build; if it is placed here later, it is deleted immediately
-    known: bool = True
+    known: bool = True  # False: the cell has no record of it; if placed here later, it is deleted immediately
     reason: Cause = ""  # if no client requested it
 
 

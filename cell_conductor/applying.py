@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec.structs import replace
-from prometheus_client import Counter
+from prometheus_client import Counter, Histogram
 
 from bus.clock import Clock
 from bus.errors import Retry
@@ -17,7 +17,7 @@ from bus.sql.failures import Conflict, retrying
 from bus.sql.transaction import Transaction
 from bus.vocabulary import Message
 from cell_conductor import move_store, store
-from cell_conductor.core.build import Build, Effects
+from cell_conductor.core.build import ABORTED, DELETED_BEFORE, DELETED_WHILE_BUILDING, Build, Effects
 from cell_conductor.core.events import AttemptLimits, Event, MoveImpossible
 from cell_conductor.core.move import BuildMove, end_messages, never_begun
 from cell_conductor.core.placed_move import postpone_reason
@@ -87,7 +87,7 @@ class EventApplier:
             if id_ in stored:
                 self.cache([_as_stored(after)])
                 _log_abandoned_leftovers(before, after)
-                count_preemption(before, after)
+                count_change(before, after, now)
                 done[id_] = after, effects
         return done
 
@@ -129,7 +129,7 @@ class EventApplier:
             await move_store.save(tx, moved)
         self.cache([*new, *(_as_stored(after) for _, after in changed)])
         for before, after in (*((None, build) for build in new), *changed):
-            count_preemption(before, after)
+            count_change(before, after, now)
         return applied
 
 
@@ -204,6 +204,46 @@ PREEMPTIONS = Counter(
     "builds that preempt instances: started, finished (the victims have left) or undone (deleted before)",
     ["cell", "stage"],
 )
+
+
+BUILD_OUTCOMES = Counter(
+    "berth_build_outcomes",
+    "ends of builds, each once: active, failed (by berth or a host), impossible (as the agent reported) or"
+    " deleted (before the end)",
+    ["cell", "outcome"],
+)
+BUILD_SECONDS = Histogram(
+    "berth_build_seconds",
+    "from the publication of a request to its active instance, without requests that waited for capacity",
+    ["cell"],
+    buckets=(0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800, 3600),
+)
+
+
+def show_outcomes(cell: str) -> None:
+    """Serve a cell's metrics of outcomes as 0, because rates cannot show a first value above 0."""
+    for outcome in ("active", "failed", "impossible", "deleted"):
+        BUILD_OUTCOMES.labels(cell, outcome)
+    BUILD_SECONDS.labels(cell)
+
+
+def count_change(before: Build | None, after: Build, now: float) -> None:
+    """Update the metrics of ends and preemptions after a changed build was stored."""
+    count_preemption(before, after)
+    if before is None or before.end or not after.end:
+        return
+    BUILD_OUTCOMES.labels(after.cell, outcome_of(after)).inc()
+    if after.end == "active" and after.as_placed.requested and not after.as_placed.since:
+        BUILD_SECONDS.labels(after.cell).observe(max(now - after.as_placed.requested, 0.0))
+
+
+def outcome_of(build: Build) -> str:
+    """Return why a build has ended: active, deleted by a client, impossible on any host, or failed."""
+    if build.end == "active":
+        return "active"
+    if build.doom in (DELETED_BEFORE, DELETED_WHILE_BUILDING):
+        return "deleted"
+    return "impossible" if build.doom.startswith(ABORTED) else "failed"
 
 
 def count_preemption(before: Build | None, after: Build) -> None:

@@ -12,6 +12,7 @@ from bus.clock import Clock
 from bus.sql.database import Database
 from bus.topics import AGENT_BUILD, AGENT_DESTROY, AGENT_MOVE, AGENT_MOVED, AGENT_REPORT, MOVE_HALF
 from bus.worker import Every, Worker, answers, every, on_many, prune_period
+from cell_conductor.applying import show_outcomes
 from cell_conductor.builds import AskMany, Builds
 from cell_conductor.core.events import AttemptLimits
 from cell_conductor.moves import CellMoves
@@ -57,6 +58,7 @@ def cell_conductor(
     asks = _with_cell_set(cell, claim_many), _with_cell_set(cell, release_many)
     builds = Builds(database, *asks, limits=limits, clock=clock, removed=removed)
     moves, ring = CellMoves(builds), builds.ring
+    show_outcomes(cell)
     return Worker(
         f"conductor.{cell}",
         consumes=[

@@ -14,6 +14,7 @@ import msgspec
 
 from bus.candidates import CandidateSource
 from bus.clock import Clock
+from bus.context import sent_at
 from bus.errors import AnswerRefused, Retry
 from bus.groups import FindGroups, ServerGroup
 from bus.messages import BuildRequested
@@ -101,6 +102,7 @@ class Orders:
             bytes=0 if refusal else together,
             more_alternates=MORE_WHEN_PACKED if self._policy.packs else 0,
             waited=waited,
+            requested=sent_at(request),
             move=move,
         )
         return order, Begun(refusal)

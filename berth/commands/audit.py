@@ -4,6 +4,7 @@ makes repairs that the records of cells and agents justify, `berth doctor` check
 
 import json
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -12,6 +13,7 @@ from rich.console import Console
 from berth.commands.options import Cells, Commands, Database, Json, StateDir, cells_named, option
 from berth.commands.terminal import Cli, effective, say, write_json
 from berth.doctor.judgement import exit_code, judged
+from berth.doctor.seen import Finding
 from berth.operations.audit import Audit, audit, has_no_cell
 from berth.operations.guest_differences import compare_guests
 from berth.operations.healing import repaired
@@ -160,7 +162,11 @@ async def doctor_command(
 async def examine(cli: Cli, management: str = "") -> int:
     from berth.doctor.looking import inspect  # imports all clients of services
 
-    found = judged(await inspect(cli.settings, management=management))
+    return report_findings(cli, judged(await inspect(cli.settings, management=management)))
+
+
+def report_findings(cli: Cli, found: Sequence[Finding]) -> int:
+    """Print findings, the most severe first, and return the exit code."""
     code = exit_code(found)
     if cli.as_json:
         write_json({"exit_code": code, "findings": msgspec.to_builtins(found)})

@@ -10,8 +10,7 @@ from rich.table import Table
 
 from berth.commands.options import Commands, Json, described, option, positional
 from berth.commands.terminal import complain, effective, plain_table, say
-from berth.settings import GROUP_OF, BadSetting, by_name
-from bus.masking import masked
+from berth.settings import BadSetting
 
 commands = Commands()
 
@@ -99,11 +98,7 @@ def settings_command(as_json: Json = False, markdown: Markdown = False) -> None:
         sys.stdout.write(settings_markdown())
         return
     found = effective()
-    values = by_name(found.settings)
-    described = {
-        name: {"value": masked(values[name]), "from": found.origins.get(name, "default"), "group": group}
-        for name, group in GROUP_OF.items()
-    }
+    described = found.shown()
     if as_json:
         sys.stdout.write(json.dumps(described, indent=2) + "\n")
     else:

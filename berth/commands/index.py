@@ -40,7 +40,7 @@ _MODULES = {
         "asyncapi": "descriptions", "metrics": "descriptions", "rules": "rules",
         "reasons": "descriptions", "http": "descriptions", "settings": "descriptions",
         "completion": "descriptions", "dead": "dead", "database": "database",
-        "broker": "broker",
+        "broker": "broker", "debug": "support", "upgrade": "support",
     },
     "Other systems": {
         "import": "importing", "adopt": "importing", "ironic": "ironic", "nova": "nova",
@@ -81,6 +81,7 @@ _GROUPS = {  # group → its description
     " `berth rules test` tests a change on recorded decisions (docs/howto/policy-tests.md).",
     "dead": "Messages that no worker could handle, each with its reason.",
     "broker": "Move a running berth to another RabbitMQ (docs/howto/another-broker.md).",
+    "upgrade": "Check whether this berth can be upgraded (docs/running.md).",
     "database": "Move a database to another PostgreSQL server while workers use it (docs/running.md).",
     "import": "Import the data of another service.",
     "openstack": "The Placement API in the catalogue of an OpenStack cloud (docs/keystone.md).",

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Annotated, NoReturn, TypeVar
 
 import typer
@@ -183,7 +184,8 @@ async def migrate_command(as_json: Json = False, cells: Cells = None, state_dir:
 
 
 async def up(settings: Settings, console: Console) -> int:
-    with watched(WatchLimits(stuck=settings.process.stuck_after)):  # a blocked event loop does not end it
+    limits = WatchLimits(stuck=settings.process.stuck_after)  # a blocked event loop does not end it
+    with watched(limits, "up", Path(settings.database.state_dir)):
         return await (_up_here if settings.embedded else _up_as_processes)(settings, console)
 
 

@@ -32,15 +32,26 @@ SLOW_SECONDS = 1.0  # for the answer to a simple query
 DISK_SHARE, DISK_BROKEN = 0.1, 0.02  # free share of a disk: below these a warning, an error
 
 
-def judged(seen: BerthSeen) -> list[Finding]:
-    """Return the findings about an observed berth, the most severe first."""
+def judged(
+    seen: BerthSeen, revision: Callable[[DatabaseSeen], Iterable[Finding]] | None = None
+) -> list[Finding]:
+    """Return the findings about an observed berth, the most severe first. `revision` judges the migrations of
+    a database that can be reached; by default all must be applied.
+    """
     found = [*_machine(seen), *_each(_broker, seen.brokers), *_each(_database, seen.databases)]
+    reached = [database for database in seen.databases if not database.problem]
+    found += _each(revision or _revision, reached)
     if seen.bus:
         found.append(
             Finding("broken", "bus", seen.bus, "Start it (`berth up`), or give its address in the settings.")
         )
     found += [*_queues(seen), *left_queues(seen), *_each(_worker, seen.workers), *_letters(seen.letters)]
     found += [*_keystone(seen.keystone), *_ironic(seen.ironic)]
+    return sorted_findings(found)
+
+
+def sorted_findings(found: Iterable[Finding]) -> list[Finding]:
+    """Return findings with the most severe first."""
     order: Sequence[Level] = ("broken", "warning", "fine")
     return sorted(found, key=lambda finding: order.index(finding.level))
 
@@ -167,6 +178,11 @@ def _database(seen: DatabaseSeen) -> Iterator[Finding]:
     if seen.version and _older(seen.version, POSTGRESQL):
         do = f"Use {_dotted(POSTGRESQL)} or newer: nothing older was tried."
         yield Finding("warning", about, f"PostgreSQL is version {seen.version}.", do)
+    yield from _clock(about, seen.clock)
+
+
+def _revision(seen: DatabaseSeen) -> Iterator[Finding]:
+    about = f"database {seen.store}"
     newest = seen.known[-1]
     if not seen.revision:
         do = "Run `berth migrate`, or start its worker; if it should have data, check the URL."
@@ -180,7 +196,6 @@ def _database(seen: DatabaseSeen) -> Iterator[Finding]:
     else:
         of = f"; PostgreSQL is version {seen.version}" if seen.version else ""
         yield Finding("fine", about, f"It is up to date, at {seen.revision}{of}.")
-    yield from _clock(about, seen.clock)
 
 
 def _clock(about: str, ahead: float | None) -> Iterator[Finding]:

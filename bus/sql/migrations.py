@@ -78,7 +78,7 @@ async def _apply(database: Database, package: str, folder: Path, names: list[str
             await tx.execute(_WAIT_BRIEFLY)
         before = await _version(tx)  # another process may just have been here
         if before is not None and before not in names:
-            if await _oldest(tx) in names:
+            if await oldest_code(tx) in names:
                 log.info("%s is at %s, of a newer version, and only added to", database.name, before)
                 return []
             raise MigrationsBroken(
@@ -102,7 +102,7 @@ async def current(database: Database, package: str) -> str | None:
         return await _version(tx)
 
 
-async def _oldest(tx: Transaction) -> str | None:
+async def oldest_code(tx: Transaction) -> str | None:
     """Return the migration of the oldest code that can use this database, or None if unknown."""
     has_it = await tx.connection.run_sync(_has_oldest_revision)
     return (await tx.execute(_OLDEST)).scalar_one_or_none() if has_it else None

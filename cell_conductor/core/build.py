@@ -28,6 +28,10 @@ Status = Literal[
     "deleting",
     "deleted",
 ]
+# why a build ends in error although no host failed
+DELETED_BEFORE = "deleted before it was built"
+DELETED_WHILE_BUILDING = "deleted while building"
+ABORTED = "aborted"  # the agent reported that no host can build it
 AttemptOutcome = Literal["built", "failed", "refused", "timed out"]
 Effects = tuple[Message, ...]
 

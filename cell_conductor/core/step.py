@@ -42,8 +42,6 @@ from cell_conductor.core.vacating import (
     vacate,
 )
 
-DELETED_WHILE_BUILDING = "deleted while building"
-
 
 def step(
     build: Build | None, event: Event, now: float, limits: AttemptLimits
@@ -71,7 +69,7 @@ def _known(build: Build, event: Event, now: float, limits: AttemptLimits) -> Ste
     if isinstance(event, Vacating) and event.say == "vacate":
         return vacate(build, event, now, limits)
     if build.awaits:
-        return step_of_waiting(build, event, now, limits, DELETED_WHILE_BUILDING)
+        return step_of_waiting(build, event, now, limits)
     if build.moving is not None:
         if isinstance(event, HandoverProgress) and not build.moving.leaves:
             return build, handover_in_other_phase(build, event)
@@ -278,7 +276,7 @@ def _deleted(build: Build, event: Event, now: float, limits: AttemptLimits) -> S
     match event:
         case BuildPlaced():
             placed = builds.new_build(event, now)
-            build = replace(placed, version=build.version, started=0.0, doom="deleted before it was built")
+            build = replace(placed, version=build.version, started=0.0, doom=builds.DELETED_BEFORE)
             if build.awaits:  # placement has retired its victims: their guests must not stay
                 return replace(build, deadline=now + limits.build_timeout), orders_to_vacate(build)
             build = replace(build, status="swapping")
@@ -299,7 +297,7 @@ def _deleted(build: Build, event: Event, now: float, limits: AttemptLimits) -> S
 def _attempt_failed(build: Build, tried: Attempt, limits: AttemptLimits, abort: bool = False) -> Stepped:
     build = replace(build, status="swapping", attempts=(*build.attempts, tried), deadline=0.0)
     if abort:
-        return doomed(build, "aborted")
+        return doomed(build, builds.ABORTED)
     if build.attempt >= limits.max_attempts:
         return doomed(build, f"{build.attempt} attempts failed, which is the limit")
     if not build.spares:
@@ -309,7 +307,7 @@ def _attempt_failed(build: Build, tried: Attempt, limits: AttemptLimits, abort: 
 
 def _delete(build: Build, event: BuildDeleteRequested, now: float, limits: AttemptLimits) -> Stepped:
     replies = build.replies if event.reply_to in build.replies else (*build.replies, event.reply_to)
-    doom = build.doom if build.doom or build.end else DELETED_WHILE_BUILDING
+    doom = build.doom if build.doom or build.end else builds.DELETED_WHILE_BUILDING
     if build.status != "deleting" or replies != build.replies:
         deadline = build.deadline if build.status == "deleting" else now + limits.delete_timeout
         build = replace(build, status="deleting", replies=replies, doom=doom, deadline=deadline)

@@ -36,8 +36,8 @@ def orders_to_vacate(build: Build) -> Effects:
     )
 
 
-def step_of_waiting(build: Build, event: Event, now: float, limits: AttemptLimits, doom: str) -> Stepped:
-    """Apply an event to a build that awaits victims. `doom` is the reason of its end if it is deleted."""
+def step_of_waiting(build: Build, event: Event, now: float, limits: AttemptLimits) -> Stepped:
+    """Apply an event to a build that awaits victims."""
     match event:
         case Vacating(say="vacated"):
             build = replace(build, awaits=tuple(id_ for id_ in build.awaits if id_ != event.other))
@@ -50,7 +50,7 @@ def step_of_waiting(build: Build, event: Event, now: float, limits: AttemptLimit
             return build, (builds.order(build),)
         case BuildDeleteRequested():
             replies = build.replies if event.reply_to in build.replies else (*build.replies, event.reply_to)
-            build = replace(build, replies=replies, doom=doom)
+            build = replace(build, replies=replies, doom=builds.DELETED_WHILE_BUILDING)
             return build, orders_to_vacate(build)
         case AgentReported(outcome="overdue") if now >= build.deadline:
             return replace(build, deadline=now + limits.build_timeout), orders_to_vacate(build)

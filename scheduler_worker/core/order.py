@@ -64,6 +64,7 @@ class Order(msgspec.Struct, frozen=True, gc=False):
     bytes: int  # approximate size of the final messages
     waited: float = 0.0  # seconds since the first retry
     since: float = 0.0  # when it began to wait for a host; 0: it has not waited
+    requested: float = 0.0  # when its request was published; 0: unknown
     alternative_index: int = 0  # index of the flavor that is being evaluated
     rounds: int = 0  # number of searches so far
     picks: tuple[Pick, ...] = ()  # for the first of the instances, while they are claimed
@@ -174,6 +175,7 @@ class Order(msgspec.Struct, frozen=True, gc=False):
                     priority=request.priority,
                     since=self.since,
                     preempts=settled.victims,
+                    requested=self.requested,
                 )
             )
         if self.fenced:

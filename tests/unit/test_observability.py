@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 import yaml  # type: ignore[import-untyped]
+from prometheus_client import Histogram
 
 from berth import command_table, reference_tables, traces
 from berth.__main__ import app
@@ -217,6 +218,8 @@ SECRET = "geheim"
         # in other values
         ({"c1": "postgresql://u:****@h/b"}, {"c1": f"postgresql://u:{SECRET}@h/b"}),
         (["a://u:****@h"], [f"a://u:{SECRET}@h"]),
+        (("fence", "--password", "****", "h"), ("fence", "--password", SECRET, "h")),
+        ({"mine": {"api_token": "****", "n": 2}}, {"mine": {"api_token": SECRET, "n": 2}}),
     ],
 )  # fmt: skip
 def test_a_password_is_stars(shown: Any, value: Any) -> None:
@@ -231,7 +234,7 @@ def test_a_password_is_stars(shown: Any, value: Any) -> None:
         "amqp://[::1]:5672/", "sqlite+aiosqlite:////a/b.db", "postgresql://h/b?host=/run/pg&sslmode=require",
         "postgresql://h/b?password=", "postgresql://h/b?passfile=/p", "no url: at all", "constant:1",
         "127.0.0.1:8778", "ironic_versioned_notifications", "tokens.toml", "properties.rack", 5, 2.5, True,
-        None, {"free_ram": 2.0}, ("c1", "c2"),
+        None, {"free_ram": 2.0}, ("c1", "c2"), ("token_filter", "disk"),
     ],
 )  # fmt: skip
 def test_everything_else_is_shown_as_it_is(value: Any) -> None:
@@ -317,7 +320,15 @@ def test_a_message_without_a_cause_begins_no_trace() -> None:
 REPOSITORY = Path(__file__).parents[2]
 BEGIN, END = "<!-- berth metrics --markdown -->", "<!-- end of berth metrics -->"
 DASHBOARD = json.loads((REPOSITORY / "deploy/grafana/berth.json").read_text(encoding="utf-8"))
-ALERTS = yaml.safe_load((REPOSITORY / "deploy/prometheus/alerts.yml").read_text(encoding="utf-8"))
+RULES = [
+    rule
+    for name in ("alerts", "slo")
+    for group in yaml.safe_load((REPOSITORY / f"deploy/prometheus/{name}.yml").read_text("utf-8"))["groups"]
+    for rule in group["rules"]
+]
+ALERTS = [rule for rule in RULES if "alert" in rule]
+RECORDED = {rule["record"] for rule in RULES if "record" in rule}
+RUNBOOK = (REPOSITORY / "docs/runbook.md").read_text(encoding="utf-8")
 
 FEW = {
     "worker", "topic", "outcome", "cell", "way", "crossing", "result", "why", "what", "status", "kind", "end",
@@ -348,6 +359,7 @@ def _series() -> dict[str, set[str]]:
 
 
 KNOWN = {**OTHERS, **{name: labels | {"job", "instance"} for name, labels in _series().items()}}
+KNOWN |= {name: {"slo"} for name in RECORDED}
 
 
 def test_every_module_that_counts_is_in_the_table() -> None:
@@ -376,15 +388,15 @@ def test_no_metric_has_a_series_for_each_host_or_build(meter: reference_tables.M
     assert set(meter.labels) <= FEW
 
 
-def alerts() -> list[dict[str, Any]]:
-    return [rule for group in ALERTS["groups"] for rule in group["rules"]]
-
-
 def panels() -> list[dict[str, Any]]:
     return [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
 
 
-EXPRESSIONS = [(rule["alert"], rule["expr"]) for rule in alerts()]
+EXPRESSIONS = [
+    (rule.get("alert") or rule["record"], rule["expr"])
+    for rule in RULES
+    if rule.get("record") != "slo:objective"  # a constant
+]
 EXPRESSIONS += [(panel["title"], target["expr"]) for panel in panels() for target in panel["targets"]]
 
 
@@ -399,7 +411,7 @@ def test_queries_to_prometheus_use_existing_metrics(where: str, expression: str)
     assert found.sorted_by <= every, f"{where}: nothing has a label {sorted(found.sorted_by - every)}"
 
 
-@pytest.mark.parametrize("rule", alerts(), ids=lambda rule: rule["alert"])
+@pytest.mark.parametrize("rule", ALERTS, ids=lambda rule: rule["alert"])
 def test_every_alert_has_a_summary_and_a_remedy(rule: dict[str, Any]) -> None:
     assert rule["labels"]["severity"] in ("critical", "warning")
     said = rule["annotations"]
@@ -412,6 +424,39 @@ def test_every_alert_has_a_summary_and_a_remedy(rule: dict[str, Any]) -> None:
             assert label in by, f"{rule['alert']}: there is no {label} to tell of"
         for words in re.findall(r"`berth ([^`]+)`", text):
             assert command_of(words.split()), f"{rule['alert']}: there is no command berth {words}"
+
+
+def test_limits_in_queries_are_limits_of_buckets() -> None:
+    limits = {
+        f"{meter._name}_bucket": {str(limit) for limit in meter._upper_bounds}
+        for module in reference_tables.MODULES
+        for meter in reference_tables.metrics_of(module)
+        if isinstance(meter, Histogram)
+    }
+    for where, expression in EXPRESSIONS:
+        for name, limit in re.findall(r'(\w+_bucket){[^}]*\ble="([^"]+)"', expression):
+            assert limit in limits[name], f"{where}: {name} has no bucket {limit}"
+
+
+def test_each_objective_has_an_error_budget_and_alerts_of_both_severities() -> None:
+    def objectives(record: str) -> list[str]:
+        return sorted(rule["labels"]["slo"] for rule in RULES if rule.get("record") == record)
+
+    names = objectives("slo:objective")
+    assert names == objectives("slo:events:rate5m") == objectives("slo:bad:rate5m")
+    for name in names:
+        about = [rule for rule in ALERTS if f'slo="{name}"' in rule["expr"]]
+        assert sorted(rule["labels"]["severity"] for rule in about) == ["critical", "warning"], name
+
+
+def test_the_runbook_has_a_section_for_each_alert_and_no_other() -> None:
+    sections = re.findall(r"^### (.+)$", RUNBOOK, re.MULTILINE)
+    assert sections == list(dict.fromkeys(rule["alert"] for rule in ALERTS))
+    for name, text in zip(sections, re.split(r"^### .+$", RUNBOOK, flags=re.MULTILINE)[1:], strict=True):
+        for part in ("**Cause:**", "**See it:**", "**Do:**"):
+            assert part in text, f"{name}: {part} is missing"
+        for words in re.findall(r"`berth ([^`]+)`", text):
+            assert command_of(words.split()), f"{name}: there is no command berth {words}"
 
 
 def test_panels_have_unique_ids_and_existing_labels() -> None:

@@ -18,6 +18,7 @@ from bus.claims import (
     ReleaseAnswered,
     ReleaseRequested,
 )
+from bus.context import handling
 from bus.decisions import Removal
 from bus.errors import AnswerRefused, NoAnswer, Poison, Retry, Unavailable
 from bus.messages import BuildPlaced, BuildRequested, BuildUnplaceable, HostFailed
@@ -29,6 +30,7 @@ from scheduler_worker import ChoicePolicy, replay
 from scheduler_worker.core.order import MAX_SPEC_BYTES, MAX_SPECS_BYTES
 from scheduler_worker.placing import Scheduler
 from tests.support.claims_in_memory import Holding
+from tests.support.envelopes import an_envelope
 from tests.support.ids import uid
 from tests.support.index_source import RecordingSource
 from tests.support.rule_builders import failed_builds
@@ -90,6 +92,13 @@ async def test_a_request_gets_a_claimed_host_and_alternates() -> None:
     assert message.spec.metadata == {"name": "web"}
     (order,) = placement.orders
     assert (order.claims[0].generation, order.claims[0].project, order.claims[0].user) == (None, "p", "u")
+
+
+async def test_a_placed_build_has_the_time_at_which_its_request_was_published() -> None:
+    request = a_request()
+    with handling([(an_envelope(sent_at=1000.0), request)]):
+        (message,) = await placed(a_scheduler(hosts(1)), request)
+    assert message.requested == 1000.0
 
 
 async def test_the_decision_is_recorded() -> None:

@@ -1,0 +1,99 @@
+"""`berth debug` writes a support bundle; `berth upgrade check` says whether an upgrade can begin."""
+
+import os
+import platform
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+from berth.commands.audit import report_findings
+from berth.commands.options import Cells, Commands, Json, StateDir, cells_named, described, option
+from berth.commands.terminal import Cli, complain, effective, say
+from berth.configuration import Effective
+from bus.clock import Clock
+from bus.masking import printable
+
+commands = Commands()
+upgrade = Commands(name="upgrade", no_args_is_help=True)
+commands.add_typer(upgrade)
+
+Processes = Annotated[
+    list[str] | None,
+    described("State directory of further processes on this machine; may be repeated.", metavar="DIR"),
+]
+
+
+@dataclass(frozen=True)
+class DebugOptions:
+    output: str = option("", "The file, or - (default: berth-debug-MACHINE-TIME.tar.gz).", metavar="FILE")
+    seconds: float = option(10.0, "Sample the stacks of each process for so long; 0: do not.", min=0, max=60)
+    management: str = option("", "RabbitMQ's management API, as for `berth doctor`.", metavar="URL")
+
+
+@commands.command("debug")
+async def debug_command(
+    options: DebugOptions,
+    processes: Processes = None,
+    as_json: Json = False,
+    cells: Cells = None,
+    state_dir: StateDir = None,
+) -> int:
+    """Write a support bundle: versions, settings without passwords, findings of `berth doctor`, sizes and
+    statements of databases, dead letters without bodies, and of each process on this machine its metrics,
+    last warnings, stacks and a flame graph.
+
+    Parts that cannot be had are listed as missing. Read the bundle before you pass it on: it contains names
+    of hosts, ids of projects and reasons of failures.
+    """
+    from berth.support.bundle import collect  # imports all clients of services
+
+    found = effective(cells=cells_named(cells), state_dir=state_dir)
+    cli = Cli(found.settings, as_json, say)
+    stamp = datetime.fromtimestamp(Clock().now(), UTC).strftime("%Y%m%dT%H%M%SZ")
+    name = f"berth-debug-{platform.node()}-{stamp}"
+    path = Path(options.output or f"{name}.tar.gz")
+    bundle = await collect(
+        found,
+        seconds=options.seconds,
+        directories=_directories(found, processes),
+        management=options.management,
+    )
+    if options.output == "-":
+        cli = Cli(found.settings, as_json=False, say=complain)
+        sys.stdout.buffer.write(bundle.archive(name))
+    else:
+        _write(path, bundle.archive(name))
+    facts = {"file": str(path), "files": sorted(bundle.files), "missing": bundle.missing}
+    lines = [f"{path}: {len(bundle.files)} files", *(f"missing: {printable(why)}" for why in bundle.missing)]
+    cli.tell("\n".join(lines), **facts)
+    return 0
+
+
+@upgrade.command("check")
+async def check_command(
+    processes: Processes = None, as_json: Json = False, cells: Cells = None, state_dir: StateDir = None
+) -> int:
+    """Check whether this version of berth can replace the running one: settings, services, databases and
+    their pending migrations, and versions of processes. Run it with the new version before the upgrade.
+
+    Nothing is changed. Exit code 0: the upgrade can begin; 1: something needs attention before; 2: the
+    upgrade would fail.
+    """
+    from berth.support.upgrade import upgrade_findings  # imports all clients of services
+
+    found = effective(cells=cells_named(cells), state_dir=state_dir)
+    findings = await upgrade_findings(found, _directories(found, processes))
+    return report_findings(Cli(found.settings, as_json, say), findings)
+
+
+def _directories(found: Effective, processes: Sequence[str] | None) -> list[Path]:
+    return [Path(each) for each in (found.settings.database.state_dir, *(processes or ()))]
+
+
+def _write(path: Path, content: bytes) -> None:
+    """Write a new file that only its owner may read."""
+    with open(path, "xb", opener=lambda file, flags: os.open(file, flags, 0o600)) as file:
+        file.write(content)

@@ -1,0 +1,1 @@
+"""The support bundle of `berth debug`, and the check before an upgrade."""

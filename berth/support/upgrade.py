@@ -1,0 +1,186 @@
+"""Checks whether berth can be upgraded to this version: what `berth doctor` checks, the pending migrations,
+and the versions of running processes.
+"""
+
+import ast
+import asyncio
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from importlib.resources import files
+from pathlib import Path
+
+import msgspec
+from sqlalchemy import text
+
+from berth import __version__, wiring
+from berth.configuration import Effective
+from berth.doctor.judgement import judged, sorted_findings
+from berth.doctor.looking import inspect
+from berth.doctor.seen import BerthSeen, DatabaseSeen, Finding
+from berth.settings import Settings
+from berth.support.processes import ask, sockets
+from berth.worker_roles import Role
+from bus.errors import Unavailable
+from bus.sql.migrations import oldest_code
+
+LONG_SECONDS = 60.0  # age of a transaction that would delay a migration
+
+_MAY_CREATE = text("SELECT coalesce(has_schema_privilege(current_schema(), 'CREATE'), true)")
+_INDEXES = text("SELECT indexname FROM pg_indexes WHERE schemaname = current_schema()")
+_LONGEST = text(
+    """
+    SELECT pid, coalesce(nullif(application_name, ''), usename) AS name,
+        extract(epoch FROM clock_timestamp() - xact_start)::float AS seconds
+    FROM pg_stat_activity
+    WHERE datname = current_database() AND pid <> pg_backend_pid() AND xact_start IS NOT NULL
+    ORDER BY xact_start LIMIT 1
+    """
+)
+
+
+class Migration(msgspec.Struct, frozen=True):
+    """A migration of this version."""
+
+    name: str
+    oldest: str = ""  # the migration that running code must know, if it removes anything
+    indexes: Mapping[str, str] = {}  # the indexes that it creates on existing tables, with the table
+
+
+class StoreSeen(msgspec.Struct, frozen=True):
+    """The state of a reachable database, as far as an upgrade depends on it."""
+
+    migrations: Sequence[Migration]
+    oldest: str = ""  # the migration that code must know to use the database; empty: unknown
+    may_create: bool = True  # this login may create tables
+    indexes: frozenset[str] = frozenset()  # that exist
+    longest: tuple[str, float] | None = None  # the oldest transaction: its session, and its age in seconds
+
+
+async def upgrade_findings(found: Effective, directories: Iterable[Path]) -> list[Finding]:
+    """Return the findings that matter for an upgrade to this version, the most severe first."""
+    settings = found.settings
+    seen = await inspect(settings)
+    reached = {database.store for database in seen.databases if not database.problem}
+    stores = {
+        wiring.store_of(role): await _read(settings, role, package)
+        for role, package in wiring.stores(settings).items()
+        if wiring.store_of(role) in reached
+    }
+    versions = await _running([path for directory in directories for path in sockets(directory)])
+    return judged_upgrade(seen, stores, versions, found.ignored)
+
+
+def judged_upgrade(
+    seen: BerthSeen, stores: Mapping[str, StoreSeen], versions: Mapping[str, int], ignored: Iterable[str]
+) -> list[Finding]:
+    """Return the findings for an upgrade. `versions` counts the running processes by version."""
+    found = judged(seen, lambda database: _migrations(database, stores[database.store]))
+    for variable in ignored:
+        do = "Correct its name, or remove it: it may be a setting that was renamed."
+        found.append(Finding("warning", "settings", f"{variable} is no setting of this version.", do))
+    counted = ", ".join(f"{version} ({count})" for version, count in sorted(versions.items()))
+    if len(versions.keys() - {__version__}) > 1:
+        do = "Complete the previous upgrade: only workers of two versions may run at the same time."
+        found.append(Finding("broken", "processes", f"Several earlier versions run: {counted}.", do))
+    elif versions:
+        found.append(Finding("fine", "processes", f"Versions that run on this machine: {counted}."))
+    return sorted_findings(found)
+
+
+def _migrations(seen: DatabaseSeen, store: StoreSeen) -> Iterator[Finding]:
+    finding = partial(Finding, about=f"database {seen.store}")
+    if seen.revision and seen.revision not in seen.known:
+        sentence = f"It is at {seen.revision}, which this version ({__version__}) does not have:"
+        if store.oldest in seen.known:
+            do = "Go on only if you want the older version."
+            yield finding("warning", says=f"{sentence} this is a downgrade, which its data permit.", do=do)
+        else:
+            do = f"Use the version that made {seen.revision}, or a newer one."
+            yield finding("broken", says=f"{sentence} its data do not permit a downgrade.", do=do)
+        return
+    pending = [each for each in store.migrations if each.name > seen.revision]
+    if not pending:
+        yield finding("fine", says=f"It is at {seen.revision}, the newest migration.")
+        return
+    names = ", ".join(each.name for each in pending)
+    if not seen.revision:
+        do = "If it should have data, correct its URL; otherwise `berth migrate` creates its tables."
+        yield finding("warning", says="It has no tables.", do=do)
+    else:
+        yield finding("fine", says=f"It is at {seen.revision}; `berth migrate` will apply {names}.")
+    if not store.may_create:
+        do = "Give it the right CREATE on its schema, or let the owner of the schema run `berth migrate`."
+        yield finding("broken", says="Its login may not create tables.", do=do)
+    if not seen.revision:
+        return
+    for migration in pending:
+        if migration.oldest > seen.revision:
+            sentence = f"{migration.name} removes what code before {migration.oldest} uses."
+            do = f"Upgrade to a version with {migration.oldest} first, and restart all workers with it."
+            yield finding("broken", says=sentence, do=do)
+        for index, table in migration.indexes.items():
+            if index not in store.indexes and seen.version:
+                do = f"Create it before, with CREATE INDEX CONCURRENTLY, as {migration.name} defines it."
+                sentence = f"Writers of {table} would wait while {migration.name} creates the index {index}."
+                yield finding("warning", says=sentence, do=do)
+    if store.longest is not None and store.longest[1] > LONG_SECONDS:
+        session, seconds = store.longest
+        sentence = f"A transaction has been open for {seconds:.0f} s ({session}): migrations may wait for it."
+        yield finding("warning", says=sentence, do="Wait until it ends, or end it (pg_terminate_backend).")
+
+
+async def _read(settings: Settings, role: Role, package: str) -> StoreSeen:
+    migrations = tuple(migrations_of(Path(str(files(package))) / "migrations"))
+    if not await wiring.ever_made(settings, role):
+        return StoreSeen(migrations)
+    database = wiring.database(settings, role)
+    try:
+        async with database.read() as tx:
+            code = await oldest_code(tx) or ""
+            if database.dialect == "sqlite":
+                return StoreSeen(migrations, code)
+            row = (await tx.execute(_LONGEST)).first()
+            return StoreSeen(
+                migrations,
+                code,
+                bool((await tx.execute(_MAY_CREATE)).scalar_one()),
+                frozenset(name for (name,) in await tx.execute(_INDEXES)),
+                (f"process {row.pid}, {row.name}", row.seconds) if row is not None else None,
+            )
+    finally:
+        await database.close()
+
+
+def migrations_of(folder: Path) -> Iterator[Migration]:
+    """Yield the migrations in a folder, in their order, with what running workers must know of them."""
+    for file in sorted(folder.glob("[0-9]*.py")):
+        tree = ast.parse(file.read_text(encoding="utf-8"))
+        code, created, indexes = "", set[str](), dict[str, str]()
+        for node in ast.walk(tree):
+            match node:
+                case ast.Assign(targets=[ast.Name(id="oldest")], value=ast.Constant(value=str(code))):
+                    pass
+                case ast.Call(
+                    func=ast.Attribute(attr="create_table"), args=[ast.Constant(value=str(name)), *_]
+                ):
+                    created.add(name)
+                case ast.Call(
+                    func=ast.Attribute(attr="create_index"),
+                    args=[ast.Constant(value=str(name)), ast.Constant(value=str(table)), *_],
+                ):
+                    indexes[name] = table
+        on_existing = {name: table for name, table in indexes.items() if table not in created}
+        yield Migration(file.stem, code, on_existing)
+
+
+async def _running(paths: Sequence[Path]) -> Mapping[str, int]:
+    """Return the number of running processes by version; processes that do not answer are left out."""
+
+    async def version(path: Path) -> str:
+        try:
+            return (await ask(path, 0.0)).version
+        except (OSError, Unavailable):
+            return ""
+
+    return Counter(filter(None, await asyncio.gather(*map(version, paths))))
