@@ -99,7 +99,8 @@ async def up_command(options: UpOptions) -> int:
 class RunOptions:
     cell: str = option(
         "",
-        "The cell of the conductor, agents or ferry; conductors and agents of several cells share a process.",
+        "The cell of the conductor, agents or ferry (default: the only cell of the settings); conductors and "
+        "agents of several cells share a process.",
         metavar="NAME,…",
     )
     agent: str = option(
