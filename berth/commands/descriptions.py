@@ -120,7 +120,7 @@ COMPLETION_VARIABLE = "_BERTH_COMPLETE"  # environment variable by which a shell
 
 
 @commands.command("completion")
-def completion_command(shell: Annotated[str, positional("bash, zsh or fish.", metavar="SHELL")]) -> None:
+def completion_command(shell: Annotated[str, positional("The shell.", metavar="bash|zsh|fish")]) -> None:
     """Print the completion script of a shell: `eval "$(berth completion bash)"` in ~/.bashrc."""
     from berth.layouts import COMPLETIONS, completion_script
 

@@ -28,6 +28,7 @@ from berth.commands.options import (
     Seed,
     StateDir,
     cells_named,
+    one_of,
     option,
     positional,
     settings_given,
@@ -124,7 +125,10 @@ class RunOptions:
 def run_command(
     workers: Annotated[
         list[str],
-        positional("placement, scheduler, conductor, compute, ironic, metal, ferry, nova or control-room."),
+        positional(
+            "placement, scheduler, conductor, compute, ironic, metal, ferry, nova or control-room.",
+            autocompletion=one_of(worker_roles.WORKERS),
+        ),
     ],
     options: RunOptions,
 ) -> None:
