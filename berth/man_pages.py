@@ -25,7 +25,8 @@ _CODE = re.compile(r"`([^`]+)`")
 def man_pages(app: typer.Typer) -> Iterator[tuple[str, str]]:
     """Yield the file name and the text of each page."""
     every = dict(commands(app, groups=True))
-    for path, command in {"": typer.main.get_command(app), **every}.items():
+    top: Any = typer.main.get_command(app)
+    for path, command in {"": top, **every}.items():
         below = [name for name in every if name.rpartition(" ")[0] == path]
         name = f"berth {path}".rstrip()
         yield f"{_file(name)}.1", _page(name, 1, _of_command(name, command, [every[b] for b in below]))

@@ -23,6 +23,7 @@ from bus.errors import (
     AnswerRefused,
     BrokerRefused,
     MigrationsBroken,
+    NoAnswer,
     NoSuchLetter,
     OperationRefused,
     Unavailable,
@@ -180,19 +181,16 @@ def explained(app: typer.Typer) -> None:
 
 
 def _explain(problems: Iterable[BaseException]) -> int:
-    """Print errors as sentences, equal ones once, and the next command if a service or worker is unreachable;
-    return exit code 2 if all are wrong settings, else 1.
-    """
+    """Print errors as sentences, equal ones once; return exit code 2 if all are wrong settings, else 1."""
     sentences = {_sentence(problem): problem for problem in problems}
     for sentence in sentences:
         complain.print(printable(sentence, lines=True), style="red", markup=False)
-    unreachable = any(isinstance(problem, (Unavailable, Unroutable)) for problem in sentences.values())
-    if unreachable and not any("`berth " in sentence for sentence in sentences):
-        complain.print("`berth doctor` checks the broker, the databases and every worker", markup=False)
     return 2 if all(isinstance(problem, BadSetting) for problem in sentences.values()) else 1
 
 
 def _sentence(problem: BaseException) -> str:
     if isinstance(problem, OSError) and problem.strerror and problem.filename:
         return f"{problem.filename}: {problem.strerror}"
+    if isinstance(problem, (NoAnswer, Unroutable)) and "`berth " not in str(problem):
+        return f"{problem}; `berth doctor` names the workers that do not answer"
     return str(problem) or type(problem).__name__
