@@ -35,7 +35,7 @@ export PYTHONDONTWRITEBYTECODE :=
 JOBS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-rabbitmq4 compliance ironic-test nova-test check lint soak simulate bench screenshots room-bench docs snippets services lock clean
+.PHONY: help demo test test-rabbitmq4 compliance ironic-test nova-test check lint soak simulate bench screenshots room-bench docs snippets packages release services lock clean
 
 help: ## say what each target does (the default)
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1|\2/p' $(firstword $(MAKEFILE_LIST)) | column -t -s '|' 2>/dev/null \
@@ -104,6 +104,12 @@ snippets: $(VENV)/.stamp-dev ## run every command and example of docs/ and the R
 room-bench: $(VENV)/.stamp-dev ## the control room before 10,000 hosts: paints, updates, frames, memory (ARGS="--help")
 	@scripts/install-browser
 	@$(BIN)/python -m tests.browser.at_size $(ARGS)
+
+packages: $(VENV)/.stamp-dev ## build the wheel and the sdist in dist/, and try them in an empty environment
+	@$(BIN)/python scripts/packages dist
+
+release: $(VENV)/.stamp-dev ## build and tag the version of berth/__init__.py; refuses if something is missing
+	@$(BIN)/python scripts/release $(ARGS)
 
 services: $(VENV)/.stamp-demo ## start a private RabbitMQ and PostgreSQL, print their URLs, run until Ctrl-C
 	@scripts/install-services

@@ -160,7 +160,9 @@ def _check_addresses(values: Mapping[str, Any], refuse: Refuse) -> None:
             _check_database(url, name, refuse)
             _check_files(url, ("sslrootcert", "sslcert", "sslkey"), name, refuse)
     if values["amqp_url"] and not values["database_url"]:
-        refuse("database_url", "with a RabbitMQ there must be a database all processes can reach")
+        refuse(
+            "database_url", "with amqp_url workers are processes that share a PostgreSQL: set database_url"
+        )
     for name in ("cell_amqp_urls", "cell_ferry_urls"):
         if values[name] and not values["amqp_url"]:
             refuse(name, "without amqp_url there is no RabbitMQ: all workers are in one process")

@@ -33,11 +33,15 @@ ONE: dict[str, str] = {
 }
 
 
-def commands(app: typer.Typer) -> Iterator[tuple[str, click.Command]]:
+def commands(app: typer.Typer, *, groups: bool = False) -> Iterator[tuple[str, click.Command]]:
+    """Yield every command with its name after `berth`; with `groups` also each group of commands."""
+
     def below(command: Any, path: tuple[str, ...]) -> Iterator[tuple[str, click.Command]]:
         if isinstance(command, Later):
             command = command.loaded()
         if hasattr(command, "commands"):
+            if groups and path:
+                yield " ".join(path), command
             for name, subcommand in command.commands.items():
                 yield from below(subcommand, (*path, name))
         elif not command.hidden:

@@ -123,7 +123,8 @@ def _from_file(named: Path | None) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as problem:
-        raise BadSetting(f"{path}: cannot be read: {problem.strerror}") from None
+        hint = "; `berth init` writes one" if isinstance(problem, FileNotFoundError) else ""
+        raise BadSetting(f"{path}: cannot be read: {problem.strerror}{hint}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as problem:
         raise BadSetting(f"{path}: not TOML: {problem}") from None
 

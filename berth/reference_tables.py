@@ -190,7 +190,7 @@ def rules(settings: Settings) -> dict[str, Any]:
 
 def options(choosable: Choosable) -> list[str]:
     """Return the options of a filter or weigher as lines of a settings file."""
-    return [f"{name} = {_toml(value)}" for name, value in choosable.options.items()]
+    return [f"{name} = {toml_value(value)}" for name, value in choosable.options.items()]
 
 
 def tables_of_rules(settings: Settings) -> Iterator[tuple[tuple[str, str, str], list[tuple[Choosable, str]]]]:
@@ -216,11 +216,11 @@ def rules_markdown(settings: Settings) -> str:
     return "\n".join(parts)
 
 
-def _toml(value: Any) -> str:
+def toml_value(value: Any) -> str:
     if value is None:
         return "{}"
     if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{key} = {_toml(item)}" for key, item in value.items()) + "}"
+        return "{" + ", ".join(f"{key} = {toml_value(item)}" for key, item in value.items()) + "}"
     return json.dumps(value)
 
 

@@ -32,10 +32,14 @@ class Role:
 
 
 def role(worker: str, cell: str, settings: Settings, agent: str = "") -> Role:
-    """Return the role of a worker; raise BadSetting if its name, cell or agent is wrong or missing."""
+    """Return the role of a worker; raise BadSetting if its name, cell or agent is wrong or missing. The cell
+    may be missing if the settings have only one.
+    """
     if worker not in WORKERS:
         known = ", ".join(WORKERS)
         raise BadSetting(f"there is no worker {worker!r}; there are: {known}")
+    if worker in _OF_A_CELL and not cell and len(settings.cell_names) == 1:
+        (cell,) = settings.cell_names
     if worker in _OF_A_CELL and not cell:
         raise BadSetting(
             f"{worker} belongs to a cell: name it with --cell ({', '.join(settings.cell_names)})"

@@ -111,24 +111,22 @@ def settings_command(as_json: Json = False, markdown: Markdown = False) -> None:
         complain.print(f"{variable} is ignored: there is no such setting", style="yellow", markup=False)
 
 
-SHELLS = ("bash", "zsh", "fish")
-VARIABLE = "_BERTH_COMPLETE"  # environment variable by which a shell requests completion
+COMPLETION_VARIABLE = "_BERTH_COMPLETE"  # environment variable by which a shell requests completion
 
 
 @commands.command("completion")
-def completion_command(shell: Annotated[str, positional("bash, zsh or fish.", metavar="SHELL")]) -> None:
+def completion_command(shell: Annotated[str, positional("The shell.", metavar="bash|zsh|fish")]) -> None:
     """Print the completion script of a shell: `eval "$(berth completion bash)"` in ~/.bashrc."""
-    from typer._completion_shared import get_completion_script
+    from berth.layouts import COMPLETIONS, completion_script
 
-    if shell not in SHELLS:
-        raise BadSetting(f"completion {shell!r}: it is {', '.join(SHELLS[:-1])} or {SHELLS[-1]}")
-    script = get_completion_script(prog_name="berth", complete_var=VARIABLE, shell=shell)
-    sys.stdout.write(f"{script.rstrip()}\n")
+    if shell not in COMPLETIONS:
+        raise BadSetting(f"completion {shell!r}: it is bash, zsh or fish")
+    sys.stdout.write(completion_script(shell))
 
 
 def begin() -> None:
     """Prepare shell completion if a shell requests it, and only then, because typer's module loads slowly."""
-    if VARIABLE in os.environ:
+    if COMPLETION_VARIABLE in os.environ:
         from typer._completion_classes import completion_init
 
         completion_init()

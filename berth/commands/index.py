@@ -16,7 +16,7 @@ from typer.core import TyperCommand, TyperGroup
 # panel → command → its module, in the order in which they are shown
 _MODULES = {
     "Run": {
-        "demo": "load", "up": "run", "run": "run", "migrate": "run",
+        "demo": "load", "init": "init", "up": "run", "run": "run", "migrate": "run",
     },
     "Builds": {
         "load": "load", "boot": "builds", "delete": "builds", "instances": "instances", "ends": "ends",
@@ -39,7 +39,7 @@ _MODULES = {
         "audit": "audit", "heal": "audit", "doctor": "audit", "topology": "descriptions",
         "asyncapi": "descriptions", "metrics": "descriptions", "rules": "rules",
         "reasons": "descriptions", "http": "descriptions", "settings": "descriptions",
-        "completion": "descriptions", "dead": "dead", "database": "database",
+        "completion": "descriptions", "man": "init", "dead": "dead", "database": "database",
         "broker": "broker", "debug": "support", "upgrade": "support",
     },
     "Other systems": {

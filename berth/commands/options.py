@@ -2,7 +2,7 @@
 
 import dataclasses
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_args, get_type_hints
 
@@ -21,12 +21,29 @@ _ABOUT = "typer"  # key of an option's description in the metadata of its defaul
 
 def described(help: str, *names: str, panel: str | None = None, **more: Any) -> Any:
     """Return typer's description of an option, for use in `Annotated`."""
-    return typer.Option(*names, help=help, rich_help_panel=panel, **more)
+    return typer.Option(*names, help=help, rich_help_panel=panel, **_completed(more))
 
 
 def positional(help: str | None = None, **more: Any) -> Any:
     """Return typer's description of a positional argument, for use in `Annotated`."""
-    return typer.Argument(help=help, **more)
+    return typer.Argument(help=help, **_completed(more))
+
+
+def one_of(values: Iterable[str]) -> Callable[[str], list[str]]:
+    """Return a function with which a shell completes a value."""
+
+    def completed(incomplete: str) -> list[str]:
+        return [value for value in values if value.startswith(incomplete)]
+
+    return completed
+
+
+def _completed(more: dict[str, Any]) -> dict[str, Any]:
+    """Add shell completion to an option or argument whose metavar lists its values, such as `on|off`."""
+    values = str(more.get("metavar", "")).split("|")
+    if len(values) > 1 and all(value.islower() for value in values):
+        more["autocompletion"] = one_of(values)
+    return more
 
 
 Cells = Annotated[str | None, described("Names of the cells, comma separated, or how many.")]

@@ -29,6 +29,7 @@ from berth.commands.options import (
     Seed,
     StateDir,
     cells_named,
+    one_of,
     option,
     positional,
     settings_given,
@@ -100,7 +101,8 @@ async def up_command(options: UpOptions) -> int:
 class RunOptions:
     cell: str = option(
         "",
-        "The cell of the conductor, agents or ferry; conductors and agents of several cells share a process.",
+        "The cell of the conductor, agents or ferry (default: the only cell of the settings); conductors and "
+        "agents of several cells share a process.",
         metavar="NAME,…",
     )
     agent: str = option(
@@ -124,7 +126,10 @@ class RunOptions:
 def run_command(
     workers: Annotated[
         list[str],
-        positional("placement, scheduler, conductor, compute, ironic, metal, ferry, nova or control-room."),
+        positional(
+            "placement, scheduler, conductor, compute, ironic, metal, ferry, nova or control-room.",
+            autocompletion=one_of(worker_roles.WORKERS),
+        ),
     ],
     options: RunOptions,
 ) -> None:

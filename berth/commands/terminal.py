@@ -23,6 +23,7 @@ from bus.errors import (
     AnswerRefused,
     BrokerRefused,
     MigrationsBroken,
+    NoAnswer,
     NoSuchLetter,
     OperationRefused,
     Unavailable,
@@ -190,4 +191,6 @@ def _explain(problems: Iterable[BaseException]) -> int:
 def _sentence(problem: BaseException) -> str:
     if isinstance(problem, OSError) and problem.strerror and problem.filename:
         return f"{problem.filename}: {problem.strerror}"
+    if isinstance(problem, (NoAnswer, Unroutable)) and "`berth " not in str(problem):
+        return f"{problem}; `berth doctor` names the workers that do not answer"
     return str(problem) or type(problem).__name__

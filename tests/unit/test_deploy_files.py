@@ -88,14 +88,16 @@ def test_every_started_worker_exists(where: str, words: list[str]) -> None:
     assert worker in worker_roles.WORKERS or worker == "%i"
     named = [flag for flag in flags if flag.startswith("--")]
     assert set(named) <= OPTIONS
-    of_cell = worker in ("conductor", "compute", "metal", "ferry")
-    assert ("--cell" in named) == of_cell
+    if worker == "compute" and "--cell" not in named:
+        assert "--agent" in named, "the file of an agent names its only cell"
+    else:
+        assert ("--cell" in named) == (worker in ("conductor", "compute", "metal", "ferry"))
 
 
 @pytest.mark.parametrize(("where", "name", "value"), SETTINGS, ids=[f"{w}: {n}" for w, n, _ in SETTINGS])
 def test_every_assigned_setting_exists(where: str, name: str, value: str) -> None:
     said = name.removeprefix("BERTH_").removesuffix("_FILE").lower()
-    assert said in KINDS
+    assert said in KINDS or name == "BERTH_CONFIG"
     assert isinstance(value, str) and value, "what is no text is quoted in YAML"
 
 
@@ -118,7 +120,8 @@ def started_in_cells() -> Iterator[tuple[str, list[str], str]]:
 
 def test_workers_of_a_cell_use_the_cells_settings_file() -> None:
     found = [(name, words, text) for name, words, text in started_in_cells() if set(words) & {*OF_A_CELL}]
-    assert {name for name, *_ in found} == {"berth-conductor@.service", "compose.yml", "conductor-c1.yml"}
+    units = {"berth-conductor@.service", "berth-agent@.service"}
+    assert {name for name, *_ in found} == {*units, "compose.yml", "conductor-c1.yml"}
     for name, words, text in found:
         assert words[0] == "--config" and words[1].endswith(".toml"), name
         assert not OWNERS.search(text), name
@@ -177,6 +180,20 @@ def test_systemd_understands_its_units(unit: Path, tmp_path: Path) -> None:
     )
     ours = [line for line in told.stderr.splitlines() if unit.name.partition("@")[0] in line]
     assert ours == []
+
+
+@pytest.mark.skipif(shutil.which("systemd-sysusers") is None, reason="there is no systemd here")
+def test_systemd_makes_the_user_and_the_directories(tmp_path: Path) -> None:
+    (tmp_path / "etc/berth").mkdir(parents=True)
+    (tmp_path / "etc/berth/amqp_url").touch(mode=0o644)
+    for tool, *words in ("sysusers",), ("tmpfiles", "--create"):
+        file = DEPLOY / "systemd" / f"berth.{tool}"
+        subprocess.run([f"systemd-{tool}", f"--root={tmp_path}", *words, file], check=True, timeout=60)
+    (user,) = re.findall(r"^berth:.*", (tmp_path / "etc/passwd").read_text(), re.M)
+    made = (tmp_path / "var/lib/berth").stat()
+    assert user.split(":")[2] == str(made.st_uid) and user.endswith("/usr/sbin/nologin")
+    assert made.st_mode & 0o777 == 0o700
+    assert (tmp_path / "etc/berth/amqp_url").stat().st_mode & 0o777 == 0o640
 
 
 def test_the_rabbitmq_definitions_can_be_imported() -> None:

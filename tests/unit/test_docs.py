@@ -150,7 +150,7 @@ def _names(page: Path, pattern: str) -> set[str]:
 
 @pytest.mark.parametrize("page", TEXTS, ids=lambda page: str(page.relative_to(ROOT)))
 def test_named_files_exist(page: Path) -> None:
-    named = _names(page, r"^[\w./*-]+(?:\.(?:py|md|toml|yml|json|conf|env))$")
+    named = _names(page, r"^[\w.*-][\w./*-]*(?:\.(?:py|md|toml|yml|json|conf|env))$")
     named |= _names(page, r"^[\w.*]+(?:/[\w.*]+)*/$") if page in READMES else set()
     tests = ROOT / "tests"
     folders = (
@@ -306,8 +306,9 @@ def test_shell_completion_is_printed(shell: str, mark: str) -> None:
     assert "_BERTH_COMPLETE" in ended.stdout
 
 
-def test_bash_completion_lists_subcommands() -> None:
-    asked = {"_BERTH_COMPLETE": "complete_bash", "COMP_WORDS": "berth dead re", "COMP_CWORD": "2"}
+@pytest.mark.parametrize(("words", "completed"), [("dead re", "replay"), ("run plac", "placement")])
+def test_bash_completion_lists_subcommands_and_values(words: str, completed: str) -> None:
+    asked = {"_BERTH_COMPLETE": "complete_bash", "COMP_WORDS": f"berth {words}", "COMP_CWORD": "2"}
     said = subprocess.run(
         [sys.executable, "-c", AS_INSTALLED],
         env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT), **asked},
@@ -316,7 +317,7 @@ def test_bash_completion_lists_subcommands() -> None:
         timeout=60,
         check=False,
     )
-    assert said.stdout.split() == ["replay"], said.stderr
+    assert said.stdout.split() == [completed], said.stderr
 
 
 def test_every_rule_and_weigher_has_a_description() -> None:

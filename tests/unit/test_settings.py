@@ -509,7 +509,7 @@ def test_a_bad_flag_is_named(arguments: dict[str, Any], says: str) -> None:
 
 
 def test_rabbitmq_requires_a_database() -> None:
-    with pytest.raises(BadSetting, match="default: database_url = '': with a RabbitMQ there must be"):
+    with pytest.raises(BadSetting, match="default: database_url = '': with amqp_url workers are processes"):
         settings_of({"BERTH_AMQP_URL": "amqp://h/"})
 
 
