@@ -28,7 +28,6 @@ from scheduler_worker.core.policy import ChoicePolicy
 from scheduler_worker.core.request import Prefilters, alternatives_of, prefilters
 from scheduler_worker.core.roles import group_id, own_group
 from scheduler_worker.core.rule import ITS_OWN, Alternative, as_anybodys
-from scheduler_worker.core.scale import HasReservations
 from scheduler_worker.dependencies import Ending
 from scheduler_worker.queries import PlacementQueries
 
@@ -53,7 +52,7 @@ class Preempting(Protocol):
 
     async def of_located(self, order: Order, located: Located) -> Located: ...
 
-    async def find(self, order: Order, supposing: HasReservations | None = None) -> Chosen | NoVictims: ...
+    async def find_each(self, orders: Sequence[Order]) -> Sequence[Chosen | NoVictims]: ...
 
 
 class Orders:

@@ -259,9 +259,9 @@ class Scheduler:
         return short
 
     async def _preempt(self, courses: Sequence[_Course]) -> None:
-        for course in courses:
-            assert self.preemption is not None  # it permitted their orders to preempt
-            self._take(course, await self.preemption.find(course.order))
+        found = await self.preemption.find_each([each.order for each in courses]) if self.preemption else ()
+        for course, choice in zip(courses, found, strict=True):
+            self._take(course, choice)
 
     def _find_spares(self, courses: Sequence[_Course]) -> None:
         if courses:

@@ -1,7 +1,8 @@
 """The stored part of the backlog: the bundles of requests in the database that this scheduler serves.
 
 Of each project only the first bundles are in memory. A bundle is deleted after each of its requests was
-placed, refused or stored as waiting. After a crash its requests are handled again, as after a redelivery.
+placed, refused or stored as waiting. After a crash its requests are handled again, as after a redelivery; the
+bundle counts the schedulers that ended, so that the bus handles each of its requests alone after the second.
 """
 
 import asyncio
@@ -191,6 +192,9 @@ class StoredRequests:
         most = READ_AT_ONCE + len(stored.open)
         async with self._database.read() as tx:
             bundles = await backlog.following(tx, self._owner, project, most)
+        if suspects := [each.id for each in bundles if each.strikes and each.id not in stored.open]:
+            async with self._database.write() as tx:
+                await backlog.strike(tx, suspects)
         self._low.pop(project, None)
         if len(bundles) < most:
             stored.bundles = len(stored.open.keys() | {bundle.id for bundle in bundles})
@@ -201,7 +205,7 @@ class StoredRequests:
             opened = OpenBundle(bundle.id, project, bundle.priority, bundle.requests)
             stored.open[bundle.id] = opened
             for envelope in bundle.opened():
-                self.push(StoredDelivery(envelope, opened, self))
+                self.push(StoredDelivery(envelope, opened, self, crashes=bundle.strikes))
 
     async def adopt(self, before: str) -> int:
         """Take over the stored requests of another scheduler; return how many."""

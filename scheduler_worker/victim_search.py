@@ -2,13 +2,15 @@
 arrays, and checks them by the evaluation that places the request.
 """
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, field, replace
+from functools import reduce
 from uuid import UUID, uuid5
 
 import numpy as np
 from msgspec import structs
 
+from bus.amounts import common, joined
 from bus.candidates import Bools, PlacedHost
 from bus.claims import holder_consumer
 from bus.messages import BuildRequested
@@ -58,10 +60,24 @@ class _Draft:
         self.picks[instance] = structs.replace(pick, choices=pick.choices[:1]) if victims else pick
         self.victims[instance] = victims
 
+    @property
+    def used(self) -> Allocations:
+        """Return the part of the victims' allocations that the instances take."""
+        taken = (pick.choices[0].allocations for pick in self.picks.values())
+        return common(reduce(joined, taken, {}), reduce(joined, self.released, {}))
+
     def chosen(self, instances: Sequence[Id], alternative_index: int) -> Chosen:
         picks = tuple([self.picks[instance] for instance in instances])
         victims = tuple([self.victims[instance] for instance in instances])
         return Chosen(picks, victims=victims, alternative_index=alternative_index)
+
+
+@dataclass(eq=False)
+class _Batch:
+    """The victims of orders that are placed together, and the part of their capacity that is used again."""
+
+    victims: set[Id] = field(default_factory=set)
+    used: list[Allocations] = field(default_factory=list)
 
 
 def bars_preemption(request: BuildRequested) -> str:
@@ -121,7 +137,14 @@ class VictimSearch:
             since=preempted.requested,
         )
 
-    async def find(self, order: Order, supposing: HasReservations | None = None) -> Chosen | NoVictims:
+    async def find_each(self, orders: Sequence[Order]) -> list[Chosen | NoVictims]:
+        """Return hosts with victims for orders that are placed together. No instance is a victim of two."""
+        batch = _Batch()
+        return [await self.find(order, batch=batch) for order in orders]
+
+    async def find(
+        self, order: Order, supposing: HasReservations | None = None, batch: _Batch | None = None
+    ) -> Chosen | NoVictims:
         """Return hosts for all instances of an order with their victims, or why there are none. With
         `supposing`, the choice is hypothetical."""
         free = [index for index, each in enumerate(order.alternatives) if each.draw is None]
@@ -129,14 +152,23 @@ class VictimSearch:
             return NoVictims(NONE_FIT)
         plain = tuple([order.alternatives[index] for index in free])
         undrawn = structs.replace(order, alternatives=plain, alternative_index=0)
+        batch = batch or _Batch()
         reading, several = _Reading(), min(len(order.instances), 4)
         for most in (PORTIONS[0] * several, *PORTIONS[1:]):
             new = self._nearest(undrawn, reading, most, supposing)
             if not new:
                 break
-            await self._read(new, reading, order.request.priority)
-            draft = self._draft(undrawn, reading, supposing)
+            await self._read(new, reading, order.request.priority, batch.victims)
+            for allocations in batch.used:
+                self._scheduler.source.withdraw(allocations)
+            try:
+                draft = self._draft(undrawn, reading, supposing)
+            finally:
+                for allocations in batch.used:
+                    self._scheduler.source.reserve(allocations)
             if draft is not None:
+                batch.victims.update(each.build for some in draft.victims.values() for each in some)
+                batch.used.append(draft.used)
                 return draft.chosen(order.instances, free[0])
         return NoVictims(NONE_FIT)
 
@@ -167,10 +199,12 @@ class VictimSearch:
             return None
         return PreemptingParts(parts, rules, arrays.free, arrays.whole, demands, accepted), arrays
 
-    async def _read(self, hosts: Sequence[PlacedHost], reading: _Reading, below: int) -> None:
+    async def _read(
+        self, hosts: Sequence[PlacedHost], reading: _Reading, below: int, excluding: Set[Id]
+    ) -> None:
         reading.hosts |= {host.uuid for host in hosts}
         instances = await active_instances(self._cells, hosts)
-        found = [each for each in instances if each.priority < below]
+        found = [each for each in instances if each.priority < below and each.build not in excluding]
         for part in portions(found, PLACEMENT_ASKED):
             asked = FindAllocations(consumers=tuple(each.build for each in part))
             consumers = (await self._scheduler.placement.allocations(asked)).consumers

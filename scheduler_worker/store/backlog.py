@@ -25,6 +25,7 @@ class Bundle(msgspec.Struct, frozen=True):
     since: float
     requests: int  # how many
     envelopes: str
+    strikes: int = 0  # schedulers that ended in succession: while they owned it, then while it was in memory
 
     @property
     def key(self) -> tuple[int, float, str]:
@@ -46,11 +47,11 @@ _opened = msgspec.json.Decoder(list[Envelope]).decode
 _message = msgspec.json.Decoder(BuildRequested).decode
 _encode = msgspec.json.Encoder().encode
 
-_STORED = "id, project, priority, since, requests, envelopes"
+_STORED = "id, project, priority, since, requests, envelopes, strikes"
 _INSERT = sql(f"""
     INSERT INTO backlog (owner, {_STORED})
-    SELECT :owner, n.id, n.project, n.priority, n.since, n.requests, n.envelopes
-    FROM {{n: id str, project str, priority int, since float, requests int, envelopes str}} WHERE true
+    SELECT :owner, n.id, n.project, n.priority, n.since, n.requests, n.envelopes, n.strikes FROM
+    {{n: id str, project str, priority int, since float, requests int, envelopes str, strikes int}} WHERE true
 """)
 _DELETE = sql("DELETE FROM backlog WHERE id IN (SELECT n.id FROM {n: id str})")
 _NEXT = sql(f"""
@@ -66,8 +67,13 @@ _OWNERS = sql("""
     SELECT owner FROM (SELECT owner FROM schedulers UNION SELECT '') AS known
     WHERE EXISTS (SELECT 1 FROM backlog WHERE backlog.owner = known.owner)
 """)
-_ADOPT = sql("UPDATE backlog SET owner = :owner WHERE owner = :before RETURNING requests")
-RELEASE = sql("UPDATE backlog SET owner = '' WHERE owner = :owner")
+_ADOPT = sql("""
+    UPDATE backlog SET owner = :owner,
+    strikes = CASE WHEN owner = '' OR strikes > 0 THEN strikes ELSE 1 END
+    WHERE owner = :before RETURNING requests
+""")
+_STRIKE = sql("UPDATE backlog SET strikes = strikes + 1 WHERE id IN (SELECT n.id FROM {n: id str})")
+RELEASE = sql("UPDATE backlog SET owner = '', strikes = 0 WHERE owner = :owner")
 _FIND = sql("""
     SELECT b.envelopes, (SELECT sum(o.requests) FROM backlog o WHERE o.owner = b.owner AND
     o.project = b.project AND (o.priority > b.priority OR o.priority = b.priority AND o.since < b.since)
@@ -92,6 +98,11 @@ async def drop(tx: Transaction, bundles: Collection[Id]) -> None:
 async def following(tx: Transaction, owner: str, project: str, most: int) -> list[Bundle]:
     """Return the first bundles of a project that a scheduler has to serve."""
     return [Bundle(*row) for row in await _NEXT(tx, owner=owner, project=project, most=most)]
+
+
+async def strike(tx: Transaction, bundles: Iterable[Id]) -> None:
+    """Count a strike for each of these bundles, in case the scheduler ends while it has them in memory."""
+    await _STRIKE(tx, [(id_,) for id_ in sorted(bundles)])
 
 
 async def depths(tx: Transaction, owner: str) -> dict[str, tuple[int, int]]:

@@ -35,6 +35,7 @@ class ParkedRequest:
     decision: Decision = field(default_factory=Decision)
     story: StoredContext = NO_CONTEXT  # trace of the request's message
     start: MoveStart | None = None  # the beginning of a move at its last evaluation
+    strikes: int = 0  # schedulers that ended in succession: while they owned it, then while they evaluated it
 
     @property
     def request(self) -> Id:
@@ -87,13 +88,18 @@ _ONE_OF_EACH = sql("""
     ON CONFLICT (build) DO UPDATE SET move = moving_builds.move RETURNING build, move
 """)
 _DELETE_BUILD = sql("DELETE FROM parked_builds WHERE build IN (SELECT n.id FROM {n: id str}) RETURNING build")
-_KEPT = "request, kind, since, until, seen, message, lacks, wakes, decision, story, move"
+_KEPT = "request, kind, since, until, seen, message, lacks, wakes, decision, story, move, strikes"
 _OF_OWNER = sql("SELECT request FROM parked WHERE owner = :owner")
 _ADOPT = sql(f"""
-    UPDATE parked SET owner = :owner WHERE request IN
+    UPDATE parked SET owner = :owner,
+    strikes = CASE WHEN owner = '' OR strikes > 0 THEN strikes ELSE 1 END WHERE request IN
     (SELECT request FROM parked WHERE owner = :before LIMIT :most) RETURNING {_KEPT}
 """)
-RELEASE = sql("UPDATE parked SET owner = '' WHERE owner = :owner RETURNING request")
+_STRIKE = sql("""
+    UPDATE parked SET strikes = n.strikes FROM {n: request str, strikes int}
+    WHERE parked.request = n.request RETURNING parked.request
+""")
+RELEASE = sql("UPDATE parked SET owner = '', strikes = 0 WHERE owner = :owner RETURNING request")
 _FIND = sql("""
     SELECT DISTINCT parked.* FROM {n: id str}
     JOIN parked_builds ON parked_builds.build = n.id OR parked_builds.request = n.id
@@ -117,6 +123,8 @@ _OWNERS = sql("SELECT DISTINCT owner FROM parked")
 SERVED = sql("UPDATE schedulers SET served = :served WHERE owner = :owner")
 # Deletes the record of an owner, unless it had a heartbeat since this one
 BURY = sql("DELETE FROM schedulers WHERE owner = :owner AND beat = :beat RETURNING owner")
+
+_PLAIN = ("kind", "since", "until", "seen", "lacks", "wakes", "strikes")
 
 _by_request = attrgetter("request")
 _encode = msgspec.json.Encoder().encode
@@ -202,6 +210,11 @@ async def adopt(tx: Transaction, owner: str, before: str, limit: int) -> tuple[l
     return [request for row in rows if (request := _parked(row)) is not None], len(rows) == limit
 
 
+async def strike(tx: Transaction, strikes: Mapping[Id, int]) -> None:
+    """Store the strikes of waiting requests."""
+    await _STRIKE(tx, sorted(strikes.items()))
+
+
 async def find(tx: Transaction, ids: Collection[Id]) -> list[FoundParked]:
     rows = await _FIND(tx, [(id_,) for id_ in ids])
     return [FoundParked(request, row["owner"]) for row in rows if (request := _parked(row))]
@@ -257,7 +270,7 @@ def _parked(row: Mapping[str, Any]) -> ParkedRequest | None:
     try:
         start = _start(row["message"]) if row["move"] else None
         message = _message(row["message"]) if start is None else start.request()
-        plain = {name: row[name] for name in ("kind", "since", "until", "seen", "lacks", "wakes")}
+        plain = {name: row[name] for name in _PLAIN}
         story = _story(row["story"]) if row["story"] else NO_CONTEXT
         decision = _decision(row["decision"])
         return ParkedRequest(message=message, decision=decision, story=story, start=start, **plain)

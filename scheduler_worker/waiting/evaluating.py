@@ -7,7 +7,7 @@ from msgspec import structs
 
 from bus.claims import Held, Retired
 from bus.context import stored_context
-from bus.decisions import OVER_QUOTA, Decision
+from bus.decisions import CRASHED, OVER_QUOTA, Decision
 from bus.messages import BuildRequested
 from bus.moves import MoveRequested
 from bus.vocabulary import MAX_CAUSE, Id
@@ -147,6 +147,14 @@ class WaitingBuilds:
             ends[index] = end
         return await self._results([item.parked for item in expired], ends)
 
+    async def fail(self, woken: Sequence[Woken], why: str) -> Sequence[Evaluated]:
+        """End waiting requests without an evaluation; builds that hold hosts already are published."""
+        entries = [item.parked for item in woken]
+        begun = self._narrowed(woken, self._scheduler.begin([entry.message for entry in entries]))
+        failed = {"reason": why, "decision": Decision(code=CRASHED), "unexplained": True}
+        ending = [(structs.replace(order, **failed), Begun()) for order, _ in begun]
+        return await self._results(entries, await self._scheduler.place(ending))
+
     def _narrowed(self, woken: Sequence[Woken], begun: Sequence[Begins]) -> list[Begins]:
         return [
             (
@@ -282,6 +290,13 @@ class WaitingMoves:
             if course.state.park is not None and course.order is not None and course.state.begins
         ]
         await self._courses.place(ending)
+        await self._courses.finish(courses)
+        return [self._result(course) for course in courses]
+
+    async def fail(self, woken: Sequence[Woken], why: str) -> Sequence[Evaluated]:
+        courses = [self._course_of(item.parked) for item in woken]
+        for course in courses:
+            course.take(Stopped(Barred(code=CRASHED, why=why)))
         await self._courses.finish(courses)
         return [self._result(course) for course in courses]
 

@@ -23,6 +23,7 @@ from scheduler_worker.core.move_start import MoveStart
 from scheduler_worker.dependencies import Publish, log
 from scheduler_worker.store.parked import ParkedRequest
 from scheduler_worker.waiting.store import WaitingStore
+from scheduler_worker.waiting.suspects import Suspects
 
 if TYPE_CHECKING:
     from scheduler_worker.waiting.evaluating import WaitingBuilds, WaitingMoves
@@ -105,6 +106,7 @@ class WaitingQueue:
         self._preempting: list[ParkedRequest] = []  # waiting requests that may preempt, to be evaluated
         self._pending: dict[str | None, _Lane] = {}
         self._running: dict[str | None, _Lane] = {}
+        self._suspects = Suspects(store)
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as group:
@@ -195,7 +197,7 @@ class WaitingQueue:
             return
         seen, quota_mark = self.store.sight.source.seen, self.store.quota_waits.mark
         try:
-            results = await evaluator.evaluate(woken)
+            results = await self._suspects.evaluate(evaluator.evaluate, evaluator.fail, woken)
         except BaseException:
             for item in woken:
                 self.store.queues.requeue(item.parked.request, self._clock.monotonic() + PATIENCE)
@@ -257,7 +259,8 @@ class WaitingQueue:
             return
         barred = store.queues.barred
         last = [Woken(entry, barred(entry.message.priority, entry.since)) for entry in entries]
-        results = list(zip(entries, await evaluator.end(last), strict=True))
+        ended = await self._suspects.evaluate(evaluator.end, evaluator.fail, last)
+        results = list(zip(entries, ended, strict=True))
         await self._publish(evaluator, results)
         for entry, result in results:
             if not isinstance(result, Ended):

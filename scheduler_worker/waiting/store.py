@@ -159,9 +159,9 @@ class WaitingStore:
         return [entry for entry in expired if not self.queues.is_tried(entry.request)]
 
     def end_at(self, entry: ParkedRequest, until: float, **changed: Any) -> None:
-        if entry.request in self.requests:
+        if (known := self.requests.get(entry.request)) is not None:
             self._remove([entry.request])
-            self.enter(replace(entry, until=until, **changed))
+            self.enter(replace(known, until=until, **changed))
 
     def compute_classes(self) -> None:
         self.regroup = False

@@ -15,7 +15,7 @@ from bus.context import envelope_of
 from bus.errors import Unavailable
 from bus.local import LocalBroker, LocalTransport
 from bus.messages import BuildRequested
-from bus.protocol import Delivery, QueueSpec, decode
+from bus.protocol import Delivery, QueueSpec, decode, is_suspect
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
 from bus.sql.transaction import Transaction
@@ -259,6 +259,23 @@ async def test_the_backlog_of_another_scheduler_is_taken_over(broker: Broker) ->
         left = await backlog.stored.adopt("s1")
         served = {request.request for request in await serve(backlog, left)}
     assert served | handled == {*sent}
+
+
+async def test_requests_that_two_ended_schedulers_had_in_memory_are_suspects(broker: Broker) -> None:
+    requests = [a_request(number, flavor=SMALL, project="p") for number in range(800)]
+    messages = [envelope_of(request, broker.clock) for request in requests]
+    bundles = [stored_backlog.bundle(uid(at), "p", 0, messages[at : at + 200]) for at in range(0, 800, 200)]
+    async with broker.database.write() as tx:
+        await stored_backlog.add(tx, "s0", bundles)
+    for ended, owner in (("s0", "s1"), ("s1", "s2")):
+        async with broker.backlog(owner) as backlog:
+            await backlog.stored.adopt(ended)
+            assert {is_suspect(delivery) for delivery in await batch(backlog)} == {owner == "s2"}
+    async with broker.database.write() as tx:
+        kept = await stored_backlog.following(tx, "s2", "p", 4)
+        assert [each.strikes for each in kept] == [3, 3, 1, 1]
+        await stored_backlog.RELEASE(tx, owner="s2")  # it stops properly
+        assert not any(each.strikes for each in await stored_backlog.following(tx, "", "p", 4))
 
 
 async def test_a_released_backlog_is_of_nobody(broker: Broker) -> None:

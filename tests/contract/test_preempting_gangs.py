@@ -20,6 +20,7 @@ from scheduler_worker import victim_search
 from scheduler_worker.placing import Scheduler
 from scheduler_worker.priorities import PriorityClasses
 from scheduler_worker.queries import CellQueries
+from scheduler_worker.refusal_counts import TURNED_DOWN
 from scheduler_worker.victim_search import VictimSearch
 from tests.support.ids import uid
 from tests.support.placement_builders import a_claim, a_report, keeps_its_index, on_hosts
@@ -160,3 +161,25 @@ async def test_a_member_without_victims_takes_a_free_host(cloud: FullCloud) -> N
     await cloud.fill({1: [(8, 1)], 2: [(2, 1)], 3: [(8, 1)], 4: [(8, 1)]})
     placed = await cloud.place(a_gang((1, 8), (1, 6), topology=PACKED))
     assert placed == {"host-1": named(11), "host-2": set()}
+
+
+@pytest.mark.parametrize(
+    ("on_host_1", "on_host_2", "left"),
+    [
+        ([(4, 1), (4, 1)], [(8, 2)], {21}),  # two victims on one host
+        ([(8, 1)], [(2, 3), (6, 2)], {21}),  # the rest of a victim is free only after its deletion
+    ],
+)
+async def test_requests_of_a_batch_choose_different_victims(
+    cloud: FullCloud, on_host_1: list[tuple[int, int]], on_host_2: list[tuple[int, int]], left: set[int]
+) -> None:
+    await cloud.fill({1: on_host_1, 2: on_host_2, 3: [(8, 7)], 4: [(8, 7)]})
+    refused = TURNED_DOWN.labels("notpreemptible")._value
+    before = refused.get()
+    half = Flavor(name="half", vcpus=4)
+    requests = [a_request(number, flavor=half, project="p1", priority=7) for number in (1, 2)]
+    placed = await messages_of(cloud.scheduler, *requests)
+    assert all(isinstance(message, BuildPlaced) for message in placed)
+    assert await cloud.held() == named(31, 41, *left)
+    assert refused.get() == before
+    assert not await breaches(cloud.placement.database)

@@ -32,7 +32,9 @@ from bus.requests import Flavor
 from bus.resources import SetTraits
 from bus.sql.database import Database
 from bus.vocabulary import Contended
-from scheduler_worker.core.order import CANCELLED
+from scheduler_worker.core.events import End
+from scheduler_worker.core.order import CANCELLED, Begins
+from scheduler_worker.placing import Scheduler
 from scheduler_worker.store import backlog, parked
 from scheduler_worker.waiting.owner import SILENT_SECONDS
 from scheduler_worker.waiting.store import WaitingStore
@@ -372,6 +374,39 @@ async def test_waiting_requests_of_a_killed_scheduler_are_adopted() -> None:
         await world.until(20, world.placed)
         assert {*world.requests()} == {uid(number, "a") for number in range(1, 21)}
         assert (await world.waiting()).count == 0
+
+
+@in_virtual_time
+async def test_a_waiting_request_whose_evaluation_ends_its_scheduler_fails_after_four_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ended, place = asyncio.Event(), Scheduler.place
+
+    async def deadly(self: Scheduler, begun: Sequence[Begins]) -> list[End]:
+        if any(order.request.request == uid(2, "a") and not order.reason for order, _ in begun):
+            ended.set()
+            await asyncio.Event().wait()  # until the scheduler is killed
+        return await place(self, begun)
+
+    async with a_world("s0") as world:
+        for number in (1, 2, 3):
+            await world.node(number, free=False)
+            await world.ask(number)
+        await asyncio.sleep(1.0)
+        monkeypatch.setattr(Scheduler, "place", deadly)
+        for number in (1, 2, 3):
+            await world.node(number)
+        for number in range(4):
+            await asyncio.wait_for(ended.wait(), 60.0)
+            ended.clear()
+            await world.kill(f"s{number}")
+            await world.scheduler(f"s{number + 1}")
+        await world.until(1, world.unplaceable)
+        await world.until(2, world.placed)
+        assert [(end.request, end.decision.code) for end in world.unplaceable] == [(uid(2, "a"), "crashed")]
+        assert {*world.requests()} == {uid(1, "a"), uid(3, "a")}
+        assert (await world.waiting()).count == 0
+        assert not ended.is_set()
 
 
 @in_virtual_time

@@ -27,8 +27,10 @@ from bus.resources import FindAllocations
 from bus.topics import Address
 from bus.vocabulary import Message
 from bus.worker import Worker, answers, on
+from scheduler_worker.store import parked
 from scheduler_worker.waiting.evaluating import WaitingMoves
 from scheduler_worker.waiting.queue import Ended
+from scheduler_worker.waiting.suspects import MAX_STRIKES, WHY
 from tests.contract.test_waiting import a_world
 from tests.support.ids import uid
 from tests.support.move_builders import MOVE, a_move
@@ -385,6 +387,21 @@ async def test_the_end_of_the_instance_ends_the_wait(
         await happens(movers, build)
         await asyncio.sleep(3.0)
         assert [(move.code, move.reason) for move in movers.refused] == [(code, why)]
+        assert (movers.placed, await movers.waiting()) == ([], [])
+
+
+@in_virtual_time
+async def test_a_waiting_move_whose_evaluation_ended_four_schedulers_is_refused() -> None:
+    async with a_cell("s1") as movers:
+        move = await movers.ask(await movers.boot(1, on=1))
+        await waits(movers)
+        await movers.world.kill("s1")
+        async with movers.world.kept.write() as tx:
+            await parked.strike(tx, {move.move: MAX_STRIKES})
+        await movers.host(2, ROOMY)
+        await movers.world.scheduler("s2")
+        await movers.world.until(1, movers.refused)
+        assert [(move.code, move.reason) for move in movers.refused] == [("crashed", WHY)]
         assert (movers.placed, await movers.waiting()) == ([], [])
 
 

@@ -1,4 +1,5 @@
-"""kill -9 of scheduler, placement, conductor and agents while builds preempt instances, on real services.
+"""kill -9 of scheduler, placement, conductor and agents while builds and gangs preempt instances, on real
+services.
 
 For every deleted instance a build becomes active, and the audit finds nothing left over.
 """
@@ -6,47 +7,65 @@ For every deleted instance a build becomes active, and the audit finds nothing l
 import asyncio
 import signal
 from collections import defaultdict
+from collections.abc import Sequence
 from random import Random
 
+import asyncpg
 import pytest
+from msgspec import structs
 
 from berth.operations.audit import audit
+from berth.operations.boot_options import BootOptions, boot_request
 from berth.settings import Settings
 from bus import topics
-from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.messages import BuildEnded, BuildRequested, BuildUnplaceable
 from bus.preemption import FindPreemptions, PriorityClass, PriorityEdited, PriorityEditRequested, SetPriority
-from bus.requests import Flavor
 from tests.support.berth_processes import Running, running
 from tests.support.waiting import receive_all, until
 
 pytestmark = [pytest.mark.services, pytest.mark.slow]
 
-HALF = Flavor(name="half of a host", vcpus=1, memory_mb=60_000, disk_gb=1)
 LOW, HIGH = 1, 7
-HOSTS = 6
+HOSTS = 6  # in two racks; each host has space for two instances
+HALF = BootOptions(memory_mb=60_000)
+# three roles, each of which needs the place of one instance
+GANG = BootOptions(
+    role=("ps:1,memory_mb=60000", "worker:1,memory_mb=50000", "evaluator:1,memory_mb=40000"),
+    pack="rack", spread="host",
+)  # fmt: skip
+_HOLDING = """
+    SELECT DISTINCT c.uuid FROM placement.consumers c JOIN placement.allocations a ON a.consumer_id = c.id
+"""
+_PREEMPTORS = "SELECT DISTINCT preemptor FROM placement.preemptions"
+_OVERFULL = """
+    SELECT p.uuid FROM placement.inventories i JOIN placement.resource_providers p
+    ON p.id = i.resource_provider_id WHERE i.used > (i.total - i.reserved) * i.allocation_ratio
+"""
 
 
 class _Client:
     """Boots instances and collects their ends."""
 
     def __init__(self, bus: Bus) -> None:
-        self.bus, self.clock = bus, Clock()
+        self.bus = bus
+        self.requests: list[BuildRequested] = []
         self.ended: dict[str, BuildEnded] = {}
         self.unplaceable: set[str] = set()
+
+    def on_ended(self, end: BuildEnded) -> None:
+        known = self.ended.setdefault(end.build, end)
+        assert (known.status, known.host) == (end.status, end.host), "a build ended twice"
 
     def on_unplaceable(self, message: BuildUnplaceable) -> None:
         self.unplaceable.update(message.instances)
 
-    async def boot(self, count: int, priority: int) -> list[str]:
-        builds = [self.clock.uuid() for _ in range(count)]
-        requests = [
-            BuildRequested(request=build, instances=(build,), flavor=HALF, priority=priority, wait="1h")
-            for build in builds
-        ]
-        await self.bus.publish(*requests)
-        return builds
+    async def boot(self, options: BootOptions, count: int, priority: int) -> list[str]:
+        """Publish this many requests; return the ids of all their builds."""
+        new = [structs.replace(boot_request(options), priority=priority, wait="1h") for _ in range(count)]
+        self.requests += new
+        await self.bus.publish(*new)
+        return [build for request in new for build in request.instances]
 
     async def all_active(self, builds: list[str], what: str) -> None:
         await until(lambda: {*builds} <= self.ended.keys() | self.unplaceable, what, 240.0)
@@ -55,32 +74,37 @@ class _Client:
 
 
 @pytest.mark.parametrize(
-    ("layout", "kills"),
+    ("layout", "options", "count", "kills"),
     [
-        ("separate", 3),
-        pytest.param("separate", 12, marks=pytest.mark.soak),
-        pytest.param("compact", 12, marks=pytest.mark.soak),
+        pytest.param("separate", GANG, 4, 3, id="gangs"),
+        *(
+            pytest.param(layout, options, count, 12, id=f"{what}-{layout}", marks=pytest.mark.soak)
+            for what, options, count in (("builds", HALF, HOSTS + 2), ("gangs", GANG, 4))
+            for layout in ("separate", "compact")
+        ),
     ],
 )
 async def test_every_victim_makes_way_for_a_build_despite_kills(
-    layout: str, kills: int, amqp_url: str, database_url: str, bus_name: str
-) -> None:
+    layout: str, options: BootOptions, count: int, kills: int,
+    amqp_url: str, database_url: str, bus_name: str,
+) -> None:  # fmt: skip
     settings = Settings().having(
         amqp_url=amqp_url, database_url=database_url, exchange=bus_name, cells=("c1",), hosts=HOSTS,
-        build_timeout=60.0, build_time="constant:0.3", layout=layout,
+        build_timeout=60.0, build_time="constant:0.3", layout=layout, compute_labels={"rack": HOSTS // 2},
     )  # fmt: skip
     async with running(settings) as berth, asyncio.TaskGroup() as group:
         client = _Client(berth.bus)
         ends = await berth.bus.listen(topics.BUILD_ENDED.at())
         none = await berth.bus.listen(topics.BUILD_UNPLACEABLE.at())
-        listening = [
-            group.create_task(receive_all(ends, lambda end: client.ended.setdefault(end.build, end))),
+        background = [
+            group.create_task(receive_all(ends, client.on_ended)),
             group.create_task(receive_all(none, client.on_unplaceable)),
         ]
         await _set_class(berth.bus)
-        low = await client.boot(2 * HOSTS, LOW)
+        low = await client.boot(HALF, 2 * HOSTS, LOW)
         await client.all_active(low, "the hosts are full")
-        high = await client.boot(HOSTS + 2, HIGH)
+        background.append(group.create_task(_check_repeatedly(database_url, client.requests)))
+        high = await client.boot(options, count, HIGH)
         await _kill(berth, Random(31), kills)
         await client.all_active(high, "all builds of high priority run")
         found = (await berth.bus.asker(topics.PREEMPTIONS)(FindPreemptions(victims=tuple(low)))).preemptions
@@ -91,8 +115,31 @@ async def test_every_victim_makes_way_for_a_build_despite_kills(
         await until(lambda: _is_clean(berth), "clean", 120.0, picture=lambda: audit(settings, settled=True))
         counted = (await audit(settings, settled=True)).builds
         assert counted.get("active") == 2 * HOSTS, counted
-        for task in listening:
+        for task in background:
             task.cancel()
+
+
+async def _check_repeatedly(database_url: str, requests: Sequence[BuildRequested]) -> None:
+    """Check the committed allocations again and again: no request is partial, no victim was deleted for a
+    build without a host, and no host is overfull.
+    """
+    connection = await asyncpg.connect(database_url.replace("+asyncpg", ""))
+    try:
+        while True:
+            async with connection.transaction(isolation="repeatable_read", readonly=True):
+                holding = {str(uuid) for (uuid,) in await connection.fetch(_HOLDING)}
+                preemptors = {str(uuid) for (uuid,) in await connection.fetch(_PREEMPTORS)}
+                overfull = await connection.fetch(_OVERFULL)
+            assert preemptors <= holding and not overfull, (preemptors - holding, overfull)
+            partial = [
+                placed
+                for request in requests
+                if (placed := len(holding.intersection(request.instances))) not in (0, len(request.instances))
+            ]
+            assert not partial
+            await asyncio.sleep(0.02)
+    finally:
+        await connection.close()
 
 
 async def _set_class(bus: Bus) -> None:

@@ -1,0 +1,64 @@
+"""Finds the waiting request whose evaluation ends its process, and lets it fail.
+
+A suspect is a request of a scheduler that ended. Before it is evaluated, a strike is stored: it remains if
+this process ends, too. With more strikes it is evaluated alone, so that a request fails for its own
+evaluation only.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from bus.vocabulary import Id
+from scheduler_worker.dependencies import log
+from scheduler_worker.store import parked
+from scheduler_worker.waiting.store import WaitingStore
+
+if TYPE_CHECKING:
+    from scheduler_worker.waiting.queue import Evaluated, Woken
+
+ALONE = 2  # strikes: the first process that ended owned the request, the second one evaluated it
+MAX_STRIKES = 4
+WHY = f"{MAX_STRIKES} processes of schedulers ended, the last two while they evaluated only this request"
+
+
+class Suspects:
+    def __init__(self, store: WaitingStore) -> None:
+        self._store = store
+        self._turns = asyncio.Lock()  # held while suspects are evaluated
+
+    async def evaluate(
+        self,
+        evaluate: "Callable[[Sequence[Woken]], Awaitable[Sequence[Evaluated]]]",
+        fail: "Callable[[Sequence[Woken], str], Awaitable[Sequence[Evaluated]]]",
+        woken: "Sequence[Woken]",
+    ) -> "list[Evaluated]":
+        """Return the results in the order of `woken`."""
+        if not any(item.parked.strikes for item in woken):
+            return list(await evaluate(woken))
+        results: dict[Id, Evaluated] = {}
+        apart = [[item] for item in woken if item.parked.strikes >= ALONE]
+        together = [item for item in woken if item.parked.strikes < ALONE]
+        for some in (*apart, together) if together else apart:
+            async with self._turns:
+                suspects = {item.parked.request: item.parked.strikes for item in some if item.parked.strikes}
+                if max(suspects.values(), default=0) >= MAX_STRIKES:
+                    log.error("request %s fails: %s", *suspects, WHY)
+                    found = await fail(some, WHY)
+                else:
+                    await self._store_strikes({request: strikes + 1 for request, strikes in suspects.items()})
+                    found = await evaluate(some)
+                    await self._absolve(suspects)
+            results |= zip((item.parked.request for item in some), found, strict=True)
+        return [results[item.parked.request] for item in woken]
+
+    async def _absolve(self, suspects: Mapping[Id, int]) -> None:
+        await self._store_strikes(dict.fromkeys(suspects, 0))
+        requests = self._store.requests
+        requests |= {each: replace(requests[each], strikes=0) for each in suspects if each in requests}
+
+    async def _store_strikes(self, strikes: Mapping[Id, int]) -> None:
+        if strikes:
+            async with self._store.database.write() as tx:
+                await parked.strike(tx, strikes)
