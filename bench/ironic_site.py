@@ -232,7 +232,9 @@ def hop_means(before: Mapping[str, tuple[float, float]], after: Mapping[str, tup
     means = []
     for hop, (total, count) in after.items():
         since = count - before[hop][1]
-        means.append(f"{hop} {1000 * (total - before[hop][0]) / since:.1f} ms ({since:.0f})" if since else f"{hop} –")
+        means.append(
+            f"{hop} {1000 * (total - before[hop][0]) / since:.1f} ms ({since:.0f})" if since else f"{hop} –"
+        )
     return ", ".join(means)
 
 

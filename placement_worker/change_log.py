@@ -20,8 +20,7 @@ from bus.sql.transaction import Transaction
 from placement_worker.core.inventory_updates import InventoryUpdate
 from placement_worker.core.trees import Tree, carried
 from placement_worker.memory import Memory, StoreReader
-from placement_worker.store import changes, tree_reads, tree_writes
-from placement_worker.store.inventory_updates import store
+from placement_worker.store import changes, inventory_updates, tree_reads, tree_writes
 from placement_worker.store.numbered_names import Book
 
 HELD_UP = Gauge("berth_relay_held_up", "1 while committed changes cannot be published", ["what"])
@@ -286,13 +285,13 @@ class ChangeLog:
         return await self.write(tx, tree_reads.changes_between(pairs), shaped, [*writes, *last])
 
     async def write_inventory_updates(self, updates: Sequence[InventoryUpdate], now: float) -> set[str]:
-        """Store reports of changed amounts, and log them, in one statement; return the roots of the stored
-        reports. SQLite has no round trips to save, and stores none.
+        """Store reports of changed amounts, and log them, in one statement. Return the roots of the stored
+        reports; on SQLite, where a statement is no round trip, none is stored.
         """
         if not updates or self._database.dialect == "sqlite":
             return set()
         async with self._database.single_write() as tx:
-            stored, message = await store(tx, self._book, updates, now)
+            stored, message = await inventory_updates.store(tx, self._book, updates, now)
         if message is not None:
             trees = {update.after.root: update.after for update in updates}
             self._learn([message], {change.root: trees[change.root] for change in message.changes})

@@ -78,6 +78,8 @@ class ReportOperations(PlacementOperations):
         """Store the reports that change only amounts, and return their roots."""
         now, index = self.clock.now(), self.log.memory.index
         updates = [each for each in (inventory_update_of(index, report, now) for report in reports) if each]
+        names = {name for update in updates for name in update.provider.inventories}
+        await self.book.classes.ensure(self.database, names, now)  # perhaps of a tree of another process
         stored: set[str] = set()
         with suppress(Conflict):
             for some in portions(updates, changes.CHANGES_A_MESSAGE):

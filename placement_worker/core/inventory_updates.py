@@ -13,8 +13,9 @@ from placement_worker.core.trees import ProviderState, Tree
 
 @dataclass(frozen=True, slots=True)
 class InventoryUpdate:
-    """Such a report: the provider's generation and shape in the index, and its tree after the report. The
-    report is stored only if the database has this shape and, unless the amounts stay, this generation.
+    """A report that changes at most amounts: the provider's generation and shape in the index, and its tree
+    after the report. The report is stored only if the database has this shape and, if amounts change, this
+    generation.
     """
 
     generation: int
@@ -33,7 +34,11 @@ class InventoryUpdate:
 def inventory_update_of(index: Index, report: InventoryReported, now: float) -> InventoryUpdate | None:
     """Return the report as an InventoryUpdate, or None if it changes or may change more than amounts."""
     row = index.rows.get(report.root)
-    if row is None or index.trees.get(report.root) != (report.root,) or not _has_contents(row, report):
+    if (
+        row is None
+        or index.trees.get(report.root) != (report.root,)
+        or not _changes_at_most_amounts(row, report)
+    ):
         return None
     if bars_report(report.cell, row.cell, known=True, sequence=report.sequence, now=now):
         return None
@@ -56,7 +61,7 @@ def inventory_update_of(index: Index, report: InventoryReported, now: float) -> 
     return InventoryUpdate(row.generation, row.shape, after)
 
 
-def _has_contents(row: Row, report: InventoryReported) -> bool:
+def _changes_at_most_amounts(row: Row, report: InventoryReported) -> bool:
     if report.gone or report.reshape is not None or len(report.providers) != 1:
         return False
     [provider] = report.providers

@@ -28,6 +28,7 @@ _STORE = sql(f"""
         WHERE p.name = host.called AND p.shape = host.shape
         AND (p.generation = host.generation OR NOT host.changes)
         AND host.classes = (SELECT count(*) FROM inventories i
+            JOIN json_to_recordset(host.inventories) AS s(class_id int) ON s.class_id = i.resource_class_id
             WHERE i.resource_provider_id = p.id AND i.reported AND i.withheld = 0)
         AND NOT EXISTS (SELECT 1 FROM resource_providers c WHERE c.root_provider_id = p.id AND c.id <> p.id)
         ORDER BY p.id FOR NO KEY UPDATE OF p

@@ -14,6 +14,7 @@ from sqlalchemy import text
 from bus.claims import Claimed
 from bus.clock import Clock
 from bus.messages import InventoryReported
+from bus.names import NameEditRequested, RenameName
 from bus.reports import Inventory
 from bus.resources import OwnerEditRequested, SetInventory, SetTraits
 from bus.sql.transaction import PostgresTransaction
@@ -124,10 +125,14 @@ async def operator_gives(placement: Placement, number: int) -> None:
     )
 
 
-async def has_a_child(placement: Placement, number: int) -> None:
+def with_a_child(number: int, sequence: int) -> InventoryReported:
     child = a_provider(100 + number, number, name=f"child-{number}")
-    await placement.reports._report([with_fields(a_node(number, 0, 4), providers=(
-        *a_node(number, 0, 4).providers, child))])  # fmt: skip
+    root = a_node(number, 0, sequence)
+    return with_fields(root, providers=(*root.providers, child))
+
+
+async def has_a_child(placement: Placement, number: int) -> None:
+    await placement.reports._report([with_a_child(number, 4)])
 
 
 async def nothing(placement: Placement, number: int) -> None:
@@ -231,21 +236,67 @@ async def test_of_reports_at_the_same_moment_the_newest_counts(
     assert tree.sequence == 3 and tree.providers[0].inventories["CUSTOM_METAL"].reserved == 1
 
 
-async def test_a_process_with_an_outdated_index_undoes_no_change_of_another(
-    placement: Placement, placement_url: str, stored: list[set[str]]
+async def test_a_report_waits_for_an_earlier_one_that_adds_a_child(
+    placement: Placement, stored: list[set[str]], gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await report(placement, a_node(1, 0, 1), a_node(2, 0, 1))
+    await report(placement, a_node(1, 0, 1))
+    with monkeypatch.context() as patch:
+        patch.setattr(changes, "announce", gate.before(changes.announce))
+        adding = asyncio.create_task(report(placement, with_a_child(1, 2)))
+        await gate.reached.wait()
+    removing = asyncio.create_task(report(placement, a_node(1, 0, 3)))
+    await until_waiting(placement, 1)
+    gate.open.set()
+    assert await adding == await removing == [""]
+    assert stored == [set()]
+    assert len((await tree_of(placement, 1)).providers) == 1
+
+
+async def test_a_process_with_an_outdated_index_undoes_no_change_of_another(
+    placement: Placement, stored: list[set[str]]
+) -> None:
+    await report(placement, *(a_node(number, 0, 1) for number in (1, 2, 3)))
     other = Placement(placement.database, Clock())
     await other.start()
-    stored.clear()
     await claim(other, an_order(a_claim(1, on_hosts(1, CUSTOM_METAL=1))))
     await edit(other, SetTraits(provider=uid(2, "a"), traits=("COMPUTE_STATUS_DISABLED",)))
-    assert await report(placement, a_node(1, 1, 2), a_node(2, 1, 2)) == ["", ""]
+    await report(other, with_a_child(3, 2))
+    stored.clear()
+    assert await report(placement, *(a_node(number, 1, 3) for number in (1, 2, 3))) == ["", "", ""]
     assert stored == [set()]
-    claimed, edited = [(await tree_of(placement, number)).providers[0] for number in (1, 2)]
+    trees = [await tree_of(placement, number) for number in (1, 2, 3)]
+    claimed, edited, alone = [tree.providers[0] for tree in trees]
     assert claimed.used == {"CUSTOM_METAL": 1} and edited.traits == ("COMPUTE_STATUS_DISABLED",)
-    for each in (claimed, edited):
-        assert each.inventories["CUSTOM_METAL"].reserved == 1
+    assert len(trees[2].providers) == 1
+    assert [node.inventories["CUSTOM_METAL"].reserved for node in (claimed, edited, alone)] == [1, 1, 1]
+
+
+async def test_a_resource_class_of_another_process_is_read(
+    placement: Placement, stored: list[set[str]]
+) -> None:
+    other = Placement(placement.database, Clock())
+    await other.start()
+    await report(other, a_node(1, 0, 1))
+    await placement.memory.handle_many([*other.log.relay._unpublished.values()])
+    assert await report(placement, a_node(1, 1, 2)) == [""]
+    assert stored == [{uid(1, "a")}]
+
+
+@pytest.mark.parametrize("names_are_read", [False, True])
+async def test_a_report_after_a_rename_of_its_class_changes_no_other_class(
+    placement: Placement, stored: list[set[str]], names_are_read: bool
+) -> None:
+    await report(placement, a_node(1, 0, 1))
+    other = Placement(placement.database, Clock())
+    await other.start()
+    rename = RenameName(name="CUSTOM_METAL", to="CUSTOM_OTHER")
+    await other.classes_and_traits.edit(NameEditRequested(kind="resource class", edit=rename))
+    if names_are_read:
+        await placement.book.read_again(placement.database)
+    assert await report(placement, a_node(1, 1, 2)) == [""]
+    assert stored == [set()]
+    [node] = (await tree_of(placement, 1)).providers
+    assert node.inventories == a_node(1, 1, 2).providers[0].inventories
 
 
 async def test_a_report_that_was_stored_before_a_crash_is_not_stored_twice(
