@@ -22,6 +22,8 @@ from bus.clients import (
     ClientRequested,
     ClientsFound,
     FindClients,
+    FindProjects,
+    ProjectsFound,
     RegisteredClient,
 )
 from bus.decisions import Decision
@@ -66,6 +68,9 @@ class ClientDoor:
     async def clients(self, question: FindClients) -> ClientsFound:
         async with self.database.read() as tx:
             return ClientsFound(clients=tuple(await registered(tx, question.names)))
+
+    async def projects(self, question: FindProjects) -> ProjectsFound:
+        return ProjectsFound(projects=dict(await self._known(question.new, question.existing)))
 
     async def request_many(self, asked: Sequence[ClientRequested]) -> Sequence[Published | Poison]:
         """Return for each client request the same request as from an operator, or a refusal to the client."""

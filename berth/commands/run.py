@@ -24,6 +24,7 @@ from berth.commands.options import (
     Hosts,
     Http,
     Json,
+    Rest,
     Room,
     Seed,
     StateDir,
@@ -78,6 +79,7 @@ class UpOptions:
     state_dir: StateDir = None
     seed: Seed = None
     http: Http = None
+    rest: Rest = None
     control_room: Room = None
     layout: str | None = option(None, "Processes on RabbitMQ.", metavar="separate|compact|auto")
 
@@ -113,6 +115,7 @@ class RunOptions:
     bus: str | None = option(None, "RabbitMQ; `local`: placement alone, with --http.", metavar="URL|local")
     database: Database = None
     http: Http = None
+    rest: Rest = None
     auth: str | None = option(None, "Authentication of the Placement API: noauth2, tokens, keystone.")
     tokens: str | None = option(None, "The tokens it believes.", metavar="FILE")
     policy: str | None = option(None, "A policy file that replaces default rules.", metavar="FILE")
@@ -123,7 +126,9 @@ class RunOptions:
 def run_command(
     workers: Annotated[
         list[str],
-        positional("placement, scheduler, conductor, compute, ironic, metal, ferry, nova or control-room."),
+        positional(
+            "placement, scheduler, conductor, compute, ironic, metal, ferry, nova, control-room or rest."
+        ),
     ],
     options: RunOptions,
 ) -> None:
