@@ -8,7 +8,7 @@ from pathlib import Path
 _TICKS = os.sysconf("SC_CLK_TCK")
 _MEGABYTE = 1024.0  # in the kilobytes of /proc
 
-WORKERS = ("scheduler", "placement", "conductor", "compute", "ironic", "nova")
+WORKERS = ("scheduler", "placement", "conductor", "compute", "ironic", "nova", "rest")
 BESIDE = ("load", "py-spy")  # the measuring processes are not part of the result
 
 ProcessorTime = dict[tuple[int, str], float]  # process id and kind → seconds

@@ -33,7 +33,7 @@ DATABASE_PARAMETERS = frozenset(
 _AT_LEAST = {
     "hosts": 1, "max_attempts": 1, "agents_per_cell": 1, "cells_a_process": 1, "baremetal": 0,
     "crash_after": 0, "drain": 0, "amqp_heartbeat": 1, "metrics_port": 0, "ironic_agents_per_cell": 1,
-    "placement_http_connections": 1, "max_wait": 0,
+    "placement_http_connections": 1, "rest_http_connections": 1, "max_wait": 0,
     "maintenance_lead": 0, "evacuation_after": 10, "evacuation_most": 0, "evacuation_quorum": 0,
     "probe_port": 0, "evacuation_share": 0,
     "host_subset_size": 1, "scheduler_near": 0, "nova_max_attempts": 1, "nova_wait": 0,
@@ -213,6 +213,8 @@ def _check_http(settings: Settings, refuse: Refuse) -> None:
     _check_single_sign_on(settings, refuse)
     _check_tls(settings, refuse)
     places = [("placement_http", door.http, "127.0.0.1:8778")] if door.http else []
+    if settings.rest.http:
+        places.append(("rest_http", settings.rest.http, "127.0.0.1:8779"))
     if settings.control_room.listens:
         places.append(("control_room_http", settings.control_room.http, "127.0.0.1:8780, auto or off"))
     for name, place, such_as in places:

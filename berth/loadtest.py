@@ -199,6 +199,9 @@ class Load:
             )
             self.boots[build] = Boot(asked=self.now())
         self.open += count
+        await self._send(requests)
+
+    async def _send(self, requests: Sequence[BuildRequested]) -> None:
         await publish(self.bus, *requests)
 
     async def _on_ended(self, listener: Listener[BuildEnded]) -> None:

@@ -144,6 +144,13 @@ class PlacementHttpSettings(
     http_connections: int = 1000  # most open connections; at most half of the process's file limit
 
 
+class RestSettings(SettingsGroup, frozen=True, kw_only=True, rename=lambda name: f"rest_{name}"):
+    """The REST API for builds (docs/rest.md). `placement_auth` sets which tokens it accepts."""
+
+    http: str = ""  # address of the API as HOST:PORT; empty: the API is not served
+    http_connections: int = 2000  # most open connections; at most half of the process's file limit
+
+
 class QuotaSettings(SettingsGroup, frozen=True, kw_only=True, rename=lambda name: f"quota_{name}"):
     """The quotas of projects (docs/quotas.md)."""
 

@@ -21,6 +21,7 @@ from berth.setting_groups import (
     ProcessSettings,
     QuotaSettings,
     RequestSettings,
+    RestSettings,
     RetentionSettings,
     SchedulerSettings,
     SettingsGroup,
@@ -69,6 +70,7 @@ class Settings(SettingsGroup, frozen=True, kw_only=True):
     maintenance: MaintenanceSettings = MaintenanceSettings()
     requests: RequestSettings = RequestSettings()
     placement: PlacementHttpSettings = PlacementHttpSettings()
+    rest: RestSettings = RestSettings()
     quotas: QuotaSettings = QuotaSettings()
     control_room: ControlRoomSettings = ControlRoomSettings()
     ironic: IronicSettings = IronicSettings()

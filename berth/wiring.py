@@ -37,6 +37,7 @@ _PACKAGES = {  # roles with a store
     "scheduler": "scheduler_worker",
     "conductor": "cell_conductor",
     "nova-shadow": "nova_bridge",
+    "rest": "berth.rest",
 }
 
 
@@ -281,7 +282,7 @@ def _tables(settings: Settings) -> dict[worker_roles.Role, list[Worker]]:
 def _settings_of_every_worker(cell: str) -> Settings:
     return Settings().having(
         cells=(cell,), hosts=1, ironic_amqp_url="amqp://127.0.0.1/", ironic_api_url="http://127.0.0.1:6385",
-        control_room_http="127.0.0.1:0", nova_amqp_url="amqp://127.0.0.1/nova",
+        control_room_http="127.0.0.1:0", rest_http="127.0.0.1:0", nova_amqp_url="amqp://127.0.0.1/nova",
         nova_notification_amqp_url="amqp://127.0.0.1/nova", nova_database_url="postgresql://127.0.0.1/nova_api",
     )  # fmt: skip
 
@@ -317,6 +318,10 @@ def _made(
         from berth import nova
 
         return [nova.shadow(settings, bus, store)]
+    if role.worker == "rest":
+        from berth.rest.worker import rest_worker
+
+        return [rest_worker(settings, bus, store)]
     if role.worker == "placement":
         from berth.placement_wiring import placement_of
 

@@ -12,7 +12,7 @@ from bus.masking import masked
 
 WORKERS = (
     "placement", "scheduler", "conductor", "compute", "metal", "ironic", "nova", "nova-shadow",
-    "control-room", "ferry",
+    "control-room", "rest", "ferry",
 )  # fmt: skip
 _OF_A_CELL = ("conductor", "compute", "metal", "ferry")
 _TOGETHER = ("placement", "scheduler", "conductor", "compute")  # may share a process
@@ -48,6 +48,8 @@ def role(worker: str, cell: str, settings: Settings, agent: str = "") -> Role:
         raise BadSetting(f"{worker} belongs to no cell; leave --cell out")
     if worker == "metal":
         _check_metal(cell, settings)
+    if worker == "rest" and not settings.rest.http:
+        raise BadSetting("rest serves the REST API: name its address with --rest HOST:PORT, or set rest_http")
     if agent and worker not in ("metal", "compute"):
         raise BadSetting(
             f"--agent names one of the agents that share a cell's hosts or nodes; {worker} takes no agent"
@@ -122,6 +124,8 @@ def roles(settings: Settings) -> list[Role]:
         found.append(Role("nova"))
     if settings.nova.notification_amqp_url:
         found.append(Role("nova-shadow"))
+    if settings.rest.http:
+        found.append(Role("rest"))
     return [*found, Role("control-room")] if settings.control_room.listens else found
 
 
@@ -161,7 +165,7 @@ def _compact(settings: Settings) -> list[tuple[Role, ...]]:
 
 
 _STAGES = (  # in the order in which workers stop: those that send queries come first
-    ("control-room", "nova", "nova-shadow"),
+    ("control-room", "rest", "nova", "nova-shadow"),
     ("scheduler", "compute", "metal", "ironic"),
     ("conductor",),
     ("ferry",),

@@ -7,7 +7,7 @@ in retries and dead letters.
 
 from typing import Annotated
 
-from msgspec import Meta
+from msgspec import Meta, field
 
 from bus.decisions import FindRefused, RefusedFound
 from bus.groups import FindGroups, GroupsFound
@@ -26,7 +26,7 @@ from bus.queries import (
     WhatIfAnswered,
 )
 from bus.resources import Consumer, FindUsages, UsagesFound
-from bus.vocabulary import END, Cause, Id, KeystoneId, LongList, Message, ShortList, Value
+from bus.vocabulary import END, Cause, Id, KeystoneId, LargeMap, LongList, Message, ShortList, Value
 
 ClientName = Annotated[
     str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9-]{0,31}" + END, description="at most 32 letters, digits and -")
@@ -59,6 +59,19 @@ class FindClients(Message, frozen=True, kw_only=True):
 
 class ClientsFound(Message, frozen=True, kw_only=True):
     clients: LongList[RegisteredClient]  # by name
+
+
+class FindProjects(Message, frozen=True, kw_only=True):
+    """A query for the projects of builds and requests. Only ids in `existing` are looked up in cells too."""
+
+    new: LongList[Id] = ()
+    existing: LongList[Id] = ()
+
+
+class ProjectsFound(Message, frozen=True, kw_only=True):
+    """The answer to FindProjects: the project of each id that any worker has a record of."""
+
+    projects: LargeMap[Id, KeystoneId] = field(default_factory=dict)
 
 
 class ClientRequested(Message, frozen=True, kw_only=True):

@@ -248,6 +248,8 @@ CLIENTS = Query("scheduler.clients", clients.FindClients, clients.ClientsFound,
     "registered clients with their projects", ANYONE, "scheduler")
 EDIT_CLIENT = Query("scheduler.edit_client", clients.ClientEditRequested, clients.ClientEditAnswered,
     "register a client for projects, or remove it", ANYONE, "scheduler")
+PROJECTS = Query("scheduler.projects", clients.FindProjects, clients.ProjectsFound,
+    "the projects of builds and requests", ANYONE, "scheduler")
 NOVA_REPORT = Query("nova.report", shadow.FindNovaReport, shadow.NovaReportFound,
     "decisions of a running Nova's scheduler compared with berth's (shadow mode)", ANYONE, "nova_shadow")
 # fmt: on

@@ -6,13 +6,14 @@ again with the routing keys of operators, so no other handler distinguishes clie
 """
 
 import asyncio
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from msgspec import structs
 
 from bus.candidates import CandidateSource
 from bus.claims import HOLDER_TYPES
+from bus.client_acts import NotAllowed, Projects, check_project, permitted_boot, permitted_move, project_of
 from bus.clients import (
     ClientAnswered,
     ClientAsked,
@@ -21,6 +22,8 @@ from bus.clients import (
     ClientRequested,
     ClientsFound,
     FindClients,
+    FindProjects,
+    ProjectsFound,
     RegisteredClient,
 )
 from bus.decisions import Decision
@@ -31,7 +34,7 @@ from bus.moves import FindMoves, MoveProgress, MoveRefused, MoveRequested, Moves
 from bus.queries import BuildsFound, DecisionFound, FindBuilds
 from bus.resources import FindAllocations
 from bus.sql.database import Database
-from bus.vocabulary import UNSAID_ID, Id, portions
+from bus.vocabulary import Id, portions
 from scheduler_worker.core.move_start import refused as refused_move
 from scheduler_worker.core.order import unplaceable
 from scheduler_worker.queries import CellQueries, PlacementQueries
@@ -39,20 +42,12 @@ from scheduler_worker.store.decisions import bind, projects_of, registered
 from scheduler_worker.waiting.owner import WaitingOwner
 from scheduler_worker.what_if import WhatIfs
 
-UNKNOWN = "no build of this client's projects has this id, or its cell does not answer"
 BUILDS_ASKED = 100  # ids in one query to a cell
 PLACEMENT_ASKED = 500
 
 Act = BuildRequested | BuildCancelRequested | MoveRequested | MoveSteered
 Refusal = BuildUnplaceable | BuildCancelled | MoveRefused | MoveProgress
 Published = Act | Refusal
-
-
-class NotAllowed(Exception):
-    """The error that a client may not do what it requested. The text gives the reason."""
-
-
-Projects = Mapping[Id, str]  # the project of each id that is known
 
 
 @dataclass(eq=False)
@@ -73,6 +68,9 @@ class ClientDoor:
     async def clients(self, question: FindClients) -> ClientsFound:
         async with self.database.read() as tx:
             return ClientsFound(clients=tuple(await registered(tx, question.names)))
+
+    async def projects(self, question: FindProjects) -> ProjectsFound:
+        return ProjectsFound(projects=dict(await self._known(question.new, question.existing)))
 
     async def request_many(self, asked: Sequence[ClientRequested]) -> Sequence[Published | Poison]:
         """Return for each client request the same request as from an operator, or a refusal to the client."""
@@ -101,15 +99,15 @@ class ClientDoor:
             act = structs.replace(act, reply_to=client_key)
             match act:
                 case BuildRequested():
-                    return _boot(act, client, known)
+                    return permitted_boot(act, client, known)
                 case BuildCancelRequested():
-                    _check_project(act.build, client, known)
+                    check_project(act.build, client, known)
                     return structs.replace(act, anywhere=True)
                 case MoveRequested():
-                    _check_project(act.build, client, known)
-                    return _move(act)
+                    check_project(act.build, client, known)
+                    return permitted_move(act)
                 case MoveSteered():
-                    _check_project(act.build, client, known)
+                    check_project(act.build, client, known)
                     await self._check_move(act)
                     return act
         except NotAllowed as refused:
@@ -145,20 +143,20 @@ class ClientDoor:
             mine = [build for build in builds if build.placed.spec.project in projects]
             return ClientAnswered(builds=BuildsFound(builds=tuple(mine)))
         if asked.instances is not None:
-            instances = structs.replace(asked.instances, project=_project(client, asked.instances.project))
+            instances = structs.replace(asked.instances, project=project_of(client, asked.instances.project))
             return ClientAnswered(instances=await self.cells.instances(instances))
         if asked.moves is not None:
             return ClientAnswered(moves=await self._moves(asked.moves, client))
         if asked.waiting is not None:
             # the client may not count the waiting requests of other projects
             waiting = structs.replace(asked.waiting, projects=())
-            waiting = structs.replace(waiting, project=_project(client, waiting.project))
+            waiting = structs.replace(waiting, project=project_of(client, waiting.project))
             found = await self.keeping.waiting(waiting)
             rows = tuple(request for request in found.waiting if request.project == waiting.project)
             return ClientAnswered(waiting=structs.replace(found, waiting=rows, rescued=0))
         if asked.ended_without_host is not None:
             refused = asked.ended_without_host
-            refused = structs.replace(refused, project=_project(client, refused.project))
+            refused = structs.replace(refused, project=project_of(client, refused.project))
             return ClientAnswered(ended_without_host=await self.keeping.refused(refused))
         if asked.decision is not None:
             decision = await self.keeping.decision(asked.decision)
@@ -169,7 +167,7 @@ class ClientDoor:
         if asked.what_if is not None:
             request = asked.what_if.request
             known = await self._known((), (*request.hints.same_host, *request.hints.different_host))
-            question = structs.replace(asked.what_if, request=_boot(request, client, known))
+            question = structs.replace(asked.what_if, request=permitted_boot(request, client, known))
             return ClientAnswered(what_if=await self.what_ifs.answer(question))
         if asked.allocations is not None:
             if not asked.allocations:
@@ -178,10 +176,10 @@ class ClientDoor:
             consumers = [consumer for consumer in held.consumers if consumer.project in projects]
             return ClientAnswered(allocations=tuple(consumers))
         if asked.usages is not None:
-            usages = structs.replace(asked.usages, project=_project(client, asked.usages.project))
+            usages = structs.replace(asked.usages, project=project_of(client, asked.usages.project))
             return ClientAnswered(usages=await self.placement.usages(usages))
         assert asked.groups is not None
-        groups = structs.replace(asked.groups, project=_project(client, asked.groups.project))
+        groups = structs.replace(asked.groups, project=project_of(client, asked.groups.project))
         answer = await self.placement.groups(groups)
         found_groups = [group for group in answer.groups if group.project == groups.project]
         return ClientAnswered(groups=GroupsFound(groups=tuple(found_groups)))
@@ -233,43 +231,6 @@ class ClientDoor:
 
 def _client_key(client: str, key: str) -> str:
     return key if key == client or key.startswith(f"{client}_") else client
-
-
-def _project(client: RegisteredClient, named: str) -> str:
-    if named in client.projects:
-        return named
-    if named not in ("", UNSAID_ID):
-        raise NotAllowed(f"project: client {client.name} is not bound to {named}")
-    if len(client.projects) > 1:
-        raise NotAllowed(f"project: name one of {', '.join(client.projects[:10])}")
-    return client.projects[0]
-
-
-def _check_project(build: Id, client: RegisteredClient, known: Projects) -> None:
-    if known.get(build) not in client.projects:
-        raise NotAllowed(UNKNOWN)
-
-
-def _boot(request: BuildRequested, client: RegisteredClient, known: Projects) -> BuildRequested:
-    project = _project(client, request.project)
-    if request.forced_host:
-        raise NotAllowed("forced_host: only operators bypass the filters; wanted_host names a host")
-    if any(known.get(id_, project) not in client.projects for id_ in (request.request, *request.instances)):
-        raise NotAllowed("request, instances: use new uuids")
-    for name in ("same_host", "different_host"):
-        if not all(known.get(build) in client.projects for build in getattr(request.hints, name)):
-            raise NotAllowed(f"hints.{name}: {UNKNOWN}")
-    return structs.replace(request, project=project)
-
-
-def _move(asked: MoveRequested) -> MoveRequested:
-    if asked.forced_host:
-        raise NotAllowed("forced_host: only operators bypass the filters; wanted_host names a host")
-    if asked.kind == "evacuate":
-        raise NotAllowed("kind: only operators evacuate a host")
-    if asked.since:
-        raise NotAllowed("since: only preempted instances keep the time of their first request")
-    return asked
 
 
 def _refusal(act: Act, why: str) -> Refusal:

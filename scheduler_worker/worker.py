@@ -137,6 +137,7 @@ class _Parts:
                 answers(topics.CLIENT_ASKED, door.ask, concurrency=16, client="*"),
                 answers(topics.CLIENTS, door.clients),
                 answers(topics.EDIT_CLIENT, door.edit),
+                answers(topics.PROJECTS, door.projects),
                 answers(topics.WHAT_IF_MOVES, WhatIfsOfMoves(self.what_ifs, self.courses).answer),
                 answers(topics.FILL_RESERVATION, self.filler.fill),
                 answers(topics.WHAT_IF, WhatIfsPreempting(self.what_ifs, self.victims).answer),

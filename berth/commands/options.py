@@ -61,6 +61,7 @@ StateDir = Annotated[str | None, described("Where the embedded berth keeps its s
 Seed = Annotated[int | None, described("Seed of the simulated faults.")]
 Json = Annotated[bool, described("Print JSON.", "--json")]
 Http = Annotated[str | None, described("Serve the Placement API there (default: no).", metavar="HOST:PORT")]
+Rest = Annotated[str | None, described("Serve the REST API there (default: no).", metavar="HOST:PORT")]
 Database = Annotated[str | None, described("PostgreSQL, or SQLite in a file.", metavar="URL")]
 Room = Annotated[
     str | None,
@@ -84,7 +85,7 @@ def cells_named(given: str | None) -> tuple[str, ...] | None:
 _SETTINGS = {  # option → its setting, if it has another name
     "driver": "compute_drivers", "database": "database_url", "bus": "amqp_url", "http": "placement_http",
     "auth": "placement_auth", "tokens": "placement_tokens", "policy": "placement_policy",
-    "control_room": "control_room_http",
+    "control_room": "control_room_http", "rest": "rest_http",
 }  # fmt: skip
 
 

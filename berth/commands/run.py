@@ -25,6 +25,7 @@ from berth.commands.options import (
     Hosts,
     Http,
     Json,
+    Rest,
     Room,
     Seed,
     StateDir,
@@ -80,6 +81,7 @@ class UpOptions:
     state_dir: StateDir = None
     seed: Seed = None
     http: Http = None
+    rest: Rest = None
     control_room: Room = None
     layout: str | None = option(None, "Processes on RabbitMQ.", metavar="separate|compact|auto")
 
@@ -116,6 +118,7 @@ class RunOptions:
     bus: str | None = option(None, "RabbitMQ; `local`: placement alone, with --http.", metavar="URL|local")
     database: Database = None
     http: Http = None
+    rest: Rest = None
     auth: str | None = option(None, "Authentication of the Placement API: noauth2, tokens, keystone.")
     tokens: str | None = option(None, "The tokens it believes.", metavar="FILE")
     policy: str | None = option(None, "A policy file that replaces default rules.", metavar="FILE")
@@ -127,7 +130,7 @@ def run_command(
     workers: Annotated[
         list[str],
         positional(
-            "placement, scheduler, conductor, compute, ironic, metal, ferry, nova or control-room.",
+            "placement, scheduler, conductor, compute, ironic, metal, ferry, nova, control-room or rest.",
             autocompletion=one_of(worker_roles.WORKERS),
         ),
     ],

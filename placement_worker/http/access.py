@@ -187,6 +187,12 @@ CONTROL_ROOM = {  # rules of the control room, which accepts the same tokens
     "berth:control_room:show": "rule:admin_or_service_api or role:reader",
     "berth:control_room:act": "rule:admin_api",
 }
+BUILDS = {  # rules of the REST API for builds
+    "berth:builds:show": "rule:admin_or_service_api"
+    " or ((role:reader or role:member) and project_id:%(project_id)s)",
+    "berth:builds:act": "rule:admin_or_service_api or (role:member and project_id:%(project_id)s)",
+    "berth:builds:operate": "rule:admin_or_service_api",  # bypass filters, evacuate
+}
 
 
 class BadPolicy(ValueError):
@@ -197,7 +203,7 @@ class AccessPolicy:
     def __init__(self, rules: Mapping[str, str] | None = None, *, enforce_new_defaults: bool = False) -> None:
         """Create an access policy from an operator's rules; other operations keep the default rules."""
         rules = rules or {}
-        texts = {**_OWN, **CONTROL_ROOM, **DEFAULTS}
+        texts = {**_OWN, **CONTROL_ROOM, **BUILDS, **DEFAULTS}
         if not enforce_new_defaults:
             texts |= {name: f"({text}) or {_FORMER}" for name, text in DEFAULTS.items()}
         texts |= rules
@@ -316,7 +322,7 @@ def _refuse_unknown(rules: Mapping[str, str], texts: Mapping[str, str]) -> None:
     """Raise BadPolicy if a rule's name is neither an operation nor used in another rule: the operator
     probably misspelled the name.
     """
-    known = {*_OWN, *CONTROL_ROOM, *DEFAULTS}
+    known = {*_OWN, *CONTROL_ROOM, *BUILDS, *DEFAULTS}
     used = {name for text in texts.values() for name in _used(text)}
     for name in rules:
         if name not in known and name not in used:

@@ -20,13 +20,15 @@ EVENT_STREAM = "text/event-stream"
 _JSON = "application/json"
 _REFERENCE = "#/components/schemas/{name}"
 _TOKEN = "token"
+_SUMMARY = "Resources that berth serves in addition to the OpenStack Placement API."
 _REFUSALS = {
     400: "The request is malformed.",
     401: "A valid token is required.",
     403: "Policy does not permit the operation.",
     404: "The object does not exist.",
     409: "The edit conflicts with the present state.",
-    410: "The number of the change has expired, or is in the future.",
+    410: "The number has expired, or is in the future.",
+    413: "The body is too large.",
     503: "The database does not answer.",
 }
 _IN_PATH = {
@@ -151,20 +153,25 @@ def _encoded() -> bytes:
     return msgspec.json.encode(document())
 
 
-def document() -> dict[str, Any]:
-    """Return the OpenAPI 3.1 document of the routes under /berth."""
-    types = [type_ for each in OPERATIONS.values() for type_ in (each.answer, each.body) if type_ is not None]
+def document(
+    operations: Mapping[tuple[str, str], DescribedOperation] = OPERATIONS,
+    summary: str = _SUMMARY,
+    in_path: Mapping[str, str] = _IN_PATH,
+) -> dict[str, Any]:
+    """Return the OpenAPI 3.1 document of these operations; `in_path` describes the fields of their URLs."""
+    types = [type_ for each in operations.values() for type_ in (each.answer, each.body) if type_ is not None]
     distinct = [*dict.fromkeys(type_ for type_ in types if isinstance(type_, type)), bodies.Refusal]
     _, schemas = msgspec.json.schema_components(distinct, ref_template=_REFERENCE)
     paths: dict[str, dict[str, Any]] = {}
-    for (address, method), operation in OPERATIONS.items():
-        paths.setdefault(address, {})[method.lower()] = _operation(address, method, operation)
+    for (address, method), operation in operations.items():
+        described = _operation(address, method, operation, in_path)
+        paths.setdefault(address, {})[method.lower()] = described
     return {
         "openapi": "3.1.0",
         "info": {
             "title": "berth",
             "version": "1.0",
-            "summary": "Resources that berth serves in addition to the OpenStack Placement API.",
+            "summary": summary,
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
         "servers": [{"url": "/"}],
@@ -177,7 +184,9 @@ def document() -> dict[str, Any]:
     }
 
 
-def _operation(address: str, method: str, operation: DescribedOperation) -> dict[str, Any]:
+def _operation(
+    address: str, method: str, operation: DescribedOperation, in_path: Mapping[str, str]
+) -> dict[str, Any]:
     answer = {} if operation.answer is None else {"content": _content(operation.answer, operation.media)}
     responses = {str(operation.status): {"description": operation.summary, **answer}}
     for status, why in (operation.further or {}).items():
@@ -188,10 +197,10 @@ def _operation(address: str, method: str, operation: DescribedOperation) -> dict
             "content": _content(bodies.Refusal, _JSON),
         }
     described: dict[str, Any] = {
-        "operationId": "_".join([method.lower(), *re.findall(r"\w+", address.removeprefix("/berth/"))]),
+        "operationId": "_".join([method.lower(), *re.findall(r"\w+", address)[1:]]),
         "summary": operation.summary,
         "parameters": [
-            *(_parameter(name, "path", _IN_PATH[name]) for name in re.findall(r"{(\w+)}", address)),
+            *(_parameter(name, "path", in_path[name]) for name in re.findall(r"{(\w+)}", address)),
             *(_parameter(name, "query", text) for name, text in (operation.query or {}).items()),
         ],
         "responses": responses,

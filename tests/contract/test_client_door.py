@@ -8,6 +8,7 @@ import pytest
 from msgspec import structs
 
 from bus.claims import CLEANUP, Choice
+from bus.client_acts import UNKNOWN
 from bus.clients import ClientAsked, ClientEditRequested, ClientRequested, FindClients
 from bus.errors import NoAnswer, Poison
 from bus.groups import FindGroups, GroupsFound, ServerGroup
@@ -38,7 +39,7 @@ from bus.requests import BuildSpec, Flavor, Hints
 from bus.resources import AllocationsFound, Consumer, FindAllocations, FindUsages, UsagesFound
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
-from scheduler_worker.client_door import UNKNOWN, ClientDoor
+from scheduler_worker.client_door import ClientDoor
 from tests.support.ids import uid
 
 VM = Flavor(name="vm", vcpus=1)

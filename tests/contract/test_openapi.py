@@ -1,4 +1,4 @@
-"""The OpenAPI document of the routes under /berth: complete, valid, and equal to what is served."""
+"""The OpenAPI documents of the routes under /berth and of the REST API: complete, valid, as served."""
 
 import re
 from collections.abc import Iterator
@@ -9,12 +9,17 @@ import msgspec
 import pytest
 from jsonschema import Draft202012Validator
 
+from berth.rest.app import HANDLERS
+from berth.rest.openapi import ADDRESS as REST_ADDRESS
+from berth.rest.openapi import OPERATIONS as REST_OPERATIONS
+from berth.rest.openapi import rest_document
 from placement_worker.http.openapi import ADDRESS, OPERATIONS, document
 from placement_worker.http.routes import ROUTES
 from tests.support.http_placement import HttpPlacement
 from tests.support.ids import uid
 
 DOCUMENT: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(document()))
+DOCUMENTS = (DOCUMENT, msgspec.json.decode(msgspec.json.encode(rest_document())))
 
 # The parts of the OpenAPI 3.1 specification that the document uses; other fields are errors.
 OBJECT = {"type": "object", "additionalProperties": False}
@@ -130,19 +135,25 @@ def test_the_operations_that_take_a_body_are_those_with_a_body_in_the_document()
             assert ("requestBody" in described) == bool(operation.body), pattern
 
 
-def test_the_document_is_valid_openapi() -> None:
-    jsonschema.validate(DOCUMENT, OPENAPI)
-    for name, schema in DOCUMENT["components"]["schemas"].items():
+def test_every_route_of_the_rest_api_is_described_and_no_other() -> None:
+    assert {*HANDLERS, (REST_ADDRESS, "GET")} == REST_OPERATIONS.keys()
+
+
+@pytest.mark.parametrize("described", DOCUMENTS, ids=["placement", "rest"])
+def test_the_document_is_valid_openapi(described: dict[str, Any]) -> None:
+    jsonschema.validate(described, OPENAPI)
+    for name, schema in described["components"]["schemas"].items():
         Draft202012Validator.check_schema(schema)
         assert schema.get("type") or schema.keys() & {"anyOf", "$ref"}, name
-    known = {f"#/components/schemas/{name}" for name in DOCUMENT["components"]["schemas"]}
-    assert {*references(DOCUMENT)} <= known
-    ids = [each["operationId"] for methods in DOCUMENT["paths"].values() for each in methods.values()]
+    known = {f"#/components/schemas/{name}" for name in described["components"]["schemas"]}
+    assert {*references(described)} <= known
+    ids = [each["operationId"] for methods in described["paths"].values() for each in methods.values()]
     assert len(ids) == len({*ids})
 
 
-def test_every_variable_of_an_address_is_a_parameter() -> None:
-    for address, methods in DOCUMENT["paths"].items():
+@pytest.mark.parametrize("described", DOCUMENTS, ids=["placement", "rest"])
+def test_every_variable_of_an_address_is_a_parameter(described: dict[str, Any]) -> None:
+    for address, methods in described["paths"].items():
         for operation in methods.values():
             named = [each["name"] for each in operation["parameters"] if each["in"] == "path"]
             assert named == re.findall(r"{(\w+)}", address)

@@ -1,0 +1,101 @@
+"""Compares boots over the REST API with boots on the bus: batches of 128, alternating on one berth.
+
+Over HTTP the client is a member of a project, so the ids of each batch are checked.
+"""
+
+import argparse
+import asyncio
+from collections.abc import Sequence
+from statistics import median
+
+import msgspec
+import uvloop
+
+from bench.loading import BenchBerth, LoadedBoots, a_berth, refuse_the_unclean
+from bench.processes import processor_time, share_of
+from berth import wiring
+from berth.client import RestClient
+from berth.commands.run import ready
+from berth.loadtest import Load, LoadOutcome, LoadPlan
+from bus.delivery.runner import Bus
+from bus.messages import BuildEnded, BuildRequested, BuildUnplaceable
+from deploy.processes import free_port
+
+AT_ONCE = 4  # batches that are sent concurrently
+
+
+class RestLoad(Load):
+    """A load test whose requests are sent over the REST API, and whose results are its stream of events."""
+
+    def __init__(self, bus: Bus, plan: LoadPlan, client: RestClient) -> None:
+        super().__init__(bus, plan)
+        self._client = client
+        self._slots = asyncio.Semaphore(AT_ONCE)
+
+    async def measure(self) -> LoadOutcome:
+        async with asyncio.TaskGroup() as self._group:
+            following = self._group.create_task(self._follow(await self._client.newest_event()))
+            outcome = await self.run()
+            following.cancel()
+        return outcome
+
+    async def _follow(self, after: int) -> None:
+        async for event in self._client.events(after):
+            if event.event == "build.ended":
+                end = msgspec.json.decode(event.data, type=BuildEnded)
+                self._end(end.build, end.status, end.host, end.reason, len(end.attempts))
+            elif event.event == "build.unplaceable":
+                refusal = msgspec.json.decode(event.data, type=BuildUnplaceable)
+                for build in refusal.instances:
+                    self._end(build, "unplaceable", "", refusal.reason, 0)
+
+    async def _send(self, requests: Sequence[BuildRequested]) -> None:
+        async with self._slots:
+            self._group.create_task(self._boot(requests))
+
+    async def _boot(self, requests: Sequence[BuildRequested]) -> None:
+        async with self._slots:
+            await self._client.boot_many(requests)
+
+
+async def over_http(berth: BenchBerth, url: str, plan: LoadPlan) -> LoadedBoots:
+    member = RestClient(url, "load:web", headers={"x-roles": "member"})
+    async with Bus(wiring.transport(berth.settings, "bench")) as bus, member as client:
+        await ready(bus, berth.settings)
+        before = processor_time()
+        outcome = await RestLoad(bus, plan, client).measure()
+        cost = share_of(before, processor_time(), plan.boots)
+    refuse_the_unclean(outcome)
+    return LoadedBoots(outcome, cost)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--boots", type=int, default=5000)
+    parser.add_argument("--hosts", type=int, default=1000)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--layout", default="separate", choices=("separate", "compact"))
+    arguments = parser.parse_args()
+    address = f"127.0.0.1:{free_port()}"
+    plan = LoadPlan(boots=arguments.boots)
+    ratios = []
+    with a_berth(arguments.hosts, fail=0.0, layout=arguments.layout, rest_http=address) as berth:
+        berth.load(LoadPlan(boots=500))
+        print(f"{'':>5} {'boots/s':>8} {'p50 ms':>7} {'p99 ms':>7} {'CPU ms/boot':>12}", flush=True)
+        for _ in range(arguments.rounds):
+            bus, rest = berth.load(plan), uvloop.run(over_http(berth, f"http://{address}", plan))
+            for name, run in (("bus", bus), ("REST", rest)):
+                outcome, parts = run.outcome, [f"{kind} {spent:.2f}" for kind, spent in run.cost.items()]
+                print(
+                    f"{name:>5} {outcome.per_second:8.0f} {run.latency(0.5):7.0f} {run.latency(0.99):7.0f}"
+                    f" {run.in_all:12.2f}  {', '.join(parts)}",
+                    flush=True,
+                )
+            ratios.append(rest.outcome.per_second / bus.outcome.per_second)
+        berth.judge()
+    each = ", ".join(f"{ratio:.2f}" for ratio in ratios)
+    print(f"boots/s over HTTP relative to the bus: {median(ratios):.2f} ({each})")
+
+
+if __name__ == "__main__":
+    main()

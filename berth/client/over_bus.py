@@ -1,0 +1,129 @@
+"""A client on RabbitMQ, with the credentials that `berth client add` has made (docs/howto/client.md)."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from types import TracebackType
+from typing import Any, Self
+
+import aio_pika
+from aio_pika.abc import AbstractChannel, AbstractExchange, AbstractIncomingMessage
+from msgspec import structs
+
+from bus import protocol
+from bus.broker_urls import user_of
+from bus.clients import ClientAnswered, ClientAsked, ClientRequested
+from bus.clock import Clock
+from bus.errors import AnswerRefused, NoAnswer
+from bus.messages import BuildCancelRequested, BuildRequested
+from bus.moves import MoveRequested, MoveSteered
+from bus.rabbit.permissions import CLIENT_TOPICS
+from bus.rabbit.topology import BrokerNames
+from bus.vocabulary import Message
+
+_KINDS = {topic.message.__name__: topic.message for topic in CLIENT_TOPICS}
+Act = BuildRequested | BuildCancelRequested | MoveRequested | MoveSteered
+_FIELDS = {
+    BuildRequested: "boot",
+    BuildCancelRequested: "delete",
+    MoveRequested: "move",
+    MoveSteered: "steer",
+}
+
+
+class BusClient:
+    """A registered client on RabbitMQ, for `async with`. It receives all results of its requests.
+
+    Programs that share a client use different numbers, from 0 to 99. With `is_durable` the queue of results
+    remains while the program does not run; RabbitMQ then drops the oldest results beyond 64 MiB.
+    """
+
+    def __init__(
+        self, url: str, number: int = 0, *, exchange: str = "berth", is_durable: bool = False
+    ) -> None:
+        self._url = url
+        self.name = (user_of(url) or "").removeprefix(f"{exchange}.client.")
+        self._queue = f"client.{self.name}.{number}"
+        self._reply_to = f"{self._queue}.answers"
+        self._exchange_name = exchange
+        self._is_durable = is_durable
+        self._clock = Clock()
+        self._stack = AsyncExitStack()
+        self._results: asyncio.Queue[Message] = asyncio.Queue()
+        self._answers: dict[str, asyncio.Future[AbstractIncomingMessage]] = {}
+        self._exchange: AbstractExchange
+
+    async def __aenter__(self) -> Self:
+        connection = await self._stack.enter_async_context(await aio_pika.connect_robust(self._url))
+        channel: AbstractChannel = await connection.channel(publisher_confirms=True)
+        self._exchange = await channel.get_exchange(self._exchange_name, ensure=False)
+        name = BrokerNames(self._exchange_name).queue(self._queue)
+        if self._is_durable:
+            queue = await channel.declare_queue(name, durable=True, arguments={"x-queue-type": "quorum"})
+        else:
+            queue = await channel.declare_queue(name, exclusive=True)
+        for topic in CLIENT_TOPICS:
+            await queue.bind(self._exchange, topic.at(reply_to=self.name).key)
+        await queue.bind(self._exchange, self._reply_to)
+        await queue.consume(self._receive)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._stack.aclose()
+
+    async def publish(self, *acts: Act) -> None:
+        """Publish requests, and return when the broker has stored all of them. Repetitions are harmless."""
+        async with asyncio.TaskGroup() as group:
+            for act in acts:
+                field: dict[str, Any] = {_FIELDS[type(act)]: structs.replace(act, reply_to=self.name)}
+                asked = ClientRequested(client=self.name, **field)
+                group.create_task(self._send(f"client.{self.name}", asked))
+
+    async def results(self) -> AsyncIterator[Message]:
+        """Yield the results of this client's requests, without end; a result may come twice."""
+        while True:
+            yield await self._results.get()
+
+    async def ask(self, asked: ClientAsked, timeout: float = 10.0) -> ClientAnswered:
+        """Return the answer to a query; raise AnswerRefused or NoAnswer. The client's name is filled in."""
+        id_ = self._clock.uuid()
+        self._answers[id_] = asyncio.get_running_loop().create_future()
+        try:
+            async with asyncio.timeout(timeout):
+                asked = structs.replace(asked, client=self.name)
+                await self._send(f"ask.scheduler.client.{self.name}", asked, id_, self._reply_to)
+                message = await self._answers[id_]
+        except TimeoutError:
+            raise NoAnswer(f"no scheduler answered within {timeout:g} s") from None
+        finally:
+            del self._answers[id_]
+        if error := message.headers.get("error"):
+            raise AnswerRefused(str(error))
+        answer = protocol.decode(ClientAnswered, message.body)
+        if answer.refused:
+            raise AnswerRefused(answer.refused)
+        return answer
+
+    async def _send(self, key: str, message: Message, id_: str | None = None, reply_to: str = "") -> None:
+        sent = aio_pika.Message(
+            protocol.encode(message),
+            delivery_mode=aio_pika.DeliveryMode.PERSISTENT,
+            message_id=id_,
+            reply_to=reply_to or None,
+        )
+        await self._exchange.publish(sent, key, mandatory=True)
+
+    async def _receive(self, message: AbstractIncomingMessage) -> None:
+        async with message.process():
+            if message.routing_key == self._reply_to:
+                waiting = self._answers.get(str(message.headers.get("causation_id")))
+                if waiting is not None and not waiting.done():
+                    waiting.set_result(message)
+                return
+            if message.type == protocol.FRAME_TYPE:
+                for envelope in protocol.decode_frame(message.body):
+                    self._results.put_nowait(protocol.decode(_KINDS[envelope.type], envelope.body))
+            else:
+                self._results.put_nowait(protocol.decode(_KINDS[message.type or ""], message.body))

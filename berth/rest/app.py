@@ -1,0 +1,295 @@
+"""The web app of the REST API: authenticates requests, calls the operations, and formats responses."""
+
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from functools import cache, partial
+from importlib.resources import files
+from typing import Any, TypeVar
+
+import msgspec
+from sse_starlette import EventSourceResponse, ServerSentEvent
+from starlette.applications import Starlette
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.routing import Route
+
+from berth.operations.boot_options import seconds_since
+from berth.operations.publishing import checked
+from berth.rest.bodies import BatchRequested, SteerRequested
+from berth.rest.callers import Allows, Caller, NotFound
+from berth.rest.door import ANY_CELL, RestDoor, event_of
+from berth.rest.ends import Expired
+from berth.rest.openapi import ADDRESS, OPERATIONS, rest_document
+from berth.rest.store import IdTaken
+from berth.settings import BadSetting
+from bus import protocol
+from bus.client_acts import NotAllowed
+from bus.clock import Clock
+from bus.errors import AnswerRefused, TooBig, Unavailable, Undecodable, Unroutable
+from bus.messages import BuildRequested
+from bus.moves import MoveRequested
+from bus.queries import FindInstances
+from bus.vocabulary import Id, Message
+from placement_worker.http.access import Authenticate
+from placement_worker.http.errors import Problem
+from placement_worker.http.openapi import DescribedOperation
+
+log = logging.getLogger(__name__)
+
+MOST_WAIT = 300.0  # seconds of a long poll
+BEAT_SECONDS = 15.0  # between comments that keep a stream of events open
+LONGEST_BODY = protocol.MAX_MESSAGE_BYTES
+
+M = TypeVar("M", bound=Message)
+_encode = msgspec.json.Encoder().encode
+_id = msgspec.json.Decoder(Id).decode
+_STATUSES: Mapping[type[Exception], int] = {
+    BadSetting: 400,
+    Undecodable: 400,
+    AnswerRefused: 400,
+    TooBig: 413,
+    NotAllowed: 403,
+    NotFound: 404,
+    IdTaken: 409,
+    Expired: 410,
+    Unavailable: 503,
+    Unroutable: 503,
+}
+
+_REFUSALS: tuple[type[Exception], ...] = (Problem, *_STATUSES)
+
+
+@dataclass(frozen=True)
+class RestAccess:
+    """Finds the identity of a request, and decides what it may do."""
+
+    authenticate: Authenticate
+    unauthorized: Callable[[], Problem]
+    allows: Allows
+
+
+@dataclass(frozen=True)
+class Call:
+    """A request to the REST API, with its caller."""
+
+    request: Request
+    operation: DescribedOperation
+    door: RestDoor
+    caller: Caller
+
+    @property
+    def id(self) -> str:
+        """Return the id in the URL; raise BadSetting if it is no UUID."""
+        given = self.request.path_params["id"].lower()
+        try:
+            return _id(_encode(given))
+        except msgspec.ValidationError:
+            raise BadSetting(f"{given[:40]!r} is not a UUID") from None
+
+    @property
+    def asked(self) -> dict[str, str]:
+        """Return the parameters of the URL; raise BadSetting for an unknown one."""
+        known = self.operation.query or {}
+        for name in self.request.query_params:
+            if name not in known:
+                listed = ", ".join(known) or "none"
+                raise BadSetting(f"{name[:40]!r} is not a parameter here; there are: {listed}")
+        return dict(self.request.query_params)
+
+    @property
+    def wait(self) -> float:
+        given = self.asked.get("wait", "0")
+        try:
+            seconds = float(given)
+        except ValueError:
+            seconds = -1.0
+        if not 0 <= seconds <= MOST_WAIT:
+            raise BadSetting(f"wait: a number of seconds up to {MOST_WAIT:g}, not {given[:40]!r}")
+        return seconds
+
+    def number(self, name: str, given: str | None) -> int | None:
+        if given is None:
+            return None
+        if not (given.isascii() and given.isdigit() and len(given) <= 18):
+            raise BadSetting(f"{name}: a number, not {given[:40]!r}")
+        return int(given)
+
+    async def body(self, kind: type[M]) -> M:
+        """Return the body as a message of the bus; raise Undecodable with the wrong field."""
+        parts, size = [], 0
+        async for part in self.request.stream():
+            size += len(part)
+            if size > LONGEST_BODY:
+                raise TooBig(f"the body may have {LONGEST_BODY} bytes")
+            parts.append(part)
+        return protocol.decode(kind, b"".join(parts))
+
+
+Handler = Callable[[Call], Awaitable[Response]]
+
+
+def answer(value: object, status: int = 200) -> Response:
+    return Response(_encode(value), status, media_type="application/json")
+
+
+async def boot(call: Call) -> Response:
+    accepted = await call.door.boot(call.caller, [await call.body(BuildRequested)])
+    return answer(accepted.accepted[0], 202)
+
+
+async def boot_batch(call: Call) -> Response:
+    return answer(await call.door.boot(call.caller, (await call.body(BatchRequested)).requests), 202)
+
+
+async def show_request(call: Call) -> Response:
+    return answer(await call.door.request(call.caller, call.id, call.wait))
+
+
+async def list_builds(call: Call) -> Response:
+    asked = call.asked
+    given: dict[str, Any] = {
+        name: asked[name] for name in ("project", "host", "name", "after") if name in asked
+    }
+    if "since" in asked:
+        given["since"] = call.door.bus.clock.now() - seconds_since(asked["since"])
+    if "status" in asked:
+        given["statuses"] = tuple(asked["status"].split(","))
+    if (limit := call.number("limit", asked.get("limit"))) is not None:
+        given["limit"] = limit
+    question = checked(FindInstances(cell=asked.get("cell", ANY_CELL), **given))
+    return answer(await call.door.builds(call.caller, question))
+
+
+async def show_build(call: Call) -> Response:
+    return answer(await call.door.build(call.caller, call.id))
+
+
+async def delete_build(call: Call) -> Response:
+    return answer(await call.door.delete(call.caller, call.id), 202)
+
+
+async def move(call: Call) -> Response:
+    return answer(await call.door.move(call.caller, await call.body(MoveRequested)), 202)
+
+
+async def show_move(call: Call) -> Response:
+    return answer(await call.door.shown_move(call.caller, call.id))
+
+
+async def steer(call: Call) -> Response:
+    return answer(await call.door.steer(call.caller, call.id, (await call.body(SteerRequested)).to), 202)
+
+
+async def list_events(call: Call) -> Response:
+    asked = call.asked
+    after = call.number("after", asked.get("after"))
+    return answer(await call.door.events(call.caller, asked.get("project", ""), after, call.wait))
+
+
+async def stream_events(call: Call) -> Response:
+    asked = call.asked
+    project = call.caller.project("show", asked.get("project", ""))
+    after = call.request.headers.get("last-event-id") or asked.get("after")
+    last = await call.door.ends.checked(call.number("after", after))
+    return EventSourceResponse(
+        _stream(call, project, last), ping=BEAT_SECONDS, ping_message_factory=_beat, sep="\n"
+    )
+
+
+async def _stream(call: Call, project: str, last: int) -> AsyncIterator[ServerSentEvent]:
+    yield _beat()  # the client sees immediately that the stream works
+    with call.door.ends.watching(project) as changed:
+        while not call.door.ends.is_closed:
+            changed.clear()
+            try:
+                found = await call.door.ends.after(last, project)
+            except Unavailable:
+                return  # the client reconnects with the last number that it received
+            for end in found:
+                event, last = event_of(end), end.number
+                yield ServerSentEvent(bytes(event.data).decode(), event=event.event, id=str(last), sep="\n")
+            if not found:
+                await changed.wait()
+
+
+def _beat() -> ServerSentEvent:
+    return ServerSentEvent(comment="berth", sep="\n")
+
+
+HANDLERS: Mapping[tuple[str, str], Handler] = {
+    ("/v1/requests", "POST"): boot,
+    ("/v1/requests/batch", "POST"): boot_batch,
+    ("/v1/requests/{id}", "GET"): show_request,
+    ("/v1/builds", "GET"): list_builds,
+    ("/v1/builds/{id}", "GET"): show_build,
+    ("/v1/builds/{id}", "DELETE"): delete_build,
+    ("/v1/moves", "POST"): move,
+    ("/v1/moves/{id}", "GET"): show_move,
+    ("/v1/moves/{id}/steer", "POST"): steer,
+    ("/v1/events", "GET"): list_events,
+    ("/v1/events/stream", "GET"): stream_events,
+}
+
+
+def rest_app(door: RestDoor, access: RestAccess) -> Starlette:
+    """Return the web app of the REST API."""
+
+    async def serve(handler: Handler, operation: DescribedOperation, request: Request) -> Response:
+        try:
+            identity = await access.authenticate(request.headers)
+            if identity is None:
+                raise access.unauthorized()
+            return await handler(Call(request, operation, door, Caller(identity, access.allows)))
+        except _REFUSALS as problem:
+            return _refusal(request, problem)
+        except ClientDisconnect:
+            return Response(status_code=400)
+
+    async def other(request: Request, problem: Exception) -> Response:
+        status = getattr(problem, "status_code", 500)
+        if status == 500:
+            log.error("%s %s failed", request.method, request.url.path, exc_info=problem)
+        return _refusal(request, Problem(status, headers=getattr(problem, "headers", None)))
+
+    app = Starlette(
+        routes=[
+            *(
+                Route(path, partial(serve, handler, OPERATIONS[path, method]), methods=[method])
+                for (path, method), handler in HANDLERS.items()
+            ),
+            Route(ADDRESS, _openapi),
+            Route("/", _page),
+            Route("/healthz", _alive),
+        ],
+        exception_handlers={Exception: other, 404: other, 405: other},
+    )
+    app.router.redirect_slashes = False
+    return app
+
+
+def _refusal(request: Request, problem: Exception) -> Response:
+    if not isinstance(problem, Problem):
+        status = next(status for kind, status in _STATUSES.items() if isinstance(problem, kind))
+        problem = Problem(status, str(problem), headers={"retry-after": "1"} if status == 503 else None)
+    kind, body = problem.rendered("application/json", f"req-{Clock().uuid()}", -1)
+    return Response(body, problem.status, headers=problem.headers, media_type=kind)
+
+
+async def _openapi(request: Request) -> Response:
+    return Response(_document(), media_type="application/json")
+
+
+@cache
+def _document() -> bytes:
+    return _encode(rest_document())
+
+
+async def _page(request: Request) -> Response:
+    policy = "default-src 'none'; connect-src 'self'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
+    page = files("berth.rest").joinpath("page.html").read_text(encoding="utf-8")
+    return HTMLResponse(page, headers={"content-security-policy": policy})
+
+
+async def _alive(request: Request) -> Response:
+    return JSONResponse({"status": "alive"})

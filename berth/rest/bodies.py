@@ -1,0 +1,115 @@
+"""The bodies of requests and responses of the REST API, in addition to the messages of the bus."""
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from bus.messages import BuildRequested
+from bus.moves import MoveStands, Steering
+from bus.queries import BuildStands, DecisionFound, Instance, WaitingRequest
+from bus.vocabulary import Id, Message, ReplyTo, Value
+
+MOST_REQUESTS = 1000
+
+
+class BatchRequested(Message, frozen=True, kw_only=True):
+    """Several build requests, which are accepted together or not at all."""
+
+    requests: Annotated[tuple[BuildRequested, ...], Meta(min_length=1, max_length=MOST_REQUESTS)]
+
+
+class Accepted(Value, frozen=True, kw_only=True):
+    """A build request that is published. `notes` name the parts of it that have no effect."""
+
+    request: Id
+    project: str
+    builds: tuple[Id, ...]
+    notes: tuple[str, ...] = ()
+
+
+class BatchAccepted(Value, frozen=True, kw_only=True):
+    accepted: tuple[Accepted, ...]
+
+
+class BuildResult(Value, frozen=True, kw_only=True):
+    """The end of one build of a request, or `requested` until it has ended."""
+
+    build: Id
+    status: str  # requested, active, error, refused (no host)
+    host: str = ""
+    cell: str = ""
+    reason: str = ""
+    code: str = ""  # of a refusal: the code of the reason (docs/reasons.md)
+
+
+class RequestState(Value, frozen=True, kw_only=True):
+    """A request with the results of its builds. `is_ended`: all of them have ended."""
+
+    request: Id
+    project: str
+    is_ended: bool
+    builds: tuple[BuildResult, ...]
+    waiting: WaitingRequest | None = None  # it waits for capacity
+
+
+class BuildDetails(Value, frozen=True, kw_only=True):
+    """A build: the record of its cell or, if it has no host, the scheduler's decision."""
+
+    build: Id
+    project: str
+    status: str  # as in its cell; or requested, waiting, refused
+    stands: BuildStands | None = None
+    decision: DecisionFound | None = None
+
+
+class BuildsListed(Value, frozen=True, kw_only=True):
+    """A page of instances, sorted by id. `after` is for the next page; empty: this is the last page."""
+
+    instances: tuple[Instance, ...]
+    after: str = ""
+    silent_cells: tuple[str, ...] = ()  # cells that did not answer: their instances are missing
+
+
+class BuildAccepted(Value, frozen=True, kw_only=True):
+    """A published deletion of a build; its result is an event."""
+
+    build: Id
+
+
+class MoveAccepted(Value, frozen=True, kw_only=True):
+    """A published request about a move; its results are events."""
+
+    move: Id
+    build: Id
+
+
+class MoveDetails(Value, frozen=True, kw_only=True):
+    """A move: the record of its cell, or how it waits for capacity, or `refused` with the reason."""
+
+    move: Id
+    build: str  # empty: no cell has a record of the move
+    status: str  # the phase in its cell; or requested, waiting, refused
+    stands: MoveStands | None = None
+    waiting: WaitingRequest | None = None
+    reason: str = ""
+
+
+class SteerRequested(Message, frozen=True, kw_only=True):
+    to: Steering
+    reply_to: ReplyTo = ""
+
+
+class Event(Value, frozen=True, kw_only=True):
+    """An end or another result of a request. `data` is the message with the topic `event` on the bus."""
+
+    number: int
+    event: str
+    data: msgspec.Raw
+
+
+class EventsListed(Value, frozen=True, kw_only=True):
+    """Events with ascending numbers. `last` is the `after` of the next request."""
+
+    events: tuple[Event, ...]
+    last: int

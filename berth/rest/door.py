@@ -1,0 +1,315 @@
+"""The operations of the REST API: checks requests, publishes them on the bus, and reads states by queries."""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from hashlib import sha256
+
+import msgspec
+from msgspec import structs
+
+from berth.operations.cells import INSTANCE_SECONDS, ask_cells, chosen_cells, known_cells
+from berth.operations.publishing import checked, publish
+from berth.operations.request_sense import sense_of
+from berth.rest import store
+from berth.rest.bodies import (
+    Accepted,
+    BatchAccepted,
+    BuildAccepted,
+    BuildDetails,
+    BuildResult,
+    BuildsListed,
+    Event,
+    EventsListed,
+    MoveAccepted,
+    MoveDetails,
+    RequestState,
+)
+from berth.rest.callers import Act, Caller, NotFound
+from berth.rest.ends import EVENTS, REPLY_TO, EndLog, results_of
+from berth.rest.store import StoredRequest
+from berth.settings import BadSetting, Settings
+from bus import protocol, topics
+from bus.client_acts import permitted_boot, permitted_move
+from bus.clients import FindProjects, RegisteredClient
+from bus.delivery.runner import Bus
+from bus.errors import Unavailable, Unroutable
+from bus.messages import BuildCancelRequested, BuildRequested
+from bus.moves import FindMoves, MoveRefused, MoveRequested, MoveStands, MoveSteered, Steering
+from bus.queries import (
+    BuildStands,
+    FindBuilds,
+    FindDecision,
+    FindInstances,
+    FindWaiting,
+    Instance,
+    WaitingRequest,
+)
+from bus.sql.database import Database
+from bus.sql.failures import retrying
+from bus.vocabulary import Message
+
+CONFIRMED = 100_000  # digests of published requests in memory
+PATIENCE = 2.0  # seconds to wait for the scheduler's queue
+
+
+@dataclass(eq=False)
+class RestDoor:
+    bus: Bus
+    settings: Settings
+    database: Database
+    ends: EndLog
+    _confirmed: OrderedDict[str, str] = field(default_factory=OrderedDict)  # digest of a request by its id
+
+    def __post_init__(self) -> None:
+        self._accept = retrying(self.bus.clock)(self._accept_once)
+
+    # Requests for builds
+
+    async def boot(self, caller: Caller, requests: Sequence[BuildRequested]) -> BatchAccepted:
+        """Publish build requests. Return after the broker has stored all of them; raise if one is invalid."""
+        if len({request.request for request in requests}) < len(requests):
+            raise BadSetting("requests: an id occurs twice")
+        notes = [_sense(index, request, len(requests)) for index, request in enumerate(requests)]
+        named = [
+            structs.replace(request, project=caller.project("act", request.project), reply_to="")
+            for request in requests
+        ]
+        rows = [_row(request.request, request, request.instances) for request in named]
+        accepted = [
+            Accepted(request=request.request, project=request.project, builds=request.instances, notes=note)
+            for request, note in zip(named, notes, strict=True)
+        ]
+        if not self._are_confirmed(rows):
+            await self._check_ids(caller, named)
+            await self._accept(rows)
+            await self._publish([structs.replace(request, reply_to=REPLY_TO) for request in named])
+            self._confirm(rows)
+        return BatchAccepted(accepted=tuple(accepted))
+
+    async def _check_ids(self, caller: Caller, requests: Sequence[BuildRequested]) -> None:
+        """Raise NotAllowed if a request names ids of other projects, or needs an operator's rights."""
+        judged = [request for request in requests if not caller.may("operate", request.project)]
+        if not judged:
+            return
+        new = {id_ for request in judged for id_ in (request.request, *request.instances)}
+        hints = [request.hints for request in judged]
+        existing = {id_ for hint in hints for id_ in (*hint.same_host, *hint.different_host)}
+        known = await self._projects(new, existing)
+        for request in judged:
+            permitted_boot(request, _client(caller, request.project), known)
+
+    async def _projects(self, new: Collection[str], existing: Collection[str]) -> dict[str, str]:
+        async with self.database.read() as tx:
+            known = await store.projects_of(tx, {*new, *existing})
+        new, existing = (tuple(sorted({*ids} - known.keys())) for ids in (new, existing))
+        if not new and not existing:
+            return known
+        found = await self.bus.asker(topics.PROJECTS)(FindProjects(new=new, existing=existing))
+        return known | found.projects
+
+    def _are_confirmed(self, rows: Sequence[StoredRequest]) -> bool:
+        return all(self._confirmed.get(row.id) == row.digest for row in rows)
+
+    def _confirm(self, rows: Sequence[StoredRequest]) -> None:
+        self._confirmed.update((row.id, row.digest) for row in rows)
+        while len(self._confirmed) > CONFIRMED:
+            self._confirmed.popitem(last=False)
+
+    async def _accept_once(self, rows: Sequence[StoredRequest]) -> None:
+        async with self.database.write() as tx:
+            await store.accept(tx, rows, self.bus.clock.now())
+
+    async def _publish(self, messages: Sequence[Message]) -> None:
+        await publish(self.bus, *messages, patience=PATIENCE)
+
+    async def request(self, caller: Caller, id_: str, wait: float) -> RequestState:
+        """Return a request with its results; wait up to `wait` seconds until all its builds have ended."""
+        await self._project(caller, "show", id_)
+        deadline = self.bus.clock.monotonic() + wait
+        with self.ends.watching(id_) as changed:
+            while True:
+                changed.clear()
+                state = await self._state(id_)
+                left = deadline - self.bus.clock.monotonic()
+                if state.is_ended or left <= 0 or self.ends.is_closed:
+                    break
+                await _set_within(changed, left)
+        if state.is_ended:
+            return state
+        return structs.replace(state, waiting=await self._waiting(id_))
+
+    async def _state(self, id_: str) -> RequestState:
+        async with self.database.read() as tx:
+            project = (await store.projects_of(tx, [id_])).get(id_)
+            builds = await store.builds_of(tx, id_)
+            ends = await store.ends_of(tx, id_)
+        if project is None or not builds:
+            raise NotFound(f"no build request {id_} was received over HTTP")
+        results = {build: BuildResult(build=build, status="requested") for build in builds}
+        for event, body in ends:
+            for result in results_of(event, body):
+                results[result.build] = result
+        is_ended = all(result.status != "requested" for result in results.values())
+        return RequestState(request=id_, project=project, is_ended=is_ended, builds=tuple(results.values()))
+
+    async def _waiting(self, id_: str) -> WaitingRequest | None:
+        try:
+            found = await self.bus.asker(topics.WAITING)(FindWaiting(requests=(id_,)))
+        except (Unavailable, Unroutable):
+            return None
+        return next(iter(found.waiting), None)
+
+    async def _project(self, caller: Caller, act: Act, id_: str) -> str:
+        """Return the project of a build or request; raise NotFound if it is unknown or not the caller's."""
+        project = (await self._projects((), (id_,))).get(id_)
+        if project is None or not caller.may("show", project):
+            raise NotFound(f"no build or request {id_} is known, or its cell does not answer")
+        return caller.project(act, project)
+
+    # Builds
+
+    async def build(self, caller: Caller, id_: str) -> BuildDetails:
+        project = await self._project(caller, "show", id_)
+        stands = await self._stands(id_)
+        if stands is not None:
+            return BuildDetails(build=id_, project=project, status=stands.status, stands=stands)
+        decision = await self.bus.asker(topics.DECISION)(FindDecision(id=id_))
+        if not decision.known:
+            return BuildDetails(build=id_, project=project, status="requested")
+        status = "waiting" if decision.waits else "refused"
+        return BuildDetails(build=id_, project=project, status=status, decision=decision)
+
+    async def _stands(self, build: str) -> BuildStands | None:
+        find = self.bus.asker(topics.FIND_BUILDS)
+        cells = await known_cells(self.bus, self.settings)
+        found, _ = await ask_cells(cells, lambda cell: find(FindBuilds(cell=cell, builds=(build,))))
+        every = [stands for answer in found.values() for stands in answer.builds]
+        # after a move between cells the former cell has an ended record
+        return min(every, key=lambda stands: stands.status in ("deleted", "error"), default=None)
+
+    async def builds(self, caller: Caller, question: FindInstances) -> BuildsListed:
+        """Return a page of instances of all cells, or of the cell that the question names."""
+        question = checked(structs.replace(question, project=caller.project("show", question.project)))
+        find = self.bus.asker(topics.FIND_INSTANCES, timeout=INSTANCE_SECONDS)
+        named = () if question.cell == ANY_CELL else (question.cell,)
+        cells = await chosen_cells(self.bus, self.settings, named, "cell")
+        found, silent = await ask_cells(cells, lambda cell: find(structs.replace(question, cell=cell)))
+        listed: list[Instance] = sorted(
+            (instance for page in found.values() for instance in page.instances),
+            key=lambda instance: instance.build,
+        )
+        is_more = len(listed) > question.limit or any(page.more for page in found.values())
+        page = tuple(listed[: question.limit])
+        return BuildsListed(
+            instances=page, after=page[-1].build if is_more and page else "", silent_cells=tuple(silent)
+        )
+
+    async def delete(self, caller: Caller, id_: str) -> BuildAccepted:
+        """Publish the deletion of a build, or of all builds of a request that waits."""
+        await self._join(id_, await self._project(caller, "act", id_))
+        await self._publish([BuildCancelRequested(build=id_, reply_to=REPLY_TO, anywhere=True, fence=False)])
+        return BuildAccepted(build=id_)
+
+    async def _join(self, build: str, project: str) -> None:
+        """Record the project of a build, so that its results are stored."""
+        async with self.database.write() as tx:
+            await store.add_build(tx, build, project, self.bus.clock.now())
+
+    # Moves
+
+    async def move(self, caller: Caller, asked: MoveRequested) -> MoveAccepted:
+        project = await self._project(caller, "act", asked.build)
+        if not caller.may("operate", project):
+            permitted_move(asked)
+        row = _row(asked.move, asked := structs.replace(asked, reply_to=REPLY_TO), (), project)
+        if not self._are_confirmed([row]):
+            await self._accept([row])
+            await self._publish([asked])
+            self._confirm([row])
+        return MoveAccepted(move=asked.move, build=asked.build)
+
+    async def shown_move(self, caller: Caller, id_: str) -> MoveDetails:
+        stands = await self._move_stands(id_)
+        if stands is not None:
+            await self._project(caller, "show", stands.build)
+            return MoveDetails(move=id_, build=stands.build, status=stands.phase, stands=stands)
+        await self._project(caller, "show", id_)
+        async with self.database.read() as tx:
+            ends = await store.ends_of(tx, id_)
+        for event, body in ends:
+            if EVENTS[event] is MoveRefused:
+                refusal = protocol.decode(MoveRefused, body.encode())
+                return MoveDetails(move=id_, build=refusal.build, status="refused", reason=refusal.reason)
+        waiting = await self._waiting(id_)
+        build = waiting.builds[0] if waiting is not None and waiting.builds else ""
+        return MoveDetails(
+            move=id_, build=build, status="waiting" if waiting else "requested", waiting=waiting
+        )
+
+    async def steer(self, caller: Caller, id_: str, to: Steering) -> MoveAccepted:
+        stands = await self._move_stands(id_)
+        if stands is None:
+            raise NotFound(f"no cell that answers has a move {id_}")
+        await self._join(id_, await self._project(caller, "act", stands.build))
+        await self._publish(
+            [MoveSteered(move=id_, build=stands.build, cell=stands.cell, to=to, reply_to=REPLY_TO)]
+        )
+        return MoveAccepted(move=id_, build=stands.build)
+
+    async def _move_stands(self, move: str) -> MoveStands | None:
+        find = self.bus.asker(topics.FIND_MOVES)
+        cells = await known_cells(self.bus, self.settings)
+        found, _ = await ask_cells(cells, lambda cell: find(FindMoves(cell=cell, moves=(move,))))
+        every = [stands for answer in found.values() for stands in answer.moves]
+        return min(every, key=lambda stands: bool(stands.in_cell), default=None)
+
+    # Events
+
+    async def events(self, caller: Caller, named: str, after: int | None, wait: float) -> EventsListed:
+        """Return the events with higher numbers; without any, wait up to `wait` seconds for one."""
+        project = caller.project("show", named)
+        deadline = self.bus.clock.monotonic() + wait
+        last = await self.ends.checked(after)
+        with self.ends.watching(project) as changed:
+            while True:
+                changed.clear()
+                found = await self.ends.after(last, project)
+                left = deadline - self.bus.clock.monotonic()
+                if found or left <= 0 or self.ends.is_closed:
+                    break
+                await _set_within(changed, left)
+        return EventsListed(events=tuple(map(event_of, found)), last=found[-1].number if found else last)
+
+
+ANY_CELL = "any"
+
+
+def event_of(end: store.StoredEnd) -> Event:
+    return Event(number=end.number, event=end.event, data=msgspec.Raw(end.body.encode()))
+
+
+def _row(id_: str, message: Message, builds: Sequence[str], project: str = "") -> StoredRequest:
+    digest = sha256(protocol.encode(message)).hexdigest()
+    project = message.project if isinstance(message, BuildRequested) else project
+    return StoredRequest(id=id_, project=project, digest=digest, builds=builds)
+
+
+def _client(caller: Caller, project: str) -> RegisteredClient:
+    return RegisteredClient(name=caller.identity.user, projects=(project,))
+
+
+def _sense(index: int, request: BuildRequested, count: int) -> tuple[str, ...]:
+    try:
+        return sense_of(request)
+    except BadSetting as problem:
+        raise BadSetting(f"requests[{index}]: {problem}" if count > 1 else str(problem)) from None
+
+
+async def _set_within(changed: asyncio.Event, seconds: float) -> None:
+    try:
+        async with asyncio.timeout(seconds):
+            await changed.wait()
+    except TimeoutError:
+        pass

@@ -1,0 +1,213 @@
+"""The log of ends: stores the results of requests with ascending numbers, and wakes the clients that wait."""
+
+import asyncio
+import logging
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from hashlib import sha256
+
+from msgspec import structs
+
+from berth.rest import store
+from berth.rest.bodies import BuildResult
+from berth.rest.store import StoredEnd
+from bus import protocol
+from bus.clock import Clock
+from bus.errors import Unavailable
+from bus.messages import BuildCancelled, BuildDeleted, BuildEnded, BuildUnplaceable
+from bus.moves import MoveEnded, MoveProgress, MoveRefused
+from bus.rabbit.permissions import CLIENT_TOPICS
+from bus.sql.database import Database
+from bus.sql.failures import retrying
+
+log = logging.getLogger(__name__)
+
+# The reply address of all requests over HTTP. A client's address begins with its name, so never with _.
+REPLY_TO = "_rest"
+
+End = BuildEnded | BuildUnplaceable | BuildDeleted | BuildCancelled | MoveEnded | MoveRefused | MoveProgress
+EVENTS = {topic.pattern.removesuffix(".{cell}"): topic.message for topic in CLIENT_TOPICS}
+_EVENT_OF = {kind: event for event, kind in EVENTS.items()}
+
+POLL_SECONDS = 0.5  # between reads of ends that another process stored
+RECENT = 10_000  # ends in memory
+PAGE = 500
+_PRUNE_PAGE = 5000
+
+
+class Expired(Exception):
+    """The error that events cannot be resumed from a number: it was deleted, or is in the future."""
+
+
+class EndLog:
+    """Stores ends, and gives them to waiting clients. Several processes may share the database."""
+
+    def __init__(self, database: Database, clock: Clock, keep: float, keep_requests: float) -> None:
+        self._database = database
+        self._clock = clock
+        self._keep = keep
+        self._keep_requests = keep_requests  # at least as long as a request may wait for its end
+        self._recent: deque[StoredEnd] = deque(maxlen=RECENT)
+        self._complete_after = -1  # memory has all ends with higher numbers; -1: nothing was read yet
+        self._seen = 0
+        self._due = asyncio.Event()
+        self._watches: dict[str, set[asyncio.Event]] = {}  # by project or request
+        self.is_closed = False  # clients that wait get what is there
+        database.on_new_history(self._forget)
+        self.record = retrying(clock)(self._record)
+
+    async def _record(self, messages: Sequence[End]) -> Sequence[None]:
+        """Store messages with numbers; messages of unknown requests and repetitions are ignored."""
+        ends = [
+            _end(message) for message in messages if not isinstance(message, MoveProgress) or _counts(message)
+        ]
+        if not ends:
+            return [None] * len(messages)
+        async with self._database.write() as tx:
+            projects = await store.projects_of(tx, [end.request for end in ends])
+            known = [
+                StoredEnd(**{**vars(end), "project": projects[end.request]})
+                for end in ends
+                if end.request in projects
+            ]
+            if known:
+                await store.add_ends(tx, known, self._clock.now())
+        self._due.set()
+        return [None] * len(messages)
+
+    def _forget(self) -> None:
+        """Read again from the database: after a fail-over the latest numbers may be given anew."""
+        self._complete_after = -1
+        self._recent.clear()
+        self._due.set()
+
+    async def checked(self, after: int | None) -> int:
+        """Return the given number, or the newest without one; raise Expired if it cannot be resumed from."""
+        async with self._database.read_single() as tx:
+            newest, pruned = await store.counter(tx)
+        if after is None:
+            return newest
+        if after > newest:
+            raise Expired(f"after: the newest event is {newest}; read the state of your requests again")
+        if after < pruned:
+            raise Expired(f"after: events up to {pruned} were deleted; read the state of your requests again")
+        return after
+
+    async def after(self, number: int, project: str) -> list[StoredEnd]:
+        """Return a page of the project's ends with higher numbers."""
+        if 0 <= self._complete_after <= number:
+            newer = bisect_right(self._recent, number, key=lambda end: end.number)
+            recent = (self._recent[at] for at in range(newer, len(self._recent)))
+            return [end for end in recent if end.project == project][:PAGE]
+        async with self._database.read_single() as tx:
+            return await store.ends_after(tx, number, PAGE, project)
+
+    @contextmanager
+    def watching(self, key: str) -> Iterator[asyncio.Event]:
+        """Yield an event that is set when ends of this project or request were read."""
+        changed = asyncio.Event()
+        self._watches.setdefault(key, set()).add(changed)
+        try:
+            yield changed
+        finally:
+            self._watches[key].discard(changed)
+            if not self._watches[key]:
+                del self._watches[key]
+
+    async def follow(self) -> None:
+        """Read new ends into memory and wake the clients that wait for them, until cancelled."""
+        while True:
+            try:
+                is_page_full = await self._read()
+            except Unavailable as problem:
+                log.warning("clients wait for the log of ends: %s", problem)
+                is_page_full = False
+            if not is_page_full:
+                await self._wait()
+
+    async def _read(self) -> bool:
+        async with self._database.read_single() as tx:
+            if self._complete_after < 0:
+                self._seen = self._complete_after = (await store.counter(tx))[0]
+                self._wake(list(self._watches))
+                return False
+            found = await store.ends_after(tx, self._seen, PAGE)
+        for end in found:
+            if len(self._recent) == RECENT:
+                self._complete_after = self._recent[0].number
+            self._recent.append(end)
+            self._seen = end.number
+        self._wake({key for end in found for key in (end.project, end.request)})
+        return len(found) == PAGE
+
+    def _wake(self, keys: Collection[str]) -> None:
+        for key in keys:
+            for changed in self._watches.get(key, ()):
+                changed.set()
+
+    async def _wait(self) -> None:
+        try:
+            async with asyncio.timeout(POLL_SECONDS):
+                await self._due.wait()
+        except TimeoutError:
+            pass
+        self._due.clear()
+
+    def close(self) -> None:
+        """Let all clients stop waiting, because the server stops."""
+        self.is_closed = True
+        self._wake(list(self._watches))
+
+    async def prune(self) -> None:
+        """Delete ends after `keep` seconds, and requests after `keep_requests` seconds."""
+        now = self._clock.now()
+        for delete, keep in ((store.prune_ends, self._keep), (store.prune_requests, self._keep_requests)):
+            pruned = _PRUNE_PAGE
+            while pruned == _PRUNE_PAGE:
+                async with self._database.write() as tx:
+                    pruned = await delete(tx, now - keep, _PRUNE_PAGE)
+
+
+def _counts(progress: MoveProgress) -> bool:
+    return bool(progress.refused) or progress.phase == "verify"
+
+
+def _end(message: End) -> StoredEnd:
+    """Return a message as the log stores it, without the data with which operators reproduce decisions."""
+    request = id_ = message.build if isinstance(message, BuildDeleted | BuildCancelled) else ""
+    match message:
+        case BuildEnded():
+            request, id_ = message.request, message.build
+        case BuildUnplaceable():
+            request, id_ = message.request, f"{message.request} {min(message.instances, default='')}"
+        case MoveEnded() | MoveRefused() | MoveProgress():
+            request = id_ = message.move
+    bare = structs.replace(message, reply_to="")
+    if isinstance(bare, BuildEnded | BuildUnplaceable | MoveRefused):
+        bare = structs.replace(bare, decision=structs.replace(bare.decision, record=None))
+    body = protocol.encode(bare)
+    if isinstance(
+        message, BuildDeleted | BuildCancelled | MoveProgress
+    ):  # each may be sent with a new result
+        id_ = f"{id_} {sha256(body).hexdigest()[:16]}"
+    return StoredEnd(event=_EVENT_OF[type(message)], subject=id_, request=request, body=body.decode())
+
+
+def results_of(event: str, body: str) -> list[BuildResult]:
+    """Return the results of builds in a stored end."""
+    if EVENTS[event] is BuildEnded:
+        ended = protocol.decode(BuildEnded, body.encode())
+        return [
+            BuildResult(
+                build=ended.build, status=ended.status, host=ended.host, cell=ended.cell, reason=ended.reason
+            )
+        ]
+    if EVENTS[event] is BuildUnplaceable:
+        refusal = protocol.decode(BuildUnplaceable, body.encode())
+        return [
+            BuildResult(build=build, status="refused", reason=refusal.reason, code=refusal.decision.code)
+            for build in refusal.instances
+        ]
+    return []

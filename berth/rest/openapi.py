@@ -1,0 +1,97 @@
+"""The OpenAPI 3.1 document of the REST API, generated from the types of its bodies."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from berth.rest import bodies
+from bus.messages import BuildRequested
+from bus.moves import MoveRequested
+from placement_worker.http.openapi import EVENT_STREAM, DescribedOperation, document
+
+ADDRESS = "/v1/openapi.json"
+_SUMMARY = "Boots, deletes and moves instances, and reports the ends of these requests."
+_IN_PATH = {"id": "uuid of the request, build or move"}
+_PROJECT = {"project": "id of the project; default: the project of the token"}
+_WAIT = {"wait": "seconds to wait for a result, at most 300"}
+_AFTER = {"after": "number of the last event that the client has; default: the newest event"}
+
+OPERATIONS: Mapping[tuple[str, str], DescribedOperation] = {
+    (ADDRESS, "GET"): DescribedOperation("Return this document.", dict[str, Any], is_open=True),
+    ("/v1/requests", "POST"): DescribedOperation(
+        "Request one instance, several of one flavor, or a gang. A repetition changes nothing.",
+        bodies.Accepted,
+        body=BuildRequested,
+        status=202,
+        refusals=(400, 409, 413),
+    ),
+    ("/v1/requests/batch", "POST"): DescribedOperation(
+        "Send up to 1,000 build requests, which are accepted together or not at all.",
+        bodies.BatchAccepted,
+        body=bodies.BatchRequested,
+        status=202,
+        refusals=(400, 409, 413),
+    ),
+    ("/v1/requests/{id}", "GET"): DescribedOperation(
+        "Show a build request and the results of its builds.",
+        bodies.RequestState,
+        query=_WAIT,
+        refusals=(400, 404),
+    ),
+    ("/v1/builds", "GET"): DescribedOperation(
+        "List instances that meet all parameters, by id.",
+        bodies.BuildsListed,
+        query={
+            **_PROJECT,
+            "cell": "name of a cell; default: all cells",
+            "host": "name of a host, or uuid of its root provider",
+            "name": "display name of the instance",
+            "status": "statuses, separated by commas; default: all but deleted",
+            "since": "only instances that changed in this time, such as 10m",
+            "after": "`after` of the previous page",
+            "limit": "largest number of instances, from 1 to 1000",
+        },
+        refusals=(400,),
+    ),
+    ("/v1/builds/{id}", "GET"): DescribedOperation(
+        "Show a build, wherever it is.", bodies.BuildDetails, refusals=(400, 404)
+    ),
+    ("/v1/builds/{id}", "DELETE"): DescribedOperation(
+        "Delete an instance, or cancel a request that waits. The result is an event.",
+        bodies.BuildAccepted,
+        status=202,
+        refusals=(400, 404),
+    ),
+    ("/v1/moves", "POST"): DescribedOperation(
+        "Move, resize, shelve or rebuild an instance. A repetition changes nothing.",
+        bodies.MoveAccepted,
+        body=MoveRequested,
+        status=202,
+        refusals=(400, 404, 409),
+    ),
+    ("/v1/moves/{id}", "GET"): DescribedOperation("Show a move.", bodies.MoveDetails, refusals=(400, 404)),
+    ("/v1/moves/{id}/steer", "POST"): DescribedOperation(
+        "Confirm, revert, abort or force a move. The result is an event.",
+        bodies.MoveAccepted,
+        body=bodies.SteerRequested,
+        status=202,
+        refusals=(400, 404),
+    ),
+    ("/v1/events", "GET"): DescribedOperation(
+        "List the results of the project's requests over HTTP, by number.",
+        bodies.EventsListed,
+        query={**_PROJECT, **_AFTER, **_WAIT},
+        refusals=(400, 410),
+    ),
+    ("/v1/events/stream", "GET"): DescribedOperation(
+        "Follow these results as server-sent events, whose `id` is the number; the schema describes each.",
+        bodies.Event,
+        query={**_PROJECT, **_AFTER},
+        refusals=(400, 410),
+        media=EVENT_STREAM,
+    ),
+}
+
+
+def rest_document() -> dict[str, Any]:
+    """Return the OpenAPI 3.1 document of the REST API."""
+    return document(OPERATIONS, _SUMMARY, _IN_PATH)

@@ -1,0 +1,44 @@
+"""Serves the REST API with the tokens, the policy and the certificate of the settings."""
+
+from contextlib import nullcontext
+
+from berth.placement_http import policy_of, tls_of, tokens_of
+from berth.rest.app import RestAccess, rest_app
+from berth.rest.callers import Act
+from berth.rest.door import RestDoor
+from berth.rest.ends import EndLog
+from berth.settings import Settings
+from bus.delivery.runner import Bus
+from bus.http import HttpLimits, announce, listen, serve
+from bus.sql.database import Database
+from placement_worker.http import KeystoneTokens, format_refusal
+from placement_worker.http.access import Identity, noauth2
+from placement_worker.http.app import without_token
+
+
+async def serve_rest(settings: Settings, bus: Bus, database: Database, ends: EndLog) -> None:
+    """Serve the REST API until cancelled."""
+    tokens, policy = tokens_of(settings, bus.clock), policy_of(settings)
+    keystone = tokens if isinstance(tokens, KeystoneTokens) else None
+
+    def allows(act: Act, identity: Identity, project: str) -> bool:
+        return policy.allows(f"berth:builds:{act}", identity, {"project_id": project})
+
+    access = RestAccess(
+        authenticate=tokens or noauth2,
+        unauthorized=keystone.unauthorized if keystone else without_token,
+        allows=allows,
+    )
+    app = rest_app(RestDoor(bus, settings, database, ends), access)
+    async with keystone or nullcontext():
+        listener = listen(settings.rest.http)
+        announce("the REST API is served", listener, "/", tls_of(settings))
+        await serve(
+            app,
+            listener,
+            limits=HttpLimits(connections=settings.rest.http_connections),
+            drain=settings.process.drain,
+            format_refusal=format_refusal,
+            closing=ends.close,
+            tls=tls_of(settings),
+        )

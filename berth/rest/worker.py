@@ -1,0 +1,46 @@
+"""Makes the worker of the REST API: it serves HTTP, and stores the results of requests over HTTP.
+
+HTTP server and app are imported when the worker starts, not when only its topics are listed.
+"""
+
+from berth.rest.ends import REPLY_TO, EndLog
+from berth.settings import Settings
+from bus import topics
+from bus.delivery.runner import Bus
+from bus.messages import BuildCancelRequested, BuildRequested
+from bus.moves import MoveRequested, MoveSteered
+from bus.rabbit.permissions import CLIENT_TOPICS
+from bus.sql.database import Database
+from bus.worker import Worker, every, on_many, prune_period
+
+_ASKED = (
+    topics.CELLS,
+    topics.PROJECTS,
+    topics.FIND_BUILDS,
+    topics.FIND_INSTANCES,
+    topics.FIND_MOVES,
+    topics.WAITING,
+    topics.DECISION,
+)
+
+
+def rest_worker(settings: Settings, bus: Bus, database: Database) -> Worker:
+    keep = settings.keep.builds
+    ends = EndLog(database, bus.clock, keep, keep + settings.requests.max_wait)
+
+    async def serve() -> None:
+        from berth.rest.serving import serve_rest
+
+        await serve_rest(settings, bus, database, ends)
+
+    return Worker(
+        "rest",
+        consumes=[
+            on_many(topic.at(reply_to=REPLY_TO), ends.record, batch=256, concurrency=1)
+            for topic in CLIENT_TOPICS
+        ],
+        asks=_ASKED,
+        timers=[every(prune_period(keep), ends.prune)],
+        runs=[ends.follow, serve],
+        announces=frozenset({BuildRequested, BuildCancelRequested, MoveRequested, MoveSteered}),
+    )

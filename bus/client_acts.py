@@ -1,0 +1,59 @@
+"""Rules of what a client may request: for its projects only, and nothing that is reserved for operators."""
+
+from collections.abc import Mapping
+
+from msgspec import structs
+
+from bus.clients import RegisteredClient
+from bus.messages import BuildRequested
+from bus.moves import MoveRequested
+from bus.vocabulary import UNSAID_ID, Id
+
+UNKNOWN = "no build of this client's projects has this id, or its cell does not answer"
+
+Projects = Mapping[Id, str]  # the project of each id that is known
+
+
+class NotAllowed(Exception):
+    """The error that a client may not do what it requested. The text gives the reason."""
+
+
+def project_of(client: RegisteredClient, named: str) -> str:
+    """Return the project that a client names, or its only project; raise NotAllowed if it may not use it."""
+    if named in client.projects:
+        return named
+    if named not in ("", UNSAID_ID):
+        raise NotAllowed(f"project: client {client.name} is not bound to {named}")
+    if len(client.projects) > 1:
+        raise NotAllowed(f"project: name one of {', '.join(client.projects[:10])}")
+    return client.projects[0]
+
+
+def check_project(build: Id, client: RegisteredClient, known: Projects) -> None:
+    """Raise NotAllowed unless the build is of a project of the client."""
+    if known.get(build) not in client.projects:
+        raise NotAllowed(UNKNOWN)
+
+
+def permitted_boot(request: BuildRequested, client: RegisteredClient, known: Projects) -> BuildRequested:
+    """Return a client's build request with its project; raise NotAllowed if the client may not send it."""
+    project = project_of(client, request.project)
+    if request.forced_host:
+        raise NotAllowed("forced_host: only operators bypass the filters; wanted_host names a host")
+    if any(known.get(id_, project) not in client.projects for id_ in (request.request, *request.instances)):
+        raise NotAllowed("request, instances: use new uuids")
+    for name in ("same_host", "different_host"):
+        if not all(known.get(build) in client.projects for build in getattr(request.hints, name)):
+            raise NotAllowed(f"hints.{name}: {UNKNOWN}")
+    return structs.replace(request, project=project)
+
+
+def permitted_move(asked: MoveRequested) -> MoveRequested:
+    """Return a client's request to move an instance; raise NotAllowed if only operators may send it."""
+    if asked.forced_host:
+        raise NotAllowed("forced_host: only operators bypass the filters; wanted_host names a host")
+    if asked.kind == "evacuate":
+        raise NotAllowed("kind: only operators evacuate a host")
+    if asked.since:
+        raise NotAllowed("since: only preempted instances keep the time of their first request")
+    return asked
