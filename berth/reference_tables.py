@@ -140,7 +140,7 @@ _REASONS: tuple[tuple[str, str, str, Mapping[str, str]], ...] = (
     ),
     (
         "Of moves",
-        "A move that does not begin (`move.refused`) has one of these, `waited` or `cancelled` as\n"
+        "A move that does not begin (`move.refused`) has one of these, `waited`, `cancelled` or `crashed` as\n"
         "above, or the code of the decision that found no host for it.",
         "it does not move because",
         MOVES,

@@ -23,7 +23,7 @@ from scheduler_worker.core.move_start import MoveStart
 from scheduler_worker.dependencies import Publish, log
 from scheduler_worker.store.parked import ParkedRequest
 from scheduler_worker.waiting.store import WaitingStore
-from scheduler_worker.waiting.suspects import Suspects
+from scheduler_worker.waiting.suspects import WaitingSuspects
 
 if TYPE_CHECKING:
     from scheduler_worker.waiting.evaluating import WaitingBuilds, WaitingMoves
@@ -106,7 +106,7 @@ class WaitingQueue:
         self._preempting: list[ParkedRequest] = []  # waiting requests that may preempt, to be evaluated
         self._pending: dict[str | None, _Lane] = {}
         self._running: dict[str | None, _Lane] = {}
-        self._suspects = Suspects(store)
+        self._suspects = WaitingSuspects(store)
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as group:

@@ -23,7 +23,7 @@ MAX_STRIKES = 4
 WHY = f"{MAX_STRIKES} processes of schedulers ended, the last two while they evaluated only this request"
 
 
-class Suspects:
+class WaitingSuspects:
     def __init__(self, store: WaitingStore) -> None:
         self._store = store
         self._turns = asyncio.Lock()  # held while suspects are evaluated
