@@ -140,8 +140,8 @@ _REASONS: tuple[tuple[str, str, str, Mapping[str, str]], ...] = (
     ),
     (
         "Of moves",
-        "A move that does not begin (`move.refused`) has one of these, `waited`, `cancelled` or `crashed` as\n"
-        "above, or the code of the decision that found no host for it.",
+        "A move that does not begin (`move.refused`) has one of these, `waited`, `cancelled` or `crashed`\n"
+        "as above, or the code of the decision that found no host for it.",
         "it does not move because",
         MOVES,
     ),

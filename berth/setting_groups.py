@@ -261,8 +261,8 @@ class ProcessSettings(SettingsGroup, frozen=True, kw_only=True):
     blocked_limit: float = 60.0
     # seconds for which a queue's reader may take no message although some wait, until it is logged; 0: never
     stuck_after: float = 120.0
-    # processes of `berth up`: separate (one for each worker), compact (one for placement and
-    # scheduler, one for conductors and agents: less work per boot on few cores), or auto (compact on at most 2 cores)
+    # processes of `berth up`: separate (one for each worker), compact (one for placement and scheduler, one
+    # for conductors and agents: less work per boot on few cores), or auto (compact on at most 2 cores)
     layout: str = "auto"
     # number of cells with a common process for their conductors under `berth up`, and one for their agents,
     # in the separate layout

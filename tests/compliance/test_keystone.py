@@ -242,7 +242,9 @@ def test_an_expired_token_is_refused_unless_a_service_presents_it(servers: Serve
 
             assert presented(expired) == 401
             assert presented(expired, x_service_token=service) == 200
-            assert presented(expired, x_service_token=stranger) == 401  # its user does not have the role service
+            assert (
+                presented(expired, x_service_token=stranger) == 401
+            )  # its user does not have the role service
             assert presented(expired, x_service_token=expired_service) == 401
             assert presented(valid, x_service_token=expired_service) == 401
             assert presented(valid) == 200

@@ -1,4 +1,4 @@
-"""Repeats the statements of a package's migrations for further empty databases, which is faster than alembic."""
+"""Repeats the statements of migrations for further empty databases, which is faster than alembic."""
 
 import sqlite3
 from collections.abc import Callable
