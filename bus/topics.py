@@ -11,6 +11,7 @@ from bus import (
     domains,
     groups,
     guests,
+    history,
     host_health,
     leases,
     maintenance,
@@ -242,6 +243,8 @@ TREES = Query("placement.trees", replication.FindTrees, replication.TreesFound,
     "provider trees, for a replica of placement's index", "replica", "placement")
 CHANGES = Query("placement.changes", replication.FindChanges, replication.ChangesFound,
     "changes committed after a number, for a replica", "replica", "placement")
+HISTORY = Query("placement.history", history.FindHistory, history.HistoryFound,
+    "the state of placement at a time or after a change, and the changes from then on", ANYONE, "placement")
 CLIENT_ASKED = Query("scheduler.client.{client}", clients.ClientAsked, clients.ClientAnswered,
     "builds, moves, decisions and usages of a client's own projects", ANYONE, "scheduler", of_client=True)
 CLIENTS = Query("scheduler.clients", clients.FindClients, clients.ClientsFound,

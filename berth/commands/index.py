@@ -40,7 +40,7 @@ _MODULES = {
         "asyncapi": "descriptions", "metrics": "descriptions", "rules": "rules",
         "reasons": "descriptions", "http": "descriptions", "settings": "descriptions",
         "completion": "descriptions", "dead": "dead", "database": "database",
-        "broker": "broker",
+        "broker": "broker", "at": "past", "replay": "replaying",
     },
     "Other systems": {
         "import": "importing", "adopt": "importing", "ironic": "ironic", "nova": "nova",
@@ -79,6 +79,8 @@ _GROUPS = {  # group → its description
     "pool": "Pools: storage, addresses and other resources that hosts share.",
     "rules": "The filters that reject hosts and the weighers that rank hosts; without a command, all of them."
     " `berth rules test` tests a change on recorded decisions (docs/howto/policy-tests.md).",
+    "at": "The state of placement at a past time, and decisions as of then (docs/time-machine.md):"
+    " `berth at 2h show host-7`.",
     "dead": "Messages that no worker could handle, each with its reason.",
     "broker": "Move a running berth to another RabbitMQ (docs/howto/another-broker.md).",
     "database": "Move a database to another PostgreSQL server while workers use it (docs/running.md).",

@@ -32,6 +32,7 @@ _BUILDS = 100  # in one query
 _PREEMPTING = 4  # requests in one query if instances to preempt are searched, too
 _encode = msgspec.json.Encoder(order="deterministic").encode
 
+Source = Literal["record", "present hosts", "hosts of then"]
 Verdict = Literal["same", "elsewhere", "nowhere", "placed", "none"]
 
 
@@ -62,7 +63,7 @@ class RepeatedDecision(msgspec.Struct, frozen=True):
     before: str
     after: str
     verdict: Verdict
-    by: Literal["record", "present hosts"]
+    by: Source
     why: str = ""  # why it gets no host
     preempts: int = 0  # instances that it would preempt with the change
 
@@ -163,7 +164,7 @@ async def tested(
     results: dict[str, RepeatedDecision] = {}
     left: dict[bytes, list[RecordedDecision]] = defaultdict(list)
     for decision in decisions:
-        again = _from_record(decision, changed)
+        again = from_record(decision, changed)
         if again is None:
             left[_class_of(decision.request)].append(decision)
         else:
@@ -175,7 +176,7 @@ async def tested(
     for some in portions(representatives, most):
         for result in await _tried(bus, changed.trial, some):
             for decision in (same := next(equals)):
-                results[decision.build] = _now(decision, result)
+                results[decision.build] = on_hosts(decision, result, "present hosts")
             on_tested(len(same))
     return [results[decision.build] for decision in decisions]
 
@@ -194,7 +195,8 @@ def _class_of(request: BuildRequested) -> bytes:
     return _encode((plain, len(request.instances)))
 
 
-def _from_record(decision: RecordedDecision, changed: ChangedPolicy) -> RepeatedDecision | None:
+def from_record(decision: RecordedDecision, changed: ChangedPolicy) -> RepeatedDecision | None:
+    """Return a decision made again from its record; None: the record lacks something that changed."""
     numbers, record = changed.only_numbers, decision.record
     if numbers is None or record is None or (decision.preempts and changed.stored.priorities):
         return None
@@ -205,8 +207,8 @@ def _from_record(decision: RecordedDecision, changed: ChangedPolicy) -> Repeated
     return _tested(decision, (decision.host, again.host.host), verdict, "record")
 
 
-def _now(decision: RecordedDecision, result: TrialResult) -> RepeatedDecision:
-    """Return a decision with the hosts that an equal request would get now."""
+def on_hosts(decision: RecordedDecision, result: TrialResult, by: Source) -> RepeatedDecision:
+    """Return a decision with the hosts that an equal request gets on the hosts that `by` names."""
     present, trial = result.present, result.trial
     verdict: Verdict = "same"
     if present.roots and trial.roots:
@@ -216,7 +218,7 @@ def _now(decision: RecordedDecision, result: TrialResult) -> RepeatedDecision:
     else:
         verdict = "placed" if trial.roots else "none"
     hosts = _named(present), _named(trial)
-    tested = _tested(decision, hosts, verdict, "present hosts", trial.why if verdict == "nowhere" else "")
+    tested = _tested(decision, hosts, verdict, by, trial.why if verdict == "nowhere" else "")
     return structs.replace(tested, preempts=trial.preempts)
 
 
@@ -226,11 +228,7 @@ def _named(choice: TrialChoice) -> str:
 
 
 def _tested(
-    decision: RecordedDecision,
-    hosts: tuple[str, str],
-    verdict: Verdict,
-    by: Literal["record", "present hosts"],
-    why: str = "",
+    decision: RecordedDecision, hosts: tuple[str, str], verdict: Verdict, by: Source, why: str = ""
 ) -> RepeatedDecision:
     request = decision.request
     return RepeatedDecision(

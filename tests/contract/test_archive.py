@@ -1,0 +1,151 @@
+"""The archive of placement: states at past times and change numbers, on both databases."""
+
+import random
+from collections.abc import AsyncIterator
+from typing import Any, cast
+
+import pytest
+
+from berth.operations.past import History, Moment
+from bus.aggregates import MakeAggregate
+from bus.cells import DropCell, RegisterCell
+from bus.delivery.runner import Bus
+from bus.names import NameEdited, NameEditRequested, RenameName
+from bus.reports import Inventory
+from bus.resources import Consumer, FindAllocations
+from placement_worker import Placement
+from placement_worker import archive as archiving
+from placement_worker.core.past import PastCloud
+from placement_worker.store import archive
+from tests.support.ids import uid
+from tests.support.placement_builders import (
+    a_claim,
+    a_placement,
+    a_release,
+    a_report,
+    an_order,
+    gone,
+    offered_by,
+    on_hosts,
+)  # fmt: skip
+from tests.support.placement_calls import claim, edit_aggregate, edit_cell, report
+from tests.support.virtual_time import TurnedClock
+
+
+def bus_of(placement: Placement) -> Bus:
+    class Asking:
+        def asker(self, *_: Any, **__: Any) -> Any:
+            return placement.archive.find
+
+    return cast(Bus, Asking())
+
+
+async def state_at(placement: Placement, at: float = 0.0, number: int | None = None) -> PastCloud:
+    return await History(bus_of(placement), Moment("then", at, number)).state()
+
+
+async def consumers_now(placement: Placement) -> dict[str, tuple[Any, ...]]:
+    providers = tuple(placement.memory.index.rows)
+    found = await placement.lookups.allocations(FindAllocations(providers=providers))
+    return {each.id: _facts(each) for each in found.consumers}
+
+
+def _facts(consumer: Consumer) -> tuple[Any, ...]:
+    return consumer.generation, consumer.project, consumer.type, consumer.allocations
+
+
+def consumers_of(cloud: PastCloud) -> dict[str, tuple[Any, ...]]:
+    return {
+        each.consumer: (each.generation, each.project, each.type, each.allocations)
+        for each in cloud.consumers.values()
+    }
+
+
+class Chance:
+    """Changes a placement at random."""
+
+    def __init__(self, placement: Placement, seed: int) -> None:
+        self.placement = placement
+        self.random = random.Random(seed)
+        self.sequence = 0
+        self.held: dict[int, int] = {}  # consumer → generation
+        self.consumers = 0
+        self.name = "CUSTOM_A"
+
+    async def act(self) -> None:
+        acts = (self.claims, self.claims, self.claims, self.releases, self.reports, self.facts)
+        await self.random.choice(acts)()
+
+    async def reports(self) -> None:
+        self.sequence += 1
+        host = self.random.randint(1, 4)
+        if self.random.random() < 0.2:
+            await report(self.placement, gone(host, self.sequence))
+            return
+        inventories = {"VCPU": Inventory(total=self.random.randint(8, 64)), self.name: Inventory(total=50)}
+        traits = self.random.sample(("CUSTOM_X", "CUSTOM_Y"), self.random.randint(0, 2))
+        made = a_report(host, sequence=self.sequence, inventories=inventories, traits=tuple(traits))
+        await report(self.placement, made)
+
+    async def claims(self) -> None:
+        self.consumers += 1
+        host, project = self.random.randint(1, 4), self.random.choice(("p1", "p2"))
+        resources = {"VCPU": self.random.randint(1, 3), self.name: 1}
+        [answer] = await claim(
+            self.placement, an_order(a_claim(self.consumers, on_hosts(host, **resources), project=project))
+        )
+        if generation := getattr(answer, "generation", 0):
+            self.held[self.consumers] = generation
+
+    async def releases(self) -> None:
+        if self.held:
+            consumer, generation = self.held.popitem()
+            keep = consumer + 10_000 if self.random.random() < 0.3 else None
+            await self.placement.claims.release_many([a_release(consumer, generation, keep=keep)])
+
+    async def facts(self) -> None:
+        match self.random.randint(0, 2):
+            case 0:
+                made = MakeAggregate(aggregate=uid(self.consumers, "e"), name=f"a{self.consumers}")
+                await edit_aggregate(self.placement, made)
+            case 1:
+                cell = RegisterCell(cell="c9", enabled=self.random.random() < 0.5)
+                await edit_cell(self.placement, cell if self.random.random() < 0.7 else DropCell(cell="c9"))
+            case _:
+                renamed = RenameName(name=self.name, to=f"CUSTOM_{self.consumers}")
+                edit = NameEditRequested(kind="resource class", edit=renamed)
+                if isinstance((await self.placement.classes_and_traits.edit(edit)).result, NameEdited):
+                    self.name = renamed.to
+
+
+@pytest.fixture
+async def placement(url: str, wall: TurnedClock) -> AsyncIterator[Placement]:
+    async with a_placement(url, wall.clock) as placement:
+        yield placement
+
+
+async def test_the_state_at_every_number_and_time_is_the_state_of_that_moment(
+    placement: Placement, wall: TurnedClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(archiving, "SNAPSHOT_BYTES", 3000)
+    monkeypatch.setattr(archiving, "ANSWER_BYTES", 700)
+    monkeypatch.setattr(archive, "COMMITS_A_BODY", 5)
+    await placement.archive.store()
+    chance, truth = Chance(placement, 11), {}
+    for step in range(80):
+        wall.now += 10.0
+        await chance.act()
+        index = placement.memory.index
+        facts = dict(index.aggregate_facts), dict(index.cell_facts)
+        seen = offered_by(index), await consumers_now(placement), facts
+        truth[placement.memory.index.seen] = wall.now, seen
+        if step % 7 == 0:
+            await placement.archive.store()
+    async with placement.database.read() as tx:
+        assert (await archive.snapshot_before(tx, None, wall.now) or (0,))[0] > 10
+    for number, (at, (rows, consumers, facts)) in truth.items():
+        for cloud in (await state_at(placement, at), await state_at(placement, number=number)):
+            assert cloud.number == number
+            assert offered_by(cloud.index()) == rows
+            assert consumers_of(cloud) == consumers
+            assert (cloud.aggregates, cloud.cells) == facts
