@@ -20,6 +20,8 @@ from bus.vocabulary import (
     Value,
 )
 
+LINE = 4000  # characters
+
 
 class ConsumerChange(Compact, frozen=True):
     """The new allocations of a consumer after a commit; without allocations the consumer was deleted."""
@@ -71,9 +73,9 @@ class FindHistory(Message, frozen=True, kw_only=True):
 
 
 class HistoryPiece(Value, frozen=True, kw_only=True):
-    """A part of a snapshot, or archived changes: JSON, compressed by zlib, as base64."""
+    """A part of a snapshot, or archived changes: JSON, compressed by zlib, as lines of base64."""
 
-    body: Annotated[str, Meta(max_length=1024 * 1024)]
+    body: LongList[Annotated[str, Meta(max_length=LINE)]]
     is_snapshot: bool = False
     is_cut: bool = False  # the next piece continues this one
 

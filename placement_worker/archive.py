@@ -4,7 +4,7 @@ import asyncio
 from base64 import b64encode
 from dataclasses import dataclass, field
 
-from bus.history import FindHistory, HistoryFound, HistoryPiece
+from bus.history import LINE, FindHistory, HistoryFound, HistoryPiece
 from bus.sql.transaction import Transaction
 from bus.vocabulary import MAX_ORDINAL
 from placement_worker.store import archive
@@ -94,7 +94,7 @@ class Archive(PlacementOperations):
                 break
             part = body[skip : skip + left]
             is_cut = skip + len(part) < len(body)
-            pieces.append(HistoryPiece(body=b64encode(part).decode(), is_snapshot=is_snapshot, is_cut=is_cut))
+            pieces.append(HistoryPiece(body=_lines(part), is_snapshot=is_snapshot, is_cut=is_cut))
             left -= len(part)
             if is_cut:
                 parts, skip = parts - is_snapshot, skip + len(part)
@@ -104,3 +104,8 @@ class Archive(PlacementOperations):
             pieces=tuple(pieces), more=left <= 0, snapshot=base[0], snapshot_at=base[1], parts=parts,
             after=after, skip=skip,
         )  # fmt: skip
+
+
+def _lines(body: bytes) -> tuple[str, ...]:
+    text = b64encode(body).decode()
+    return tuple(text[at : at + LINE] for at in range(0, len(text), LINE))

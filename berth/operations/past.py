@@ -87,7 +87,7 @@ class History:
             cursor = {name: getattr(found, name) for name in ("snapshot", "parts", "after", "skip")}
             self._query = structs.replace(self._query, **cursor)
             for piece in found.pieces:
-                cut += b64decode(piece.body)
+                cut += b64decode("".join(piece.body))
                 if piece.is_cut:
                     continue
                 text, cut = zlib.decompress(cut), b""
