@@ -267,7 +267,7 @@ def placement_worker(placement: Placement, publish: Publish, cells: Sequence[str
         timers=[
             every(CATCH_UP_SECONDS, catch_up),
             every(SWEEP_SECONDS, placement.reports.sweep),
-            every(ARCHIVE_SECONDS, placement.archive.store),
+            every(ARCHIVE_SECONDS, placement.archive.store, at_once=True),
             every(TRIM_SECONDS, placement.log.trim),
             every(EXPIRE_SECONDS, placement.reservations.expire),
             every(EXPIRE_SECONDS, placement.headroom.adjust),

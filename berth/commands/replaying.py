@@ -29,7 +29,7 @@ class ReplayOptions:
     changes: list[str] | None = option(None, f"{CHANGES}; may be repeated.", "--with", metavar="CHANGE")
     project: str = option("", "Only decisions of this project.")
     allow: float = option(0.0, "Exit with 0 if at most this percentage differs.", min=0, max=100)
-    limit: int = option(100_000, "The number of decisions, the newest.", min=1)
+    limit: int = option(1000, "The number of decisions, the newest.", min=1)
     listed: int = option(20, "The number of differences listed; --json lists all decisions.", "--list", min=0)
 
 
