@@ -8,12 +8,12 @@ import typer
 from msgspec import structs
 
 from berth.commands.hosts import picture
-from berth.commands.options import Commands, positional
+from berth.commands.options import Commands, option, positional
 from berth.commands.terminal import Cli, plain_table
 from berth.commands.what_if import show_plan
 from berth.commands.why import Known, known_records, show_records
 from berth.operations.cells import uuid_of
-from berth.operations.past import History, Moment, hosts_of, moment_of, providers_of, shown_time
+from berth.operations.past import PastTime, StateHistory, hosts_of, moment_of, providers_of, shown_time
 from berth.settings import BadSetting
 from bus.amounts import totals
 from bus.clock import Clock
@@ -47,12 +47,12 @@ def at_time(
     context.obj = moment_of(time, Clock().now())
 
 
-async def _state(cli: Cli, moment: Moment) -> PastCloud:
+async def _state(cli: Cli, moment: PastTime) -> PastCloud:
     async with cli.bus("at") as bus:
-        return await History(bus, moment).state()
+        return await StateHistory(bus, moment).state()
 
 
-def _heading(cli: Cli, cloud: PastCloud, moment: Moment) -> None:
+def _heading(cli: Cli, cloud: PastCloud, moment: PastTime) -> None:
     if not cli.as_json:
         last = f"change {cloud.number} of {shown_time(cloud.at)}"
         cli.line(f"{moment.text}: the last change was {last}", "dim")
@@ -74,7 +74,7 @@ async def show(
 
     Example: `berth at 2h show host-7` lists the instances that host-7 had two hours ago.
     """
-    moment: Moment = context.obj
+    moment: PastTime = context.obj
     cloud = await _state(cli, moment)
     _heading(cli, cloud, moment)
     if not name:
@@ -148,14 +148,14 @@ async def capacity(
             metavar="[Nx]CLASS:AMOUNT,...",
         ),
     ],
-    zone: str = "",
-    cell: str = "",
+    zone: str = option("", "Only hosts of this zone."),
+    cell: str = option("", "Only hosts of this cell."),
 ) -> int:
     """Show how many instances of a flavor, or of a mix of flavors, would have fitted on the hosts of then.
 
     The instances are counted by amounts and traits, without filters, as by `berth what-if --mix`.
     """
-    moment: Moment = context.obj
+    moment: PastTime = context.obj
     try:
         plan = parse_plan(mix, (), (), zone, cell)
         cloud = await _state(cli, moment)
@@ -187,10 +187,10 @@ async def why(
     The allocations of the instance at that time, and the usage of its host, come from the history of
     placement; the decision comes from the records of cells and schedulers.
     """
-    moment: Moment = context.obj
+    moment: PastTime = context.obj
     id_ = uuid_of(build, "a build, request or move")
     async with cli.bus("at") as bus:
-        cloud = await History(bus, moment).state()
+        cloud = await StateHistory(bus, moment).state()
         known = await known_records(cli.settings, bus, id_)
     then = moment.at if moment.number is None else cloud.at
     _heading(cli, cloud, moment)

@@ -8,9 +8,9 @@ from berth.commands.options import Commands, option
 from berth.commands.rules import CHANGES, NOT_POSSIBLE, show_test
 from berth.commands.terminal import Cli, complain, plain_table, progress_bar
 from berth.operations.past import moment_of, shown_time
-from berth.operations.policy_changes import ChangedNumbers, ChangedPolicy, changed_policy
+from berth.operations.policy_changes import ChangedNumbers, ChangedPolicy
 from berth.operations.policy_tests import recorded_decisions
-from berth.operations.replay import Replay, Replayed
+from berth.operations.replay import Replay, ReplayResult
 from berth.settings import BadSetting, Settings
 from bus.clock import Clock
 from bus.errors import OperationRefused, Unavailable, Unroutable
@@ -49,7 +49,7 @@ async def replay_command(cli: Cli, options: ReplayOptions) -> int:
         raise BadSetting("--from and --to are times, not change numbers")
     if begin.at >= end.at:
         raise BadSetting("--from must be earlier than --to")
-    changed = _policy(cli.settings, options.changes or [])
+    changed = policy_of(cli.settings, options.changes or [])
     async with cli.bus("replay") as bus:
         try:
             found = await recorded_decisions(bus, cli.settings, begin.at, options.project, options.limit)
@@ -70,7 +70,7 @@ async def replay_command(cli: Cli, options: ReplayOptions) -> int:
     return 0 if result.test.passes(options.allow) else 1
 
 
-def _policy(settings: Settings, changes: list[str]) -> ChangedPolicy:
+def policy_of(settings: Settings, changes: list[str]) -> ChangedPolicy:
     """Return the policy to replay; without changes, decisions are made again as they were recorded."""
     changed = changed_policy(settings, changes)
     if changed.quotas or changed.stored.priorities or changed.stored.of_reservations:
@@ -81,7 +81,7 @@ def _policy(settings: Settings, changes: list[str]) -> ChangedPolicy:
     return changed if changes else replace(changed, only_numbers=ChangedNumbers())
 
 
-def _show_changes(cli: Cli, result: Replayed, period: float, took: float) -> None:
+def _show_changes(cli: Cli, result: ReplayResult, period: float, took: float) -> None:
     changes = result.last - result.first
     speed = f" ({period / took:,.0f} × real time)" if took > 0 else ""
     cli.line(

@@ -29,7 +29,7 @@ _commits = msgspec.json.Decoder(tuple[LoggedCommit, ...]).decode
 
 
 @dataclass(frozen=True)
-class Moment:
+class PastTime:
     """A past time, or a change number; `text` is how the operator wrote it."""
 
     text: str
@@ -40,10 +40,10 @@ class Moment:
         return commit.at <= self.at if self.number is None else commit.number <= self.number
 
 
-class History:
+class StateHistory:
     """The history of placement from a moment on: first the state at that moment, then each later commit."""
 
-    def __init__(self, bus: Bus, moment: Moment, until: float = 0.0) -> None:
+    def __init__(self, bus: Bus, moment: PastTime, until: float = 0.0) -> None:
         self._ask = bus.asker(topics.HISTORY, timeout=SECONDS)
         self._moment = moment
         self._query = FindHistory(number=moment.number, at=moment.at, until=until)
@@ -111,17 +111,17 @@ def follow(cloud: PastCloud, commit: LoggedCommit) -> None:
     cloud.apply(commit)
 
 
-def moment_of(text: str, now: float) -> Moment:
+def moment_of(text: str, now: float) -> PastTime:
     """Return the moment that an operator wrote: a change number, a duration before now, or a time in ISO
     format, in UTC unless it has another offset. Raise BadSetting if the text is none of them."""
     if text.isascii() and text.isdecimal():
-        return Moment(f"change {text}", number=min(int(text), MAX_ORDINAL))
+        return PastTime(f"change {text}", number=min(int(text), MAX_ORDINAL))
     if is_time(text):
-        return Moment(f"{text} ago", max(now - seconds_since(text), 0.0))
+        return PastTime(f"{text} ago", max(now - seconds_since(text), 0.0))
     try:
         at = datetime.fromisoformat(text)
         at = at if at.tzinfo is not None else at.replace(tzinfo=UTC)
-        return Moment(shown_time(at.timestamp()), max(at.timestamp(), 0.0))
+        return PastTime(shown_time(at.timestamp()), max(at.timestamp(), 0.0))
     except (ValueError, OverflowError):
         example = "2026-03-29T14:30, 2026-03-29T14:30+02:00"
         raise BadSetting(

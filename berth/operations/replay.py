@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from berth.choice import policy, request_options
-from berth.operations.past import History, Moment, follow
+from berth.operations.past import PastTime, StateHistory, follow
 from berth.operations.policy_changes import ChangedPolicy
 from berth.operations.policy_tests import (
     PolicyTest,
@@ -35,7 +35,7 @@ from scheduler_worker.what_if import WhatIfs
 
 
 @dataclass
-class Replayed:
+class ReplayResult:
     """The result of a replay: the repeated decisions, and the state before and after the period."""
 
     decisions: list[RepeatedDecision] = field(default_factory=list)
@@ -138,11 +138,11 @@ class Replay:
         refused = [decision for decision in decisions if not decision.host]
         self._refused = sorted(refused, key=lambda decision: -decision.at)  # the next one is the last
         self._scheduler: PastScheduler | None = None  # made when a decision needs all hosts
-        self._result = Replayed()
+        self._result = ReplayResult()
 
-    async def run(self, moment: Moment, until: float, on_commit: Callable[[int], None]) -> Replayed:
+    async def run(self, moment: PastTime, until: float, on_commit: Callable[[int], None]) -> ReplayResult:
         """Return the result of the period from a moment to the time `until`."""
-        history = History(self._bus, moment, until)
+        history = StateHistory(self._bus, moment, until)
         cloud, result = await history.state(), self._result
         result.first, used = cloud.number, cloud.used()
         async for commit in history.later():
@@ -191,7 +191,7 @@ class Replay:
     async def _proven(self, cloud: PastCloud) -> bool:
         """Return whether a snapshot was stored in the period; raise OperationRefused if the replayed state
         differs from it."""
-        history = History(self._bus, Moment("the end", number=cloud.number))
+        history = StateHistory(self._bus, PastTime("the end", number=cloud.number))
         stored = await history.state()
         if stored.differs_from(cloud):
             raise OperationRefused(f"the replayed state of change {cloud.number} differs from the stored one")

@@ -135,7 +135,8 @@ class PastCloud:
     def index(self) -> Index:
         """Return an index of this state, in which candidates can be searched."""
         index = Index(self.number)
-        for fact in (*self.aggregates.values(), *self.cells.values()):
+        facts: list[Aggregate | RegisteredCell] = [*self.aggregates.values(), *self.cells.values()]
+        for fact in facts:
             index.describe(fact, self.number)
         for tree in self.trees():
             index.put(tree, self.number)

@@ -10,7 +10,7 @@ from msgspec import Raw
 from bus.history import ConsumerChange, SnapshotPart
 from bus.sql.statement import sql
 from bus.sql.transaction import Transaction
-from placement_worker.core.trees import packed
+from placement_worker.core.trees import Tree, packed
 from placement_worker.store import aggregates, hosts, tree_reads
 from placement_worker.store.changes import LAST_ARCHIVED, last_number
 from placement_worker.store.numbered_names import Book
@@ -143,7 +143,7 @@ async def read_snapshot(tx: Transaction, book: Book) -> tuple[int, list[bytes]]:
     number, parts = await last_number(tx), list[bytes]()
     described = tuple((await aggregates.described(tx)).values())
     parts.append(_part(aggregates=described, cells=tuple(await hosts.registered(tx))))
-    after, trees = 0, list[tree_reads.Tree]()
+    after, trees = 0, list[Tree]()
     while page := await tree_reads.roots_after(tx, after, TREES_A_TURN):
         trees += (await tree_reads.load(tx, book, [root for _, root in page])).values()
         after = page[-1][0]
@@ -171,8 +171,9 @@ async def _consumers_of(tx: Transaction, book: Book, rows: Sequence[Any]) -> lis
     for row in held:
         consumer = found.get(row["uuid"])
         if consumer is None:
-            facts = row["uuid"], row["generation"], {}, row["project"] or "", row["type"] or ""
-            consumer = found[row["uuid"]] = ConsumerChange(*facts)
+            owner = row["project"] or "", row["type"] or ""
+            consumer = ConsumerChange(row["uuid"], row["generation"], {}, *owner)
+            found[row["uuid"]] = consumer
         consumer.allocations.setdefault(row["provider"], {})[names[row["class"]]] = row["used"]
     return list(found.values())
 

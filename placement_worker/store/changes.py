@@ -142,8 +142,8 @@ async def announce_facts(
     """Log changed aggregates (name, metadata), cells, and projects with another quota, with a new change
     number; return the message."""
     [(number, _, _)] = await _NEXT_ALONE(tx, more=1)
-    texts = {"aggregates": _text(aggregates), "cells": _text(cells), "projects": _text(projects)}
-    await _LOG_FACTS(tx, number=number, now=now, **texts)
+    texts = [_text(facts) for facts in (aggregates, cells, projects)]
+    await _LOG_FACTS(tx, number=number, now=now, aggregates=texts[0], cells=texts[1], projects=texts[2])
     return PlacementChanged(
         number=number,
         changes=(),

@@ -1,17 +1,38 @@
 """The time machine in an embedded berth: past states, decisions as of then, and replays."""
 
+import asyncio
 import json
+import logging
+import random
+import zlib
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from berth.settings import BadSetting
+from berth.commands.replaying import policy_of
+from berth.operations.past import PastTime, StateHistory
+from berth.operations.policy_tests import recorded_decisions
+from berth.operations.replay import Replay
+from berth.settings import BadSetting, Settings
+from bus.clock import monotonic
 from bus.errors import OperationRefused
+from bus.history import SnapshotPart
+from bus.sql.database import Database
+from placement_worker.core.past import PastCloud
+from placement_worker.store.archive import read_snapshot
+from placement_worker.store.numbered_names import Book
+from tests.integration import test_churn
+from tests.integration.test_churn import ChurningClient
+from tests.support.berth_processes import run_berth, running
 from tests.support.ids import uid
 from tests.support.living_berth import LivingBerth, Opened, opening_berths
 
+log = logging.getLogger(__name__)
+
+BOOTS, STATES = 100_000, 200
 ONE = ("--vcpus", "1", "--memory-mb", "1024", "--disk-gb", "1")
 AT_MOST_ONE = (
     "--with", "rules.filters=+num_instances", "--with", "rules.num_instances.max_instances_per_host=1",
@@ -91,3 +112,80 @@ async def test_decisions_are_replayed_on_the_hosts_of_their_time(berth: LivingBe
     assert "the replay is not possible" in await berth("replay", "--from", "9d", ends=2)
     with pytest.raises(OperationRefused, match="there is no build"):
         await berth("at", "0s", "why", uid(1))
+
+
+def loaded(number: int, parts: list[bytes]) -> PastCloud:
+    cloud = PastCloud(number, 0.0)
+    for part in parts:
+        cloud.load(msgspec.json.decode(zlib.decompress(part), type=SnapshotPart))
+    return cloud
+
+
+async def snapshots(database_url: str, churn: ChurningClient) -> dict[int, list[bytes]]:
+    """Read placement's state from its database at random moments of the churn."""
+    database, book = Database(database_url, namespace="placement"), Book()
+    found, chance = dict[int, list[bytes]](), random.Random(4)
+    try:
+        for state in range(1, STATES + 1):
+            due = (state - chance.random()) * test_churn.BUILDS / STATES
+            while churn.ended < due:
+                await asyncio.sleep(0.01)
+            async with database.read() as tx:
+                number, parts = await read_snapshot(tx, book)
+            found[number] = parts
+    finally:
+        await database.close()
+    return found
+
+
+@pytest.mark.soak
+@pytest.mark.services
+async def test_states_of_a_hundred_thousand_boots_are_read_and_replayed(
+    amqp_url: str, database_url: str, bus_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(test_churn, "BUILDS", BOOTS)
+    settings = Settings().having(
+        amqp_url=amqp_url, database_url=database_url, exchange=bus_name, cells=("c1", "c2"), hosts=400,
+        state_dir=str(tmp_path), build_time="exponential:0.2", layout="compact", keep_changes=2000,
+    )  # fmt: skip
+    async with running(settings) as berth, asyncio.TaskGroup() as group:
+        await asyncio.sleep(0)
+        churn, begin = ChurningClient(berth), berth.bus.clock.now()
+        readers = await churn.listen(group)
+        reading = group.create_task(snapshots(database_url, churn))
+        await churn.request()
+        found = await reading
+        end = berth.bus.clock.now()
+        for reader in readers:
+            reader.cancel()
+        longest = 0.0
+        for number, parts in found.items():
+            began = monotonic()
+            cloud = await StateHistory(berth.bus, PastTime("then", number=number)).state()
+            longest = max(longest, monotonic() - began)
+            assert not cloud.differs_from(loaded(number, parts)), number
+        began = monotonic()
+        name = next(iter(cloud.roots))
+        shown = run_berth(("at", cloud.number, "show", name), tmp_path, environment_of(settings))
+        command = monotonic() - began
+        assert shown.returncode == 0, shown.stderr
+        decisions = (await recorded_decisions(berth.bus, settings, begin, "", 1000)).decisions
+        began = monotonic()
+        replay = Replay(berth.bus, settings, policy_of(settings, []), decisions)
+        result = await replay.run(PastTime("the begin", begin), end, lambda _: None)
+        took = monotonic() - began
+        log.warning(
+            "%d states, longest question %.2f s, command %.2f s; %d changes of %.0f s replayed in %.1f s",
+            len(found), longest, command, result.last - result.first, end - begin, took,
+        )  # fmt: skip
+    assert len(found) >= STATES * 0.9 and longest < 2 and command < 2
+    assert result.placed >= BOOTS and result.is_proven and result.test.passes(0)
+    assert (end - begin) / took >= 20
+
+
+def environment_of(settings: Settings) -> dict[str, str]:
+    return {
+        "BERTH_AMQP_URL": settings.bus.amqp_url, "BERTH_DATABASE_URL": settings.database.url,
+        "BERTH_EXCHANGE": settings.bus.exchange, "BERTH_CELLS": ",".join(settings.cell_names),
+        "BERTH_STATE_DIR": settings.database.state_dir,
+    }  # fmt: skip
