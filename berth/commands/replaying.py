@@ -8,7 +8,7 @@ from berth.commands.options import Commands, option
 from berth.commands.rules import CHANGES, NOT_POSSIBLE, show_test
 from berth.commands.terminal import Cli, complain, plain_table, progress_bar
 from berth.operations.past import moment_of, shown_time
-from berth.operations.policy_changes import ChangedNumbers, ChangedPolicy
+from berth.operations.policy_changes import ChangedNumbers, ChangedPolicy, changed_policy
 from berth.operations.policy_tests import recorded_decisions
 from berth.operations.replay import Replay, ReplayResult
 from berth.settings import BadSetting, Settings
