@@ -16,6 +16,7 @@ ANSWER_BYTES = 384 * 1024  # of pieces; JSON needs a third more
 SNAPSHOT_BYTES = 1024 * 1024  # of changes, and at least the size of the last snapshot, before the next one
 SKEW_SECONDS = 5.0  # between the clocks of berth's machines
 NEVER = 1e12
+GAP_SECONDS = 300.0  # between two snapshots because of missing changes
 
 
 @dataclass(eq=False)
@@ -26,25 +27,35 @@ class Archive(PlacementOperations):
 
     @again()
     async def store(self) -> None:
-        """Archive all changes that are in the change log. If changes are missing there, or after many
-        changes, also store a snapshot."""
+        """Archive all changes in the change log; store a snapshot after many changes, and after missing ones.
+
+        Changes are missing if the change log was trimmed, or if the previous version of berth wrote them.
+        """
         async with self._storing:
-            gap = False
-            while True:
-                async with self.database.read() as tx:
-                    before = await archive.position(tx)
-                    if before is None:
-                        break
-                    body, missing = await archive.unarchived(tx, before)
-                gap |= missing
-                if body is None:
-                    break
-                async with self.database.write() as tx:
-                    await archive.add(tx, body, before)
+            position, is_stuck = await self._store_changes()
             async with self.database.read() as tx:
-                sizes = await archive.sizes(tx)
-            if gap or before is None or sizes is None or sizes[1] > max(SNAPSHOT_BYTES, sizes[0]):
-                await self._store_snapshot(begins=before is None or (gap and body is None))
+                latest = await archive.latest(tx)
+            if position is None or latest is None:
+                await self._store_snapshot(begins=position is None)
+                return
+            has_gap = is_stuck or latest.commits < position - latest.number
+            is_due = has_gap and self.clock.now() - latest.at >= GAP_SECONDS
+            if is_due or latest.bytes > max(SNAPSHOT_BYTES, latest.snapshot_bytes):
+                await self._store_snapshot(begins=is_stuck)
+
+    async def _store_changes(self) -> tuple[int | None, bool]:
+        """Archive the change log. Return the number of the last archived change, or None if the archive has
+        not begun, and whether later changes cannot be archived."""
+        while True:
+            async with self.database.read() as tx:
+                position = await archive.position(tx)
+                if position is None:
+                    return None, False
+                body, missing = await archive.unarchived(tx, position)
+            if body is None:
+                return position, missing
+            async with self.database.write() as tx:
+                await archive.add(tx, body, position)
 
     async def _store_snapshot(self, *, begins: bool) -> None:
         now = self.clock.now()
@@ -82,28 +93,43 @@ class Archive(PlacementOperations):
     async def _pieces(self, tx: Transaction, query: FindHistory, base: tuple[int, float]) -> HistoryFound:
         number = query.number if query.number is not None and not query.until else MAX_ORDINAL
         until = max(query.at, query.until) if number == MAX_ORDINAL else NEVER
-        parts, after, skip = query.parts, max(query.after, base[0]), query.skip
-        pieces, left = list[HistoryPiece](), ANSWER_BYTES
-        while left > 0:
-            body, last = await archive.part_of(tx, base[0], parts), 0
-            if is_snapshot := body is not None:
-                parts += 1
-            elif found := await archive.changes_after(tx, after, until, number):
-                last, body = found
-            else:
-                break
-            part = body[skip : skip + left]
-            is_cut = skip + len(part) < len(body)
-            pieces.append(HistoryPiece(body=_lines(part), is_snapshot=is_snapshot, is_cut=is_cut))
-            left -= len(part)
-            if is_cut:
-                parts, skip = parts - is_snapshot, skip + len(part)
-            else:
-                after, skip = last or after, 0
+        found = _Pieces(query.parts, max(query.after, base[0]), query.skip, ANSWER_BYTES)
+        while not found.full and (body := await archive.part_of(tx, base[0], found.parts)) is not None:
+            if found.add(body, is_snapshot=True):
+                found.parts += 1
+        while not found.full and (bodies := await archive.changes_after(tx, found.after, until, number)):
+            for last, body in bodies:
+                if found.full or not found.add(body):
+                    break
+                found.after = last
         return HistoryFound(
-            pieces=tuple(pieces), more=left <= 0, snapshot=base[0], snapshot_at=base[1], parts=parts,
-            after=after, skip=skip,
+            pieces=tuple(found.pieces), more=found.full, snapshot=base[0], snapshot_at=base[1],
+            parts=found.parts, after=found.after, skip=found.skip,
         )  # fmt: skip
+
+
+@dataclass
+class _Pieces:
+    """The pieces of an answer, and the position after the last of them."""
+
+    parts: int
+    after: int
+    skip: int
+    left: int  # bytes
+    pieces: list[HistoryPiece] = field(default_factory=list)
+
+    @property
+    def full(self) -> bool:
+        return self.left <= 0
+
+    def add(self, body: bytes, *, is_snapshot: bool = False) -> bool:
+        """Add what fits of a body; return whether all of it has been added now."""
+        part = body[self.skip : self.skip + self.left]
+        is_cut = self.skip + len(part) < len(body)
+        self.pieces.append(HistoryPiece(body=_lines(part), is_snapshot=is_snapshot, is_cut=is_cut))
+        self.left -= len(part)
+        self.skip = self.skip + len(part) if is_cut else 0
+        return not is_cut
 
 
 def _lines(body: bytes) -> tuple[str, ...]:

@@ -16,6 +16,7 @@ from placement_worker.store.changes import LAST_ARCHIVED, last_number
 from placement_worker.store.numbered_names import Book
 
 COMMITS_A_BODY = 200
+BODIES_AT_ONCE = 50
 BODY_BYTES = 512 * 1024  # of JSON, unless a single commit has more
 TREES_A_PART = 2000
 TREES_A_TURN = 100  # while one transaction reads the snapshot, other tasks run between two turns
@@ -42,10 +43,16 @@ _ADD_PART = sql("""
     INSERT INTO archived_snapshots (number, part, at, body) VALUES (:number, :part, :at, :body)
     ON CONFLICT (number, part) DO NOTHING
 """)
-_SIZES = sql("""
-    SELECT s.number, (SELECT sum(length(p.body)) FROM archived_snapshots p WHERE p.number = s.number) AS size,
-    (SELECT sum(length(c.body)) FROM archived_changes c WHERE c.last > s.number) AS since
-    FROM archived_snapshots s WHERE s.part = 0 ORDER BY s.number DESC LIMIT 1
+_LATEST = sql("""
+    SELECT number, at,
+    (SELECT sum(length(p.body)) FROM archived_snapshots p WHERE p.number = s.number) AS size
+    FROM archived_snapshots s WHERE part = 0 ORDER BY number DESC LIMIT 1
+""")
+# A body has at most COMMITS_A_BODY commits, so the primary key also finds bodies by their last commit.
+_AFTER = f"first > CAST(:after AS bigint) - {COMMITS_A_BODY} AND last > CAST(:after AS bigint)"
+_SINCE = sql(f"""
+    SELECT sum(length(body)) AS size, sum(last - CASE WHEN first > CAST(:after AS bigint)
+    THEN first - 1 ELSE CAST(:after AS bigint) END) AS commits FROM archived_changes WHERE {_AFTER}
 """)
 _SNAPSHOT = sql("""
     SELECT number, at FROM archived_snapshots WHERE part = 0
@@ -53,9 +60,9 @@ _SNAPSHOT = sql("""
 """)
 _OLDEST = sql("SELECT number, at FROM archived_snapshots WHERE part = 0 ORDER BY number LIMIT 1")
 _PART = sql("SELECT at, body FROM archived_snapshots WHERE number = :number AND part = :part")
-_CHANGES = sql("""
+_CHANGES = sql(f"""
     SELECT last, body FROM archived_changes
-    WHERE last > :after AND began <= :until AND first <= :number ORDER BY first LIMIT 1
+    WHERE {_AFTER} AND began <= :until AND first <= :number ORDER BY first LIMIT {BODIES_AT_ONCE}
 """)
 # The state at any time since `before` needs the last snapshot before it.
 _BASE = "(SELECT max(number) FROM archived_snapshots WHERE part = 0 AND at <= :before)"
@@ -192,10 +199,23 @@ async def add_snapshot(
         await _ADD_PART(tx, number=number, part=part, at=at, body=body)
 
 
-async def sizes(tx: Transaction) -> tuple[int, int] | None:
-    """Return the bytes of the latest snapshot, and of the changes archived after it; None: no snapshot."""
-    rows = await _SIZES(tx)
-    return (int(rows[0]["size"]), int(rows[0]["since"] or 0)) if rows else None
+class ArchivedSince(NamedTuple):
+    """The latest snapshot, and the commits archived after it."""
+
+    number: int
+    at: float
+    snapshot_bytes: int
+    bytes: int
+    commits: int
+
+
+async def latest(tx: Transaction) -> ArchivedSince | None:
+    rows = await _LATEST(tx)
+    if not rows:
+        return None
+    number, at, size = rows[0]
+    [(since, commits)] = await _SINCE(tx, after=number)
+    return ArchivedSince(number, at, int(size), int(since or 0), int(commits or 0))
 
 
 async def snapshot_before(tx: Transaction, number: int | None, at: float) -> tuple[int, float] | None:
@@ -214,11 +234,11 @@ async def part_of(tx: Transaction, number: int, part: int) -> bytes | None:
     return bytes(rows[0]["body"]) if rows else None
 
 
-async def changes_after(tx: Transaction, after: int, until: float, number: int) -> tuple[int, bytes] | None:
-    """Return the next archived changes after a number, and the number of the last of them. Return None if the
-    next changes begin after the time `until` or the change `number`."""
+async def changes_after(tx: Transaction, after: int, until: float, number: int) -> list[tuple[int, bytes]]:
+    """Return the next archived bodies after a change number, each with the number of its last commit; none
+    that begins after the time `until` or the change `number`."""
     rows = await _CHANGES(tx, after=after, until=until, number=number)
-    return (int(rows[0]["last"]), bytes(rows[0]["body"])) if rows else None
+    return [(int(row["last"]), bytes(row["body"])) for row in rows]
 
 
 async def prune(tx: Transaction, before: float) -> None:

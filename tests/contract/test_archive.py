@@ -5,18 +5,20 @@ from collections.abc import AsyncIterator
 from typing import Any, cast
 
 import pytest
+from sqlalchemy import text
 
 from berth.operations.past import PastTime, StateHistory
 from bus.aggregates import MakeAggregate
 from bus.cells import DropCell, RegisterCell
 from bus.delivery.runner import Bus
+from bus.errors import OperationRefused
 from bus.names import NameEdited, NameEditRequested, RenameName
 from bus.reports import Inventory
 from bus.resources import Consumer, FindAllocations
 from placement_worker import Placement
 from placement_worker import archive as archiving
 from placement_worker.core.past import PastCloud
-from placement_worker.store import archive
+from placement_worker.store import archive, changes
 from tests.support.ids import uid
 from tests.support.placement_builders import (
     a_claim,
@@ -27,6 +29,7 @@ from tests.support.placement_builders import (
     gone,
     offered_by,
     on_hosts,
+    tell_all,
 )  # fmt: skip
 from tests.support.placement_calls import claim, edit_aggregate, edit_cell, report
 from tests.support.virtual_time import TurnedClock
@@ -127,8 +130,8 @@ async def placement(url: str, wall: TurnedClock) -> AsyncIterator[Placement]:
 async def test_the_state_at_every_number_and_time_is_the_state_of_that_moment(
     placement: Placement, wall: TurnedClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(archiving, "SNAPSHOT_BYTES", 3000)
-    monkeypatch.setattr(archiving, "ANSWER_BYTES", 2000)
+    monkeypatch.setattr(archiving, "SNAPSHOT_BYTES", 0)
+    monkeypatch.setattr(archiving, "ANSWER_BYTES", 700)
     monkeypatch.setattr(archive, "COMMITS_A_BODY", 5)
     await placement.archive.store()
     chance, truth = RandomChanges(placement, 11), {}
@@ -151,3 +154,64 @@ async def test_the_state_at_every_number_and_time_is_the_state_of_that_moment(
             assert offered_by(cloud.index()) == rows
             assert consumers_of(cloud) == consumers
             assert (cloud.aggregates, cloud.cells) == facts
+
+
+async def run(placement: Placement, statement: str) -> None:
+    async with placement.database.write() as tx:
+        await tx.execute(text(statement))
+
+
+async def claimed(placement: Placement, consumer: int) -> int:
+    await claim(placement, an_order(a_claim(consumer, on_hosts(1, VCPU=1))))
+    return placement.memory.index.seen
+
+
+@pytest.mark.parametrize(
+    "loss", ["DELETE FROM change_log", "UPDATE change_log SET at = NULL"], ids=["trimmed", "previous version"]
+)
+async def test_missing_changes_are_a_gap_that_a_snapshot_ends(
+    placement: Placement, wall: TurnedClock, loss: str
+) -> None:
+    await placement.archive.store()
+    await report(placement, a_report(1))
+    before = await claimed(placement, 1)
+    await placement.archive.store()
+    await claimed(placement, 2)
+    await run(placement, loss)
+    between = await claimed(placement, 3)
+    wall.now += 400.0
+    after = await claimed(placement, 4)
+    await placement.archive.store()
+    assert len((await state_at(placement, number=before)).consumers) == 1
+    with pytest.raises(OperationRefused, match="are not stored"):
+        await state_at(placement, number=between)
+    last = await claimed(placement, 5)
+    for number, consumers in ((after, 4), (last, 5)):
+        assert len((await state_at(placement, number=number)).consumers) == consumers
+
+
+async def test_old_states_are_deleted_and_the_log_is_trimmed_after_its_archive(
+    placement: Placement, wall: TurnedClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(archiving, "SNAPSHOT_BYTES", 0)
+    await placement.archive.store()
+    await report(placement, a_report(1, inventories={"VCPU": Inventory(total=64)}))
+    first = await claimed(placement, 1)
+    await tell_all(placement)
+    async with placement.database.write() as tx:
+        await changes.TRIM(tx, keep=0, unpublished=1000)
+        assert len((await changes.since(tx, 0, 10)).changes) == first
+    numbers = []
+    for consumer in range(2, 12):
+        wall.now += 100.0
+        numbers.append(await claimed(placement, consumer))
+        await placement.archive.store()
+    await tell_all(placement)
+    async with placement.database.write() as tx:
+        await changes.TRIM(tx, keep=0, unpublished=1000)
+        assert not (await changes.since(tx, 0, 10)).changes
+    await placement.archive.prune(450.0)
+    assert len((await state_at(placement, at=wall.now - 400.0)).consumers) == 7
+    assert len((await state_at(placement, at=wall.now)).consumers) == 11
+    with pytest.raises(OperationRefused, match="the history begins later"):
+        await state_at(placement, number=numbers[0])
