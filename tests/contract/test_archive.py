@@ -76,13 +76,13 @@ class RandomChanges:
         self.name = "CUSTOM_A"
 
     async def act(self) -> None:
-        acts = (self.claims, self.claims, self.claims, self.releases, self.reports, self.facts)
+        acts = (self.claims, self.claims, self.releases, self.reports, self.reports, self.facts)
         await self.random.choice(acts)()
 
     async def reports(self) -> None:
         self.sequence += 1
-        host = self.random.randint(1, 4)
-        if self.random.random() < 0.2:
+        host = self.random.randint(1, 6)
+        if self.random.random() < 0.5:
             await report(self.placement, gone(host, self.sequence))
             return
         inventories = {"VCPU": Inventory(total=self.random.randint(8, 64)), self.name: Inventory(total=50)}
