@@ -134,8 +134,8 @@ async def test_the_state_at_every_number_and_time_is_the_state_of_that_moment(
     monkeypatch.setattr(archiving, "ANSWER_BYTES", 700)
     monkeypatch.setattr(archive, "COMMITS_A_BODY", 5)
     await placement.archive.store()
-    chance, truth = RandomChanges(placement, 11), {}
-    for step in range(40):
+    chance, truth = RandomChanges(placement, 8), {}
+    for step in range(60):
         wall.now += 10.0
         await chance.act()
         index = placement.memory.index
