@@ -35,8 +35,8 @@ class FindCapacity(Message, frozen=True, kw_only=True):
     until: Seconds = 1e12
     kind: CapacityKind = "class"
     name: Text = ""  # empty: all
-    zone: Text | None = None  # None: all
-    after: tuple[Seconds, Text, Text] | None = None  # `last` of the previous page
+    zone: Text | None = None  # None: the sum of all zones
+    after: tuple[Seconds, Text] | None = None  # `last` of the previous page
     limit: Annotated[int, Meta(ge=1, le=MOST_SAMPLES)] = MOST_SAMPLES
 
 
@@ -44,4 +44,4 @@ class CapacityFound(Message, frozen=True, kw_only=True):
     """A page of samples."""
 
     samples: LongList[CapacitySample] = ()
-    last: tuple[Seconds, Text, Text] | None = None  # `after` of the next page; None: this is the last page
+    last: tuple[Seconds, Text] | None = None  # `after` of the next page; None: this is the last page

@@ -42,7 +42,8 @@ class CapacityHistoryPages(frame.PageGroup):
         return self._rendered(request, await asyncio.gather(*read))
 
     async def _read(self, question: FindCapacity) -> list[CapacityHistory]:
-        return histories(await capacity_samples(self._context.queries.capacity, question))
+        samples = await capacity_samples(self._context.queries.capacity, question)
+        return await asyncio.to_thread(histories, samples)  # forecasts take computation
 
     def _period(self, request: Request) -> str:
         period = frame.parameter(request, "since")

@@ -18,17 +18,22 @@ _FIGURES = ("capacity", "used", "free", "stranded", "waiting")
 _COLUMNS = ", ".join(("at", "kind", "name", "zone", *_FIGURES))
 _INSERT = sql(f"""
     INSERT INTO capacity_samples (span, {_COLUMNS})
-    SELECT :span, n.at, n.kind, n.called, n.zone, n.capacity, n.used, n.free, n.stranded, n.waiting
+    SELECT CAST(:span AS integer), n.at, n.kind, n.called, n.zone, n.capacity, n.used, n.free, n.stranded, n.waiting
     FROM {{n: at int, kind str, called str, zone str, capacity float, used float, free float, stranded float,
     waiting float}} WHERE true ON CONFLICT (span, at, kind, name, zone) DO NOTHING
 """)
-_FIND = sql(f"""
-    SELECT {_COLUMNS} FROM capacity_samples WHERE kind = :kind AND at >= :since AND at < :until
+_SELECTED = """
+    FROM capacity_samples WHERE kind = :kind AND at >= :since AND at < :until
     AND (CAST(:called AS text) = '' OR name = CAST(:called AS text))
-    AND (:every_zone = 1 OR zone = CAST(:zone AS text))
-    AND (at > :after_at OR (at = :after_at AND (name > CAST(:after_name AS text)
-    OR (name = CAST(:after_name AS text) AND zone > CAST(:after_zone AS text)))))
-    ORDER BY at, name, zone LIMIT :most
+    AND (at > :after_at OR (at = :after_at AND name > CAST(:after_name AS text)))
+"""
+_FIND = sql(f"""
+    SELECT {_COLUMNS} {_SELECTED} AND zone = CAST(:zone AS text) ORDER BY at, name LIMIT :most
+""")
+_SUMS = ", ".join(f"sum({name})" for name in _FIGURES)
+_FIND_SUMS = sql(f"""
+    SELECT at, kind, name, '' AS zone, {_SUMS} {_SELECTED} GROUP BY at, kind, name
+    ORDER BY at, name LIMIT :most
 """)
 _HAS = sql("SELECT 1 FROM capacity_samples WHERE span = :span AND at = :at LIMIT 1")
 _MEANS = ", ".join(f"avg({name})" for name in _FIGURES)
@@ -58,14 +63,17 @@ async def add(tx: Transaction, samples: Sequence[CapacitySample]) -> None:
 
 
 async def find(tx: Transaction, query: FindCapacity) -> CapacityFound:
-    after = query.after or (-1, "", "")
-    rows = await _FIND(
-        tx, kind=query.kind, since=int(query.since), until=int(query.until), called=query.name,
-        every_zone=int(query.zone is None), zone=query.zone or "", after_at=int(after[0]),
-        after_name=after[1], after_zone=after[2], most=query.limit,
-    )  # fmt: skip
+    after = query.after or (-1, "")
+    params = {
+        "kind": query.kind, "since": int(query.since), "until": int(query.until), "called": query.name,
+        "after_at": int(after[0]), "after_name": after[1], "most": query.limit,
+    }  # fmt: skip
+    if query.zone is None:
+        rows = await _FIND_SUMS(tx, **params)
+    else:
+        rows = await _FIND(tx, zone=query.zone, **params)
     samples = tuple(CapacitySample(*row) for row in rows)
-    last = (samples[-1].at, samples[-1].name, samples[-1].zone) if len(rows) == query.limit else None
+    last = (samples[-1].at, samples[-1].name) if len(rows) == query.limit else None
     return CapacityFound(samples=samples, last=last)
 
 

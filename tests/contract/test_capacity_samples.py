@@ -42,19 +42,21 @@ async def test_a_sample_has_used_free_stranded_and_waiting_amounts_by_zone() -> 
         )
         await asyncio.sleep(400.0)
         ask = world.bus.asker(topics.CAPACITY)
-        samples = await capacity_samples(ask, FindCapacity(limit=1))  # read page by page
-        latest = {(each.name, each.zone): each for each in samples if each.at == samples[-1].at}
-        one, two = latest["VCPU", "z1"], latest["VCPU", "z2"]
+
+        async def latest(**query: str) -> CapacitySample:
+            found = await capacity_samples(ask, FindCapacity(limit=1, **query))  # page by page
+            return found[-1]
+
+        one, two = [await latest(name="VCPU", zone=zone) for zone in ("z1", "z2")]
         assert (one.capacity, one.used, one.free) == (8, 2, 6)
         assert one.stranded == 4  # memory for one more instance of two processors
         assert (two.capacity, two.used, two.stranded, two.waiting) == (12, 0, 8, 6)
-        fits = await capacity_samples(ask, FindCapacity(kind="flavor", name="small"))
-        assert {each.zone: each.free for each in fits if each.at == fits[-1].at and each.zone} == {
-            "z1": 1, "z2": 2,
-        }  # fmt: skip
-        find = FindCapacity(kind="flavor", name="large", zone="z2")
-        found = (await capacity_samples(ask, find))[-1]
-        assert (found.free, found.waiting) == (0, 1)
+        both = await latest(name="VCPU")
+        assert (both.capacity, both.used, both.free, both.stranded, both.waiting) == (20, 2, 18, 12, 6)
+        fits = [(await latest(kind="flavor", name="small", zone=zone)).free for zone in ("z1", "z2")]
+        assert fits == [1, 2]
+        large = await latest(kind="flavor", name="large", zone="z2")
+        assert (large.free, large.waiting) == (0, 1)
 
 
 @pytest.fixture

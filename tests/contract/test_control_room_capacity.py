@@ -23,7 +23,7 @@ def growing(hours: int) -> CapacityFound:
 async def test_the_page_shows_amounts_of_all_zones_a_forecast_and_charts() -> None:
     async with a_visited_room(told={"capacity": growing(96)}) as room:
         await room.sign_in("reader")
-        page = (await room.browser.get("/capacity")).text
+        page = (await room.browser.get("/capacity?wait=1")).text
         assert (await room.browser.get("/capacity?since=2d&zone=z1")).status_code == 200
     shown = " ".join(re.sub(r"<[^>]*>", " ", page).split())
     in_three_days = time.strftime("%Y-%m-%d", time.gmtime(time.time() + 71 * HOUR))
@@ -35,7 +35,7 @@ async def test_the_page_shows_amounts_of_all_zones_a_forecast_and_charts() -> No
 async def test_the_page_says_that_there_is_no_sample_or_no_answer() -> None:
     async with a_visited_room(told={"capacity": CapacityFound()}) as room:
         await room.sign_in("reader")
-        assert "There is no sample in this period" in (await room.browser.get("/capacity")).text
+        assert "There is no sample in this period" in (await room.browser.get("/capacity?wait=1")).text
     async with a_visited_room(told={}) as room:
         await room.sign_in("reader")
-        assert "The scheduler does not answer" in (await room.browser.get("/capacity")).text
+        assert "The scheduler does not answer" in (await room.browser.get("/capacity?wait=1")).text
