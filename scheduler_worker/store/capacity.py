@@ -18,7 +18,8 @@ _FIGURES = ("capacity", "used", "free", "stranded", "waiting")
 _COLUMNS = ", ".join(("at", "kind", "name", "zone", *_FIGURES))
 _INSERT = sql(f"""
     INSERT INTO capacity_samples (span, {_COLUMNS})
-    SELECT CAST(:span AS integer), n.at, n.kind, n.called, n.zone, n.capacity, n.used, n.free, n.stranded, n.waiting
+    SELECT CAST(:span AS integer), n.at, n.kind, n.called, n.zone, n.capacity, n.used, n.free, n.stranded,
+    n.waiting
     FROM {{n: at int, kind str, called str, zone str, capacity float, used float, free float, stranded float,
     waiting float}} WHERE true ON CONFLICT (span, at, kind, name, zone) DO NOTHING
 """)
