@@ -128,9 +128,9 @@ def _show_tree(cli: Cli, cloud: PastCloud, tree: Tree) -> None:
         return
     owner = f"  {tree.agent} in cell {tree.cell}" if tree.agent else "  no agent reports it"
     cli.say.print(picture(providers, owner))
-    rows = []
+    rows, uuids = [], tree.uuids
     for each in sorted(consumers, key=lambda each: each.consumer):
-        here = {id_: held for id_, held in each.allocations.items() if id_ in tree.uuids}
+        here = {id_: held for id_, held in each.allocations.items() if id_ in uuids}
         held = amounts_text(sorted(totals(here).items()))
         rows.append((each.consumer, each.type or "-", each.project, held))
     if rows:

@@ -58,6 +58,9 @@ class StateHistory:
                 self._next = commit
                 break
             follow(self._cloud, commit)
+        number = self._moment.number
+        if number is not None and self._cloud.number != number:
+            raise OperationRefused(f"the changes {self._cloud.number + 1} to {number} are not stored yet")
         return self._cloud
 
     @property
