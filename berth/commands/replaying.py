@@ -19,6 +19,8 @@ from control_room.core.words import duration
 
 commands = Commands()
 
+BUILD_SECONDS = 60.0  # from a decision until the build begins, which its cell records
+
 _TIMES = "2026-03-29T14:30 (UTC, or with an offset), or how long ago (90s, 30m, 12h, 7d)."
 
 
@@ -52,7 +54,9 @@ async def replay_command(cli: Cli, options: ReplayOptions) -> int:
     changed = policy_of(cli.settings, options.changes or [])
     async with cli.bus("replay") as bus:
         try:
-            found = await recorded_decisions(bus, cli.settings, begin.at, options.project, options.limit)
+            found = await recorded_decisions(
+                bus, cli.settings, begin.at, options.project, options.limit, end.at + BUILD_SECONDS
+            )
             if found.silent:
                 raise OperationRefused(f"no answer from {', '.join(found.silent)}: its decisions are unknown")
             replay = Replay(bus, cli.settings, changed, found.decisions)

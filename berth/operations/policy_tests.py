@@ -1,5 +1,6 @@
 """Tests a changed policy against the recorded decisions of the last days."""
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -78,9 +79,9 @@ class Gathered:
 
 
 async def recorded_decisions(
-    bus: Bus, settings: Settings, since: float, project: str, limit: int
+    bus: Bus, settings: Settings, since: float, project: str, limit: int, until: float = math.inf
 ) -> Gathered:
-    """Return the decisions since a time: about placed builds from their cells, others from schedulers."""
+    """Return the newest decisions of a period: about placed builds from their cells, others from schedulers."""
     cells = await known_cells(bus, settings)
     question = FindInstances(cell="any", project=project, since=since, statuses=EVERY)
 
@@ -93,7 +94,8 @@ async def recorded_decisions(
     of_request = {build.request: build for build in refused}
     found = [(instance.since, instance.build, instance) for listed in placed.values() for instance in listed]
     ends = [(build.since, build.build, build) for build in of_request.values()]
-    newest = sorted([*found, *ends], key=lambda entry: entry[:2], reverse=True)
+    every = [entry for entry in (*found, *ends) if entry[0] <= until]
+    newest = sorted(every, key=lambda entry: entry[:2], reverse=True)
     chosen = [entry for *_, entry in newest[:limit]]
     decisions = [
         *await _placed(bus, [entry for entry in chosen if isinstance(entry, Instance)]),
