@@ -81,7 +81,7 @@ class Gathered:
 async def recorded_decisions(
     bus: Bus, settings: Settings, since: float, project: str, limit: int, until: float = math.inf
 ) -> Gathered:
-    """Return the newest decisions of a period: about placed builds from their cells, others from schedulers."""
+    """Return the newest decisions of a period: of placed builds from their cells, others from schedulers."""
     cells = await known_cells(bus, settings)
     question = FindInstances(cell="any", project=project, since=since, statuses=EVERY)
 
