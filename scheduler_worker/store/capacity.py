@@ -1,6 +1,7 @@
 """SQL for samples of the capacity over time: each scheduler may store the sample of an interval, once."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 from msgspec import structs
@@ -65,7 +66,7 @@ async def add(tx: Transaction, samples: Sequence[CapacitySample]) -> None:
 
 async def find(tx: Transaction, query: FindCapacity) -> CapacityFound:
     after = query.after or (-1, "")
-    params = {
+    params: dict[str, Any] = {
         "kind": query.kind, "since": int(query.since), "until": int(query.until), "called": query.name,
         "after_at": int(after[0]), "after_name": after[1], "most": query.limit,
     }  # fmt: skip

@@ -1,6 +1,7 @@
 """Samples of the capacity: what schedulers measure, and how samples are stored, merged and found."""
 
 import asyncio
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -43,7 +44,7 @@ async def test_a_sample_has_used_free_stranded_and_waiting_amounts_by_zone() -> 
         await asyncio.sleep(400.0)
         ask = world.bus.asker(topics.CAPACITY)
 
-        async def latest(**query: str) -> CapacitySample:
+        async def latest(**query: Any) -> CapacitySample:
             found = await capacity_samples(ask, FindCapacity(limit=1, **query))  # page by page
             return found[-1]
 
