@@ -84,7 +84,7 @@ _projects = msgspec.json.Decoder(tuple[str, ...])
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchivedDetails:
-    """What the archive of past states records of a commit, in addition to the changes of its providers."""
+    """The parts of a commit that only the archive of past states records: time, trees, consumers, names."""
 
     at: float
     shaped: Mapping[str, Tree] = field(default_factory=dict)  # created, reshaped and deleted trees

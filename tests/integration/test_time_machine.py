@@ -166,7 +166,7 @@ async def test_states_of_a_hundred_thousand_boots_are_read_and_replayed(
             assert not cloud.differs_from(loaded(number, parts)), number
         began = monotonic()
         name = next(iter(cloud.roots))
-        shown = run_berth(("at", cloud.number, "show", name), tmp_path, environment_of(settings))
+        shown = run_berth(("at", str(cloud.number), "show", name), tmp_path, environment_of(settings))
         command = monotonic() - began
         assert shown.returncode == 0, shown.stderr
         decisions = (await recorded_decisions(berth.bus, settings, begin, "", 1000)).decisions
