@@ -95,7 +95,7 @@ async def forecast(cli: Cli, options: HistoryOptions) -> int:
     for each in found:
         last = each.last
         free = last.free if each.kind == "flavor" else last.free - last.stranded
-        rows.append((each.name, f"{last.used:,.0f}", f"{free:,.0f}", in_words(each.forecast)))
+        rows.append((each.name, f"{last.used:,.0f}", f"{free:,.0f}", in_words(each.forecast, time_text)))
     if found[0].kind == "flavor":
         cli.say.print(
             plain_table(("flavor", "fit", "forecast"), [(name, fit, text) for name, _, fit, text in rows])

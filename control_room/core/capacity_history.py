@@ -1,11 +1,10 @@
 """The history of the capacity by resource class or flavor, with its chart and its forecast in words."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from bus.capacity import CapacityKind, CapacitySample
-from bus.clock import time_text
 from control_room.core.capacity_trend import CapacityForecast, forecast
 from control_room.core.now import Chart, chart
 from control_room.core.words import duration
@@ -82,8 +81,12 @@ def thinned(points: Sequence[CapacityPoint], most: int) -> Sequence[CapacityPoin
     return [points[round(at * (len(points) - 1) / (most - 1))] for at in range(most)]
 
 
-def in_words(found: CapacityForecast) -> str:
-    """Return a sentence about when the capacity is used up."""
+def in_words(found: CapacityForecast, time_text: Callable[[float], str]) -> str:
+    """Return a sentence about when the capacity is used up; `time_text` returns a time as text."""
+
+    def day(at: float | None) -> str:
+        return "-" if at is None else time_text(at)[:10]
+
     if found.trend == "too short":
         return f"no forecast yet: {duration(found.period)} of samples are too short"
     if found.trend == "full":
@@ -94,11 +97,7 @@ def in_words(found: CapacityForecast) -> str:
     if found.trend == "falling":
         return f"not used up: {a_day}"
     if found.expected is None:
-        earliest = f"; at the earliest {_day(found.earliest)}" if found.earliest is not None else ""
-        return f"{a_day}: not used up before {_day(found.until)}{earliest}"
-    latest = f"and {_day(found.latest)}" if found.latest is not None else f"and after {_day(found.until)}"
-    return f"{a_day}: used up about {_day(found.expected)}, between {_day(found.earliest)} {latest}"
-
-
-def _day(at: float | None) -> str:
-    return "-" if at is None else time_text(at)[:10]
+        earliest = f"; at the earliest {day(found.earliest)}" if found.earliest is not None else ""
+        return f"{a_day}: not used up before {day(found.until)}{earliest}"
+    latest = f"and {day(found.latest)}" if found.latest is not None else f"and after {day(found.until)}"
+    return f"{a_day}: used up about {day(found.expected)}, between {day(found.earliest)} {latest}"
