@@ -214,7 +214,7 @@ def _as_of(known: Known, then: float, host: str) -> Known:
     host of the instance at that time."""
     stands = []
     for build in known.stands:
-        if build.attempts and build.attempts[0].started > then:
+        if not host and build.attempts and build.attempts[0].started > then:
             continue
         over = tuple(attempt for attempt in build.attempts if attempt.ended <= then)
         if host:

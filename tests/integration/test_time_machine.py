@@ -61,19 +61,21 @@ async def last_change(berth: LivingBerth) -> str:
 async def test_a_deleted_instance_is_shown_on_its_host_of_then(berth: LivingBerth) -> None:
     empty = await last_change(berth)
     build, host = await berth.boot(*ONE)
-    then = await last_change(berth)
+    then, active = await last_change(berth), now()
     await berth("delete", build, "--wait")
     assert build in await berth("at", then, "show", host)
     shown = await berth("at", then, "show", build)
     assert f"on {host}: " in shown and "INSTANCE of project" in shown
-    assert f"active on {host}" in await berth("at", then, "why", build)
+    assert f"building on {host}" in await berth("at", then, "why", build)  # its claim is the last change
+    assert f"active on {host}" in await berth("at", active, "why", build)
     for time, words in ((empty, ("show", build)), ("0s", ("show", build)), (then, ("show", "nothing"))):
         with pytest.raises(OperationRefused, match="there was no host, provider or consumer"):
             await berth("at", time, *words)
-    whole = json.loads(await berth("at", empty, "show", "--json"))["capacity"]["VCPU"] // 2
-    full = (f"VCPU:{whole}",)
-    assert (await berth("at", empty, "capacity", *full)).count(" 2 ") > 0
-    assert json.loads(await berth("at", then, "capacity", *full, "--json"))["plan"]["mixes"] == 1
+    fits = [
+        json.loads(await berth("at", time, "capacity", "VCPU:1", "--json"))["plan"]["mixes"]
+        for time in (empty, then)
+    ]
+    assert fits[0] - fits[1] == 1
 
 
 @pytest.mark.parametrize(
