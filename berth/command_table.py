@@ -28,6 +28,8 @@ ONE: dict[str, str] = {
     "ironic diff": "something differs",
     "load": "builds were lost or changed, or the audit is not clean",
     "maintenance show": "a host is late, or an evacuation is held or could not be fenced",
+    "at capacity": "it did not fit",
+    "replay": "decisions differ; **2**: the replay is not possible",
     "what-if": "it does not fit",
     "why": "with `--replay` the decision differs; with `--now` it does not fit",
 }

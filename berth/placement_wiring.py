@@ -13,7 +13,10 @@ def placement_of(settings: Settings, bus: Bus, store: Database, shared: SharedMe
     """Return the placement worker; if the settings say so, with its HTTP API and the copying of Keystone's
     limits.
     """
-    placement = Placement(store, bus.clock, keep_ids=settings.keep.ids, keep_changes=settings.keep.changes)
+    keep = settings.keep
+    placement = Placement(
+        store, bus.clock, keep_ids=keep.ids, keep_changes=keep.changes, keep_history=keep.history
+    )
     if shared is not None:
         shared.give(placement.memory)
     worker = placement_worker(placement, bus.publish, settings.cell_names)

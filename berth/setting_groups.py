@@ -202,6 +202,8 @@ class RetentionSettings(SettingsGroup, frozen=True, kw_only=True, rename=lambda 
     # time for which placement refuses claims with the id of an ended build or move; a request with this id
     # that arrives later is a new request
     ids: float = KEEP_SECONDS
+    # time for which placement stores its past states, for `berth at` and `berth replay`
+    history: float = KEEP_SECONDS
     changes: int = 20_000  # number of placement's latest commits in its change log
 
 

@@ -4,6 +4,7 @@ from typing import Any, TypeVar
 
 from bus import (
     aggregates,
+    capacity,
     cells,
     claims,
     clients,
@@ -11,6 +12,7 @@ from bus import (
     domains,
     groups,
     guests,
+    history,
     host_health,
     leases,
     maintenance,
@@ -230,6 +232,8 @@ MAINTENANCE = Query("scheduler.maintenance", maintenance.FindMaintenance, mainte
     "maintenance windows, and automatic evacuations of dead hosts", ANYONE, "scheduler")
 EDIT_MAINTENANCE = Query("scheduler.edit_maintenance", maintenance.MaintenanceEditRequested,
     maintenance.MaintenanceEdited, "add or end a window, or release evacuations", ANYONE, "scheduler")
+CAPACITY = Query("scheduler.capacity", capacity.FindCapacity, capacity.CapacityFound,
+    "used, free, stranded and waiting capacity over time", ANYONE, "scheduler")
 TRY_POLICY = Query("scheduler.try_policy", policy_trials.TryPolicy, policy_trials.PolicyTried,
     "the hosts of requests with the present and with a changed policy, without claiming", ANYONE, "scheduler")
 SELECT_HOSTS = Query("scheduler.select", messages.HostsAsked, messages.HostsAnswered,
@@ -242,6 +246,8 @@ TREES = Query("placement.trees", replication.FindTrees, replication.TreesFound,
     "provider trees, for a replica of placement's index", "replica", "placement")
 CHANGES = Query("placement.changes", replication.FindChanges, replication.ChangesFound,
     "changes committed after a number, for a replica", "replica", "placement")
+HISTORY = Query("placement.history", history.FindHistory, history.HistoryFound,
+    "the state of placement at a time or after a change, and the changes from then on", ANYONE, "placement")
 CLIENT_ASKED = Query("scheduler.client.{client}", clients.ClientAsked, clients.ClientAnswered,
     "builds, moves, decisions and usages of a client's own projects", ANYONE, "scheduler", of_client=True)
 CLIENTS = Query("scheduler.clients", clients.FindClients, clients.ClientsFound,

@@ -6,8 +6,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeVar
 
+from msgspec import structs
+
 from bus import topics
 from bus.aggregates import ZONE, AggregatesFound, FindAggregates
+from bus.capacity import CapacityFound, CapacitySample, FindCapacity
 from bus.cells import CellsFound, FindCells
 from bus.clock import Clock, monotonic
 from bus.decisions import Record, RecordedHost
@@ -61,6 +64,7 @@ class Queries:
         self.preemptions = bus.asker(topics.PREEMPTIONS, SECONDS)
         self.priorities = bus.asker(topics.PRIORITIES, SECONDS)
         self.maintenance = bus.asker(topics.MAINTENANCE, SECONDS)
+        self.capacity = bus.asker(topics.CAPACITY, LONG)
         self.nova_report = bus.asker(topics.NOVA_REPORT, LONG)
 
 
@@ -164,6 +168,19 @@ async def _every_page(trees: Ask[FindTrees, TreesFound]) -> AsyncIterator[TreesF
         page = await trees(FindTrees(after=after, limit=_PAGE))
         yield page
         after = page.more
+
+
+async def capacity_samples(
+    ask: Ask[FindCapacity, CapacityFound], question: FindCapacity
+) -> list[CapacitySample]:
+    """Return all samples of the capacity that a query selects."""
+    samples: list[CapacitySample] = []
+    while True:
+        found = await ask(question)
+        samples += found.samples
+        if found.last is None:
+            return samples
+        question = structs.replace(question, after=found.last)
 
 
 async def zones_by_aggregate(aggregates: Ask[FindAggregates, AggregatesFound]) -> dict[str, str]:

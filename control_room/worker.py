@@ -121,7 +121,7 @@ ASKS = (
     topics.AGGREGATES, topics.WAITING, topics.DECISION, topics.WHAT_IF, topics.HOST_HEALTH,
     topics.FIND_BUILDS, topics.FIND_INSTANCES, topics.FIND_MOVES, topics.ALLOCATIONS, topics.NOVA_REPORT,
     topics.QUOTAS, topics.EDIT_QUOTA, topics.RESERVATIONS, topics.EDIT_RESERVATION, topics.FILL_RESERVATION,
-    topics.HEADROOM, topics.MAINTENANCE, topics.PREEMPTIONS, topics.PRIORITIES,
+    topics.HEADROOM, topics.MAINTENANCE, topics.PREEMPTIONS, topics.PRIORITIES, topics.CAPACITY,
 )  # fmt: skip
 
 COMMANDS: frozenset[type[Message]] = frozenset({BuildCancelRequested, MoveRequested, MoveSteered})

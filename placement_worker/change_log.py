@@ -10,7 +10,9 @@ from prometheus_client import Gauge
 
 from bus.aggregates import Aggregate
 from bus.cells import RegisteredCell
+from bus.clock import Clock
 from bus.errors import Unavailable
+from bus.history import ConsumerChange
 from bus.messages import BuildReshaped
 from bus.replication import PlacementChanged, ProviderChange
 from bus.sql.database import Database
@@ -229,9 +231,10 @@ async def _published(publish: Publish, messages: Sequence[PlacementChanged | Bui
 class ChangeLog:
     """Writes every commit of placement to the change log, applies it to the index, and wakes the relay."""
 
-    def __init__(self, database: Database, book: Book, keep: int | None = None) -> None:
+    def __init__(self, database: Database, book: Book, clock: Clock, keep: int | None = None) -> None:
         self._database = database
         self._book = book
+        self._clock = clock
         self._keep = keep  # number of latest commits in the log; None: changes.KEEP
         self.memory = Memory(StoreReader(database, book))
         self.relay = Relay(database)
@@ -242,21 +245,27 @@ class ChangeLog:
         altered: Sequence[ProviderChange],
         shaped: Mapping[str, Tree],
         writes: Sequence[BoundStatement] = (),
-        edition: int | None = None,
-        projects: Sequence[str] = (),
+        consumers: Sequence[ConsumerChange] = (),
         *,
+        edition: int | None = None,
+        renamed: tuple[str, str] | None = None,
+        projects: Sequence[str] = (),
         urgent: bool = True,
     ) -> int:
         """Execute `writes`, the last statements of a transaction, and log its changes of providers. Return
-        the change number, or 0 if no provider was altered. `shaped` are the created or reshaped trees;
-        `edition` is the new version of the names of resource classes and traits, if the transaction changed
-        such a name. `projects` are projects with a quota that may use less now. Changes that are not `urgent`
-        may be published later, together with others."""
+        the change number, or 0 if no provider was altered. `shaped` are the created or reshaped trees,
+        `consumers` the changed consumers. `edition` is the new version of the names of resource classes and
+        traits, if the transaction changed such a name; `renamed` are both names of a resource class.
+        `projects` are projects with a quota that may use less now. Changes that are not `urgent` may be
+        published later, together with others."""
         if not altered:
             for write in writes:
                 await write(tx)
             return 0
-        messages, now, quotas = await changes.announce(tx, altered, writes, projects)
+        details = changes.ArchivedDetails(
+            at=self._clock.now(), shaped=shaped, consumers=consumers, renamed=renamed
+        )
+        messages, now, quotas = await changes.announce(tx, altered, details, writes, projects)
         if now != (self._book.edition if edition is None else edition):
             await self._book.turn_to(tx, now)
             raise Conflict("a class was renamed meanwhile")
@@ -272,6 +281,7 @@ class ChangeLog:
         numbers: Iterator[int] = tree_writes.NONE_NEW,
         further: Sequence[BoundStatement] = (),
         last: Sequence[BoundStatement] = (),
+        consumers: Sequence[ConsumerChange] = (),
     ) -> int:
         """Store changed provider trees (`pairs`: a tree as it was read, and as it is now), log the change,
         and return its number. `further` are statements that need the new inventories, `last` are statements
@@ -282,7 +292,7 @@ class ChangeLog:
             await write(tx)
         # Trees of repeated reports were not locked, so their usage may be outdated.
         shaped = {then.root: then for was, then in pairs if then.providers != was.providers}
-        return await self.write(tx, tree_reads.changes_between(pairs), shaped, [*writes, *last])
+        return await self.write(tx, tree_reads.changes_between(pairs), shaped, [*writes, *last], consumers)
 
     async def write_inventory_updates(self, updates: Sequence[InventoryUpdate], now: float) -> set[str]:
         """Store reports of changed amounts, and log them, in one statement. Return the roots of the stored
@@ -307,7 +317,7 @@ class ChangeLog:
         """Add to the change log aggregates with a changed name or metadata, cells that were registered,
         changed or deleted, and projects whose quota was changed. Return the change number.
         """
-        message = await changes.announce_facts(tx, aggregates, cells, projects)
+        message = await changes.announce_facts(tx, aggregates, cells, projects, self._clock.now())
         tx.after_commit(lambda: self._learn([message], {}))
         return message.number
 

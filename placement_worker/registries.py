@@ -122,7 +122,8 @@ class ClassesAndTraits(PlacementOperations):
             edition = await self.book.new_edition(tx)
             tx.after_commit(lambda: self._record_name(kind, edition, entry.id, to))
             shaped = {then.root: then for _, then in pairs}
-            await self.log.write(tx, tree_reads.changes_between(pairs), shaped, edition=edition)
+            altered = tree_reads.changes_between(pairs)
+            await self.log.write(tx, altered, shaped, edition=edition, renamed=(name, to))
         return NameEdited(named=Named(name=to, updated=now))
 
     async def _drop(self, kind: NameKind, name: str) -> NameResult:

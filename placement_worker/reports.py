@@ -8,6 +8,7 @@ from msgspec import structs
 
 from bus.domains import LabelEditAnswered, LabelEditRequested, LabelsEdited, LevelReserved
 from bus.errors import Poison
+from bus.history import ConsumerChange
 from bus.messages import BuildReshaped, InventoryReported
 from bus.reports import ProviderReport
 from bus.resources import OwnerEditAnswered, OwnerEditRequested, OwnerGiven
@@ -278,7 +279,12 @@ class ReportOperations(PlacementOperations):
             for write in tree_writes.holder_writes(self.book, was, then, some, now)
         ]
         saving = [hosts.saving([then for _, then in changed], now)]
-        number = await self.log.write_trees(tx, changed, now, numbers, further, saving)
+        consumers = [
+            ConsumerChange(each.holder.uuid, each.holder.generation, {**each.holder.elsewhere, **each.held})
+            for _, _, some in moved
+            for each in some
+        ]
+        number = await self.log.write_trees(tx, changed, now, numbers, further, saving, consumers)
         messages = [reshaped for _, then, some in moved for reshaped in _reshaped_messages(then, some, now)]
         if messages:  # stored separately: the log is trimmed when it is too long
             await changes.store_reshaped(tx, number, messages)

@@ -35,7 +35,7 @@ from bus.sql.transaction import Transaction
 from bus.vocabulary import Contended, portions, portions_by_size
 from placement_worker.change_log import ChangeLog
 from placement_worker.core import capacity
-from placement_worker.core.claim_world import ClaimWorld
+from placement_worker.core.claim_world import ClaimWorld, changed_consumers
 from placement_worker.core.preempting import victims_of
 from placement_worker.core.reservations import SlotRecord
 from placement_worker.store import claimed_providers, claims, preemptions, quotas, reservations, server_groups
@@ -273,7 +273,8 @@ class ClaimOperations(PlacementOperations):
     async def _save(self, tx: Transaction, world: ClaimWorld, now: float) -> int:
         altered, writes = await claims.save_world(tx, self.book, world, now)
         projects = await quotas.released(tx, self.book, world.released_projects())
-        return await self.log.write(tx, altered, {}, writes, projects=projects, urgent=world.frees)
+        consumers = changed_consumers(world)
+        return await self.log.write(tx, altered, {}, writes, consumers, projects=projects, urgent=world.frees)
 
     async def prune(self, before: float) -> None:
         async with self.database.write() as tx:

@@ -20,6 +20,7 @@ from bus.replication import PlacementChanged
 from bus.sql.database import Database
 from bus.vocabulary import KEEP_SECONDS, Message
 from bus.worker import Answers, Narrow, On, Widen, Worker, answers, answers_many, every, on_many, prune_period
+from placement_worker.archive import ARCHIVE_SECONDS, Archive
 from placement_worker.change_log import ChangeLog, Publish
 from placement_worker.core.index import Snapshot
 from placement_worker.core.search import page_steps
@@ -82,12 +83,14 @@ class Placement:
         *,
         keep_ids: float = KEEP_SECONDS,
         keep_changes: int | None = None,
+        keep_history: float = KEEP_SECONDS,
     ) -> None:
         self.keep_ids = keep_ids  # for this time retired consumers, and reports of deleted trees, are refused
+        self.keep_history = keep_history
         self.database = database
         self.clock = clock
         self.book = Book()
-        self.log = ChangeLog(database, self.book, keep_changes)
+        self.log = ChangeLog(database, self.book, clock, keep_changes)
         self.memory = self.log.memory
         self.searches = Searches(self.memory, clock)
         self._numbers = ProviderNumbers(database)
@@ -104,6 +107,7 @@ class Placement:
         self.reservations = ReservationOperations(*parts, self.claims)
         self.headroom = HeadroomController(*parts, self.claims)
         self.lookups = Lookups(*parts)
+        self.archive = Archive(*parts)
         self._failed_over = asyncio.Event()
         database.on_new_history(self._forget)
 
@@ -146,6 +150,7 @@ class Placement:
         before = self.clock.now() - self.keep_ids
         await self.claims.prune(before)
         await self.reports.prune(before)
+        await self.archive.prune(self.keep_history)
 
 
 log = logging.getLogger(__name__)
@@ -223,6 +228,7 @@ def _answers(placement: Placement, cells: Sequence[str]) -> list[Answers]:
         answers(topics.USAGES, placement.lookups.usages),
         answers(topics.TREES, placement.lookups.trees, concurrency=2),
         answers(topics.CHANGES, placement.lookups.changes),
+        answers(topics.HISTORY, placement.archive.find),
         answers(topics.NAMES, placement.classes_and_traits.find),
         answers(topics.EDIT_NAME, placement.classes_and_traits.edit),
         answers(topics.GROUPS, placement.server_groups.find),
@@ -261,10 +267,11 @@ def placement_worker(placement: Placement, publish: Publish, cells: Sequence[str
         timers=[
             every(CATCH_UP_SECONDS, catch_up),
             every(SWEEP_SECONDS, placement.reports.sweep),
+            every(ARCHIVE_SECONDS, placement.archive.store, at_once=True),
             every(TRIM_SECONDS, placement.log.trim),
             every(EXPIRE_SECONDS, placement.reservations.expire),
             every(EXPIRE_SECONDS, placement.headroom.adjust),
-            every(prune_period(placement.keep_ids), placement.prune),
+            every(prune_period(min(placement.keep_ids, placement.keep_history)), placement.prune),
         ],
         starts=[placement.start],
         runs=[

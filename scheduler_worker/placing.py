@@ -35,6 +35,7 @@ from scheduler_worker.drawn_reservations import DrawnReservations
 from scheduler_worker.hosts import HostBook
 from scheduler_worker.orders import Orders, Preempting, Resolving, put_off
 from scheduler_worker.refusal_counts import count_claims
+from scheduler_worker.request_sizes import RecentFlavors
 from scheduler_worker.store.parked import ParkedRequest
 
 Narrow = Callable[[Sequence[Order]], Sequence[Order]]
@@ -81,6 +82,7 @@ class Scheduler:
         self.narrow: Narrow = lambda orders: orders
         self.preemption: Preempting | None = None
         self._joined = Joined()
+        self.flavors = RecentFlavors()
 
     def leave_out_reserved(self, released: Callable[[str], None], narrow: Narrow) -> None:
         """Set a function that excludes reserved hosts from orders, and a callback for released capacity."""
@@ -132,6 +134,7 @@ class Scheduler:
         self.book.listened(self.clock.monotonic())
         begin, waited = self._orders.begin, self.retries.retried_for
         begun = [begin(request, waited(request.request)) for request in requests]
+        self.flavors.see(begun)
         return begun if self.preemption is None else [*self.preemption.permitted(begun)]
 
     def begin_moves(self, starts: Sequence[MoveStart]) -> list[Begins]:

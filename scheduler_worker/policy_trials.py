@@ -97,7 +97,7 @@ class _Side:
 class PolicyTrials:
     """Answers which hosts requests would get with another policy. What-if questions wait meanwhile."""
 
-    def __init__(self, what_ifs: WhatIfs, victims: VictimSearch) -> None:
+    def __init__(self, what_ifs: WhatIfs, victims: VictimSearch | None) -> None:
         self._what_ifs = what_ifs
         self._victims = victims
 
@@ -107,6 +107,8 @@ class PolicyTrials:
             policy = tried_policy(self._what_ifs.scheduler.policy, tried)
         except BadChoice as problem:
             return PolicyTried(refusal=str(problem)[:MAX_CAUSE])
+        if tried.priorities is not None and self._victims is None:
+            return PolicyTried(refusal="changes of priorities are tried on the present hosts only")
         if tried.priorities is not None and (tried.without_reservations or tried.reserves):
             return PolicyTried(refusal="changes of priorities and of reservations are tried one at a time")
         try:
@@ -123,7 +125,7 @@ class PolicyTrials:
     async def _sides(self, policy: ChoicePolicy, tried: TrialPolicy) -> tuple[_Side, _Side]:
         what_ifs, victims, tried_victims = self._what_ifs, None, None
         scheduler = what_ifs.scheduler.with_policy(policy)
-        if tried.priorities is not None:
+        if tried.priorities is not None and self._victims is not None:
             victims = self._victims
             tried_victims = victims.on_trial(scheduler, Priorities(tried.priorities))
         trial, removed, free = WhatIfs(scheduler), tried.without_reservations, list[Allocations]()

@@ -1,4 +1,6 @@
-"""The size of requests: which fraction of the cloud's capacity their instances take."""
+"""The size of requests: which fraction of the cloud's capacity their instances take; and recent flavors."""
+
+from collections.abc import Sequence
 
 import msgspec
 
@@ -8,9 +10,12 @@ from bus.errors import NOT_JSON, Unavailable
 from bus.queries import FindCandidates
 from bus.requests import ResourceGroup
 from scheduler_worker.core.fair_queue import RequestDemand, Size
+from scheduler_worker.core.order import Begins
+from scheduler_worker.core.rule import Alternative
 
 RECENT = 30.0  # seconds for which capacities and sizes are not computed again
 MOST_KNOWN = 1000
+MOST_FLAVORS = 20
 
 _demand = msgspec.json.Decoder(RequestDemand).decode
 
@@ -72,3 +77,23 @@ class RequestSizes:
                 return 0.0
             self._capacities[resource_class] = capacity
         return capacity
+
+
+class RecentFlavors:
+    """The flavors of the latest requests, at most MOST_FLAVORS; names may stand for several sizes."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, int, int, int], Alternative] = {}
+
+    def see(self, begun: Sequence[Begins]) -> None:
+        known = self._known
+        for order, _ in begun:
+            flavor = order.request.flavor
+            key = flavor.name, flavor.vcpus, flavor.memory_mb, flavor.disk_gb
+            if key not in known and order.alternatives:
+                if len(known) >= MOST_FLAVORS:
+                    del known[next(iter(known))]
+                known[key] = order.alternatives[0]
+
+    def latest(self) -> Sequence[Alternative]:
+        return list(self._known.values())

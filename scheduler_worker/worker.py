@@ -16,6 +16,7 @@ from bus.worker import Every, On, Worker, answers, answers_many, every, on, on_m
 from scheduler_worker.agents import SAYS_SECONDS, WaitingSignal
 from scheduler_worker.backlog import CALLS_OF_LIGHT, PREFETCH, RequestBacklog
 from scheduler_worker.balance_planning import BalancePlanner
+from scheduler_worker.capacity_samples import CHECK_SECONDS, CapacitySampler
 from scheduler_worker.client_door import ClientDoor
 from scheduler_worker.dependencies import Publish, SchedulerOptions
 from scheduler_worker.handovers import REPEAT_SECONDS, Handovers
@@ -112,6 +113,7 @@ class _Parts:
         self.priorities = PriorityClasses(database)
         self.victims = VictimSearch(scheduler, self.priorities, needs.cells)
         scheduler.preemption = self.victims
+        self.capacity = CapacitySampler(scheduler, database)
         self.door = ClientDoor(database, placement, needs.cells, self.keeping, self.what_ifs, source)
 
     def worker(self) -> Worker:
@@ -148,6 +150,7 @@ class _Parts:
                 answers(topics.HOLD_HOSTS, self.holds.hold),
                 answers(topics.SWITCH_BALANCING, self.holds.switch_balancing),
                 answers(topics.MAINTENANCE, self.maintenance.find),
+                answers(topics.CAPACITY, self.capacity.find),
                 answers(topics.EDIT_MAINTENANCE, self.maintenance.edit),
                 answers(topics.TRY_POLICY, PolicyTrials(self.what_ifs, self.victims).answer),
                 answers_many(topics.SELECT_HOSTS, self.selection.answer_many, concurrency=4),
@@ -220,6 +223,7 @@ class _Parts:
             every(BEAT_SECONDS, keeping.beat, at_once=True),
             every(REFRESH_SECONDS, self.queue.retry_preempting),
             every(SWEEP_SECONDS, keeping.sweep),
+            every(CHECK_SECONDS, self.capacity.store),
             every(OPEN_SECONDS, self.holds.open_expired),
             every(STEP_SECONDS, self.maintenance.step, emits=[topics.MOVE_REQUESTED]),
             every(REPEAT_SECONDS, handovers.repeat_handovers, emits=handover),

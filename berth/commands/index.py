@@ -21,7 +21,7 @@ _MODULES = {
     "Builds": {
         "load": "load", "boot": "builds", "delete": "builds", "instances": "instances", "ends": "ends",
         "waiting": "instances", "why": "why", "what-if": "what_if", "node": "nodes", "group": "groups",
-        "reserve": "reserve", "headroom": "headroom",
+        "reserve": "reserve", "headroom": "headroom", "capacity": "capacity",
     },
     "Moves": {
         "move": "moves", "resize": "moves", "shelve": "moves", "unshelve": "moves", "rebuild": "moves",
@@ -40,7 +40,7 @@ _MODULES = {
         "asyncapi": "descriptions", "metrics": "descriptions", "rules": "rules",
         "reasons": "descriptions", "http": "descriptions", "settings": "descriptions",
         "completion": "descriptions", "man": "init", "dead": "dead", "database": "database",
-        "broker": "broker", "debug": "support", "upgrade": "support",
+        "broker": "broker", "debug": "support", "upgrade": "support", "at": "past", "replay": "replaying",
     },
     "Other systems": {
         "import": "importing", "adopt": "importing", "ironic": "ironic", "nova": "nova",
@@ -58,6 +58,7 @@ _GROUPS = {  # group → its description
     ),
     "reserve": "Reservations: capacity held for builds of a project (docs/reservations.md).",
     "headroom": "Capacity that is kept for the loss of any one host or rack (docs/reservations.md).",
+    "capacity": "Used, free, stranded and waiting capacity over time (docs/capacity.md).",
     "cell": "Cells: hosts that share a conductor, a database and a part of the broker (docs/cells.md)."
     " Disable, drain, add or remove a cell.",
     "client": "Programs outside berth: each has a RabbitMQ user of its own and acts for its projects only"
@@ -79,6 +80,8 @@ _GROUPS = {  # group → its description
     "pool": "Pools: storage, addresses and other resources that hosts share.",
     "rules": "The filters that reject hosts and the weighers that rank hosts; without a command, all of them."
     " `berth rules test` tests a change on recorded decisions (docs/howto/policy-tests.md).",
+    "at": "The state of placement at a past time, and decisions as of then (docs/time-machine.md):"
+    " `berth at 2h show host-7`.",
     "dead": "Messages that no worker could handle, each with its reason.",
     "broker": "Move a running berth to another RabbitMQ (docs/howto/another-broker.md).",
     "upgrade": "Check whether this berth can be upgraded (docs/running.md).",

@@ -55,13 +55,18 @@ def rules_command(context: typer.Context, as_json: Json = False, markdown: Markd
     show(as_json, text, reference_tables.rules(settings), *tables)
 
 
+CHANGES = (
+    "weights.NAME=NUMBER, rules.filters=NAME,... (or +NAME, -NAME), rules.NAME.OPTION=VALUE, subset=N,"
+    " near=NUMBER"
+)
+
+
 @dataclass(frozen=True)
 class PolicyTestOptions:
     since: str = option("7d", "Decisions of this time: 90s, 30m, 12h, 7d.")
     changes: list[str] | None = option(
         None,
-        "weights.NAME=NUMBER, rules.filters=NAME,... (or +NAME, -NAME), rules.NAME.OPTION=VALUE, subset=N,"
-        " near=NUMBER, quota.PROJECT.RESOURCE=LIMIT, priority.NAME.preempts=true (or .value=N, .budget=N),"
+        f"{CHANGES}, quota.PROJECT.RESOURCE=LIMIT, priority.NAME.preempts=true (or .value=N, .budget=N),"
         " reservation.NAME=none (or =NxCLASS:AMOUNT,...), or a settings file; may be repeated.",
         "--with",
         metavar="CHANGE",
@@ -106,7 +111,7 @@ async def test_command(cli: Cli, options: PolicyTestOptions) -> int:
             complain.print(escape(printable(f"the test is not possible: {problem}")), style="red")
             return NOT_POSSIBLE
     result = PolicyTest(decisions)
-    _print(cli, found, result, options.listed)
+    show_test(cli, result, options.listed, found.omitted)
     return 0 if result.passes(options.allow) else 1
 
 
@@ -119,20 +124,22 @@ async def _gathered(bus: Bus, cli: Cli, since: float, options: PolicyTestOptions
     return found
 
 
-def _print(cli: Cli, found: Gathered, result: PolicyTest, listed: int) -> None:
+def show_test(cli: Cli, result: PolicyTest, listed: int, omitted: int) -> None:
+    """Print the numbers of equal and different decisions, and so many of the different ones."""
     if cli.as_json:
         for decision in result.decisions:
             write_json(decision)
         return
     recorded = sum(decision.by == "record" for decision in result.decisions)
     total = len(result.decisions)
-    cli.line(f"{total} decisions: {recorded} from their records, {total - recorded} with the present hosts")
+    others = next((each.by for each in result.decisions if each.by != "record"), "present hosts")
+    cli.line(f"{total} decisions: {recorded} from their records, {total - recorded} with the {others}")
     for verdict, count in result.counts.items():
         if count:
             share = f"{100 * count / total:.1f} %"
             cli.line(f"{count:>7} ({share}) would get {_SAYS[verdict]}")
-    if found.omitted:
-        cli.line(f"{found.omitted} older decisions are not tested: --limit tests more", "dim")
+    if omitted:
+        cli.line(f"{omitted} older decisions are not tested: --limit tests more", "dim")
     if result.differences and listed:
         cli.say.print(_table(result.differences[:listed]))
     if len(result.differences) > listed:

@@ -79,20 +79,23 @@ class Known:
 
 async def why(cli: Cli, id_: str, again: bool, now: bool) -> int:
     async with cli.bus("why") as bus:
-        known = await _known(cli.settings, bus, id_)
-        if not known.stands and not known.moves and not known.decided.known:
-            unheard = f" ({', '.join(known.silent)} did not answer)" if known.silent else ""
-            raise OperationRefused(f"there is no build, request or move {id_}{unheard}")
+        known = await known_records(cli.settings, bus, id_)
         if now:
             return await _ask_now(cli, bus, known)
     if again:
         return _again(cli, known)
+    show_records(cli, known, id_)
+    return 0
+
+
+def show_records(cli: Cli, known: Known, id_: str) -> None:
+    """Print the records about a build, request or move."""
     if cli.as_json:
         for value in (*known.stands, *known.moves, *known.planned, *known.drawn, *known.preemptions):
             write_json(value)
         if known.decided.known:
             write_json(known.decided)
-        return 0
+        return
     for value in known.stands:
         _show_placed(value, cli)
     for move in known.moves:
@@ -109,11 +112,11 @@ async def why(cli: Cli, id_: str, again: bool, now: bool) -> int:
         _show_decided(known.decided, cli)
     for line in reasons_to_leave(known.maintenance, [value.host for value in known.stands]):
         cli.line(line)
-    return 0
 
 
-async def _known(settings: Settings, bus: Bus, id_: str) -> Known:
-    """Query all cells and a scheduler in parallel; return their records about a build, request or move."""
+async def known_records(settings: Settings, bus: Bus, id_: str) -> Known:
+    """Query all cells and a scheduler in parallel; return their records about a build, request or move. Raise
+    OperationRefused if there are none."""
     find = bus.asker(topics.FIND_BUILDS, timeout=SECONDS)
     find_moves = bus.asker(topics.FIND_MOVES, timeout=SECONDS)
     decision = bus.asker(topics.DECISION, timeout=SECONDS)
@@ -135,7 +138,7 @@ async def _known(settings: Settings, bus: Bus, id_: str) -> Known:
         ask_cells([_PLACEMENT], lambda _: preemptions(FindPreemptions(by=(id_,), victims=(id_,)))),
     )
     (of_build, _), (drawn, _) = await of_instance
-    return Known(
+    known = Known(
         tuple(stands for answer in builds.values() for stands in answer.builds),
         tuple(move for answer in moves.values() for move in answer.moves),
         tuple(
@@ -147,6 +150,10 @@ async def _known(settings: Settings, bus: Bus, id_: str) -> Known:
         tuple(each for answer in preempted.values() for each in answer.preemptions),
         (*unheard, *(f"cell {cell}" for cell in silent)),
     )
+    if not known.stands and not known.moves and not known.decided.known:
+        unanswered = f" ({', '.join(known.silent)} did not answer)" if known.silent else ""
+        raise OperationRefused(f"there is no build, request or move {id_}{unanswered}")
+    return known
 
 
 def _drawn(reservation: Reservation) -> str:

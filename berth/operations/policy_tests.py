@@ -1,5 +1,6 @@
 """Tests a changed policy against the recorded decisions of the last days."""
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -32,6 +33,7 @@ _BUILDS = 100  # in one query
 _PREEMPTING = 4  # requests in one query if instances to preempt are searched, too
 _encode = msgspec.json.Encoder(order="deterministic").encode
 
+Source = Literal["record", "present hosts", "hosts of then"]
 Verdict = Literal["same", "elsewhere", "nowhere", "placed", "none"]
 
 
@@ -62,7 +64,7 @@ class RepeatedDecision(msgspec.Struct, frozen=True):
     before: str
     after: str
     verdict: Verdict
-    by: Literal["record", "present hosts"]
+    by: Source
     why: str = ""  # why it gets no host
     preempts: int = 0  # instances that it would preempt with the change
 
@@ -77,9 +79,9 @@ class Gathered:
 
 
 async def recorded_decisions(
-    bus: Bus, settings: Settings, since: float, project: str, limit: int
+    bus: Bus, settings: Settings, since: float, project: str, limit: int, until: float = math.inf
 ) -> Gathered:
-    """Return the decisions since a time: about placed builds from their cells, others from schedulers."""
+    """Return the newest decisions of a period: of placed builds from their cells, others from schedulers."""
     cells = await known_cells(bus, settings)
     question = FindInstances(cell="any", project=project, since=since, statuses=EVERY)
 
@@ -92,7 +94,8 @@ async def recorded_decisions(
     of_request = {build.request: build for build in refused}
     found = [(instance.since, instance.build, instance) for listed in placed.values() for instance in listed]
     ends = [(build.since, build.build, build) for build in of_request.values()]
-    newest = sorted([*found, *ends], key=lambda entry: entry[:2], reverse=True)
+    every = [entry for entry in (*found, *ends) if entry[0] <= until]
+    newest = sorted(every, key=lambda entry: entry[:2], reverse=True)
     chosen = [entry for *_, entry in newest[:limit]]
     decisions = [
         *await _placed(bus, [entry for entry in chosen if isinstance(entry, Instance)]),
@@ -163,7 +166,7 @@ async def tested(
     results: dict[str, RepeatedDecision] = {}
     left: dict[bytes, list[RecordedDecision]] = defaultdict(list)
     for decision in decisions:
-        again = _from_record(decision, changed)
+        again = from_record(decision, changed)
         if again is None:
             left[_class_of(decision.request)].append(decision)
         else:
@@ -175,7 +178,7 @@ async def tested(
     for some in portions(representatives, most):
         for result in await _tried(bus, changed.trial, some):
             for decision in (same := next(equals)):
-                results[decision.build] = _now(decision, result)
+                results[decision.build] = on_hosts(decision, result, "present hosts")
             on_tested(len(same))
     return [results[decision.build] for decision in decisions]
 
@@ -194,7 +197,8 @@ def _class_of(request: BuildRequested) -> bytes:
     return _encode((plain, len(request.instances)))
 
 
-def _from_record(decision: RecordedDecision, changed: ChangedPolicy) -> RepeatedDecision | None:
+def from_record(decision: RecordedDecision, changed: ChangedPolicy) -> RepeatedDecision | None:
+    """Return a decision made again from its record; None: the record lacks something that changed."""
     numbers, record = changed.only_numbers, decision.record
     if numbers is None or record is None or (decision.preempts and changed.stored.priorities):
         return None
@@ -205,8 +209,8 @@ def _from_record(decision: RecordedDecision, changed: ChangedPolicy) -> Repeated
     return _tested(decision, (decision.host, again.host.host), verdict, "record")
 
 
-def _now(decision: RecordedDecision, result: TrialResult) -> RepeatedDecision:
-    """Return a decision with the hosts that an equal request would get now."""
+def on_hosts(decision: RecordedDecision, result: TrialResult, by: Source) -> RepeatedDecision:
+    """Return a decision with the hosts that an equal request gets on the hosts that `by` names."""
     present, trial = result.present, result.trial
     verdict: Verdict = "same"
     if present.roots and trial.roots:
@@ -216,7 +220,7 @@ def _now(decision: RecordedDecision, result: TrialResult) -> RepeatedDecision:
     else:
         verdict = "placed" if trial.roots else "none"
     hosts = _named(present), _named(trial)
-    tested = _tested(decision, hosts, verdict, "present hosts", trial.why if verdict == "nowhere" else "")
+    tested = _tested(decision, hosts, verdict, by, trial.why if verdict == "nowhere" else "")
     return structs.replace(tested, preempts=trial.preempts)
 
 
@@ -226,11 +230,7 @@ def _named(choice: TrialChoice) -> str:
 
 
 def _tested(
-    decision: RecordedDecision,
-    hosts: tuple[str, str],
-    verdict: Verdict,
-    by: Literal["record", "present hosts"],
-    why: str = "",
+    decision: RecordedDecision, hosts: tuple[str, str], verdict: Verdict, by: Source, why: str = ""
 ) -> RepeatedDecision:
     request = decision.request
     return RepeatedDecision(

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bus.host_health import DISABLED, FORCED_DOWN
-from bus.replication import KnownProvider, KnownTree, TreesFound
+from bus.replication import KnownProvider, KnownTree, KnownTrees, TreesFound
 from bus.resources import Provider
 from bus.vocabulary import MAX_CAPACITY
 from control_room.core.what_if_form import AMOUNT
@@ -64,7 +64,7 @@ class KnownHost:
 
 
 def host_of_tree(
-    page: TreesFound, tree: KnownTree, zones: Mapping[str, str], rest: Sequence[TreesFound] = ()
+    page: KnownTrees, tree: KnownTree, zones: Mapping[str, str], rest: Sequence[KnownTrees] = ()
 ) -> KnownHost | None:
     """Return the host of a provider tree, or None if no agent owns the tree.
 
@@ -87,7 +87,7 @@ def host_of_tree(
     )
 
 
-def _stocks(page: TreesFound, provider: KnownProvider) -> list[HostStock]:
+def _stocks(page: KnownTrees, provider: KnownProvider) -> list[HostStock]:
     inventories = [page.inventories[at] for at in page.stocks[provider.stock]]
     return [
         HostStock(

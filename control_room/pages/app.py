@@ -10,6 +10,7 @@ from starlette.staticfiles import StaticFiles
 
 from control_room.pages.builds import BuildPages, WaitingPages
 from control_room.pages.bus import BusPages, DeadLetterPages
+from control_room.pages.capacity import CapacityHistoryPages
 from control_room.pages.frame import HERE, PageContext, PageRefused, Renderer
 from control_room.pages.hosts import HeatPages, HostPages, MetalPages
 from control_room.pages.middleware import SSO, SSO_PROJECT, SSO_START, AccessMiddleware, SignInPages
@@ -44,6 +45,7 @@ def _routes(context: PageContext, renderer: Renderer) -> list[BaseRoute]:
     projects, preemptions = ProjectPages(context, renderer), PreemptionPages(context, renderer)
     reservations, headroom = ReservationPages(context, renderer), HeadroomPages(context, renderer)
     nova, sign_in = NovaPages(context, renderer), SignInPages(context, renderer)
+    history = CapacityHistoryPages(context, renderer)
     single_sign_on = SingleSignOnPages(context, renderer, sign_in)
     read = {
         "/": now.page,
@@ -67,6 +69,8 @@ def _routes(context: PageContext, renderer: Renderer) -> list[BaseRoute]:
         "/headroom/events": headroom.events,
         "/preemptions": preemptions.page,
         "/preemptions/events": preemptions.events,
+        "/capacity": history.page,
+        "/capacity/events": history.events,
         "/what-if": WhatIfPages(context, renderer).page,
         "/what-if/capacity": capacity.page,
         "/what-if/capacity/events": capacity.events,

@@ -39,6 +39,7 @@ NAVIGATION = (
     ("/moves", "Moves"),
     ("/metal", "Bare metal"),
     ("/what-if", "What if"),
+    ("/capacity", "Capacity"),
     ("/nova", "Nova"),
     ("/bus", "Bus"),
 )

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from bus import claims
+from bus.history import ConsumerChange
 from bus.moves import SHELVED
 from bus.preemption import Preemption
 from bus.vocabulary import Allocations
@@ -128,6 +129,19 @@ class ClaimWorld:
         del self.retired[consumer]
         self.tombstones.pop(consumer, None)
         self.woken.add(consumer)
+
+
+def changed_consumers(world: ClaimWorld) -> list[ConsumerChange]:
+    """Return the consumers that claimed or released, as the change log records them."""
+    changed = []
+    for holder in world.stirred.values():
+        by, heir_of = holder.by, holder.heir_of
+        if by is not None:
+            project, type_, heir = by.project, by.type or "", ""
+        else:
+            project, type_, heir = "", holder.heir_type if heir_of else "", heir_of.uuid if heir_of else ""
+        changed.append(ConsumerChange(holder.uuid, holder.generation, holder.held, project, type_, heir))
+    return changed
 
 
 class Unread(Exception):

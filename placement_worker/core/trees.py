@@ -1,6 +1,6 @@
 """Provider trees: as stored, as edits change them in memory, and in a compact form for messages."""
 
-from collections.abc import Collection, Hashable, Iterator, Mapping
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -10,6 +10,7 @@ from msgspec import structs
 from bus.domains import NO_LABELS, HostLabels
 from bus.replication import KnownInventory, KnownProvider, KnownTree, KnownTrees, TreesFound
 from bus.reports import Inventory
+from bus.vocabulary import MAX_ORDINAL
 
 T = TypeVar("T")
 
@@ -76,6 +77,10 @@ class Tree:
     @property
     def in_use(self) -> bool:
         return any(provider.in_use for provider in self.providers)
+
+    @property
+    def uuids(self) -> set[str]:
+        return {provider.uuid for provider in self.providers}
 
 
 def renamed(tree: Tree, old: str, new: str) -> Tree:
@@ -304,6 +309,14 @@ class _Table:
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self._places)
+
+
+def packed(trees: Iterable[Tree]) -> KnownTrees:
+    """Return provider trees in the compact form, whatever their size."""
+    packing = Packing(MAX_ORDINAL)
+    for tree in trees:
+        packing.add(tree)
+    return packing.packed()
 
 
 def carried(trees: Collection[Tree]) -> KnownTrees | None:

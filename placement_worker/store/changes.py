@@ -3,8 +3,9 @@ database row for this. So the numbers follow the order of commits without gaps, 
 number finds all earlier changes in the database. Ids of new providers are counted in the same table.
 """
 
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -12,15 +13,18 @@ from msgspec.structs import replace
 
 from bus.aggregates import Aggregate
 from bus.cells import RegisteredCell
+from bus.history import ConsumerChange
 from bus.messages import BuildReshaped
 from bus.replication import ChangesFound, PlacementChanged, ProviderChange
 from bus.sql.database import Database
 from bus.sql.statement import BoundStatement, sql
 from bus.sql.transaction import Transaction
 from bus.vocabulary import portions
+from placement_worker.core.trees import Tree, packed
 
 # Rows of the table `changes`: growing numbers, and a row that edits of aggregates lock.
 LAST_CHANGE, NAMES_EDITION, CLASS_NUMBERS, PROVIDER_NUMBERS, LAST_TOLD, AGGREGATES_TURN = 1, 2, 3, 4, 5, 6
+LAST_ARCHIVED = 7
 
 CHANGES_A_MESSAGE = 500
 CHANGES_BYTES = 512 * 1024  # of an answer
@@ -34,20 +38,22 @@ _NEXT = f"""
 """
 # PostgreSQL does both in one round trip; SQLite knows no UPDATE inside another statement.
 _NEXT_LOGGED = sql(f"""
-    WITH {{others}}next AS ({_NEXT}), logged AS (INSERT INTO change_log (number, changes, projects)
-    SELECT next.number - CAST(:more AS bigint) + n.nth, n.changes, CAST(:projects AS text)
-    FROM next, {{n: nth int, changes str}})
+    WITH {{others}}next AS ({_NEXT}), logged AS (INSERT INTO change_log
+    (number, changes, projects, at, trees, consumers, renamed)
+    SELECT next.number - CAST(:more AS bigint) + n.nth, n.changes, CAST(:projects AS text), :NOW, n.trees,
+    n.consumers, n.renamed FROM next, {{n: nth int, changes str, trees str, consumers str, renamed str}})
     SELECT number, edition, quotas FROM next
 """)
 _NEXT_ALONE = sql(_NEXT)
 _LAST = sql(f"SELECT number FROM changes WHERE id = {LAST_CHANGE}")
 _LOG = sql("""
-    INSERT INTO change_log (number, changes, projects) SELECT n.number, n.changes, :projects
-    FROM {n: number int, changes str}
+    INSERT INTO change_log (number, changes, projects, at, trees, consumers, renamed)
+    SELECT n.number, n.changes, :projects, :NOW, n.trees, n.consumers, n.renamed
+    FROM {n: number int, changes str, trees str, consumers str, renamed str}
 """)
 _LOG_FACTS = sql("""
-    INSERT INTO change_log (number, changes, aggregates, cells, projects)
-    VALUES (:number, '[]', CAST(:aggregates AS text), CAST(:cells AS text), CAST(:projects AS text))
+    INSERT INTO change_log (number, changes, at, aggregates, cells, projects)
+    VALUES (:number, '[]', :NOW, CAST(:aggregates AS text), CAST(:cells AS text), CAST(:projects AS text))
 """)
 _CHANGES_SINCE = sql(f"""
     SELECT l.number, l.changes, l.aggregates, l.cells, l.projects, c.number AS last,
@@ -62,10 +68,10 @@ _UNPUBLISHED = sql(f"""
     ORDER BY l.number LIMIT :most
 """)
 TELL = sql(f"UPDATE changes SET number = :number WHERE id = {LAST_TOLD} AND number < :number")
-# Keeps the last changes, and many more while they are not published.
+# Keeps the last changes, and many more while they are not published or not archived.
 TRIM = sql(f"""
     DELETE FROM change_log WHERE number <= (SELECT number FROM changes WHERE id = {LAST_CHANGE}) - :keep
-    AND (number <= (SELECT number FROM changes WHERE id = {LAST_TOLD})
+    AND (number <= (SELECT min(number) FROM changes WHERE id IN ({LAST_TOLD}, {LAST_ARCHIVED}))
     OR number <= (SELECT number FROM changes WHERE id = {LAST_CHANGE}) - :unpublished)
 """)
 
@@ -76,9 +82,29 @@ _cells = msgspec.json.Decoder(tuple[RegisteredCell, ...])
 _projects = msgspec.json.Decoder(tuple[str, ...])
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArchivedDetails:
+    """The parts of a commit that only the archive of past states records: time, trees, consumers, names."""
+
+    at: float
+    shaped: Mapping[str, Tree] = field(default_factory=dict)  # created, reshaped and deleted trees
+    consumers: Sequence[ConsumerChange] = ()
+    renamed: tuple[str, str] | None = None  # a resource class: its former and its new name
+
+    def of_part(self, nth: int, part: Sequence[ProviderChange]) -> tuple[str | None, str | None, str | None]:
+        """Return the columns `trees`, `consumers` and `renamed` of a part of the commit in the change log."""
+        trees = None
+        if self.shaped and (roots := {change.root for change in part if change.reshaped}):
+            trees = _text(packed(self.shaped[root] for root in self.shaped if root in roots))
+        if nth > 1:
+            return trees, None, None
+        return trees, _text(self.consumers), _text(self.renamed)
+
+
 async def announce(
     tx: Transaction,
     changes: Sequence[ProviderChange],
+    details: ArchivedDetails,
     writes: Sequence[BoundStatement] = (),
     projects: Sequence[str] = (),
 ) -> tuple[list[PlacementChanged], int, int]:
@@ -87,15 +113,16 @@ async def announce(
     projects.
     """
     parts = list(portions(changes, CHANGES_A_MESSAGE))
-    encoded = [(nth, _encode(part).decode()) for nth, part in enumerate(parts, 1)]
-    named = _encode(projects).decode() if projects else None
+    rows = [(nth, _encode(part).decode(), *details.of_part(nth, part)) for nth, part in enumerate(parts, 1)]
+    named = _text(projects)
     if tx.dialect == "postgresql":
         [(last, edition, quotas)] = await _NEXT_LOGGED.together(
-            writes, tx, encoded, more=len(parts), projects=named
+            writes, tx, rows, more=len(parts), projects=named, now=details.at
         )
     else:
         [(last, edition, quotas)] = await _NEXT_ALONE.together(writes, tx, more=len(parts))
-        await _LOG(tx, [(last - len(parts) + nth, changes) for nth, changes in encoded], projects=named)
+        numbered = [(last - len(parts) + nth, *columns) for nth, *columns in rows]
+        await _LOG(tx, numbered, projects=named, now=details.at)
     announced = [
         PlacementChanged(
             number=last - len(parts) + nth, changes=tuple(part), projects=tuple(projects), history=tx.history
@@ -109,13 +136,14 @@ async def announce_facts(
     tx: Transaction,
     aggregates: Sequence[Aggregate],
     cells: Sequence[RegisteredCell],
-    projects: Sequence[str] = (),
+    projects: Sequence[str],
+    now: float,
 ) -> PlacementChanged:
     """Log changed aggregates (name, metadata), cells, and projects with another quota, with a new change
     number; return the message."""
     [(number, _, _)] = await _NEXT_ALONE(tx, more=1)
-    texts = [_encode(facts).decode() if facts else None for facts in (aggregates, cells, projects)]
-    await _LOG_FACTS(tx, number=number, aggregates=texts[0], cells=texts[1], projects=texts[2])
+    texts = [_text(facts) for facts in (aggregates, cells, projects)]
+    await _LOG_FACTS(tx, number=number, now=now, aggregates=texts[0], cells=texts[1], projects=texts[2])
     return PlacementChanged(
         number=number,
         changes=(),
@@ -124,6 +152,10 @@ async def announce_facts(
         projects=tuple(projects),
         history=tx.history,
     )
+
+
+def _text(value: Any) -> str | None:
+    return _encode(value).decode() if value else None
 
 
 async def last_number(tx: Transaction) -> int:

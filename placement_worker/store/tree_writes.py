@@ -14,13 +14,14 @@ from typing import Any
 from msgspec.structs import astuple
 
 from bus.claims import HOLDER_TYPES, Claimed, ClaimRequested
+from bus.history import ConsumerChange
 from bus.replication import ProviderChange
 from bus.resources import Denied, EditResult, Reshape
 from bus.sql.failures import Conflict
 from bus.sql.statement import BoundStatement, Statement, sql
 from bus.sql.transaction import Transaction
 from placement_worker.core import capacity, edits
-from placement_worker.core.claim_world import ClaimedProvider, ClaimWorld, Stock
+from placement_worker.core.claim_world import ClaimedProvider, ClaimWorld, Stock, changed_consumers
 from placement_worker.core.reshape import MovedHolder, TreeHolder
 from placement_worker.core.trees import KnownNames, ProviderState, Tree, WorkingTrees
 from placement_worker.store import claims, tree_reads
@@ -206,13 +207,15 @@ class Undone(Exception):
         self.why = why
 
 
-Reshaped = tuple[Sequence[ProviderChange], Mapping[str, Tree], Sequence[BoundStatement]]
+_Consumers = Sequence[ConsumerChange]
+Reshaped = tuple[Sequence[ProviderChange], Mapping[str, Tree], Sequence[BoundStatement], _Consumers]
 
 
 async def reshape(tx: Transaction, book: Book, known: KnownNames, order: Reshape, now: float) -> Reshaped:
     """Store a reshape: add the new inventories to the old ones, move the allocations, remove the old ones.
 
-    Return the rows for the change log, the changed provider trees, and the SQL statements still to execute.
+    Return the rows for the change log, the changed provider trees, the SQL statements still to execute, and
+    the changed consumers.
     Raise Undone if the reshape or one of its claims is refused.
     """
     world, working = await _open(tx, book, order, now)
@@ -242,7 +245,7 @@ async def reshape(tx: Transaction, book: Book, known: KnownNames, order: Reshape
     altered, writes = await claims.save_world(tx, book, world, now)
     elsewhere = [change for change in altered if change.provider not in working.homes]
     changes = elsewhere + tree_reads.changes_between(pairs)
-    return changes, {then.root: then for _, then in pairs}, writes
+    return changes, {then.root: then for _, then in pairs}, writes, changed_consumers(world)
 
 
 async def _open(tx: Transaction, book: Book, order: Reshape, now: float) -> tuple[ClaimWorld, WorkingTrees]:

@@ -64,6 +64,7 @@ PARAMETERS = {
     "/reservations": ("project", "skip", "done", "name", "made"),
     "/headroom": ("done",),
     "/preemptions": ("x",),
+    "/capacity": ("since", "zone"),
 }
 STREAMS = (
     "/now",
@@ -78,6 +79,7 @@ STREAMS = (
     "/reservations",
     "/headroom",
     "/preemptions",
+    "/capacity",
 )
 IN_PATHS = ("/hosts/{}", "/builds/{}", "/moves/{}", "/moves/{}/events", "/static/{}", "/{}")
 

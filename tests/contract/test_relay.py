@@ -75,6 +75,9 @@ async def placement(url: str) -> AsyncIterator[Placement]:
         yield one
 
 
+DETAILS = changes.ArchivedDetails(at=1.0)
+
+
 def a_change(of: int = 1) -> ProviderChange:
     return ProviderChange(uid(of, "a"), uid(of, "a"), 1, {"VCPU": 0})
 
@@ -83,7 +86,7 @@ async def change(placement: Placement, times: int = 1, *, noticed: bool = True) 
     """So many commits; the relay of their process notices unless it has died."""
     for _ in range(times):
         async with placement.database.write() as tx:
-            await changes.announce(tx, [a_change()])
+            await changes.announce(tx, [a_change()], DETAILS)
             if noticed:
                 tx.after_commit(placement.log.relay.wake)
 
@@ -127,10 +130,10 @@ async def test_a_commit_is_published_immediately(placement: Placement, wire: Rem
 async def test_a_rolled_back_change_is_not_published(placement: Placement, wire: RememberingBus) -> None:
     with pytest.raises(KeyError):
         async with placement.database.write() as tx:
-            await changes.announce(tx, [a_change(of=1)])
+            await changes.announce(tx, [a_change(of=1)], DETAILS)
             raise KeyError
     async with placement.database.write() as tx:
-        await changes.announce(tx, [a_change(of=2)])
+        await changes.announce(tx, [a_change(of=2)], DETAILS)
     async with relaying((placement, wire)):
         await wire.holds(1)
     assert [replace(told, history="") for told in wire.told] == [

@@ -24,8 +24,10 @@ from berth.commands import (
     make_room,
     move_list,
     moves,
+    past,
     priorities,
     rebalancing,
+    replaying,
     rules,
     what_if,
     why,
@@ -46,11 +48,11 @@ from tests.support.command_line import CommandLine
 from tests.support.waiting import until
 
 HOMES: dict[str, ModuleType] = {
-    "adopt": importing, "boot": builds, "delete": builds, "drain": draining, "evacuate": draining,
+    "adopt": importing, "at": past, "boot": builds, "delete": builds, "drain": draining, "evacuate": draining,
     "heal": audit_command, "host": hosts, "instances": instances, "maintenance": maintenance,
     "make-room": make_room, "moves": move_list, "confirm": move_list, "revert": move_list, "abort": move_list,
-    "priority": priorities, "group": groups, "rebalance": rebalancing, "rules": rules, "waiting": instances,
-    "what-if": what_if, "why": why,
+    "priority": priorities, "replay": replaying, "group": groups, "rebalance": rebalancing, "rules": rules,
+    "waiting": instances, "what-if": what_if, "why": why,
 }  # fmt: skip
 Opened = Callable[..., AbstractAsyncContextManager["LivingBerth"]]
 

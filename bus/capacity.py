@@ -1,0 +1,47 @@
+"""The capacity of the cloud over time: samples by resource class or flavor and zone."""
+
+from typing import Annotated, Literal
+
+from msgspec import Meta
+
+from bus.vocabulary import Compact, LongList, Message, Number, Seconds, Text
+
+CapacityKind = Literal["class", "flavor"]
+MOST_SAMPLES = 5000  # in one answer
+
+
+class CapacitySample(Compact, frozen=True):
+    """Amounts of one resource class in a zone, or numbers of instances of one flavor.
+
+    Of a flavor, `free` are the instances that fit if no other flavor is built, and `waiting` those that wait
+    for capacity. A request that waits in no particular zone counts in the zone "".
+    """
+
+    at: Seconds  # the begin of the interval
+    kind: CapacityKind
+    name: Text
+    zone: Text
+    capacity: Number = 0.0
+    used: Number = 0.0
+    free: Number = 0.0
+    stranded: Number = 0.0  # free, but on hosts where no requested flavor can use it
+    waiting: Number = 0.0
+
+
+class FindCapacity(Message, frozen=True, kw_only=True):
+    """A query for the samples of a period, oldest first."""
+
+    since: Seconds = 0.0
+    until: Seconds = 1e12
+    kind: CapacityKind = "class"
+    name: Text = ""  # empty: all
+    zone: Text | None = None  # None: the sum of all zones
+    after: tuple[Seconds, Text] | None = None  # `last` of the previous page
+    limit: Annotated[int, Meta(ge=1, le=MOST_SAMPLES)] = MOST_SAMPLES
+
+
+class CapacityFound(Message, frozen=True, kw_only=True):
+    """A page of samples."""
+
+    samples: LongList[CapacitySample] = ()
+    last: tuple[Seconds, Text] | None = None  # `after` of the next page; None: this is the last page

@@ -1,0 +1,93 @@
+"""Past states of placement: snapshots, and the numbered changes after each of them."""
+
+from typing import Annotated
+
+from msgspec import Meta
+
+from bus.aggregates import Aggregate
+from bus.cells import RegisteredCell
+from bus.replication import KnownTrees, ProviderChange
+from bus.vocabulary import (
+    Allocations,
+    Cause,
+    Compact,
+    Count,
+    LongList,
+    Message,
+    Ordinal,
+    Seconds,
+    Text,
+    Value,
+)
+
+LINE = 4000  # characters
+
+
+class ConsumerChange(Compact, frozen=True):
+    """The new allocations of a consumer after a commit; without allocations the consumer was deleted."""
+
+    consumer: Text
+    generation: Ordinal
+    allocations: Allocations
+    project: Text = ""  # empty: as before
+    type: Text = ""  # empty: as before
+    heir_of: Text = ""  # consumer that it took the allocations over from, and has the project of
+
+
+class LoggedCommit(Compact, frozen=True):
+    """A commit of placement with its time, and with everything that it changed."""
+
+    number: Ordinal
+    at: Seconds
+    changes: LongList[ProviderChange] = ()
+    trees: KnownTrees | None = None  # created, reshaped and deleted trees
+    aggregates: LongList[Aggregate] = ()
+    cells: LongList[RegisteredCell] = ()
+    consumers: LongList[ConsumerChange] = ()
+    renamed: tuple[Text, Text] | None = None  # a resource class: its former and its new name
+
+
+class SnapshotPart(Value, frozen=True, kw_only=True):
+    """A part of a snapshot of placement's state."""
+
+    trees: KnownTrees | None = None
+    aggregates: LongList[Aggregate] = ()
+    cells: LongList[RegisteredCell] = ()
+    consumers: LongList[ConsumerChange] = ()
+
+
+class FindHistory(Message, frozen=True, kw_only=True):
+    """A query for the state of placement at a time or after a change number, and the changes from then on.
+
+    The answer is a sequence of pieces: the latest snapshot before that moment, then changes. If the answer
+    says that there are `more` pieces, the query is repeated with the fields that the last answer returned.
+    """
+
+    number: Ordinal | None = None  # the last change of the state; None: the state at the time `at`
+    at: Seconds = 0.0
+    until: Seconds = 0.0  # 0: only the state; else also the changes up to this time
+    snapshot: Ordinal | None = None  # of the previous answer, as are the following fields
+    parts: Count = 0
+    after: Ordinal = 0
+    skip: Count = 0
+
+
+class HistoryPiece(Value, frozen=True, kw_only=True):
+    """A part of a snapshot, or archived changes: JSON, compressed by zlib, as lines of base64."""
+
+    body: LongList[Annotated[str, Meta(max_length=LINE)]]
+    is_snapshot: bool = False
+    is_cut: bool = False  # the next piece continues this one
+
+
+class HistoryFound(Message, frozen=True, kw_only=True):
+    """Pieces of the history of placement, oldest first."""
+
+    pieces: LongList[HistoryPiece] = ()
+    more: bool = False
+    snapshot: Ordinal = 0  # the number of the snapshot
+    snapshot_at: Seconds = 0.0
+    parts: Count = 0  # parts of the snapshot received so far
+    after: Ordinal = 0  # number of the last change received completely
+    skip: Count = 0  # bytes received of the next piece
+    refused: Cause = ""  # why there is no answer
