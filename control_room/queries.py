@@ -8,9 +8,11 @@ from typing import Any, Protocol, TypeVar
 
 from bus import topics
 from bus.aggregates import ZONE, AggregatesFound, FindAggregates
+from bus.audit_trail import Outcome
 from bus.cells import CellsFound, FindCells
 from bus.clock import Clock, monotonic
 from bus.decisions import Record, RecordedHost
+from bus.delivery.recording import Caller
 from bus.delivery.runner import Bus, Listener
 from bus.errors import AnswerRefused, NoAnswer, Unavailable, Undecodable, Unroutable
 from bus.host_health import FindHostHealth, HostHealthFound, every_health
@@ -61,6 +63,7 @@ class Queries:
         self.preemptions = bus.asker(topics.PREEMPTIONS, SECONDS)
         self.priorities = bus.asker(topics.PRIORITIES, SECONDS)
         self.maintenance = bus.asker(topics.MAINTENANCE, SECONDS)
+        self.acts = bus.asker(topics.FIND_ACTS, SECONDS)
         self.nova_report = bus.asker(topics.NOVA_REPORT, LONG)
 
 
@@ -283,6 +286,7 @@ class BusOperations:
     elsewhere: Sequence[str]  # cells with queues and dead letters on a separate broker
     transport: Transport  # reports queue depths and dead letters
     replay: Callable[[Collection[str]], Awaitable[tuple[int, Sequence[str]]]]  # number, reasons of failures
+    drop: Callable[[Collection[str]], Awaitable[int]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -310,3 +314,5 @@ class Operations:
     requested: Callable[[BuildStands], BuildRequested]  # the request in the build's record
     what_if_request: Callable[[WhatIfRequest], Awaitable[tuple[BuildRequested, Sequence[str]]]]  # and notes
     bus: BusOperations
+    # writes to the audit trail: caller, act, target, outcome, reason
+    note: Callable[[Caller, str, str, Outcome, str], Awaitable[None]]

@@ -16,6 +16,7 @@ from bus.delivery.runner import Bus
 from bus.masking import printable
 from bus.protocol import DeadLetter, Transport
 
+ACT = "dead letters"
 _SHOWN = 100  # dead letters listed by default
 
 commands = Commands(name="dead", no_args_is_help=True)
@@ -91,7 +92,11 @@ async def replay(cli: Cli, ids: Ids, cell: OfCell = "") -> int:
         if not cli.as_json:
             cli.line(printable(why), "red")
 
-    async with Bus(_way(cli.settings, cell)) as bus:
+    async with (
+        cli.bus("dead") as recording,
+        Bus(_way(cli.settings, cell)) as bus,
+        recording.act(ACT, cell or "central", f"replay {' '.join(ids)}"),
+    ):
         chosen = await _chosen(bus.transport, ids, complain if cli.as_json else cli.say)
         count = await dead_letters.replay(bus.transport, bus.clock, chosen, stays)
     cli.tell(f"{count} replayed", replayed=count, staying=staying)
@@ -102,7 +107,11 @@ async def replay(cli: Cli, ids: Ids, cell: OfCell = "") -> int:
 async def drop(cli: Cli, ids: Ids, cell: OfCell = "") -> int:
     """Delete dead letters permanently."""
     _check(ids)
-    async with Bus(_way(cli.settings, cell)) as bus:
+    async with (
+        cli.bus("dead") as recording,
+        Bus(_way(cli.settings, cell)) as bus,
+        recording.act(ACT, cell or "central", f"drop {' '.join(ids)}"),
+    ):
         chosen = await _chosen(bus.transport, ids, complain if cli.as_json else cli.say)
         count = await bus.transport.remove_dead_letters(chosen)
     cli.tell(f"{count} dropped", dropped=count)

@@ -4,10 +4,11 @@ import asyncio
 import os
 import sys
 from collections.abc import Collection, Coroutine, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+import click
 import msgspec
 import typer
 from rich.console import Console, RenderableType
@@ -19,6 +20,7 @@ from berth import logs
 from berth.configuration import Effective, read
 from berth.operations.publishing import leaves
 from berth.settings import BadSetting, Settings
+from bus.clock import Clock
 from bus.errors import (
     AnswerRefused,
     BrokerRefused,
@@ -33,7 +35,7 @@ from bus.masking import OBEYED, printable
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-    from bus.delivery.runner import Bus
+    from bus.delivery.recording import RecordingBus
 
 _COLOURS = {"active": "green", "moving": "yellow", "verifying": "yellow", "shelved": "cyan"}
 _PIPED_WIDTH = 200  # columns of a table outside of a terminal
@@ -109,13 +111,18 @@ class Cli:
     settings: Settings
     as_json: bool = False
     say: Console = say
+    request: str = field(default_factory=lambda: Clock().uuid())  # of this command, in the audit trail
 
-    def bus(self, name: str) -> "Bus":
-        """Return a message bus that connects to the broker under the given connection name."""
+    def bus(self, name: str) -> "RecordingBus":
+        """Return a message bus that connects to the broker under the given connection name, and records what
+        the command does in the audit trail.
+        """
         from berth import wiring
-        from bus.delivery.runner import Bus
+        from berth.operators import operator_bus
 
-        return Bus(wiring.transport(self.settings, name))
+        context = click.get_current_context(silent=True)
+        through = context.command_path if context else "berth"
+        return operator_bus(self.settings, wiring.transport(self.settings, name), through, self.request)
 
     def tell(self, sentence: str, **facts: Any) -> None:
         """Print that an action was completed: `sentence`, or with --json an object with `facts`."""

@@ -18,9 +18,11 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.types import Scope
 
+from bus.audit_trail import Operator
 from bus.clock import Clock, time_text
+from bus.delivery.recording import Caller
 from bus.masking import printable
-from control_room.access import AccessRules, EventStream, Sessions, WebSession, theme_cookie
+from control_room.access import AccessRules, EventStream, Sessions, Visitor, WebSession, theme_cookie
 from control_room.core import words
 from control_room.queries import Operations, Queries, StatusReader
 from control_room.shared_data import SPACING, TIMES, BackgroundTasks, Changes, SharedData, UpdateInterval
@@ -41,6 +43,7 @@ NAVIGATION = (
     ("/what-if", "What if"),
     ("/nova", "Nova"),
     ("/bus", "Bus"),
+    ("/audit", "Audit"),
 )
 THEMES = ("auto", "light", "dark")
 MOST_FIELDS = 300  # fields of a form: more than the dead letters of a page
@@ -74,6 +77,7 @@ class Renderer:
 
     def __init__(self, context: PageContext) -> None:
         self._access, self._sessions = context.access, context.sessions
+        self._note = context.operations.note
         self._templates = Environment(
             loader=FileSystemLoader(HERE / "templates"),
             autoescape=True,
@@ -118,7 +122,11 @@ class Renderer:
     async def form(self, request: Request) -> dict[str, str]:
         """Return a posted form's fields; raise PageRefused if its token is wrong or the user is read-only."""
         fields = await self.open_form(request)
-        if not self._access.may_act(session_of(request).visitor):
+        visitor = session_of(request).visitor
+        if not self._access.may_act(visitor):
+            await self._note(
+                caller_of(request.scope, visitor), "form", request.url.path, "denied", "read access"
+            )
             text = "To change something, sign in with a token of the operator or admin role."
             raise PageRefused(403, "You have read access only", text)
         return fields
@@ -174,6 +182,17 @@ def address_of(scope: Scope) -> str:
     """Return the IP address of the browser that sent an HTTP request, or an empty text if it is unknown."""
     client = scope.get("client")
     return str(client[0]) if client else ""
+
+
+def caller_of(scope: Scope, visitor: Visitor | None) -> Caller:
+    """Return the user of an HTTP request as the audit trail records it."""
+    return Caller(
+        operator=visitor.operator if visitor else Operator(name=""),
+        door="control room",
+        through=f"{scope['method']} {scope['path']}",
+        origin=address_of(scope),
+        request=Clock().uuid(),
+    )
 
 
 def user_of(request: Request) -> str:

@@ -20,6 +20,8 @@ from typing import Annotated, Literal
 import msgspec
 from yaml import YAMLError, safe_load  # type: ignore[import-untyped]
 
+from bus.audit_trail import Operator, Role
+
 log = logging.getLogger(__name__)
 
 Headers = Mapping[str, str]
@@ -35,6 +37,8 @@ class Identity(msgspec.Struct, frozen=True):
     scope: Scope = "project"  # what its token is for
     name: str = ""  # of the user, if it is not its id
     until: float = math.inf  # when its token expires
+    cells: tuple[str, ...] = ()  # to which its roles are limited; empty: all
+    projects: tuple[str, ...] = ()
 
 
 Authenticate = Callable[[Headers], Awaitable[Identity | None]]  # None: unknown
@@ -62,7 +66,7 @@ class BadTokens(ValueError):
 _Text = Annotated[str, msgspec.Meta(min_length=1, max_length=255)]
 
 
-class _Token(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class StoredToken(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """An entry of a token file: the token itself or, better, its SHA-256 in hexadecimal."""
 
     token: Annotated[str, msgspec.Meta(min_length=1)] = ""
@@ -70,10 +74,12 @@ class _Token(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     user: _Text
     project: _Text
     roles: tuple[_Text, ...]
+    cells: tuple[_Text, ...] = ()
+    projects: tuple[_Text, ...] = ()
 
 
-class _Tokens(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    tokens: tuple[_Token, ...]
+class StoredTokens(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    tokens: tuple[StoredToken, ...]
 
 
 def digest_of(token: str, encoding: str = "utf-8") -> bytes:
@@ -90,7 +96,7 @@ class TokenFile:
         """Read the file with the access tokens of API clients; raise BadTokens if it is unusable."""
         self._path = path
         self._stamp = self._stat()
-        self._tokens = _read_tokens(path)
+        self._tokens = _identities(path)
 
     async def __call__(self, headers: Headers) -> Identity | None:
         return self.holder(digest_of(headers.get("x-auth-token", ""), "latin-1"))
@@ -100,7 +106,7 @@ class TokenFile:
         if (stamp := self._stat()) != self._stamp:
             self._stamp = stamp
             try:
-                self._tokens = _read_tokens(self._path)
+                self._tokens = _identities(self._path)
             except BadTokens as problem:
                 log.error("the tokens stay as they were: %s", problem)
         found = None
@@ -124,13 +130,14 @@ def _text(path: Path, problem: type[ValueError]) -> str:
         raise problem(f"{path}: cannot be read: {getattr(error, 'strerror', 'not text')}") from None
 
 
-def _read_tokens(path: Path) -> list[tuple[bytes, Identity]]:
+def read_tokens(path: Path) -> tuple[StoredToken, ...]:
+    """Return the tokens of a token file; raise BadTokens if it is unusable."""
     text = _text(path, BadTokens)
     try:
         if path.suffix == ".json":
-            read = msgspec.json.decode(text, type=_Tokens)
+            read = msgspec.json.decode(text, type=StoredTokens)
         else:
-            read = msgspec.convert(tomllib.loads(text), _Tokens)
+            read = msgspec.convert(tomllib.loads(text), StoredTokens)
     except msgspec.ValidationError as problem:
         raise BadTokens(f"{path}: {problem}") from None
     except (msgspec.DecodeError, tomllib.TOMLDecodeError, RecursionError):
@@ -138,13 +145,19 @@ def _read_tokens(path: Path) -> list[tuple[bytes, Identity]]:
         raise BadTokens(f"{path}: not {'JSON' if path.suffix == '.json' else 'TOML'}") from None
     if not read.tokens:
         raise BadTokens(f"{path}: there is no token in it")
-    found = []
     for position, token in enumerate(read.tokens):
         if bool(token.token) == bool(token.sha256):
             raise BadTokens(f"{path}: tokens[{position}]: give it either token or sha256")
+    return read.tokens
+
+
+def _identities(path: Path) -> list[tuple[bytes, Identity]]:
+    found = []
+    for token in read_tokens(path):
         digest = bytes.fromhex(token.sha256) if token.sha256 else digest_of(token.token)
         roles = frozenset(role.lower() for role in token.roles)
-        found.append((digest, Identity(token.user, token.project, roles)))
+        identity = Identity(token.user, token.project, roles, cells=token.cells, projects=token.projects)
+        found.append((digest, identity))
     return found
 
 
@@ -182,10 +195,21 @@ DEFAULTS = {
     "placement:resource_providers:usages": "rule:admin_or_service_api",
     "placement:usages": "rule:admin_or_project_reader_or_service_api",
     "placement:reshaper:reshape": "rule:service_api",
+    **{f"berth:{it}": "rule:berth:reader" for it in ("changes:list", "aggregates:list", "aggregates:show")},
+    **{f"berth:quotas:{how}": "rule:berth:reader" for how in ("list", "show")},
+    **{
+        f"berth:aggregates:{how}": "rule:berth:operator or rule:service_api"
+        for how in ("create", "update", "delete")
+    },
 }
 CONTROL_ROOM = {  # rules of the control room, which accepts the same tokens
-    "berth:control_room:show": "rule:admin_or_service_api or role:reader",
-    "berth:control_room:act": "rule:admin_api",
+    "berth:control_room:show": "rule:berth:reader",
+    "berth:control_room:act": "rule:berth:operator",
+}
+ROLES = {  # which roles of a token give which role of berth (docs/roles.md)
+    "berth:admin": "role:admin",
+    "berth:operator": "role:operator or rule:berth:admin",
+    "berth:reader": "role:reader or role:service or rule:berth:operator",
 }
 
 
@@ -197,7 +221,7 @@ class AccessPolicy:
     def __init__(self, rules: Mapping[str, str] | None = None, *, enforce_new_defaults: bool = False) -> None:
         """Create an access policy from an operator's rules; other operations keep the default rules."""
         rules = rules or {}
-        texts = {**_OWN, **CONTROL_ROOM, **DEFAULTS}
+        texts = {**_OWN, **ROLES, **CONTROL_ROOM, **DEFAULTS}
         if not enforce_new_defaults:
             texts |= {name: f"({text}) or {_FORMER}" for name, text in DEFAULTS.items()}
         texts |= rules
@@ -215,8 +239,26 @@ class AccessPolicy:
 
     def allows(self, rule: str, identity: Identity, target: Target) -> bool:
         """Return whether a policy rule permits an identity to act on a target; False if the identity's token
-        is not scoped to a project."""
+        is not scoped to a project, or is limited and the rule concerns more than one of its projects.
+        """
+        limited = (identity.cells or identity.projects) and rule in DEFAULTS
+        if limited and target.get("project_id", "") not in identity.projects:
+            return False
         return identity.scope == "project" and self._rules[rule](identity, target)
+
+    def operator(self, identity: Identity, known_by: str) -> Operator:
+        """Return the identity as an operator, with the highest role that the policy gives it."""
+        roles: tuple[Role, ...] = ("admin", "operator", "reader")
+        target = {"project_id": identity.project}
+        return Operator(
+            name=identity.name or identity.user,
+            role=next((role for role in roles if self.allows(f"berth:{role}", identity, target)), ""),
+            known_by=known_by,
+            project=identity.project,
+            cells=identity.cells,
+            projects=identity.projects,
+            is_program="service" in identity.roles,
+        )
 
 
 def load_policy(path: Path) -> dict[str, str]:
@@ -316,7 +358,7 @@ def _refuse_unknown(rules: Mapping[str, str], texts: Mapping[str, str]) -> None:
     """Raise BadPolicy if a rule's name is neither an operation nor used in another rule: the operator
     probably misspelled the name.
     """
-    known = {*_OWN, *CONTROL_ROOM, *DEFAULTS}
+    known = {*_OWN, *ROLES, *CONTROL_ROOM, *DEFAULTS}
     used = {name for text in texts.values() for name in _used(text)}
     for name in rules:
         if name not in known and name not in used:
