@@ -8,12 +8,12 @@ import secrets
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import Annotated, cast
 
 from berth.cell_file import as_user, write_secret
 from berth.commands.cell_ending import queues_of
 from berth.commands.cell_making import undone_on_failure
-from berth.commands.cell_permissions import BrokerTool
+from berth.commands.cell_permissions import BrokerTool, RecordedUsers
 from berth.commands.options import Commands, option, positional
 from berth.commands.terminal import Cli, plain_table
 from berth.operations.publishing import checked
@@ -26,9 +26,6 @@ from bus.clients import ClientEditRequested, FindClients, RegisteredClient
 from bus.errors import OperationRefused
 from bus.masking import printable
 from bus.rabbit import permissions
-
-if TYPE_CHECKING:
-    from berth.broker_users import BrokerUsers
 
 PASSWORD = "BERTH_CLIENT_PASSWORD"
 _LEAST_PASSWORD = 12  # characters
@@ -69,7 +66,7 @@ async def add(cli: Cli, name: NameOfClient, options: ClientOptions, *, tool: Bro
     user = user_of(settings, name)
     if file is not None and not file.parent.is_dir():
         raise BadSetting(f"--url-file {file}: there is no such directory")
-    admin = await tool.users(settings)
+    admin = await tool.users(cli)
     is_new = user not in await admin.users()
     async with cli.bus("client") as bus:
         found = (await bus.asker(topics.CLIENTS)(FindClients(names=(name,)))).clients
@@ -100,8 +97,7 @@ async def add(cli: Cli, name: NameOfClient, options: ClientOptions, *, tool: Bro
                 undo(f"RabbitMQ user {user}", partial(_drop, admin, user))
             elif rotate:
                 await _drop(admin, user)  # this closes connections with the old password
-            async with bus.act("credential", user, "rotate" if rotate and not is_new else "store"):
-                await admin.take(permissions.definitions(users, (), settings.bus.exchange, vhost))
+            await admin.take(permissions.definitions(users, (), settings.bus.exchange, vhost))
     shown = url if has_new_password and not given and file is None else ""
     lines = [f"client {name}: RabbitMQ user {user}, by {admin.by}; {_rights(order)}"]
     lines += [f"its URL, which is not shown again: {shown}"] if shown else []
@@ -184,12 +180,11 @@ async def remove(cli: Cli, name: NameOfClient, *, tool: BrokerTool) -> int:
     from bus.rabbit.inspection import delete_queues
 
     order, user = checked(ClientEditRequested(client=name)), user_of(cli.settings, name)
-    admin = await tool.users(cli.settings)
+    admin = await tool.users(cli)
     async with cli.bus("client") as bus:
         before = (await bus.asker(topics.EDIT_CLIENT)(order)).before
         had_user = user in await admin.users()
-        async with bus.act("credential", user, "revoke"):
-            await _drop(admin, user)
+        await _drop(admin, user)
     if before is None and not had_user:
         raise OperationRefused(f"client {name} is not registered, and has no RabbitMQ user")
     may = permissions.of_client(name, cli.settings.bus.exchange, has_role=True)
@@ -219,5 +214,5 @@ def given_password(file: Path | None) -> str:
     return password
 
 
-async def _drop(admin: BrokerUsers, user: str) -> None:
+async def _drop(admin: RecordedUsers, user: str) -> None:
     await admin.drop(user, permissions.queue_policy(user))

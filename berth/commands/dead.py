@@ -16,7 +16,6 @@ from bus.delivery.runner import Bus
 from bus.masking import printable
 from bus.protocol import DeadLetter, Transport
 
-ACT = "dead letters"
 _SHOWN = 100  # dead letters listed by default
 
 commands = Commands(name="dead", no_args_is_help=True)
@@ -93,9 +92,8 @@ async def replay(cli: Cli, ids: Ids, cell: OfCell = "") -> int:
             cli.line(printable(why), "red")
 
     async with (
-        cli.bus("dead") as recording,
+        cli.recorded("dead letters", cell or "central", f"replay {' '.join(ids)}"),
         Bus(_way(cli.settings, cell)) as bus,
-        recording.act(ACT, cell or "central", f"replay {' '.join(ids)}"),
     ):
         chosen = await _chosen(bus.transport, ids, complain if cli.as_json else cli.say)
         count = await dead_letters.replay(bus.transport, bus.clock, chosen, stays)
@@ -108,9 +106,8 @@ async def drop(cli: Cli, ids: Ids, cell: OfCell = "") -> int:
     """Delete dead letters permanently."""
     _check(ids)
     async with (
-        cli.bus("dead") as recording,
+        cli.recorded("dead letters", cell or "central", f"drop {' '.join(ids)}"),
         Bus(_way(cli.settings, cell)) as bus,
-        recording.act(ACT, cell or "central", f"drop {' '.join(ids)}"),
     ):
         chosen = await _chosen(bus.transport, ids, complain if cli.as_json else cli.say)
         count = await bus.transport.remove_dead_letters(chosen)

@@ -3,7 +3,8 @@
 import asyncio
 import os
 import sys
-from collections.abc import Collection, Coroutine, Iterable, Mapping
+from collections.abc import AsyncIterator, Collection, Coroutine, Iterable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from bus.delivery.recording import RecordingBus
 
 _COLOURS = {"active": "green", "moving": "yellow", "verifying": "yellow", "shelved": "cyan"}
+_RECORD_SECONDS = 5.0  # until a connection to the broker counts as unavailable
 _PIPED_WIDTH = 200  # columns of a table outside of a terminal
 
 
@@ -123,6 +125,25 @@ class Cli:
         context = click.get_current_context(silent=True)
         through = context.command_path if context else "berth"
         return operator_bus(self.settings, wiring.transport(self.settings, name), through, self.request)
+
+    @asynccontextmanager
+    async def recorded(self, act: str, target: str, detail: str) -> AsyncIterator[None]:
+        """Check and record an act that no message requests, such as a change of a RabbitMQ user. If no berth
+        answers, the act is done without a record: credentials are also made before the first start.
+        """
+        bus = self.bus(act)
+        try:
+            async with asyncio.timeout(_RECORD_SECONDS):
+                await bus.__aenter__()
+        except (Unavailable, TimeoutError):
+            yield
+            note(f"no berth answers, so this is not in the audit trail: {detail}")
+            return
+        try:
+            async with bus.act(act, target, detail):
+                yield
+        finally:
+            await bus.__aexit__(None, None, None)
 
     def tell(self, sentence: str, **facts: Any) -> None:
         """Print that an action was completed: `sentence`, or with --json an object with `facts`."""

@@ -1,12 +1,10 @@
 """`berth token`: lists, adds, rotates and revokes the tokens in the file that `placement_tokens` names."""
 
-import asyncio
 import hashlib
 import json
 import os
 import secrets
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -16,9 +14,9 @@ from msgspec import structs
 
 from berth.cell_file import write_secret
 from berth.commands.options import Commands, described, option, positional
-from berth.commands.terminal import Cli, note, plain_table
+from berth.commands.terminal import Cli, plain_table
 from berth.settings import BadSetting
-from bus.errors import OperationRefused, Unavailable
+from bus.errors import OperationRefused
 from placement_worker.http.access import StoredToken, StoredTokens, read_tokens
 
 commands = Commands(name="token", no_args_is_help=True)
@@ -71,7 +69,7 @@ async def add(
         projects=tuple(options.only_project or ()),
     )
     file = _file(cli)
-    async with _recorded(cli, f"add {_id(added)} of {user}"):
+    async with cli.recorded("credential", f"token of {user}", f"add {_id(added)}"):
         _write(file, [*(_read(file) if file.exists() else ()), added])
     return _tell(cli, added, token, token_file)
 
@@ -111,27 +109,9 @@ async def _changed(
     left = [token for token in tokens if token is not found] + ([changed] if changed else [])
     if not left:
         raise OperationRefused(f"{file}: it is the last token, and a file without tokens is not accepted")
-    async with _recorded(cli, f"{act} {_id(found)} of {found.user}"):
+    async with cli.recorded("credential", f"token of {found.user}", f"{act} {_id(found)}"):
         _write(file, left)
     return changed or found
-
-
-@asynccontextmanager
-async def _recorded(cli: Cli, what: str) -> AsyncIterator[None]:
-    """Record the act if a berth runs: tokens can also be made before the first start."""
-    bus = cli.bus("token")
-    try:
-        async with asyncio.timeout(5.0):
-            await bus.__aenter__()
-    except (Unavailable, TimeoutError):
-        yield
-        note("no berth is running here, so this is not in the audit trail")
-        return
-    try:
-        async with bus.act("credential", what.split()[1], what):
-            yield
-    finally:
-        await bus.__aexit__(None, None, None)
 
 
 def _file(cli: Cli) -> Path:
