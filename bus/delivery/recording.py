@@ -108,6 +108,11 @@ class RecordingBus(Bus):
                 raise
         return self
 
+    async def __aexit__(self, *exc: object) -> None:
+        if self.identify is not None:
+            caller.set(None)
+        await super().__aexit__(*exc)
+
     async def publish(self, *messages: Message) -> None:
         if caller.get() is None:
             await super().publish(*messages)
