@@ -77,7 +77,6 @@ class Renderer:
 
     def __init__(self, context: PageContext) -> None:
         self._access, self._sessions = context.access, context.sessions
-        self._note = context.operations.note
         self._templates = Environment(
             loader=FileSystemLoader(HERE / "templates"),
             autoescape=True,
@@ -122,11 +121,7 @@ class Renderer:
     async def form(self, request: Request) -> dict[str, str]:
         """Return a posted form's fields; raise PageRefused if its token is wrong or the user is read-only."""
         fields = await self.open_form(request)
-        visitor = session_of(request).visitor
-        if not self._access.may_act(visitor):
-            await self._note(
-                caller_of(request.scope, visitor), "form", request.url.path, "denied", "read access"
-            )
+        if not self._access.may_act(session_of(request).visitor):
             text = "To change something, sign in with a token of the operator or admin role."
             raise PageRefused(403, "You have read access only", text)
         return fields

@@ -172,6 +172,9 @@ class AccessMiddleware:
                 caller.set(caller_of(scope, session.visitor))
                 await self._app(scope, receive, send_with_headers)
         except PageRefused as refused:
+            if refused.status == 403 and scope["method"] == "POST" and session.visitor is not None:
+                who = caller_of(scope, session.visitor)
+                await self._context.operations.note(who, "form", scope["path"], "denied", refused.title)
             await self._refused(scope, refused)(scope, receive, send_with_headers)
         except OperationRefused as refused:  # by the role, outside of the pages that show it in their forms
             problem = PageRefused(403, "Not done", f"{refused}.")

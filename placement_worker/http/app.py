@@ -80,6 +80,8 @@ class Resource:
             answer = await self._chosen(reading).handler(reading)
         except Problem:  # there is no such object
             return {}
+        except Unavailable:  # the change itself may have been made
+            return None
         return msgspec.json.decode(answer.body or b"{}") if isinstance(answer, api_call.ApiAnswer) else None
 
     def _chosen(self, call: api_call.ApiCall) -> Operation:

@@ -95,7 +95,7 @@ async def test_a_form_is_recorded_with_its_user_address_and_states(opened: Opene
     [
         ("member", 403, [("form", "denied")]),
         ("reader", 403, [("form", "denied")]),
-        ("operator", 400, [("quota", "denied")]),
+        ("operator", 409, [("quota", "denied")]),
         ("admin", 303, [("quota", "done")]),
     ],
 )

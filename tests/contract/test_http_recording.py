@@ -76,7 +76,7 @@ async def test_a_refused_change_is_recorded_with_the_reason(
     await door("PUT", f"/resource_providers/{A}/traits", {"traits": [], "resource_provider_generation": 7})
     (record,) = await published.all()
     assert record.outcome == "refused"
-    assert "conflict" in record.detail
+    assert "generation already changed" in record.detail
 
 
 DENIED: dict[str, tuple[str, str, Any]] = {
