@@ -4,19 +4,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from bus.vocabulary import (
-    END,
-    Cause,
-    Id,
-    KeystoneId,
-    LongList,
-    Message,
-    Seconds,
-    ShortList,
-    Text,
-    Value,
-    Word,
-)
+from bus.vocabulary import END, Cause, Id, KeystoneId, LongList, Message, Seconds, ShortList, Text, Value
 
 Role = Literal["", "reader", "operator", "admin"]  # "": none
 Outcome = Literal["begun", "done", "refused", "denied", "failed"]
@@ -32,7 +20,7 @@ class Operator(Value, frozen=True, kw_only=True):
     role: Role = ""
     known_by: Text = ""  # how the name was found: system user, token file, keystone, client, ...
     project: Text = ""  # of its token
-    cells: ShortList[Word] = ()  # empty: all
+    cells: ShortList[Text] = ()  # empty: all
     projects: ShortList[KeystoneId] = ()  # empty: all
     is_program: bool = False  # a client or service, whose records are stored for a shorter time
 

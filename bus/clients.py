@@ -132,6 +132,6 @@ class ClientRelay(Message, frozen=True, kw_only=True):
 class RelayAnswered(Message, frozen=True, kw_only=True):
     """The answer to a relayed query as JSON, or why there is none."""
 
-    answer: str = ""
+    answer: Annotated[str, Meta(max_length=1_000_000)] = ""
     problem: Literal["", "denied", "refused", "unavailable", "unroutable"] = ""
     why: Cause = ""

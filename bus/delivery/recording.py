@@ -21,7 +21,7 @@ from bus.acts import MAX_NAME, READ, Act, State, Target
 from bus.addressing import Query
 from bus.audit_trail import ActRecord, ActsRecorded, Door, Operator, Outcome
 from bus.delivery.runner import Bus
-from bus.errors import AnswerRefused, BrokerRefused, OperationRefused, Unavailable, Unroutable
+from bus.errors import AnswerRefused, BrokerRefused, OperationRefused, TooBig, Unavailable, Unroutable
 from bus.masking import masked_text
 from bus.protocol import Ask, encode
 from bus.vocabulary import Message, portions_by_size
@@ -33,8 +33,8 @@ R = TypeVar("R", bound=Message)
 
 STATE_SECONDS = 2.0  # for reading the state of a target, without which the act is done all the same
 DELIVERY_SECONDS = 5.0  # for publishing a record
-LARGEST_MESSAGE = 256 * 1024  # bytes of records in one message
-_UNDELIVERED = (Unavailable, Unroutable, BrokerRefused, TimeoutError)
+LARGEST_MESSAGE = 128 * 1024  # characters of records in one message, which has at most 1 MiB
+_UNDELIVERED = (Unavailable, Unroutable, BrokerRefused, TooBig, TimeoutError)
 _UNREAD = (*_UNDELIVERED, AnswerRefused)
 _NAMESPACE = uuid.UUID("6f1c7d5e-3c0e-4f57-9a6e-0d4f5b1f7a11")
 
@@ -62,8 +62,8 @@ class Caller:
             act=act,
             target=target.id[:MAX_NAME],
             name=target.name[:MAX_NAME],
-            cell=target.cell,
-            project=target.project,
+            cell=target.cell[:MAX_NAME],
+            project=target.project[:MAX_NAME],
         )
 
 
@@ -164,7 +164,7 @@ class RecordingBus(Bus):
     async def note(self, who: Caller, act: str, target: str, outcome: Outcome, why: str = "") -> None:
         """Record something that is no act of the table, such as a sign-in or a refused form."""
         record = who.record(self.clock.uuid(), self.clock.now(), act, Target(target))
-        await self.deliver([structs.replace(record, outcome=outcome, detail=why)])
+        await self.deliver([structs.replace(record, outcome=outcome, detail=acts.shortened(why))])
 
     async def deliver(self, records: Sequence[ActRecord]) -> None:
         """Publish records. If they cannot be delivered, log that: the act itself must not fail."""
@@ -186,6 +186,7 @@ class RecordingBus(Bus):
         requested = [acts.act_of(message) for message in messages]
         if not all(requested):
             await self._check_reading(who, query, messages)
+        if not any(requested):
             return await work()
         begun = [
             _Begun(act, self._record_of(who, act, message), acts.state_query(message))

@@ -20,6 +20,7 @@ from typing import Annotated, Literal
 import msgspec
 from yaml import YAMLError, safe_load  # type: ignore[import-untyped]
 
+from bus.acts import MAX_NAME
 from bus.audit_trail import Operator, Role
 
 log = logging.getLogger(__name__)
@@ -251,10 +252,10 @@ class AccessPolicy:
         roles: tuple[Role, ...] = ("admin", "operator", "reader")
         target = {"project_id": identity.project}
         return Operator(
-            name=identity.name or identity.user,
+            name=(identity.name or identity.user)[:MAX_NAME],
             role=next((role for role in roles if self.allows(f"berth:{role}", identity, target)), ""),
             known_by=known_by,
-            project=identity.project,
+            project=identity.project[:MAX_NAME],
             cells=identity.cells,
             projects=identity.projects,
             is_program="service" in identity.roles,
