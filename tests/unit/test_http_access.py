@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from bus.acts import RANK
 from placement_worker.http.access import (
+    DEFAULTS,
     AccessPolicy,
     BadPolicy,
     BadTokens,
@@ -303,3 +305,25 @@ LIMITED = Identity("u", "p", frozenset({"admin"}), cells=("c1",), projects=("p1"
 )
 def test_a_limited_token_reads_its_projects_only(rule: str, target: dict[str, str], may: bool) -> None:
     assert AccessPolicy().allows(rule, LIMITED, target) == may
+
+
+LEAST = {
+    "berth:changes:list": "reader",
+    "berth:aggregates:list": "reader",
+    "berth:aggregates:show": "reader",
+    "berth:quotas:list": "reader",
+    "berth:quotas:show": "reader",
+    "berth:aggregates:create": "operator",
+    "berth:aggregates:update": "operator",
+    "berth:aggregates:delete": "operator",
+    "berth:quotas:update": "admin",
+    "berth:quotas:delete": "admin",
+    "berth:providers:load": "admin",
+}
+
+
+def test_every_rule_of_berth_has_the_role_of_its_act() -> None:
+    assert LEAST.keys() == {rule for rule in DEFAULTS if rule.startswith("berth:")}
+    for rule, least in LEAST.items():
+        for role, rank in RANK.items():
+            assert AccessPolicy().allows(rule, somebody(role), {}) == (rank >= RANK[least]), (rule, role)
