@@ -43,7 +43,7 @@ LIMIT = QuotaEditRequested(edit=SetQuota(project="p1", limits={"VCPU": 2}))
 
 
 class Region:
-    """What acts reach: quotas, instances of p1 and p2, and the records of the audit trail."""
+    """A region that acts change: quotas, instances of p1 and p2, and the records of the audit trail."""
 
     def __init__(self, bus: RecordingBus, database: Database) -> None:
         self.limits: dict[str, int] = {}
