@@ -222,9 +222,7 @@ State = tuple[Query[Any, Any], Message]
 def state_query(message: Message) -> State | None:  # one line for each type of message
     """Return the query for the state of a message's target, or None if the state is not queried."""
     match message:
-        case EditRequested(edit=Reshape()):
-            return None
-        case EditRequested(edit=edit):
+        case EditRequested(edit=edit) if not isinstance(edit, Reshape):
             return topics.PROVIDERS, FindProviders(ids=(edit.provider,), parts=(*_CONTENTS, "owner"))
         case LabelEditRequested(roots=roots):
             return topics.PROVIDERS, FindProviders(ids=roots, parts=("labels", "owner"))
@@ -278,12 +276,12 @@ def _without_common(before: Any, after: Any) -> tuple[Any, Any]:
             key for key in {**before, **after} if before.get(key) != after.get(key) and key not in _COUNTERS
         ]
         pairs = {key: _without_common(before.get(key), after.get(key)) for key in keys}
-        return tuple(
-            {key: pair[side] for key, pair in pairs.items() if pair[side] is not None} for side in (0, 1)
-        )
+        first = {key: former for key, (former, _) in pairs.items() if former is not None}
+        return first, {key: new for key, (_, new) in pairs.items() if new is not None}
     if isinstance(before, list | tuple) and isinstance(after, list | tuple):
         if len(before) == len(after) == 1:
-            return tuple([item] for item in _without_common(before[0], after[0]))
+            former, new = _without_common(before[0], after[0])
+            return [former], [new]
         return [item for item in before if item not in after], [item for item in after if item not in before]
     return before, after
 

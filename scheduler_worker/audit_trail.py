@@ -1,6 +1,7 @@
 """Stores the records of the audit trail, finds them, and deletes old ones."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 
@@ -87,10 +88,12 @@ class AuditTrail:
 
     async def find(self, question: FindActs) -> ActsFound:
         until, _, before = question.before.partition(" ")
-        bounds = {"until": float(until) if before else question.until or _LATEST, "before": before}
-        filters = {name: getattr(question, name) for name in _FILTERS}
+        latest = float(until) if before else question.until or _LATEST
+        filters: dict[str, Any] = {name: getattr(question, name) for name in _FILTERS}
         async with self._database.read() as tx:
-            rows = await _FIND(tx, since=question.since, most=question.limit, **bounds, **filters)
+            rows = await _FIND(
+                tx, since=question.since, until=latest, before=before, most=question.limit, **filters
+            )
         page = list(rows)
         while len(page) > 1 and sum(len(row["record"]) for row in page) > _PAGE_CHARACTERS:
             page = page[: len(page) // 2]

@@ -111,9 +111,10 @@ class ClientDoor:
             if not isinstance(outcome, Poison)
         ]
         outcomes = list[Published | Poison | Sequence[Published]](judged)
-        if records:
-            first = next(at for at, outcome in enumerate(judged) if not isinstance(outcome, Poison))
-            outcomes[first] = (outcomes[first], *in_messages(records))  # type: ignore[assignment]
+        for position, outcome in enumerate(judged):
+            if not isinstance(outcome, Poison):
+                outcomes[position] = (outcome, *in_messages(records))
+                break
         return outcomes
 
     async def _judged(

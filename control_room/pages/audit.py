@@ -1,6 +1,7 @@
 """The page of the audit trail, with filters and an export as JSON lines."""
 
 from collections.abc import AsyncIterator
+from typing import Any
 from urllib.parse import urlencode
 
 import msgspec
@@ -50,7 +51,7 @@ class AuditPages(frame.PageGroup):
         return StreamingResponse(lines(), media_type="application/jsonl", headers=names)
 
 
-def _filters(request: Request) -> dict[str, str]:
+def _filters(request: Request) -> dict[str, Any]:
     return {name: frame.parameter(request, name) for name in FILTERS}
 
 

@@ -107,7 +107,12 @@ async def every_page(trail: AuditTrail, question: FindActs) -> AsyncIterator[Act
 
 
 async def test_pages_have_every_record_once_and_fit_into_a_message(trail: AuditTrail) -> None:
-    large = {"asked": "x" * 4000, "before": "y" * 4000, "after": "z" * 4000, "detail": "d" * 4000}
+    large: dict[str, Any] = {
+        "asked": "x" * 4000,
+        "before": "y" * 4000,
+        "after": "z" * 4000,
+        "detail": "d" * 4000,
+    }
     records = [a_record(number, **large) for number in range(1, 121)]
     same_time = [structs.replace(record, at=7.0) for record in records]
     for record in same_time:
@@ -134,7 +139,7 @@ async def test_acts_of_programs_are_deleted_sooner(trail: AuditTrail, wall: Turn
 # What a connection records
 
 
-class Region:
+class QuotaRegion:
     """Placement's quotas and allocations, a cell, and the records that arrive at a scheduler."""
 
     def __init__(self) -> None:
@@ -187,7 +192,7 @@ class Region:
 
 
 @asynccontextmanager
-async def acting(region: Region, operator: Operator = ANN) -> AsyncIterator[RecordingBus]:
+async def acting(region: QuotaRegion, operator: Operator = ANN) -> AsyncIterator[RecordingBus]:
     broker = LocalBroker()
     who = Caller(operator=operator, door="command", through="berth quota set", origin="h", request="r")
     async with serving(lambda: LocalTransport(broker), region.worker()) as bus:
@@ -202,7 +207,7 @@ LIMIT = QuotaEditRequested(edit=SetQuota(project="p1", limits={"VCPU": 2}))
 
 
 async def test_an_edit_is_recorded_with_its_state_before_and_after() -> None:
-    region = Region()
+    region = QuotaRegion()
     async with acting(region) as bus:
         await bus.asker(topics.EDIT_QUOTA)(LIMIT)
         record = await region.outcomes("begun", "done")
@@ -218,7 +223,7 @@ async def test_an_edit_is_recorded_with_its_state_before_and_after() -> None:
 
 
 async def test_a_published_order_is_recorded_with_the_state_before() -> None:
-    region = Region()
+    region = QuotaRegion()
     async with acting(region) as bus:
         await bus.publish(BuildDeleteRequested(build=uid(1), cell="c1", reply_to="x"))
         record = await region.outcomes("begun", "done")
@@ -228,7 +233,7 @@ async def test_a_published_order_is_recorded_with_the_state_before() -> None:
 
 
 async def test_a_refused_edit_is_recorded_with_the_reason() -> None:
-    region = Region()
+    region = QuotaRegion()
     region.refuses = True
     async with acting(region) as bus:
         await bus.asker(topics.EDIT_QUOTA)(LIMIT)
@@ -236,7 +241,7 @@ async def test_a_refused_edit_is_recorded_with_the_reason() -> None:
 
 
 async def test_a_denied_act_is_recorded_and_not_carried_out() -> None:
-    region = Region()
+    region = QuotaRegion()
     async with acting(region, Operator(name="ann", role="operator")) as bus:
         with pytest.raises(OperationRefused, match="quota takes the role admin"):
             await bus.asker(topics.EDIT_QUOTA)(LIMIT)
@@ -249,7 +254,7 @@ async def test_a_denied_act_is_recorded_and_not_carried_out() -> None:
 async def test_the_project_of_an_instance_decides_for_a_limited_role(
     projects: tuple[str, ...], deleted: list[str]
 ) -> None:
-    region = Region()
+    region = QuotaRegion()
     async with acting(region, Operator(name="ann", role="operator", projects=projects)) as bus:
         order = BuildDeleteRequested(build=uid(1), cell="c1")
         if deleted:
@@ -264,7 +269,7 @@ async def test_the_project_of_an_instance_decides_for_a_limited_role(
 async def test_an_act_is_done_although_no_scheduler_takes_its_record(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    region, broker = Region(), LocalBroker()
+    region, broker = QuotaRegion(), LocalBroker()
     worker = without_records(region)
     async with serving(lambda: LocalTransport(broker), worker) as bus:
         token = caller.set(Caller(operator=ANN, door="command"))
@@ -274,12 +279,12 @@ async def test_an_act_is_done_although_no_scheduler_takes_its_record(
     assert "not in the audit trail" in caplog.text
 
 
-def without_records(region: Region) -> Worker:
+def without_records(region: QuotaRegion) -> Worker:
     return Worker("placement", answers=region.worker().answers)
 
 
 async def test_a_query_and_an_act_of_no_operator_are_not_recorded() -> None:
-    region = Region()
+    region = QuotaRegion()
     async with acting(region) as bus:
         await bus.asker(topics.QUOTAS)(FindQuotas(project="p1"))
         caller.set(None)

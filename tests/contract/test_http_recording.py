@@ -18,7 +18,7 @@ A = uid(1, "a")
 TRAIT = "HW_CPU_X86_AVX2"
 
 
-class Published:
+class PublishedRecords:
     def __init__(self) -> None:
         self.records: list[ActRecord] = []
         self.is_away = False
@@ -36,12 +36,12 @@ class Published:
 
 
 @pytest.fixture
-def published() -> Published:
-    return Published()
+def published() -> PublishedRecords:
+    return PublishedRecords()
 
 
 @pytest.fixture
-async def door(published: Published) -> AsyncIterator[HttpPlacement]:
+async def door(published: PublishedRecords) -> AsyncIterator[HttpPlacement]:
     async with a_door("sqlite+aiosqlite://", records=published.requests) as near:
         await near.provider(A)
         await published.all()
@@ -50,7 +50,7 @@ async def door(published: Published) -> AsyncIterator[HttpPlacement]:
 
 
 async def test_a_change_is_recorded_with_the_states_before_and_after(
-    door: HttpPlacement, published: Published
+    door: HttpPlacement, published: PublishedRecords
 ) -> None:
     body = {"traits": [TRAIT], "resource_provider_generation": 0}
     answer = await door("PUT", f"/resource_providers/{A}/traits", body)
@@ -71,7 +71,7 @@ async def test_a_change_is_recorded_with_the_states_before_and_after(
 
 
 async def test_a_refused_change_is_recorded_with_the_reason(
-    door: HttpPlacement, published: Published
+    door: HttpPlacement, published: PublishedRecords
 ) -> None:
     await door("PUT", f"/resource_providers/{A}/traits", {"traits": [], "resource_provider_generation": 7})
     (record,) = await published.all()
@@ -87,20 +87,20 @@ DENIED: dict[str, tuple[str, str, Any]] = {
 
 @pytest.mark.parametrize(("method", "path", "body"), DENIED.values(), ids=DENIED.keys())
 async def test_a_denied_request_is_recorded(
-    door: HttpPlacement, published: Published, method: str, path: str, body: Any
+    door: HttpPlacement, published: PublishedRecords, method: str, path: str, body: Any
 ) -> None:
     assert (await door(method, path, body, token="eve")).status_code == 403
     (record,) = await published.all()
     assert (record.operator.name, record.operator.role, record.outcome) == ("eve", "", "denied")
 
 
-async def test_a_permitted_read_is_not_recorded(door: HttpPlacement, published: Published) -> None:
+async def test_a_permitted_read_is_not_recorded(door: HttpPlacement, published: PublishedRecords) -> None:
     await door("GET", "/resource_providers")
     assert not await published.all()
 
 
 async def test_requests_without_a_token_cannot_fill_the_audit_trail(
-    door: HttpPlacement, published: Published
+    door: HttpPlacement, published: PublishedRecords
 ) -> None:
     for _ in range(20):
         await door("GET", "/resource_providers", token="")
@@ -109,7 +109,7 @@ async def test_requests_without_a_token_cannot_fill_the_audit_trail(
     assert len(records) < 10
 
 
-async def test_records_wait_for_the_broker(door: HttpPlacement, published: Published) -> None:
+async def test_records_wait_for_the_broker(door: HttpPlacement, published: PublishedRecords) -> None:
     published.is_away = True
     await door("DELETE", f"/resource_providers/{A}")
     assert not await published.all()

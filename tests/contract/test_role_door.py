@@ -42,7 +42,7 @@ from tests.support.waiting import until
 LIMIT = QuotaEditRequested(edit=SetQuota(project="p1", limits={"VCPU": 2}))
 
 
-class Region:
+class RelayedRegion:
     """A region that acts change: quotas, instances of p1 and p2, and the records of the audit trail."""
 
     def __init__(self, bus: RecordingBus, database: Database) -> None:
@@ -95,14 +95,14 @@ class Region:
 
 
 @asynccontextmanager
-async def a_client(role: Any, **limits: tuple[str, ...]) -> AsyncIterator[tuple[RelayedBus, Region]]:
+async def a_client(role: Any, **limits: tuple[str, ...]) -> AsyncIterator[tuple[RelayedBus, RelayedRegion]]:
     database, broker = Database("sqlite+aiosqlite://", inline=True), LocalBroker()
     await migrate(database, "scheduler_worker")
     limits = {"projects": (), **limits}
     async with database.write() as tx:
-        await bind(tx, RegisteredClient(name="ann", role=role, **limits))  # type: ignore[arg-type]
+        await bind(tx, RegisteredClient(name="ann", role=role, **limits))
     async with RecordingBus(LocalTransport(broker)) as own:
-        region = Region(own, database)
+        region = RelayedRegion(own, database)
         async with (
             serving(lambda: LocalTransport(broker), region.worker()),
             RelayedBus(LocalTransport(broker), "ann") as bus,
@@ -135,7 +135,7 @@ async def test_an_operator_is_denied_what_takes_an_admin() -> None:
 
 def a_message_of(way: Query[Any, Any] | Topic[Any]) -> Message:
     """A message of this topic or query, from the golden bytes."""
-    kind = way.asks if isinstance(way, Query) else way.message
+    kind: type[Message] = way.asks if isinstance(way, Query) else way.message
     return decode(kind, GOLDEN[kind.__name__])
 
 

@@ -17,7 +17,7 @@ from tests.support.command_line import CommandLine
 
 @pytest.fixture(params=["tokens.toml", "tokens.json"])
 def file(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    path = tmp_path / request.param
+    path = tmp_path / str(request.param)
     monkeypatch.setenv("BERTH_PLACEMENT_TOKENS", str(path))
     return path
 

@@ -8,7 +8,7 @@ from bus import acts, topics
 from bus.acts import ACTS, BY_NAME, Act, Target, act_of, allowed, completed, describe, difference
 from bus.addressing import ANYONE
 from bus.aggregates import AggregateEditRequested, DropAggregate
-from bus.audit_trail import Operator
+from bus.audit_trail import MAX_STATE, Operator
 from bus.cells import CellEditRequested, RegisterCell
 from bus.maintenance import AddWindow, MaintenanceEditRequested, MaintenanceWindow
 from bus.messages import BuildDeleteRequested, BuildRequested, HostsAsked
@@ -169,4 +169,4 @@ def test_only_what_differs_is_recorded(before: Any, after: Any, texts: tuple[str
 
 
 def test_a_long_text_is_cut() -> None:
-    assert len(acts.shortened("x" * 10_000)) == acts.MAX_STATE
+    assert len(acts.shortened("x" * 10_000)) == MAX_STATE
