@@ -421,8 +421,8 @@ def test_the_role_of_a_client_decides_about_commands_with_its_url(site: BerthWit
     assert as_ann("boot", "--wait", "--project", "web")[0] == 0
     code, said = as_ann("quota", "set", "web", "instances=99")
     assert (code, said.strip()) == (1, "quota takes the role admin; ann has operator")
-    assert as_ann("host", "disable", "c1-host1")[0] == 0
-    assert as_ann("host", "enable", "c1-host1")[0] == 0
+    assert as_ann("host", "disable", "c1-host00001")[0] == 0
+    assert as_ann("host", "enable", "c1-host00001")[0] == 0
     log = site.command("audit-log", "--operator", "ann", "--json")
     found = {(record["act"], record["outcome"]) for record in map(json.loads, log.splitlines())}
     assert {("boot", "done"), ("quota", "denied"), ("mark host", "done")} <= found
