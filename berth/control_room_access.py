@@ -19,7 +19,8 @@ from bus.errors import Unavailable
 from control_room.access import AccessRules, Credential, Project, SingleSignOn, Visitor
 from control_room.shared_data import BackgroundTasks
 from placement_worker.http import KeystoneTokens
-from placement_worker.http.access import AccessPolicy, Identity, TokenFile, digest_of, noauth2
+from placement_worker.http.access import AccessPolicy, Identity, noauth2
+from placement_worker.http.token_file import TokenFile, digest_of
 
 log = logging.getLogger(__name__)
 

@@ -58,7 +58,7 @@ def _system_user() -> Operator:
 async def _of_token(settings: Settings, file: Path) -> Operator:
     from berth.placement_http import KNOWN_BY, policy_of, tokens_of  # loads slowly
     from placement_worker.http import KeystoneTokens
-    from placement_worker.http.access import digest_of
+    from placement_worker.http.token_file import digest_of
 
     try:
         token = file.read_text(encoding="utf-8").strip()

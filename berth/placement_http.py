@@ -16,6 +16,7 @@ from bus.vocabulary import Message
 from placement_worker import Placement
 from placement_worker.http import KeystoneTokens, Options, access, format_refusal, http_app
 from placement_worker.http.recording import RecordedRequests
+from placement_worker.http.token_file import TokenFile
 
 
 def placement_http(
@@ -56,7 +57,7 @@ def placement_http(
 
 # placement_auth → how the audit trail says that an operator's name was found
 KNOWN_BY = {"noauth2": "unchecked name", "tokens": "token file", "keystone": "keystone"}
-Tokens = access.TokenFile | KeystoneTokens | None  # None: noauth2
+Tokens = TokenFile | KeystoneTokens | None  # None: noauth2
 
 
 def tokens_of(settings: Settings, clock: Clock) -> Tokens:
@@ -64,7 +65,7 @@ def tokens_of(settings: Settings, clock: Clock) -> Tokens:
     api = settings.placement
     try:
         if api.auth == "tokens":
-            return access.TokenFile(Path(api.tokens))
+            return TokenFile(Path(api.tokens))
         return KeystoneTokens(cloud_access(api.cloud), clock) if api.auth == "keystone" else None
     except ValueError as problem:
         raise BadSetting(str(problem)) from None

@@ -17,7 +17,7 @@ from berth.commands.options import Commands, described, option, positional
 from berth.commands.terminal import Cli, plain_table
 from berth.settings import BadSetting
 from bus.errors import OperationRefused
-from placement_worker.http.access import StoredToken, StoredTokens, read_tokens
+from placement_worker.http.token_file import StoredToken, StoredTokens, read_tokens
 
 commands = Commands(name="token", no_args_is_help=True)
 
