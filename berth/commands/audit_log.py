@@ -1,14 +1,18 @@
 """`berth audit-log`: lists the audit trail, what operators and programs requested of berth."""
 
+from datetime import UTC, datetime
+from typing import get_args
+
 from msgspec import structs
 
 from berth.commands.options import Commands, option
 from berth.commands.terminal import Cli, plain_table
 from berth.operations.boot_options import seconds_since
 from berth.operations.publishing import checked
+from berth.settings import BadSetting
 from bus import topics
-from bus.audit_trail import ActRecord, FindActs
-from bus.clock import Clock, time_text
+from bus.audit_trail import ActRecord, Door, FindActs, Outcome, Role
+from bus.clock import Clock
 
 _SHOWN = 50  # records by default; with --json all
 
@@ -35,6 +39,9 @@ async def audit_log_command(
     The list includes refused and denied acts. "begun" means that the outcome is unknown, because the process
     ended before it was. With --json every field of all matching acts is printed, one act a line.
     """
+    for name, given, known in (("outcome", outcome, Outcome), ("role", role, Role), ("door", door, Door)):
+        if given not in ("", *get_args(known)):
+            raise BadSetting(f"--{name} {given!r}: it is {', '.join(filter(None, get_args(known)))}")
     now = Clock().now()
     question = checked(
         FindActs(
@@ -75,5 +82,5 @@ def _row(record: ActRecord) -> tuple[str, ...]:
     target = f"{record.name} ({record.target})" if record.name else record.target
     change = f"{record.before or '{}'} → {record.after or '{}'}" if record.before or record.after else ""
     what = record.detail or change or record.asked
-    when = time_text(record.at)
+    when = f"{datetime.fromtimestamp(record.at, UTC):%Y-%m-%d %H:%M:%S}"
     return when, operator.name, operator.role, place, record.act, record.outcome, target, what[:300]

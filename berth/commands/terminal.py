@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-import click
 import msgspec
 import typer
 from rich.console import Console, RenderableType
@@ -113,6 +112,7 @@ class Cli:
     settings: Settings
     as_json: bool = False
     say: Console = say
+    through: str = "berth"  # the command, in the audit trail
     request: str = field(default_factory=lambda: Clock().uuid())  # of this command, in the audit trail
 
     def bus(self, name: str) -> "RecordingBus":
@@ -122,9 +122,7 @@ class Cli:
         from berth import wiring
         from berth.operators import operator_bus
 
-        context = click.get_current_context(silent=True)
-        through = context.command_path if context else "berth"
-        return operator_bus(self.settings, wiring.transport(self.settings, name), through, self.request)
+        return operator_bus(self.settings, wiring.transport(self.settings, name), self.through, self.request)
 
     @asynccontextmanager
     async def recorded(self, act: str, target: str, detail: str) -> AsyncIterator[None]:
