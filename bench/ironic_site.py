@@ -19,7 +19,7 @@ from berth.searching import candidate_source, cell_queries, placement_queries
 from berth.services import serving_metrics, settle_in, stop_on_signals
 from bus import topics
 from bus.clock import Clock
-from bus.delivery.runner import Bus
+from bus.delivery.recording import RecordingBus
 from bus.direct import DirectTransport
 from bus.http import listen
 from bus.rabbit import RabbitTransport
@@ -94,9 +94,9 @@ class Site(msgspec.Struct, frozen=True, kw_only=True):
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
-    def bus(self, name: str) -> Bus:
+    def bus(self, name: str) -> RecordingBus:
         way = RabbitTransport(self.amqp_url, exchange="bench", name=name)
-        return Bus(DirectTransport(way) if name == SHARED else way)
+        return RecordingBus(DirectTransport(way) if name == SHARED else way)
 
     def api(self) -> IronicApi:
         return IronicApi(Access(url=self.url))
@@ -116,7 +116,7 @@ class Site(msgspec.Struct, frozen=True, kw_only=True):
         return herd
 
 
-def workers(site: Site, bus: Bus) -> dict[str, Callable[[], Worker]]:
+def workers(site: Site, bus: RecordingBus) -> dict[str, Callable[[], Worker]]:
     clock = Clock()
     shared = SharedMemory() if site.compact else None
     place = candidate_source(bus, shared)
@@ -148,6 +148,7 @@ def workers(site: Site, bus: Bus) -> dict[str, Callable[[], Worker]]:
                 placement=placement_queries(bus),
                 cells=cell_queries(bus),
                 database=Database(site.database_url, namespace="scheduler"),
+                bus=bus,
                 publish=bus.publish,
                 clock=clock,
                 loaded=place.loaded,

@@ -45,6 +45,7 @@ _POSITIVE_SECONDS = (
     "evacuation_hook_seconds", "evacuation_within", "evacuation_quorum_seconds",
     "nova_service_down_time", "keep_builds", "keep_moves", "keep_decisions", "keep_ids",
     "keep_history",
+    "keep_acts", "keep_program_acts",
 )  # fmt: skip
 _LEAST_LIMITS = CellAccountLimits(
     connections=1, channels=10, queue_bytes=1024 * 1024, database_connections=5, statement_seconds=0,

@@ -2,15 +2,16 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from urllib.parse import urlencode
 from weakref import WeakSet
 
 import httpx
 
-from berth.placement_http import policy_of, tokens_of
+from berth.placement_http import KNOWN_BY, policy_of, tokens_of
 from berth.setting_groups import ControlRoomSettings
 from berth.settings import Settings
 from bus.clock import Clock
@@ -18,12 +19,14 @@ from bus.errors import Unavailable
 from control_room.access import AccessRules, Credential, Project, SingleSignOn, Visitor
 from control_room.shared_data import BackgroundTasks
 from placement_worker.http import KeystoneTokens
-from placement_worker.http.access import Identity, TokenFile, digest_of, noauth2
+from placement_worker.http.access import AccessPolicy, Identity, noauth2
+from placement_worker.http.token_file import TokenFile, digest_of
 
 log = logging.getLogger(__name__)
 
 SHOW, ACT = "berth:control_room:show", "berth:control_room:act"
 MOST_NAME = 255  # characters of a user name without a token file
+VisitorOf = Callable[[Identity | None], Visitor | None]
 CHECK_SECONDS = 30.0  # between two checks of the Keystone tokens of open sessions
 
 
@@ -36,15 +39,16 @@ async def opened_access(
     If the settings enable neither a token file nor Keystone, every client may read all pages.
     """
     tokens, rules = tokens_of(settings, clock), policy_of(settings)
+    visitor_of = partial(_visitor, rules, KNOWN_BY[settings.placement.auth])
 
     async def sign_in(fields: Mapping[str, str]) -> Credential:
         token = fields.get("token", "").strip()
         if not isinstance(tokens, TokenFile):
-            named = _visitor(await noauth2({"x-auth-token": token[:MOST_NAME]}))
+            named = visitor_of(await noauth2({"x-auth-token": token[:MOST_NAME]}))
             return lambda: named
         # the digest, not the token, stays in memory as long as the session
         digest = digest_of(token)
-        return lambda: _visitor(tokens.holder(digest))
+        return lambda: visitor_of(tokens.holder(digest))
 
     def allows(rule: str, visitor: Visitor | None) -> bool:
         if visitor is None:
@@ -55,13 +59,17 @@ async def opened_access(
     rules_of_pages = AccessRules(
         sign_in=sign_in,
         form="token",
-        may_read=lambda visitor: tokens is None or allows(SHOW, visitor),
+        # pages show the whole region, so a role that is limited to projects cannot read them
+        may_read=lambda visitor: (
+            tokens is None
+            or (allows(SHOW, visitor) and visitor is not None and not visitor.operator.projects)
+        ),
         may_act=lambda visitor: allows(ACT, visitor),
         names=frozenset(settings.control_room.names),
     )
     if isinstance(tokens, KeystoneTokens):
         async with tokens:
-            keystone = KeystoneSignIn(tokens, clock)
+            keystone = KeystoneSignIn(tokens, clock, visitor_of)
             tasks.start(keystone.check_sessions())
             yield replace(
                 rules_of_pages,
@@ -76,9 +84,9 @@ async def opened_access(
 class KeystoneSession:
     """A Keystone user's sign-in to the control room, valid until the user's token expires or is revoked."""
 
-    def __init__(self, token: str, identity: Identity | None, clock: Clock) -> None:
+    def __init__(self, token: str, identity: Identity | None, clock: Clock, visitor_of: VisitorOf) -> None:
         self.token = token
-        self.visitor = _visitor(identity) if identity and identity.scope == "project" else None
+        self.visitor = visitor_of(identity) if identity and identity.scope == "project" else None
         self._until = identity.until if identity else 0.0
         self._clock = clock
 
@@ -93,9 +101,10 @@ class KeystoneSignIn:
     revoked. While Keystone is unreachable, sessions last until their tokens expire.
     """
 
-    def __init__(self, tokens: KeystoneTokens, clock: Clock) -> None:
+    def __init__(self, tokens: KeystoneTokens, clock: Clock, visitor_of: VisitorOf) -> None:
         self._tokens = tokens
         self._clock = clock
+        self._visitor_of = visitor_of
         self._sessions: WeakSet[KeystoneSession] = WeakSet()
 
     async def sign_in(self, fields: Mapping[str, str]) -> Credential:
@@ -125,7 +134,7 @@ class KeystoneSignIn:
 
     async def _session(self, token: str | None) -> Credential:
         identity = await self._tokens.identity(token) if token else None
-        session = KeystoneSession(token or "", identity, self._clock)
+        session = KeystoneSession(token or "", identity, self._clock, self._visitor_of)
         self._sessions.add(session)
         return session
 
@@ -141,8 +150,8 @@ class KeystoneSignIn:
                     break
 
 
-def _visitor(found: Identity | None) -> Visitor | None:
+def _visitor(rules: AccessPolicy, known_by: str, found: Identity | None) -> Visitor | None:
     """Return the user with this Keystone identity; None without one, or if the name is not printable."""
     if found is None or not (name := found.name or found.user).isprintable():
         return None
-    return Visitor(name, found.project, found.roles)
+    return Visitor(name, found.project, found.roles, rules.operator(found, known_by))

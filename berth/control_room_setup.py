@@ -13,7 +13,7 @@ from berth import dead_letters
 from berth.settings import Settings
 from berth.worker_roles import Role
 from bus import topics
-from bus.delivery.runner import Bus
+from bus.delivery.recording import RecordingBus
 from bus.protocol import QueueSpec
 from bus.worker import Worker
 from control_room.access import Sessions, sweep
@@ -30,7 +30,7 @@ AgentQueues = Callable[[str, str], Sequence[QueueSpec]]  # (cell, agent) → the
 
 
 def bus_operations(
-    settings: Settings, bus: Bus, queues_of: QueuesOf, agent_queues: AgentQueues
+    settings: Settings, bus: RecordingBus, queues_of: QueuesOf, agent_queues: AgentQueues
 ) -> BusOperations:
     elsewhere = tuple(cell.name for cell in settings.every_cell if cell.ferry)
     made: dict[tuple[str, ...], list[QueueLoad]] = {}
@@ -52,10 +52,17 @@ def bus_operations(
 
     async def replay(ids: Collection[str]) -> tuple[int, Sequence[str]]:
         stay = list[str]()
-        count = await dead_letters.replay(bus.transport, bus.clock, ids, stay.append)
+        async with bus.act("dead letters", "central", f"replay {' '.join(ids)}"):
+            count = await dead_letters.replay(bus.transport, bus.clock, ids, stay.append)
         return count, stay
 
-    return BusOperations(queues=queues, elsewhere=elsewhere, transport=bus.transport, replay=replay)
+    async def drop(ids: Collection[str]) -> int:
+        async with bus.act("dead letters", "central", f"drop {' '.join(ids)}"):
+            return await bus.transport.remove_dead_letters(ids)
+
+    return BusOperations(
+        queues=queues, elsewhere=elsewhere, transport=bus.transport, replay=replay, drop=drop
+    )
 
 
 def _queues(
@@ -71,7 +78,9 @@ def _queues(
     ]
 
 
-def operators_page(settings: Settings, bus: Bus, queues_of: QueuesOf, agent_queues: AgentQueues) -> Worker:
+def operators_page(
+    settings: Settings, bus: RecordingBus, queues_of: QueuesOf, agent_queues: AgentQueues
+) -> Worker:
     """Return the control room's worker.
 
     For the page about queues, `queues_of` lists the queues of workers, `agent_queues` the queues of an agent.
@@ -101,7 +110,11 @@ def operators_page(settings: Settings, bus: Bus, queues_of: QueuesOf, agent_queu
 
 @asynccontextmanager
 async def opened_pages(
-    settings: Settings, bus: Bus, queries: Queries, events: Events, tables: tuple[QueuesOf, AgentQueues]
+    settings: Settings,
+    bus: RecordingBus,
+    queries: Queries,
+    events: Events,
+    tables: tuple[QueuesOf, AgentQueues],
 ) -> AsyncIterator["PageContext"]:
     """Yield the objects that all pages share; stop background tasks and drains at the end."""
     from berth.control_room_access import opened_access
@@ -129,7 +142,7 @@ async def opened_pages(
 
 
 def operations(
-    bus: Bus, settings: Settings, drains: Drains, queues_of: QueuesOf, agent_queues: AgentQueues
+    bus: RecordingBus, settings: Settings, drains: Drains, queues_of: QueuesOf, agent_queues: AgentQueues
 ) -> Operations:
     """Return the operations on hosts, moves, drains, nodes, quotas and queues that the pages call."""
     from berth.control_room_metal import metal
@@ -158,4 +171,5 @@ def operations(
         requested=recorded_request,
         what_if_request=partial(what_if_request, bus),
         bus=bus_operations(settings, bus, queues_of, agent_queues),
+        note=bus.note,
     )

@@ -1,6 +1,7 @@
 """Makes the server of the Placement API from the settings. Imported only if it is needed: it loads slowly."""
 
-from collections.abc import Callable, Coroutine
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -11,14 +12,21 @@ from bus.clock import Clock
 from bus.http import HttpLimits, announce, listen, serve
 from bus.openstack import cloud_access
 from bus.tls import TlsFiles
+from bus.vocabulary import Message
 from placement_worker import Placement
 from placement_worker.http import KeystoneTokens, Options, access, format_refusal, http_app
+from placement_worker.http.recording import RecordedRequests
+from placement_worker.http.token_file import TokenFile
 
 
-def placement_http(placement: Placement, settings: Settings) -> Callable[[], Coroutine[Any, Any, None]]:
+def placement_http(
+    placement: Placement, settings: Settings, publish: Callable[[Message], Awaitable[None]]
+) -> Callable[[], Coroutine[Any, Any, None]]:
     """Return a coroutine function that runs the HTTP server of the Placement API until it is cancelled."""
     tokens = tokens_of(settings, placement.clock)
-    options = Options(policy=policy_of(settings), origins=settings.placement.cors_origins)
+    policy = policy_of(settings)
+    records = RecordedRequests(publish, placement.clock, policy, KNOWN_BY[settings.placement.auth])
+    options = Options(policy=policy, origins=settings.placement.cors_origins, records=records)
     if tokens is not None:
         options = replace(options, authenticate=tokens)
     if isinstance(tokens, KeystoneTokens):
@@ -26,7 +34,11 @@ def placement_http(placement: Placement, settings: Settings) -> Callable[[], Cor
     app = http_app(placement, options)
 
     async def run() -> None:
-        async with tokens if isinstance(tokens, KeystoneTokens) else nullcontext():
+        async with (
+            tokens if isinstance(tokens, KeystoneTokens) else nullcontext(),
+            asyncio.TaskGroup() as group,
+        ):
+            recording = group.create_task(records.run())
             listener = listen(settings.placement.http)
             announce("placement is served", listener, tls=tls_of(settings))
             await serve(
@@ -38,11 +50,14 @@ def placement_http(placement: Placement, settings: Settings) -> Callable[[], Cor
                 closing=app.state.closing.set,
                 tls=tls_of(settings),
             )
+            recording.cancel()
 
     return run
 
 
-Tokens = access.TokenFile | KeystoneTokens | None  # None: noauth2
+# placement_auth → how the audit trail says that an operator's name was found
+KNOWN_BY = {"noauth2": "unchecked name", "tokens": "token file", "keystone": "keystone"}
+Tokens = TokenFile | KeystoneTokens | None  # None: noauth2
 
 
 def tokens_of(settings: Settings, clock: Clock) -> Tokens:
@@ -50,7 +65,7 @@ def tokens_of(settings: Settings, clock: Clock) -> Tokens:
     api = settings.placement
     try:
         if api.auth == "tokens":
-            return access.TokenFile(Path(api.tokens))
+            return TokenFile(Path(api.tokens))
         return KeystoneTokens(cloud_access(api.cloud), clock) if api.auth == "keystone" else None
     except ValueError as problem:
         raise BadSetting(str(problem)) from None

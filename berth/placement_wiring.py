@@ -28,5 +28,5 @@ def placement_of(settings: Settings, bus: Bus, store: Database, shared: SharedMe
     if settings.placement.http:
         from berth.placement_http import placement_http
 
-        worker = replace(worker, runs=[*worker.runs, placement_http(placement, settings)])
+        worker = replace(worker, runs=[*worker.runs, placement_http(placement, settings, bus.publish)])
     return worker

@@ -18,6 +18,7 @@ from prometheus_client.metrics import MetricWrapperBase
 from berth.choice import extension_functions, policy, rule_options
 from berth.setting_groups import SettingsGroup
 from berth.settings import GROUP_OF, KINDS, Settings, by_name
+from bus.acts import ACTS, RANK, Act, Limit
 from bus.decisions import CONSTRAINTS, ENDS, MOVES, PLANS
 from placement_worker.http.access import DEFAULTS
 from placement_worker.http.routes import ROUTES
@@ -54,6 +55,29 @@ def addresses_markdown() -> str:
         default = f"`{row['default']}`" if row["default"] else "everybody"
         rows.append((f"`{row['address']}`", row["method"], version or "any", rule, default))
     return markdown_table(("address", "method", "microversion", "rule", "permitted by default"), rows)
+
+
+def acts() -> list[dict[str, str]]:
+    """Return every act, with the roles that may do it, and where a limited role may."""
+    return [
+        {
+            "act": act.name,
+            "says": act.says,
+            **{role: "yes" if RANK[role] >= RANK[act.role] else "no" for role in RANK if role},
+            "cells": _where(act, "cells"),
+            "projects": _where(act, "projects"),
+        }
+        for act in ACTS
+    ]
+
+
+def _where(act: Act, limit: Limit) -> str:
+    return "everywhere" if limit in act.open_to else "in them" if limit in act.limited_by else "no"
+
+
+def acts_markdown() -> str:
+    titles = ("act", "", "reader", "operator", "admin", "limited to cells", "limited to projects")
+    return markdown_table(titles, [(f"`{act['act']}`", *list(act.values())[1:]) for act in acts()])
 
 
 def _version(pattern: str, minor: int) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 from msgspec import field
 
-from bus.vocabulary import KEEP_SECONDS
+from bus.vocabulary import KEEP_ACTS_SECONDS, KEEP_SECONDS
 
 
 class SettingsGroup(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -204,6 +204,9 @@ class RetentionSettings(SettingsGroup, frozen=True, kw_only=True, rename=lambda 
     ids: float = KEEP_SECONDS
     # time for which placement stores its past states, for `berth at` and `berth replay`
     history: float = KEEP_SECONDS
+    acts: float = KEEP_ACTS_SECONDS  # time for which schedulers store the audit trail (docs/audit-log.md)
+    # time for which schedulers store the acts of clients and services in the audit trail
+    program_acts: float = KEEP_SECONDS
     changes: int = 20_000  # number of placement's latest commits in its change log
 
 
@@ -257,6 +260,9 @@ class ProcessSettings(SettingsGroup, frozen=True, kw_only=True):
     # certificate file for TLS of the Placement API and the control room; a changed file is read again
     http_certificate: str = ""
     http_key: str = ""  # file with the key of that certificate
+    # file with the token of the operator that runs commands, which is checked as placement_auth says; empty:
+    # the system user, who may do everything that the broker's user may (docs/roles.md)
+    operator_token_file: str = ""
     drain: float = 1.0  # time that a stopping process has for the messages it handles; it returns the others
     # seconds for which the event loop of a worker process may be blocked, until the process logs the stack
     # and ends with exit code 70; 0: no limit

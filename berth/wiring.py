@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from berth import worker_roles
 from berth.settings import Settings, names_a_file
 from bus import topics
-from bus.delivery.runner import Bus
+from bus.delivery.recording import RecordingBus
 from bus.direct import DirectTransport
 from bus.local import LocalBroker, LocalTransport
 from bus.local.socket_transport import SocketTransport
@@ -113,7 +113,7 @@ def stores(settings: Settings) -> dict[worker_roles.Role, str]:
 
 @asynccontextmanager
 async def workers(
-    role: worker_roles.Role, settings: Settings, bus: Bus, shared: SharedMemory | None = None
+    role: worker_roles.Role, settings: Settings, bus: RecordingBus, shared: SharedMemory | None = None
 ) -> AsyncIterator[Sequence[Worker]]:
     """Migrate the role's database, if any; yield its workers. `shared`: placement's index, for schedulers."""
     if role.worker == "ferry":
@@ -160,7 +160,8 @@ async def serve(
 
         shared = SharedMemory()
     async with AsyncExitStack() as stack:
-        bus = await stack.enter_async_context(Bus(way, asks_as=_asks_as(together, settings), turns=turns))
+        connection = RecordingBus(way, asks_as=_asks_as(together, settings), turns=turns)
+        bus = await stack.enter_async_context(connection)
         served = {
             role: await stack.enter_async_context(workers(role, settings, bus, shared)) for role in together
         }
@@ -218,7 +219,7 @@ def tables_of_agent(cell: str, agent: str, *, metal: bool = False) -> list[Worke
     """Return this agent as a worker with queues of its own, and as a worker with shared queues; callers read
     only their tables. `metal`: a bare-metal agent, not a simulated one.
     """
-    bus = Bus(alone())
+    bus = RecordingBus(alone())
     if metal:
         made = _made(worker_roles.Role("metal", cell, agent), _settings_of_every_worker(cell), bus)
     else:
@@ -274,7 +275,7 @@ def _tables(settings: Settings) -> dict[worker_roles.Role, list[Worker]]:
     """Return workers by role, to read their topics only; ferries have no handlers and are left out."""
     from bus.sql.database import Database
 
-    bus, nowhere = Bus(alone()), Database("sqlite+aiosqlite://")
+    bus, nowhere = RecordingBus(alone()), Database("sqlite+aiosqlite://")
     roles = [role for role in worker_roles.roles(settings) if role.worker != "ferry"]
     return {role: _made(role, settings, bus, nowhere) for role in roles}
 
@@ -290,7 +291,7 @@ def _settings_of_every_worker(cell: str) -> Settings:
 def _made(
     role: worker_roles.Role,
     settings: Settings,
-    bus: Bus,
+    bus: RecordingBus,
     store: Database | None = None,
     shared: SharedMemory | None = None,
     disks: ExitStack | None = None,
@@ -333,14 +334,16 @@ def _made(
     return conductors.of_cell(role.cell, settings, bus, store)
 
 
-def _as_agents(made: list[Worker], settings: Settings, bus: Bus) -> list[Worker]:
+def _as_agents(made: list[Worker], settings: Settings, bus: RecordingBus) -> list[Worker]:
     """Return the agents with shared queues; unchanged if the setting `agent_queues` is `own`."""
     if settings.cells.agent_queues == "own":
         return made
     return [with_shared_queues(worker, bus.publish, bus.clock) for worker in made]
 
 
-def _scheduler(settings: Settings, bus: Bus, store: Database, shared: SharedMemory | None) -> list[Worker]:
+def _scheduler(
+    settings: Settings, bus: RecordingBus, store: Database, shared: SharedMemory | None
+) -> list[Worker]:
     from berth.choice import maintenance_options, policy, request_options
     from berth.searching import candidate_source, cell_queries, placement_queries
     from scheduler_worker.dependencies import SchedulerOptions
@@ -352,12 +355,15 @@ def _scheduler(settings: Settings, bus: Bus, store: Database, shared: SharedMemo
         placement=placement_queries(bus),
         cells=cell_queries(bus),
         database=store,
+        bus=bus,
         publish=bus.publish,
         clock=bus.clock,
         options=SchedulerOptions(
             policy=policy(settings),
             requests=request_options(settings),
             keep_decisions=settings.keep.decisions,
+            keep_acts=settings.keep.acts,
+            keep_program_acts=settings.keep.program_acts,
             keep_moves=settings.keep.moves,
             maintenance=maintenance_options(settings),
         ),

@@ -5,10 +5,11 @@ broker's topic permissions let no other client use these keys, so a message's ke
 in retries and dead letters.
 """
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from msgspec import Meta, field
 
+from bus.audit_trail import Role
 from bus.decisions import FindRefused, RefusedFound
 from bus.groups import FindGroups, GroupsFound
 from bus.messages import BuildCancelRequested, BuildRequested
@@ -26,7 +27,19 @@ from bus.queries import (
     WhatIfAnswered,
 )
 from bus.resources import Consumer, FindUsages, UsagesFound
-from bus.vocabulary import END, Cause, Id, KeystoneId, LargeMap, LongList, Message, ShortList, Value
+from bus.vocabulary import (
+    END,
+    Cause,
+    Id,
+    KeystoneId,
+    LargeMap,
+    LongList,
+    Message,
+    ShortList,
+    Text,
+    Value,
+    Word,
+)
 
 ClientName = Annotated[
     str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9-]{0,31}" + END, description="at most 32 letters, digits and -")
@@ -34,17 +47,27 @@ ClientName = Annotated[
 
 
 class RegisteredClient(Value, frozen=True, kw_only=True):
-    """A client (a program outside berth) and the projects that it acts for."""
+    """A client (a program outside berth, or an operator) and the projects that it acts for.
+
+    A client with a role may also send other messages, as far as the role covers them; its role is limited to
+    the cells and projects, if there are any.
+    """
 
     name: ClientName
-    projects: Annotated[tuple[KeystoneId, ...], Meta(min_length=1, max_length=1000)]
+    projects: Annotated[tuple[KeystoneId, ...], Meta(max_length=1000)]
+    role: Role = ""
+    cells: ShortList[Word] = ()
 
 
 class ClientEditRequested(Message, frozen=True, kw_only=True):
-    """An operator's edit that registers a client for exactly these projects; without projects, removes it."""
+    """An operator's edit that registers a client with exactly these projects, role and cells; without
+    projects and role, removes it.
+    """
 
     client: ClientName
     projects: Annotated[tuple[KeystoneId, ...], Meta(max_length=1000)] = ()
+    role: Role = ""
+    cells: ShortList[Word] = ()
 
 
 class ClientEditAnswered(Message, frozen=True, kw_only=True):
@@ -120,3 +143,20 @@ class ClientAnswered(Message, frozen=True, kw_only=True):
     allocations: LongList[Consumer] | None = None
     usages: UsagesFound | None = None
     groups: GroupsFound | None = None
+
+
+class ClientRelay(Message, frozen=True, kw_only=True):
+    """A client's message to a topic or query, to be sent on if the client's role covers it."""
+
+    client: ClientName
+    to: Text  # pattern of the topic, or name of the query
+    message: Annotated[str, Meta(max_length=500_000)]  # as JSON
+    seconds: Annotated[float, Meta(ge=0.1, le=120)] = 10.0  # for the answer of a query
+
+
+class RelayAnswered(Message, frozen=True, kw_only=True):
+    """The answer to a relayed query as JSON, or why there is none."""
+
+    answer: Annotated[str, Meta(max_length=1_000_000)] = ""
+    problem: Literal["", "denied", "refused", "unavailable", "unroutable"] = ""
+    why: Cause = ""

@@ -4,6 +4,7 @@ from typing import Any, TypeVar
 
 from bus import (
     aggregates,
+    audit_trail,
     capacity,
     cells,
     claims,
@@ -250,12 +251,18 @@ HISTORY = Query("placement.history", history.FindHistory, history.HistoryFound,
     "the state of placement at a time or after a change, and the changes from then on", ANYONE, "placement")
 CLIENT_ASKED = Query("scheduler.client.{client}", clients.ClientAsked, clients.ClientAnswered,
     "builds, moves, decisions and usages of a client's own projects", ANYONE, "scheduler", of_client=True)
+CLIENT_RELAY = Query("scheduler.relay.{client}", clients.ClientRelay, clients.RelayAnswered,
+    "a message that is sent on if the client's role covers it", ANYONE, "scheduler", of_client=True)
 CLIENTS = Query("scheduler.clients", clients.FindClients, clients.ClientsFound,
     "registered clients with their projects", ANYONE, "scheduler")
 EDIT_CLIENT = Query("scheduler.edit_client", clients.ClientEditRequested, clients.ClientEditAnswered,
     "register a client for projects, or remove it", ANYONE, "scheduler")
 PROJECTS = Query("scheduler.projects", clients.FindProjects, clients.ProjectsFound,
     "the projects of builds and requests", ANYONE, "scheduler")
+ACTS_RECORDED = Topic("act.recorded", audit_trail.ActsRecorded,
+    "records of what people and programs requested, for the audit trail", ANYONE, "scheduler")
+FIND_ACTS = Query("scheduler.acts", audit_trail.FindActs, audit_trail.ActsFound,
+    "records of the audit trail", ANYONE, "scheduler")
 NOVA_REPORT = Query("nova.report", shadow.FindNovaReport, shadow.NovaReportFound,
     "decisions of a running Nova's scheduler compared with berth's (shadow mode)", ANYONE, "nova_shadow")
 # fmt: on

@@ -15,6 +15,7 @@ MAX_GROUPS = 256  # request groups in one query
 LONG = 50_000
 MAX_RATIO = 3.40282e38  # of allocation_ratio, as in the Placement API
 KEEP_SECONDS = 7 * 86400.0  # for this time workers store what has ended, unless settings say otherwise
+KEEP_ACTS_SECONDS = 90 * 86400.0  # for this time the audit trail stores what operators requested
 MAX_CAPACITY = 2**45  # of one inventory: the sum over 100,000 hosts still fits into 64 bits
 T = TypeVar("T")
 K = TypeVar("K")

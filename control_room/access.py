@@ -16,6 +16,7 @@ from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.types import Scope
 
+from bus.audit_trail import Operator
 from bus.clock import Clock
 
 SECONDS = 12 * 3600.0  # until a session expires
@@ -31,6 +32,7 @@ class Visitor(msgspec.Struct, frozen=True):
     user: str
     project: str
     roles: frozenset[str] = frozenset()
+    operator: Operator = Operator(name="")  # for the audit trail, with the role in berth
 
 
 Credential = Callable[[], Visitor | None]  # returns the user, or None if the token is no longer valid

@@ -11,9 +11,11 @@ from msgspec import structs
 from bus import topics
 from bus.aggregates import ZONE, AggregatesFound, FindAggregates
 from bus.capacity import CapacityFound, CapacitySample, FindCapacity
+from bus.audit_trail import Outcome
 from bus.cells import CellsFound, FindCells
 from bus.clock import Clock, monotonic
 from bus.decisions import Record, RecordedHost
+from bus.delivery.recording import Caller
 from bus.delivery.runner import Bus, Listener
 from bus.errors import AnswerRefused, NoAnswer, Unavailable, Undecodable, Unroutable
 from bus.host_health import FindHostHealth, HostHealthFound, every_health
@@ -65,6 +67,7 @@ class Queries:
         self.priorities = bus.asker(topics.PRIORITIES, SECONDS)
         self.maintenance = bus.asker(topics.MAINTENANCE, SECONDS)
         self.capacity = bus.asker(topics.CAPACITY, LONG)
+        self.acts = bus.asker(topics.FIND_ACTS, SECONDS)
         self.nova_report = bus.asker(topics.NOVA_REPORT, LONG)
 
 
@@ -300,6 +303,7 @@ class BusOperations:
     elsewhere: Sequence[str]  # cells with queues and dead letters on a separate broker
     transport: Transport  # reports queue depths and dead letters
     replay: Callable[[Collection[str]], Awaitable[tuple[int, Sequence[str]]]]  # number, reasons of failures
+    drop: Callable[[Collection[str]], Awaitable[int]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -327,3 +331,5 @@ class Operations:
     requested: Callable[[BuildStands], BuildRequested]  # the request in the build's record
     what_if_request: Callable[[WhatIfRequest], Awaitable[tuple[BuildRequested, Sequence[str]]]]  # and notes
     bus: BusOperations
+    # writes to the audit trail: caller, act, target, outcome, reason
+    note: Callable[[Caller, str, str, Outcome, str], Awaitable[None]]

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Coroutine, Sequence
 from typing import Any
 
 from bus import topics
+from bus.audit_trail import ActsRecorded
 from bus.clock import Clock
 from bus.messages import (
     Attempt,
@@ -121,10 +122,13 @@ ASKS = (
     topics.AGGREGATES, topics.WAITING, topics.DECISION, topics.WHAT_IF, topics.HOST_HEALTH,
     topics.FIND_BUILDS, topics.FIND_INSTANCES, topics.FIND_MOVES, topics.ALLOCATIONS, topics.NOVA_REPORT,
     topics.QUOTAS, topics.EDIT_QUOTA, topics.RESERVATIONS, topics.EDIT_RESERVATION, topics.FILL_RESERVATION,
-    topics.HEADROOM, topics.MAINTENANCE, topics.PREEMPTIONS, topics.PRIORITIES, topics.CAPACITY,
+    topics.HEADROOM, topics.FIND_ACTS, topics.MAINTENANCE, topics.PREEMPTIONS, topics.PRIORITIES,
+    topics.CAPACITY,
 )  # fmt: skip
 
-COMMANDS: frozenset[type[Message]] = frozenset({BuildCancelRequested, MoveRequested, MoveSteered})
+COMMANDS: frozenset[type[Message]] = frozenset(
+    {BuildCancelRequested, MoveRequested, MoveSteered, ActsRecorded}
+)
 
 
 def control_room(events: Events, serves: Sequence[Callable[[], Coroutine[Any, Any, None]]] = ()) -> Worker:

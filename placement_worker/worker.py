@@ -11,6 +11,7 @@ from typing import TypeVar
 from prometheus_client import Gauge
 
 from bus import topics
+from bus.audit_trail import ActsRecorded
 from bus.candidates import SenselessQuery
 from bus.clock import Clock
 from bus.errors import BrokerRefused, Poison, Unavailable
@@ -205,7 +206,7 @@ LAST_CHANGE = Gauge("berth_placement_last_change", "number of the last commit th
 ROOTS = Gauge("berth_placement_roots", "hosts and bare-metal nodes in this index")
 
 
-ANNOUNCES: frozenset[type[Message]] = frozenset({PlacementChanged, BuildReshaped})
+ANNOUNCES: frozenset[type[Message]] = frozenset({PlacementChanged, BuildReshaped, ActsRecorded})
 
 CATCH_UP_SECONDS = 5.0
 SWEEP_SECONDS = 10.0

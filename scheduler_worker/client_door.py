@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 from msgspec import structs
 
+from bus import acts
+from bus.audit_trail import ActRecord, ActsRecorded
 from bus.candidates import CandidateSource
 from bus.claims import HOLDER_TYPES
 from bus.client_acts import NotAllowed, Projects, check_project, permitted_boot, permitted_move, project_of
@@ -26,11 +28,15 @@ from bus.clients import (
     ProjectsFound,
     RegisteredClient,
 )
+from bus.clock import Clock
+from bus.context import stored_context
 from bus.decisions import Decision
+from bus.delivery.recording import Caller, in_messages, message_uuid
 from bus.errors import Poison, Unavailable, Unroutable
 from bus.groups import GroupsFound
 from bus.messages import BuildCancelled, BuildCancelRequested, BuildRequested, BuildUnplaceable
 from bus.moves import FindMoves, MoveProgress, MoveRefused, MoveRequested, MovesFound, MoveSteered
+from bus.protocol import encode
 from bus.queries import BuildsFound, DecisionFound, FindBuilds
 from bus.resources import FindAllocations
 from bus.sql.database import Database
@@ -38,6 +44,7 @@ from bus.vocabulary import Id, portions
 from scheduler_worker.core.move_start import refused as refused_move
 from scheduler_worker.core.order import unplaceable
 from scheduler_worker.queries import CellQueries, PlacementQueries
+from scheduler_worker.role_door import client_key, operator_of
 from scheduler_worker.store.decisions import bind, projects_of, registered
 from scheduler_worker.waiting.owner import WaitingOwner
 from scheduler_worker.what_if import WhatIfs
@@ -47,7 +54,7 @@ PLACEMENT_ASKED = 500
 
 Act = BuildRequested | BuildCancelRequested | MoveRequested | MoveSteered
 Refusal = BuildUnplaceable | BuildCancelled | MoveRefused | MoveProgress
-Published = Act | Refusal
+Published = Act | Refusal | ActsRecorded
 
 
 @dataclass(eq=False)
@@ -58,11 +65,15 @@ class ClientDoor:
     keeping: WaitingOwner
     what_ifs: WhatIfs
     source: CandidateSource
+    clock: Clock
 
     async def edit(self, order: ClientEditRequested) -> ClientEditAnswered:
         async with self.database.write() as tx:
             before = await registered(tx, [order.client])
-            await bind(tx, order.client, order.projects)
+            client = RegisteredClient(
+                name=order.client, projects=order.projects, role=order.role, cells=order.cells
+            )
+            await bind(tx, client)
         return ClientEditAnswered(before=before[0] if before else None)
 
     async def clients(self, question: FindClients) -> ClientsFound:
@@ -72,7 +83,9 @@ class ClientDoor:
     async def projects(self, question: FindProjects) -> ProjectsFound:
         return ProjectsFound(projects=dict(await self._known(question.new, question.existing)))
 
-    async def request_many(self, asked: Sequence[ClientRequested]) -> Sequence[Published | Poison]:
+    async def request_many(
+        self, asked: Sequence[ClientRequested]
+    ) -> Sequence[Published | Poison | Sequence[Published]]:
         """Return for each client request the same request as from an operator, or a refusal to the client."""
         clients = await self._registered({client.client for client in asked})
         boots = [request.boot for request in asked if request.boot is not None]
@@ -80,7 +93,27 @@ class ClientDoor:
         existing = {id_ for boot in boots for id_ in (*boot.hints.same_host, *boot.hints.different_host)}
         acts = [act for request in asked for act in (request.delete, request.move, request.steer)]
         known = await self._known(new, existing.union(act.build for act in acts if act is not None))
-        return [await self._judged(client, clients.get(client.client), known) for client in asked]
+        judged = [await self._judged(client, clients.get(client.client), known) for client in asked]
+        return self._with_records(asked, judged, clients)
+
+    def _with_records(
+        self,
+        asked: Sequence[ClientRequested],
+        judged: Sequence[Published | Poison],
+        clients: Mapping[str, RegisteredClient],
+    ) -> list[Published | Poison | Sequence[Published]]:
+        """Return the outcomes, and with the first one the records of all requests for the audit trail."""
+        records = [
+            _record(request, outcome, clients.get(request.client), self.clock.now())
+            for request, outcome in zip(asked, judged, strict=True)
+            if not isinstance(outcome, Poison)
+        ]
+        outcomes = list[Published | Poison | Sequence[Published]](judged)
+        for position, outcome in enumerate(judged):
+            if not isinstance(outcome, Poison):
+                outcomes[position] = (outcome, *in_messages(records))
+                break
+        return outcomes
 
     async def _judged(
         self, asked: ClientRequested, client: RegisteredClient | None, known: Projects
@@ -92,11 +125,11 @@ class ClientDoor:
         try:
             if client is None:
                 raise NotAllowed(f"client {asked.client} is not registered")
-            client_key = _client_key(asked.client, act.reply_to)
-            if act.reply_to not in ("", client_key):
+            key = client_key(asked.client, act.reply_to)
+            if act.reply_to not in ("", key):
                 allowed = f"{asked.client}, or {asked.client}_ and a name"
                 raise NotAllowed(f"reply_to: {allowed}, not {act.reply_to}")
-            act = structs.replace(act, reply_to=client_key)
+            act = structs.replace(act, reply_to=key)
             match act:
                 case BuildRequested():
                     return permitted_boot(act, client, known)
@@ -111,8 +144,8 @@ class ClientDoor:
                     await self._check_move(act)
                     return act
         except NotAllowed as refused:
-            client_key = _client_key(asked.client, act.reply_to)
-            return _refusal(structs.replace(act, reply_to=client_key), str(refused))
+            key = client_key(asked.client, act.reply_to)
+            return _refusal(structs.replace(act, reply_to=key), str(refused))
 
     async def _check_move(self, steer: MoveSteered) -> None:
         try:
@@ -229,8 +262,28 @@ class ClientDoor:
         return found
 
 
-def _client_key(client: str, key: str) -> str:
-    return key if key == client or key.startswith(f"{client}_") else client
+def _record(
+    asked: ClientRequested, outcome: Published, client: RegisteredClient | None, now: float
+) -> ActRecord:
+    """Return the record of a client's request. A repeated delivery of the request gets the same id."""
+    request = next(act for act in (asked.boot, asked.delete, asked.move, asked.steer) if act is not None)
+    act, operator = acts.act_of(request), operator_of(asked.client, client)
+    # projects are all that such a request needs
+    operator = structs.replace(operator, role="operator" if client else "", is_program=True)
+    message = stored_context(asked).id
+    id_ = message_uuid(f"{message} {encode(asked)!r}")
+    caller = Caller(operator=operator, door="bus", through=f"client.{asked.client}", request=message[:255])
+    record = caller.record(id_, now, act.name if act else "", acts.describe(request))
+    denied = isinstance(outcome, Refusal)
+    return structs.replace(
+        record,
+        # a decision and the cell's record contain the request of a boot
+        asked="" if isinstance(request, BuildRequested) else acts.asked_json(request),
+        outcome="denied" if denied else "done",
+        detail=acts.shortened(getattr(outcome, "reason", "") or getattr(outcome, "why", ""))
+        if denied
+        else "",
+    )
 
 
 def _refusal(act: Act, why: str) -> Refusal:

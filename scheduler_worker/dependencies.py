@@ -17,7 +17,7 @@ from bus.clock import Clock
 from bus.errors import AnswerRefused, Retry
 from bus.messages import BuildPlaced, BuildUnplaceable
 from bus.queries import Candidate
-from bus.vocabulary import KEEP_SECONDS, MAX_CAUSE, Allocations, Id, portions
+from bus.vocabulary import KEEP_ACTS_SECONDS, KEEP_SECONDS, MAX_CAUSE, Allocations, Id, portions
 from scheduler_worker.core.attributes import RequestOptions
 from scheduler_worker.core.events import Fence, FenceAnswers, FenceImpossible, Located, ReserveHost
 from scheduler_worker.core.held_claim import place_of
@@ -50,6 +50,8 @@ class SchedulerOptions:
     batch: int = REQUESTS_AT_ONCE
     concurrency: int = 2
     keep_decisions: float = KEEP_SECONDS  # how long decisions are stored
+    keep_acts: float = KEEP_ACTS_SECONDS  # how long records of the audit trail are stored
+    keep_program_acts: float = KEEP_SECONDS  # how long, of acts of clients and services
     keep_moves: float = KEEP_SECONDS  # how long ended moves between cells are stored
     maintenance: MaintenanceOptions = field(default_factory=MaintenanceOptions)
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from bus import topics
 from bus.candidates import CandidateSource
 from bus.clock import Clock
+from bus.delivery.recording import RecordingBus
 from bus.guests import GuestsAsked
 from bus.messages import BuildCancelled, BuildPlaced, BuildUnplaceable, SchedulerAlive
 from bus.moves import MovePlaced, MoveRefused
@@ -14,6 +15,7 @@ from bus.sql.database import Database
 from bus.vocabulary import Message
 from bus.worker import Every, On, Worker, answers, answers_many, every, on, on_many, prune_period
 from scheduler_worker.agents import SAYS_SECONDS, WaitingSignal
+from scheduler_worker.audit_trail import AuditTrail
 from scheduler_worker.backlog import CALLS_OF_LIGHT, PREFETCH, RequestBacklog
 from scheduler_worker.balance_planning import BalancePlanner
 from scheduler_worker.capacity_samples import CHECK_SECONDS, CapacitySampler
@@ -32,6 +34,7 @@ from scheduler_worker.priorities import PriorityClasses
 from scheduler_worker.queries import CellQueries, PlacementQueries
 from scheduler_worker.request_sizes import RequestSizes
 from scheduler_worker.reservations import REFRESH_SECONDS, ReservationFiller
+from scheduler_worker.role_door import RoleDoor
 from scheduler_worker.room_planning import RoomPlanner
 from scheduler_worker.selecting import HostSelection
 from scheduler_worker.victim_search import VictimSearch
@@ -70,6 +73,7 @@ class SchedulerNeeds:
     placement: PlacementQueries
     cells: CellQueries
     database: Database
+    bus: RecordingBus  # sends the messages of clients that have a role
     publish: Publish
     clock: Clock
     options: SchedulerOptions = field(default_factory=SchedulerOptions)
@@ -114,7 +118,9 @@ class _Parts:
         self.victims = VictimSearch(scheduler, self.priorities, needs.cells)
         scheduler.preemption = self.victims
         self.capacity = CapacitySampler(scheduler, database)
-        self.door = ClientDoor(database, placement, needs.cells, self.keeping, self.what_ifs, source)
+        self.roles = RoleDoor(database, needs.bus)
+        self.trail = AuditTrail(database, clock, self.options.keep_acts, self.options.keep_program_acts)
+        self.door = ClientDoor(database, placement, needs.cells, self.keeping, self.what_ifs, source, clock)
 
     def worker(self) -> Worker:
         keeping, door = self.keeping, self.door
@@ -130,6 +136,7 @@ class _Parts:
                 on(topics.AGENT_GUESTS.at(reply_to=FENCING), self.maintenance.quorum.handle, private=True),
                 on(topics.BUILD_PREEMPTED, self.victims.requeue, emits=[topics.MOVE_REQUESTED]),
                 on(topics.BUILD_CANCEL, self.cancelling.cancel, emits=[topics.BUILD_DELETE]),
+                on_many(topics.ACTS_RECORDED, self.trail.record_many),
             ],
             answers=[
                 answers(topics.HOST_HEALTH, self.records.find),
@@ -137,9 +144,11 @@ class _Parts:
                 answers(topics.REFUSED, keeping.refused),
                 answers(topics.DECISION, keeping.decision),
                 answers(topics.CLIENT_ASKED, door.ask, concurrency=16, client="*"),
+                answers(topics.CLIENT_RELAY, self.roles.relay, concurrency=16, client="*"),
                 answers(topics.CLIENTS, door.clients),
                 answers(topics.EDIT_CLIENT, door.edit),
                 answers(topics.PROJECTS, door.projects),
+                answers(topics.FIND_ACTS, self.trail.find),
                 answers(topics.WHAT_IF_MOVES, WhatIfsOfMoves(self.what_ifs, self.courses).answer),
                 answers(topics.FILL_RESERVATION, self.filler.fill),
                 answers(topics.WHAT_IF, WhatIfsPreempting(self.what_ifs, self.victims).answer),
@@ -179,7 +188,7 @@ class _Parts:
             on_many(
                 topics.CLIENT_REQUESTED,
                 self.door.request_many,
-                emits=[*PASSED_ON, *REFUSED],
+                emits=[*PASSED_ON, *REFUSED, topics.ACTS_RECORDED],
                 concurrency=4,  # a lookup in a silent cell must not stop the other clients
             ),
             on_many(
@@ -229,6 +238,7 @@ class _Parts:
             every(REPEAT_SECONDS, handovers.repeat_handovers, emits=handover),
             every(WEIGHTS_SECONDS, self._read_weights),
             every(prune_period(), records.prune),
+            every(prune_period(options.keep_acts, options.keep_program_acts), self.trail.prune),
             every(prune_period(options.keep_decisions), lambda: keeping.prune(options.keep_decisions)),
             every(prune_period(options.keep_moves), lambda: self.maintenance.prune(options.keep_moves)),
             every(prune_period(options.keep_moves), lambda: handovers.prune(options.keep_moves)),

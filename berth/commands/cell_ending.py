@@ -7,13 +7,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from berth.cell_file import CellFile, as_user, read_cell_file, write_cell_file
 from berth.commands.cell_making import broker_password, delete_file, undone_on_failure
 from berth.commands.cell_permissions import (
     BrokerTool,
     NameOfCell,
+    RecordedUsers,
     agent_user_of,
     check_agent,
     check_name,
@@ -38,9 +39,6 @@ from bus.leases import AgentEditAnswered
 from bus.rabbit.permissions import BrokerUser, filled_by, flood_policy, queue_policy, queues_within
 from bus.vocabulary import Missing
 
-if TYPE_CHECKING:
-    from berth.broker_users import BrokerUsers
-
 UNREAD_SECONDS = 5.0  # for placement to unsubscribe from the queues of a removed cell
 
 commands = Commands()
@@ -63,7 +61,7 @@ async def remove(
     """
     need_service_mode(cli.settings, "remove")
     check_name(name)
-    admin = None if keep_user else await tool.users(cli.settings)
+    admin = None if keep_user else await tool.users(cli)
     user, done = user_of(cli.settings, name), list[str]()
     async with cli.bus("cell") as bus:
         if (instances := await instances_left(bus, name)) and not force:
@@ -85,7 +83,7 @@ async def remove(
     return 0
 
 
-async def _drop_users(settings: Settings, name: str, admin: BrokerUsers) -> None:
+async def _drop_users(settings: Settings, name: str, admin: RecordedUsers) -> None:
     user = user_of(settings, name)
     await admin.drop(user, flood_policy(name, settings.bus.exchange), queue_policy(user))
     of_agents = agent_user_of(settings, name, "")
@@ -105,12 +103,12 @@ async def _unregister(bus: Bus, name: str, force: bool) -> str:
             raise OperationRefused("other processes are changing it: repeat the command")
 
 
-async def queues_of(admin: BrokerUsers, pattern: str) -> list[str]:
+async def queues_of(admin: RecordedUsers, pattern: str) -> list[str]:
     """Return the names of the broker's queues that match a regular expression."""
     return [queue for queue in await admin.queues() if re.match(pattern, queue)]
 
 
-async def _drop_queues(settings: Settings, name: str, admin: BrokerUsers) -> list[str]:
+async def _drop_queues(settings: Settings, name: str, admin: RecordedUsers) -> list[str]:
     """Delete a removed cell's queues that have no consumer; return sentences that report the result."""
     from bus.rabbit.inspection import delete_queues
 
@@ -155,7 +153,7 @@ async def add_agent(
     check_name(cell)
     check_agent(name)
     settings, file = cli.settings, options.file or Path(f"{name}.toml")
-    user, admin = agent_user_of(settings, cell, name), await tool.users(settings)
+    user, admin = agent_user_of(settings, cell, name), await tool.users(cli)
     known = read_cell_file(file, cell)
     password = await broker_password(user, known, admin, file, options.rotate)
     may = permissions_of_agent(settings, cell, name, metal=options.metal)
@@ -223,7 +221,7 @@ async def remove_agent(
 
     check_name(cell)
     check_agent(name)
-    admin = await tool.users(cli.settings)
+    admin = await tool.users(cli)
     user, done = agent_user_of(cli.settings, cell, name), list[str]()
     if user in await admin.users():
         await admin.drop(user, queue_policy(user))

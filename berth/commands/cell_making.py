@@ -9,7 +9,6 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from msgspec import structs
 
@@ -17,6 +16,7 @@ from berth.cell_file import CellFile, as_user, password_of, read_cell_file, writ
 from berth.commands.cell_permissions import (
     BrokerTool,
     NameOfCell,
+    RecordedUsers,
     check_agent,
     check_identifiers,
     database_of,
@@ -38,9 +38,6 @@ from bus.delivery.runner import Bus
 from bus.errors import OperationRefused, Unavailable
 from bus.rabbit.permissions import BrokerUser, flood_policy, queue_policy
 from bus.resources import FindProviders
-
-if TYPE_CHECKING:
-    from berth.broker_users import BrokerUsers
 
 PLACEMENT_SECONDS = 10.0  # until placement reads the queues of a new cell
 
@@ -104,7 +101,7 @@ async def add(cli: Cli, new_cell: NewCell, tool: BrokerTool) -> int:
         check_agent(agent)
     enabled = False if options.disabled else None
     edit = edit_of(RegisterCell(cell=new_cell.name, enabled=enabled, note=options.note))
-    admin = await tool.users(settings)
+    admin = await tool.users(cli)
     known = read_cell_file(new_cell.file, new_cell.name)
     password = await broker_password(new_cell.user, known, admin, new_cell.file, options.rotate)
     database, database_password = "", ""
@@ -156,7 +153,7 @@ async def delete_file(file: Path) -> None:
 
 
 async def broker_password(
-    user: str, known: CellFile | None, admin: BrokerUsers, file: Path, rotate: bool
+    user: str, known: CellFile | None, admin: RecordedUsers, file: Path, rotate: bool
 ) -> str:
     """Return a RabbitMQ user's password: from the cell's file, or new for a new user or with `rotate`.
 

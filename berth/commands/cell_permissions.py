@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from berth import wiring, worker_roles
 from berth.commands.options import Commands, StateDir, option, positional
-from berth.commands.terminal import effective
+from berth.commands.terminal import Cli, effective
 from berth.operations.publishing import checked
 from berth.settings import BadSetting, Settings
 from bus.broker_urls import vhost_of
@@ -41,10 +41,31 @@ class BrokerTool:
     )
     rabbitmqctl: str = option("", "Use this on the broker's machine, instead.", metavar="COMMAND")
 
-    async def users(self, settings: Settings) -> BrokerUsers:
+    async def users(self, cli: Cli) -> RecordedUsers:
         from berth.broker_users import broker_users  # it takes long to load
 
-        return await broker_users(settings.bus.amqp_url, self.management, self.rabbitmqctl)
+        amqp_url = cli.settings.bus.amqp_url
+        return RecordedUsers(await broker_users(amqp_url, self.management, self.rabbitmqctl), cli)
+
+
+class RecordedUsers:
+    """Administers RabbitMQ's users, and records each change of one in the audit trail."""
+
+    def __init__(self, admin: BrokerUsers, cli: Cli) -> None:
+        self._admin, self._cli = admin, cli
+        self.by, self.users, self.queues = admin.by, admin.users, admin.queues
+
+    async def take(self, definitions: Mapping[str, Any]) -> None:
+        """Create or change users; a user in the definitions has a new password."""
+        names = ", ".join(user["name"] for user in definitions["users"])
+        changed = names or ", ".join({each["user"]: "" for each in definitions["permissions"]})
+        what = "store permissions and password" if names else "store permissions"
+        async with self._cli.recorded("credential", changed, what):
+            await self._admin.take(definitions)
+
+    async def drop(self, user: str, *policies: str) -> None:
+        async with self._cli.recorded("credential", user, "delete the user"):
+            await self._admin.drop(user, *policies)
 
 
 @dataclass(frozen=True)

@@ -8,25 +8,24 @@ import secrets
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, cast
 
 from berth.cell_file import as_user, write_secret
 from berth.commands.cell_ending import queues_of
 from berth.commands.cell_making import undone_on_failure
-from berth.commands.cell_permissions import BrokerTool
-from berth.commands.options import Commands, described, option, positional
+from berth.commands.cell_permissions import BrokerTool, RecordedUsers
+from berth.commands.options import Commands, option, positional
 from berth.commands.terminal import Cli, plain_table
 from berth.operations.publishing import checked
+from berth.operators import client_prefix
 from berth.settings import BadSetting, Settings
 from bus import topics
+from bus.audit_trail import Role
 from bus.broker_urls import vhost_of
-from bus.clients import ClientEditRequested, FindClients
+from bus.clients import ClientEditRequested, FindClients, RegisteredClient
 from bus.errors import OperationRefused
 from bus.masking import printable
 from bus.rabbit import permissions
-
-if TYPE_CHECKING:
-    from berth.broker_users import BrokerUsers
 
 PASSWORD = "BERTH_CLIENT_PASSWORD"
 _LEAST_PASSWORD = 12  # characters
@@ -39,7 +38,9 @@ NameOfClient = Annotated[str, positional("At most 32 letters, digits and -.", me
 
 @dataclass(frozen=True)
 class ClientOptions:
-    project: Annotated[list[str], described("A project it acts for; may be repeated.", metavar="PROJECT")]
+    project: list[str] | None = option(None, "A project it acts for; may be repeated.", metavar="PROJECT")
+    role: str = option("", "Also a role: reader, operator or admin (docs/roles.md).", metavar="ROLE")
+    cell: list[str] | None = option(None, "Limit the role to this cell; may be repeated.", metavar="CELL")
     rotate: bool = option(False, "A new password; its connections are closed.")
     password_file: Path | None = option(None, f"Read its password here (default: {PASSWORD}, or a new one).")
     url_file: Path | None = option(None, "Write its URL to this file, mode 0600 (default: print a new one).")
@@ -47,25 +48,25 @@ class ClientOptions:
 
 
 def user_of(settings: Settings, client: str) -> str:
-    """Return the name of an API client's RabbitMQ user; its prefix differs from that of cells' users."""
-    return f"{settings.bus.exchange}.client.{client}"
+    return f"{client_prefix(settings)}{client}"
 
 
 @commands.command("add")
 async def add(cli: Cli, name: NameOfClient, options: ClientOptions, *, tool: BrokerTool) -> int:
     """Create a client: a RabbitMQ user that may publish only with its routing key, for the named projects.
 
-    A new password is printed once, in the URL, or written to --url-file. A repeated `add` changes the
-    projects, and the password only with --rotate. Schedulers apply the new projects immediately.
+    With --role it is the credential of an operator, for the commands too; with projects or cells the role is
+    limited to them. A new password is printed once, in the URL, or written to --url-file. A repeated `add`
+    changes projects and role, and the password only with --rotate. Schedulers apply them immediately.
     """
     _need_service_mode(cli.settings)
-    order = checked(ClientEditRequested(client=name, projects=tuple(dict.fromkeys(options.project))))
+    order = _ordered(name, options)
     settings, file, rotate = cli.settings, options.url_file, options.rotate
     given = given_password(options.password_file)
     user = user_of(settings, name)
     if file is not None and not file.parent.is_dir():
         raise BadSetting(f"--url-file {file}: there is no such directory")
-    admin = await tool.users(settings)
+    admin = await tool.users(cli)
     is_new = user not in await admin.users()
     async with cli.bus("client") as bus:
         found = (await bus.asker(topics.CLIENTS)(FindClients(names=(name,)))).clients
@@ -79,12 +80,15 @@ async def add(cli: Cli, name: NameOfClient, options: ClientOptions, *, tool: Bro
             raise OperationRefused("its password is not known here: --rotate makes a new one for --url-file")
         password = (given or secrets.token_urlsafe(24)) if has_new_password else ""
         url = as_user(options.broker or settings.bus.amqp_url, user, password)
-        may = permissions.of_client(name, settings.bus.exchange)
+        may = permissions.of_client(name, settings.bus.exchange, has_role=bool(order.role))
         users = {user: permissions.BrokerUser(password, may, permissions.CLIENT_LIMITS)}
         vhost = vhost_of(settings.bus.amqp_url)
         edit = bus.asker(topics.EDIT_CLIENT)
         async with undone_on_failure() as undo:
-            before = ClientEditRequested(client=name, projects=found[0].projects if found else ())
+            known = found[0] if found else RegisteredClient(name=name, projects=())
+            before = ClientEditRequested(
+                client=name, projects=known.projects, role=known.role, cells=known.cells
+            )
             undo(f"the projects of client {name}", partial(edit, before))
             await edit(order)
             if file is not None:
@@ -95,17 +99,24 @@ async def add(cli: Cli, name: NameOfClient, options: ClientOptions, *, tool: Bro
                 await _drop(admin, user)  # this closes connections with the old password
             await admin.take(permissions.definitions(users, (), settings.bus.exchange, vhost))
     shown = url if has_new_password and not given and file is None else ""
-    lines = [f"client {name}: RabbitMQ user {user}, by {admin.by}; projects {', '.join(order.projects)}"]
+    lines = [f"client {name}: RabbitMQ user {user}, by {admin.by}; {_rights(order)}"]
     lines += [f"its URL, which is not shown again: {shown}"] if shown else []
     lines += [f"its URL is in {file}"] if file is not None else []
-    facts = {"client": name, "user": user, "projects": order.projects, "url": shown, "file": str(file or "")}
+    facts = {
+        "client": name,
+        "user": user,
+        "projects": order.projects,
+        "role": order.role,
+        "cells": order.cells,
+    }
+    facts |= {"url": shown, "file": str(file or "")}
     cli.tell("\n".join(map(printable, lines)), **facts)
     return 0
 
 
 @commands.command("list")
 async def list_command(cli: Cli) -> int:
-    """List the registered API clients, sorted by name, each with the projects that it may act for."""
+    """List the registered API clients, sorted by name, each with its projects and its role."""
     return await _show(cli, "")
 
 
@@ -115,18 +126,44 @@ async def show_command(cli: Cli, name: NameOfClient) -> int:
     return await _show(cli, name)
 
 
+def _ordered(name: str, options: ClientOptions) -> ClientEditRequested:
+    if options.role not in ("", "reader", "operator", "admin"):
+        raise BadSetting(f"--role {options.role!r}: a role is reader, operator or admin")
+    projects, cells = dict.fromkeys(options.project or ()), dict.fromkeys(options.cell or ())
+    if not options.role and (cells or not projects):
+        raise BadSetting("a client takes a --project, or a --role, which --cell and --project limit")
+    if options.role == "admin" and (cells or projects):
+        raise BadSetting("--role admin: it is for the whole region, without --cell and --project")
+    role = cast(Role, options.role)
+    order = ClientEditRequested(client=name, projects=tuple(projects), role=role, cells=tuple(cells))
+    return checked(order)
+
+
+def _rights(client: ClientEditRequested) -> str:
+    parts = [f"role {client.role}"] if client.role else []
+    parts += [f"cells {', '.join(client.cells)}"] if client.cells else []
+    parts += [f"projects {', '.join(client.projects)}"] if client.projects else []
+    return ", ".join(parts)
+
+
 async def _show(cli: Cli, name: str) -> int:
     _need_service_mode(cli.settings)
     async with cli.bus("client") as bus:
         found = (await bus.asker(topics.CLIENTS)(FindClients(names=(name,) if name else ()))).clients
     if name and not found:
         raise OperationRefused(f"client {name} is not registered")
-    users = [(client.name, user_of(cli.settings, client.name), client.projects) for client in found]
-    facts = ({"client": client, "user": user, "projects": projects} for client, user, projects in users)
-    rows = ((client, user, ", ".join(projects)) for client, user, projects in users)
-    cli.rows(facts, plain_table(("client", "RabbitMQ user", "projects"), rows))
+    facts = [
+        {
+            "client": client.name, "user": user_of(cli.settings, client.name), "projects": client.projects,
+            "role": client.role, "cells": client.cells,
+        }
+        for client in found
+    ]  # fmt: skip
+    titles = ("client", "RabbitMQ user", "projects", "role", "cells")
+    rows = ([", ".join(it) if isinstance(it, tuple) else it for it in fact.values()] for fact in facts)
+    cli.rows(facts, plain_table(titles, rows))
     if name and not cli.as_json:
-        may = permissions.of_client(name, cli.settings.bus.exchange)
+        may = permissions.of_client(name, cli.settings.bus.exchange, has_role=bool(found[0].role))
         cli.line(f"declares and reads queues {may.configure}")
         cli.line(f"publishes with keys       {may.keys[0].write}")
         cli.line(f"binds its queues by keys  {may.keys[0].read}")
@@ -143,14 +180,15 @@ async def remove(cli: Cli, name: NameOfClient, *, tool: BrokerTool) -> int:
     from bus.rabbit.inspection import delete_queues
 
     order, user = checked(ClientEditRequested(client=name)), user_of(cli.settings, name)
-    admin = await tool.users(cli.settings)
+    admin = await tool.users(cli)
     async with cli.bus("client") as bus:
         before = (await bus.asker(topics.EDIT_CLIENT)(order)).before
-    had_user = user in await admin.users()
-    await _drop(admin, user)
+        had_user = user in await admin.users()
+        await _drop(admin, user)
     if before is None and not had_user:
         raise OperationRefused(f"client {name} is not registered, and has no RabbitMQ user")
-    queues = await queues_of(admin, permissions.of_client(name, cli.settings.bus.exchange).configure)
+    may = permissions.of_client(name, cli.settings.bus.exchange, has_role=True)
+    queues = await queues_of(admin, may.configure)
     await delete_queues(cli.settings.bus.amqp_url, queues)
     sentence = f"client {name} is removed: RabbitMQ user {user}, by {admin.by}; {len(queues)} queues"
     cli.tell(sentence, client=name, user=user, removed=True, queues=len(queues))
@@ -176,5 +214,5 @@ def given_password(file: Path | None) -> str:
     return password
 
 
-async def _drop(admin: BrokerUsers, user: str) -> None:
+async def _drop(admin: RecordedUsers, user: str) -> None:
     await admin.drop(user, permissions.queue_policy(user))

@@ -91,7 +91,10 @@ async def replay(cli: Cli, ids: Ids, cell: OfCell = "") -> int:
         if not cli.as_json:
             cli.line(printable(why), "red")
 
-    async with Bus(_way(cli.settings, cell)) as bus:
+    async with (
+        cli.recorded("dead letters", cell or "central", f"replay {' '.join(ids)}"),
+        Bus(_way(cli.settings, cell)) as bus,
+    ):
         chosen = await _chosen(bus.transport, ids, complain if cli.as_json else cli.say)
         count = await dead_letters.replay(bus.transport, bus.clock, chosen, stays)
     cli.tell(f"{count} replayed", replayed=count, staying=staying)
@@ -102,7 +105,10 @@ async def replay(cli: Cli, ids: Ids, cell: OfCell = "") -> int:
 async def drop(cli: Cli, ids: Ids, cell: OfCell = "") -> int:
     """Delete dead letters permanently."""
     _check(ids)
-    async with Bus(_way(cli.settings, cell)) as bus:
+    async with (
+        cli.recorded("dead letters", cell or "central", f"drop {' '.join(ids)}"),
+        Bus(_way(cli.settings, cell)) as bus,
+    ):
         chosen = await _chosen(bus.transport, ids, complain if cli.as_json else cli.say)
         count = await bus.transport.remove_dead_letters(chosen)
     cli.tell(f"{count} dropped", dropped=count)

@@ -80,6 +80,15 @@ def reasons_command(as_json: Json = False, markdown: Markdown = False) -> None:
     show(as_json, text, facts, _table_of(facts, ("code", "of", "says")))
 
 
+@commands.command("roles")
+def roles_command(as_json: Json = False, markdown: Markdown = False) -> None:
+    """Show every act with the role that it takes, and whether a limited role covers it."""
+    from berth.reference_tables import acts, acts_markdown
+
+    facts, text = acts(), acts_markdown() if markdown else None
+    show(as_json, text, facts, _table_of(facts, tuple(facts[0])))
+
+
 @commands.command("http")
 def http_command(as_json: Json = False, markdown: Markdown = False) -> None:
     """Show every URL of the Placement API, with its methods, microversions and policy rules."""

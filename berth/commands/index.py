@@ -30,17 +30,19 @@ _MODULES = {
         "rebalance": "rebalancing",
     },
     "Hosts": {
-        "cell": "cells", "client": "clients", "agent": "agents", "host": "hosts", "aggregate": "aggregates",
+        "cell": "cells", "client": "clients", "token": "tokens",
+        "agent": "agents", "host": "hosts", "aggregate": "aggregates",
         "provider": "providers", "class": "providers", "trait": "providers", "usage": "providers",
         "pool": "pools", "quota": "quotas", "share": "shares", "priority": "priorities",
         "maintenance": "maintenance",
     },
     "Inspect and check": {
-        "audit": "audit", "heal": "audit", "doctor": "audit", "topology": "descriptions",
-        "asyncapi": "descriptions", "metrics": "descriptions", "rules": "rules",
-        "reasons": "descriptions", "http": "descriptions", "settings": "descriptions",
-        "completion": "descriptions", "man": "init", "dead": "dead", "database": "database",
-        "broker": "broker", "debug": "support", "upgrade": "support", "at": "past", "replay": "replaying",
+        "audit": "audit", "audit-log": "audit_log", "heal": "audit", "doctor": "audit",
+        "topology": "descriptions", "asyncapi": "descriptions", "metrics": "descriptions", "rules": "rules",
+        "reasons": "descriptions", "roles": "descriptions", "http": "descriptions",
+        "settings": "descriptions", "completion": "descriptions", "man": "init", "dead": "dead",
+        "database": "database", "broker": "broker", "debug": "support", "upgrade": "support", "at": "past",
+        "replay": "replaying",
     },
     "Other systems": {
         "import": "importing", "adopt": "importing", "ironic": "ironic", "nova": "nova",
@@ -63,6 +65,7 @@ _GROUPS = {  # group → its description
     " Disable, drain, add or remove a cell.",
     "client": "Programs outside berth: each has a RabbitMQ user of its own and acts for its projects only"
     " (docs/howto/client.md).",
+    "token": "Tokens of the Placement API and the control room in a token file (docs/roles.md).",
     "agent": "Bare-metal agents that share a cell's nodes (`berth run metal --cell c1 --agent NAME`), and the"
     " check of an operator's driver.",
     "host": "See what hosts have, and keep new instances away from them.",

@@ -163,6 +163,9 @@ def _expanded(function: Callable[..., Any]) -> Callable[..., None]:
             json = Annotated[bool, described(about[0], "--json")] if about else Json
             last = [_keyword("as_json", json, False), _keyword("state_dir", StateDir, None)]
             last = last[: 3 - max(len(about), 1)]
+            last.append(
+                inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
+            )
             records[name] = _cli, tuple(option.name for option in last)
         elif dataclasses.is_dataclass(class_):
             descriptions: dict[str, Any] = about[0] if about else {}
@@ -192,8 +195,8 @@ def _expanded(function: Callable[..., Any]) -> Callable[..., None]:
     return command
 
 
-def _cli(as_json: bool, state_dir: str | None = None) -> Cli:
-    return Cli(effective(state_dir=state_dir).settings, as_json, say)
+def _cli(as_json: bool, context: typer.Context, state_dir: str | None = None) -> Cli:
+    return Cli(effective(state_dir=state_dir).settings, as_json, say, context.command_path)
 
 
 def _keyword(name: str, type_: Any, default: Any, about: Any = None) -> inspect.Parameter:

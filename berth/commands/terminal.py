@@ -3,8 +3,9 @@
 import asyncio
 import os
 import sys
-from collections.abc import Collection, Coroutine, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Collection, Coroutine, Iterable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ from berth import logs
 from berth.configuration import Effective, read
 from berth.operations.publishing import leaves
 from berth.settings import BadSetting, Settings
+from bus.clock import Clock
 from bus.errors import (
     AnswerRefused,
     BrokerRefused,
@@ -34,9 +36,10 @@ from bus.masking import OBEYED, printable
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-    from bus.delivery.runner import Bus
+    from bus.delivery.recording import RecordingBus
 
 _COLOURS = {"active": "green", "moving": "yellow", "verifying": "yellow", "shelved": "cyan"}
+_RECORD_SECONDS = 5.0  # until a connection to the broker counts as unavailable
 _PIPED_WIDTH = 200  # columns of a table outside of a terminal
 
 
@@ -110,13 +113,36 @@ class Cli:
     settings: Settings
     as_json: bool = False
     say: Console = say
+    through: str = "berth"  # the command, in the audit trail
+    request: str = field(default_factory=lambda: Clock().uuid())  # of this command, in the audit trail
 
-    def bus(self, name: str) -> "Bus":
-        """Return a message bus that connects to the broker under the given connection name."""
+    def bus(self, name: str) -> "RecordingBus":
+        """Return a message bus that connects to the broker under the given connection name, and records what
+        the command does in the audit trail.
+        """
         from berth import wiring
-        from bus.delivery.runner import Bus
+        from berth.operators import operator_bus
 
-        return Bus(wiring.transport(self.settings, name))
+        return operator_bus(self.settings, wiring.transport(self.settings, name), self.through, self.request)
+
+    @asynccontextmanager
+    async def recorded(self, act: str, target: str, detail: str) -> AsyncIterator[None]:
+        """Check and record an act that no message requests, such as a change of a RabbitMQ user. If no berth
+        answers, the act is done without a record: credentials are also made before the first start.
+        """
+        bus = self.bus(act)
+        try:
+            async with asyncio.timeout(_RECORD_SECONDS):
+                await bus.__aenter__()
+        except (Unavailable, TimeoutError):
+            yield
+            note(f"no berth answers, so this is not in the audit trail: {detail}")
+            return
+        try:
+            async with bus.act(act, target, detail):
+                yield
+        finally:
+            await bus.__aexit__(None, None, None)
 
     def tell(self, sentence: str, **facts: Any) -> None:
         """Print that an action was completed: `sentence`, or with --json an object with `facts`."""

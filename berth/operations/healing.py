@@ -13,6 +13,7 @@ from berth.operations.audit import Audit
 from berth.operations.guest_differences import Agent, GuestComparison, compare_guests
 from berth.operations.guest_repairs import REPAIRS, unanswered
 from berth.operations.wrong_allocations import Misheld, Ownerless, Wrong
+from berth.operators import operator_bus
 from berth.settings import Settings
 from bus import topics
 from bus.claims import Released, ReleaseRequested
@@ -52,7 +53,7 @@ async def repaired(settings: Settings, found: Audit, yes: bool) -> tuple[list[He
             raise
         return shown, dict.fromkeys(wrong, "no running berth can be queried here")
     guests = await compare_guests(settings)
-    async with Bus(wiring.transport(settings, "heal")) as bus:
+    async with operator_bus(settings, wiring.transport(settings, "heal"), "berth heal") as bus:
         ownerless = [Ownerless(leak.consumer, leak.generation, str(leak)) for leak in leaks]
         proven = [await _release(bus, each) for each in ownerless] if yes else shown
         single, undecided = await _mended_doubles(bus, found, guests, yes)

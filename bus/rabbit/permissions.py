@@ -240,26 +240,33 @@ def of_ferry(
     )
 
 
-def of_client(name: str, exchange: str = "berth") -> Permissions:
-    """Return an API client's broker permissions: to publish requests and queries, and consume results."""
-    names = BrokerNames(exchange)
-    below = rf"client\.{re.escape(name)}\.[A-Za-z0-9._-]+"
-    queues = _named(names, [rf"client\.{re.escape(name)}\.[0-9]{{1,2}}"])
-    client_key = rf"{re.escape(name)}(_{_WORD})?"
-    keys = [rf"client\.{re.escape(name)}", rf"ask\.scheduler\.client\.{re.escape(name)}"]
+def of_client(name: str, exchange: str = "berth", *, has_role: bool = False) -> Permissions:
+    """Return an API client's broker permissions: to publish requests and queries, and consume results. A
+    client with a role may also relay messages, and declares private queues with random names.
+    """
+    names, client = BrokerNames(exchange), re.escape(name)
+    below = rf"client\.{client}\.[A-Za-z0-9._-]+"
+    numbers = [rf"client\.{client}\.[0-9]{{1,2}}"]
+    keys = [rf"client\.{client}", rf"ask\.scheduler\.client\.{client}"]
+    shared, to_queues = [""], _NONE
+    if has_role:
+        numbers.append(rf"client\.{client}\.{_RANDOM}\.{_RANDOM}")
+        keys.append(rf"ask\.scheduler\.relay\.{client}")
+        shared.append("queues")
+        to_queues = _any_of([rf"\*\.{queue}" for queue in _named(names, numbers)])
+    queues = _named(names, numbers)
+    client_key = rf"{client}(_{_WORD})?"
     any_cell = rf"({_WORD}|\\*)"
     patterns = [_FIELD.sub(any_cell, topic.pattern.replace(".", r"\.")) for topic in CLIENT_TOPICS]
     results = [rf"{pattern}\.{client_key}" for pattern in patterns]
     return Permissions(
         configure=_any_of(queues),
         write=_any_of([*queues, *_exchanges(names, "")]),
-        read=_any_of([*queues, *_exchanges(names, "")]),
+        read=_any_of([*queues, *_exchanges(names, *shared)]),
         keys=(
             KeyPatterns(names.exchange, _any_of(keys), _any_of([*results, below])),
-            *(
-                KeyPatterns(exchange_name, _NONE, _NONE)
-                for exchange_name in (names.queues, names.delay, names.dead)
-            ),
+            KeyPatterns(names.queues, _NONE, to_queues),
+            *(KeyPatterns(exchange_name, _NONE, _NONE) for exchange_name in (names.delay, names.dead)),
         ),
     )
 

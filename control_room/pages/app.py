@@ -8,6 +8,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
+from control_room.pages.audit import AuditPages
 from control_room.pages.builds import BuildPages, WaitingPages
 from control_room.pages.bus import BusPages, DeadLetterPages
 from control_room.pages.capacity import CapacityHistoryPages
@@ -46,6 +47,7 @@ def _routes(context: PageContext, renderer: Renderer) -> list[BaseRoute]:
     reservations, headroom = ReservationPages(context, renderer), HeadroomPages(context, renderer)
     nova, sign_in = NovaPages(context, renderer), SignInPages(context, renderer)
     history = CapacityHistoryPages(context, renderer)
+    audit = AuditPages(context, renderer)
     single_sign_on = SingleSignOnPages(context, renderer, sign_in)
     read = {
         "/": now.page,
@@ -87,6 +89,8 @@ def _routes(context: PageContext, renderer: Renderer) -> list[BaseRoute]:
         "/nova": nova.page,
         "/nova/events": nova.events,
         "/nova/{instance}": nova.instance,
+        "/audit": audit.page,
+        "/audit.json": audit.export,
         "/login": sign_in.page,
         SSO_START: single_sign_on.start,
         "/healthz": _health,

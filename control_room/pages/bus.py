@@ -113,10 +113,7 @@ class DeadLetterPages(PageGroup):
             if name == "replay":
                 count, not_replayed = await self._context.operations.bus.replay(ids)
             else:
-                count, not_replayed = (
-                    await self._context.operations.bus.transport.remove_dead_letters(ids),
-                    (),
-                )
+                count, not_replayed = await self._context.operations.bus.drop(ids), ()
         log.info("%s: %s of %d dead letters: %s", user_of(request), name, count, ids)
         if not_replayed or count < len(ids):
             missing = len(ids) - count - len(not_replayed)

@@ -18,9 +18,11 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.types import Scope
 
+from bus.audit_trail import Operator
 from bus.clock import Clock, time_text
+from bus.delivery.recording import Caller
 from bus.masking import printable
-from control_room.access import AccessRules, EventStream, Sessions, WebSession, theme_cookie
+from control_room.access import AccessRules, EventStream, Sessions, Visitor, WebSession, theme_cookie
 from control_room.core import words
 from control_room.queries import Operations, Queries, StatusReader
 from control_room.shared_data import SPACING, TIMES, BackgroundTasks, Changes, SharedData, UpdateInterval
@@ -42,6 +44,7 @@ NAVIGATION = (
     ("/capacity", "Capacity"),
     ("/nova", "Nova"),
     ("/bus", "Bus"),
+    ("/audit", "Audit"),
 )
 THEMES = ("auto", "light", "dark")
 MOST_FIELDS = 300  # fields of a form: more than the dead letters of a page
@@ -175,6 +178,17 @@ def address_of(scope: Scope) -> str:
     """Return the IP address of the browser that sent an HTTP request, or an empty text if it is unknown."""
     client = scope.get("client")
     return str(client[0]) if client else ""
+
+
+def caller_of(scope: Scope, visitor: Visitor | None) -> Caller:
+    """Return the user of an HTTP request as the audit trail records it."""
+    return Caller(
+        operator=visitor.operator if visitor else Operator(name=""),
+        door="control room",
+        through=f"{scope['method']} {scope['path']}",
+        origin=address_of(scope),
+        request=Clock().uuid(),
+    )
 
 
 def user_of(request: Request) -> str:

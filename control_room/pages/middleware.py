@@ -12,7 +12,8 @@ from starlette.requests import HTTPConnection, Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from bus.errors import Unavailable
+from bus.delivery.recording import caller
+from bus.errors import OperationRefused, Unavailable
 from control_room.access import (
     Credential,
     Visitor,
@@ -29,6 +30,7 @@ from control_room.pages.frame import (
     PageRefused,
     Renderer,
     address_of,
+    caller_of,
     redirect_to,
     session_of,
 )
@@ -167,9 +169,16 @@ class AccessMiddleware:
                 return
             with self._running.count(session.id, session.visitor, address_of(scope)):
                 self._authorise(scope, headers, session)
+                caller.set(caller_of(scope, session.visitor))
                 await self._app(scope, receive, send_with_headers)
         except PageRefused as refused:
+            if refused.status == 403 and scope["method"] == "POST" and session.visitor is not None:
+                who = caller_of(scope, session.visitor)
+                await self._context.operations.note(who, "form", scope["path"], "denied", refused.title)
             await self._refused(scope, refused)(scope, receive, send_with_headers)
+        except OperationRefused as refused:  # by the role, outside of the pages that show it in their forms
+            problem = PageRefused(403, "Not done", f"{refused}.")
+            await self._refused(scope, problem)(scope, receive, send_with_headers)
         except Exception:
             log.exception("%s %.200r failed", scope["method"], scope["path"])
             if started:
@@ -281,7 +290,7 @@ class SignInPages(PageGroup):
         visitor = credential()
         if visitor is None:
             return await self.refuse(request, _UNKNOWN[access.form])
-        return self.admit(request, visitor, credential, redirect_to("/"))
+        return await self.admit(request, visitor, credential, redirect_to("/"))
 
     def check_pause(self, request: Request) -> None:
         """Raise PageRefused if the sender's IP address must wait after failed sign-ins."""
@@ -295,15 +304,21 @@ class SignInPages(PageGroup):
         address = address_of(request.scope)
         failures = self._failures.failed(address, self._context.clock.monotonic())
         log.warning("sign-in refused: unknown user or token, from %s, failure %d", address, failures)
+        unknown = caller_of(request.scope, None)
+        await self._context.operations.note(unknown, "sign in", "control room", "denied", problem)
         return await self.page(request, problem, 401)
 
-    def admit(self, request: Request, visitor: Visitor, credential: Credential, answer: Response) -> Response:
+    async def admit(
+        self, request: Request, visitor: Visitor, credential: Credential, answer: Response
+    ) -> Response:
         """Begin a new session for the user that signed in; return the response `answer` with its cookie."""
         context = self._context
         context.sessions.end(session_of(request).id)
         session = context.sessions.sign_in(visitor, credential, context.clock.now())
         log.info("%s signed in from %s", visitor.user, address_of(request.scope))
         set_session(answer, request.scope, session)
+        signed_in = caller_of(request.scope, visitor)
+        await context.operations.note(signed_in, "sign in", "control room", "done", "")
         return answer
 
     async def sign_out(self, request: Request) -> Response:

@@ -142,7 +142,7 @@ class SingleSignOnPages(PageGroup):
         if visitor is None:
             problem = f"Keystone does not let your user into the project {project.name}. Sign in again."
             return await self._sign_in.refuse(request, problem)
-        return self._sign_in.admit(request, visitor, credential, after)
+        return await self._sign_in.admit(request, visitor, credential, after)
 
     def _remember(self, request: Request, token: str, projects: Sequence[Project]) -> None:
         now, id_ = self._context.clock.now(), session_of(request).id

@@ -4,9 +4,6 @@ Policy rules use the language of oslo.policy: `@` (always), `!` (never), `role:a
 `project_id:%(project_id)s`, with `and`, `or`, `not` and parentheses.
 """
 
-import hashlib
-import hmac
-import logging
 import math
 import re
 import tomllib
@@ -15,12 +12,13 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal
 
 import msgspec
 from yaml import YAMLError, safe_load  # type: ignore[import-untyped]
 
-log = logging.getLogger(__name__)
+from bus.acts import MAX_NAME
+from bus.audit_trail import Operator, Role
 
 Headers = Mapping[str, str]
 
@@ -35,6 +33,8 @@ class Identity(msgspec.Struct, frozen=True):
     scope: Scope = "project"  # what its token is for
     name: str = ""  # of the user, if it is not its id
     until: float = math.inf  # when its token expires
+    cells: tuple[str, ...] = ()  # to which its roles are limited; empty: all
+    projects: tuple[str, ...] = ()
 
 
 Authenticate = Callable[[Headers], Awaitable[Identity | None]]  # None: unknown
@@ -55,97 +55,11 @@ async def noauth2(headers: Headers) -> Identity | None:
     )
 
 
-class BadTokens(ValueError):
-    """The error that a token file cannot be used; the text says why, without quoting a token."""
-
-
-_Text = Annotated[str, msgspec.Meta(min_length=1, max_length=255)]
-
-
-class _Token(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """An entry of a token file: the token itself or, better, its SHA-256 in hexadecimal."""
-
-    token: Annotated[str, msgspec.Meta(min_length=1)] = ""
-    sha256: Annotated[str, msgspec.Meta(pattern="^([0-9a-fA-F]{64})?$")] = ""
-    user: _Text
-    project: _Text
-    roles: tuple[_Text, ...]
-
-
-class _Tokens(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    tokens: tuple[_Token, ...]
-
-
-def digest_of(token: str, encoding: str = "utf-8") -> bytes:
-    return hashlib.sha256(token.encode(encoding)).digest()
-
-
-class TokenFile:
-    """The tokens in a TOML or JSON file: a list `tokens`, each with token or sha256, user, project and roles.
-
-    A changed file is read again. If it cannot be read, the previous tokens stay valid.
-    """
-
-    def __init__(self, path: Path) -> None:
-        """Read the file with the access tokens of API clients; raise BadTokens if it is unusable."""
-        self._path = path
-        self._stamp = self._stat()
-        self._tokens = _read_tokens(path)
-
-    async def __call__(self, headers: Headers) -> Identity | None:
-        return self.holder(digest_of(headers.get("x-auth-token", ""), "latin-1"))
-
-    def holder(self, digest: bytes) -> Identity | None:
-        """Return the token file's identity for the SHA-256 of a token, or None if it has no such token."""
-        if (stamp := self._stat()) != self._stamp:
-            self._stamp = stamp
-            try:
-                self._tokens = _read_tokens(self._path)
-            except BadTokens as problem:
-                log.error("the tokens stay as they were: %s", problem)
-        found = None
-        for known, identity in self._tokens:  # every token is compared: the time must not depend on the token
-            if hmac.compare_digest(known, digest):
-                found = identity
-        return found
-
-    def _stat(self) -> tuple[int, ...]:
-        try:
-            found = self._path.stat()
-        except OSError:
-            return ()
-        return found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino
-
-
-def _text(path: Path, problem: type[ValueError]) -> str:
+def read_text(path: Path, problem: type[ValueError]) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise problem(f"{path}: cannot be read: {getattr(error, 'strerror', 'not text')}") from None
-
-
-def _read_tokens(path: Path) -> list[tuple[bytes, Identity]]:
-    text = _text(path, BadTokens)
-    try:
-        if path.suffix == ".json":
-            read = msgspec.json.decode(text, type=_Tokens)
-        else:
-            read = msgspec.convert(tomllib.loads(text), _Tokens)
-    except msgspec.ValidationError as problem:
-        raise BadTokens(f"{path}: {problem}") from None
-    except (msgspec.DecodeError, tomllib.TOMLDecodeError, RecursionError):
-        # what is wrong with it might quote a token
-        raise BadTokens(f"{path}: not {'JSON' if path.suffix == '.json' else 'TOML'}") from None
-    if not read.tokens:
-        raise BadTokens(f"{path}: there is no token in it")
-    found = []
-    for position, token in enumerate(read.tokens):
-        if bool(token.token) == bool(token.sha256):
-            raise BadTokens(f"{path}: tokens[{position}]: give it either token or sha256")
-        digest = bytes.fromhex(token.sha256) if token.sha256 else digest_of(token.token)
-        roles = frozenset(role.lower() for role in token.roles)
-        found.append((digest, Identity(token.user, token.project, roles)))
-    return found
 
 
 Target = Mapping[str, str]  # of the request: the project it asks about
@@ -182,10 +96,21 @@ DEFAULTS = {
     "placement:resource_providers:usages": "rule:admin_or_service_api",
     "placement:usages": "rule:admin_or_project_reader_or_service_api",
     "placement:reshaper:reshape": "rule:service_api",
+    **{f"berth:{it}": "rule:berth:reader" for it in ("changes:list", "aggregates:list", "aggregates:show")},
+    **{f"berth:quotas:{how}": "rule:berth:reader" for how in ("list", "show")},
+    **{
+        f"berth:aggregates:{how}": "rule:berth:operator or rule:service_api"
+        for how in ("create", "update", "delete")
+    },
 }
 CONTROL_ROOM = {  # rules of the control room, which accepts the same tokens
-    "berth:control_room:show": "rule:admin_or_service_api or role:reader",
-    "berth:control_room:act": "rule:admin_api",
+    "berth:control_room:show": "rule:berth:reader",
+    "berth:control_room:act": "rule:berth:operator",
+}
+ROLES = {  # which roles of a token give which role of berth (docs/roles.md)
+    "berth:admin": "role:admin",
+    "berth:operator": "role:operator or rule:berth:admin",
+    "berth:reader": "role:reader or role:service or rule:berth:operator",
 }
 BUILDS = {  # rules of the REST API for builds
     "berth:builds:show": "rule:admin_or_service_api"
@@ -203,7 +128,7 @@ class AccessPolicy:
     def __init__(self, rules: Mapping[str, str] | None = None, *, enforce_new_defaults: bool = False) -> None:
         """Create an access policy from an operator's rules; other operations keep the default rules."""
         rules = rules or {}
-        texts = {**_OWN, **CONTROL_ROOM, **BUILDS, **DEFAULTS}
+        texts = {**_OWN, **ROLES, **CONTROL_ROOM, **BUILDS, **DEFAULTS}
         if not enforce_new_defaults:
             texts |= {name: f"({text}) or {_FORMER}" for name, text in DEFAULTS.items()}
         texts |= rules
@@ -221,13 +146,31 @@ class AccessPolicy:
 
     def allows(self, rule: str, identity: Identity, target: Target) -> bool:
         """Return whether a policy rule permits an identity to act on a target; False if the identity's token
-        is not scoped to a project."""
+        is not scoped to a project, or is limited and the rule concerns more than one of its projects.
+        """
+        limited = (identity.cells or identity.projects) and rule in DEFAULTS
+        if limited and target.get("project_id", "") not in identity.projects:
+            return False
         return identity.scope == "project" and self._rules[rule](identity, target)
+
+    def operator(self, identity: Identity, known_by: str) -> Operator:
+        """Return the identity as an operator, with the highest role that the policy gives it."""
+        roles: tuple[Role, ...] = ("admin", "operator", "reader")
+        target = {"project_id": identity.project}
+        return Operator(
+            name=(identity.name or identity.user)[:MAX_NAME],
+            role=next((role for role in roles if self.allows(f"berth:{role}", identity, target)), ""),
+            known_by=known_by,
+            project=identity.project[:MAX_NAME],
+            cells=identity.cells,
+            projects=identity.projects,
+            is_program="service" in identity.roles,
+        )
 
 
 def load_policy(path: Path) -> dict[str, str]:
     """Return the rules in a policy file (JSON, TOML or YAML)."""
-    text = _text(path, BadPolicy)
+    text = read_text(path, BadPolicy)
     try:
         if path.suffix == ".json" or text.lstrip().startswith("{"):
             return msgspec.json.decode(text, type=dict[str, str])
@@ -322,7 +265,7 @@ def _refuse_unknown(rules: Mapping[str, str], texts: Mapping[str, str]) -> None:
     """Raise BadPolicy if a rule's name is neither an operation nor used in another rule: the operator
     probably misspelled the name.
     """
-    known = {*_OWN, *CONTROL_ROOM, *BUILDS, *DEFAULTS}
+        known = {*_OWN, *ROLES, *CONTROL_ROOM, *BUILDS, *DEFAULTS}
     used = {name for text in texts.values() for name in _used(text)}
     for name in rules:
         if name not in known and name not in used:

@@ -130,6 +130,11 @@ class ApiCall:
         self.identity = NOBODY
         self.limit = 0  # maximum bytes of the body
         self.status = 0  # of the response, once it begins
+        self.rule = ""  # of the policy, which permits the operation
+        # for the audit trail: the body, and the state of the URL's object before and after
+        self.asked = b""
+        self.before: Any = None
+        self.after: Any = None
 
     @property
     def pairs(self) -> Pairs:
@@ -159,7 +164,8 @@ class ApiCall:
             if size > self.limit:
                 raise too_large(self.limit)
             parts.append(part)
-        return parts[0] if len(parts) == 1 else b"".join(parts)
+        self.asked = parts[0] if len(parts) == 1 else b"".join(parts)
+        return self.asked
 
     async def json(self, schema: Schema) -> Any:
         return schema.read(await self.body())

@@ -4,10 +4,12 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from copy import copy
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
+import msgspec
 from prometheus_client import Counter, Histogram
 from starlette.applications import Starlette
 from starlette.datastructures import Headers
@@ -23,6 +25,7 @@ from placement_worker.http import api_call, openapi, providers
 from placement_worker.http.access import AccessPolicy, Authenticate, noauth2
 from placement_worker.http.api_call import VERSION_HEADER, ApiCall, ClientLeft, Served, negotiated
 from placement_worker.http.errors import JSON, Problem, bad_request, not_allowed, not_found, takes_json
+from placement_worker.http.recording import WRITES, RecordedRequests
 from placement_worker.http.routes import ROUTES, Operation
 from placement_worker.transactions import Batched
 from placement_worker.worker import Placement
@@ -33,9 +36,10 @@ CALL = "berth.call"  # where a call waits in an ASGI scope
 class Resource:
     """An ASGI application that handles all operations of one URL pattern."""
 
-    def __init__(self, pattern: str, policy: AccessPolicy, operations: Sequence[Operation]) -> None:
+    def __init__(self, pattern: str, options: "Options", operations: Sequence[Operation]) -> None:
         self.pattern = pattern
-        self._policy = policy
+        self._policy = options.policy
+        self._records = options.records is not None
         self.operations = operations
         self._offered: dict[str, list[Operation]] = {}
         for operation in operations:
@@ -45,7 +49,9 @@ class Resource:
         call: api_call.ApiCall = scope[CALL]
         call.path, call.pattern = scope["path_params"], self.pattern
         operation = self._chosen(call)
+        call.rule = operation.rule
         self._check(operation, call)
+        call.before = await self._state(call)
         try:
             answer = await operation.handler(call)
         except Problem as problem:
@@ -56,7 +62,27 @@ class Resource:
             call.status = answer.status_code
             await answer(scope, receive, send)
         else:
+            if call.before is not None:
+                call.after = await self._state(call)
             await call.send(answer, send)
+
+    async def _state(self, call: api_call.ApiCall) -> Any:
+        """Return what a GET of the same URL answers, for the audit trail; None unless the request changes one
+        object. Allocations change too often to be read twice more.
+        """
+        if not self._records or call.method not in WRITES or "{" not in self.pattern:
+            return None
+        if "GET" not in self._offered or self.pattern.startswith("/allocations"):
+            return None
+        reading = copy(call)
+        reading.method, reading.minor = "GET", api_call.LATEST_MINOR
+        try:
+            answer = await self._chosen(reading).handler(reading)
+        except Problem:  # there is no such object
+            return {}
+        except Unavailable:  # the change itself may have been made
+            return None
+        return msgspec.json.decode(answer.body or b"{}") if isinstance(answer, api_call.ApiAnswer) else None
 
     def _chosen(self, call: api_call.ApiCall) -> Operation:
         if call.method not in self._offered:
@@ -127,6 +153,7 @@ class Options:
     unauthorized: Callable[[], Problem] = without_token  # refuses a request without a valid token
     policy: AccessPolicy = field(default_factory=AccessPolicy)
     origins: tuple[str, ...] = ()  # origins permitted by CORS
+    records: RecordedRequests | None = None  # the audit trail
 
 
 def http_app(placement: Placement, options: Options | None = None) -> Starlette:
@@ -150,8 +177,7 @@ def http_app(placement: Placement, options: Options | None = None) -> Starlette:
         middleware.insert(0, Middleware(_Pages, **shared))
     app = Starlette(
         routes=[
-            Route(pattern, Resource(pattern, options.policy, operations))
-            for pattern, operations in ROUTES.items()
+            Route(pattern, Resource(pattern, options, operations)) for pattern, operations in ROUTES.items()
         ],
         middleware=middleware,
         lifespan=lifespan,
@@ -195,14 +221,16 @@ class _Entry:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        began = monotonic()
+        began, why = monotonic(), ""
         call = scope[CALL] = ApiCall(scope, receive, self._served)
         try:
             try:
                 await self._enter(call, scope, receive, send)
             except Problem as problem:
+                why = problem.why
                 await call.refuse(problem, send)
             except Unavailable as problem:
+                why = str(problem)
                 await call.refuse(Problem(503, str(problem), headers={"retry-after": "1"}), send)
         except ClientLeft:
             pass
@@ -210,6 +238,8 @@ class _Entry:
             log.exception("%s: %s %s failed", call.id, call.method, scope["path"])
             await call.refuse(Problem(500), send)
         count(call.method, call.pattern, call.status, monotonic() - began)
+        if self._options.records is not None:
+            self._options.records.add(call, why)
         log.debug("%s: %s %s: %d", call.id, call.method, scope["path"], call.status)
 
     async def _enter(self, call: ApiCall, scope: Scope, receive: Receive, send: Send) -> None:

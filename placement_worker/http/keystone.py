@@ -13,8 +13,9 @@ import msgspec
 from bus.clock import Clock
 from bus.errors import NOT_JSON
 from bus.openstack import Access, KeystoneRefused, KeystoneUnavailable
-from placement_worker.http.access import Headers, Identity, digest_of
+from placement_worker.http.access import Headers, Identity
 from placement_worker.http.errors import JSON, Problem
+from placement_worker.http.token_file import digest_of
 
 log = logging.getLogger(__name__)
 

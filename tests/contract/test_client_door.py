@@ -7,6 +7,7 @@ from typing import Any, cast
 import pytest
 from msgspec import structs
 
+from bus.audit_trail import ActRecord
 from bus.claims import CLEANUP, Choice
 from bus.client_acts import UNKNOWN
 from bus.clients import ClientAsked, ClientEditRequested, ClientRequested, FindClients
@@ -41,6 +42,7 @@ from bus.sql.database import Database
 from bus.sql.migrations import migrate
 from scheduler_worker.client_door import ClientDoor
 from tests.support.ids import uid
+from tests.support.virtual_time import TurnedClock
 
 VM = Flavor(name="vm", vcpus=1)
 OURS, THEIRS, SHELVED, LEFTOVER, NEW = uid(1, "b"), uid(2, "b"), uid(3, "b"), uid(4, "b"), uid(5, "b")
@@ -136,7 +138,7 @@ async def door(cloud: FakeCloud) -> AsyncIterator[ClientDoor]:
     database = Database("sqlite+aiosqlite://", inline=True)
     await migrate(database, "scheduler_worker")
     fake = cast(Any, cloud)
-    made = ClientDoor(database, fake, fake, fake, fake, fake)
+    made = ClientDoor(database, fake, fake, fake, fake, fake, TurnedClock(5.0).clock)
     await made.edit(ClientEditRequested(client="shop", projects=("p1",)))
     await made.edit(ClientEditRequested(client="both", projects=("p1", "p2")))
     yield made
@@ -155,8 +157,14 @@ async def become(door: ClientDoor, client: str, act: Any) -> Any:
         "steer": MoveSteered,
     }
     (field,) = (name for name, kind in acts.items() if isinstance(act, kind))
-    (outcome,) = await door.request_many([ClientRequested(client=client, **{field: act})])
-    return outcome
+    return (await requested(door, ClientRequested(client=client, **{field: act})))[0]
+
+
+async def requested(door: ClientDoor, asked: ClientRequested) -> tuple[Any, ActRecord]:
+    """The outcome of a request, and its record for the audit trail."""
+    ((outcome, message),) = await door.request_many([asked])  # type: ignore[misc]
+    (record,) = message.records  # type: ignore[union-attr]
+    return outcome, record
 
 
 def a_move(**given: Any) -> MoveRequested:
@@ -249,6 +257,16 @@ async def test_a_request_without_exactly_one_operation_is_a_dead_letter(
 ) -> None:
     (outcome,) = await door.request_many([ClientRequested(client="shop", **fields)])
     assert isinstance(outcome, Poison)
+
+
+async def test_a_permitted_and_a_refused_request_are_recorded(door: ClientDoor) -> None:
+    _, done = await requested(door, ClientRequested(client="shop", delete=own(OURS)))
+    assert (done.operator.name, done.operator.projects, done.operator.is_program) == ("shop", ("p1",), True)
+    assert (done.door, done.act, done.target, done.outcome) == ("bus", "cancel", OURS, "done")
+    _, denied = await requested(door, ClientRequested(client="shop", delete=own(THEIRS)))
+    assert (denied.outcome, denied.detail) == ("denied", UNKNOWN)
+    _, again = await requested(door, ClientRequested(client="shop", delete=own(THEIRS)))
+    assert again.id == denied.id != done.id  # a repeated delivery
 
 
 async def test_a_removed_client_is_refused_by_the_next_request(door: ClientDoor) -> None:

@@ -21,7 +21,7 @@ ESC = "\x1b[2J\x1b]0;owned\x07"
 @pytest.fixture
 def broker(monkeypatch: pytest.MonkeyPatch) -> LocalBroker:
     broker = LocalBroker()
-    monkeypatch.setattr(wiring, "transport", lambda settings, name, cell: LocalTransport(broker))
+    monkeypatch.setattr(wiring, "transport", lambda settings, name, cell="": LocalTransport(broker))
     return broker
 
 

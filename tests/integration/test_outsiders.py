@@ -1,6 +1,7 @@
 """Programs and people outside berth, with real credentials: the examples of docs/howto/client.md as they are,
 and what a client, a cell, an agent and a reader of the control room are refused (docs/tenancy.md)."""
 
+import json
 import re
 import shutil
 import sys
@@ -405,6 +406,28 @@ def test_the_broker_closes_the_connections_of_a_removed_client(site: BerthWithCl
     assert site.berth.berth("client", "show", "gone").returncode == 1
     with pytest.raises(pika.exceptions.AMQPConnectionError):
         pika.BlockingConnection(pika.URLParameters(url))
+
+
+def test_the_role_of_a_client_decides_about_commands_with_its_url(site: BerthWithClients) -> None:
+    control = str(site.berth.directory / "rabbitmqctl")
+    role = ("--role", "operator", "--url-file", "ann.url", "--rabbitmqctl", control)
+    site.command("client", "add", "ann", *role)
+    url = (site.berth.directory / "ann.url").read_text().strip()
+
+    def as_ann(*words: str) -> tuple[int, str]:
+        ran = site.berth.berth("--set", f"amqp_url={url}", *words)
+        return ran.returncode, ran.stdout + ran.stderr
+
+    assert as_ann("boot", "--wait", "--project", "web")[0] == 0
+    code, said = as_ann("quota", "set", "web", "instances=99")
+    assert (code, said.strip()) == (1, "quota takes the role admin; ann has operator")
+    assert as_ann("host", "disable", "c1-host00001")[0] == 0
+    assert as_ann("host", "enable", "c1-host00001")[0] == 0
+    log = site.command("audit-log", "--operator", "ann", "--json")
+    found = {(record["act"], record["outcome"]) for record in map(json.loads, log.splitlines())}
+    assert {("boot", "done"), ("quota", "denied"), ("mark host", "done")} <= found
+    site.command("client", "remove", "ann", "--rabbitmqctl", control)
+    assert as_ann("quota", "show")[0] == 1
 
 
 FORMS = {"publish": ("/waiting", {"request": "x"}), "delete": ("/bus/dead", {"drop": "x"})}

@@ -120,7 +120,7 @@ async def a_berth_of_nova(databases: NovaDatabases, address: str, clock: Clock) 
         asyncio.TaskGroup() as group,
     ):
         worker = placement_worker(placement, bus.publish, tuple(CELLS))
-        http = placement_http(placement, Settings().having(placement_http=address))
+        http = placement_http(placement, Settings().having(placement_http=address), bus.publish)
         group.create_task(bus.serve(replace(worker, runs=[*worker.runs, http]), stopping))
         try:
             yield BerthOfNova(placement, databases, bus)

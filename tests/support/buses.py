@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from bus.delivery.runner import Bus
+from bus.delivery.recording import RecordingBus
 from bus.protocol import QueueSpec, Transport
 from bus.worker import Worker
 
@@ -21,9 +21,9 @@ def queues_of(worker: Worker, replica: str = "") -> list[QueueSpec]:
 
 
 @asynccontextmanager
-async def serving(connect: Connect, *workers: Worker) -> AsyncIterator[Bus]:
+async def serving(connect: Connect, *workers: Worker) -> AsyncIterator[RecordingBus]:
     stopping = asyncio.Event()
-    async with Bus(connect()) as bus, asyncio.TaskGroup() as group:
+    async with RecordingBus(connect()) as bus, asyncio.TaskGroup() as group:
         for worker in workers:
             group.create_task(bus.serve(worker, stopping, drain=5))
             await bus.transport.declare(*queues_of(worker, bus.replica))

@@ -2,12 +2,13 @@
 
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 from berth.searching import cell_queries, placement_queries
 from bus import topics
 from bus.candidates import CandidateSource
 from bus.clock import Clock
+from bus.delivery.recording import RecordingBus
 from bus.delivery.runner import Bus
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
@@ -84,8 +85,8 @@ def served_scheduler(
     """Return a scheduler's worker. Without a database it makes one in memory at its start."""
     store = database or Database("sqlite+aiosqlite://", inline=True)
     needs = SchedulerNeeds(
-        source=source, placement=queries, cells=cell_queries(bus), database=store, publish=bus.publish,
-        clock=clock, options=options, loaded=loaded,
+        source=source, placement=queries, cells=cell_queries(bus), database=store,
+        bus=cast(RecordingBus, bus), publish=bus.publish, clock=clock, options=options, loaded=loaded,
     )  # fmt: skip
     worker = scheduler_worker(needs)
     if database is not None:

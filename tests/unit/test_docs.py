@@ -64,7 +64,9 @@ def test_generated_pages_equal_the_code(page: Path, command: str, text: str) -> 
 
 def test_the_references_are_made_by_the_code() -> None:
     made = {command for _, command, _ in PLACES}
-    assert made == {"settings", "topology", "asyncapi", "rules", "http", "metrics", "reasons", "commands"}
+    assert made == {
+        "settings", "topology", "asyncapi", "rules", "http", "metrics", "reasons", "commands", "roles",
+    }  # fmt: skip
 
 
 def test_every_setting_has_a_description() -> None:
@@ -162,7 +164,7 @@ def test_named_files_exist(page: Path) -> None:
         ROOT / "deploy/prometheus",
     )
     given = {"berth.toml", "licences.py", "machines.toml", "mine/rules.py", "alerts.yml"}
-    given |= {"/berth/openapi.json"}  # an address
+    given |= {"/berth/openapi.json", "/audit.json"}  # addresses
     parts = ("settings", "versions", "doctor", "databases/STORE", "dead_letters", "slow")
     given |= {f"{name}.json" for name in parts}  # of a support bundle
     missing = (name for name in named - given if not any(any(base.glob(name)) for base in folders))

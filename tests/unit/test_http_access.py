@@ -5,15 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from placement_worker.http.access import (
-    AccessPolicy,
-    BadPolicy,
-    BadTokens,
-    Identity,
-    TokenFile,
-    load_policy,
-    noauth2,
-)
+from bus.acts import RANK
+from placement_worker.http.access import DEFAULTS, AccessPolicy, BadPolicy, Identity, load_policy, noauth2
+from placement_worker.http.token_file import BadTokens, TokenFile
 
 
 def identity(user: str, project: str, *roles: str, system: bool = False) -> Identity:
@@ -264,3 +258,64 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, name: str, text: st
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(BadPolicy, match="nowhere: cannot be read: No such file"):
         load_policy(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize(
+    ("roles", "role"),
+    [
+        ((), ""),
+        (("member",), ""),
+        (("reader",), "reader"),
+        (("service",), "reader"),
+        (("operator", "reader"), "operator"),
+        (("admin",), "admin"),
+    ],
+)
+def test_the_roles_of_a_token_give_one_role_of_berth(roles: tuple[str, ...], role: str) -> None:
+    assert AccessPolicy().operator(somebody(*roles), "token file").role == role
+
+
+def test_a_policy_gives_roles_of_berth_to_other_roles() -> None:
+    policy = AccessPolicy({"berth:operator": "role:cloud_ops or rule:berth:admin"})
+    assert policy.operator(somebody("cloud_ops"), "keystone").role == "operator"
+    assert policy.operator(somebody("operator"), "keystone").role == ""
+
+
+LIMITED = Identity("u", "p", frozenset({"admin"}), cells=("c1",), projects=("p1",))
+
+
+@pytest.mark.parametrize(
+    ("rule", "target", "may"),
+    [
+        ("placement:allocations:update", {}, False),
+        ("placement:resource_providers:list", {}, False),
+        ("berth:quotas:list", {}, False),
+        ("placement:usages", {"project_id": "p1"}, True),
+        ("placement:usages", {"project_id": "p"}, False),
+        ("berth:control_room:show", {}, True),
+    ],
+)
+def test_a_limited_token_reads_its_projects_only(rule: str, target: dict[str, str], may: bool) -> None:
+    assert AccessPolicy().allows(rule, LIMITED, target) == may
+
+
+LEAST = {
+    "berth:changes:list": "reader",
+    "berth:aggregates:list": "reader",
+    "berth:aggregates:show": "reader",
+    "berth:quotas:list": "reader",
+    "berth:quotas:show": "reader",
+    "berth:aggregates:create": "operator",
+    "berth:aggregates:update": "operator",
+    "berth:aggregates:delete": "operator",
+    "berth:quotas:update": "admin",
+    "berth:quotas:delete": "admin",
+    "berth:providers:load": "admin",
+}
+
+
+def test_every_rule_of_berth_has_the_role_of_its_act() -> None:
+    assert LEAST.keys() == {rule for rule in DEFAULTS if rule.startswith("berth:")}
+    for rule, least in LEAST.items():
+        for role, rank in RANK.items():
+            assert AccessPolicy().allows(rule, somebody(role), {}) == (rank >= RANK[least]), (rule, role)

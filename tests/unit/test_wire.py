@@ -31,6 +31,7 @@ from ironic_sync.api import _read as read_answer
 from ironic_sync.core.node import Skipped, opened
 from placement_worker.http import access, schemas
 from placement_worker.http.errors import Problem
+from placement_worker.http.token_file import BadTokens, TokenFile
 from scheduler_worker.core.attributes import UnreadableQuery, parsed
 
 CHANNEL, OTHER = 3, 4
@@ -408,8 +409,8 @@ CASES: dict[str, tuple[Callable[[Path], Any], type[Exception], str]] = {
         IronicRefused, "not answered with an object"),
     "settings": (lambda path: read_settings(file=path / "a.toml", environment={}), BadSetting, "not TOML"),
     "cell file": (lambda path: read_cell_file(path / "a.toml", "c1"), BadSetting, "not TOML"),
-    "tokens in JSON": (lambda path: access.TokenFile(path / "a.json"), access.BadTokens, "unknown field"),
-    "tokens in TOML": (lambda path: access.TokenFile(path / "a.toml"), access.BadTokens, "not TOML"),
+    "tokens in JSON": (lambda path: TokenFile(path / "a.json"), BadTokens, "unknown field"),
+    "tokens in TOML": (lambda path: TokenFile(path / "a.toml"), BadTokens, "not TOML"),
     "policy in JSON": (lambda path: access.load_policy(path / "a.json"), access.BadPolicy, "got `array`"),
     "Nova's aggregates": (lambda _: read_aggregates(DEEP.encode()), NoAggregates, "not JSON"),
     "servers in JSON": (lambda path: list(old_servers(path / "a.json")), BadSetting, "no JSON"),

@@ -1,0 +1,86 @@
+"""`berth audit-log`: lists the audit trail, what operators and programs requested of berth."""
+
+from datetime import UTC, datetime
+from typing import get_args
+
+from msgspec import structs
+
+from berth.commands.options import Commands, option
+from berth.commands.terminal import Cli, plain_table
+from berth.operations.boot_options import seconds_since
+from berth.operations.publishing import checked
+from berth.settings import BadSetting
+from bus import topics
+from bus.audit_trail import ActRecord, Door, FindActs, Outcome, Role
+from bus.clock import Clock
+
+_SHOWN = 50  # records by default; with --json all
+
+commands = Commands()
+
+
+@commands.command("audit-log")
+async def audit_log_command(
+    cli: Cli,
+    since: str = option("7d", "Only acts of this time, such as 90s, 30m or 2d."),
+    until: str = option("0s", "Only acts before this time ago, such as 1h."),
+    operator: str = option("", "Only acts of this user, client or service."),
+    role: str = option("", "Only acts under this role: reader, operator or admin."),
+    door: str = option("", "Only acts by this door: command, 'control room', 'placement api', rest or bus."),
+    act: str = option("", "Only this act, such as quota or 'mark host'; docs/roles.md lists all."),
+    target: str = option("", "Only acts on this build, host, project or other object: its id or name."),
+    project: str = option("", "Only acts on objects of this project, or with a token of it."),
+    request: str = option("", "Only acts of the command or HTTP request with this id."),
+    outcome: str = option("", "Only acts with this outcome: done, refused, denied, failed or begun."),
+    limit: int | None = option(None, f"The number of acts, the latest first.  [default: {_SHOWN}]", min=1),
+) -> int:
+    """List what operators, clients and services requested: who, what, before and after, when, from where.
+
+    The list includes refused and denied acts. "begun" means that the outcome is unknown, because the process
+    ended before it was. With --json every field of all matching acts is printed, one act a line.
+    """
+    for name, given, known in (("outcome", outcome, Outcome), ("role", role, Role), ("door", door, Door)):
+        if given not in ("", *get_args(known)):
+            raise BadSetting(f"--{name} {given!r}: it is {', '.join(filter(None, get_args(known)))}")
+    now = Clock().now()
+    question = checked(
+        FindActs(
+            since=now - seconds_since(since),
+            until=now - seconds_since(until),
+            operator=operator,
+            role=role,
+            door=door,
+            act=act,
+            target=target,
+            project=project,
+            request=request,
+            outcome=outcome,
+        )
+    )
+    most = limit or (None if cli.as_json else _SHOWN)
+    found: list[ActRecord] = []
+    async with cli.bus("audit-log") as bus:
+        ask, more = bus.asker(topics.FIND_ACTS), True
+        while more and (most is None or len(found) < most):
+            page = await ask(question)
+            found += page.records
+            question, more = structs.replace(question, before=page.last), bool(page.last)
+    more = more or (most is not None and len(found) > most)
+    found = found[:most]
+    cli.rows(found, plain_table(_TITLES, map(_row, found), folded=_TITLES[-2:]) if found else "no acts")
+    if more and not cli.as_json:
+        cli.line("there are more: --limit, or the filters, show them", "dim")
+    return 0
+
+
+_TITLES = ("time (UTC)", "operator", "role", "from", "act", "outcome", "target", "change or reason")
+
+
+def _row(record: ActRecord) -> tuple[str, ...]:
+    operator = record.operator
+    place = f"{record.through or record.door}, {record.origin}" if record.origin else record.door
+    target = f"{record.name} ({record.target})" if record.name else record.target
+    change = f"{record.before or '{}'} → {record.after or '{}'}" if record.before or record.after else ""
+    what = record.detail or change or record.asked
+    when = f"{datetime.fromtimestamp(record.at, UTC):%Y-%m-%d %H:%M:%S}"
+    return when, operator.name, operator.role, place, record.act, record.outcome, target, what[:300]

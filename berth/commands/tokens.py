@@ -1,0 +1,173 @@
+"""`berth token`: lists, adds, rotates and revokes the tokens in the file that `placement_tokens` names."""
+
+import hashlib
+import json
+import os
+import secrets
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+from msgspec import structs
+
+from berth.cell_file import write_secret
+from berth.commands.options import Commands, described, option, positional
+from berth.commands.terminal import Cli, plain_table
+from berth.settings import BadSetting
+from bus.errors import OperationRefused
+from placement_worker.http.token_file import StoredToken, StoredTokens, read_tokens
+
+commands = Commands(name="token", no_args_is_help=True)
+
+Id = Annotated[str, positional("The id of `berth token list`, or its beginning.", metavar="ID")]
+TokenFile = Annotated[Path | None, described("Write the token to this file, mode 0600 (default: print it).")]
+_SHOWN = 12  # characters of the SHA-256 that is the id
+
+
+@dataclass(frozen=True)
+class TokenOptions:
+    project: str = option("default", "The user's project.")
+    role: list[str] | None = option(None, "A role of the token, such as operator; may be repeated.")
+    cell: list[str] | None = option(None, "Limit the roles to this cell; may be repeated.")
+    only_project: list[str] | None = option(None, "Limit the roles to this project; may be repeated.")
+
+
+@commands.command("list")
+async def list_command(cli: Cli) -> int:
+    """List the tokens of the token file: id, user, project, roles and limits; never a token."""
+    rows = [
+        {
+            "id": _id(token), "user": token.user, "project": token.project, "roles": token.roles,
+            "cells": token.cells, "projects": token.projects,
+        }
+        for token in _read(_file(cli))
+    ]  # fmt: skip
+    texts = ([", ".join(it) if isinstance(it, tuple) else it for it in row.values()] for row in rows)
+    cli.rows(rows, plain_table(("id", "user", "project", "roles", "cells", "projects"), texts))
+    return 0
+
+
+@commands.command("add")
+async def add(
+    cli: Cli,
+    user: Annotated[str, positional("The name of the user in the audit trail.", metavar="USER")],
+    options: TokenOptions,
+    token_file: TokenFile = None,
+) -> int:
+    """Add a token for a user; the file stores its SHA-256 only. Servers read the changed file immediately."""
+    if not options.role:
+        raise BadSetting("--role is missing: reader, operator, admin, service, or a role of placement_policy")
+    token = secrets.token_urlsafe(32)
+    added = StoredToken(
+        sha256=_digest(token),
+        user=user,
+        project=options.project,
+        roles=tuple(options.role),
+        cells=tuple(options.cell or ()),
+        projects=tuple(options.only_project or ()),
+    )
+    file = _file(cli)
+    async with cli.recorded("credential", f"token of {user}", f"add {_id(added)}"):
+        _write(file, [*(_read(file) if file.exists() else ()), added])
+    return _tell(cli, added, token, token_file)
+
+
+@commands.command("rotate")
+async def rotate(cli: Cli, id_: Id, token_file: TokenFile = None) -> int:
+    """Replace a token by a new one with the same user, roles and limits; the former one is refused."""
+    token = secrets.token_urlsafe(32)
+
+    def renewed(found: StoredToken) -> StoredToken:
+        return structs.replace(found, token="", sha256=_digest(token))
+
+    return _tell(cli, await _changed(cli, "rotate", id_, renewed), token, token_file)
+
+
+@commands.command("revoke")
+async def revoke(cli: Cli, id_: Id) -> int:
+    """Remove a token from the file: it is refused, and sessions of the control room with it end."""
+    found = await _changed(cli, "revoke", id_, lambda found: None)
+    cli.tell(f"token {_id(found)} of {found.user} is revoked", id=_id(found), user=found.user, revoked=True)
+    return 0
+
+
+async def _changed(
+    cli: Cli, act: str, id_: str, change: Callable[[StoredToken], StoredToken | None]
+) -> StoredToken:
+    """Change or remove one token of the file; return the changed token, or the removed one."""
+    file = _file(cli)
+    tokens = _read(file)
+    matching = [token for token in tokens if _id(token).startswith(id_) and id_]
+    if len(matching) != 1:
+        raise OperationRefused(
+            f"{len(matching)} tokens have an id that begins with {id_!r}: `berth token list`"
+        )
+    (found,) = matching
+    changed = change(found)
+    left = [token for token in tokens if token is not found] + ([changed] if changed else [])
+    if not left:
+        raise OperationRefused(f"{file}: it is the last token, and a file without tokens is not accepted")
+    async with cli.recorded("credential", f"token of {found.user}", f"{act} {_id(found)}"):
+        _write(file, left)
+    return changed or found
+
+
+def _file(cli: Cli) -> Path:
+    if not cli.settings.placement.tokens:
+        raise BadSetting("placement_tokens is empty: it names the file with the tokens")
+    return Path(cli.settings.placement.tokens)
+
+
+def _read(file: Path) -> Sequence[StoredToken]:
+    try:
+        return read_tokens(file)
+    except ValueError as problem:
+        raise BadSetting(str(problem)) from None
+
+
+def _write(file: Path, tokens: Sequence[StoredToken]) -> None:
+    """Replace the file, with its owner and mode, by one with these tokens."""
+    if file.suffix == ".json":
+        text = msgspec.json.format(msgspec.json.encode(StoredTokens(tuple(tokens))), indent=2).decode() + "\n"
+    else:
+        text = "\n".join(_toml(token) for token in tokens)
+    new = file.with_name(f".new.{file.name}")
+    write_secret(new, text)
+    try:
+        read_tokens(new)  # an odd name of a user must not make the file unusable
+        if file.exists():
+            before = file.stat()
+            os.chown(new, before.st_uid, before.st_gid)
+            new.chmod(before.st_mode & 0o777)
+        os.replace(new, file)
+    except ValueError as problem:
+        raise BadSetting(f"not written: {problem}") from None
+    finally:
+        new.unlink(missing_ok=True)
+
+
+def _toml(token: StoredToken) -> str:
+    fields = msgspec.to_builtins(token)
+    lines = [f"{name} = {json.dumps(value, ensure_ascii=False)}" for name, value in fields.items() if value]
+    return "\n".join(["[[tokens]]", *lines]) + "\n"
+
+
+def _digest(token: str) -> str:
+    return hashlib.sha256(token.encode()).hexdigest()
+
+
+def _id(token: StoredToken) -> str:
+    return (token.sha256.lower() or _digest(token.token))[:_SHOWN]
+
+
+def _tell(cli: Cli, token: StoredToken, secret: str, file: Path | None) -> int:
+    if file is not None:
+        write_secret(file, f"{secret}\n")
+    shown = "" if file else secret
+    sentence = f"token {_id(token)} of {token.user}, which is not shown again: {shown}"
+    if file is not None:
+        sentence = f"token {_id(token)} of {token.user} is in {file}"
+    cli.tell(sentence, id=_id(token), user=token.user, token=shown, file=str(file or ""))
+    return 0

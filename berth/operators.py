@@ -1,0 +1,80 @@
+"""Determines the operator that runs a command: by a token, or the system user."""
+
+import os
+import pwd
+import socket
+from functools import partial
+from pathlib import Path
+
+from berth.settings import BadSetting, Settings
+from bus.audit_trail import Operator
+from bus.broker_urls import user_of
+from bus.clock import Clock
+from bus.delivery.recording import Caller, RecordingBus
+from bus.delivery.relaying import RelayedBus
+from bus.errors import OperationRefused
+from bus.protocol import Transport
+
+
+def client_prefix(settings: Settings) -> str:
+    """Return the first part of the names of clients' RabbitMQ users; users of cells begin otherwise."""
+    return f"{settings.bus.exchange}.client."
+
+
+def operator_bus(settings: Settings, transport: Transport, through: str, request: str = "") -> RecordingBus:
+    """Return a connection to the bus for the operator that runs this command.
+
+    With the broker user of a client that has a role, a scheduler checks and records the acts; otherwise this
+    connection does.
+    """
+    user = user_of(settings.bus.amqp_url) or ""
+    if user.startswith(client_prefix(settings)):
+        return RelayedBus(transport, user.removeprefix(client_prefix(settings)))
+    bus = RecordingBus(transport)
+    bus.identify = partial(command_caller, settings, through, request or bus.clock.uuid())
+    return bus
+
+
+async def command_caller(settings: Settings, through: str, request: str) -> Caller:
+    file = settings.process.operator_token_file
+    operator = await _of_token(settings, Path(file)) if file else _system_user()
+    origin = socket.gethostname()
+    if came_from := os.environ.get("SSH_CONNECTION", "").split():
+        origin = f"{origin} from {came_from[0]}"
+    return Caller(operator=operator, door="command", through=through, origin=origin, request=request)
+
+
+def _system_user() -> Operator:
+    try:
+        name = pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:  # the user of a container may have no entry
+        name = f"uid {os.getuid()}"
+    by_sudo = os.environ.get("SUDO_USER", "")
+    return Operator(
+        name=by_sudo or name, role="admin", known_by=f"sudo to {name}" if by_sudo else "system user"
+    )
+
+
+async def _of_token(settings: Settings, file: Path) -> Operator:
+    from berth.placement_http import KNOWN_BY, policy_of, tokens_of  # loads slowly
+    from placement_worker.http import KeystoneTokens
+    from placement_worker.http.token_file import digest_of
+
+    try:
+        token = file.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as problem:
+        why = getattr(problem, "strerror", None) or "not text"
+        raise BadSetting(f"operator_token_file = {str(file)!r}: {why}") from None
+    tokens = tokens_of(settings, Clock())
+    if tokens is None:
+        raise BadSetting(
+            "operator_token_file: tokens are only checked with placement_auth = tokens or keystone"
+        )
+    if isinstance(tokens, KeystoneTokens):
+        async with tokens:
+            identity = await tokens.identity(token)
+    else:
+        identity = tokens.holder(digest_of(token))
+    if identity is None:
+        raise OperationRefused(f"the token in {file} is not valid")
+    return policy_of(settings).operator(identity, KNOWN_BY[settings.placement.auth])

@@ -1,0 +1,317 @@
+"""The table of acts: every message by which berth is changed, and the role that may send it.
+
+All doors (commands, control room, Placement API, bus) use this table: `allowed` decides, and `describe` names
+the act and its target in the audit trail.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import msgspec
+from msgspec import structs
+
+from bus import topics
+from bus.addressing import Query
+from bus.aggregates import AggregateEdited, AggregateEditRequested, FindAggregates
+from bus.audit_trail import MAX_STATE, Operator, Role
+from bus.cells import CellEdited, CellEditRequested, FindCells
+from bus.claims import Released, ReleaseRequested
+from bus.clients import ClientEditRequested, FindClients
+from bus.domains import LabelEditRequested, LabelsEdited
+from bus.groups import FindGroups, GroupEdited, GroupEditRequested
+from bus.leases import AgentEditRequested, FindAgents
+from bus.maintenance import AddWindow, CancelWindow, ChangeWindow, FindMaintenance, MaintenanceEditRequested
+from bus.messages import BuildDeleteRequested
+from bus.moves import FindMoves, MoveRequested, MoveSteered
+from bus.names import MakeName, NameEdited
+from bus.preemption import FindPriorities, PriorityEdited, PriorityEditRequested
+from bus.quotas import FindQuotas, QuotaEdited, QuotaEditRequested
+from bus.reservations import FindReservations, ReservationEdited, ReservationEditRequested
+from bus.resources import (
+    Edited,
+    EditRequested,
+    FindAllocations,
+    FindProviders,
+    OwnerEditRequested,
+    OwnerGiven,
+    Reshape,
+    SetTraits,
+)
+from bus.room import SwitchBalancing
+from bus.vocabulary import Message
+
+MAX_NAME = 255  # characters
+RANK: Mapping[str, int] = {"": 0, "reader": 1, "operator": 2, "admin": 3}
+
+
+Limit = Literal["cells", "projects"]
+
+
+@dataclass(frozen=True)
+class Act:
+    """A row of the table: the act's name and meaning, and the least role and the messages that request it.
+
+    A role that is limited to cells or projects covers the act on targets in one of them if `limited_by` has
+    this limit, and on every target if `open_to` has it; otherwise it does not cover the act.
+    `edits`: only messages whose field `edit` has one of these types request the act.
+    """
+
+    name: str
+    role: Role
+    says: str
+    messages: tuple[type[Message], ...] = ()
+    edits: tuple[type[Any], ...] = ()
+    limited_by: tuple[Limit, ...] = ()
+    open_to: tuple[Limit, ...] = ()
+
+
+def _sent(*ways: Any) -> tuple[type[Message], ...]:
+    return tuple(way.asks if isinstance(way, Query) else way.message for way in ways)
+
+
+BOTH: tuple[Limit, ...] = ("cells", "projects")
+READ = Act("read", "reader", "every query, page and report", limited_by=("projects",), open_to=("cells",))
+
+# fmt: off
+ACTS: tuple[Act, ...] = (
+    READ,
+    Act("boot", "operator", "build instances, or choose hosts for them",
+        _sent(topics.BUILD_REQUESTED, topics.SELECT_HOSTS), limited_by=("cells",)),
+    Act("delete", "operator", "delete instances", _sent(topics.BUILD_DELETE), limited_by=BOTH),
+    Act("cancel", "operator", "cancel waiting requests", _sent(topics.BUILD_CANCEL)),
+    Act("move", "operator", "move, resize, evacuate, shelve or rebuild instances",
+        _sent(topics.MOVE_REQUESTED), limited_by=BOTH),
+    Act("steer move", "operator", "confirm, revert, abort or force a move", _sent(topics.MOVE_STEER),
+        limited_by=("cells",)),
+    Act("mark host", "operator", "enable, disable or force down a host, and set its traits",
+        _sent(topics.EDIT), (SetTraits,), limited_by=("cells",)),
+    Act("make name", "operator", "create a trait or resource class", _sent(topics.EDIT_NAME), (MakeName,),
+        open_to=BOTH),
+    Act("label hosts", "operator", "set labels of hosts, such as the rack", _sent(topics.EDIT_LABELS),
+        limited_by=("cells",)),
+    Act("maintain", "operator", "maintenance windows, and held evacuations", _sent(topics.EDIT_MAINTENANCE)),
+    Act("rebalance", "operator", "stop or permit rebalancing, and hold hosts for a plan of moves",
+        _sent(topics.SWITCH_BALANCING, topics.HOLD_HOSTS)),
+    Act("agent", "operator", "disable, enable, remove or restore an agent", _sent(topics.EDIT_AGENT),
+        limited_by=("cells",)),
+    Act("aggregate", "operator", "aggregates with their metadata and hosts", _sent(topics.EDIT_AGGREGATE)),
+    Act("server group", "operator", "server groups", _sent(topics.EDIT_GROUP), limited_by=("projects",)),
+    Act("reserve", "operator", "reservations and failover headroom",
+        _sent(topics.EDIT_RESERVATION, topics.FILL_RESERVATION)),
+    Act("dead letters", "operator", "replay or drop dead letters"),
+    Act("quota", "admin", "limits and weights of projects", _sent(topics.EDIT_QUOTA)),
+    Act("priority", "admin", "priority classes", _sent(topics.EDIT_PRIORITY)),
+    Act("edit provider", "admin", "providers, inventories and their aggregates",
+        _sent(topics.EDIT, topics.LOAD)),
+    Act("edit name", "admin", "rename or delete traits and resource classes", _sent(topics.EDIT_NAME)),
+    Act("give host", "admin", "assign a host to another cell", _sent(topics.EDIT_OWNER)),
+    Act("cell", "admin", "register, enable, disable or delete a cell", _sent(topics.EDIT_CELL)),
+    Act("adopt", "admin", "adopt instances that were created without berth", _sent(topics.BUILD_ADOPT)),
+    Act("repair", "admin", "claim, release and destroy by hand, as `berth heal` does",
+        _sent(topics.CLAIM, topics.RELEASE, topics.AGENT_DESTROY)),
+    Act("node event", "admin", "publish an event of a bare-metal node", _sent(topics.IRONIC_NODE)),
+    Act("client", "admin", "projects and roles of clients", _sent(topics.EDIT_CLIENT)),
+    Act("credential", "admin", "create, rotate and revoke credentials"),
+)
+# fmt: on
+BY_NAME: Mapping[str, Act] = {act.name: act for act in ACTS}
+_BY_MESSAGE: dict[type[Message], list[Act]] = {}
+for _act in ACTS:
+    for _type in _act.messages:
+        _BY_MESSAGE.setdefault(_type, []).append(_act)
+
+
+@dataclass(frozen=True)
+class Target:
+    """The object of an act. `cell` and `project` are empty if they are unknown or there is none."""
+
+    id: str = ""
+    name: str = ""
+    cell: str = ""
+    project: str = ""
+
+
+def act_of(message: Message) -> Act | None:
+    """Return the act that a message requests, or None if the message changes nothing."""
+    if isinstance(message, SwitchBalancing) and message.stop is None:
+        return None
+    edit = getattr(message, "edit", None)
+    for act in _BY_MESSAGE.get(type(message), ()):
+        if not act.edits or isinstance(edit, act.edits):
+            return act
+    return None
+
+
+def has_role(operator: Operator, act: Act) -> bool:
+    return RANK[operator.role] >= RANK[act.role]
+
+
+def allowed(operator: Operator, act: Act, target: Target) -> str:
+    """Return "" if the operator may do this, or else the reason why not."""
+    if not has_role(operator, act):
+        return f"{act.name} takes the role {act.role}; {operator.name} has {operator.role or 'no role'}"
+    for limit, theirs, of_target in _limits(operator, target):
+        if theirs and limit not in act.open_to and (limit not in act.limited_by or of_target not in theirs):
+            only = f"{operator.name} may act in the {limit} {', '.join(theirs)} only"
+            return f"{act.name}: {only}, and the target is in {of_target or 'no known one'}"
+    return ""
+
+
+def _limits(operator: Operator, target: Target) -> tuple[tuple[Limit, Sequence[str], str], ...]:
+    return ("cells", operator.cells, target.cell), ("projects", operator.projects, target.project)
+
+
+def read_target(way: Query[Any, Any] | None, question: Message) -> Target:
+    """Return the project to which the answer of a query is limited, as the target of reading."""
+    return Target(project=str(getattr(question, "project", "")) if way in _OF_PROJECT else "")
+
+
+_OF_PROJECT = (topics.USAGES, topics.FIND_INSTANCES, topics.REFUSED)
+
+
+_TARGETS = (
+    "build", "instances", "consumer", "claims", "provider", "root", "roots", "group", "aggregate",
+    "reservation", "window", "priority", "client", "agent", "name", "node", "plan", "providers", "project",
+    "cell",
+)  # fmt: skip
+
+
+def describe(message: Message) -> Target:
+    """Return the target that a message names, as far as the message alone shows it."""
+    parts = [getattr(message, name, None) for name in ("edit", "request")]
+    records = [part for part in (*parts, message) if isinstance(part, msgspec.Struct)]
+    values = [getattr(part, name) for name in _TARGETS for part in records if getattr(part, name, None)]
+    id_, name = _named(values[0]) if values else ("", "")
+    if isinstance(message, QuotaEditRequested) and not message.edit.project:
+        id_ = "default"
+    if values and isinstance(values[0], msgspec.Struct):
+        records.insert(0, values[0])
+    cell, project = (
+        next((str(getattr(part, field)) for part in records if getattr(part, field, None)), "")
+        for field in ("cell", "project")
+    )
+    if getattr(message, "to_cell", "") not in ("", cell):  # it concerns two cells
+        cell = ""
+    return Target(id_, name, cell, project)
+
+
+def _named(value: Any) -> tuple[str, str]:
+    """Return the id and the name of a target: of a text, a record, or the first of several."""
+    if isinstance(value, str):
+        return value, ""
+    if isinstance(value, tuple):
+        id_, name = _named(value[0])
+        return (f"{id_} and {len(value) - 1} more" if len(value) > 1 else id_), name
+    return str(getattr(value, "id", "") or getattr(value, "consumer", "")), str(getattr(value, "name", ""))
+
+
+def completed(target: Target, state: Message) -> Target:
+    """Return the target with the name, cell and project of its stored state, the answer to `state_query`."""
+    stored = next((value for value in structs.astuple(state) if isinstance(value, tuple) and value), ())
+    found = {}
+    for field in ("name", "cell", "project"):
+        values = {str(getattr(item, field, "") or "") for item in stored} - {""}
+        found[field] = values.pop() if len(values) == 1 else "" if values else getattr(target, field)
+    return replace(target, **found)
+
+
+State = tuple[Query[Any, Any], Message]
+
+
+def state_query(message: Message) -> State | None:  # one line for each type of message
+    """Return the query for the state of a message's target, or None if the state is not queried."""
+    match message:
+        case EditRequested(edit=edit) if not isinstance(edit, Reshape):
+            return topics.PROVIDERS, FindProviders(ids=(edit.provider,), parts=(*_CONTENTS, "owner"))
+        case LabelEditRequested(roots=roots):
+            return topics.PROVIDERS, FindProviders(ids=roots, parts=("labels", "owner"))
+        case OwnerEditRequested(root=root):
+            return topics.PROVIDERS, FindProviders(ids=(root,), parts=("owner",))
+        case GroupEditRequested(edit=edit):
+            return topics.GROUPS, FindGroups(ids=(edit.group,))
+        case QuotaEditRequested(edit=edit):
+            return topics.QUOTAS, FindQuotas(project=edit.project)
+        case ReservationEditRequested():
+            return topics.RESERVATIONS, FindReservations(ids=(describe(message).id,), slots=False)
+        case AggregateEditRequested(edit=edit):
+            return topics.AGGREGATES, FindAggregates(ids=(edit.aggregate,))
+        case CellEditRequested():
+            return topics.CELLS, FindCells(counted=False)
+        case AgentEditRequested(cell=cell):
+            return topics.FIND_AGENTS, FindAgents(cell=cell)
+        case PriorityEditRequested():
+            return topics.PRIORITIES, FindPriorities()
+        case MaintenanceEditRequested(edit=AddWindow() | ChangeWindow() | CancelWindow()):
+            return topics.MAINTENANCE, FindMaintenance(subject=describe(message).id, ended=True)
+        case ClientEditRequested(client=client):
+            return topics.CLIENTS, FindClients(names=(client,))
+        case ReleaseRequested(consumer=id_) | BuildDeleteRequested(build=id_) | MoveRequested(build=id_):
+            return topics.ALLOCATIONS, FindAllocations(consumers=(id_,))
+        case MoveSteered(cell=cell, move=move):
+            return topics.FIND_MOVES, FindMoves(cell=cell, moves=(move,))
+    return None
+
+
+_CONTENTS: tuple[Literal["inventories", "traits", "aggregates"], ...] = (
+    "inventories",
+    "traits",
+    "aggregates",
+)
+
+
+def difference(before: Any, after: Any) -> tuple[str, str]:
+    """Return the parts of two states that differ, as JSON; lists without the items that both have."""
+    first, second = _without_common(msgspec.to_builtins(before), msgspec.to_builtins(after))
+    return _json(first), _json(second)
+
+
+def state_json(state: Message) -> str:
+    return _json(msgspec.to_builtins(state))
+
+
+def _without_common(before: Any, after: Any) -> tuple[Any, Any]:
+    if isinstance(before, dict) and isinstance(after, dict):
+        keys = [
+            key for key in {**before, **after} if before.get(key) != after.get(key) and key not in _COUNTERS
+        ]
+        pairs = {key: _without_common(before.get(key), after.get(key)) for key in keys}
+        first = {key: former for key, (former, _) in pairs.items() if former is not None}
+        return first, {key: new for key, (_, new) in pairs.items() if new is not None}
+    if isinstance(before, list | tuple) and isinstance(after, list | tuple):
+        if len(before) == len(after) == 1:
+            former, new = _without_common(before[0], after[0])
+            return [former], [new]
+        return [item for item in before if item not in after], [item for item in after if item not in before]
+    return before, after
+
+
+_COUNTERS = ("generation", "resource_provider_generation", "updated", "seen", "used", "number")
+
+
+def _json(value: Any) -> str:
+    return shortened(msgspec.json.encode(value).decode()) if value else ""
+
+
+def shortened(text: str) -> str:
+    return text if len(text) <= MAX_STATE else f"{text[: MAX_STATE - 4]} ..."
+
+
+def asked_json(message: Message) -> str:
+    """Return a request as JSON, without the fields that only concern its delivery."""
+    fields = msgspec.to_builtins(message)
+    return shortened(_json({name: value for name, value in fields.items() if name != "reply_to"}))
+
+
+_DONE = (
+    Edited, OwnerGiven, LabelsEdited, GroupEdited, QuotaEdited, ReservationEdited, AggregateEdited,
+    CellEdited, PriorityEdited, NameEdited, Released,
+)  # fmt: skip
+
+
+def refusal(answer: Message) -> str:
+    """Return why an answer refuses its request; "" if the request was carried out."""
+    result = getattr(answer, "result", None)
+    if result is not None and not isinstance(result, _DONE):
+        return shortened(_json(result))
+    return str(getattr(answer, "refused", "") or "")

@@ -1,0 +1,80 @@
+"""The audit trail: records of what people and programs requested of berth, which schedulers store."""
+
+from typing import Annotated, Literal
+
+from msgspec import Meta
+
+from bus.vocabulary import END, Cause, Id, KeystoneId, LongList, Message, Seconds, ShortList, Text, Value
+
+Role = Literal["", "reader", "operator", "admin"]  # "": none
+Outcome = Literal["begun", "done", "refused", "denied", "failed"]
+Door = Literal["command", "control room", "placement api", "rest", "bus"]
+MOST_RECORDS = 500  # in one message, and on one page
+MAX_STATE = 4000  # characters of a request or state in a record
+
+
+class Operator(Value, frozen=True, kw_only=True):
+    """A person or program that requests acts. Its role may be limited to cells and projects."""
+
+    name: Text
+    role: Role = ""
+    known_by: Text = ""  # how the name was found: system user, token file, keystone, client, ...
+    project: Text = ""  # of its token
+    cells: ShortList[Text] = ()  # empty: all
+    projects: ShortList[KeystoneId] = ()  # empty: all
+    is_program: bool = False  # a client or service, whose records are stored for a shorter time
+
+
+class ActRecord(Value, frozen=True, kw_only=True):
+    """The record of one act. A record with the outcome `begun` is replaced by a later one of the same id.
+
+    A record stays `begun` if the process ended before it knew the outcome.
+    """
+
+    id: Id
+    at: Seconds
+    operator: Operator
+    door: Door
+    through: Text = ""  # the command, page or URL pattern
+    origin: Text = ""  # the address or host name from which the operator acted
+    request: Text = ""  # the id that all acts of one command or HTTP request share
+    act: Text
+    target: Text = ""
+    name: Text = ""  # of the target, if `target` is an id
+    cell: Text = ""
+    project: Text = ""  # of the target
+    asked: Cause = ""  # the request as JSON
+    before: Cause = ""  # the parts of the target's state that differ afterwards, as JSON
+    after: Cause = ""
+    outcome: Outcome = "begun"
+    detail: Cause = ""  # why it was refused or denied, or has failed
+
+
+class ActsRecorded(Message, frozen=True, kw_only=True):
+    """Records for the audit trail; a repeated record changes nothing."""
+
+    records: Annotated[tuple[ActRecord, ...], Meta(min_length=1, max_length=MOST_RECORDS)]
+
+
+class FindActs(Message, frozen=True, kw_only=True):
+    """A query for records of the audit trail that meet all given conditions, the latest first."""
+
+    since: Seconds = 0.0
+    until: Seconds = 0.0  # 0: now
+    operator: Text = ""
+    role: Text = ""
+    door: Text = ""
+    act: Text = ""
+    target: Text = ""  # id or name
+    project: Text = ""  # of the target or of the operator's token
+    request: Text = ""
+    outcome: Text = ""
+    before: Annotated[  # `last` of the previous page
+        str, Meta(pattern=r"^([0-9]{1,12}(\.[0-9]{1,20})? [0-9a-f-]{36})?" + END)
+    ] = ""
+    limit: Annotated[int, Meta(ge=1, le=MOST_RECORDS)] = 100
+
+
+class ActsFound(Message, frozen=True, kw_only=True):
+    records: LongList[ActRecord]
+    last: Text = ""  # empty: there are no further records

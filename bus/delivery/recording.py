@@ -1,0 +1,282 @@
+"""Records the acts of an operator in the audit trail, and refuses acts that the role does not cover.
+
+Every act of a command or of the control room passes `RecordingBus`. Before an act, a record with the outcome
+`begun` is published, so that no act is without a record, even if this process is killed. After it, the
+outcome is published under the same id.
+"""
+
+import asyncio
+import logging
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any, Self, TypeVar
+
+from msgspec import structs
+
+from bus import acts
+from bus.acts import MAX_NAME, READ, Act, State, Target
+from bus.addressing import Query
+from bus.audit_trail import ActRecord, ActsRecorded, Door, Operator, Outcome
+from bus.delivery.runner import Bus
+from bus.errors import AnswerRefused, BrokerRefused, OperationRefused, TooBig, Unavailable, Unroutable
+from bus.masking import masked_text
+from bus.protocol import Ask, encode
+from bus.vocabulary import Message, portions_by_size
+
+log = logging.getLogger(__name__)
+
+A = TypeVar("A", bound=Message)
+R = TypeVar("R", bound=Message)
+
+STATE_SECONDS = 2.0  # for reading the state of a target, without which the act is done all the same
+DELIVERY_SECONDS = 5.0  # for publishing a record
+LARGEST_MESSAGE = 128 * 1024  # characters of records in one message, which has at most 1 MiB
+_UNDELIVERED = (Unavailable, Unroutable, BrokerRefused, TooBig, TimeoutError)
+_UNREAD = (*_UNDELIVERED, AnswerRefused)
+_NAMESPACE = uuid.UUID("6f1c7d5e-3c0e-4f57-9a6e-0d4f5b1f7a11")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Caller:
+    """The operator of the current task, the door through which the acts come, and the id of the request."""
+
+    operator: Operator
+    door: Door
+    through: str = ""
+    origin: str = ""
+    request: str = ""
+
+    def record(self, id_: str, at: float, act: str, target: Target) -> ActRecord:
+        """Return the record of an act that begins now."""
+        return ActRecord(
+            id=id_,
+            at=at,
+            operator=self.operator,
+            door=self.door,
+            through=self.through[:MAX_NAME],
+            origin=self.origin[:MAX_NAME],
+            request=self.request,
+            act=act,
+            target=target.id[:MAX_NAME],
+            name=target.name[:MAX_NAME],
+            cell=target.cell[:MAX_NAME],
+            project=target.project[:MAX_NAME],
+        )
+
+
+caller: ContextVar[Caller | None] = ContextVar("berth_caller", default=None)
+
+
+@dataclass
+class _Begun:
+    """An act in progress with its record, and the state of its target before the act, if it was read."""
+
+    act: Act
+    record: ActRecord
+    query: State | None = None
+    state: Message | None = None
+
+    @property
+    def target(self) -> Target:
+        record = self.record
+        return Target(record.target, record.name, record.cell, record.project)
+
+    def ended(self, outcome: Outcome, detail: str = "", before: str = "", after: str = "") -> ActRecord:
+        return structs.replace(
+            self.record, outcome=outcome, detail=acts.shortened(detail), before=before, after=after
+        )
+
+
+class RecordingBus(Bus):
+    """A connection to the bus whose acts are checked and recorded if the current task has a caller.
+
+    If `identify` is set, it is called when the connection is opened, and returns the caller of all acts.
+    """
+
+    identify: Callable[[], Awaitable[Caller]] | None = None
+
+    async def __aenter__(self) -> Self:
+        await super().__aenter__()
+        if self.identify is not None:
+            try:
+                caller.set(await self.identify())
+            except BaseException as problem:
+                await self.__aexit__(type(problem), problem, problem.__traceback__)
+                raise
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        if self.identify is not None:
+            caller.set(None)
+        await super().__aexit__(*exc)
+
+    async def publish(self, *messages: Message) -> None:
+        if caller.get() is None:
+            await super().publish(*messages)
+            return
+
+        async def work() -> Sequence[Message]:
+            await Bus.publish(self, *messages)
+            return ()
+
+        await self._perform(None, messages, work)
+
+    def asker(self, query: Query[A, R], timeout: float = 10.0) -> Ask[A, R]:
+        ask_many = self.asker_of_many(query, timeout)
+
+        async def ask(question: A) -> R:
+            return (await ask_many([question]))[0]
+
+        return ask
+
+    def asker_of_many(
+        self, query: Query[A, R], timeout: float = 10.0
+    ) -> Callable[[Sequence[A]], Awaitable[Sequence[R]]]:
+        ask_many = super().asker_of_many(query, timeout)
+
+        async def ask(questions: Sequence[A]) -> Sequence[R]:
+            if caller.get() is None:
+                return await ask_many(questions)
+            return await self._perform(query, questions, lambda: ask_many(questions))
+
+        return ask
+
+    @asynccontextmanager
+    async def act(self, name: str, target: str, detail: str = "") -> AsyncIterator[None]:
+        """Check and record an act that no message requests, such as the replay of a dead letter."""
+        who, act = caller.get(), acts.BY_NAME[name]
+        if who is None:
+            yield
+            return
+        record = who.record(self.clock.uuid(), self.clock.now(), name, Target(target))
+        begun = _Begun(act, structs.replace(record, asked=acts.shortened(masked_text(detail))))
+        await self._begin(who, [begun])
+        try:
+            yield
+        except Exception as problem:
+            await self.deliver([begun.ended("failed", str(problem))])
+            raise
+        await self.deliver([begun.ended("done")])
+
+    async def note(self, who: Caller, act: str, target: str, outcome: Outcome, why: str = "") -> None:
+        """Record something that is no act of the table, such as a sign-in or a refused form."""
+        record = who.record(self.clock.uuid(), self.clock.now(), act, Target(target))
+        await self.deliver([structs.replace(record, outcome=outcome, detail=acts.shortened(why))])
+
+    async def deliver(self, records: Sequence[ActRecord]) -> None:
+        """Publish records. If they cannot be delivered, log that: the act itself must not fail."""
+        try:
+            async with asyncio.timeout(DELIVERY_SECONDS):
+                for message in in_messages(records):
+                    await Bus.publish(self, message)
+        except _UNDELIVERED as problem:
+            log.warning("%d acts are not in the audit trail: %s", len(records), problem or "no confirmation")
+
+    async def _perform(
+        self,
+        query: Query[Any, Any] | None,
+        messages: Sequence[Message],
+        work: Callable[[], Awaitable[Sequence[R]]],
+    ) -> Sequence[R]:
+        who = caller.get()
+        assert who is not None
+        requested = [acts.act_of(message) for message in messages]
+        if not all(requested):
+            await self._check_reading(who, query, messages)
+        if not any(requested):
+            return await work()
+        begun = [
+            _Begun(act, self._record_of(who, act, message), acts.state_query(message))
+            for act, message in zip(requested, messages, strict=True)
+            if act is not None
+        ]
+        if all(acts.has_role(who.operator, each.act) for each in begun):
+            await self._read_states(begun)
+        await self._begin(who, begun)
+        try:
+            answers = await work()
+        except Exception as problem:
+            await self.deliver([each.ended("failed", str(problem)) for each in begun])
+            raise
+        await self.deliver(await self._outcomes(begun, answers))
+        return answers
+
+    async def _check_reading(
+        self, who: Caller, query: Query[Any, Any] | None, messages: Sequence[Message]
+    ) -> None:
+        """Raise OperationRefused if the role does not cover a query. Pages are checked by their server."""
+        if who.door == "control room":
+            return
+        targets = {acts.read_target(query, message) for message in messages}
+        if why := next(filter(None, (acts.allowed(who.operator, READ, target) for target in targets)), ""):
+            await self.note(who, READ.name, query.name if query else "", "denied", why)
+            raise OperationRefused(why)
+
+    async def _begin(self, who: Caller, begun: Sequence[_Begun]) -> None:
+        """Publish the records before the acts; raise OperationRefused if one of the acts is not allowed."""
+        reasons = [acts.allowed(who.operator, each.act, each.target) for each in begun]
+        if any(reasons):
+            await self.deliver(
+                [each.ended("denied", why) for each, why in zip(begun, reasons, strict=True) if why]
+            )
+            raise OperationRefused(next(filter(None, reasons)))
+        await self.deliver([each.record for each in begun])
+
+    def _record_of(self, who: Caller, act: Act, message: Message) -> ActRecord:
+        # the same message within one command or HTTP request is a retry of the same act
+        id_ = message_uuid(f"{who.request} {encode(message)!r}")
+        target = acts.describe(message)
+        record = who.record(id_, self.clock.now(), act.name, target)
+        return structs.replace(record, asked=acts.asked_json(message))
+
+    async def _read_states(self, begun: Sequence[_Begun]) -> None:
+        for each, state in zip(begun, await self._states(begun), strict=True):
+            if state is not None:
+                each.state, found = state, acts.completed(each.target, state)
+                each.record = structs.replace(
+                    each.record, name=found.name, cell=found.cell, project=found.project
+                )
+
+    async def _states(self, begun: Sequence[_Begun]) -> list[Any]:
+        """Return the state of each act's target; None if it is not known."""
+
+        async def read(each: _Begun) -> Any:
+            if each.query is None:
+                return None
+            query, question = each.query
+            try:
+                return (await Bus.asker_of_many(self, query, STATE_SECONDS)([question]))[0]
+            except _UNREAD:
+                return None
+
+        return await asyncio.gather(*map(read, begun))
+
+    async def _outcomes(self, begun: Sequence[_Begun], answers: Sequence[Message]) -> list[ActRecord]:
+        if not answers:  # published: the effect comes later, and is an event of its own
+            return [
+                each.ended("done", before=acts.state_json(each.state) if each.state else "") for each in begun
+            ]
+        ended = []
+        for each, answer, after in zip(begun, answers, await self._states(begun), strict=True):
+            why = acts.refusal(answer)
+            states = acts.difference(each.state, after) if each.state and after else ("", "")
+            ended.append(each.ended("refused" if why else "done", why, *states))
+        return ended
+
+
+def message_uuid(text: str) -> str:
+    """Return the id of the record of an act, which is the same for each delivery of the same message."""
+    return str(uuid.uuid5(_NAMESPACE, text))
+
+
+def in_messages(records: Sequence[ActRecord]) -> Iterator[ActsRecorded]:
+    """Yield messages with these records, each smaller than the limit of a message."""
+    for some in portions_by_size(records, _size_of, LARGEST_MESSAGE):
+        yield ActsRecorded(records=tuple(some))
+
+
+def _size_of(record: ActRecord) -> int:
+    return len(record.asked) + len(record.before) + len(record.after) + len(record.detail) + 1000

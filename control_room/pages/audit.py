@@ -1,0 +1,63 @@
+"""The page of the audit trail, with filters and an export as JSON lines."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+from urllib.parse import urlencode
+
+import msgspec
+from msgspec import structs
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+
+from bus.audit_trail import FindActs
+from control_room.pages import frame
+from control_room.queries import query
+
+FILTERS = ("operator", "act", "target", "project", "outcome", "request")
+MOST_EXPORTED = 100_000
+
+
+class AuditPages(frame.PageGroup):
+    async def page(self, request: Request) -> Response:
+        filters = _filters(request)
+        question = FindActs(**filters, before=_page(request))
+        found = await query("a scheduler", self._context.queries.acts, question)
+        given = {name: value for name, value in filters.items() if value}
+        return self._renderer.page(
+            request,
+            "audit.html",
+            found=found,
+            filters=filters,
+            export=f"/audit.json?{urlencode(given)}",
+            older=f"/audit?{urlencode({**given, 'before': found.answer.last})}" if found.answer else "",
+        )
+
+    async def export(self, request: Request) -> Response:
+        """Return the records that match, the latest first, one a line; at most 100,000."""
+        question = FindActs(**_filters(request), limit=500)
+        first = await self._context.queries.acts(question)
+
+        async def lines() -> AsyncIterator[bytes]:
+            found, count = first, 0
+            while True:
+                for record in found.records:
+                    yield msgspec.json.encode(record) + b"\n"
+                count += len(found.records)
+                if not found.last or count >= MOST_EXPORTED:
+                    return
+                found = await self._context.queries.acts(structs.replace(question, before=found.last))
+
+        names = {"content-disposition": 'attachment; filename="berth-audit.jsonl"'}
+        return StreamingResponse(lines(), media_type="application/jsonl", headers=names)
+
+
+def _filters(request: Request) -> dict[str, Any]:
+    return {name: frame.parameter(request, name) for name in FILTERS}
+
+
+def _page(request: Request) -> str:
+    """Return the position of the page in the URL, or the first page if it is malformed."""
+    try:
+        return msgspec.convert({"before": frame.parameter(request, "before")}, FindActs).before
+    except msgspec.ValidationError:
+        return ""

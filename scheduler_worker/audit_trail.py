@@ -1,0 +1,110 @@
+"""Stores the records of the audit trail, finds them, and deletes old ones."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from bus.audit_trail import ActRecord, ActsFound, ActsRecorded, FindActs
+from bus.clock import Clock
+from bus.errors import Poison
+from bus.sql.database import Database
+from bus.sql.statement import sql
+from bus.sql.transaction import Transaction
+
+PRUNED = 1000  # records deleted in one transaction
+
+_FINALITY = {"begun": 0, "failed": 1}  # of a retried act the outcome of the last try counts; others: 2
+_COLUMNS = (
+    "operator", "role", "operator_project", "door", "act", "target", "target_name", "project", "request",
+    "outcome", "record",
+)  # fmt: skip
+_PUT = sql(f"""
+    INSERT INTO acts (id, at, program, finality, {", ".join(_COLUMNS)})
+    SELECT n.id, n.at, n.program, n.finality, {", ".join(f"n.{name}" for name in _COLUMNS)}
+    FROM {{n: id str, at float, program bool, finality int, {", ".join(f"{name} str" for name in _COLUMNS)}}}
+    WHERE true
+    ON CONFLICT (id) DO UPDATE SET finality = excluded.finality, target = excluded.target,
+    target_name = excluded.target_name, project = excluded.project, outcome = excluded.outcome,
+    record = excluded.record
+    WHERE excluded.finality >= acts.finality
+""")
+_FIND = sql("""
+    SELECT id, at, record FROM acts
+    WHERE at >= :since AND (at < :until OR at = :until AND id < :before)
+    AND (:operator = '' OR operator = :operator) AND (:role = '' OR role = :role)
+    AND (:door = '' OR door = :door) AND (:act = '' OR act = :act)
+    AND (:target = '' OR target = :target OR target_name = :target)
+    AND (:project = '' OR project = :project OR operator_project = :project)
+    AND (:request = '' OR request = :request) AND (:outcome = '' OR outcome = :outcome)
+    ORDER BY at DESC, id DESC LIMIT :most
+""")
+_PRUNE = sql("""
+    DELETE FROM acts WHERE id IN (SELECT id FROM acts WHERE program = :program AND at < :before
+    ORDER BY at LIMIT :most) RETURNING id
+""")
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(ActRecord).decode
+_FILTERS = ("operator", "role", "door", "act", "target", "project", "request", "outcome")
+_PAGE_CHARACTERS = 250_000  # an answer has at most 1 MiB
+_LATEST = 1e12  # seconds since 1970
+
+
+async def put(tx: Transaction, records: Sequence[ActRecord]) -> None:
+    """Store records; of several with one id the one of the highest finality, and then the last, counts."""
+    latest: dict[str, ActRecord] = {}
+    for record in records:
+        known = latest.get(record.id)
+        if known is None or _finality(record) >= _finality(known):
+            latest[record.id] = record
+    await _PUT(tx, [_row(latest[id_]) for id_ in sorted(latest)])
+
+
+def _finality(record: ActRecord) -> int:
+    return _FINALITY.get(record.outcome, 2)
+
+
+def _row(record: ActRecord) -> tuple[object, ...]:
+    operator = record.operator
+    texts = (operator.name, operator.role, operator.project, record.door, record.act, record.target)
+    rest = record.name, record.project, record.request, record.outcome, _encode(record).decode()
+    return record.id, record.at, operator.is_program, _finality(record), *texts, *rest
+
+
+class AuditTrail:
+    """The audit trail in a scheduler's database. `keep` is the retention time, `keep_programs` the shorter
+    one of the acts of clients and services.
+    """
+
+    def __init__(self, database: Database, clock: Clock, keep: float, keep_programs: float) -> None:
+        self._database = database
+        self._clock = clock
+        self._keep = {False: keep, True: keep_programs}
+
+    async def record_many(self, messages: Sequence[ActsRecorded]) -> Sequence[Poison | None]:
+        async with self._database.write() as tx:
+            await put(tx, [record for message in messages for record in message.records])
+        return [None] * len(messages)
+
+    async def find(self, question: FindActs) -> ActsFound:
+        until, _, before = question.before.partition(" ")
+        latest = float(until) if before else question.until or _LATEST
+        filters: dict[str, Any] = {name: getattr(question, name) for name in _FILTERS}
+        async with self._database.read() as tx:
+            rows = await _FIND(
+                tx, since=question.since, until=latest, before=before, most=question.limit, **filters
+            )
+        page = list(rows)
+        while len(page) > 1 and sum(len(row["record"]) for row in page) > _PAGE_CHARACTERS:
+            page = page[: len(page) // 2]
+        more = len(page) < len(rows) or len(rows) == question.limit
+        last = f"{page[-1]['at']!r} {page[-1]['id']}" if more else ""
+        return ActsFound(records=tuple(_decode(row["record"]) for row in page), last=last)
+
+    async def prune(self) -> None:
+        for program, keep in self._keep.items():
+            deleted = PRUNED
+            while deleted == PRUNED:
+                async with self._database.write() as tx:
+                    rows = await _PRUNE(tx, program=program, before=self._clock.now() - keep, most=PRUNED)
+                deleted = len(rows)

@@ -1,0 +1,94 @@
+"""Sends messages on in the name of clients that have a role, if the role covers them."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from msgspec import structs
+
+from bus import acts, topics
+from bus.addressing import ANYONE, Query, Topic
+from bus.audit_trail import Operator
+from bus.clients import ClientRelay, RegisteredClient, RelayAnswered
+from bus.context import stored_context
+from bus.delivery.recording import Caller, RecordingBus, caller
+from bus.delivery.relaying import problem_of
+from bus.errors import AnswerRefused, OperationRefused, Unavailable, Undecodable, Unroutable
+from bus.protocol import decode, encode
+from bus.sql.database import Database
+from bus.vocabulary import Message
+from scheduler_worker.store.decisions import registered
+
+_ACTING = {message for act in acts.ACTS for message in act.messages}
+_WAYS: dict[str, Query[Any, Any] | Topic[Any]] = {
+    **{topic.pattern: topic for topic in topics.TOPICS if topic.message in _ACTING},
+    **{
+        query.name: query
+        for query in topics.QUERIES
+        if (query.source == ANYONE or query.asks in _ACTING) and not (query.within or query.of_client)
+    },
+}
+
+
+@dataclass(eq=False)
+class RoleDoor:
+    """`bus` checks and records the acts: the role decides on each message as on a command."""
+
+    database: Database
+    bus: RecordingBus
+
+    async def relay(self, asked: ClientRelay) -> RelayAnswered:
+        async with self.database.read() as tx:
+            found = await registered(tx, [asked.client])
+        client = found[0] if found else None
+        door = Caller(
+            operator=operator_of(asked.client, client),
+            door="bus",
+            through=f"client.{asked.client}",
+            request=stored_context(asked).id[:255],
+        )
+        token = caller.set(door)
+        try:
+            return await self._relayed(asked)
+        except (OperationRefused, AnswerRefused, Unavailable, Unroutable) as problem:
+            return problem_of(problem)
+        finally:
+            caller.reset(token)
+
+    async def _relayed(self, asked: ClientRelay) -> RelayAnswered:
+        way = _WAYS.get(asked.to)
+        if way is None:
+            raise OperationRefused(f"{asked.to} is no topic or query for clients with a role")
+        message = _decoded(way, asked.message)
+        if isinstance(way, Topic):
+            await self.bus.publish(_answered_to(asked.client, message))
+            return RelayAnswered()
+        answer = await self.bus.asker(way, asked.seconds)(message)
+        return RelayAnswered(answer=encode(answer).decode())
+
+
+def operator_of(name: str, client: RegisteredClient | None) -> Operator:
+    """Return a client with a role as an operator; its limits are its cells and projects."""
+    if client is None:
+        return Operator(name=name, known_by="client")
+    return Operator(
+        name=name, role=client.role, known_by="client", cells=client.cells, projects=client.projects
+    )
+
+
+def client_key(client: str, key: str) -> str:
+    """Return a name under which the client can receive results: the given one, if the client may use it."""
+    return key if key == client or key.startswith(f"{client}_") else client
+
+
+def _answered_to(client: str, message: Message) -> Message:
+    if not hasattr(message, "reply_to"):
+        return message
+    return structs.replace(message, reply_to=client_key(client, message.reply_to))
+
+
+def _decoded(way: Query[Any, Any] | Topic[Any], text: str) -> Message:
+    kind: type[Message] = way.asks if isinstance(way, Query) else way.message
+    try:
+        return decode(kind, text.encode())
+    except Undecodable as problem:
+        raise AnswerRefused(str(problem)) from None

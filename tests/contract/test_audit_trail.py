@@ -1,0 +1,292 @@
+"""The audit trail: what a connection of an operator records, and what schedulers store and find."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from msgspec import structs
+
+from bus import topics
+from bus.audit_trail import ActRecord, ActsFound, ActsRecorded, FindActs, Operator
+from bus.delivery.recording import Caller, RecordingBus, caller
+from bus.errors import OperationRefused
+from bus.local import LocalBroker, LocalTransport
+from bus.messages import BuildDeleteRequested
+from bus.quotas import (
+    FindQuotas,
+    Quota,
+    QuotaEditAnswered,
+    QuotaEdited,
+    QuotaEditRequested,
+    QuotasFound,
+    QuotaSourceIsKeystone,
+    SetQuota,
+)
+from bus.resources import AllocationsFound, Consumer, FindAllocations
+from bus.sql.database import Database
+from bus.sql.migrations import migrate
+from bus.worker import Worker, answers, on, on_many
+from scheduler_worker.audit_trail import AuditTrail
+from tests.support.buses import serving
+from tests.support.ids import uid
+from tests.support.virtual_time import TurnedClock
+from tests.support.waiting import until
+
+DAY = 86400.0
+ANN = Operator(name="ann", role="admin", known_by="token file", project="ops")
+
+
+def a_record(number: int, *, program: bool = False, **fields: Any) -> ActRecord:
+    operator = structs.replace(ANN, is_program=program)
+    record = ActRecord(id=uid(number), at=float(number), operator=operator, door="command", act="quota")
+    return (
+        structs.replace(record, outcome="done", **fields)
+        if "outcome" not in fields
+        else structs.replace(record, **fields)
+    )
+
+
+@pytest.fixture
+async def trail(open_database: Callable[..., Database], wall: TurnedClock) -> AuditTrail:
+    database = open_database()
+    await migrate(database, "scheduler_worker")
+    return AuditTrail(database, wall.clock, 90 * DAY, 7 * DAY)
+
+
+async def stored(trail: AuditTrail, **question: Any) -> list[ActRecord]:
+    return [*(await trail.find(FindActs(**question))).records]
+
+
+async def test_an_outcome_replaces_the_begun_record_whatever_the_order_of_delivery(trail: AuditTrail) -> None:
+    begun, done = a_record(1, outcome="begun"), a_record(1, after='{"a":1}')
+    for records in ((begun,), (done,), (begun,), (done, begun)):
+        await trail.record_many([ActsRecorded(records=records)])
+    assert await stored(trail) == [done]
+
+
+async def test_the_last_outcome_of_a_retried_act_counts(trail: AuditTrail) -> None:
+    failed, done = a_record(1, outcome="failed"), a_record(1)
+    await trail.record_many([ActsRecorded(records=(failed,)), ActsRecorded(records=(done,))])
+    await trail.record_many([ActsRecorded(records=(failed,))])
+    assert await stored(trail) == [done]
+
+
+async def test_records_are_found_by_every_filter_the_latest_first(trail: AuditTrail) -> None:
+    records = (
+        a_record(1, target="x", name="h1", project="p1"),
+        a_record(2, door="bus", act="boot", request="r", outcome="denied"),
+        structs.replace(a_record(3), operator=Operator(name="bob", role="reader")),
+    )
+    await trail.record_many([ActsRecorded(records=records)])
+    assert [record.at for record in await stored(trail)] == [3.0, 2.0, 1.0]
+    for question, numbers in (
+        ({"operator": "bob"}, [3]),
+        ({"role": "admin"}, [2, 1]),
+        ({"door": "bus"}, [2]),
+        ({"act": "boot"}, [2]),
+        ({"target": "x"}, [1]),
+        ({"target": "h1"}, [1]),
+        ({"project": "p1"}, [1]),
+        ({"project": "ops"}, [2, 1]),
+        ({"request": "r"}, [2]),
+        ({"outcome": "denied"}, [2]),
+        ({"since": 2.0}, [3, 2]),
+        ({"until": 3.0}, [2, 1]),
+    ):
+        assert [int(record.at) for record in await stored(trail, **question)] == numbers, question
+
+
+async def every_page(trail: AuditTrail, question: FindActs) -> AsyncIterator[ActsFound]:
+    while True:
+        page = await trail.find(question)
+        yield page
+        if not page.last:
+            return
+        question = structs.replace(question, before=page.last)
+
+
+async def test_pages_have_every_record_once_and_fit_into_a_message(trail: AuditTrail) -> None:
+    large: dict[str, Any] = {
+        "asked": "x" * 4000,
+        "before": "y" * 4000,
+        "after": "z" * 4000,
+        "detail": "d" * 4000,
+    }
+    records = [a_record(number, **large) for number in range(1, 121)]
+    same_time = [structs.replace(record, at=7.0) for record in records]
+    for record in same_time:
+        await trail.record_many([ActsRecorded(records=(record,))])
+    pages = [page async for page in every_page(trail, FindActs(limit=50))]
+    assert all(sum(len(record.asked) * 4 for record in page.records) < 500_000 for page in pages)
+    assert sorted(record.id for page in pages for record in page.records) == sorted(r.id for r in records)
+
+
+async def test_acts_of_programs_are_deleted_sooner(trail: AuditTrail, wall: TurnedClock) -> None:
+    wall.now = 100 * DAY
+    by_day = {"old": 9 * DAY, "a month": 70 * DAY, "new": 95 * DAY}
+    for program in (False, True):
+        records = [
+            structs.replace(a_record(number + 5 * program, program=program), at=at, target=name)
+            for number, (name, at) in enumerate(by_day.items())
+        ]
+        await trail.record_many([ActsRecorded(records=tuple(records))])
+    await trail.prune()
+    left = [(record.target, record.operator.is_program) for record in await stored(trail)]
+    assert sorted(left) == [("a month", False), ("new", False), ("new", True)]
+
+
+# What a connection records
+
+
+class QuotaRegion:
+    """Placement's quotas and allocations, a cell, and the records that arrive at a scheduler."""
+
+    def __init__(self) -> None:
+        self.limits: dict[str, int] = {"VCPU": 1}
+        self.refuses = False
+        self.records: list[ActRecord] = []
+        self.deleted: list[str] = []
+
+    async def edit(self, order: QuotaEditRequested) -> QuotaEditAnswered:
+        if self.refuses:
+            return QuotaEditAnswered(result=QuotaSourceIsKeystone())
+        assert isinstance(order.edit, SetQuota)
+        self.limits = order.edit.limits
+        return QuotaEditAnswered(result=QuotaEdited(changed=True))
+
+    async def quotas(self, question: FindQuotas) -> QuotasFound:
+        return QuotasFound(quotas=(Quota(project="p1", limits=self.limits),))
+
+    async def allocations(self, question: FindAllocations) -> AllocationsFound:
+        consumer = Consumer(
+            id=uid(1), generation=1, project="p1", user="u", type=None, allocations={uid(9): {"VCPU": 1}}
+        )
+        return AllocationsFound(consumers=(consumer,), generations={})
+
+    async def delete(self, order: BuildDeleteRequested) -> None:
+        self.deleted.append(order.build)
+
+    async def record(self, messages: Any) -> list[None]:
+        self.records += [record for message in messages for record in message.records]
+        return [None] * len(messages)
+
+    def worker(self) -> Worker:
+        return Worker(
+            "scheduler",
+            consumes=[
+                on_many(topics.ACTS_RECORDED, self.record),
+                on(topics.BUILD_DELETE.at(cell="c1"), self.delete),
+            ],
+            answers=[
+                answers(topics.EDIT_QUOTA, self.edit),
+                answers(topics.QUOTAS, self.quotas),
+                answers(topics.ALLOCATIONS, self.allocations),
+            ],
+        )
+
+    async def outcomes(self, *expected: str) -> ActRecord:
+        await until(lambda: [record.outcome for record in self.records] == [*expected])
+        assert len({record.id for record in self.records}) == 1
+        return self.records[-1]
+
+
+@asynccontextmanager
+async def acting(region: QuotaRegion, operator: Operator = ANN) -> AsyncIterator[RecordingBus]:
+    broker = LocalBroker()
+    who = Caller(operator=operator, door="command", through="berth quota set", origin="h", request="r")
+    async with serving(lambda: LocalTransport(broker), region.worker()) as bus:
+        token = caller.set(who)
+        try:
+            yield bus
+        finally:
+            caller.reset(token)
+
+
+LIMIT = QuotaEditRequested(edit=SetQuota(project="p1", limits={"VCPU": 2}))
+
+
+async def test_an_edit_is_recorded_with_its_state_before_and_after() -> None:
+    region = QuotaRegion()
+    async with acting(region) as bus:
+        await bus.asker(topics.EDIT_QUOTA)(LIMIT)
+        record = await region.outcomes("begun", "done")
+    assert (record.act, record.target, record.project) == ("quota", "p1", "p1")
+    assert (record.before, record.after) == (
+        '{"quotas":[{"limits":{"VCPU":1}}]}',
+        '{"quotas":[{"limits":{"VCPU":2}}]}',
+    )
+    assert '"VCPU":2' in record.asked
+    assert (record.operator, record.door, record.through, record.origin) == (
+        ANN, "command", "berth quota set", "h",
+    )  # fmt: skip
+
+
+async def test_a_published_order_is_recorded_with_the_state_before() -> None:
+    region = QuotaRegion()
+    async with acting(region) as bus:
+        await bus.publish(BuildDeleteRequested(build=uid(1), cell="c1", reply_to="x"))
+        record = await region.outcomes("begun", "done")
+    assert (record.act, record.target, record.cell, record.project) == ("delete", uid(1), "c1", "p1")
+    assert uid(9) in record.before
+    assert "reply_to" not in record.asked
+
+
+async def test_a_refused_edit_is_recorded_with_the_reason() -> None:
+    region = QuotaRegion()
+    region.refuses = True
+    async with acting(region) as bus:
+        await bus.asker(topics.EDIT_QUOTA)(LIMIT)
+        assert "QuotaSourceIsKeystone" in (await region.outcomes("begun", "refused")).detail
+
+
+async def test_a_denied_act_is_recorded_and_not_carried_out() -> None:
+    region = QuotaRegion()
+    async with acting(region, Operator(name="ann", role="operator")) as bus:
+        with pytest.raises(OperationRefused, match="quota takes the role admin"):
+            await bus.asker(topics.EDIT_QUOTA)(LIMIT)
+        record = await region.outcomes("denied")
+    assert "quota takes the role admin" in record.detail
+    assert region.limits == {"VCPU": 1}
+
+
+@pytest.mark.parametrize(("projects", "deleted"), [(("p1",), [uid(1)]), (("p2",), [])])
+async def test_the_project_of_an_instance_decides_for_a_limited_role(
+    projects: tuple[str, ...], deleted: list[str]
+) -> None:
+    region = QuotaRegion()
+    async with acting(region, Operator(name="ann", role="operator", projects=projects)) as bus:
+        order = BuildDeleteRequested(build=uid(1), cell="c1")
+        if deleted:
+            await bus.publish(order)
+        else:
+            with pytest.raises(OperationRefused, match="in the projects p2 only"):
+                await bus.publish(order)
+        await until(lambda: bool(region.records))
+    assert region.deleted == deleted
+
+
+async def test_an_act_is_done_although_no_scheduler_takes_its_record(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    region, broker = QuotaRegion(), LocalBroker()
+    worker = without_records(region)
+    async with serving(lambda: LocalTransport(broker), worker) as bus:
+        token = caller.set(Caller(operator=ANN, door="command"))
+        await bus.asker(topics.EDIT_QUOTA)(LIMIT)
+        caller.reset(token)
+    assert region.limits == {"VCPU": 2}
+    assert "not in the audit trail" in caplog.text
+
+
+def without_records(region: QuotaRegion) -> Worker:
+    return Worker("placement", answers=region.worker().answers)
+
+
+async def test_a_query_and_an_act_of_no_operator_are_not_recorded() -> None:
+    region = QuotaRegion()
+    async with acting(region) as bus:
+        await bus.asker(topics.QUOTAS)(FindQuotas(project="p1"))
+        caller.set(None)
+        await bus.asker(topics.EDIT_QUOTA)(LIMIT)
+    assert not region.records

@@ -1,0 +1,149 @@
+"""The control room and the audit trail: what its forms and sign-ins record, its page, and its roles."""
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from berth.settings import Settings
+from bus import topics
+from bus.audit_trail import ActRecord, ActsRecorded, FindActs, Operator
+from bus.clock import Clock
+from bus.sql.database import Database
+from bus.sql.migrations import migrate
+from bus.worker import Worker, answers, on_many
+from placement_worker import Placement
+from scheduler_worker.audit_trail import AuditTrail
+from tests.support.ids import uid
+from tests.support.placement_builders import a_placement
+from tests.support.placement_calls import silent_placement
+from tests.support.visited_room import VisitedRoom, a_visited_room
+from tests.support.waiting import until
+
+TOKENS = "\n".join(
+    f'[[tokens]]\ntoken = "{role}"\nuser = "{role}-user"\nproject = "p"\nroles = ["{role}"]'
+    for role in ("reader", "operator", "admin", "member")
+)
+
+
+@asynccontextmanager
+async def a_recorded_room(settings: Settings) -> AsyncIterator[tuple[VisitedRoom, AuditTrail, Placement]]:
+    database = Database("sqlite+aiosqlite://", inline=True)
+    await migrate(database, "scheduler_worker")
+    trail = AuditTrail(database, Clock(), 1e9, 1e9)
+    scheduler = Worker(
+        "scheduler",
+        consumes=[on_many(topics.ACTS_RECORDED, trail.record_many)],
+        answers=[answers(topics.FIND_ACTS, trail.find)],
+    )
+    async with (
+        a_placement("sqlite+aiosqlite://") as placement,
+        a_visited_room(
+            silent_placement(placement), scheduler, answered=("quotas", "acts"), settings=settings
+        ) as room,
+    ):
+        yield room, trail, placement
+    await database.close()
+
+
+@pytest.fixture
+async def opened(tmp_path: Path) -> AsyncIterator[tuple[VisitedRoom, AuditTrail, Placement]]:
+    file = tmp_path / "tokens.toml"
+    file.write_text(TOKENS)
+    settings = Settings().having(cells=("c1",), placement_auth="tokens", placement_tokens=str(file))
+    async with a_recorded_room(settings) as made:
+        yield made
+
+
+async def recorded(trail: AuditTrail, count: int, **question: Any) -> list[ActRecord]:
+    """The records that match, the latest first, once there are so many with an outcome."""
+    found: list[ActRecord] = []
+
+    async def are_there() -> bool:
+        nonlocal found
+        found = [*(await trail.find(FindActs(**question))).records]
+        return len([record for record in found if record.outcome != "begun"]) == count
+
+    await until(are_there)
+    return found
+
+
+async def set_quota(room: VisitedRoom) -> int:
+    form = {"act": "set", "project": "p1", "limits": "VCPU=4"}
+    return (await room.send("/projects", headers={}, **form)).status_code
+
+
+Opened = tuple[VisitedRoom, AuditTrail, Placement]
+
+
+async def test_a_form_is_recorded_with_its_user_address_and_states(opened: Opened) -> None:
+    room, trail, _ = opened
+    await room.sign_in("admin")
+    assert await set_quota(room) == 303
+    (record,) = await recorded(trail, 1, act="quota")
+    assert record.operator == Operator(name="admin-user", role="admin", known_by="token file", project="p")
+    assert (record.door, record.through, record.origin) == ("control room", "POST /projects", "127.0.0.1")
+    assert (record.target, record.outcome) == ("p1", "done")
+    assert '"VCPU":4' in record.after
+
+
+@pytest.mark.parametrize(
+    ("role", "status", "outcomes"),
+    [
+        ("member", 403, [("form", "denied")]),
+        ("reader", 403, [("form", "denied")]),
+        ("operator", 409, [("quota", "denied")]),
+        ("admin", 303, [("quota", "done")]),
+    ],
+)
+async def test_the_role_decides_about_a_form(
+    opened: Opened, role: str, status: int, outcomes: list[tuple[str, str]]
+) -> None:
+    room, trail, _ = opened
+    await room.sign_in(role)
+    assert await set_quota(room) == status
+    await recorded(trail, 2, operator=f"{role}-user")  # with the sign-in
+    found = [(record.act, record.outcome) for record in (await trail.find(FindActs())).records]
+    assert found[:-1] == outcomes
+
+
+async def test_sign_ins_are_recorded_without_the_token(opened: Opened) -> None:
+    room, trail, _ = opened
+    await room.sign_in("a wrong token")
+    await room.sign_in("reader")
+    done, denied = await recorded(trail, 2, act="sign in")
+    assert (done.operator.name, done.outcome) == ("reader-user", "done")
+    assert (denied.operator.name, denied.outcome) == ("", "denied")
+    assert "a wrong token" not in str(denied)
+
+
+async def test_the_page_lists_and_filters_and_exports(opened: Opened) -> None:
+    room, trail, _ = opened
+    await room.sign_in("admin")
+    await set_quota(room)
+    await recorded(trail, 1, act="quota")
+    assert "POST /projects" in await room.page("/audit")
+    assert "No act matches" in await room.page("/audit?target=p2")
+    export = (await room.browser.get("/audit.json?act=quota")).text.splitlines()
+    assert [json.loads(line)["target"] for line in export] == ["p1"]
+
+
+@pytest.mark.parametrize("before", ["", "x", "1.5 ; DROP TABLE acts", "-1 x", "9e999 x"])
+async def test_the_page_ignores_a_malformed_position(opened: Opened, before: str) -> None:
+    room, _, _ = opened
+    await room.sign_in("reader")
+    assert "sign in" in await room.page(f"/audit?before={before}") or before
+
+
+async def test_the_page_escapes_what_it_lists(opened: Opened) -> None:
+    room, trail, _ = opened
+    await room.sign_in("reader")
+    operator = Operator(name="<script>x</script>")
+    record = ActRecord(id=uid(1), at=1.0, operator=operator, door="bus", act="<b>")
+    await trail.record_many([ActsRecorded(records=(record,))])
+    page = await room.page("/audit")
+    assert "<script>x" not in page
+    assert "&lt;script&gt;x" in page

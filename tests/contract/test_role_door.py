@@ -1,0 +1,217 @@
+"""Clients with a role: every act of the table by a client's own query, on every message of the bus."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from bus import topics
+from bus.acts import ACTS, RANK
+from bus.addressing import Query, Topic
+from bus.audit_trail import ActRecord
+from bus.clients import ClientRelay, RegisteredClient
+from bus.delivery.recording import RecordingBus
+from bus.delivery.relaying import RelayedBus
+from bus.errors import OperationRefused
+from bus.local import LocalBroker, LocalTransport
+from bus.messages import BuildDeleteRequested, BuildEnded
+from bus.protocol import decode, encode
+from bus.queries import FindInstances, InstancesFound
+from bus.quotas import (
+    FindQuotas,
+    Quota,
+    QuotaEditAnswered,
+    QuotaEdited,
+    QuotaEditRequested,
+    QuotasFound,
+    SetQuota,
+)
+from bus.resources import AllocationsFound, Consumer, FindAllocations
+from bus.sql.database import Database
+from bus.sql.migrations import migrate
+from bus.vocabulary import Message
+from bus.worker import Worker, answers, on, on_many
+from scheduler_worker.role_door import _WAYS, RoleDoor
+from scheduler_worker.store.decisions import bind
+from tests.contract.test_messages import GOLDEN
+from tests.support.buses import serving
+from tests.support.ids import uid
+from tests.support.waiting import until
+
+LIMIT = QuotaEditRequested(edit=SetQuota(project="p1", limits={"VCPU": 2}))
+
+
+class RelayedRegion:
+    """A region that acts change: quotas, instances of p1 and p2, and the records of the audit trail."""
+
+    def __init__(self, bus: RecordingBus, database: Database) -> None:
+        self.limits: dict[str, int] = {}
+        self.deleted: list[BuildDeleteRequested] = []
+        self.records: list[ActRecord] = []
+        self.door = RoleDoor(database, bus)
+
+    async def edit(self, order: QuotaEditRequested) -> QuotaEditAnswered:
+        assert isinstance(order.edit, SetQuota)
+        self.limits = order.edit.limits
+        return QuotaEditAnswered(result=QuotaEdited(changed=True))
+
+    async def quotas(self, question: FindQuotas) -> QuotasFound:
+        return QuotasFound(quotas=(Quota(project="p1", limits=self.limits),))
+
+    async def instances(self, question: FindInstances) -> InstancesFound:
+        return InstancesFound(instances=(), last=question.project)
+
+    async def allocations(self, question: FindAllocations) -> AllocationsFound:
+        consumers = (
+            Consumer(id=uid(number), generation=1, project=f"p{number}", user="u", type=None, allocations={})
+            for number in (1, 2)
+            if uid(number) in question.consumers
+        )
+        return AllocationsFound(consumers=tuple(consumers), generations={})
+
+    async def delete(self, order: BuildDeleteRequested) -> None:
+        self.deleted.append(order)
+
+    async def record(self, messages: Any) -> list[None]:
+        self.records += [record for message in messages for record in message.records]
+        return [None] * len(messages)
+
+    def worker(self) -> Worker:
+        return Worker(
+            "scheduler",
+            consumes=[
+                on_many(topics.ACTS_RECORDED, self.record),
+                on(topics.BUILD_DELETE.at(cell="c1"), self.delete),
+            ],
+            answers=[
+                answers(topics.CLIENT_RELAY, self.door.relay, client="*"),
+                answers(topics.EDIT_QUOTA, self.edit),
+                answers(topics.QUOTAS, self.quotas),
+                answers(topics.ALLOCATIONS, self.allocations),
+                answers(topics.FIND_INSTANCES, self.instances, cell="c1"),
+            ],
+        )
+
+
+@asynccontextmanager
+async def a_client(role: Any, **limits: tuple[str, ...]) -> AsyncIterator[tuple[RelayedBus, RelayedRegion]]:
+    database, broker = Database("sqlite+aiosqlite://", inline=True), LocalBroker()
+    await migrate(database, "scheduler_worker")
+    limits = {"projects": (), **limits}
+    async with database.write() as tx:
+        await bind(tx, RegisteredClient(name="ann", role=role, **limits))
+    async with RecordingBus(LocalTransport(broker)) as own:
+        region = RelayedRegion(own, database)
+        async with (
+            serving(lambda: LocalTransport(broker), region.worker()),
+            RelayedBus(LocalTransport(broker), "ann") as bus,
+        ):
+            yield bus, region
+    await database.close()
+
+
+async def test_an_admin_edits_and_the_record_names_the_client() -> None:
+    async with a_client("admin") as (bus, region):
+        answer = await bus.asker(topics.EDIT_QUOTA)(LIMIT)
+        assert isinstance(answer.result, QuotaEdited)
+        await until(lambda: [record.outcome for record in region.records] == ["begun", "done"])
+    record = region.records[-1]
+    assert (record.operator.name, record.operator.role, record.door, record.act) == (
+        "ann",
+        "admin",
+        "bus",
+        "quota",
+    )
+
+
+async def test_an_operator_is_denied_what_takes_an_admin() -> None:
+    async with a_client("operator") as (bus, region):
+        with pytest.raises(OperationRefused, match="quota takes the role admin; ann has operator"):
+            await bus.asker(topics.EDIT_QUOTA)(LIMIT)
+        await until(lambda: [record.outcome for record in region.records] == ["denied"])
+    assert not region.limits
+
+
+def a_message_of(way: Query[Any, Any] | Topic[Any]) -> Message:
+    """A message of this topic or query, from the golden bytes."""
+    kind: type[Message] = way.asks if isinstance(way, Query) else way.message
+    return decode(kind, GOLDEN[kind.__name__])
+
+
+@pytest.mark.parametrize("role", ["", "reader", "operator", "admin"])
+async def test_no_message_passes_that_the_table_denies(role: Any) -> None:
+    """Every topic and query: below the role of its act, the answer is the refusal, and no worker gets it."""
+    least = {message: act.role for act in reversed(ACTS) for message in act.messages}
+    async with a_client(role) as (bus, _):
+        for name, way in _WAYS.items():
+            message = a_message_of(way)
+            needed = least.get(type(message), "reader")
+            if isinstance(way, Topic) or RANK[role] >= RANK[needed]:
+                continue
+            with pytest.raises(OperationRefused, match="takes the role"):
+                await bus.asker(way, 0.1)(message)
+            assert name
+
+
+@pytest.mark.parametrize(("build", "passes"), [(uid(1), True), (uid(2), False), (uid(3), False)])
+async def test_a_role_limited_to_a_project_deletes_its_instances_only(build: str, passes: bool) -> None:
+    order = BuildDeleteRequested(build=build, cell="c1", reply_to="x")
+    async with a_client("operator", projects=("p1",)) as (bus, region):
+        if passes:
+            await bus.publish(order)
+            await until(lambda: region.deleted)
+        else:
+            with pytest.raises(OperationRefused, match="in the projects p1 only"):
+                await bus.publish(order)
+    assert [deleted.reply_to for deleted in region.deleted] == (["ann_x"] if passes else [])
+
+
+async def test_a_role_limited_to_a_project_reads_its_instances_only() -> None:
+    async with a_client("reader", projects=("p1",)) as (bus, _):
+        ask = bus.asker(topics.FIND_INSTANCES)
+        assert (await ask(FindInstances(cell="c1", project="p1"))).last == "p1"
+        for question in (FindInstances(cell="c1", project="p2"), FindInstances(cell="c1")):
+            with pytest.raises(OperationRefused, match="read: ann may act in the projects p1 only"):
+                await ask(question)
+        with pytest.raises(OperationRefused):  # its answers are not limited to a project
+            await bus.asker(topics.QUOTAS)(FindQuotas(project="p1"))
+
+
+async def test_a_client_cannot_direct_results_to_another_client() -> None:
+    async with a_client("operator") as (_, region):
+        order = BuildDeleteRequested(build=uid(1), cell="c1", reply_to="victim")
+        relay = ClientRelay(client="ann", to="build.delete.{cell}", message=encode(order).decode())
+        await region.door.relay(relay)
+        await until(lambda: region.deleted)
+    assert region.deleted[0].reply_to == "ann"
+
+
+async def test_results_arrive_at_the_client() -> None:
+    async with a_client("operator") as (bus, region):
+        listener = await bus.listen(topics.BUILD_ENDED.at(reply_to="x"))
+        ended = BuildEnded(build=uid(1), request=uid(1), cell="c1", status="active", reply_to="ann_x")
+        await region.door.bus.publish(ended)
+        assert await listener.get() == ended
+
+
+INVALID = {
+    "an unknown topic": ("agent.build.{cell}.{agent}", "{}", "is no topic or query"),
+    "a query of a cell": ("placement.claim.{cell}", "{}", "is no topic or query"),
+    "no JSON": ("placement.quota", "{", "placement.quota"),
+    "another message": ("placement.quota", '{"edit":{"is":"SetTraits"}}', ""),
+}
+
+
+@pytest.mark.parametrize(("to", "message", "why"), INVALID.values(), ids=INVALID.keys())
+async def test_an_unusable_message_is_refused_with_the_reason(to: str, message: str, why: str) -> None:
+    async with a_client("admin") as (_, region):
+        answered = await region.door.relay(ClientRelay(client="ann", to=to, message=message))
+    assert answered.problem in ("denied", "refused")
+    assert answered.why
+
+
+async def test_an_unregistered_client_may_nothing() -> None:
+    async with a_client("admin") as (_, region):
+        relay = ClientRelay(client="eve", to="placement.quotas", message="{}")
+        assert (await region.door.relay(relay)).problem == "denied"

@@ -1,0 +1,134 @@
+"""`berth token` lists, adds, rotates and revokes tokens of a token file; and the operator of a command."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from berth import wiring
+from berth.commands import tokens
+from berth.operators import command_caller
+from berth.settings import BadSetting, Settings
+from bus.errors import OperationRefused, Unavailable
+from bus.local import LocalBroker, LocalTransport
+from placement_worker.http.token_file import TokenFile, digest_of
+from tests.support.command_line import CommandLine
+
+
+@pytest.fixture(params=["tokens.toml", "tokens.json"])
+def file(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = tmp_path / str(request.param)
+    monkeypatch.setenv("BERTH_PLACEMENT_TOKENS", str(path))
+    return path
+
+
+@pytest.fixture
+def token(file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> CommandLine:
+    broker = LocalBroker()
+    monkeypatch.setattr(wiring, "transport", lambda settings, name: LocalTransport(broker))
+    return CommandLine("token", tokens, monkeypatch, capsys)
+
+
+async def added(token: CommandLine, *words: str) -> dict[str, Any]:
+    (made,) = await token.json("add", *words)
+    return dict(made)
+
+
+async def test_a_new_token_identifies_its_user_and_the_file_does_not_contain_it(
+    token: CommandLine, file: Path
+) -> None:
+    made = await added(token, 'änn "x"', "--role", "operator", "--cell", "c1", "--only-project", "p1")
+    found = TokenFile(file).holder(digest_of(made["token"]))
+    assert found is not None
+    assert (found.user, found.roles, found.cells, found.projects) == (
+        "änn \"x\"", frozenset({"operator"}), ("c1",), ("p1",),
+    )  # fmt: skip
+    assert made["token"] not in file.read_text()
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert made["token"] not in await token("list")
+
+
+async def test_a_rotated_token_replaces_the_former_one(token: CommandLine, file: Path) -> None:
+    first = await added(token, "ann", "--role", "reader")
+    file.chmod(0o640)  # readable for the group of the servers
+    (second,) = await token.json("rotate", first["id"])
+    known = TokenFile(file)
+    assert known.holder(digest_of(first["token"])) is None
+    assert known.holder(digest_of(second["token"])) is not None
+    assert file.stat().st_mode & 0o777 == 0o640
+
+
+async def test_a_revoked_token_is_unknown(token: CommandLine, file: Path) -> None:
+    first, second = (
+        await added(token, "ann", "--role", "reader"),
+        await added(token, "bob", "--role", "reader"),
+    )
+    await token("revoke", first["id"])
+    assert [row["user"] for row in await token.json("list")] == ["bob"]
+    with pytest.raises(OperationRefused, match="the last token"):
+        await token("revoke", second["id"])
+
+
+@pytest.mark.parametrize("words", [("revoke", "zz"), ("rotate", ""), ("revoke", "")])
+async def test_an_unknown_id_is_refused(token: CommandLine, words: tuple[str, ...]) -> None:
+    await added(token, "ann", "--role", "reader")
+    with pytest.raises(OperationRefused, match="berth token list"):
+        await token(*words)
+
+
+async def test_a_token_needs_a_role(token: CommandLine) -> None:
+    with pytest.raises(BadSetting, match="--role is missing"):
+        await token("add", "ann")
+
+
+async def test_tokens_can_be_made_while_no_berth_runs(
+    token: CommandLine, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Away(LocalTransport):
+        async def open(self) -> None:
+            raise Unavailable("no berth")
+
+    monkeypatch.setattr(wiring, "transport", lambda settings, name: Away(LocalBroker()))
+    assert "this is not in the audit trail" in await token("add", "ann", "--role", "reader")
+    assert file.exists()
+
+
+# The operator of a command
+
+
+async def test_a_command_acts_as_the_user_of_its_token(
+    token: CommandLine, file: Path, tmp_path: Path
+) -> None:
+    secret = tmp_path / "ann.token"
+    await token("add", "ann", "--role", "operator", "--cell", "c1", "--token-file", str(secret))
+    settings = Settings().having(
+        placement_auth="tokens", placement_tokens=str(file), operator_token_file=str(secret)
+    )
+    who = await command_caller(settings, "berth quota set", "r")
+    assert (who.operator.name, who.operator.role, who.operator.cells) == ("ann", "operator", ("c1",))
+    assert (who.door, who.through, who.request) == ("command", "berth quota set", "r")
+    secret.write_text("another")
+    with pytest.raises(OperationRefused, match="is not valid"):
+        await command_caller(settings, "", "")
+
+
+@pytest.mark.parametrize(
+    ("named", "auth", "why"),
+    [("missing", "tokens", "No such file"), ("there", "noauth2", "only checked with placement_auth")],
+)
+async def test_an_unusable_token_file_of_the_operator_is_named(
+    tmp_path: Path, named: str, auth: str, why: str
+) -> None:
+    (tmp_path / "there").write_text("x")
+    settings = Settings().having(placement_auth=auth, operator_token_file=str(tmp_path / named))
+    with pytest.raises(BadSetting, match=why):
+        await command_caller(settings, "", "")
+
+
+async def test_a_command_without_a_token_acts_as_the_system_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SUDO_USER", "ann")
+    monkeypatch.setenv("SSH_CONNECTION", "10.0.0.9 50000 10.0.0.1 22")
+    who = await command_caller(Settings(), "", "")
+    assert (who.operator.name, who.operator.role) == ("ann", "admin")
+    assert who.operator.known_by.startswith("sudo to ")
+    assert who.origin.endswith(" from 10.0.0.9")

@@ -1,0 +1,172 @@
+"""The table of acts and roles: which message is which act, what it is done to, and who may do it."""
+
+from typing import Any
+
+import pytest
+
+from bus import acts, topics
+from bus.acts import ACTS, BY_NAME, Act, Target, act_of, allowed, completed, describe, difference
+from bus.addressing import ANYONE
+from bus.aggregates import AggregateEditRequested, DropAggregate
+from bus.audit_trail import MAX_STATE, Operator
+from bus.cells import CellEditRequested, RegisterCell
+from bus.maintenance import AddWindow, MaintenanceEditRequested, MaintenanceWindow
+from bus.messages import BuildDeleteRequested, BuildRequested, HostsAsked
+from bus.moves import MoveRequested
+from bus.names import MakeName, NameEditRequested, RenameName
+from bus.quotas import QuotaEditRequested, SetQuota
+from bus.requests import Flavor
+from bus.resources import EditRequested, MakeProvider, Provider, ProvidersFound, SetTraits
+from bus.room import SwitchBalancing
+from bus.vocabulary import Message
+from tests.support.ids import uid
+
+BOOT = BuildRequested(
+    request=uid(1), instances=(uid(2), uid(3)), flavor=Flavor(name="vm", vcpus=1), project="p1", cell="c1"
+)
+READS = ("Find", "WhatIf", "Plan", "TryPolicy", "GuestsAsked")
+DOORS = ("ClientRequested", "ClientAsked", "ClientRelay", "ActsRecorded")  # of clients, who are checked there
+
+
+def test_every_message_that_anyone_may_send_is_an_act_or_changes_nothing() -> None:
+    open_ = [topic.message for topic in topics.TOPICS if topic.source == ANYONE]
+    open_ += [query.asks for query in topics.QUERIES if query.source == ANYONE]
+    acting = {message for act in ACTS for message in act.messages}
+    others = [message.__name__ for message in open_ if message not in acting]
+    assert [name for name in others if not name.startswith((*READS, *DOORS))] == []
+
+
+EXPECTED: dict[str, tuple[Message, str, Target]] = {
+    "boot": (BOOT, "boot", Target(f"{uid(2)} and 1 more", "", "c1", "p1")),
+    "for Nova": (HostsAsked(request=BOOT), "boot", Target(f"{uid(2)} and 1 more", "", "c1", "p1")),
+    "delete": (BuildDeleteRequested(build=uid(2), cell="c1"), "delete", Target(uid(2), cell="c1")),
+    "a move out of its cell": (
+        MoveRequested(move=uid(4), build=uid(2), kind="live", cell="c1", to_cell="c2"),
+        "move",
+        Target(uid(2)),
+    ),
+    "traits": (EditRequested(edit=SetTraits(provider=uid(5), traits=())), "mark host", Target(uid(5))),
+    "a provider": (
+        EditRequested(edit=MakeProvider(provider=uid(5), name="h")), "edit provider", Target(uid(5)),
+    ),
+    "a new trait": (
+        NameEditRequested(kind="trait", edit=MakeName(name="CUSTOM_A")), "make name", Target("CUSTOM_A"),
+    ),
+    "a renamed class": (
+        NameEditRequested(kind="resource class", edit=RenameName(name="CUSTOM_A", to="CUSTOM_B")),
+        "edit name",
+        Target("CUSTOM_A"),
+    ),
+    "a quota": (
+        QuotaEditRequested(edit=SetQuota(project="p1", limits={"VCPU": 1})),
+        "quota",
+        Target("p1", project="p1"),
+    ),
+    "the default quota": (QuotaEditRequested(edit=SetQuota(limits={"VCPU": 1})), "quota", Target("default")),
+    "a cell": (CellEditRequested(edit=RegisterCell(cell="c9")), "cell", Target("c9", cell="c9")),
+    "a window": (
+        MaintenanceEditRequested(
+            edit=AddWindow(window=MaintenanceWindow(id=uid(6), roots=(uid(5),), begins=1.0, ends=2.0))
+        ),
+        "maintain",
+        Target(uid(6)),
+    ),
+    "an aggregate": (
+        AggregateEditRequested(edit=DropAggregate(aggregate=uid(7))), "aggregate", Target(uid(7)),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("message", "act", "target"), EXPECTED.values(), ids=EXPECTED.keys())
+def test_a_message_names_its_act_and_target(message: Message, act: str, target: Target) -> None:
+    found = act_of(message)
+    assert (found and found.name, describe(message)) == (act, target)
+
+
+def test_a_question_about_rebalancing_is_no_act() -> None:
+    assert act_of(SwitchBalancing()) is None
+    assert act_of(SwitchBalancing(stop=True)) == BY_NAME["rebalance"]
+
+
+def an_operator(role: Any, **limits: tuple[str, ...]) -> Operator:
+    return Operator(name="ann", role=role, **limits)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("act", ACTS, ids=lambda act: act.name)
+@pytest.mark.parametrize("role", ["", "reader", "operator", "admin"])
+def test_a_role_does_what_the_table_says(role: str, act: Act) -> None:
+    may = {"reader": ("reader", "operator", "admin"), "operator": ("operator", "admin"), "admin": ("admin",)}
+    why = allowed(an_operator(role), act, Target("x"))
+    assert (why == "") == (role in may[act.role])
+    assert not why or act.name in why
+
+
+LIMITED = {
+    "in its cell": ("delete", {"cells": ("c1",)}, Target("x", cell="c1"), True),
+    "in another cell": ("delete", {"cells": ("c1",)}, Target("x", cell="c2"), False),
+    "in an unknown cell": ("delete", {"cells": ("c1",)}, Target("x"), False),
+    "in its project": ("delete", {"projects": ("p1",)}, Target("x", project="p1"), True),
+    "in another project": ("delete", {"projects": ("p1",)}, Target("x", project="p2"), False),
+    "in its cell, in another project": (
+        "delete", {"cells": ("c1",), "projects": ("p1",)}, Target("x", cell="c1", project="p2"), False,
+    ),
+    "a read, limited to cells": ("read", {"cells": ("c1",)}, Target("x", cell="c2"), True),
+    "a read of another project": ("read", {"projects": ("p1",)}, Target("x", project="p2"), False),
+    "without a cell by nature": ("make name", {"cells": ("c1",)}, Target("x"), True),
+    "of the whole region": ("maintain", {"cells": ("c1",)}, Target("x", cell="c1"), False),
+    "of a cell, not a project": (
+        "mark host", {"projects": ("p1",)}, Target("x", cell="c1", project="p1"), False,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("act", "limits", "target", "may"), LIMITED.values(), ids=LIMITED.keys())
+def test_a_limited_role_acts_only_where_the_target_is_known_to_be_inside(
+    act: str, limits: dict[str, tuple[str, ...]], target: Target, may: bool
+) -> None:
+    assert (allowed(an_operator("operator", **limits), BY_NAME[act], target) == "") == may
+
+
+def test_an_admin_act_is_refused_to_a_limited_admin() -> None:
+    assert allowed(an_operator("admin", cells=("c1",)), BY_NAME["give host"], Target("x", cell="c1"))
+
+
+def found(*cells: str) -> ProvidersFound:
+    hosts = (
+        Provider(id=uid(number), name=f"h{number}", parent=None, root=uid(number), generation=0, cell=cell)
+        for number, cell in enumerate(cells)
+    )
+    return ProvidersFound(providers=tuple(hosts))
+
+
+def test_the_state_of_the_target_tells_its_name_and_cell() -> None:
+    assert completed(Target("x"), found("c1")) == Target("x", "h0", "c1")
+
+
+def test_targets_in_several_cells_have_no_cell() -> None:
+    assert completed(Target("x"), found("c1", "c2")).cell == ""
+
+
+def test_the_stored_cell_counts_and_not_the_requested_one() -> None:
+    assert completed(Target("x", cell="c1"), found("c2")).cell == "c2"
+
+
+DIFFERENCES = {
+    "equal": ({"a": 1}, {"a": 1}, ("", "")),
+    "a changed field": ({"a": 1, "b": 2}, {"a": 1, "b": 3}, ('{"b":2}', '{"b":3}')),
+    "a generation": ({"a": 1, "generation": 2}, {"a": 2, "generation": 3}, ('{"a":1}', '{"a":2}')),
+    "a list": ({"a": ["x", "y"]}, {"a": ["y", "z"]}, ('{"a":["x"]}', '{"a":["z"]}')),
+    "a record in a list": (
+        {"a": [{"b": 1, "c": 1}]}, {"a": [{"b": 1, "c": 2}]}, ('{"a":[{"c":1}]}', '{"a":[{"c":2}]}'),
+    ),
+    "a new object": ({}, {"a": 1}, ("", '{"a":1}')),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("before", "after", "texts"), DIFFERENCES.values(), ids=DIFFERENCES.keys())
+def test_only_what_differs_is_recorded(before: Any, after: Any, texts: tuple[str, str]) -> None:
+    assert difference(before, after) == texts
+
+
+def test_a_long_text_is_cut() -> None:
+    assert len(acts.shortened("x" * 10_000)) == MAX_STATE
