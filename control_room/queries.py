@@ -10,8 +10,8 @@ from msgspec import structs
 
 from bus import topics
 from bus.aggregates import ZONE, AggregatesFound, FindAggregates
-from bus.capacity import CapacityFound, CapacitySample, FindCapacity
 from bus.audit_trail import Outcome
+from bus.capacity import CapacityFound, CapacitySample, FindCapacity
 from bus.cells import CellsFound, FindCells
 from bus.clock import Clock, monotonic
 from bus.decisions import Record, RecordedHost

@@ -265,7 +265,7 @@ def _refuse_unknown(rules: Mapping[str, str], texts: Mapping[str, str]) -> None:
     """Raise BadPolicy if a rule's name is neither an operation nor used in another rule: the operator
     probably misspelled the name.
     """
-        known = {*_OWN, *ROLES, *CONTROL_ROOM, *BUILDS, *DEFAULTS}
+    known = {*_OWN, *ROLES, *CONTROL_ROOM, *BUILDS, *DEFAULTS}
     used = {name for text in texts.values() for name in _used(text)}
     for name in rules:
         if name not in known and name not in used:
