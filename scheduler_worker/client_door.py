@@ -6,7 +6,7 @@ again with the routing keys of operators, so no other handler distinguishes clie
 """
 
 import asyncio
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from msgspec import structs
