@@ -26,9 +26,8 @@ from bus.rabbit.publishing import Publisher
 from bus.sql.transaction import PostgresTransaction
 
 _DIRECTORY = "BENCH_HOP_TIMES"
-BOOT = ("build.requested", "placement.claim", "build.placed", "agent.build", "agent.report")
-IRONIC_EVENT = ("inventory.reported", "placement.changed")
-# Columns after `work` are not part of the route: later steps do not wait for them.
+_ROUTE = ("build.requested", "placement.claim", "build.placed", "agent.build", "agent.report")
+# Columns after `work` are not part of the way of a boot: later steps do not wait for them.
 _COLUMNS = (
     "messages", "publish", "deliver", "queue", "wake", "database", "work", "confirm", "finish", "ack",
     "statements", "batch",
@@ -54,7 +53,7 @@ def recorded() -> Iterator[Path]:
 
 def record() -> None:
     """Note the times of all messages in this process, and store them when the process ends."""
-    if not {"run", "bench.ironic_site"} & {*sys.orig_argv}:
+    if "run" not in sys.orig_argv:
         return
     notes: list[list[Any]] = []
     _note_sending(notes)
@@ -149,14 +148,14 @@ def _note_receiving(notes: list[list[Any]]) -> None:
     QueueReader._handle = timed_handle  # type: ignore[method-assign]
 
 
-def table(directory: Path, since: float, route: tuple[str, ...] = BOOT) -> str:
-    """Return a table of the mean milliseconds of each hop, from the records in a directory about the messages
-    of this route that were made after the time `since`.
+def table(directory: Path, since: float) -> str:
+    """Return a table of the mean milliseconds of each hop of a boot, from the records in a directory about
+    the messages made after the time `since`.
     """
     notes = [note for path in directory.glob("*.json") for note in json.loads(path.read_text())]
     sent = {note[1]: note[2:] for note in notes if note[0] == "sent"}
     handled = [note[1:] for note in notes if note[0] == "handled" and note[4] >= since]
-    handled = [note for note in handled if note[0].startswith(route)]
+    handled = [note for note in handled if note[0].startswith(_ROUTE)]
     made: defaultdict[str, float] = defaultdict(float)  # when the last message that a message caused was made
     for causation, at in [(cause, at) for cause, at, *_ in sent.values()] + [note[2:4] for note in handled]:
         made[causation] = max(made[causation], at)
@@ -170,7 +169,7 @@ def table(directory: Path, since: float, route: tuple[str, ...] = BOOT) -> str:
         later = [confirmed - posted, ended - result, answered - ended if answered else 0.0]
         rows[row].append([*(1000 * seconds for seconds in (*waits, *later)), statements / batch, batch])
     lines = [f"{'mean ms':22}" + "".join(f"{name:>11}" for name in _COLUMNS)]
-    for row in sorted(rows, key=lambda row: next(at for at, of in enumerate(route) if row.startswith(of))):
+    for row in sorted(rows, key=lambda row: next(at for at, of in enumerate(_ROUTE) if row.startswith(of))):
         means = [sum(column) / len(rows[row]) for column in zip(*rows[row], strict=True)]
         cells = [f"{len(rows[row]):11}", *(f"{mean:11.2f}" for mean in means)]
         lines.append(f"{row:22}" + "".join(cells))

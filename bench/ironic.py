@@ -11,13 +11,11 @@ import asyncio
 import sys
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import httpx
 
-from bench import hop_times
 from bench.durable import of_new_servers
 from bench.ironic_site import Site, hop_means, hop_sums, prepare, processes
 from bench.loading import refuse_the_unclean
@@ -146,7 +144,6 @@ class SteadyNews:
     seconds: float
     delays: tuple[float, ...]
     used: str
-    began: float  # seconds since 1970
     boots: float = 0.0  # boots per second at the same time
 
     def at(self, share: float) -> float:
@@ -176,7 +173,6 @@ async def _steady(watch: Watch, seconds: float, boots: float = 0.0) -> SteadyNew
 async def _measured(watch: Watch, seconds: float) -> SteadyNews:
     await asyncio.sleep(_SETTLES)
     watch.delays.clear()
-    began_at = now()
     before, received, began, spent = await hop_sums(watch.site), watch.received, monotonic(), watch.spending()
     await asyncio.sleep(seconds)
     rate = (watch.received - received) / (monotonic() - began)
@@ -184,7 +180,7 @@ async def _measured(watch: Watch, seconds: float) -> SteadyNews:
     delays = sorted(watch.delays)
     if not delays:
         sys.exit("no node became available")
-    return SteadyNews(rate, seconds, tuple(delays), used, began_at)
+    return SteadyNews(rate, seconds, tuple(delays), used)
 
 
 async def _most(watch: Watch, share: float) -> bool:
@@ -313,14 +309,10 @@ def main() -> None:
     parser.add_argument(
         "--layout", default="separate", choices=("separate", "compact"), help="see `berth up`"
     )
-    parser.add_argument("--hops", action="store_true", help="also print what each message waits for")
     wanted = parser.parse_args()
 
-    measured: list[SteadyNews] = []
-
     async def at_rate(watch: Watch, api: IronicApi) -> str:
-        measured.append(await _steady(watch, wanted.seconds, wanted.boots))
-        return str(measured[0])
+        return str(await _steady(watch, wanted.seconds, wanted.boots))
 
     # Cleaning takes so long that all nodes are in it before the first node is done.
     stages: dict[str, tuple[dict[str, Any], Stage[str]]] = {
@@ -330,12 +322,9 @@ def main() -> None:
     }
     compact = wanted.layout == "compact"
     print(f"  yardstick: {of_new_servers()}", flush=True)
-    with hop_times.recorded() if wanted.hops else nullcontext() as records:
-        for name, (more, work) in stages.items():
-            if wanted.only in (None, name):
-                print(f"  {_run(wanted.nodes, {**more, 'compact': compact}, work)}", flush=True)
-        if records and measured:
-            print(hop_times.table(records, measured[0].began, hop_times.IRONIC_EVENT))
+    for name, (more, work) in stages.items():
+        if wanted.only in (None, name):
+            print(f"  {_run(wanted.nodes, {**more, 'compact': compact}, work)}", flush=True)
 
 
 def steady(nodes: int, rate: float, seconds: float, boots: float = 0.0, hosts: int = 0) -> SteadyNews:

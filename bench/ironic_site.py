@@ -229,13 +229,11 @@ async def hop_sums(site: Site) -> dict[str, tuple[float, float]]:
 
 
 def hop_means(before: Mapping[str, tuple[float, float]], after: Mapping[str, tuple[float, float]]) -> str:
-    """Return the mean time in each hop between two results of `hop_sums`, and how often, as text."""
+    """Return the mean time in each hop between two results of `hop_sums`, as text."""
     means = []
     for hop, (total, count) in after.items():
         since = count - before[hop][1]
-        means.append(
-            f"{hop} {1000 * (total - before[hop][0]) / since:.1f} ms ({since:.0f})" if since else f"{hop} –"
-        )
+        means.append(f"{hop} {1000 * (total - before[hop][0]) / since:.1f} ms" if since else f"{hop} –")
     return ", ".join(means)
 
 

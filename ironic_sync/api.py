@@ -26,7 +26,6 @@ MAXIMUM = "X-OpenStack-Ironic-API-Maximum-Version"
 READ_ATTEMPTS = 4
 SHORTEST_WAIT, LONGEST_WAIT = 0.1, 5.0  # seconds between attempts
 CONNECTIONS = 32
-IDLE_CONNECTIONS = 4  # each request polls all idle ones: with 16 a read takes twice the processor time
 MARKERS = 10  # if so many nodes at the end of a page were all deleted, listing restarts from the beginning
 PAGE = 1000  # Ironic's own limit, unless configured
 
@@ -94,7 +93,7 @@ class IronicApi:
             verify=False if access.url.startswith("http://") else access.trust(),  # no TLS, nothing to trust
             transport=self._transport,
             timeout=httpx.Timeout(access.timeout, connect=min(5.0, access.timeout)),
-            limits=httpx.Limits(max_connections=CONNECTIONS, max_keepalive_connections=IDLE_CONNECTIONS),
+            limits=httpx.Limits(max_connections=CONNECTIONS, max_keepalive_connections=CONNECTIONS),
             headers={"Accept": "application/json"},
             trust_env=False,
         )

@@ -19,10 +19,9 @@ from bus.sql.database import Database
 from bus.sql.failures import Conflict
 from bus.sql.statement import BoundStatement
 from bus.sql.transaction import Transaction
-from placement_worker.core.inventory_updates import InventoryUpdate
 from placement_worker.core.trees import Tree, carried
 from placement_worker.memory import Memory, StoreReader
-from placement_worker.store import changes, inventory_updates, tree_reads, tree_writes
+from placement_worker.store import changes, tree_reads, tree_writes
 from placement_worker.store.numbered_names import Book
 
 HELD_UP = Gauge("berth_relay_held_up", "1 while committed changes cannot be published", ["what"])
@@ -139,17 +138,14 @@ class Relay:
                 return False  # published in the meantime
             self._reads_log = False
             return await self._round_of_the_log(publish)
-        # In parallel, because no change is to wait for the position to be stored.
-        await asyncio.gather(_published(publish, following), self._store_position())
+        await _published(publish, following)
         self._record_published(following[-1].number)
+        clock = asyncio.get_running_loop().time
+        if clock() - self._recorded_at >= RECORD_SECONDS:
+            async with self._database.write() as tx:
+                await changes.TELL(tx, number=self._published)
+            self._recorded, self._recorded_at = self._published, clock()
         return bool(self._unpublished)
-
-    async def _store_position(self) -> None:
-        """Store the number of the last published change, if that is due."""
-        number, now = self._published, asyncio.get_running_loop().time()
-        if number > self._recorded and now - self._recorded_at >= RECORD_SECONDS:
-            await self._database.write_single(changes.TELL.of(number=number))
-            self._recorded, self._recorded_at = number, now
 
     def _following(self) -> list[PlacementChanged]:
         following: list[PlacementChanged] = []
@@ -293,19 +289,6 @@ class ChangeLog:
         # Trees of repeated reports were not locked, so their usage may be outdated.
         shaped = {then.root: then for was, then in pairs if then.providers != was.providers}
         return await self.write(tx, tree_reads.changes_between(pairs), shaped, [*writes, *last], consumers)
-
-    async def write_inventory_updates(self, updates: Sequence[InventoryUpdate], now: float) -> set[str]:
-        """Store reports of changed amounts, and log them, in one statement. Return the roots of the stored
-        reports; on SQLite, where a statement is no round trip, none is stored.
-        """
-        if not updates or self._database.dialect == "sqlite":
-            return set()
-        async with self._database.single_write() as tx:
-            stored, message = await inventory_updates.store(tx, self._book, updates, now)
-        if message is not None:
-            trees = {update.after.root: update.after for update in updates}
-            self._learn([message], {change.root: trees[change.root] for change in message.changes})
-        return stored
 
     async def write_facts(
         self,

@@ -1,7 +1,6 @@
 """Applies agents' reports of provider trees, and deletes the provider trees of deleted hosts."""
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from msgspec import structs
@@ -12,11 +11,9 @@ from bus.history import ConsumerChange
 from bus.messages import BuildReshaped, InventoryReported
 from bus.reports import ProviderReport
 from bus.resources import OwnerEditAnswered, OwnerEditRequested, OwnerGiven
-from bus.sql.failures import Conflict
 from bus.sql.transaction import Transaction
 from bus.vocabulary import Contended, Missing, portions, portions_by_size
 from placement_worker.change_log import ReshapedBuilds
-from placement_worker.core.inventory_updates import inventory_update_of
 from placement_worker.core.labels import reserved_level
 from placement_worker.core.reports import (
     bars_report,
@@ -65,8 +62,6 @@ class ReportOperations(PlacementOperations):
             if not complaints[position] and (best is None or report.sequence > reports[best].sequence):
                 latest[report.root] = position
         chosen = [reports[position] for position in latest.values()]
-        stored = await self._update_inventories(chosen)
-        chosen = [report for report in chosen if report.root not in stored]
         plain = [report for report in chosen if report.reshape is None]
         parts = [*portions_by_size(plain, lambda load: len(load.providers), PROVIDERS_A_TRANSACTION)]
         parts += [[report] for report in chosen if report.reshape is not None]
@@ -74,18 +69,6 @@ class ReportOperations(PlacementOperations):
             for root, why in (await self._report(part)).items():
                 complaints[latest[root]] = why
         return [Poison(f"InventoryReported: {why}") if why else None for why in complaints]
-
-    async def _update_inventories(self, reports: Sequence[InventoryReported]) -> Collection[str]:
-        """Store the reports that change only amounts, and return their roots."""
-        now, index = self.clock.now(), self.log.memory.index
-        updates = [each for each in (inventory_update_of(index, report, now) for report in reports) if each]
-        names = {name for update in updates for name in update.provider.inventories}
-        await self.book.classes.ensure(self.database, names, now)  # perhaps of a tree of another process
-        stored: set[str] = set()
-        with suppress(Conflict):
-            for some in portions(updates, changes.CHANGES_A_MESSAGE):
-                stored |= await self.log.write_inventory_updates(some, now)
-        return stored
 
     @again()
     async def _report(self, reports: Sequence[InventoryReported]) -> dict[str, str]:

@@ -132,15 +132,11 @@ class Database:
         """Execute one writing statement, together with those to execute before it, as a transaction; return
         its rows. On PostgreSQL this takes one round trip.
         """
-        async with self.single_write() as tx:
+        if self.dialect == "sqlite":  # no round trip to save, and writers must queue
+            async with self.write() as tx:
+                return await statement(tx, *preceding)
+        async with self._transaction("", writes=True) as tx:  # PostgreSQL commits with the answer
             return await statement(tx, *preceding)
-
-    def single_write(self) -> AbstractAsyncContextManager[Transaction]:
-        """Yield a transaction for exactly one writing statement, which PostgreSQL commits with its answer. No
-        callback is called after the commit.
-        """
-        # On SQLite there is no round trip to save, and writers must queue.
-        return self._transaction("" if self.dialect == "postgresql" else self._begin_write, writes=True)
 
     @asynccontextmanager
     async def unhurried(self) -> "AsyncIterator[Database]":
