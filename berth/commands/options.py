@@ -163,10 +163,11 @@ def _expanded(function: Callable[..., Any]) -> Callable[..., None]:
             json = Annotated[bool, described(about[0], "--json")] if about else Json
             last = [_keyword("as_json", json, False), _keyword("state_dir", StateDir, None)]
             last = last[: 3 - max(len(about), 1)]
-            last.append(
-                inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
-            )
-            records[name] = _cli, tuple(option.name for option in last)
+            records[name] = _cli, (*(option.name for option in last), "context")
+            if "context" not in hints:
+                last.append(
+                    inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
+                )
         elif dataclasses.is_dataclass(class_):
             descriptions: dict[str, Any] = about[0] if about else {}
             types = get_type_hints(class_, include_extras=True)
@@ -183,7 +184,7 @@ def _expanded(function: Callable[..., Any]) -> Callable[..., None]:
 
     def command(**given: Any) -> None:
         for name, (class_, fields) in records.items():
-            values = {field: given.pop(field) for field in fields}
+            values = {field: given[field] if field in hints else given.pop(field) for field in fields}
             given[name] = class_(**{field: value for field, value in values.items() if value is not None})
         work = function(**given)
         if inspect.iscoroutine(work):
