@@ -17,7 +17,7 @@ from starlette.routing import Route
 from berth.operations.boot_options import seconds_since
 from berth.operations.publishing import checked
 from berth.rest.bodies import BatchRequested, SteerRequested
-from berth.rest.callers import Allows, Caller, NotFound
+from berth.rest.callers import Allows, NotFound, RestCaller
 from berth.rest.door import ANY_CELL, RestDoor, event_of
 from berth.rest.ends import Expired
 from berth.rest.openapi import ADDRESS, OPERATIONS, rest_document
@@ -76,7 +76,7 @@ class Call:
     request: Request
     operation: DescribedOperation
     door: RestDoor
-    caller: Caller
+    caller: RestCaller
 
     @property
     def id(self) -> str:
@@ -240,7 +240,7 @@ def rest_app(door: RestDoor, access: RestAccess) -> Starlette:
             identity = await access.authenticate(request.headers)
             if identity is None:
                 raise access.unauthorized()
-            return await handler(Call(request, operation, door, Caller(identity, access.allows)))
+            return await handler(Call(request, operation, door, RestCaller(identity, access.allows)))
         except _REFUSALS as problem:
             return _refusal(request, problem)
         except ClientDisconnect:

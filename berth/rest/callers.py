@@ -17,7 +17,7 @@ class NotFound(Exception):
 
 
 @dataclass(frozen=True)
-class Caller:
+class RestCaller:
     """The identity of a request, and what it may do. `operate`: anything that an operator may."""
 
     identity: Identity

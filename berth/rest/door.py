@@ -26,7 +26,7 @@ from berth.rest.bodies import (
     MoveDetails,
     RequestState,
 )
-from berth.rest.callers import Act, Caller, NotFound
+from berth.rest.callers import Act, NotFound, RestCaller
 from berth.rest.ends import EVENTS, REPLY_TO, EndLog, results_of
 from berth.rest.store import StoredRequest
 from berth.settings import BadSetting, Settings
@@ -67,7 +67,7 @@ class RestDoor:
 
     # Requests for builds
 
-    async def boot(self, caller: Caller, requests: Sequence[BuildRequested]) -> BatchAccepted:
+    async def boot(self, caller: RestCaller, requests: Sequence[BuildRequested]) -> BatchAccepted:
         """Publish build requests. Return after the broker has stored all of them; raise if one is invalid."""
         if len({request.request for request in requests}) < len(requests):
             raise BadSetting("requests: an id occurs twice")
@@ -88,7 +88,7 @@ class RestDoor:
             self._confirm(rows)
         return BatchAccepted(accepted=tuple(accepted))
 
-    async def _check_ids(self, caller: Caller, requests: Sequence[BuildRequested]) -> None:
+    async def _check_ids(self, caller: RestCaller, requests: Sequence[BuildRequested]) -> None:
         """Raise NotAllowed if a request names ids of other projects, or needs an operator's rights."""
         judged = [request for request in requests if not caller.may("operate", request.project)]
         if not judged:
@@ -124,7 +124,7 @@ class RestDoor:
     async def _publish(self, messages: Sequence[Message]) -> None:
         await publish(self.bus, *messages, patience=PATIENCE)
 
-    async def request(self, caller: Caller, id_: str, wait: float) -> RequestState:
+    async def request(self, caller: RestCaller, id_: str, wait: float) -> RequestState:
         """Return a request with its results; wait up to `wait` seconds until all its builds have ended."""
         await self._project(caller, "show", id_)
         deadline = self.bus.clock.monotonic() + wait
@@ -161,7 +161,7 @@ class RestDoor:
             return None
         return next(iter(found.waiting), None)
 
-    async def _project(self, caller: Caller, act: Act, id_: str) -> str:
+    async def _project(self, caller: RestCaller, act: Act, id_: str) -> str:
         """Return the project of a build or request; raise NotFound if it is unknown or not the caller's."""
         project = (await self._projects((), (id_,))).get(id_)
         if project is None or not caller.may("show", project):
@@ -170,7 +170,7 @@ class RestDoor:
 
     # Builds
 
-    async def build(self, caller: Caller, id_: str) -> BuildDetails:
+    async def build(self, caller: RestCaller, id_: str) -> BuildDetails:
         project = await self._project(caller, "show", id_)
         stands = await self._stands(id_)
         if stands is not None:
@@ -189,7 +189,7 @@ class RestDoor:
         # after a move between cells the former cell has an ended record
         return min(every, key=lambda stands: stands.status in ("deleted", "error"), default=None)
 
-    async def builds(self, caller: Caller, question: FindInstances) -> BuildsListed:
+    async def builds(self, caller: RestCaller, question: FindInstances) -> BuildsListed:
         """Return a page of instances of all cells, or of the cell that the question names."""
         question = checked(structs.replace(question, project=caller.project("show", question.project)))
         find = self.bus.asker(topics.FIND_INSTANCES, timeout=INSTANCE_SECONDS)
@@ -206,7 +206,7 @@ class RestDoor:
             instances=page, after=page[-1].build if is_more and page else "", silent_cells=tuple(silent)
         )
 
-    async def delete(self, caller: Caller, id_: str) -> BuildAccepted:
+    async def delete(self, caller: RestCaller, id_: str) -> BuildAccepted:
         """Publish the deletion of a build, or of all builds of a request that waits."""
         await self._join(id_, await self._project(caller, "act", id_))
         await self._publish([BuildCancelRequested(build=id_, reply_to=REPLY_TO, anywhere=True, fence=False)])
@@ -219,7 +219,7 @@ class RestDoor:
 
     # Moves
 
-    async def move(self, caller: Caller, asked: MoveRequested) -> MoveAccepted:
+    async def move(self, caller: RestCaller, asked: MoveRequested) -> MoveAccepted:
         project = await self._project(caller, "act", asked.build)
         if not caller.may("operate", project):
             permitted_move(asked)
@@ -230,7 +230,7 @@ class RestDoor:
             self._confirm([row])
         return MoveAccepted(move=asked.move, build=asked.build)
 
-    async def shown_move(self, caller: Caller, id_: str) -> MoveDetails:
+    async def shown_move(self, caller: RestCaller, id_: str) -> MoveDetails:
         stands = await self._move_stands(id_)
         if stands is not None:
             await self._project(caller, "show", stands.build)
@@ -248,7 +248,7 @@ class RestDoor:
             move=id_, build=build, status="waiting" if waiting else "requested", waiting=waiting
         )
 
-    async def steer(self, caller: Caller, id_: str, to: Steering) -> MoveAccepted:
+    async def steer(self, caller: RestCaller, id_: str, to: Steering) -> MoveAccepted:
         stands = await self._move_stands(id_)
         if stands is None:
             raise NotFound(f"no cell that answers has a move {id_}")
@@ -267,7 +267,7 @@ class RestDoor:
 
     # Events
 
-    async def events(self, caller: Caller, named: str, after: int | None, wait: float) -> EventsListed:
+    async def events(self, caller: RestCaller, named: str, after: int | None, wait: float) -> EventsListed:
         """Return the events with higher numbers; without any, wait up to `wait` seconds for one."""
         project = caller.project("show", named)
         deadline = self.bus.clock.monotonic() + wait
@@ -296,7 +296,7 @@ def _row(id_: str, message: Message, builds: Sequence[str], project: str = "") -
     return StoredRequest(id=id_, project=project, digest=digest, builds=builds)
 
 
-def _client(caller: Caller, project: str) -> RegisteredClient:
+def _client(caller: RestCaller, project: str) -> RegisteredClient:
     return RegisteredClient(name=caller.identity.user, projects=(project,))
 
 

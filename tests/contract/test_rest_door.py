@@ -6,7 +6,7 @@ from typing import cast
 
 import pytest
 
-from berth.rest.callers import Act, Caller
+from berth.rest.callers import Act, RestCaller
 from berth.rest.door import RestDoor
 from berth.rest.ends import REPLY_TO, EndLog, Expired
 from berth.rest.store import IdTaken
@@ -63,7 +63,7 @@ def a_door(database: Database, bus: FakeBus) -> RestDoor:
 
 
 async def test_a_request_is_published_until_the_broker_has_confirmed_it(stored: Database) -> None:
-    bus, caller = FakeBus(), Caller(OLGA, allows)
+    bus, caller = FakeBus(), RestCaller(OLGA, allows)
     bus.is_away = True
     with pytest.raises(Unavailable):
         await a_door(stored, bus).boot(caller, [BOOT])
@@ -81,7 +81,7 @@ async def test_a_request_is_published_until_the_broker_has_confirmed_it(stored: 
 
 
 async def test_a_refused_batch_leaves_nothing(stored: Database) -> None:
-    door, caller = a_door(stored, FakeBus()), Caller(OLGA, allows)
+    door, caller = a_door(stored, FakeBus()), RestCaller(OLGA, allows)
     await door.boot(caller, [BOOT])
     with pytest.raises(IdTaken):
         await door.boot(caller, [a_boot(uid(2)), a_boot(uid(1))])
@@ -89,7 +89,7 @@ async def test_a_refused_batch_leaves_nothing(stored: Database) -> None:
 
 
 async def test_an_end_has_one_number_and_wakes_waiting_clients(stored: Database) -> None:
-    bus, caller = FakeBus(), Caller(OLGA, allows)
+    bus, caller = FakeBus(), RestCaller(OLGA, allows)
     await a_door(stored, bus).boot(caller, [BOOT])
     active = BuildEnded(build=BOOT.instances[0], request=BOOT.request, cell="c1", status="active", host="h1")
     refused = BuildUnplaceable(request=BOOT.request, instances=BOOT.instances[1:], reason="full")
@@ -111,7 +111,7 @@ async def test_an_end_has_one_number_and_wakes_waiting_clients(stored: Database)
 
 
 async def test_old_records_are_deleted(stored: Database) -> None:
-    bus, caller = FakeBus(), Caller(OLGA, allows)
+    bus, caller = FakeBus(), RestCaller(OLGA, allows)
     door = a_door(stored, bus)
     await door.boot(caller, [BOOT])
     await door.ends.record([BuildUnplaceable(request=BOOT.request, instances=BOOT.instances, reason="full")])
