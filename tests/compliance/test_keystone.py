@@ -254,17 +254,17 @@ def test_while_keystone_is_away_known_tokens_count_and_others_are_put_off(cloud:
     ann, bob = cloud.connect("ann"), openstack.connect(auth=cloud.users["bob"].options).auth_token
     path = f"{cloud.berth}/usages?project_id={ann.current_project_id}"
     known, unknown = (LATEST | {"x-auth-token": token} for token in (ann.auth_token, bob))
-    assert httpx.get(path, headers=known).status_code == 200
+    assert httpx.get(path, headers=known, timeout=60.0).status_code == 200
     cloud.keystone.stop()
     try:
-        assert httpx.get(path, headers=known).status_code == 200
-        answer = httpx.get(path, headers=unknown)
+        assert httpx.get(path, headers=known, timeout=60.0).status_code == 200
+        answer = httpx.get(path, headers=unknown, timeout=60.0)
         assert answer.status_code == 503 and answer.headers["retry-after"]
         assert "Keystone" in answer.json()["errors"][0]["detail"]
         assert httpx.get(f"{cloud.berth}/healthz").status_code == 200
     finally:
         cloud.keystone.start()
-    assert httpx.get(path, headers=unknown).status_code == 403
+    assert httpx.get(path, headers=unknown, timeout=60.0).status_code == 403
 
 
 def test_while_keystone_is_slow_known_tokens_count_and_others_are_put_off(cloud: TestedCloud) -> None:

@@ -12,7 +12,7 @@ from bus.sql import migrations
 
 _ROOT = Path(__file__).parents[2]
 _Upgrade = Callable[[Connection, Path, list[str]], str]
-_recorded: dict[tuple[Path, str], tuple[list[str], str]] = {}
+_recorded: dict[tuple[Path, str], tuple[list[tuple[str, Any]], str]] = {}
 
 
 def repeat_migrations() -> None:
@@ -28,12 +28,11 @@ def _upgrade(original: _Upgrade, connection: Connection, folder: Path, names: li
     if not is_new or _ROOT not in folder.parents:
         return original(connection, folder, names)
     if (folder, dialect) not in _recorded:
-        statements: list[str] = []
+        statements: list[tuple[str, Any]] = []
 
         def record(_c: Any, _cursor: Any, statement: str, parameters: Any, *_more: Any) -> None:
             if not statement.lstrip().upper().startswith(("SELECT", "PRAGMA")):
-                assert not parameters, statement
-                statements.append(statement)
+                statements.append((statement, parameters))
 
         event.listen(connection, "before_cursor_execute", record)
         oldest = original(connection, folder, names)
@@ -43,12 +42,17 @@ def _upgrade(original: _Upgrade, connection: Connection, folder: Path, names: li
     statements, oldest = _recorded[folder, dialect]
     adapted: Any = connection.connection.dbapi_connection
     if dialect == "postgresql":
-        adapted.run_async(lambda driver: driver.execute(";".join(statements)))
+        adapted.run_async(lambda driver: _execute_all(driver, statements))
     else:
         adapted.run_async(lambda driver: driver.call(_execute, driver.raw, statements))
     return oldest
 
 
-def _execute(raw: sqlite3.Connection, statements: list[str]) -> None:
-    for statement in statements:
-        raw.execute(statement)
+async def _execute_all(driver: Any, statements: list[tuple[str, Any]]) -> None:
+    for statement, parameters in statements:
+        await driver.execute(statement, *parameters)
+
+
+def _execute(raw: sqlite3.Connection, statements: list[tuple[str, Any]]) -> None:
+    for statement, parameters in statements:
+        raw.execute(statement, parameters)
