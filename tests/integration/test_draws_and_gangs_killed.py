@@ -27,7 +27,7 @@ from tests.support.waiting import receive_all, until
 
 pytestmark = [pytest.mark.services, pytest.mark.slow]
 
-KILLS = [2, pytest.param(12, marks=pytest.mark.soak)]
+KILLS = [1, pytest.param(12, marks=pytest.mark.soak)]
 SLOTS, SLOT_VCPUS = 6, 8
 GANG = ("ps:1,memory_mb=60000", "worker:3,memory_mb=40000", "evaluator:1,memory_mb=10000")
 MEMBERS = 5

@@ -99,7 +99,7 @@ def _script(path: Path, line: str) -> str:
     return str(path)
 
 
-@pytest.mark.parametrize("confirmed", [by_hook, by_quorum])
+@pytest.mark.parametrize("confirmed", [by_hook, pytest.param(by_quorum, marks=pytest.mark.soak)])
 async def test_an_evacuation_survives_kills_and_the_return_of_the_host(
     confirmed: Callable[[Path, Path], dict[str, Any]],
     settings: Settings,
@@ -128,7 +128,8 @@ async def evacuated(site: MovingSite) -> HostEvacuation:
     rows: list[HostEvacuation] = []
 
     async def is_done() -> bool:
-        rows[:] = (await found(site)).evacuations
+        # a late heartbeat of the stopped agent may end a first attempt before anything has moved
+        rows[:] = [dead for dead in (await found(site)).evacuations if dead.state != "returned"]
         return [dead.state for dead in rows] == ["done"]
 
     await until(is_done, "evacuated", 180.0, picture=lambda: found(site))

@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.services, pytest.mark.slow]
 
 PROJECTS = [f"p{number:02}" for number in range(20)]
 LIMIT = 4  # instances of each project
-BUILT_A_KILL = 60  # a worker is killed each time so many more were built
+BUILT_A_KILL = 40  # a worker is killed each time so many more were built
 OPEN = 3 * LIMIT  # requests of each project that run or wait
 SMALL = Flavor(name="small", vcpus=1, memory_mb=128, disk_gb=1)
 _USED = """
