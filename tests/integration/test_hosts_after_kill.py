@@ -345,7 +345,8 @@ async def main(url, when):
     async with a_placement(url) as placement:
         for number in (1, 2):
             async with placement.database.write() as tx:
-                await changes.announce(tx, [ProviderChange(uid(number, "a"), uid(number, "a"), 1, {})])
+                change = ProviderChange(uid(number, "a"), uid(number, "a"), 1, {})
+                await changes.announce(tx, [change], changes.ArchivedDetails(at=1.0))
                 if (number, when) == (2, "committed"):
                     tx.after_commit(die)
         await placement.log.relay.run(publish)
