@@ -30,8 +30,8 @@ MIGRATION = '''
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0002_next"
-down_revision = "0001_first"
+revision = "9999_next"
+down_revision = "{last}"
 
 
 def upgrade() -> None:
@@ -72,7 +72,9 @@ def next_version(tree: Path) -> Path:
     for package in PACKAGES:
         shutil.copytree(ROOT / package, tree / package, ignore=shutil.ignore_patterns("__pycache__"))
     for package, table in COLUMNS.items():
-        (tree / package / "migrations" / "0002_next.py").write_text(MIGRATION.format(table=table))
+        migrations = tree / package / "migrations"
+        last = max(file.stem for file in migrations.glob("[0-9]*.py"))
+        (migrations / "9999_next.py").write_text(MIGRATION.format(table=table, last=last))
     for message in MESSAGES:
         _add_field(tree / "bus" / "messages.py", f"class {message}(")
     return tree
