@@ -20,12 +20,16 @@ from placement_worker.http.token_file import TokenFile
 
 
 def placement_http(
-    placement: Placement, settings: Settings, publish: Callable[[Message], Awaitable[None]]
+    placement: Placement, settings: Settings, publish: Callable[[Message], Awaitable[None]] | None
 ) -> Callable[[], Coroutine[Any, Any, None]]:
-    """Return a coroutine function that runs the HTTP server of the Placement API until it is cancelled."""
+    """Return a coroutine function that runs the HTTP server of the Placement API until it is cancelled.
+
+    `publish` sends records of the audit trail; None: there are none.
+    """
     tokens = tokens_of(settings, placement.clock)
     policy = policy_of(settings)
-    records = RecordedRequests(publish, placement.clock, policy, KNOWN_BY[settings.placement.auth])
+    known_by = KNOWN_BY[settings.placement.auth]
+    records = RecordedRequests(publish, placement.clock, policy, known_by) if publish else None
     options = Options(policy=policy, origins=settings.placement.cors_origins, records=records)
     if tokens is not None:
         options = replace(options, authenticate=tokens)
@@ -38,7 +42,7 @@ def placement_http(
             tokens if isinstance(tokens, KeystoneTokens) else nullcontext(),
             asyncio.TaskGroup() as group,
         ):
-            recording = group.create_task(records.run())
+            recording = group.create_task(records.run()) if records else None
             listener = listen(settings.placement.http)
             announce("placement is served", listener, tls=tls_of(settings))
             await serve(
@@ -50,7 +54,8 @@ def placement_http(
                 closing=app.state.closing.set,
                 tls=tls_of(settings),
             )
-            recording.cancel()
+            if recording:
+                recording.cancel()
 
     return run
 

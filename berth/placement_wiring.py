@@ -28,5 +28,7 @@ def placement_of(settings: Settings, bus: Bus, store: Database, shared: SharedMe
     if settings.placement.http:
         from berth.placement_http import placement_http
 
-        worker = replace(worker, runs=[*worker.runs, placement_http(placement, settings, bus.publish)])
+        # placement alone: no scheduler stores an audit trail
+        publish = None if settings.embedded and shared is None else bus.publish
+        worker = replace(worker, runs=[*worker.runs, placement_http(placement, settings, publish)])
     return worker

@@ -20,8 +20,13 @@ from tests.support.virtual_time import run
 
 SEEDS = 500
 _AT_ONCE = 3
-_ALWAYS = range(5, 5 + _AT_ONCE)
-_SOAKING = [(0, 1), (2, 3, 4), *(range(at, at + _AT_ONCE) for at in range(_ALWAYS.stop, SEEDS, _AT_ONCE))]
+_ALWAYS = range(8, 8 + _AT_ONCE)
+_SOAKING = [
+    (0, 1),
+    (2, 3, 4),
+    (5, 6, 7),
+    *(range(at, at + _AT_ONCE) for at in range(_ALWAYS.stop, SEEDS, _AT_ONCE)),
+]
 _GROUPS = [
     pytest.param(seeds, id=f"{seeds[0]}-{seeds[-1]}", marks=[] if seeds is _ALWAYS else pytest.mark.soak)
     for seeds in (_ALWAYS, *_SOAKING)
@@ -159,7 +164,7 @@ def test_each_fault_of_servers_happens() -> None:
     assert happened.keys() == SERVER_FAULTS.keys()
 
 
-@pytest.mark.parametrize("seed", [5, *(pytest.param(seed, marks=pytest.mark.soak) for seed in (8, 9))])
+@pytest.mark.parametrize("seed", [8, *(pytest.param(seed, marks=pytest.mark.soak) for seed in (7, 9))])
 def test_the_same_seed_replays_the_same_history(seed: int) -> None:
     here = _digests.get(seed) or simulate(seed).digest
     here += simulate(seed, with_faults("servers"), requests=2).digest
