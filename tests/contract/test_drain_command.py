@@ -110,7 +110,8 @@ async def test_the_number_of_concurrent_moves_is_limited(cloud: HostsToEmpty, be
 
     async def end_them() -> None:
         for ended in range(22):
-            await until(lambda: len(later) >= min(4, 22 - ended))
+            expected = min(4, 22 - ended)
+            await until(lambda: len(later) >= expected)  # noqa: B023 - awaited here
             asked = later.pop()
             said = cloud.movers.well(asked)
             open_.discard(asked.move)

@@ -230,7 +230,9 @@ async def test_a_phase_that_is_received_and_read_is_printed_once(
 
     movers.doing = begins
     following_it = asyncio.create_task(berth("move", B1, "--wait"))
-    await until(lambda: movers.looked > 3)
+    await until(lambda: movers.asked)
+    looked = movers.looked
+    await until(lambda: movers.looked > looked + 2)
     movers.keeps(1, 1, "done", move=movers.asked[0].move, ended=1001.0)
     assert await following_it == f"{B1} {says}\n{B1} moved to host-9\n"
 
