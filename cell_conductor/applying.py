@@ -221,7 +221,7 @@ BUILD_SECONDS = Histogram(
 
 
 def show_outcomes(cell: str) -> None:
-    """Serve a cell's metrics of outcomes as 0, because rates cannot show a first value above 0."""
+    """Create a cell's metrics with the value 0: Prometheus computes no rate if the first value is above 0."""
     for outcome in ("active", "failed", "impossible", "deleted"):
         BUILD_OUTCOMES.labels(cell, outcome)
     BUILD_SECONDS.labels(cell)

@@ -24,7 +24,7 @@ UNNAMED = "custom"  # the flavor's name of a `berth boot` of any size
 
 
 class CapacitySampler:
-    """Stores one sample in each interval for all schedulers, and answers queries about samples."""
+    """Stores the capacity once an interval, by only one of the schedulers, and answers queries about it."""
 
     def __init__(self, scheduler: Scheduler, database: Database) -> None:
         self._scheduler = scheduler

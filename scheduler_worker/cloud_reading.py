@@ -40,7 +40,7 @@ class CloudReading:
     cells: CellQueries
     cold: bool  # every instance moves stopped
     fixed: Collection[Id]  # instances that stay
-    hosts: set[str] = field(default_factory=set)  # roots whose instances are known
+    hosts: set[str] = field(default_factory=set)  # roots with known instances
     starts: dict[Id, MoveStart] = field(default_factory=dict)
     orders: dict[Id, Order] = field(default_factory=dict)
     names: dict[Id, str] = field(default_factory=dict)

@@ -65,7 +65,7 @@ class StateHistory:
 
     @property
     def snapshot(self) -> int:
-        """Return the number of the snapshot from which the state was computed."""
+        """Return the change number of the stored snapshot from which the past state was computed."""
         return self._query.snapshot or 0
 
     async def later(self) -> AsyncIterator[LoggedCommit]:

@@ -45,7 +45,7 @@ class ReplayResult:
     changed: int = 0
     deleted: int = 0
     used: Mapping[str, tuple[int, int]] = field(default_factory=dict)  # class → at the start, at the end
-    is_proven: bool = False  # the end was compared with a snapshot stored during the period
+    is_equals_stored: bool = False  # the end was compared with a snapshot stored during the period
 
     @property
     def test(self) -> PolicyTest:
@@ -157,7 +157,7 @@ class Replay:
             result.decisions.append(await self._repeated(cloud, self._refused.pop()))
         result.last, now = cloud.number, cloud.used()
         result.used = {name: (used[name], now[name]) for name in sorted(used.keys() | now.keys())}
-        result.is_proven = await self._proven(cloud)
+        result.is_equals_stored = await self._equals_stored(cloud)
         return result
 
     def _due(self, cloud: PastCloud, commit: LoggedCommit) -> list[RecordedDecision]:
@@ -188,9 +188,10 @@ class Replay:
         result = await self._scheduler.tried(self._changed.trial, decision.request)
         return on_hosts(decision, result, "hosts of then")
 
-    async def _proven(self, cloud: PastCloud) -> bool:
-        """Return whether a snapshot was stored in the period; raise OperationRefused if the replayed state
-        differs from it."""
+    async def _equals_stored(self, cloud: PastCloud) -> bool:
+        """Compare the replayed state with the stored one; raise OperationRefused if they differ. Return
+        whether the stored state comes from a snapshot that was made during the replayed period.
+        """
         history = StateHistory(self._bus, PastTime("the end", number=cloud.number))
         stored = await history.state()
         if stored.differs_from(cloud):

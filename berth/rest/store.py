@@ -78,7 +78,9 @@ _PRUNE_REQUESTS = sql("""
 
 
 async def accept(tx: Transaction, requests: Sequence[StoredRequest], now: float) -> None:
-    """Store requests and their builds. A repetition changes nothing; raise IdTaken if an id is in use."""
+    """Store requests and their builds. Equal requests that are stored already change nothing; raise
+    IdTaken if another request has one of the ids.
+    """
     listed = sorted(requests, key=lambda request: request.id)  # concurrent transactions lock in one order
     await _ADD_REQUESTS(tx, [(each.id, each.project, each.digest) for each in listed], now=now)
     stored = {row["id"]: row for row in await _REQUESTS(tx, [(each.id,) for each in listed])}
@@ -135,7 +137,7 @@ async def counter(tx: Transaction) -> tuple[int, int]:
 
 
 async def ends_after(tx: Transaction, after: int, most: int, project: str | None = None) -> list[StoredEnd]:
-    """Return the ends with higher numbers, of one project or of all."""
+    """Return at most `most` ends with numbers above `after`, of one project or of all projects."""
     if project is None:
         return _ends(await _AFTER(tx, after=after, most=most))
     return _ends(await _AFTER_OF_PROJECT(tx, after=after, most=most, project=project))

@@ -75,8 +75,8 @@ class DomainRules:
     constraints: Constraints
     packs: list[Level]
     spreads: list[tuple[Level, int]]
-    domains: Ints  # by position: the number of its domain of all packed levels; 0: it has none
-    names: list[str]  # of these domains
+    domains: Ints  # by position: the number of its domain of all packed levels; 0: no domain
+    names: list[str]  # of the domains
     members: dict[Id, tuple[int, ...]] = field(default_factory=dict)  # instance → positions
     left: dict[Id, tuple[int, ...]] = field(default_factory=dict)  # guests that may still be there
 

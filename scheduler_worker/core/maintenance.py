@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from bus.maintenance import HostPhase, MaintenanceWindow
 
-UNMEASURED = 60.0  # seconds of a move while none has been measured
+UNMEASURED = 60.0  # seconds of a move before the first measurement
 MARGIN = 1.5  # the time reserved for a drain, as a multiple of its estimate
 CLOSED: frozenset[HostPhase] = frozenset({"closing", "draining", "empty"})
 OVER: frozenset[HostPhase] = frozenset({"ended", "kept", "opened"})
@@ -28,7 +28,7 @@ class DrainedHost:
     since: float
     domain: str
     memory_mb: Sequence[int]
-    stuck: int = 0  # instances whose last move failed
+    stuck: int = 0  # instances with a failed last move
 
 
 def move_seconds(memory_mb: int, measured: Sequence[MeasuredMove]) -> float:

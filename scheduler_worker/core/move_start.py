@@ -42,9 +42,9 @@ class MoveStart(msgspec.Struct, frozen=True, gc=False):
 
     asked: MoveRequested
     cell: str
-    attempt: int  # of its guest; 0: it has none (unshelve)
+    attempt: int  # of its guest; 0: no guest (unshelve)
     generation: int | None  # generation of its consumer according to its cell; None: it holds nothing
-    source: Selection | None  # its present host; None: it has none
+    source: Selection | None  # its host; None: no host
     spec: BuildSpec  # the present spec of the build
     original: AlsoAsked = _NOTHING_ASKED  # host constraints of its boot request
     group: Id | None = None  # the server group it is in, or was in

@@ -21,7 +21,7 @@ class MovableInstance:
 
     build: Id
     amounts: Floats
-    accepted: Bools  # as if these hosts were empty
+    accepted: Bools  # without the instances of these hosts
     lives: bool = True  # it can move while it runs
     apart: Id | None = None  # an anti-affinity group: no two of its members move to one host
 
@@ -42,7 +42,7 @@ class CloudState:
 
     free: Floats
     whole: Floats  # the capacities
-    instances: Mapping[int, Sequence[MovableInstance]]  # of the hosts whose instances are known
+    instances: Mapping[int, Sequence[MovableInstance]]  # of the hosts with known instances
     forbidden: Mapping[Id, Collection[int]] = field(default_factory=dict)  # build → hosts that refused it
 
     @property
@@ -64,7 +64,7 @@ class MovedCloud:
         self._closings: list[int] = []
         self.targets: list[int] = []  # hosts that get builds
         self._kinds: dict[Id, Hashable] = {}
-        self.known: Bools = np.zeros(len(cloud.free), np.bool_)  # hosts whose instances are known
+        self.known: Bools = np.zeros(len(cloud.free), np.bool_)  # hosts with known instances
         self.known[list(cloud.instances)] = True
         self.moves: list[PlannedMove] = []
         self.moved: set[Id] = set()

@@ -25,7 +25,7 @@ ITS_OWN: Mapping[str, Any] = {"request": "", "instances": (), "reply_to": ""}
 Number = Any  # a float of one host, or an array of floats of all hosts, with the same operators
 UNKNOWN = float("nan")  # not reported
 Reads = Callable[[HostState], float]
-# The attributes that can be read by name. A version of 0 means that none was reported.
+# The attributes that can be read by name. A version of 0 means that no version was reported.
 FACTS: Mapping[str, Reads] = {
     "load": lambda state: state.load,
     "instances": lambda state: state.instances,
