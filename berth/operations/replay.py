@@ -45,7 +45,7 @@ class ReplayResult:
     changed: int = 0
     deleted: int = 0
     used: Mapping[str, tuple[int, int]] = field(default_factory=dict)  # class → at the start, at the end
-    is_equals_stored: bool = False  # the end was compared with a snapshot stored during the period
+    is_proven: bool = False  # the end was compared with a snapshot stored during the period
 
     @property
     def test(self) -> PolicyTest:
@@ -157,7 +157,7 @@ class Replay:
             result.decisions.append(await self._repeated(cloud, self._refused.pop()))
         result.last, now = cloud.number, cloud.used()
         result.used = {name: (used[name], now[name]) for name in sorted(used.keys() | now.keys())}
-        result.is_equals_stored = await self._equals_stored(cloud)
+        result.is_proven = await self._equals_stored(cloud)
         return result
 
     def _due(self, cloud: PastCloud, commit: LoggedCommit) -> list[RecordedDecision]:
