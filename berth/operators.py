@@ -14,11 +14,7 @@ from bus.delivery.recording import Caller, RecordingBus
 from bus.delivery.relaying import RelayedBus
 from bus.errors import OperationRefused
 from bus.protocol import Transport
-
-
-def client_prefix(settings: Settings) -> str:
-    """Return the first part of the names of clients' RabbitMQ users; users of cells begin otherwise."""
-    return f"{settings.bus.exchange}.client."
+from bus.rabbit.permissions import client_user
 
 
 def operator_bus(settings: Settings, transport: Transport, through: str, request: str = "") -> RecordingBus:
@@ -27,9 +23,9 @@ def operator_bus(settings: Settings, transport: Transport, through: str, request
     With the broker user of a client that has a role, a scheduler checks and records the acts; otherwise this
     connection does.
     """
-    user = user_of(settings.bus.amqp_url) or ""
-    if user.startswith(client_prefix(settings)):
-        return RelayedBus(transport, user.removeprefix(client_prefix(settings)))
+    user, prefix = user_of(settings.bus.amqp_url) or "", client_user("", settings.bus.exchange)
+    if user.startswith(prefix):
+        return RelayedBus(transport, user.removeprefix(prefix))
     bus = RecordingBus(transport)
     bus.identify = partial(command_caller, settings, through, request or bus.clock.uuid())
     return bus

@@ -1,6 +1,6 @@
 """Rules of what a client may request: for its projects only, and nothing that is reserved for operators."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from msgspec import structs
 
@@ -16,6 +16,17 @@ Projects = Mapping[Id, str]  # the project of each id that is known
 
 class NotAllowed(Exception):
     """The error that a client may not do what it requested. The text gives the reason."""
+
+
+def ids_in(requests: Iterable[BuildRequested]) -> tuple[set[Id], set[Id]]:
+    """Return the ids that build requests choose for themselves and their instances, and the ids of instances
+    that their hints name.
+    """
+    new, existing = set[Id](), set[Id]()
+    for request in requests:
+        new.update((request.request, *request.instances))
+        existing.update((*request.hints.same_host, *request.hints.different_host))
+    return new, existing
 
 
 def project_of(client: RegisteredClient, named: str) -> str:

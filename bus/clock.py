@@ -7,6 +7,7 @@ import logging
 import random
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
@@ -37,6 +38,20 @@ monotonic = time.monotonic  # for durations, for code without an injected clock
 def time_text(seconds: float) -> str:
     """Return a time as text in UTC, such as 2026-12-24 08:00, or `-` for 0."""
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M") if seconds else "-"
+
+
+def moment_text(seconds: float) -> str:
+    """Return a time as text in UTC to the second, such as 2026-12-24 08:00:05 UTC."""
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
+async def set_within(event: asyncio.Event, seconds: float) -> None:
+    """Wait until the event is set, at most so many seconds."""
+    if seconds <= 0:
+        return
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await event.wait()
 
 
 _FIRST_PAUSE = 0.1

@@ -12,7 +12,7 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
-from bus.clock import Clock
+from bus.clock import Clock, moment_text
 from bus.errors import Unavailable
 from bus.masking import masked_text
 from bus.reports import HostState
@@ -190,7 +190,7 @@ class NovaDatabases:
             return "its nova-compute is forced down"
         seen = (service["last_seen_up"] or service["created_at"]).replace(tzinfo=UTC).timestamp()
         if abs(self._clock.now() - seen) > self._down_seconds:
-            return f"its nova-compute is down since {datetime.fromtimestamp(seen, UTC):%Y-%m-%d %H:%M:%S} UTC"
+            return f"its nova-compute is down since {moment_text(seen)}"
         return ""
 
 

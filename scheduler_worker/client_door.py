@@ -15,7 +15,15 @@ from bus import acts
 from bus.audit_trail import ActRecord, ActsRecorded
 from bus.candidates import CandidateSource
 from bus.claims import HOLDER_TYPES
-from bus.client_acts import NotAllowed, Projects, check_project, permitted_boot, permitted_move, project_of
+from bus.client_acts import (
+    NotAllowed,
+    Projects,
+    check_project,
+    ids_in,
+    permitted_boot,
+    permitted_move,
+    project_of,
+)
 from bus.clients import (
     ClientAnswered,
     ClientAsked,
@@ -88,11 +96,10 @@ class ClientDoor:
     ) -> Sequence[Published | Poison | Sequence[Published]]:
         """Return for each client request the same request as from an operator, or a refusal to the client."""
         clients = await self._registered({client.client for client in asked})
-        boots = [request.boot for request in asked if request.boot is not None]
-        new = {id_ for boot in boots for id_ in (boot.request, *boot.instances)}
-        existing = {id_ for boot in boots for id_ in (*boot.hints.same_host, *boot.hints.different_host)}
-        acts = [act for request in asked for act in (request.delete, request.move, request.steer)]
-        known = await self._known(new, existing.union(act.build for act in acts if act is not None))
+        requested = [act for request in asked for act in _acts_of(request)]
+        new, existing = ids_in(act for act in requested if isinstance(act, BuildRequested))
+        existing.update(act.build for act in requested if not isinstance(act, BuildRequested))
+        known = await self._known(new, existing)
         judged = [await self._judged(client, clients.get(client.client), known) for client in asked]
         return self._with_records(asked, judged, clients)
 
@@ -118,10 +125,10 @@ class ClientDoor:
     async def _judged(
         self, asked: ClientRequested, client: RegisteredClient | None, known: Projects
     ) -> Published | Poison:
-        acts = [act for act in (asked.boot, asked.delete, asked.move, asked.steer) if act is not None]
-        if len(acts) != 1:
+        requested = _acts_of(asked)
+        if len(requested) != 1:
             return Poison("a client's request holds exactly one of boot, delete, move, steer")
-        act = acts[0]
+        (act,) = requested
         try:
             if client is None:
                 raise NotAllowed(f"client {asked.client} is not registered")
@@ -199,7 +206,7 @@ class ClientDoor:
             return ClientAnswered(decision=decision if project in projects else DecisionFound())
         if asked.what_if is not None:
             request = asked.what_if.request
-            known = await self._known((), (*request.hints.same_host, *request.hints.different_host))
+            known = await self._known((), ids_in([request])[1])
             question = structs.replace(asked.what_if, request=permitted_boot(request, client, known))
             return ClientAnswered(what_if=await self.what_ifs.answer(question))
         if asked.allocations is not None:
@@ -262,17 +269,21 @@ class ClientDoor:
         return found
 
 
+def _acts_of(asked: ClientRequested) -> list[Act]:
+    return [act for act in (asked.boot, asked.delete, asked.move, asked.steer) if act is not None]
+
+
 def _record(
     asked: ClientRequested, outcome: Published, client: RegisteredClient | None, now: float
 ) -> ActRecord:
     """Return the record of a client's request. A repeated delivery of the request gets the same id."""
-    request = next(act for act in (asked.boot, asked.delete, asked.move, asked.steer) if act is not None)
+    (request,) = _acts_of(asked)
     act, operator = acts.act_of(request), operator_of(asked.client, client)
     # projects are all that such a request needs
     operator = structs.replace(operator, role="operator" if client else "", is_program=True)
     message = stored_context(asked).id
     id_ = message_uuid(f"{message} {encode(asked)!r}")
-    caller = Caller(operator=operator, door="bus", through=f"client.{asked.client}", request=message[:255])
+    caller = Caller(operator=operator, door="bus", through=f"client.{asked.client}", request=message)
     record = caller.record(id_, now, act.name if act else "", acts.describe(request))
     denied = isinstance(outcome, Refusal)
     return structs.replace(

@@ -44,7 +44,7 @@ class RoleDoor:
             operator=operator_of(asked.client, client),
             door="bus",
             through=f"client.{asked.client}",
-            request=stored_context(asked).id[:255],
+            request=stored_context(asked).id,
         )
         token = caller.set(door)
         try:

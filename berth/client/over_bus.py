@@ -17,7 +17,7 @@ from bus.clock import Clock
 from bus.errors import AnswerRefused, NoAnswer
 from bus.messages import BuildCancelRequested, BuildRequested
 from bus.moves import MoveRequested, MoveSteered
-from bus.rabbit.permissions import CLIENT_TOPICS
+from bus.rabbit.permissions import CLIENT_TOPICS, client_user
 from bus.rabbit.topology import BrokerNames
 from bus.vocabulary import Message
 
@@ -42,7 +42,7 @@ class BusClient:
         self, url: str, number: int = 0, *, exchange: str = "berth", is_durable: bool = False
     ) -> None:
         self._url = url
-        self.name = (user_of(url) or "").removeprefix(f"{exchange}.client.")
+        self.name = (user_of(url) or "").removeprefix(client_user("", exchange))
         self._queue = f"client.{self.name}.{number}"
         self._reply_to = f"{self._queue}.answers"
         self._exchange_name = exchange

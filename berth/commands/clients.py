@@ -8,7 +8,7 @@ import secrets
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, cast
+from typing import Annotated, cast, get_args
 
 from berth.cell_file import as_user, write_secret
 from berth.commands.cell_ending import queues_of
@@ -17,7 +17,6 @@ from berth.commands.cell_permissions import BrokerTool, RecordedUsers
 from berth.commands.options import Commands, option, positional
 from berth.commands.terminal import Cli, plain_table
 from berth.operations.publishing import checked
-from berth.operators import client_prefix
 from berth.settings import BadSetting, Settings
 from bus import topics
 from bus.audit_trail import Role
@@ -48,7 +47,7 @@ class ClientOptions:
 
 
 def user_of(settings: Settings, client: str) -> str:
-    return f"{client_prefix(settings)}{client}"
+    return permissions.client_user(client, settings.bus.exchange)
 
 
 @commands.command("add")
@@ -127,7 +126,7 @@ async def show_command(cli: Cli, name: NameOfClient) -> int:
 
 
 def _ordered(name: str, options: ClientOptions) -> ClientEditRequested:
-    if options.role not in ("", "reader", "operator", "admin"):
+    if options.role not in get_args(Role):
         raise BadSetting(f"--role {options.role!r}: a role is reader, operator or admin")
     projects, cells = dict.fromkeys(options.project or ()), dict.fromkeys(options.cell or ())
     if not options.role and (cells or not projects):

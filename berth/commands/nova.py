@@ -1,7 +1,6 @@
 """`berth nova`: commands about a Nova that berth serves or observes."""
 
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -13,7 +12,7 @@ from berth.commands.terminal import Cli, plain_table, write_json
 from berth.operations.boot_options import seconds_since
 from berth.settings import BadSetting
 from bus import topics
-from bus.clock import Clock
+from bus.clock import Clock, moment_text
 from bus.masking import printable
 from bus.shadow import FindNovaReport, NovaReportFound, ObservedRequest, SchedulerFigures
 from control_room.core.nova import agreement, report_shown
@@ -68,7 +67,10 @@ def _print(found: NovaReportFound, cli: Cli) -> None:
                 plain_table(("instance", "operation", "flavor", "Nova", "berth"), map(_row, requests))
             )
     for period in found.missing:
-        cli.line(f"notifications may be missing: {_utc(period.since)} to {_utc(period.until)}", "yellow")
+        cli.line(
+            f"notifications may be missing: {moment_text(period.since)} to {moment_text(period.until)}",
+            "yellow",
+        )
     for queue in found.unread:
         text = f"Nova's queue {printable(queue.queue)} grows without a consumer: {queue.messages} messages"
         cli.line(text, "yellow")
@@ -80,10 +82,6 @@ def _figures(figures: SchedulerFigures) -> tuple[object, ...]:
     imbalance = "–" if figures.imbalance is None else f"{figures.imbalance:.2f}"
     stranded = "–" if figures.fragmentation is None else f"{100 * figures.fragmentation:.1f} %"
     return figures.hosts, imbalance, stranded, duration(figures.p50), duration(figures.p99)
-
-
-def _utc(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 def _row(request: ObservedRequest) -> tuple[str, ...]:

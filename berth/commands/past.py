@@ -11,12 +11,12 @@ from berth.commands.hosts import picture
 from berth.commands.options import Commands, option, positional
 from berth.commands.terminal import Cli, plain_table
 from berth.commands.what_if import show_plan
-from berth.commands.why import Known, known_records, show_records
+from berth.commands.why import Explained, Known, known_records, show_records
 from berth.operations.cells import uuid_of
-from berth.operations.past import PastTime, StateHistory, hosts_of, moment_of, providers_of, shown_time
+from berth.operations.past import PastTime, StateHistory, hosts_of, moment_of, providers_of
 from berth.settings import BadSetting
 from bus.amounts import totals
-from bus.clock import Clock
+from bus.clock import Clock, moment_text
 from bus.errors import OperationRefused
 from bus.history import ConsumerChange
 from bus.masking import printable
@@ -54,7 +54,7 @@ async def _state(cli: Cli, moment: PastTime) -> PastCloud:
 
 def _heading(cli: Cli, cloud: PastCloud, moment: PastTime) -> None:
     if not cli.as_json:
-        last = f"change {cloud.number} of {shown_time(cloud.at)}"
+        last = f"change {cloud.number} of {moment_text(cloud.at)}"
         cli.line(f"{moment.text}: the last change was {last}", "dim")
 
 
@@ -171,17 +171,7 @@ async def capacity(
 
 
 @at.command("why")
-async def why(
-    context: typer.Context,
-    cli: Cli,
-    build: Annotated[
-        str,
-        positional(
-            "The uuid of a build, of a request that found no host, or of a move.",
-            metavar="BUILD|REQUEST|MOVE",
-        ),
-    ],
-) -> int:
+async def why(context: typer.Context, cli: Cli, build: Explained) -> int:
     """Explain a decision as of a past time: attempts, moves and refusals after that time are left out.
 
     The allocations of the instance at that time, and the usage of its host, come from the history of

@@ -7,12 +7,12 @@ from rich.markup import escape
 from berth.commands.options import Commands, option
 from berth.commands.rules import CHANGES, NOT_POSSIBLE, show_test
 from berth.commands.terminal import Cli, complain, plain_table, progress_bar
-from berth.operations.past import moment_of, shown_time
+from berth.operations.past import moment_of
 from berth.operations.policy_changes import ChangedNumbers, ChangedPolicy, changed_policy
 from berth.operations.policy_tests import recorded_decisions
 from berth.operations.replay import Replay, ReplayResult
 from berth.settings import BadSetting, Settings
-from bus.clock import Clock
+from bus.clock import Clock, moment_text
 from bus.errors import OperationRefused, Unavailable, Unroutable
 from bus.masking import printable
 from control_room.core.words import duration
@@ -68,7 +68,7 @@ async def replay_command(cli: Cli, options: ReplayOptions) -> int:
             complain.print(escape(printable(f"the replay is not possible: {problem}")), style="red")
             return NOT_POSSIBLE
     if not cli.as_json:
-        cli.line(f"from {shown_time(begin.at)} to {shown_time(end.at)}")
+        cli.line(f"from {moment_text(begin.at)} to {moment_text(end.at)}")
         _show_changes(cli, result, end.at - begin.at, Clock().monotonic() - began)
     show_test(cli, result.test, options.listed, found.omitted)
     return 0 if result.test.passes(options.allow) else 1

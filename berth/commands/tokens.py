@@ -1,6 +1,5 @@
 """`berth token`: lists, adds, rotates and revokes the tokens in the file that `placement_tokens` names."""
 
-import hashlib
 import json
 import os
 import secrets
@@ -17,7 +16,7 @@ from berth.commands.options import Commands, described, option, positional
 from berth.commands.terminal import Cli, plain_table
 from berth.settings import BadSetting
 from bus.errors import OperationRefused
-from placement_worker.http.token_file import StoredToken, StoredTokens, read_tokens
+from placement_worker.http.token_file import StoredToken, StoredTokens, digest_of, read_tokens
 
 commands = Commands(name="token", no_args_is_help=True)
 
@@ -155,7 +154,7 @@ def _toml(token: StoredToken) -> str:
 
 
 def _digest(token: str) -> str:
-    return hashlib.sha256(token.encode()).hexdigest()
+    return digest_of(token).hex()
 
 
 def _id(token: StoredToken) -> str:

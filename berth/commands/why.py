@@ -2,7 +2,6 @@
 
 import asyncio
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Annotated
 
 from berth.commands.move_list import facts_of
@@ -16,7 +15,7 @@ from berth.operations.maintenance import reasons_to_leave
 from berth.operations.moving import supposed
 from berth.settings import BadSetting, Settings
 from bus import topics
-from bus.clock import Clock
+from bus.clock import Clock, moment_text
 from bus.delivery.runner import Bus
 from bus.errors import OperationRefused
 from bus.maintenance import FindMaintenance, MaintenanceFound
@@ -31,19 +30,20 @@ SECONDS = 5.0  # until an answer
 _SCHEDULER = "the scheduler"
 _PLACEMENT = "placement"
 
+Explained = Annotated[
+    str,
+    positional(
+        "The uuid of a build, of a request that found no host, or of a move.", metavar="BUILD|REQUEST|MOVE"
+    ),
+]
+
 commands = Commands()
 
 
 @commands.command("why")
 async def why_command(
     cli: Cli,
-    build: Annotated[
-        str,
-        positional(
-            "The uuid of a build, of a request that found no host, or of a move.",
-            metavar="BUILD|REQUEST|MOVE",
-        ),
-    ],
+    build: Explained,
     again: bool = option(
         False, "Repeat the recorded decision; exit 1 unless it is the same host.", "--replay"
     ),
@@ -169,7 +169,7 @@ def _planned(move: MoveStands) -> str:
 
 
 def _preempted(found: Preemption, id_: str) -> str:
-    at = f"{datetime.fromtimestamp(found.at, UTC):%Y-%m-%d %H:%M:%S} UTC"
+    at = moment_text(found.at)
     if found.by == id_:
         return f"  preempted {found.victim.build} (priority {found.victim.priority}) at {at}"
     project = printable(found.project)

@@ -13,6 +13,7 @@ from berth.operations.boot_options import is_time, seconds_since
 from berth.settings import BadSetting
 from bus import topics
 from bus.aggregates import ZONE
+from bus.clock import moment_text
 from bus.delivery.runner import Bus
 from bus.errors import OperationRefused
 from bus.history import FindHistory, HistoryFound, LoggedCommit, SnapshotPart
@@ -83,7 +84,7 @@ class StateHistory:
         while found.more:
             found = await self._ask(self._query)
             if found.refused:
-                since = f" ({shown_time(found.snapshot_at)})" if found.snapshot_at else ""
+                since = f" ({moment_text(found.snapshot_at)})" if found.snapshot_at else ""
                 raise OperationRefused(f"no state of {self._moment.text} is stored: {found.refused}{since}")
             if self._query.snapshot is None:
                 self._cloud = PastCloud(found.snapshot, found.snapshot_at)
@@ -100,10 +101,6 @@ class StateHistory:
                 for commit in _commits(text):
                     if commit.number > found.snapshot:
                         yield commit
-
-
-def shown_time(at: float) -> str:
-    return f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def follow(cloud: PastCloud, commit: LoggedCommit) -> None:
@@ -124,7 +121,7 @@ def moment_of(text: str, now: float) -> PastTime:
     try:
         at = datetime.fromisoformat(text)
         at = at if at.tzinfo is not None else at.replace(tzinfo=UTC)
-        return PastTime(shown_time(at.timestamp()), max(at.timestamp(), 0.0))
+        return PastTime(moment_text(at.timestamp()), max(at.timestamp(), 0.0))
     except (ValueError, OverflowError):
         example = "2026-03-29T14:30, 2026-03-29T14:30+02:00"
         raise BadSetting(

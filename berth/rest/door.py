@@ -1,6 +1,5 @@
 """The operations of the REST API: checks requests, publishes them on the bus, and reads states by queries."""
 
-import asyncio
 from collections import OrderedDict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
@@ -31,8 +30,9 @@ from berth.rest.ends import EVENTS, REPLY_TO, EndLog, results_of
 from berth.rest.store import StoredRequest
 from berth.settings import BadSetting, Settings
 from bus import protocol, topics
-from bus.client_acts import permitted_boot, permitted_move
+from bus.client_acts import ids_in, permitted_boot, permitted_move
 from bus.clients import FindProjects, RegisteredClient
+from bus.clock import set_within
 from bus.delivery.runner import Bus
 from bus.errors import Unavailable, Unroutable
 from bus.messages import BuildCancelRequested, BuildRequested
@@ -93,10 +93,7 @@ class RestDoor:
         judged = [request for request in requests if not caller.may("operate", request.project)]
         if not judged:
             return
-        new = {id_ for request in judged for id_ in (request.request, *request.instances)}
-        hints = [request.hints for request in judged]
-        existing = {id_ for hint in hints for id_ in (*hint.same_host, *hint.different_host)}
-        known = await self._projects(new, existing)
+        known = await self._projects(*ids_in(judged))
         for request in judged:
             permitted_boot(request, _client(caller, request.project), known)
 
@@ -135,7 +132,7 @@ class RestDoor:
                 left = deadline - self.bus.clock.monotonic()
                 if state.is_ended or left <= 0 or self.ends.is_closed:
                     break
-                await _set_within(changed, left)
+                await set_within(changed, left)
         if state.is_ended:
             return state
         return structs.replace(state, waiting=await self._waiting(id_))
@@ -279,7 +276,7 @@ class RestDoor:
                 left = deadline - self.bus.clock.monotonic()
                 if found or left <= 0 or self.ends.is_closed:
                     break
-                await _set_within(changed, left)
+                await set_within(changed, left)
         return EventsListed(events=tuple(map(event_of, found)), last=found[-1].number if found else last)
 
 
@@ -305,11 +302,3 @@ def _sense(index: int, request: BuildRequested, count: int) -> tuple[str, ...]:
         return sense_of(request)
     except BadSetting as problem:
         raise BadSetting(f"requests[{index}]: {problem}" if count > 1 else str(problem)) from None
-
-
-async def _set_within(changed: asyncio.Event, seconds: float) -> None:
-    try:
-        async with asyncio.timeout(seconds):
-            await changed.wait()
-    except TimeoutError:
-        pass

@@ -6,6 +6,7 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from hashlib import sha256
 
 from msgspec import structs
@@ -14,7 +15,7 @@ from berth.rest import store
 from berth.rest.bodies import BuildResult
 from berth.rest.store import StoredEnd
 from bus import protocol
-from bus.clock import Clock
+from bus.clock import Clock, set_within
 from bus.errors import Unavailable
 from bus.messages import BuildCancelled, BuildDeleted, BuildEnded, BuildUnplaceable
 from bus.moves import MoveEnded, MoveProgress, MoveRefused
@@ -67,11 +68,7 @@ class EndLog:
             return [None] * len(messages)
         async with self._database.write() as tx:
             projects = await store.projects_of(tx, [end.request for end in ends])
-            known = [
-                StoredEnd(**{**vars(end), "project": projects[end.request]})
-                for end in ends
-                if end.request in projects
-            ]
+            known = [replace(end, project=projects[end.request]) for end in ends if end.request in projects]
             if known:
                 await store.add_ends(tx, known, self._clock.now())
         self._due.set()
@@ -148,11 +145,7 @@ class EndLog:
                 changed.set()
 
     async def _wait(self) -> None:
-        try:
-            async with asyncio.timeout(POLL_SECONDS):
-                await self._due.wait()
-        except TimeoutError:
-            pass
+        await set_within(self._due, POLL_SECONDS)
         self._due.clear()
 
     def close(self) -> None:
@@ -188,9 +181,8 @@ def _end(message: End) -> StoredEnd:
     if isinstance(bare, BuildEnded | BuildUnplaceable | MoveRefused):
         bare = structs.replace(bare, decision=structs.replace(bare.decision, record=None))
     body = protocol.encode(bare)
-    if isinstance(
-        message, BuildDeleted | BuildCancelled | MoveProgress
-    ):  # each may be sent with a new result
+    # each of these may be sent again with a new result
+    if isinstance(message, BuildDeleted | BuildCancelled | MoveProgress):
         id_ = f"{id_} {sha256(body).hexdigest()[:16]}"
     return StoredEnd(event=_EVENT_OF[type(message)], subject=id_, request=request, body=body.decode())
 

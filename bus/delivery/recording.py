@@ -23,7 +23,7 @@ from bus.audit_trail import ActRecord, ActsRecorded, Door, Operator, Outcome
 from bus.delivery.runner import Bus
 from bus.errors import AnswerRefused, BrokerRefused, OperationRefused, TooBig, Unavailable, Unroutable
 from bus.masking import masked_text
-from bus.protocol import Ask, encode
+from bus.protocol import encode
 from bus.vocabulary import Message, portions_by_size
 
 log = logging.getLogger(__name__)
@@ -58,7 +58,7 @@ class Caller:
             door=self.door,
             through=self.through[:MAX_NAME],
             origin=self.origin[:MAX_NAME],
-            request=self.request,
+            request=self.request[:MAX_NAME],
             act=act,
             target=target.id[:MAX_NAME],
             name=target.name[:MAX_NAME],
@@ -123,14 +123,6 @@ class RecordingBus(Bus):
             return ()
 
         await self._perform(None, messages, work)
-
-    def asker(self, query: Query[A, R], timeout: float = 10.0) -> Ask[A, R]:
-        ask_many = self.asker_of_many(query, timeout)
-
-        async def ask(question: A) -> R:
-            return (await ask_many([question]))[0]
-
-        return ask
 
     def asker_of_many(
         self, query: Query[A, R], timeout: float = 10.0

@@ -173,9 +173,10 @@ class Bus:
 
     def asker(self, query: Query[A, R], timeout: float = 10.0) -> Ask[A, R]:
         """Return a function that sends a query of this type and returns its answer."""
+        ask_many = self.asker_of_many(query, timeout)
 
         async def ask(question: A) -> R:
-            return (await self._questions.ask(query, [question], timeout))[0]
+            return (await ask_many([question]))[0]
 
         return ask
 

@@ -240,6 +240,11 @@ def of_ferry(
     )
 
 
+def client_user(name: str, exchange: str = "berth") -> str:
+    """Return the name of an API client's RabbitMQ user; its prefix differs from that of cells' users."""
+    return f"{exchange}.client.{name}"
+
+
 def of_client(name: str, exchange: str = "berth", *, has_role: bool = False) -> Permissions:
     """Return an API client's broker permissions: to publish requests and queries, and consume results. A
     client with a role may also relay messages, and declares private queues with random names.

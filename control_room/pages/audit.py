@@ -9,7 +9,7 @@ from msgspec import structs
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from bus.audit_trail import FindActs
+from bus.audit_trail import MOST_RECORDS, FindActs
 from control_room.pages import frame
 from control_room.queries import query
 
@@ -34,7 +34,7 @@ class AuditPages(frame.PageGroup):
 
     async def export(self, request: Request) -> Response:
         """Return the records that match, the latest first, one a line; at most 100,000."""
-        question = FindActs(**_filters(request), limit=500)
+        question = FindActs(**_filters(request), limit=MOST_RECORDS)
         first = await self._context.queries.acts(question)
 
         async def lines() -> AsyncIterator[bytes]:

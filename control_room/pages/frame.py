@@ -5,7 +5,6 @@ import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Hashable
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from math import ceil
 from pathlib import Path
 from typing import Any, TypeVar
@@ -19,7 +18,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.types import Scope
 
 from bus.audit_trail import Operator
-from bus.clock import Clock, time_text
+from bus.clock import Clock, moment_text, set_within, time_text
 from bus.delivery.recording import Caller
 from bus.masking import printable
 from control_room.access import AccessRules, EventStream, Sessions, Visitor, WebSession, theme_cookie
@@ -162,7 +161,7 @@ def _bar(width: float, left: float = 0.0) -> Markup:
 
 def _moment(seconds: float) -> str:
     """Return a time in UTC to the second as text, or `unknown` for 0."""
-    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%S} UTC" if seconds else "unknown"
+    return moment_text(seconds) if seconds else "unknown"
 
 
 def _token(form_token: str) -> Markup:
@@ -270,8 +269,8 @@ class PageUpdates:
                         yield ServerSentEvent(now, event="part", sep="\n")
                         sent = now
                     pause = self.interval.seconds
-                    await _passed(stream.ended, min(pause, self._seconds))
-                    await _passed(stream.wake if self._changes else stream.ended, self._seconds - pause)
+                    await set_within(stream.ended, min(pause, self._seconds))
+                    await set_within(stream.wake if self._changes else stream.ended, self._seconds - pause)
             if sessions.has_ended(session):
                 yield ServerSentEvent("", event="signed-out", sep="\n")
 
@@ -295,16 +294,6 @@ async def _made(part: Callable[[], Awaitable[str]], stream: EventStream) -> str 
         if not stream.ended.is_set():
             raise
         return None
-
-
-async def _passed(event: asyncio.Event, seconds: float) -> None:
-    if seconds <= 0:
-        return
-    try:
-        async with asyncio.timeout(seconds):
-            await event.wait()
-    except TimeoutError:
-        return
 
 
 async def soon(request: Request, data: Awaitable[V]) -> V | None:

@@ -296,7 +296,7 @@ class _Kind:
         request.
         """
         several, draw = order.alternates, order.alternative.draw
-        if not several or (draw is not None and draw.optional):  # other code chooses them
+        if not several or (draw is not None and draw.optional):  # alternates are chosen elsewhere
             return tuple([pick for _, pick in picks])
         excluding = {pick.root for _, pick in picks}
         if order.settled:

@@ -21,7 +21,7 @@ class MovableInstance:
 
     build: Id
     amounts: Floats
-    accepted: Bools  # without the instances of these hosts
+    accepted: Bools  # judged as if the hosts had no instances
     lives: bool = True  # it can move while it runs
     apart: Id | None = None  # an anti-affinity group: no two of its members move to one host
 

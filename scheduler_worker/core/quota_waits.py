@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from bus.vocabulary import Id
 from scheduler_worker.core.waiting_queue import QueueKey
 
-QUOTA_WAKES = "the project uses less, or its quota is raised"  # from the stored requests
+QUOTA_WAKES = "the project uses less, or its quota is raised"  # stored with each request that waits for quota
 REMEMBERED = 10_000  # projects with the time of their last wake
 
 _Of = tuple[str, str]  # project, equivalence class

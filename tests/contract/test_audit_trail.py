@@ -13,21 +13,12 @@ from bus.delivery.recording import Caller, RecordingBus, caller
 from bus.errors import OperationRefused
 from bus.local import LocalBroker, LocalTransport
 from bus.messages import BuildDeleteRequested
-from bus.quotas import (
-    FindQuotas,
-    Quota,
-    QuotaEditAnswered,
-    QuotaEdited,
-    QuotaEditRequested,
-    QuotasFound,
-    QuotaSourceIsKeystone,
-    SetQuota,
-)
-from bus.resources import AllocationsFound, Consumer, FindAllocations
+from bus.quotas import FindQuotas
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
-from bus.worker import Worker, answers, on, on_many
+from bus.worker import Worker
 from scheduler_worker.audit_trail import AuditTrail
+from tests.support.acting_region import LIMIT, ActingRegion
 from tests.support.buses import serving
 from tests.support.ids import uid
 from tests.support.virtual_time import TurnedClock
@@ -139,51 +130,11 @@ async def test_acts_of_programs_are_deleted_sooner(trail: AuditTrail, wall: Turn
 # What a connection records
 
 
-class QuotaRegion:
-    """Placement's quotas and allocations, a cell, and the records that arrive at a scheduler."""
+class RecordedRegion(ActingRegion):
+    """A region with a quota of one VCPU."""
 
     def __init__(self) -> None:
-        self.limits: dict[str, int] = {"VCPU": 1}
-        self.refuses = False
-        self.records: list[ActRecord] = []
-        self.deleted: list[str] = []
-
-    async def edit(self, order: QuotaEditRequested) -> QuotaEditAnswered:
-        if self.refuses:
-            return QuotaEditAnswered(result=QuotaSourceIsKeystone())
-        assert isinstance(order.edit, SetQuota)
-        self.limits = order.edit.limits
-        return QuotaEditAnswered(result=QuotaEdited(changed=True))
-
-    async def quotas(self, question: FindQuotas) -> QuotasFound:
-        return QuotasFound(quotas=(Quota(project="p1", limits=self.limits),))
-
-    async def allocations(self, question: FindAllocations) -> AllocationsFound:
-        consumer = Consumer(
-            id=uid(1), generation=1, project="p1", user="u", type=None, allocations={uid(9): {"VCPU": 1}}
-        )
-        return AllocationsFound(consumers=(consumer,), generations={})
-
-    async def delete(self, order: BuildDeleteRequested) -> None:
-        self.deleted.append(order.build)
-
-    async def record(self, messages: Any) -> list[None]:
-        self.records += [record for message in messages for record in message.records]
-        return [None] * len(messages)
-
-    def worker(self) -> Worker:
-        return Worker(
-            "scheduler",
-            consumes=[
-                on_many(topics.ACTS_RECORDED, self.record),
-                on(topics.BUILD_DELETE.at(cell="c1"), self.delete),
-            ],
-            answers=[
-                answers(topics.EDIT_QUOTA, self.edit),
-                answers(topics.QUOTAS, self.quotas),
-                answers(topics.ALLOCATIONS, self.allocations),
-            ],
-        )
+        super().__init__(VCPU=1)
 
     async def outcomes(self, *expected: str) -> ActRecord:
         await until(lambda: [record.outcome for record in self.records] == [*expected])
@@ -192,7 +143,7 @@ class QuotaRegion:
 
 
 @asynccontextmanager
-async def acting(region: QuotaRegion, operator: Operator = ANN) -> AsyncIterator[RecordingBus]:
+async def acting(region: RecordedRegion, operator: Operator = ANN) -> AsyncIterator[RecordingBus]:
     broker = LocalBroker()
     who = Caller(operator=operator, door="command", through="berth quota set", origin="h", request="r")
     async with serving(lambda: LocalTransport(broker), region.worker()) as bus:
@@ -203,11 +154,8 @@ async def acting(region: QuotaRegion, operator: Operator = ANN) -> AsyncIterator
             caller.reset(token)
 
 
-LIMIT = QuotaEditRequested(edit=SetQuota(project="p1", limits={"VCPU": 2}))
-
-
 async def test_an_edit_is_recorded_with_its_state_before_and_after() -> None:
-    region = QuotaRegion()
+    region = RecordedRegion()
     async with acting(region) as bus:
         await bus.asker(topics.EDIT_QUOTA)(LIMIT)
         record = await region.outcomes("begun", "done")
@@ -223,7 +171,7 @@ async def test_an_edit_is_recorded_with_its_state_before_and_after() -> None:
 
 
 async def test_a_published_order_is_recorded_with_the_state_before() -> None:
-    region = QuotaRegion()
+    region = RecordedRegion()
     async with acting(region) as bus:
         await bus.publish(BuildDeleteRequested(build=uid(1), cell="c1", reply_to="x"))
         record = await region.outcomes("begun", "done")
@@ -233,7 +181,7 @@ async def test_a_published_order_is_recorded_with_the_state_before() -> None:
 
 
 async def test_a_refused_edit_is_recorded_with_the_reason() -> None:
-    region = QuotaRegion()
+    region = RecordedRegion()
     region.refuses = True
     async with acting(region) as bus:
         await bus.asker(topics.EDIT_QUOTA)(LIMIT)
@@ -241,7 +189,7 @@ async def test_a_refused_edit_is_recorded_with_the_reason() -> None:
 
 
 async def test_a_denied_act_is_recorded_and_not_carried_out() -> None:
-    region = QuotaRegion()
+    region = RecordedRegion()
     async with acting(region, Operator(name="ann", role="operator")) as bus:
         with pytest.raises(OperationRefused, match="quota takes the role admin"):
             await bus.asker(topics.EDIT_QUOTA)(LIMIT)
@@ -254,7 +202,7 @@ async def test_a_denied_act_is_recorded_and_not_carried_out() -> None:
 async def test_the_project_of_an_instance_decides_for_a_limited_role(
     projects: tuple[str, ...], deleted: list[str]
 ) -> None:
-    region = QuotaRegion()
+    region = RecordedRegion()
     async with acting(region, Operator(name="ann", role="operator", projects=projects)) as bus:
         order = BuildDeleteRequested(build=uid(1), cell="c1")
         if deleted:
@@ -263,13 +211,13 @@ async def test_the_project_of_an_instance_decides_for_a_limited_role(
             with pytest.raises(OperationRefused, match="in the projects p2 only"):
                 await bus.publish(order)
         await until(lambda: bool(region.records))
-    assert region.deleted == deleted
+    assert [order.build for order in region.deleted] == deleted
 
 
 async def test_an_act_is_done_although_no_scheduler_takes_its_record(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    region, broker = QuotaRegion(), LocalBroker()
+    region, broker = RecordedRegion(), LocalBroker()
     worker = without_records(region)
     async with serving(lambda: LocalTransport(broker), worker) as bus:
         token = caller.set(Caller(operator=ANN, door="command"))
@@ -279,12 +227,12 @@ async def test_an_act_is_done_although_no_scheduler_takes_its_record(
     assert "not in the audit trail" in caplog.text
 
 
-def without_records(region: QuotaRegion) -> Worker:
+def without_records(region: RecordedRegion) -> Worker:
     return Worker("placement", answers=region.worker().answers)
 
 
 async def test_a_query_and_an_act_of_no_operator_are_not_recorded() -> None:
-    region = QuotaRegion()
+    region = RecordedRegion()
     async with acting(region) as bus:
         await bus.asker(topics.QUOTAS)(FindQuotas(project="p1"))
         caller.set(None)

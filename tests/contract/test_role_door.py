@@ -9,7 +9,6 @@ import pytest
 from bus import topics
 from bus.acts import ACTS, RANK
 from bus.addressing import Query, Topic
-from bus.audit_trail import ActRecord
 from bus.clients import ClientRelay, RegisteredClient
 from bus.delivery.recording import RecordingBus
 from bus.delivery.relaying import RelayedBus
@@ -18,79 +17,35 @@ from bus.local import LocalBroker, LocalTransport
 from bus.messages import BuildDeleteRequested, BuildEnded
 from bus.protocol import decode, encode
 from bus.queries import FindInstances, InstancesFound
-from bus.quotas import (
-    FindQuotas,
-    Quota,
-    QuotaEditAnswered,
-    QuotaEdited,
-    QuotaEditRequested,
-    QuotasFound,
-    SetQuota,
-)
-from bus.resources import AllocationsFound, Consumer, FindAllocations
+from bus.quotas import FindQuotas, QuotaEdited
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
 from bus.vocabulary import Message
-from bus.worker import Worker, answers, on, on_many
+from bus.worker import Answers, Worker, answers
 from scheduler_worker.role_door import _WAYS, RoleDoor
 from scheduler_worker.store.decisions import bind
 from tests.contract.test_messages import GOLDEN
+from tests.support.acting_region import LIMIT, ActingRegion
 from tests.support.buses import serving
 from tests.support.ids import uid
 from tests.support.waiting import until
 
-LIMIT = QuotaEditRequested(edit=SetQuota(project="p1", limits={"VCPU": 2}))
 
-
-class RelayedRegion:
-    """A region that acts change: quotas, instances of p1 and p2, and the records of the audit trail."""
+class RelayedRegion(ActingRegion):
+    """A region whose acts arrive through a scheduler."""
 
     def __init__(self, bus: RecordingBus, database: Database) -> None:
-        self.limits: dict[str, int] = {}
-        self.deleted: list[BuildDeleteRequested] = []
-        self.records: list[ActRecord] = []
+        super().__init__()
         self.door = RoleDoor(database, bus)
-
-    async def edit(self, order: QuotaEditRequested) -> QuotaEditAnswered:
-        assert isinstance(order.edit, SetQuota)
-        self.limits = order.edit.limits
-        return QuotaEditAnswered(result=QuotaEdited(changed=True))
-
-    async def quotas(self, question: FindQuotas) -> QuotasFound:
-        return QuotasFound(quotas=(Quota(project="p1", limits=self.limits),))
 
     async def instances(self, question: FindInstances) -> InstancesFound:
         return InstancesFound(instances=(), last=question.project)
 
-    async def allocations(self, question: FindAllocations) -> AllocationsFound:
-        consumers = (
-            Consumer(id=uid(number), generation=1, project=f"p{number}", user="u", type=None, allocations={})
-            for number in (1, 2)
-            if uid(number) in question.consumers
-        )
-        return AllocationsFound(consumers=tuple(consumers), generations={})
-
-    async def delete(self, order: BuildDeleteRequested) -> None:
-        self.deleted.append(order)
-
-    async def record(self, messages: Any) -> list[None]:
-        self.records += [record for message in messages for record in message.records]
-        return [None] * len(messages)
-
-    def worker(self) -> Worker:
-        return Worker(
-            "scheduler",
-            consumes=[
-                on_many(topics.ACTS_RECORDED, self.record),
-                on(topics.BUILD_DELETE.at(cell="c1"), self.delete),
-            ],
-            answers=[
-                answers(topics.CLIENT_RELAY, self.door.relay, client="*"),
-                answers(topics.EDIT_QUOTA, self.edit),
-                answers(topics.QUOTAS, self.quotas),
-                answers(topics.ALLOCATIONS, self.allocations),
-                answers(topics.FIND_INSTANCES, self.instances, cell="c1"),
-            ],
+    def worker(self, *further: Answers) -> Worker:
+        return super().worker(
+            answers(topics.CLIENT_RELAY, self.door.relay, client="*"),
+            answers(topics.FIND_INSTANCES, self.instances, cell="c1"),
+            *further,
         )
 
 

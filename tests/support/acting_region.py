@@ -1,0 +1,77 @@
+"""A region that acts change, for tests of the audit trail and of roles: a quota, and instances of a cell."""
+
+from typing import Any
+
+from bus import topics
+from bus.audit_trail import ActRecord
+from bus.messages import BuildDeleteRequested
+from bus.quotas import (
+    FindQuotas,
+    Quota,
+    QuotaEditAnswered,
+    QuotaEdited,
+    QuotaEditRequested,
+    QuotasFound,
+    QuotaSourceIsKeystone,
+    SetQuota,
+)
+from bus.resources import AllocationsFound, Consumer, FindAllocations
+from bus.worker import Answers, Worker, answers, on, on_many
+from tests.support.ids import uid
+
+LIMIT = QuotaEditRequested(edit=SetQuota(project="p1", limits={"VCPU": 2}))
+
+
+class ActingRegion:
+    """The quota of project p1, instances 1 and 2 of the projects p1 and p2, and the records that a scheduler
+    receives.
+    """
+
+    def __init__(self, **limits: int) -> None:
+        self.limits: dict[str, int] = limits
+        self.refuses = False
+        self.deleted: list[BuildDeleteRequested] = []
+        self.records: list[ActRecord] = []
+
+    async def edit(self, order: QuotaEditRequested) -> QuotaEditAnswered:
+        if self.refuses:
+            return QuotaEditAnswered(result=QuotaSourceIsKeystone())
+        assert isinstance(order.edit, SetQuota)
+        self.limits = order.edit.limits
+        return QuotaEditAnswered(result=QuotaEdited(changed=True))
+
+    async def quotas(self, question: FindQuotas) -> QuotasFound:
+        return QuotasFound(quotas=(Quota(project="p1", limits=self.limits),))
+
+    async def allocations(self, question: FindAllocations) -> AllocationsFound:
+        consumers = (
+            Consumer(
+                id=uid(number), generation=1, project=f"p{number}", user="u", type=None,
+                allocations={uid(9): {"VCPU": 1}},
+            )
+            for number in (1, 2)
+            if uid(number) in question.consumers
+        )  # fmt: skip
+        return AllocationsFound(consumers=tuple(consumers), generations={})
+
+    async def delete(self, order: BuildDeleteRequested) -> None:
+        self.deleted.append(order)
+
+    async def record(self, messages: Any) -> list[None]:
+        self.records += [record for message in messages for record in message.records]
+        return [None] * len(messages)
+
+    def worker(self, *further: Answers) -> Worker:
+        return Worker(
+            "scheduler",
+            consumes=[
+                on_many(topics.ACTS_RECORDED, self.record),
+                on(topics.BUILD_DELETE.at(cell="c1"), self.delete),
+            ],
+            answers=[
+                answers(topics.EDIT_QUOTA, self.edit),
+                answers(topics.QUOTAS, self.quotas),
+                answers(topics.ALLOCATIONS, self.allocations),
+                *further,
+            ],
+        )
