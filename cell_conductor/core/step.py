@@ -262,9 +262,10 @@ def _deleting(build: Build, event: Event, now: float, limits: AttemptLimits) -> 
             return build, (builds.question(build),)
         case AgentReported(outcome="built" | "failed" | "overdue"):
             return build, builds.repeated_end(build)
-        case AgentReported(outcome="destroyed") | Vacating():
+        case AgentReported(outcome="destroyed"):
             return build, (builds.question(build),)
-        case events.Stalled():
+        # A repeated "vacated" may have been followed by the order to build: only the agent knows
+        case events.Stalled() | Vacating():
             return build, (builds.destroy(build),)
         case events.ReleaseAnswer(asked_in="deleting"):
             return release_answered(build, event.result)

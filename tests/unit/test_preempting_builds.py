@@ -1,5 +1,6 @@
 """A build in its cell waits until the instances that it preempts have left its host."""
 
+import pytest
 from msgspec.structs import replace
 
 from bus.claims import ReleaseRequested, Retired, holder_consumer
@@ -98,7 +99,18 @@ def test_a_build_deleted_meanwhile_keeps_its_allocations_until_its_victims_have_
     build, effects = after(build, vacated(LOW))
     [release] = effects
     assert isinstance(release, ReleaseRequested) and release.retire == "deleted"
-    assert after(build, vacated(LOW))[1] == effects
+
+
+@pytest.mark.parametrize("ordered", [True, False], ids=["ordered", "not ordered"])
+def test_a_repeated_message_of_a_victim_does_not_release_a_build_whose_guest_may_exist(ordered: bool) -> None:
+    """The conductor may also have stopped before it sent the release, which follows the agent's answer."""
+    build, _ = preempting(LOW)
+    delete = BuildDeleteRequested(build=HIGH, cell=CELL)
+    build, _ = after(build, *((vacated(LOW), delete) if ordered else (delete, vacated(LOW))))
+    build, effects = after(build, vacated(LOW))
+    assert [type(each) for each in effects] == [DestroyOrdered]
+    _, effects = after(build, AgentReported(**attempt_fields(build), outcome="destroyed"))
+    assert [type(each) for each in effects] == [ReleaseRequested]
 
 
 def test_a_victim_reports_that_it_has_left_when_placement_has_released_its_holder() -> None:
