@@ -1,0 +1,206 @@
+"""The control room and the table of acts: every form, by every role, also limited to cells and projects."""
+
+from collections.abc import AsyncIterator, Sequence
+from functools import partial
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from msgspec.structs import replace
+from starlette.routing import Route
+
+from berth.settings import Settings
+from bus import topics
+from bus.acts import BY_NAME, Target, allowed
+from bus.addressing import Query
+from bus.audit_trail import ActRecord, Operator
+from bus.host_health import DISABLED, DRAIN, FORCED_DOWN
+from bus.messages import BuildCancelled, BuildCancelRequested
+from bus.moves import MoveProgress, MoveSteered
+from bus.protocol import decode
+from bus.queries import InstancesFound
+from bus.quotas import QuotasFound
+from bus.resources import FindProviders, ProvidersFound
+from bus.vocabulary import Message
+from bus.worker import Worker, answers, on
+from control_room.pages.bus import OPERATIONS
+from control_room.pages.hosts import DRAINS, MARKS
+from control_room.pages.maintenance import DONE
+from control_room.pages.middleware import OPEN
+from control_room.pages.moves import STEERINGS
+from placement_worker.http.token_file import StoredToken, StoredTokens
+from tests.contract.test_messages import GOLDEN
+from tests.support.ids import uid
+from tests.support.visited_room import VisitedRoom, a_visited_room
+
+OPEN_HOST, CLOSED_HOST = uid(1, "a"), uid(2, "a")  # the second one is drained and forced down
+WINDOW, MOVE = "00000000-0000-4000-8000-000000000001", "00000000-0000-4000-8000-000000000009"
+WINDOW_FIELDS = {"hosts": OPEN_HOST, "begin": "+30d", "end": "+31d"}
+CLOSED = {"drain": OPEN_HOST, "disable": OPEN_HOST, "force-down": OPEN_HOST}
+
+Form = tuple[str, str, dict[str, str]]  # URL, act of the table, fields
+# URL pattern → the forms that it accepts
+FORMS: dict[str, list[Form]] = {
+    "/hosts/maintenance": [
+        ("/hosts/maintenance", "maintain", {"act": act, "window": WINDOW, **WINDOW_FIELDS}) for act in DONE
+    ],
+    "/hosts/{host}": [
+        (f"/hosts/{CLOSED.get(act, CLOSED_HOST)}", "mark host", {"act": act, "cause": "drain"})
+        for act in (*MARKS, *DRAINS)
+    ],
+    "/waiting": [("/waiting", "cancel", {"request": uid(3)})],
+    "/projects": [
+        ("/projects", "quota", {"act": "set", "project": "p1", "limits": "VCPU=4"}),
+        ("/projects", "quota", {"act": "unset", "project": "p1"}),
+    ],
+    "/reservations": [
+        ("/reservations", "reserve", {"act": "create", "name": "r", "project": "p1", "vcpus": "1"}),
+        ("/reservations", "reserve", {"act": "delete", "reservation": uid(4)}),
+    ],
+    "/headroom": [
+        ("/headroom", "reserve", {"act": "set", "levels": "rack"}),
+        ("/headroom", "reserve", {"act": "unset"}),
+    ],
+    "/bus/dead": [
+        ("/bus/dead", "dead letters", {"act": act, "sure": "yes", "letter:x": "1"}) for act in OPERATIONS
+    ],
+    "/moves": [
+        ("/moves", "mark host", {"act": act, "root": CLOSED_HOST}) for act in ("stop", "stop-and-open")
+    ],
+    "/moves/{move}": [(f"/moves/{MOVE}", "steer move", {"act": act}) for act in STEERINGS],
+}
+VISITORS = {
+    "a user without a role": Operator(name="a"),
+    "a reader": Operator(name="b", role="reader"),
+    "an operator": Operator(name="c", role="operator"),
+    "an admin": Operator(name="d", role="admin"),
+    "a reader of the cell": Operator(name="e", role="reader", cells=("c1",)),
+    "an operator of the cell": Operator(name="f", role="operator", cells=("c1",)),
+    "an operator of another cell": Operator(name="g", role="operator", cells=("c2",)),
+    "an operator of a project": Operator(name="h", role="operator", projects=("p1",)),
+    "an admin of the cell": Operator(name="i", role="admin", cells=("c1",)),
+}
+
+
+def golden(query: Query[Any, Any]) -> Message:
+    """Return an answer to a query, from the golden bytes."""
+    answer: Message = decode(query.answer, GOLDEN[query.answer.__name__])
+    return replace(answer, more="") if isinstance(answer, QuotasFound) else answer
+
+
+async def fixed(answer: Message, _: Message) -> Message:
+    return answer
+
+
+async def hosts(question: FindProviders) -> ProvidersFound:
+    [host] = decode(ProvidersFound, GOLDEN["ProvidersFound"]).providers
+    id_, traits = (
+        (CLOSED_HOST, (DISABLED, DRAIN, FORCED_DOWN)) if CLOSED_HOST in question.ids else (OPEN_HOST, ())
+    )
+    return ProvidersFound(providers=(replace(host, id=id_, root=id_, cell="c1", traits=traits),))
+
+
+async def steered(order: MoveSteered) -> MoveProgress:
+    return MoveProgress(
+        move=order.move, build=order.build, cell="c1", phase="send", host="h", reply_to=order.reply_to
+    )
+
+
+async def cancelled(order: BuildCancelRequested) -> BuildCancelled:
+    return BuildCancelled(build=order.build, waited=True, reply_to=order.reply_to)
+
+
+ANSWERED = (
+    topics.EDIT, topics.EDIT_NAME, topics.EDIT_QUOTA, topics.QUOTAS, topics.EDIT_RESERVATION,
+    topics.RESERVATIONS, topics.FILL_RESERVATION, topics.HEADROOM, topics.EDIT_MAINTENANCE, topics.MAINTENANCE,
+)  # fmt: skip
+# all workers of a region, with the same answers at all times
+REGION = Worker(
+    "region",
+    consumes=[
+        on(topics.MOVE_STEER.at(cell="c1"), steered, emits=[topics.MOVE_PROGRESS]),
+        on(topics.BUILD_CANCEL, cancelled, emits=[topics.BUILD_CANCELLED]),
+    ],
+    answers=[
+        *(answers(query, partial(fixed, golden(query))) for query in ANSWERED),
+        answers(topics.PROVIDERS, hosts),
+        answers(topics.FIND_MOVES, partial(fixed, golden(topics.FIND_MOVES)), cell="c1"),
+        answers(topics.FIND_INSTANCES, partial(fixed, InstancesFound(instances=())), cell="c1"),
+    ],
+)
+
+
+class Records(list[ActRecord]):
+    async def take(self, records: Sequence[ActRecord]) -> None:
+        self += records
+
+
+@pytest.fixture
+async def records() -> Records:
+    return Records()
+
+
+@pytest.fixture
+async def room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, records: Records
+) -> AsyncIterator[VisitedRoom]:
+    file = tmp_path / "tokens.json"
+    tokens = [
+        StoredToken(
+            token=who.name, user=who.name, project="p", roles=(who.role,) if who.role else (),
+            cells=who.cells, projects=who.projects,
+        )
+        for who in VISITORS.values()
+    ]  # fmt: skip
+    file.write_bytes(msgspec.json.encode(StoredTokens(tuple(tokens))))
+    settings = Settings().having(cells=("c1",), placement_auth="tokens", placement_tokens=str(file))
+    async with a_visited_room(REGION, answered=("providers", "moves"), settings=settings) as visited:
+        monkeypatch.setattr(visited.bus, "deliver", records.take)
+        yield visited
+
+
+@pytest.mark.parametrize("visitor", VISITORS)
+async def test_the_table_of_acts_decides_about_every_form(
+    room: VisitedRoom, records: Records, visitor: str
+) -> None:
+    who = VISITORS[visitor]
+    await room.sign_in(who.name)
+    form_token = await room.form_token()
+    wrong = []
+    for url, act, fields in chain.from_iterable(FORMS.values()):
+        records.clear()
+        answer = await room.browser.post(url, data={"form_token": form_token, **fields})
+        outcomes = [record.outcome for record in records if record.act in (act, "form")]
+        # pages show the whole region, so they are closed for roles that are limited to projects
+        may = not who.projects and not allowed(who, BY_NAME[act], Target(cell="c1"))
+        if outcomes[:1] != (["begun"] if may else ["denied"]):
+            wrong.append((url, fields, outcomes, answer.status_code))
+    assert not wrong
+
+
+async def test_no_form_is_accepted_without_a_session(room: VisitedRoom, records: Records) -> None:
+    form_token = await room.form_token()
+    for url, _, fields in chain.from_iterable(FORMS.values()):
+        answer = await room.browser.post(url, data={"form_token": form_token, **fields})
+        assert answer.status_code == 401, url
+    assert not records
+
+
+async def test_every_form_has_an_act(room: VisitedRoom) -> None:
+    assert paths(room, "POST") == FORMS.keys()
+
+
+@pytest.mark.parametrize("visitor", ["", "a user without a role", "an operator of a project"])
+async def test_no_page_opens_without_a_role_in_the_whole_region(room: VisitedRoom, visitor: str) -> None:
+    if visitor:
+        await room.sign_in(VISITORS[visitor].name)
+    for path in paths(room, "GET"):
+        assert (await room.browser.get(path)).status_code == (403 if visitor else 401), path
+
+
+def paths(room: VisitedRoom, method: str) -> set[str]:
+    """Return the URL patterns that accept a method and are not open to everyone."""
+    routes = [route for route in room.app.routes if isinstance(route, Route)]
+    return {route.path for route in routes if method in (route.methods or (method,))} - {*OPEN}
