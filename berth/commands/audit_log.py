@@ -1,5 +1,6 @@
 """`berth audit-log`: lists the audit trail, what operators and programs requested of berth."""
 
+from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from typing import get_args
 
@@ -13,6 +14,7 @@ from berth.settings import BadSetting
 from bus import topics
 from bus.audit_trail import ActRecord, Door, FindActs, Outcome, Role
 from bus.clock import Clock
+from bus.delivery.runner import Bus
 
 _SHOWN = 50  # records by default; with --json all
 
@@ -58,19 +60,26 @@ async def audit_log_command(
         )
     )
     most = limit or (None if cli.as_json else _SHOWN)
-    found: list[ActRecord] = []
+    found, more = list[ActRecord](), False
     async with cli.bus("audit-log") as bus:
-        ask, more = bus.asker(topics.FIND_ACTS), True
-        while more and (most is None or len(found) < most):
-            page = await ask(question)
-            found += page.records
-            question, more = structs.replace(question, before=page.last), bool(page.last)
-    more = more or (most is not None and len(found) > most)
-    found = found[:most]
+        async for record in acts_found(bus, question):
+            if more := len(found) == most:
+                break
+            found.append(record)
     cli.rows(found, plain_table(_TITLES, map(_row, found), folded=_TITLES[-2:]) if found else "no acts")
     if more and not cli.as_json:
         cli.line("there are more: --limit, or the filters, show them", "dim")
     return 0
+
+
+async def acts_found(bus: Bus, question: FindActs) -> AsyncIterator[ActRecord]:
+    """Yield all records of the audit trail that match, the latest first."""
+    ask, more = bus.asker(topics.FIND_ACTS), True
+    while more:
+        page = await ask(question)
+        for record in page.records:
+            yield record
+        question, more = structs.replace(question, before=page.last), bool(page.last)
 
 
 _TITLES = ("time (UTC)", "operator", "role", "from", "act", "outcome", "target", "change or reason")

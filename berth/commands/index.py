@@ -30,7 +30,7 @@ _MODULES = {
         "rebalance": "rebalancing",
     },
     "Hosts": {
-        "cell": "cells", "client": "clients", "token": "tokens",
+        "cell": "cells", "client": "clients", "token": "tokens", "credentials": "credentials",
         "agent": "agents", "host": "hosts", "aggregate": "aggregates",
         "provider": "providers", "class": "providers", "trait": "providers", "usage": "providers",
         "pool": "pools", "quota": "quotas", "share": "shares", "priority": "priorities",

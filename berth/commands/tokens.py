@@ -5,6 +5,7 @@ import os
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
@@ -38,10 +39,10 @@ async def list_command(cli: Cli) -> int:
     """List the tokens of the token file: id, user, project, roles and limits; never a token."""
     rows = [
         {
-            "id": _id(token), "user": token.user, "project": token.project, "roles": token.roles,
+            "id": id_of(token), "user": token.user, "project": token.project, "roles": token.roles,
             "cells": token.cells, "projects": token.projects,
         }
-        for token in _read(_file(cli))
+        for token in tokens_in(_file(cli))
     ]  # fmt: skip
     texts = ([", ".join(it) if isinstance(it, tuple) else it for it in row.values()] for row in rows)
     cli.rows(rows, plain_table(("id", "user", "project", "roles", "cells", "projects"), texts))
@@ -66,10 +67,11 @@ async def add(
         roles=tuple(options.role),
         cells=tuple(options.cell or ()),
         projects=tuple(options.only_project or ()),
+        since=_now(),
     )
     file = _file(cli)
-    async with cli.recorded("credential", f"token of {user}", f"add {_id(added)}"):
-        _write(file, [*(_read(file) if file.exists() else ()), added])
+    async with cli.recorded("credential", f"token of {user}", f"add {id_of(added)}"):
+        _write(file, [*(tokens_in(file) if file.exists() else ()), added])
     return _tell(cli, added, token, token_file)
 
 
@@ -79,7 +81,7 @@ async def rotate(cli: Cli, id_: Id, token_file: TokenFile = None) -> int:
     token = secrets.token_urlsafe(32)
 
     def renewed(found: StoredToken) -> StoredToken:
-        return structs.replace(found, token="", sha256=_digest(token))
+        return structs.replace(found, token="", sha256=_digest(token), since=_now())
 
     return _tell(cli, await _changed(cli, "rotate", id_, renewed), token, token_file)
 
@@ -88,7 +90,7 @@ async def rotate(cli: Cli, id_: Id, token_file: TokenFile = None) -> int:
 async def revoke(cli: Cli, id_: Id) -> int:
     """Remove a token from the file: it is refused, and sessions of the control room with it end."""
     found = await _changed(cli, "revoke", id_, lambda found: None)
-    cli.tell(f"token {_id(found)} of {found.user} is revoked", id=_id(found), user=found.user, revoked=True)
+    cli.tell(f"token {id_of(found)} of {found.user} is revoked", id=id_of(found), user=found.user, revoked=True)
     return 0
 
 
@@ -97,8 +99,8 @@ async def _changed(
 ) -> StoredToken:
     """Change or remove one token of the file; return the changed token, or the removed one."""
     file = _file(cli)
-    tokens = _read(file)
-    matching = [token for token in tokens if _id(token).startswith(id_) and id_]
+    tokens = tokens_in(file)
+    matching = [token for token in tokens if id_of(token).startswith(id_) and id_]
     if len(matching) != 1:
         raise OperationRefused(
             f"{len(matching)} tokens have an id that begins with {id_!r}: `berth token list`"
@@ -108,7 +110,7 @@ async def _changed(
     left = [token for token in tokens if token is not found] + ([changed] if changed else [])
     if not left:
         raise OperationRefused(f"{file}: it is the last token, and a file without tokens is not accepted")
-    async with cli.recorded("credential", f"token of {found.user}", f"{act} {_id(found)}"):
+    async with cli.recorded("credential", f"token of {found.user}", f"{act} {id_of(found)}"):
         _write(file, left)
     return changed or found
 
@@ -119,7 +121,7 @@ def _file(cli: Cli) -> Path:
     return Path(cli.settings.placement.tokens)
 
 
-def _read(file: Path) -> Sequence[StoredToken]:
+def tokens_in(file: Path) -> Sequence[StoredToken]:
     try:
         return read_tokens(file)
     except ValueError as problem:
@@ -153,11 +155,15 @@ def _toml(token: StoredToken) -> str:
     return "\n".join(["[[tokens]]", *lines]) + "\n"
 
 
+def _now() -> datetime:
+    return datetime.now(UTC).replace(microsecond=0)
+
+
 def _digest(token: str) -> str:
     return digest_of(token).hex()
 
 
-def _id(token: StoredToken) -> str:
+def id_of(token: StoredToken) -> str:
     return (token.sha256.lower() or _digest(token.token))[:_SHOWN]
 
 
@@ -165,8 +171,8 @@ def _tell(cli: Cli, token: StoredToken, secret: str, file: Path | None) -> int:
     if file is not None:
         write_secret(file, f"{secret}\n")
     shown = "" if file else secret
-    sentence = f"token {_id(token)} of {token.user}, which is not shown again: {shown}"
+    sentence = f"token {id_of(token)} of {token.user}, which is not shown again: {shown}"
     if file is not None:
-        sentence = f"token {_id(token)} of {token.user} is in {file}"
-    cli.tell(sentence, id=_id(token), user=token.user, token=shown, file=str(file or ""))
+        sentence = f"token {id_of(token)} of {token.user} is in {file}"
+    cli.tell(sentence, id=id_of(token), user=token.user, token=shown, file=str(file or ""))
     return 0

@@ -4,6 +4,7 @@ import hashlib
 import hmac
 import logging
 import tomllib
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated
 
@@ -31,6 +32,7 @@ class StoredToken(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     roles: tuple[_Text, ...]
     cells: tuple[_Text, ...] = ()
     projects: tuple[_Text, ...] = ()
+    since: datetime | None = None  # when `berth token` made it
 
 
 class StoredTokens(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -103,7 +105,10 @@ def _identities(path: Path) -> list[tuple[bytes, Identity]]:
     found = []
     for token in read_tokens(path):
         digest = bytes.fromhex(token.sha256) if token.sha256 else digest_of(token.token)
-        roles = frozenset(role.lower() for role in token.roles)
-        identity = Identity(token.user, token.project, roles, cells=token.cells, projects=token.projects)
-        found.append((digest, identity))
+        found.append((digest, identity_of(token)))
     return found
+
+
+def identity_of(token: StoredToken) -> Identity:
+    roles = frozenset(role.lower() for role in token.roles)
+    return Identity(token.user, token.project, roles, cells=token.cells, projects=token.projects)

@@ -11,7 +11,7 @@ from berth.operators import command_caller
 from berth.settings import BadSetting, Settings
 from bus.errors import OperationRefused, Unavailable
 from bus.local import LocalBroker, LocalTransport
-from placement_worker.http.token_file import TokenFile, digest_of
+from placement_worker.http.token_file import TokenFile, digest_of, read_tokens
 from tests.support.command_line import CommandLine
 
 
@@ -46,6 +46,7 @@ async def test_a_new_token_identifies_its_user_and_the_file_does_not_contain_it(
     assert made["token"] not in file.read_text()
     assert file.stat().st_mode & 0o777 == 0o600
     assert made["token"] not in await token("list")
+    assert read_tokens(file)[0].since is not None
 
 
 async def test_a_rotated_token_replaces_the_former_one(token: CommandLine, file: Path) -> None:

@@ -426,6 +426,10 @@ def test_the_role_of_a_client_decides_about_commands_with_its_url(site: BerthWit
     log = site.command("audit-log", "--operator", "ann", "--json")
     found = {(record["act"], record["outcome"]) for record in map(json.loads, log.splitlines())}
     assert {("boot", "done"), ("quota", "denied"), ("mark host", "done")} <= found
+    listed = map(json.loads, site.command("credentials", "--json", "--rabbitmqctl", control).splitlines())
+    known = {each["id"]: each for each in listed}
+    assert known["berth.client.ann"]["role"] == "operator" and known["berth.client.ann"]["since"]
+    assert {"berth.client.shop", "berth-c9", "berth-c9.agent.a1"} <= known.keys()
     site.command("client", "remove", "ann", "--rabbitmqctl", control)
     assert as_ann("quota", "show")[0] == 1
 

@@ -1,0 +1,130 @@
+"""`berth credentials`: lists every credential with its role, its age and the command that revokes it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from berth.commands.audit_log import acts_found
+from berth.commands.cell_permissions import BrokerTool
+from berth.commands.clients import user_of
+from berth.commands.options import Commands
+from berth.commands.terminal import Cli, note, plain_table
+from berth.commands.tokens import id_of, tokens_in
+from berth.settings import Settings
+from bus import topics
+from bus.audit_trail import ActRecord, FindActs, Role
+from bus.broker_urls import user_of as user_in
+from bus.clients import FindClients, RegisteredClient
+from bus.clock import time_text
+from bus.errors import BrokerRefused, Unavailable
+
+commands = Commands()
+
+
+class Credential(msgspec.Struct, frozen=True, kw_only=True):
+    """A credential: a token of the token file, or a RabbitMQ user."""
+
+    kind: str
+    name: str  # of the user, client, cell or agent
+    id: str = ""  # of the token, or the name of the RabbitMQ user
+    role: Role = ""
+    roles: Sequence[str] = ()  # of a token, for placement_policy
+    cells: Sequence[str] = ()  # empty: all
+    projects: Sequence[str] = ()  # empty: all, if it has a role
+    since: float = 0.0  # when it got its secret; 0: unknown
+    revoke: str = ""  # the command
+
+
+@commands.command("credentials")
+async def credentials_command(cli: Cli, *, tool: BrokerTool) -> int:
+    """List who may do what here: tokens, clients, cells, agents and other RabbitMQ users, never a secret.
+
+    Each has its role with limits (docs/roles.md), the time of its secret, and the command that revokes it.
+    Users of Keystone are not listed: `openstack role assignment list` shows them.
+    """
+    settings, found = cli.settings, list[Credential]()
+    if settings.placement.tokens:
+        found += token_credentials(settings)
+    if settings.placement.auth == "noauth2":
+        note("placement_auth = noauth2: the Placement API accepts any user name, and admin as an admin")
+    if not settings.embedded:
+        async with cli.bus("credentials") as bus:
+            clients = (await bus.asker(topics.CLIENTS)(FindClients())).clients
+            since = made_at([record async for record in acts_found(bus, FindActs(act="credential"))])
+        try:
+            users = await (await tool.users(cli)).users()
+        except (Unavailable, BrokerRefused) as problem:
+            note(f"only RabbitMQ users of registered clients are listed: {problem}")
+            users = {user_of(settings, client.name) for client in clients}
+        found += broker_credentials(settings, users, clients, since)
+    rows = ((each.kind, each.name, *_rights(each), time_text(each.since), each.revoke) for each in found)
+    titles = ("kind", "name", "role", "cells", "projects", "since (UTC)", "revoke with")
+    cli.rows(found, plain_table(titles, rows, folded=titles[3:5]) if found else "no credentials")
+    return 0
+
+
+def _rights(credential: Credential) -> tuple[str, str, str]:
+    role = credential.role or ", ".join(credential.roles) or "-"
+    return role, ", ".join(credential.cells), ", ".join(credential.projects)
+
+
+def token_credentials(settings: Settings) -> Iterator[Credential]:
+    """Yield the credentials of the token file, each with the role that `placement_policy` gives it."""
+    from berth.placement_http import policy_of  # loads slowly
+    from placement_worker.http.token_file import identity_of
+
+    policy = policy_of(settings)
+    for token in tokens_in(Path(settings.placement.tokens)):
+        yield Credential(
+            kind="token",
+            name=token.user,
+            id=id_of(token),
+            role=policy.operator(identity_of(token), "token file").role,
+            roles=token.roles,
+            cells=token.cells,
+            projects=token.projects,
+            since=token.since.timestamp() if token.since else 0.0,
+            revoke=f"berth token revoke {id_of(token)}",
+        )
+
+
+def made_at(records: Sequence[ActRecord]) -> dict[str, float]:
+    """Return when each RabbitMQ user got its password, from records of the audit trail, the latest first."""
+    found: dict[str, float] = {}
+    for record in records:
+        if record.outcome == "done" and "password" in record.asked:
+            for user in record.target.split(", "):
+                found.setdefault(user, record.at)
+    return found
+
+
+def broker_credentials(
+    settings: Settings,
+    users: Collection[str],
+    clients: Sequence[RegisteredClient],
+    since: Mapping[str, float],
+) -> Iterator[Credential]:
+    """Yield RabbitMQ users as credentials: clients, cells and agents by their names, then the others."""
+    registered = {user_of(settings, client.name): client for client in clients}
+    of_cell = re.compile(rf"{re.escape(settings.bus.exchange)}-([\w-]+)(?:\.(ferry)|\.agent\.([\w-]+))?")
+    for user in sorted(users, key=lambda user: (user not in registered, of_cell.fullmatch(user) is None, user)):
+        at = since.get(user, 0.0)
+        if (client := registered.get(user)) is not None:
+            yield Credential(
+                kind="client", name=client.name, id=user, role=client.role, cells=client.cells,
+                projects=client.projects, since=at, revoke=f"berth client remove {client.name}",
+            )  # fmt: skip
+        elif cell := of_cell.fullmatch(user):
+            name, ferry, agent = cell.groups()
+            kind = "agent" if agent else "ferry" if ferry else "cell"
+            by = f"berth cell remove-agent {name} {agent}" if agent else f"berth cell remove {name}"
+            yield Credential(kind=kind, name=agent or name, id=user, cells=(name,), since=at, revoke=by)
+        else:
+            is_ours = user == (user_in(settings.bus.amqp_url) or "guest")
+            kind, role = ("berth itself", "admin") if is_ours else ("RabbitMQ user", "")
+            by = f"rabbitmqctl delete_user {user}"
+            yield Credential(kind=kind, name=user, id=user, role=role, since=at, revoke=by)
