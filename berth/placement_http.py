@@ -81,6 +81,8 @@ def policy_of(settings: Settings) -> access.AccessPolicy:
     api = settings.placement
     try:
         rules = access.load_policy(Path(api.policy)) if api.policy else {}
+        if api.auth == "keystone":
+            rules = {**access.ROLES_OF_KEYSTONE, **rules}
         return access.AccessPolicy(rules, enforce_new_defaults=api.enforce_new_defaults)
     except access.BadPolicy as problem:
         raise BadSetting(str(problem)) from None

@@ -17,7 +17,7 @@ from typing import Literal
 import msgspec
 from yaml import YAMLError, safe_load  # type: ignore[import-untyped]
 
-from bus.acts import MAX_NAME
+from bus.acts import MAX_NAME, RANK
 from bus.audit_trail import Operator, Role
 
 Headers = Mapping[str, str]
@@ -104,14 +104,17 @@ DEFAULTS = {
     },
 }
 CONTROL_ROOM = {  # rules of the control room, which accepts the same tokens
-    "berth:control_room:show": "rule:berth:reader",
-    "berth:control_room:act": "rule:berth:operator",
+    "berth:control_room:show": "rule:berth:reader or rule:berth:cell_operator",
+    "berth:control_room:act": "rule:berth:operator or rule:berth:cell_operator",
 }
 ROLES = {  # which roles of a token give which role of berth (docs/roles.md)
     "berth:admin": "role:admin",
     "berth:operator": "role:operator or rule:berth:admin",
     "berth:reader": "role:reader or role:service or rule:berth:operator",
 }
+# Keystone gives the role reader to each user of a project, also to those of tenants.
+ROLES_OF_KEYSTONE = {"berth:reader": "role:service or rule:berth:operator"}
+_IN_CELL = re.compile(r"berth:operator:([\w-]+)")  # gives the role operator in this cell only
 BUILDS = {  # rules of the REST API for builds
     "berth:builds:show": "rule:admin_or_service_api"
     " or ((role:reader or role:member) and project_id:%(project_id)s)",
@@ -129,6 +132,8 @@ class AccessPolicy:
         """Create an access policy from an operator's rules; other operations keep the default rules."""
         rules = rules or {}
         texts = {**_OWN, **ROLES, **CONTROL_ROOM, **BUILDS, **DEFAULTS}
+        self._in_cells = {found[0]: found[1] for name in sorted(rules) if (found := _IN_CELL.fullmatch(name))}
+        texts["berth:cell_operator"] = " or ".join(f"rule:{name}" for name in self._in_cells) or "!"
         if not enforce_new_defaults:
             texts |= {name: f"({text}) or {_FORMER}" for name, text in DEFAULTS.items()}
         texts |= rules
@@ -157,12 +162,18 @@ class AccessPolicy:
         """Return the identity as an operator, with the highest role that the policy gives it."""
         roles: tuple[Role, ...] = ("admin", "operator", "reader")
         target = {"project_id": identity.project}
+        role = next((role for role in roles if self.allows(f"berth:{role}", identity, target)), "")
+        cells = identity.cells
+        if RANK[role] < RANK["operator"]:
+            named = [cell for name, cell in self._in_cells.items() if self.allows(name, identity, target)]
+            if named := [cell for cell in named if cell in (cells or named)]:
+                role, cells = "operator", tuple(named)
         return Operator(
             name=(identity.name or identity.user)[:MAX_NAME],
-            role=next((role for role in roles if self.allows(f"berth:{role}", identity, target)), ""),
+            role=role,
             known_by=known_by,
             project=identity.project[:MAX_NAME],
-            cells=identity.cells,
+            cells=cells,
             projects=identity.projects,
             is_program="service" in identity.roles,
         )
@@ -268,7 +279,7 @@ def _refuse_unknown(rules: Mapping[str, str], texts: Mapping[str, str]) -> None:
     known = {*_OWN, *ROLES, *CONTROL_ROOM, *BUILDS, *DEFAULTS}
     used = {name for text in texts.values() for name in _used(text)}
     for name in rules:
-        if name not in known and name not in used:
+        if name not in known and name not in used and not _IN_CELL.fullmatch(name):
             nearest = get_close_matches(name, known, 1)
             hint = f"; the nearest is {nearest[0]!r}" if nearest else ""
             raise BadPolicy(f"there is no rule {name!r}, and no other uses it{hint}")

@@ -47,7 +47,7 @@ async def test_a_user_who_returns_from_keystone_is_signed_in(
     keystone = FakeKeystone()
     for name, value in keystone.access().auth.items():
         monkeypatch.setenv(f"OS_{name.upper()}", value)
-    keystone.federated, keystone.projects = "ann", dict.fromkeys(projects, ("reader",))
+    keystone.federated, keystone.projects = "ann", dict.fromkeys(projects, ("operator",))
     try:
         async with a_room_over_tls(keystone, tmp_path) as address:
             await sign_in(chromium, address, len(projects) > 1)

@@ -130,7 +130,7 @@ def keystone(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeKeystone]:
     server = FakeKeystone()
     for name, value in server.access().auth.items():
         monkeypatch.setenv(f"OS_{name.upper()}", value)
-    server.people["ann"] = ("reader",)
+    server.people["ann"] = ("operator",)
     monkeypatch.setattr(control_room_access, "CHECK_SECONDS", 0.01)
     yield server
     server.close()
@@ -158,6 +158,14 @@ async def test_users_of_keystone_sign_in_with_a_password(
     keystone.status = 503
     away = await cloud_room.sign_in(**ANN)
     assert away.status_code == 503 and "temporarily unavailable" in away.text
+
+
+async def test_a_reader_of_a_project_in_keystone_cannot_read_the_region(
+    cloud_room: VisitedRoom, keystone: FakeKeystone
+) -> None:
+    keystone.people["ann"] = ("reader", "member")
+    await cloud_room.sign_in(**ANN)
+    assert "may not read" in await cloud_room.page("/", 403)
 
 
 async def test_a_revoked_token_of_keystone_ends_its_session(

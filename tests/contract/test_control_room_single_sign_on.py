@@ -22,7 +22,7 @@ def keystone(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeKeystone]:
     server = FakeKeystone()
     for name, value in server.access().auth.items():
         monkeypatch.setenv(f"OS_{name.upper()}", value)
-    server.federated, server.projects = "ann", {"p1": ("reader",)}
+    server.federated, server.projects = "ann", {"p1": ("operator",)}
     server.trusted_dashboards.add(OURS)
     yield server
     server.close()
@@ -101,7 +101,7 @@ async def test_the_cookie_that_returns_from_keystone_is_for_tls_and_ten_minutes(
 
 
 async def test_a_user_of_several_projects_picks_one(room: VisitedRoom, keystone: FakeKeystone) -> None:
-    keystone.projects = {"p1": ("reader",), "p2": ("admin",)}
+    keystone.projects = {"p1": ("operator",), "p2": ("admin",)}
     answer = await sign_on(room, keystone)
     assert answer.status_code == 200
     assert re.findall(r'<option value="(\w+)">(\w+) \(domain d\)', answer.text) == [
@@ -120,7 +120,7 @@ async def test_a_user_of_several_projects_picks_one(room: VisitedRoom, keystone:
 async def test_a_project_is_picked_within_ten_minutes_by_the_same_browser(
     room: VisitedRoom, keystone: FakeKeystone
 ) -> None:
-    keystone.projects = {"p1": ("reader",), "p2": ("admin",)}
+    keystone.projects = {"p1": ("operator",), "p2": ("admin",)}
     await sign_on(room, keystone)
     async with room.visitor(url=ROOM) as other:
         assert (await other.send("/login/sso/project", project="p1")).status_code == 403
@@ -247,7 +247,7 @@ async def test_no_token_is_logged_or_shown(
     caplog.set_level(logging.DEBUG)
     for library in ("httpx", "httpcore"):  # as berth.logs sets them
         caplog.set_level(logging.WARNING, library)
-    keystone.projects = {"p1": ("reader",), "p2": ("admin",)}
+    keystone.projects = {"p1": ("operator",), "p2": ("admin",)}
     answer = await sign_on(room, keystone)
     picked = await room.send("/login/sso/project", project="p1")
     await post_token(room, "forged-token", origin_of(keystone))

@@ -186,6 +186,7 @@ def test_base_rules_can_be_changed() -> None:
         ({"amdin_api": "role:root"}, "the nearest is 'admin_api'"),
         ({"unlike:all:others": "@"}, "there is no rule 'unlike:all:others', and no other uses it"),
         ({"mine": "role:x", SHOW: "role:mine"}, "there is no rule 'mine'"),
+        ({"berth:operator:": "role:x"}, "there is no rule 'berth:operator:'"),
     ],
 )
 def test_a_rule_without_effect_is_refused(rules: dict[str, str], why: str) -> None:
@@ -279,6 +280,38 @@ def test_a_policy_gives_roles_of_berth_to_other_roles() -> None:
     policy = AccessPolicy({"berth:operator": "role:cloud_ops or rule:berth:admin"})
     assert policy.operator(somebody("cloud_ops"), "keystone").role == "operator"
     assert policy.operator(somebody("operator"), "keystone").role == ""
+
+
+CELLS = {"berth:operator:c1": "role:operator_c1", "berth:operator:c-2": "role:operator_c2 or role:both"}
+
+
+@pytest.mark.parametrize(
+    ("roles", "role", "cells"),
+    [
+        (("operator_c1",), "operator", ("c1",)),
+        (("reader", "operator_c1", "both"), "operator", ("c-2", "c1")),
+        (("operator", "operator_c1"), "operator", ()),
+        (("admin", "operator_c1"), "admin", ()),
+        (("reader",), "reader", ()),
+    ],
+)
+def test_a_rule_of_a_cell_makes_an_operator_of_this_cell(
+    roles: tuple[str, ...], role: str, cells: tuple[str, ...]
+) -> None:
+    policy = AccessPolicy(CELLS)
+    operator = policy.operator(somebody(*roles), "keystone")
+    assert (operator.role, operator.cells) == (role, cells)
+    assert policy.allows("berth:control_room:act", somebody(*roles), {}) == (role != "reader")
+    assert not policy.allows("berth:aggregates:create", somebody("operator_c1"), {})
+
+
+def test_a_rule_of_a_cell_does_not_widen_the_limits_of_a_token() -> None:
+    def cells_of(*limits: str) -> tuple[str, ...]:
+        identity = Identity("u", "p", frozenset({"both", "operator_c1"}), cells=limits)
+        return AccessPolicy(CELLS).operator(identity, "token file").cells
+
+    assert (cells_of("c1", "c3"), cells_of()) == (("c1",), ("c-2", "c1"))
+    assert AccessPolicy(CELLS).operator(Identity("u", "p", frozenset({"both"}), cells=("c9",)), "").role == ""
 
 
 LIMITED = Identity("u", "p", frozenset({"admin"}), cells=("c1",), projects=("p1",))
