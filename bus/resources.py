@@ -175,6 +175,7 @@ class Edited(Tagged, frozen=True, kw_only=True):
 
     provider: Provider | None = None
     number: Whole = 0  # of the change; 0: nothing changed
+    before: Provider | None = None  # its former state; None if created, or if several changed
 
 
 class Stale(Tagged, frozen=True, kw_only=True):

@@ -53,11 +53,13 @@ class ProviderOperations(PlacementOperations):
     def _judge(
         self, order: EditOfOne, working: WorkingTrees, now: float
     ) -> tuple[bool, resources.EditResult]:
-        before, state = working.find(order.provider), edits.apply(order, working, self._known())
+        before = working.find(order.provider)
+        former = None if before is None else self._view(before, working.homes[before.uuid], 0.0)
+        state = edits.apply(order, working, self._known())
         if isinstance(state, ProviderState):
             view = self._view(state, working.homes[state.uuid], now)
-            return before is not state, resources.Edited(provider=view)
-        return state is None, resources.Edited() if state is None else state
+            return before is not state, resources.Edited(provider=view, before=former)
+        return state is None, resources.Edited(before=former) if state is None else state
 
     async def _forest(self, tx: Transaction, orders: Sequence[EditOfOne]) -> WorkingTrees:
         placing = [

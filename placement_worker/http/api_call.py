@@ -16,7 +16,7 @@ from starlette.types import Receive, Scope, Send
 
 from bus.claims import ClaimAnswered, ClaimRequested, ReleaseAnswered, ReleaseRequested
 from bus.names import Named
-from bus.resources import Consumer, Edit, EditAnswered, EditRequested, EditResult, Provider
+from bus.resources import Consumer, Edit, EditAnswered, Edited, EditRequested, EditResult, Provider
 from placement_worker.http.access import Identity
 from placement_worker.http.errors import JSON, Problem, bad_request
 from placement_worker.http.query_groups import Pairs, pairs_of
@@ -150,7 +150,10 @@ class ApiCall:
         return f"{self.scope['scheme']}://{named}{self.mount}{path}"
 
     async def edit(self, edit: Edit) -> EditResult:
-        return (await self.edits(EditRequested(edit=edit))).result
+        result = (await self.edits(EditRequested(edit=edit))).result
+        if isinstance(result, Edited):
+            self.before, self.after = result.before or {}, result.provider or {}
+        return result
 
     async def body(self) -> bytes:
         parts: list[bytes] = []

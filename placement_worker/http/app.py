@@ -51,7 +51,7 @@ class Resource:
         operation = self._chosen(call)
         call.rule = operation.rule
         self._check(operation, call)
-        call.before = await self._state(call)
+        before = await self._state(call)
         try:
             answer = await operation.handler(call)
         except Problem as problem:
@@ -62,17 +62,17 @@ class Resource:
             call.status = answer.status_code
             await answer(scope, receive, send)
         else:
-            if call.before is not None:
-                call.after = await self._state(call)
+            if before is not None:
+                call.before, call.after = before, await self._state(call)
             await call.send(answer, send)
 
     async def _state(self, call: api_call.ApiCall) -> Any:
         """Return what a GET of the same URL answers, for the audit trail; None unless the request changes one
-        object. Allocations change too often to be read twice more.
+        object. Edits of providers return both states, and allocations change too often to be read twice more.
         """
         if not self._records or call.method not in WRITES or "{" not in self.pattern:
             return None
-        if "GET" not in self._offered or self.pattern.startswith("/allocations"):
+        if "GET" not in self._offered or self.pattern.startswith(("/allocations", "/resource_providers")):
             return None
         reading = copy(call)
         reading.method, reading.minor = "GET", api_call.LATEST_MINOR
