@@ -108,10 +108,10 @@ def broker_credentials(
     clients: Sequence[RegisteredClient],
     since: Mapping[str, float],
 ) -> Iterator[Credential]:
-    """Yield RabbitMQ users as credentials: clients, cells and agents by their names, then the others."""
+    """Yield RabbitMQ users as credentials; users of clients, cells and agents are known by their names."""
     registered = {user_of(settings, client.name): client for client in clients}
     of_cell = re.compile(rf"{re.escape(settings.bus.exchange)}-([\w-]+)(?:\.(ferry)|\.agent\.([\w-]+))?")
-    for user in sorted(users, key=lambda user: (user not in registered, of_cell.fullmatch(user) is None, user)):
+    for user in sorted(users):
         at = since.get(user, 0.0)
         if (client := registered.get(user)) is not None:
             yield Credential(

@@ -16,6 +16,7 @@ from berth.cell_file import write_secret
 from berth.commands.options import Commands, described, option, positional
 from berth.commands.terminal import Cli, plain_table
 from berth.settings import BadSetting
+from bus.clock import Clock
 from bus.errors import OperationRefused
 from placement_worker.http.token_file import StoredToken, StoredTokens, digest_of, read_tokens
 
@@ -90,7 +91,9 @@ async def rotate(cli: Cli, id_: Id, token_file: TokenFile = None) -> int:
 async def revoke(cli: Cli, id_: Id) -> int:
     """Remove a token from the file: it is refused, and sessions of the control room with it end."""
     found = await _changed(cli, "revoke", id_, lambda found: None)
-    cli.tell(f"token {id_of(found)} of {found.user} is revoked", id=id_of(found), user=found.user, revoked=True)
+    cli.tell(
+        f"token {id_of(found)} of {found.user} is revoked", id=id_of(found), user=found.user, revoked=True
+    )
     return 0
 
 
@@ -156,7 +159,7 @@ def _toml(token: StoredToken) -> str:
 
 
 def _now() -> datetime:
-    return datetime.now(UTC).replace(microsecond=0)
+    return datetime.fromtimestamp(int(Clock().now()), UTC)
 
 
 def _digest(token: str) -> str:

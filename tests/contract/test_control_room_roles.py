@@ -114,7 +114,8 @@ async def cancelled(order: BuildCancelRequested) -> BuildCancelled:
 
 ANSWERED = (
     topics.EDIT, topics.EDIT_NAME, topics.EDIT_QUOTA, topics.QUOTAS, topics.EDIT_RESERVATION,
-    topics.RESERVATIONS, topics.FILL_RESERVATION, topics.HEADROOM, topics.EDIT_MAINTENANCE, topics.MAINTENANCE,
+    topics.RESERVATIONS, topics.FILL_RESERVATION, topics.HEADROOM, topics.EDIT_MAINTENANCE,
+    topics.MAINTENANCE,
 )  # fmt: skip
 # all workers of a region, with the same answers at all times
 REGION = Worker(
