@@ -24,6 +24,11 @@ from bus.errors import BrokerRefused, Unavailable
 
 commands = Commands()
 
+_NOTES = {  # placement_auth → what the list does not say
+    "noauth2": "the Placement API accepts any user name, and admin as an admin",
+    "keystone": "users and roles are in Keystone: `openstack role assignment list --names`",
+}
+
 
 class Credential(msgspec.Struct, frozen=True, kw_only=True):
     """A credential: a token of the token file, or a RabbitMQ user."""
@@ -44,13 +49,13 @@ async def credentials_command(cli: Cli, *, tool: BrokerTool) -> int:
     """List who may do what here: tokens, clients, cells, agents and other RabbitMQ users, never a secret.
 
     Each has its role with limits (docs/roles.md), the time of its secret, and the command that revokes it.
-    Users of Keystone are not listed: `openstack role assignment list` shows them.
+    Users of Keystone are not listed.
     """
     settings, found = cli.settings, list[Credential]()
-    if settings.placement.tokens:
+    if (auth := settings.placement.auth) in _NOTES:
+        note(f"placement_auth = {auth}: {_NOTES[auth]}")
+    if settings.placement.tokens and auth != "keystone":
         found += token_credentials(settings)
-    if settings.placement.auth == "noauth2":
-        note("placement_auth = noauth2: the Placement API accepts any user name, and admin as an admin")
     if not settings.embedded:
         async with cli.bus("credentials") as bus:
             clients = (await bus.asker(topics.CLIENTS)(FindClients())).clients

@@ -162,7 +162,7 @@ class AccessPolicy:
         """Return the identity as an operator, with the highest role that the policy gives it."""
         roles: tuple[Role, ...] = ("admin", "operator", "reader")
         target = {"project_id": identity.project}
-        role = next((role for role in roles if self.allows(f"berth:{role}", identity, target)), "")
+        role: Role = next((each for each in roles if self.allows(f"berth:{each}", identity, target)), "")
         cells = identity.cells
         if RANK[role] < RANK["operator"]:
             named = [cell for name, cell in self._in_cells.items() if self.allows(name, identity, target)]
