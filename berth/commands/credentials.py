@@ -130,6 +130,7 @@ def broker_credentials(
             yield Credential(kind=kind, name=agent or name, id=user, cells=(name,), since=at, revoke=by)
         else:
             is_ours = user == (user_in(settings.bus.amqp_url) or "guest")
-            kind, role = ("berth itself", "admin") if is_ours else ("RabbitMQ user", "")
-            by = f"rabbitmqctl delete_user {user}"
-            yield Credential(kind=kind, name=user, id=user, role=role, since=at, revoke=by)
+            yield Credential(
+                kind="berth itself" if is_ours else "RabbitMQ user", name=user, id=user,
+                role="admin" if is_ours else "", since=at, revoke=f"rabbitmqctl delete_user {user}",
+            )  # fmt: skip

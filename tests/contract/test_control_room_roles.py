@@ -1,10 +1,9 @@
 """The control room and the table of acts: every form, by every role, also limited to cells and projects."""
 
-from collections.abc import AsyncIterator, Sequence
-from functools import partial
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import pytest
@@ -35,10 +34,12 @@ from tests.contract.test_messages import GOLDEN
 from tests.support.ids import uid
 from tests.support.visited_room import VisitedRoom, a_visited_room
 
+R = TypeVar("R", bound=Message)
+
 OPEN_HOST, CLOSED_HOST = uid(1, "a"), uid(2, "a")  # the second one is drained and forced down
 WINDOW, MOVE = "00000000-0000-4000-8000-000000000001", "00000000-0000-4000-8000-000000000009"
 WINDOW_FIELDS = {"hosts": OPEN_HOST, "begin": "+30d", "end": "+31d"}
-CLOSED = {"drain": OPEN_HOST, "disable": OPEN_HOST, "force-down": OPEN_HOST}
+CLOSING = ("disable", "force-down", "drain")
 
 Form = tuple[str, str, dict[str, str]]  # URL, act of the table, fields
 # URL pattern → the forms that it accepts
@@ -47,8 +48,9 @@ FORMS: dict[str, list[Form]] = {
         ("/hosts/maintenance", "maintain", {"act": act, "window": WINDOW, **WINDOW_FIELDS}) for act in DONE
     ],
     "/hosts/{host}": [
-        (f"/hosts/{CLOSED.get(act, CLOSED_HOST)}", "mark host", {"act": act, "cause": "drain"})
+        (f"/hosts/{host}", "mark host", {"act": act, "cause": "drain"})
         for act in (*MARKS, *DRAINS)
+        for host in [OPEN_HOST if act in CLOSING else CLOSED_HOST]
     ],
     "/waiting": [("/waiting", "cancel", {"request": uid(3)})],
     "/projects": [
@@ -84,14 +86,17 @@ VISITORS = {
 }
 
 
-def golden(query: Query[Any, Any]) -> Message:
+def golden(query: Query[Any, R]) -> R:
     """Return an answer to a query, from the golden bytes."""
-    answer: Message = decode(query.answer, GOLDEN[query.answer.__name__])
+    answer = decode(query.answer, GOLDEN[query.answer.__name__])
     return replace(answer, more="") if isinstance(answer, QuotasFound) else answer
 
 
-async def fixed(answer: Message, _: Message) -> Message:
-    return answer
+def always(answer: R) -> Callable[[Message], Awaitable[R]]:
+    async def answered(_: Message) -> R:
+        return answer
+
+    return answered
 
 
 async def hosts(question: FindProviders) -> ProvidersFound:
@@ -125,10 +130,10 @@ REGION = Worker(
         on(topics.BUILD_CANCEL, cancelled, emits=[topics.BUILD_CANCELLED]),
     ],
     answers=[
-        *(answers(query, partial(fixed, golden(query))) for query in ANSWERED),
+        *(answers(query, always(golden(query))) for query in ANSWERED),
         answers(topics.PROVIDERS, hosts),
-        answers(topics.FIND_MOVES, partial(fixed, golden(topics.FIND_MOVES)), cell="c1"),
-        answers(topics.FIND_INSTANCES, partial(fixed, InstancesFound(instances=())), cell="c1"),
+        answers(topics.FIND_MOVES, always(golden(topics.FIND_MOVES)), cell="c1"),
+        answers(topics.FIND_INSTANCES, always(InstancesFound(instances=())), cell="c1"),
     ],
 )
 
