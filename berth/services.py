@@ -6,7 +6,6 @@ import fcntl
 import gc
 import os
 import signal
-import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ import msgspec
 
 from berth import wiring, worker_roles
 from berth.configuration import EFFECTIVE_ENV, SUPERVISED_ENV
+from berth.forked_workers import ForkedWorker
 from berth.process_watch import EXIT_BLOCKED, WatchLimits, watched
 from berth.settings import BadSetting, Settings
 from bus.clock import monotonic
@@ -113,11 +113,14 @@ def metrics_ports(settings: Settings) -> dict[tuple["worker_roles.Role", ...], i
     return {together: first + place if first else 0 for place, together in enumerate(processes)}
 
 
+SupervisedProcess = ForkedWorker | asyncio.subprocess.Process
+
+
 @dataclass
 class _Child:
     roles: tuple["worker_roles.Role", ...]
     metrics_port: int = 0
-    process: asyncio.subprocess.Process | None = None
+    process: SupervisedProcess | None = None
     starts: int = 0
     failures: int = 0
 
@@ -166,26 +169,19 @@ class Supervisor:
             self.tell(f"{child.name}: ended with {cause}; starting it again in {pause} s")
             await asyncio.sleep(pause)
 
-    async def _start(self, child: _Child) -> asyncio.subprocess.Process:
+    async def _start(self, child: _Child) -> SupervisedProcess:
         settings = self.settings.having(metrics_port=child.metrics_port)
         effective = {EFFECTIVE_ENV: msgspec.json.encode(settings).decode(), SUPERVISED_ENV: "1"}
         child.starts += 1
         return await self.spawn(self.command(child.roles), os.environ | effective)
 
-    async def spawn(
-        self, command: Sequence[str], environment: Mapping[str, str]
-    ) -> asyncio.subprocess.Process:
-        return await asyncio.create_subprocess_exec(
-            *command,
-            env=environment,
-            stdin=asyncio.subprocess.PIPE,
-            start_new_session=True,  # so that Ctrl-C reaches only this process, which stops workers in order
-        )
+    async def spawn(self, command: Sequence[str], environment: Mapping[str, str]) -> SupervisedProcess:
+        return await ForkedWorker.start(command, environment)
 
     @staticmethod
     def command(together: Sequence["worker_roles.Role"]) -> Sequence[str]:
         first, cells = together[0], dict.fromkeys(role.cell for role in together if role.cell)
-        command = [sys.executable, "-m", "berth", "run", *dict.fromkeys(role.worker for role in together)]
+        command = ["berth", "run", *dict.fromkeys(role.worker for role in together)]
         if cells:
             command += ["--cell", ",".join(cells)]
         if first.agent and len(together) == 1:
