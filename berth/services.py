@@ -157,17 +157,23 @@ class Supervisor:
     async def _keep(self, child: _Child, stopping: asyncio.Event) -> None:
         while not stopping.is_set():
             began = monotonic()
-            child.process = await self._start(child)
-            code = await child.process.wait()
+            cause = await self._end_of(child)
             if stopping.is_set():
                 return
             child.failures = 0 if monotonic() - began > _SETTLED else child.failures + 1
             pause = _BACK_OFF[min(child.failures, len(_BACK_OFF) - 1)]
-            cause = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-            if code == EXIT_BLOCKED:
-                cause += ", because its event loop was blocked"
             self.tell(f"{child.name}: ended with {cause}; starting it again in {pause} s")
             await asyncio.sleep(pause)
+
+    async def _end_of(self, child: _Child) -> str:
+        """Start a worker, wait until it ends, and return the cause."""
+        try:
+            child.process = await self._start(child)
+        except (EOFError, OSError) as problem:  # also if the process that forks workers has just ended
+            return f"a failed start ({str(problem) or type(problem).__name__})"
+        code = await child.process.wait()
+        cause = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+        return f"{cause}, because its event loop was blocked" if code == EXIT_BLOCKED else cause
 
     async def _start(self, child: _Child) -> SupervisedProcess:
         settings = self.settings.having(metrics_port=child.metrics_port)
