@@ -101,18 +101,6 @@ def test_when_it_is_killed_its_workers_end_too(on_services: Up) -> None:
 
 @pytest.mark.services
 @pytest.mark.slow
-def test_workers_start_again_if_the_process_that_forks_them_ends(on_services: Up) -> None:
-    on_services.start()  # the test before has killed it
-    before = on_services.workers()
-    stat = Path(f"/proc/{before['placement']}/stat").read_text().rpartition(")")[2].split()
-    os.kill(int(stat[1]), signal.SIGKILL)  # their parent
-    on_services.wait_until(lambda: on_services.log.count("exit code 255") == len(WORKERS), "all have ended")
-    assert on_services.berth("boot", "--wait").returncode == 0
-    on_services.wait_until(lambda: not any(map(alive, before.values())), "the former workers have ended")
-
-
-@pytest.mark.services
-@pytest.mark.slow
 async def test_a_stop_during_builds_is_clean_and_the_next_start_continues(
     services: dict[str, str], database_url: str, bus_name: str, tmp_path: Path
 ) -> None:
