@@ -6,8 +6,9 @@ HTTP server and app are imported when the worker starts, not when only its topic
 from berth.rest.ends import REPLY_TO, EndLog
 from berth.settings import Settings
 from bus import topics
+from bus.audit_trail import ActsRecorded
 from bus.delivery.runner import Bus
-from bus.messages import BuildCancelRequested, BuildRequested
+from bus.messages import BuildCancelRequested, BuildDeleteRequested, BuildRequested
 from bus.moves import MoveRequested, MoveSteered
 from bus.rabbit.permissions import CLIENT_TOPICS
 from bus.sql.database import Database
@@ -22,6 +23,9 @@ _ASKED = (
     topics.WAITING,
     topics.DECISION,
 )
+_PUBLISHED = (
+    BuildRequested, BuildCancelRequested, BuildDeleteRequested, MoveRequested, MoveSteered, ActsRecorded,
+)  # fmt: skip
 
 
 def rest_worker(settings: Settings, bus: Bus, database: Database) -> Worker:
@@ -42,5 +46,5 @@ def rest_worker(settings: Settings, bus: Bus, database: Database) -> Worker:
         asks=_ASKED,
         timers=[every(prune_period(keep), ends.prune)],
         runs=[ends.follow, serve],
-        announces=frozenset({BuildRequested, BuildCancelRequested, MoveRequested, MoveSteered}),
+        announces=frozenset(_PUBLISHED),
     )

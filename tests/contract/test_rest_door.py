@@ -6,11 +6,12 @@ from typing import cast
 
 import pytest
 
-from berth.rest.callers import Act, RestCaller
+from berth.rest.callers import RestCaller
 from berth.rest.door import RestDoor
 from berth.rest.ends import REPLY_TO, EndLog, Expired
 from berth.rest.store import IdTaken
 from berth.settings import Settings
+from bus.audit_trail import Operator
 from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.errors import Unavailable
@@ -18,11 +19,10 @@ from bus.messages import BuildEnded, BuildRequested, BuildUnplaceable
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
 from bus.vocabulary import Message
-from placement_worker.http.access import Identity
 from tests.support.ids import uid
 from tests.support.rest_berth import a_boot
 
-OLGA = Identity("olga", "web", frozenset({"admin"}))
+OLGA = Operator(name="olga", role="admin", project="web")
 BOOT = a_boot(uid(1), 2)
 
 
@@ -47,10 +47,6 @@ class FakeBus:
         self.published += messages
 
 
-def allows(act: Act, identity: Identity, project: str) -> bool:
-    return True
-
-
 @pytest.fixture
 async def stored(database: Database) -> Database:
     await migrate(database, "berth.rest")
@@ -63,7 +59,7 @@ def a_door(database: Database, bus: FakeBus) -> RestDoor:
 
 
 async def test_a_request_is_published_until_the_broker_has_confirmed_it(stored: Database) -> None:
-    bus, caller = FakeBus(), RestCaller(OLGA, allows)
+    bus, caller = FakeBus(), RestCaller(OLGA)
     bus.is_away = True
     with pytest.raises(Unavailable):
         await a_door(stored, bus).boot(caller, [BOOT])
@@ -81,7 +77,7 @@ async def test_a_request_is_published_until_the_broker_has_confirmed_it(stored: 
 
 
 async def test_a_refused_batch_leaves_nothing(stored: Database) -> None:
-    door, caller = a_door(stored, FakeBus()), RestCaller(OLGA, allows)
+    door, caller = a_door(stored, FakeBus()), RestCaller(OLGA)
     await door.boot(caller, [BOOT])
     with pytest.raises(IdTaken):
         await door.boot(caller, [a_boot(uid(2)), a_boot(uid(1))])
@@ -89,7 +85,7 @@ async def test_a_refused_batch_leaves_nothing(stored: Database) -> None:
 
 
 async def test_an_end_has_one_number_and_wakes_waiting_clients(stored: Database) -> None:
-    bus, caller = FakeBus(), RestCaller(OLGA, allows)
+    bus, caller = FakeBus(), RestCaller(OLGA)
     await a_door(stored, bus).boot(caller, [BOOT])
     active = BuildEnded(build=BOOT.instances[0], request=BOOT.request, cell="c1", status="active", host="h1")
     refused = BuildUnplaceable(request=BOOT.request, instances=BOOT.instances[1:], reason="full")
@@ -111,7 +107,7 @@ async def test_an_end_has_one_number_and_wakes_waiting_clients(stored: Database)
 
 
 async def test_old_records_are_deleted(stored: Database) -> None:
-    bus, caller = FakeBus(), RestCaller(OLGA, allows)
+    bus, caller = FakeBus(), RestCaller(OLGA)
     door = a_door(stored, bus)
     await door.boot(caller, [BOOT])
     await door.ends.record([BuildUnplaceable(request=BOOT.request, instances=BOOT.instances, reason="full")])
