@@ -61,7 +61,7 @@ class RestCaller:
         if not self.may_read(project):
             target = Target(project=project)
             self.acts.append(NotedAct(READ, target))
-            raise NotAllowed(allowed(self.operator, READ, target))
+            raise NotAllowed(f"{allowed(self.operator, READ, target)}; {self._membership}")
         return project
 
     def note(self, message: Message, project: str, *, is_denied: bool = False) -> NotedAct:
@@ -81,8 +81,12 @@ class RestCaller:
         noted = self.note(message, project)
         why = allowed(self.operator, noted.act, noted.target)
         if why and not self._is_member_of(project):
-            raise NotAllowed(why)
+            raise NotAllowed(f"{why}; {self._membership}")
         return not why
+
+    @property
+    def _membership(self) -> str:
+        return f"member of {self.operator.project} only" if self.is_member else "member of no project"
 
     def _is_member_of(self, project: str) -> bool:
         return self.is_member and project == self.operator.project

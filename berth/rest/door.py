@@ -27,7 +27,7 @@ from berth.rest.bodies import (
 )
 from berth.rest.callers import NotFound, RestCaller
 from berth.rest.ends import EVENTS, REPLY_TO, EndLog, results_of
-from berth.rest.store import StoredRequest
+from berth.rest.store import IdTaken, StoredRequest
 from berth.settings import BadSetting, Settings
 from bus import protocol, topics
 from bus.client_acts import ids_in, permitted_boot, permitted_move
@@ -93,9 +93,9 @@ class RestDoor:
         """Raise NotAllowed if a request of a member names ids of other projects, or takes an operator."""
         if not requests:
             return
-        known = await self._projects(*ids_in(requests))
+        known, client = await self._projects(*ids_in(requests)), caller.client
         for request in requests:
-            permitted_boot(request, caller.client, known)
+            permitted_boot(request, client, known)
 
     async def _projects(self, new: Collection[str], existing: Collection[str]) -> dict[str, str]:
         async with self.database.read() as tx:
@@ -239,6 +239,8 @@ class RestDoor:
         if not caller.check(asked, project):
             permitted_move(asked)
         if not self._are_confirmed([row]):
+            if (await self._projects((), (asked.move,))).get(asked.move, project) != project:
+                raise IdTaken(f"{asked.move} is the id of another request")  # or its build would be readable
             await self._accept([row])
             await self._publish([asked])
             self._confirm([row])

@@ -32,8 +32,8 @@ from placement_worker.http.recording import RecordedRequests
 from tests.contract.test_client_door import a_stands
 from tests.support.ids import uid
 
-# An instance of the project p1 in cell c1 with a move, and a request that waits for capacity.
-BUILD, MOVE, WAITS = uid(1, "b"), uid(1, "d"), uid(7)
+# An instance of the project p1 in cell c1 with a move, a request that waits, and an instance of p2.
+BUILD, MOVE, WAITS, OTHER = uid(1, "b"), uid(1, "d"), uid(7), uid(8)
 
 
 class FakeCloud:
@@ -68,7 +68,7 @@ class FakeCloud:
         return ask
 
     def _projects(self, question: FindProjects) -> ProjectsFound:
-        return ProjectsFound(projects={BUILD: "p1", WAITS: "p1"})
+        return ProjectsFound(projects={BUILD: "p1", WAITS: "p1", OTHER: "p2"})
 
     def _builds(self, question: FindBuilds) -> BuildsFound:
         found = question.cell == "c1" and BUILD in question.builds
@@ -263,6 +263,14 @@ async def test_a_member_has_the_limits_of_a_client(path: str, body: Callable[[],
         assert region.cloud.published == []
         assert [record.outcome for record in await region.recorded()] == ["denied"]
         assert (await region.send(a_caller("operator"), "POST", path, body())).status_code == 202
+
+
+async def test_the_id_of_a_move_is_not_the_id_of_an_instance_of_another_project() -> None:
+    async with a_region() as region:
+        member = a_caller("member", project="p1")
+        assert (await region.send(member, "POST", "/v1/moves", a_move(move=OTHER))).status_code == 409
+        for method in ("GET", "DELETE"):
+            assert (await region.send(member, method, f"/v1/builds/{OTHER}")).status_code == 404
 
 
 async def test_a_limited_role_acts_on_the_cell_of_the_instance_and_not_on_the_one_in_the_request() -> None:
