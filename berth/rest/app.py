@@ -18,7 +18,7 @@ from berth.operations.boot_options import seconds_since
 from berth.operations.publishing import checked
 from berth.rest.bodies import BatchRequested, SteerRequested
 from berth.rest.callers import NotFound, RestCaller, rest_caller
-from berth.rest.door import ANY_CELL, RestDoor, event_of
+from berth.rest.door import ANY_CELL, RestDoor
 from berth.rest.ends import Expired
 from berth.rest.openapi import ADDRESS, OPERATIONS, rest_document
 from berth.rest.store import IdTaken
@@ -213,8 +213,9 @@ async def stream_events(call: Call) -> Response:
     )
 
 
-async def _stream(call: Call, project: str, last: int) -> AsyncIterator[ServerSentEvent]:
-    yield _beat()  # the client sees immediately that the stream works
+async def _stream(call: Call, project: str, last: int) -> AsyncIterator[bytes]:
+    """Yield server-sent events, all that are there together."""
+    yield _beat().encode()  # the client sees immediately that the stream works
     with call.door.ends.watching(project) as changed:
         while not call.door.ends.is_closed:
             changed.clear()
@@ -222,10 +223,13 @@ async def _stream(call: Call, project: str, last: int) -> AsyncIterator[ServerSe
                 found = await call.door.ends.after(last, project)
             except Unavailable:
                 return  # the client reconnects with the last number that it received
-            for end in found:
-                event, last = event_of(end), end.number
-                yield ServerSentEvent(bytes(event.data).decode(), event=event.event, id=str(last), sep="\n")
-            if not found:
+            if found:
+                last = found[-1].number
+                yield b"".join(
+                    ServerSentEvent(end.body, event=end.event, id=str(end.number), sep="\n").encode()
+                    for end in found
+                )
+            else:
                 await changed.wait()
 
 

@@ -14,6 +14,7 @@ from bus.rabbit.permissions import CLIENT_TOPICS
 from bus.sql.database import Database
 from bus.worker import Worker, every, on_many, prune_period
 
+LINGER = 0.05  # seconds for further results under load: each transaction takes six round trips
 _ASKED = (
     topics.CELLS,
     topics.PROJECTS,
@@ -40,7 +41,7 @@ def rest_worker(settings: Settings, bus: Bus, database: Database) -> Worker:
     return Worker(
         "rest",
         consumes=[
-            on_many(topic.at(reply_to=REPLY_TO), ends.record, batch=256, concurrency=1)
+            on_many(topic.at(reply_to=REPLY_TO), ends.record, batch=256, concurrency=1, linger=LINGER)
             for topic in CLIENT_TOPICS
         ],
         asks=_ASKED,
