@@ -1,7 +1,7 @@
 """The operations of the REST API: checks requests, publishes them on the bus, and reads states by queries."""
 
 from collections import OrderedDict
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 
@@ -12,6 +12,7 @@ from berth.operations.cells import INSTANCE_SECONDS, ask_cells, chosen_cells, kn
 from berth.operations.publishing import checked, publish
 from berth.operations.request_sense import sense_of
 from berth.rest import store
+from berth.rest.accepted import AcceptedRequests
 from berth.rest.bodies import (
     Accepted,
     BatchAccepted,
@@ -31,7 +32,6 @@ from berth.rest.store import IdTaken, StoredRequest
 from berth.settings import BadSetting, Settings
 from bus import protocol, topics
 from bus.client_acts import ids_in, permitted_boot, permitted_move
-from bus.clients import FindProjects
 from bus.clock import set_within
 from bus.delivery.runner import Bus
 from bus.errors import Unavailable, Unroutable
@@ -47,7 +47,6 @@ from bus.queries import (
     WaitingRequest,
 )
 from bus.sql.database import Database
-from bus.sql.failures import retrying
 from bus.vocabulary import Message
 
 CONFIRMED = 100_000  # digests of published requests in memory
@@ -63,7 +62,7 @@ class RestDoor:
     _confirmed: OrderedDict[str, str] = field(default_factory=OrderedDict)  # digest of a request by its id
 
     def __post_init__(self) -> None:
-        self._accept = retrying(self.bus.clock)(self._accept_once)
+        self.accepted = AcceptedRequests(self.bus, self.database)
 
     # Requests for builds
 
@@ -84,7 +83,7 @@ class RestDoor:
         ]
         if not self._are_confirmed(rows):
             await self._check_limits(caller, as_client)
-            await self._accept(rows)
+            await self.accepted.add(rows)
             await self._publish([structs.replace(request, reply_to=REPLY_TO) for request in named])
             self._confirm(rows)
         return BatchAccepted(accepted=tuple(accepted))
@@ -93,18 +92,9 @@ class RestDoor:
         """Raise NotAllowed if a request of a member names ids of other projects, or takes an operator."""
         if not requests:
             return
-        known, client = await self._projects(*ids_in(requests)), caller.client
+        known, client = await self.accepted.projects(*ids_in(requests)), caller.client
         for request in requests:
             permitted_boot(request, client, known)
-
-    async def _projects(self, new: Collection[str], existing: Collection[str]) -> dict[str, str]:
-        async with self.database.read() as tx:
-            known = await store.projects_of(tx, {*new, *existing})
-        new, existing = (tuple(sorted({*ids} - known.keys())) for ids in (new, existing))
-        if not new and not existing:
-            return known
-        found = await self.bus.asker(topics.PROJECTS)(FindProjects(new=new, existing=existing))
-        return known | found.projects
 
     def _are_confirmed(self, rows: Sequence[StoredRequest]) -> bool:
         return all(self._confirmed.get(row.id) == row.digest for row in rows)
@@ -113,10 +103,6 @@ class RestDoor:
         self._confirmed.update((row.id, row.digest) for row in rows)
         while len(self._confirmed) > CONFIRMED:
             self._confirmed.popitem(last=False)
-
-    async def _accept_once(self, rows: Sequence[StoredRequest]) -> None:
-        async with self.database.write() as tx:
-            await store.accept(tx, rows, self.bus.clock.now())
 
     async def _publish(self, messages: Sequence[Message]) -> None:
         await publish(self.bus, *messages, patience=PATIENCE)
@@ -163,7 +149,7 @@ class RestDoor:
 
         `act` is the message to publish if the request changes something.
         """
-        project = (await self._projects((), (id_,))).get(id_, "")
+        project = (await self.accepted.projects((), (id_,))).get(id_, "")
         if not project or not caller.may_read(project):
             if act is not None:
                 caller.note(act, project, is_denied=bool(project))
@@ -239,9 +225,9 @@ class RestDoor:
         if not caller.check(asked, project):
             permitted_move(asked)
         if not self._are_confirmed([row]):
-            if (await self._projects((), (asked.move,))).get(asked.move, project) != project:
+            if (await self.accepted.projects((), (asked.move,))).get(asked.move, project) != project:
                 raise IdTaken(f"{asked.move} is the id of another request")  # or its build would be readable
-            await self._accept([row])
+            await self.accepted.add([row])
             await self._publish([asked])
             self._confirm([row])
         return MoveAccepted(move=asked.move, build=asked.build)

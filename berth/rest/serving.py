@@ -27,9 +27,10 @@ async def serve_rest(settings: Settings, bus: Bus, database: Database, ends: End
         unauthorized=keystone.unauthorized if keystone else without_token,
         records=records,
     )
-    app = rest_app(RestDoor(bus, settings, database, ends), access)
+    door = RestDoor(bus, settings, database, ends)
+    app = rest_app(door, access)
     async with keystone or nullcontext(), asyncio.TaskGroup() as group:
-        recording = group.create_task(records.run())
+        working = [group.create_task(door.accepted.run()), group.create_task(records.run())]
         listener = listen(settings.rest.http)
         announce("the REST API is served", listener, "/", tls_of(settings))
         await serve(
@@ -41,4 +42,5 @@ async def serve_rest(settings: Settings, bus: Bus, database: Database, ends: End
             closing=ends.close,
             tls=tls_of(settings),
         )
-        recording.cancel()
+        for task in working:
+            task.cancel()

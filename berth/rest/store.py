@@ -45,7 +45,12 @@ _ADD_BUILDS = sql("""
     FROM {n: build str, request str, project str} WHERE true ON CONFLICT (build) DO NOTHING RETURNING build
 """)
 _BUILDS = sql("""
-    SELECT b.build, b.request, b.project FROM {n: build str} JOIN rest_builds b ON b.build = n.build
+    SELECT b.build, b.request FROM {n: build str} JOIN rest_builds b ON b.build = n.build
+""")
+_PROJECTS = sql("""
+    SELECT n.id, COALESCE(b.project, r.project) AS project FROM {n: id str}
+    LEFT JOIN rest_builds b ON b.build = n.id LEFT JOIN rest_requests r ON r.id = n.id
+    WHERE COALESCE(b.project, r.project) IS NOT NULL
 """)
 _BUILDS_OF = sql("SELECT build FROM rest_builds WHERE request = :request ORDER BY build")
 _ENDS_OF = sql("SELECT event, body FROM rest_ends WHERE request = :request ORDER BY number")
@@ -103,13 +108,8 @@ async def add_build(tx: Transaction, build: str, project: str, now: float) -> No
 
 async def projects_of(tx: Transaction, ids: Collection[str]) -> dict[str, str]:
     """Return the projects of requests, moves and builds by id; unknown ids are missing."""
-    missing, found = set(ids), dict[str, str]()
-    for statement in (_BUILDS, _REQUESTS):
-        if missing:
-            rows = await statement(tx, [(id_,) for id_ in sorted(missing)])
-            found |= {row[0]: row["project"] for row in rows}
-            missing -= found.keys()
-    return found
+    rows = [(id_,) for id_ in sorted(set(ids))]
+    return {row["id"]: row["project"] for row in await _PROJECTS(tx, rows)} if rows else {}
 
 
 async def builds_of(tx: Transaction, request: str) -> list[str]:

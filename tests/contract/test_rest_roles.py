@@ -1,5 +1,6 @@
 """The REST API and the table of docs/roles.md: what each role may do with each operation, and its records."""
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -112,10 +113,13 @@ async def a_region() -> AsyncIterator[RestRegion]:
     ends = EndLog(database, cloud.clock, 60.0, 60.0)
     ends.close()  # so that a stream ends after the events that are there
     bus, settings = cast(Bus, cloud), Settings().having(cells=("c1", "c2"))
-    app = rest_app(RestDoor(bus, settings, database, ends), RestAccess(authenticate, without_token, records))
+    door = RestDoor(bus, settings, database, ends)
+    app = rest_app(door, RestAccess(authenticate, without_token, records))
     transport = httpx.ASGITransport(app=app, client=("192.0.2.7", 1))
+    working = asyncio.create_task(door.accepted.run())
     async with httpx.AsyncClient(transport=transport, base_url="http://berth") as http:
         yield RestRegion(cloud, http, records, identities)
+    working.cancel()
     await database.close()
 
 
