@@ -78,7 +78,7 @@ def main() -> None:
     arguments = parser.parse_args()
     address = f"127.0.0.1:{free_port()}"
     plan = LoadPlan(boots=arguments.boots)
-    ratios = []
+    rates, costs = [], []
     with a_berth(arguments.hosts, fail=0.0, layout=arguments.layout, rest_http=address) as berth:
         berth.load(LoadPlan(boots=500))
         print(f"{'':>5} {'boots/s':>8} {'p50 ms':>7} {'p99 ms':>7} {'CPU ms/boot':>12}", flush=True)
@@ -91,10 +91,12 @@ def main() -> None:
                     f" {run.in_all:12.2f}  {', '.join(parts)}",
                     flush=True,
                 )
-            ratios.append(rest.outcome.per_second / bus.outcome.per_second)
+            rates.append(rest.outcome.per_second / bus.outcome.per_second)
+            costs.append(rest.in_all / bus.in_all)
         berth.judge()
-    each = ", ".join(f"{ratio:.2f}" for ratio in ratios)
-    print(f"boots/s over HTTP relative to the bus: {median(ratios):.2f} ({each})")
+    for name, ratios in (("boots/s", rates), ("processor time of a boot", costs)):
+        each = ", ".join(f"{ratio:.2f}" for ratio in ratios)
+        print(f"{name} over HTTP relative to the bus: {median(ratios):.2f} ({each})")
 
 
 if __name__ == "__main__":
