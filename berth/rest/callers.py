@@ -29,14 +29,14 @@ class NotedAct:
     is_denied: bool = False  # whatever the status of the response is
 
 
-UNKNOWN = Operator(name="")  # its token is not valid
+UNIDENTIFIED = Operator(name="")  # its token is not valid
 
 
 @dataclass
 class RestCaller:
     """The caller of one request, and the acts of the request."""
 
-    operator: Operator = UNKNOWN
+    operator: Operator = UNIDENTIFIED
     is_member: bool = False  # may act for the project of its token, within the limits of clients
     acts: list[NotedAct] = field(default_factory=list)
 
