@@ -38,6 +38,7 @@ class RestCaller:
 
     operator: Operator = UNIDENTIFIED
     is_member: bool = False  # may act for the project of its token, within the limits of clients
+    is_reader: bool = False  # may read in the project of its token
     acts: list[NotedAct] = field(default_factory=list)
 
     @property
@@ -53,7 +54,8 @@ class RestCaller:
         return project if project not in ("", UNSAID_ID) else self.operator.project
 
     def may_read(self, project: str) -> bool:
-        return self._is_member_of(project) or not allowed(self.operator, READ, Target(project=project))
+        is_own = self.is_reader and project == self.operator.project
+        return is_own or not allowed(self.operator, READ, Target(project=project))
 
     def reading(self, named: str) -> str:
         """Return the project to read in; raise NotAllowed if the caller may not read there."""
@@ -93,15 +95,13 @@ class RestCaller:
 
 
 def rest_caller(policy: AccessPolicy, identity: Identity, known_by: str) -> RestCaller:
-    """Return the caller that an identity is. A member has no role of an operator by the role `reader`, which
-    Keystone gives every member.
-    """
     operator = policy.operator(identity, known_by)
-    is_member = policy.allows("berth:member", identity, {"project_id": identity.project}) and (
-        not identity.cells and identity.project in (identity.projects or (identity.project,))
-    )
-    if is_member and operator.role == "reader":
-        operator = structs.replace(operator, role="")
     if not operator.role:
         operator = structs.replace(operator, is_program=True)
-    return RestCaller(operator, is_member)
+    if identity.cells or identity.project not in (identity.projects or (identity.project,)):
+        return RestCaller(operator)
+    is_member, is_reader = (
+        policy.allows(rule, identity, {"project_id": identity.project})
+        for rule in ("berth:member", "berth:project_reader")
+    )
+    return RestCaller(operator, is_member, is_reader)

@@ -111,7 +111,9 @@ ROLES = {  # which roles of a token give which role of berth (docs/roles.md)
     "berth:admin": "role:admin",
     "berth:operator": "role:operator or rule:berth:admin",
     "berth:reader": "role:reader or role:service or rule:berth:operator",
-    "berth:member": "role:member",  # acts for the project of the token, over the REST API
+    # over the REST API, in the project of the token: as a client on the bus; only reading
+    "berth:member": "role:member",
+    "berth:project_reader": "role:reader or rule:berth:member",
 }
 
 

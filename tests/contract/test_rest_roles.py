@@ -99,7 +99,7 @@ class RestRegion:
 
 
 @asynccontextmanager
-async def a_region() -> AsyncIterator[RestRegion]:
+async def a_region(**rules: str) -> AsyncIterator[RestRegion]:
     cloud, identities = FakeCloud(), dict[str, Identity]()
 
     async def authenticate(headers: Mapping[str, str]) -> Identity | None:
@@ -109,7 +109,7 @@ async def a_region() -> AsyncIterator[RestRegion]:
     await migrate(database, "berth.rest")
     async with database.write() as tx:
         await accept(tx, [StoredRequest(id=WAITS, project="p1", digest="d", builds=[WAITS])], 1.0)
-    records = RecordedRequests(cloud.publish, cloud.clock, AccessPolicy(), "token file")
+    records = RecordedRequests(cloud.publish, cloud.clock, AccessPolicy(rules), "token file")
     ends = EndLog(database, cloud.clock, 60.0, 60.0)
     ends.close()  # so that a stream ends after the events that are there
     bus, settings = cast(Bus, cloud), Settings().having(cells=("c1", "c2"))
@@ -117,10 +117,12 @@ async def a_region() -> AsyncIterator[RestRegion]:
     app = rest_app(door, RestAccess(authenticate, without_token, records))
     transport = httpx.ASGITransport(app=app, client=("192.0.2.7", 1))
     working = asyncio.create_task(door.accepted.run())
-    async with httpx.AsyncClient(transport=transport, base_url="http://berth") as http:
-        yield RestRegion(cloud, http, records, identities)
-    working.cancel()
-    await database.close()
+    try:
+        async with httpx.AsyncClient(transport=transport, base_url="http://berth") as http:
+            yield RestRegion(cloud, http, records, identities)
+    finally:
+        working.cancel()
+        await database.close()
 
 
 def a_body(**fields: Any) -> dict[str, Any]:
@@ -162,7 +164,7 @@ CALLERS: dict[str, tuple[Identity, Role, bool]] = {
     "admin": (a_caller("admin"), "admin", False),
     "member": (a_caller("member", project="p1"), "", True),
     "member of another project": (a_caller("member", project="p2"), "", False),
-    "member and reader of another project": (a_caller("member", "reader", project="p2"), "", False),
+    "member of another project, and reader": (a_caller("member", "reader", project="p2"), "reader", False),
     "member limited to another cell": (a_caller("member", project="p1", cells=("c2",)), "", False),
     "member and operator of another cell": (
         a_caller("member", "operator", project="p1", cells=("c2",)), "operator", False,
@@ -215,6 +217,15 @@ async def test_a_caller_may_do_what_the_table_says(identity: Identity, role: Rol
                 named = act_of(message)
                 assert named is not None
                 assert (records[0].act, RANK[named.role]) == (named.name, RANK[BY_NAME[act].role])
+
+
+async def test_a_reader_of_a_project_without_a_role_reads_in_its_project_only() -> None:
+    async with a_region(**{"berth:reader": "role:auditor"}) as region:
+        reader = a_caller("reader", project="p1")
+        assert (await region.send(reader, "GET", f"/v1/builds/{BUILD}")).status_code == 200
+        assert (await region.send(reader, "GET", f"/v1/builds/{OTHER}")).status_code == 404
+        assert (await region.send(reader, "GET", "/v1/builds?project=p2")).status_code == 403
+        assert (await region.send(reader, "DELETE", f"/v1/builds/{BUILD}")).status_code == 403
 
 
 async def test_a_record_says_who_did_what_when_and_from_where() -> None:
