@@ -17,15 +17,16 @@ from starlette.routing import Route
 from berth.operations.boot_options import seconds_since
 from berth.operations.publishing import checked
 from berth.rest.bodies import BatchRequested, SteerRequested
-from berth.rest.callers import Allows, NotFound, RestCaller
-from berth.rest.door import ANY_CELL, RestDoor, event_of
+from berth.rest.callers import NotFound, RestCaller, rest_caller
+from berth.rest.door import ANY_CELL, RestDoor
 from berth.rest.ends import Expired
 from berth.rest.openapi import ADDRESS, OPERATIONS, rest_document
 from berth.rest.store import IdTaken
 from berth.settings import BadSetting
 from bus import protocol
+from bus.acts import Target
 from bus.client_acts import NotAllowed
-from bus.clock import Clock
+from bus.delivery.recording import Caller
 from bus.errors import AnswerRefused, TooBig, Unavailable, Undecodable, Unroutable
 from bus.messages import BuildRequested
 from bus.moves import MoveRequested
@@ -34,6 +35,7 @@ from bus.vocabulary import Id, Message
 from placement_worker.http.access import Authenticate
 from placement_worker.http.errors import Problem
 from placement_worker.http.openapi import DescribedOperation
+from placement_worker.http.recording import SIGN_IN, RecordedRequests, origin_of
 
 log = logging.getLogger(__name__)
 
@@ -62,11 +64,25 @@ _REFUSALS: tuple[type[Exception], ...] = (Problem, *_STATUSES)
 
 @dataclass(frozen=True)
 class RestAccess:
-    """Finds the identity of a request, and decides what it may do."""
+    """Finds the identity of a request, and records what it asks for. The policy gives the roles."""
 
     authenticate: Authenticate
     unauthorized: Callable[[], Problem]
-    allows: Allows
+    records: RecordedRequests
+
+    async def caller(self, request: Request) -> RestCaller:
+        identity = await self.authenticate(request.headers)
+        if identity is None:
+            raise self.unauthorized()
+        return rest_caller(self.records.policy, identity, self.records.known_by)
+
+    def record(self, caller: RestCaller, came: Caller, response: tuple[int, str]) -> None:
+        """Record the acts of a request with the status and reason of the response."""
+        if response[0] == 401:
+            self.records.put(came, SIGN_IN, Target(), response)
+        for noted in caller.acts:
+            shown = (403, response[1]) if noted.is_denied else response
+            self.records.put(came, noted.act.name, noted.target, shown, asked=noted.asked)
 
 
 @dataclass(frozen=True)
@@ -189,7 +205,7 @@ async def list_events(call: Call) -> Response:
 
 async def stream_events(call: Call) -> Response:
     asked = call.asked
-    project = call.caller.project("show", asked.get("project", ""))
+    project = call.caller.reading(asked.get("project", ""))
     after = call.request.headers.get("last-event-id") or asked.get("after")
     last = await call.door.ends.checked(call.number("after", after))
     return EventSourceResponse(
@@ -197,8 +213,9 @@ async def stream_events(call: Call) -> Response:
     )
 
 
-async def _stream(call: Call, project: str, last: int) -> AsyncIterator[ServerSentEvent]:
-    yield _beat()  # the client sees immediately that the stream works
+async def _stream(call: Call, project: str, last: int) -> AsyncIterator[bytes]:
+    """Yield server-sent events, all that are there together."""
+    yield _beat().encode()  # the client sees immediately that the stream works
     with call.door.ends.watching(project) as changed:
         while not call.door.ends.is_closed:
             changed.clear()
@@ -206,10 +223,13 @@ async def _stream(call: Call, project: str, last: int) -> AsyncIterator[ServerSe
                 found = await call.door.ends.after(last, project)
             except Unavailable:
                 return  # the client reconnects with the last number that it received
-            for end in found:
-                event, last = event_of(end), end.number
-                yield ServerSentEvent(bytes(event.data).decode(), event=event.event, id=str(last), sep="\n")
-            if not found:
+            if found:
+                last = found[-1].number
+                yield b"".join(
+                    ServerSentEvent(end.body, event=end.event, id=str(end.number), sep="\n").encode()
+                    for end in found
+                )
+            else:
                 await changed.wait()
 
 
@@ -235,29 +255,41 @@ HANDLERS: Mapping[tuple[str, str], Handler] = {
 def rest_app(door: RestDoor, access: RestAccess) -> Starlette:
     """Return the web app of the REST API."""
 
-    async def serve(handler: Handler, operation: DescribedOperation, request: Request) -> Response:
+    async def serve(key: tuple[str, str], request: Request) -> Response:
+        path, method = key
+        id_, caller, status, why = f"req-{door.bus.clock.uuid()}", RestCaller(), 500, ""
         try:
-            identity = await access.authenticate(request.headers)
-            if identity is None:
-                raise access.unauthorized()
-            return await handler(Call(request, operation, door, RestCaller(identity, access.allows)))
+            caller = await access.caller(request)
+            response = await HANDLERS[key](Call(request, OPERATIONS[key], door, caller))
+            status = response.status_code
         except _REFUSALS as problem:
-            return _refusal(request, problem)
+            response, why = _refusal(problem, id_), str(problem)
+            status = response.status_code
         except ClientDisconnect:
             return Response(status_code=400)
+        finally:
+            if caller.acts or status == 401:
+                came = Caller(
+                    operator=caller.operator,
+                    door="rest",
+                    through=f"{method} {path}",
+                    origin=origin_of(request.scope),
+                    request=id_,
+                )
+                access.record(caller, came, (status, why))
+        response.headers["x-openstack-request-id"] = id_
+        return response
 
     async def other(request: Request, problem: Exception) -> Response:
         status = getattr(problem, "status_code", 500)
         if status == 500:
             log.error("%s %s failed", request.method, request.url.path, exc_info=problem)
-        return _refusal(request, Problem(status, headers=getattr(problem, "headers", None)))
+        id_ = f"req-{door.bus.clock.uuid()}"
+        return _refusal(Problem(status, headers=getattr(problem, "headers", None)), id_)
 
     app = Starlette(
         routes=[
-            *(
-                Route(path, partial(serve, handler, OPERATIONS[path, method]), methods=[method])
-                for (path, method), handler in HANDLERS.items()
-            ),
+            *(Route(path, partial(serve, (path, method)), methods=[method]) for path, method in HANDLERS),
             Route(ADDRESS, _openapi),
             Route("/", _page),
             Route("/healthz", _alive),
@@ -268,11 +300,11 @@ def rest_app(door: RestDoor, access: RestAccess) -> Starlette:
     return app
 
 
-def _refusal(request: Request, problem: Exception) -> Response:
+def _refusal(problem: Exception, id_: str) -> Response:
     if not isinstance(problem, Problem):
         status = next(status for kind, status in _STATUSES.items() if isinstance(problem, kind))
         problem = Problem(status, str(problem), headers={"retry-after": "1"} if status == 503 else None)
-    kind, body = problem.rendered("application/json", f"req-{Clock().uuid()}", -1)
+    kind, body = problem.rendered("application/json", id_, -1)
     return Response(body, problem.status, headers=problem.headers, media_type=kind)
 
 

@@ -1,15 +1,18 @@
-"""The callers of the REST API, and what each may do."""
+"""The callers of the REST API: an operator may do what its role covers, a member acts for its project as a
+client does.
+"""
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, field, replace
 
+from msgspec import structs
+
+from bus.acts import READ, Act, Target, act_of, allowed, asked_json, describe
+from bus.audit_trail import Operator
 from bus.client_acts import NotAllowed
-from bus.vocabulary import UNSAID_ID
-from placement_worker.http.access import Identity
-
-Act = Literal["show", "act", "operate"]
-Allows = Callable[[Act, Identity, str], bool]  # whether an identity may do this in a project
+from bus.clients import RegisteredClient
+from bus.messages import BuildRequested
+from bus.vocabulary import UNSAID_ID, Message
+from placement_worker.http.access import AccessPolicy, Identity
 
 
 class NotFound(Exception):
@@ -17,18 +20,88 @@ class NotFound(Exception):
 
 
 @dataclass(frozen=True)
+class NotedAct:
+    """An act that a request asks for, as the audit trail records it."""
+
+    act: Act
+    target: Target
+    asked: str = ""
+    is_denied: bool = False  # whatever the status of the response is
+
+
+UNIDENTIFIED = Operator(name="")  # its token is not valid
+
+
+@dataclass
 class RestCaller:
-    """The identity of a request, and what it may do. `operate`: anything that an operator may."""
+    """The caller of one request, and the acts of the request."""
 
-    identity: Identity
-    allows: Allows
+    operator: Operator = UNIDENTIFIED
+    is_member: bool = False  # may act for the project of its token, within the limits of clients
+    is_reader: bool = False  # may read in the project of its token
+    acts: list[NotedAct] = field(default_factory=list)
 
-    def may(self, act: Act, project: str) -> bool:
-        return self.allows(act, self.identity, project)
+    @property
+    def client(self) -> RegisteredClient:
+        return RegisteredClient(name=self.operator.name, projects=(self.operator.project,))
 
-    def project(self, act: Act, named: str) -> str:
-        """Return the named project, or the caller's own; raise NotAllowed if it may not act there."""
-        project = named if named not in ("", UNSAID_ID) else self.identity.project
-        if not self.may(act, project):
-            raise NotAllowed(f"policy: this token has no right berth:builds:{act} in project {project}")
+    @property
+    def is_limited(self) -> bool:
+        return bool(self.operator.cells or self.operator.projects)
+
+    def named(self, project: str) -> str:
+        """Return the project that a request names or, if it names none, the project of the token."""
+        return project if project not in ("", UNSAID_ID) else self.operator.project
+
+    def may_read(self, project: str) -> bool:
+        is_own = self.is_reader and project == self.operator.project
+        return is_own or not allowed(self.operator, READ, Target(project=project))
+
+    def reading(self, named: str) -> str:
+        """Return the project to read in; raise NotAllowed if the caller may not read there."""
+        project = self.named(named)
+        if not self.may_read(project):
+            target = Target(project=project)
+            self.acts.append(NotedAct(READ, target))
+            raise NotAllowed(f"{allowed(self.operator, READ, target)}; {self._membership}")
         return project
+
+    def note(self, message: Message, project: str, *, is_denied: bool = False) -> NotedAct:
+        """Add an act that this request asks for."""
+        act = act_of(message)
+        assert act is not None
+        # a decision and the cell's record contain the request of a boot
+        asked = "" if isinstance(message, BuildRequested) else asked_json(message)
+        noted = NotedAct(act, replace(describe(message), project=project), asked, is_denied)
+        self.acts.append(noted)
+        return noted
+
+    def check(self, message: Message, project: str) -> bool:
+        """Return whether the caller's role covers this act. If only the membership in the project does,
+        return False: the limits of clients apply. If neither does, raise NotAllowed.
+        """
+        noted = self.note(message, project)
+        why = allowed(self.operator, noted.act, noted.target)
+        if why and not self._is_member_of(project):
+            raise NotAllowed(f"{why}; {self._membership}")
+        return not why
+
+    @property
+    def _membership(self) -> str:
+        return f"member of {self.operator.project} only" if self.is_member else "member of no project"
+
+    def _is_member_of(self, project: str) -> bool:
+        return self.is_member and project == self.operator.project
+
+
+def rest_caller(policy: AccessPolicy, identity: Identity, known_by: str) -> RestCaller:
+    operator = policy.operator(identity, known_by)
+    if not operator.role:
+        operator = structs.replace(operator, is_program=True)
+    if identity.cells or identity.project not in (identity.projects or (identity.project,)):
+        return RestCaller(operator)
+    is_member, is_reader = (
+        policy.allows(rule, identity, {"project_id": identity.project})
+        for rule in ("berth:member", "berth:project_reader")
+    )
+    return RestCaller(operator, is_member, is_reader)

@@ -1,7 +1,7 @@
 """The operations of the REST API: checks requests, publishes them on the bus, and reads states by queries."""
 
 from collections import OrderedDict
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 
@@ -12,6 +12,7 @@ from berth.operations.cells import INSTANCE_SECONDS, ask_cells, chosen_cells, kn
 from berth.operations.publishing import checked, publish
 from berth.operations.request_sense import sense_of
 from berth.rest import store
+from berth.rest.accepted import AcceptedRequests
 from berth.rest.bodies import (
     Accepted,
     BatchAccepted,
@@ -25,17 +26,16 @@ from berth.rest.bodies import (
     MoveDetails,
     RequestState,
 )
-from berth.rest.callers import Act, NotFound, RestCaller
+from berth.rest.callers import NotFound, RestCaller
 from berth.rest.ends import EVENTS, REPLY_TO, EndLog, results_of
-from berth.rest.store import StoredRequest
+from berth.rest.store import IdTaken, StoredRequest
 from berth.settings import BadSetting, Settings
 from bus import protocol, topics
 from bus.client_acts import ids_in, permitted_boot, permitted_move
-from bus.clients import FindProjects, RegisteredClient
 from bus.clock import set_within
 from bus.delivery.runner import Bus
 from bus.errors import Unavailable, Unroutable
-from bus.messages import BuildCancelRequested, BuildRequested
+from bus.messages import BuildCancelRequested, BuildDeleteRequested, BuildRequested
 from bus.moves import FindMoves, MoveRefused, MoveRequested, MoveStands, MoveSteered, Steering
 from bus.queries import (
     BuildStands,
@@ -47,7 +47,6 @@ from bus.queries import (
     WaitingRequest,
 )
 from bus.sql.database import Database
-from bus.sql.failures import retrying
 from bus.vocabulary import Message
 
 CONFIRMED = 100_000  # digests of published requests in memory
@@ -63,7 +62,7 @@ class RestDoor:
     _confirmed: OrderedDict[str, str] = field(default_factory=OrderedDict)  # digest of a request by its id
 
     def __post_init__(self) -> None:
-        self._accept = retrying(self.bus.clock)(self._accept_once)
+        self.accepted = AcceptedRequests(self.bus, self.database)
 
     # Requests for builds
 
@@ -73,38 +72,29 @@ class RestDoor:
             raise BadSetting("requests: an id occurs twice")
         notes = [_sense(index, request, len(requests)) for index, request in enumerate(requests)]
         named = [
-            structs.replace(request, project=caller.project("act", request.project), reply_to="")
+            structs.replace(request, project=caller.named(request.project), reply_to="")
             for request in requests
         ]
+        as_client = [request for request in named if not caller.check(request, request.project)]
         rows = [_row(request.request, request, request.instances) for request in named]
         accepted = [
             Accepted(request=request.request, project=request.project, builds=request.instances, notes=note)
             for request, note in zip(named, notes, strict=True)
         ]
         if not self._are_confirmed(rows):
-            await self._check_ids(caller, named)
-            await self._accept(rows)
+            await self._check_limits(caller, as_client)
+            await self.accepted.add(rows)
             await self._publish([structs.replace(request, reply_to=REPLY_TO) for request in named])
             self._confirm(rows)
         return BatchAccepted(accepted=tuple(accepted))
 
-    async def _check_ids(self, caller: RestCaller, requests: Sequence[BuildRequested]) -> None:
-        """Raise NotAllowed if a request names ids of other projects, or needs an operator's rights."""
-        judged = [request for request in requests if not caller.may("operate", request.project)]
-        if not judged:
+    async def _check_limits(self, caller: RestCaller, requests: Sequence[BuildRequested]) -> None:
+        """Raise NotAllowed if a request of a member names ids of other projects, or takes an operator."""
+        if not requests:
             return
-        known = await self._projects(*ids_in(judged))
-        for request in judged:
-            permitted_boot(request, _client(caller, request.project), known)
-
-    async def _projects(self, new: Collection[str], existing: Collection[str]) -> dict[str, str]:
-        async with self.database.read() as tx:
-            known = await store.projects_of(tx, {*new, *existing})
-        new, existing = (tuple(sorted({*ids} - known.keys())) for ids in (new, existing))
-        if not new and not existing:
-            return known
-        found = await self.bus.asker(topics.PROJECTS)(FindProjects(new=new, existing=existing))
-        return known | found.projects
+        known, client = await self.accepted.projects(*ids_in(requests)), caller.client
+        for request in requests:
+            permitted_boot(request, client, known)
 
     def _are_confirmed(self, rows: Sequence[StoredRequest]) -> bool:
         return all(self._confirmed.get(row.id) == row.digest for row in rows)
@@ -114,16 +104,12 @@ class RestDoor:
         while len(self._confirmed) > CONFIRMED:
             self._confirmed.popitem(last=False)
 
-    async def _accept_once(self, rows: Sequence[StoredRequest]) -> None:
-        async with self.database.write() as tx:
-            await store.accept(tx, rows, self.bus.clock.now())
-
     async def _publish(self, messages: Sequence[Message]) -> None:
         await publish(self.bus, *messages, patience=PATIENCE)
 
     async def request(self, caller: RestCaller, id_: str, wait: float) -> RequestState:
         """Return a request with its results; wait up to `wait` seconds until all its builds have ended."""
-        await self._project(caller, "show", id_)
+        await self._project(caller, id_)
         deadline = self.bus.clock.monotonic() + wait
         with self.ends.watching(id_) as changed:
             while True:
@@ -158,18 +144,23 @@ class RestDoor:
             return None
         return next(iter(found.waiting), None)
 
-    async def _project(self, caller: RestCaller, act: Act, id_: str) -> str:
-        """Return the project of a build or request; raise NotFound if it is unknown or not the caller's."""
-        project = (await self._projects((), (id_,))).get(id_)
-        if project is None or not caller.may("show", project):
+    async def _project(self, caller: RestCaller, id_: str, act: Message | None = None) -> str:
+        """Return the project of a build or request; raise NotFound if it is unknown or not the caller's.
+
+        `act` is the message to publish if the request changes something.
+        """
+        project = (await self.accepted.projects((), (id_,))).get(id_, "")
+        if not project or not caller.may_read(project):
+            if act is not None:
+                caller.note(act, project, is_denied=bool(project))
             raise NotFound(f"no build or request {id_} is known, or its cell does not answer")
-        return caller.project(act, project)
+        return project
 
     # Builds
 
     async def build(self, caller: RestCaller, id_: str) -> BuildDetails:
-        project = await self._project(caller, "show", id_)
-        stands = await self._stands(id_)
+        project = await self._project(caller, id_)
+        _, stands = await self._stands(id_)
         if stands is not None:
             return BuildDetails(build=id_, project=project, status=stands.status, stands=stands)
         decision = await self.bus.asker(topics.DECISION)(FindDecision(id=id_))
@@ -178,17 +169,18 @@ class RestDoor:
         status = "waiting" if decision.waits else "refused"
         return BuildDetails(build=id_, project=project, status=status, decision=decision)
 
-    async def _stands(self, build: str) -> BuildStands | None:
+    async def _stands(self, build: str) -> tuple[str, BuildStands | None]:
+        """Return a build's cell with its record of the build."""
         find = self.bus.asker(topics.FIND_BUILDS)
         cells = await known_cells(self.bus, self.settings)
         found, _ = await ask_cells(cells, lambda cell: find(FindBuilds(cell=cell, builds=(build,))))
-        every = [stands for answer in found.values() for stands in answer.builds]
+        every = [(cell, stands) for cell, answer in found.items() for stands in answer.builds]
         # after a move between cells the former cell has an ended record
-        return min(every, key=lambda stands: stands.status in ("deleted", "error"), default=None)
+        return min(every, key=lambda found: found[1].status in ("deleted", "error"), default=("", None))
 
     async def builds(self, caller: RestCaller, question: FindInstances) -> BuildsListed:
         """Return a page of instances of all cells, or of the cell that the question names."""
-        question = checked(structs.replace(question, project=caller.project("show", question.project)))
+        question = checked(structs.replace(question, project=caller.reading(question.project)))
         find = self.bus.asker(topics.FIND_INSTANCES, timeout=INSTANCE_SECONDS)
         named = () if question.cell == ANY_CELL else (question.cell,)
         cells = await chosen_cells(self.bus, self.settings, named, "cell")
@@ -204,9 +196,17 @@ class RestDoor:
         )
 
     async def delete(self, caller: RestCaller, id_: str) -> BuildAccepted:
-        """Publish the deletion of a build, or of all builds of a request that waits."""
-        await self._join(id_, await self._project(caller, "act", id_))
-        await self._publish([BuildCancelRequested(build=id_, reply_to=REPLY_TO, anywhere=True, fence=False)])
+        """Publish the deletion of a build, or of all builds of a request that waits.
+
+        If the caller's role is limited, the order names the build's cell, so that the limits can be checked.
+        """
+        order: Message = BuildCancelRequested(build=id_, reply_to=REPLY_TO, anywhere=True, fence=False)
+        project = await self._project(caller, id_, order)
+        if caller.is_limited and (cell := (await self._stands(id_))[0]):
+            order = BuildDeleteRequested(build=id_, cell=cell, reply_to=REPLY_TO)
+        caller.check(order, project)
+        await self._join(id_, project)
+        await self._publish([order])
         return BuildAccepted(build=id_)
 
     async def _join(self, build: str, project: str) -> None:
@@ -217,12 +217,17 @@ class RestDoor:
     # Moves
 
     async def move(self, caller: RestCaller, asked: MoveRequested) -> MoveAccepted:
-        project = await self._project(caller, "act", asked.build)
-        if not caller.may("operate", project):
+        project = await self._project(caller, asked.build, asked)
+        asked = structs.replace(asked, reply_to=REPLY_TO)
+        row = _row(asked.move, asked, (), project)
+        if caller.is_limited:  # the cell in the request may be another one
+            asked = structs.replace(asked, cell=(await self._stands(asked.build))[0])
+        if not caller.check(asked, project):
             permitted_move(asked)
-        row = _row(asked.move, asked := structs.replace(asked, reply_to=REPLY_TO), (), project)
         if not self._are_confirmed([row]):
-            await self._accept([row])
+            if (await self.accepted.projects((), (asked.move,))).get(asked.move, project) != project:
+                raise IdTaken(f"{asked.move} is the id of another request")  # or its build would be readable
+            await self.accepted.add([row])
             await self._publish([asked])
             self._confirm([row])
         return MoveAccepted(move=asked.move, build=asked.build)
@@ -230,9 +235,9 @@ class RestDoor:
     async def shown_move(self, caller: RestCaller, id_: str) -> MoveDetails:
         stands = await self._move_stands(id_)
         if stands is not None:
-            await self._project(caller, "show", stands.build)
+            await self._project(caller, stands.build)
             return MoveDetails(move=id_, build=stands.build, status=stands.phase, stands=stands)
-        await self._project(caller, "show", id_)
+        await self._project(caller, id_)
         async with self.database.read() as tx:
             ends = await store.ends_of(tx, id_)
         for event, body in ends:
@@ -249,10 +254,11 @@ class RestDoor:
         stands = await self._move_stands(id_)
         if stands is None:
             raise NotFound(f"no cell that answers has a move {id_}")
-        await self._join(id_, await self._project(caller, "act", stands.build))
-        await self._publish(
-            [MoveSteered(move=id_, build=stands.build, cell=stands.cell, to=to, reply_to=REPLY_TO)]
-        )
+        order = MoveSteered(move=id_, build=stands.build, cell=stands.cell, to=to, reply_to=REPLY_TO)
+        project = await self._project(caller, stands.build, order)
+        caller.check(order, project)
+        await self._join(id_, project)
+        await self._publish([order])
         return MoveAccepted(move=id_, build=stands.build)
 
     async def _move_stands(self, move: str) -> MoveStands | None:
@@ -266,7 +272,7 @@ class RestDoor:
 
     async def events(self, caller: RestCaller, named: str, after: int | None, wait: float) -> EventsListed:
         """Return the events with higher numbers; without any, wait up to `wait` seconds for one."""
-        project = caller.project("show", named)
+        project = caller.reading(named)
         deadline = self.bus.clock.monotonic() + wait
         last = await self.ends.checked(after)
         with self.ends.watching(project) as changed:
@@ -291,10 +297,6 @@ def _row(id_: str, message: Message, builds: Sequence[str], project: str = "") -
     digest = sha256(protocol.encode(message)).hexdigest()
     project = message.project if isinstance(message, BuildRequested) else project
     return StoredRequest(id=id_, project=project, digest=digest, builds=builds)
-
-
-def _client(caller: RestCaller, project: str) -> RegisteredClient:
-    return RegisteredClient(name=caller.identity.user, projects=(project,))
 
 
 def _sense(index: int, request: BuildRequested, count: int) -> tuple[str, ...]:

@@ -1,10 +1,10 @@
 """Serves the REST API with the tokens, the policy and the certificate of the settings."""
 
+import asyncio
 from contextlib import nullcontext
 
-from berth.placement_http import policy_of, tls_of, tokens_of
+from berth.placement_http import KNOWN_BY, policy_of, tls_of, tokens_of
 from berth.rest.app import RestAccess, rest_app
-from berth.rest.callers import Act
 from berth.rest.door import RestDoor
 from berth.rest.ends import EndLog
 from berth.settings import Settings
@@ -12,25 +12,25 @@ from bus.delivery.runner import Bus
 from bus.http import HttpLimits, announce, listen, serve
 from bus.sql.database import Database
 from placement_worker.http import KeystoneTokens, format_refusal
-from placement_worker.http.access import Identity, noauth2
+from placement_worker.http.access import noauth2
 from placement_worker.http.app import without_token
+from placement_worker.http.recording import RecordedRequests
 
 
 async def serve_rest(settings: Settings, bus: Bus, database: Database, ends: EndLog) -> None:
     """Serve the REST API until cancelled."""
-    tokens, policy = tokens_of(settings, bus.clock), policy_of(settings)
+    tokens = tokens_of(settings, bus.clock)
     keystone = tokens if isinstance(tokens, KeystoneTokens) else None
-
-    def allows(act: Act, identity: Identity, project: str) -> bool:
-        return policy.allows(f"berth:builds:{act}", identity, {"project_id": project})
-
+    records = RecordedRequests(bus.publish, bus.clock, policy_of(settings), KNOWN_BY[settings.placement.auth])
     access = RestAccess(
         authenticate=tokens or noauth2,
         unauthorized=keystone.unauthorized if keystone else without_token,
-        allows=allows,
+        records=records,
     )
-    app = rest_app(RestDoor(bus, settings, database, ends), access)
-    async with keystone or nullcontext():
+    door = RestDoor(bus, settings, database, ends)
+    app = rest_app(door, access)
+    async with keystone or nullcontext(), asyncio.TaskGroup() as group:
+        working = [group.create_task(door.accepted.run()), group.create_task(records.run())]
         listener = listen(settings.rest.http)
         announce("the REST API is served", listener, "/", tls_of(settings))
         await serve(
@@ -42,3 +42,5 @@ async def serve_rest(settings: Settings, bus: Bus, database: Database, ends: End
             closing=ends.close,
             tls=tls_of(settings),
         )
+        for task in working:
+            task.cancel()

@@ -35,17 +35,22 @@ class IdTaken(Exception):
 
 _ADD_REQUESTS = sql("""
     INSERT INTO rest_requests (id, project, digest, at) SELECT n.id, n.project, n.digest, :NOW
-    FROM {n: id str, project str, digest str} WHERE true ON CONFLICT (id) DO NOTHING
+    FROM {n: id str, project str, digest str} WHERE true ON CONFLICT (id) DO NOTHING RETURNING id
 """)
 _REQUESTS = sql("""
     SELECT r.id, r.project, r.digest FROM {n: id str} JOIN rest_requests r ON r.id = n.id
 """)
 _ADD_BUILDS = sql("""
     INSERT INTO rest_builds (build, request, project, at) SELECT n.build, n.request, n.project, :NOW
-    FROM {n: build str, request str, project str} WHERE true ON CONFLICT (build) DO NOTHING
+    FROM {n: build str, request str, project str} WHERE true ON CONFLICT (build) DO NOTHING RETURNING build
 """)
 _BUILDS = sql("""
-    SELECT b.build, b.request, b.project FROM {n: build str} JOIN rest_builds b ON b.build = n.build
+    SELECT b.build, b.request FROM {n: build str} JOIN rest_builds b ON b.build = n.build
+""")
+_PROJECTS = sql("""
+    SELECT n.id, COALESCE(b.project, r.project) AS project FROM {n: id str}
+    LEFT JOIN rest_builds b ON b.build = n.id LEFT JOIN rest_requests r ON r.id = n.id
+    WHERE COALESCE(b.project, r.project) IS NOT NULL
 """)
 _BUILDS_OF = sql("SELECT build FROM rest_builds WHERE request = :request ORDER BY build")
 _ENDS_OF = sql("SELECT event, body FROM rest_ends WHERE request = :request ORDER BY number")
@@ -82,14 +87,14 @@ async def accept(tx: Transaction, requests: Sequence[StoredRequest], now: float)
     IdTaken if another request has one of the ids.
     """
     listed = sorted(requests, key=lambda request: request.id)  # concurrent transactions lock in one order
-    await _ADD_REQUESTS(tx, [(each.id, each.project, each.digest) for each in listed], now=now)
-    stored = {row["id"]: row for row in await _REQUESTS(tx, [(each.id,) for each in listed])}
-    for each in listed:
-        if stored[each.id]["project"] != each.project or stored[each.id]["digest"] != each.digest:
-            raise IdTaken(f"{each.id} is the id of another request")
+    added = await _ADD_REQUESTS(tx, [(each.id, each.project, each.digest) for each in listed], now=now)
+    if len(added) < len(listed):
+        stored = {row["id"]: row for row in await _REQUESTS(tx, [(each.id,) for each in listed])}
+        for each in listed:
+            if stored[each.id]["project"] != each.project or stored[each.id]["digest"] != each.digest:
+                raise IdTaken(f"{each.id} is the id of another request")
     rows = sorted((build, each.id, each.project) for each in listed for build in each.builds)
-    if rows:
-        await _ADD_BUILDS(tx, rows, now=now)
+    if rows and len(await _ADD_BUILDS(tx, rows, now=now)) < len(rows):
         owners = {row["build"]: row["request"] for row in await _BUILDS(tx, [row[:1] for row in rows])}
         for build, request, _ in rows:
             if owners[build] != request:
@@ -104,8 +109,7 @@ async def add_build(tx: Transaction, build: str, project: str, now: float) -> No
 async def projects_of(tx: Transaction, ids: Collection[str]) -> dict[str, str]:
     """Return the projects of requests, moves and builds by id; unknown ids are missing."""
     rows = [(id_,) for id_ in sorted(set(ids))]
-    found = {row["id"]: row["project"] for row in await _REQUESTS(tx, rows)} if rows else {}
-    return found | ({row["build"]: row["project"] for row in await _BUILDS(tx, rows)} if rows else {})
+    return {row["id"]: row["project"] for row in await _PROJECTS(tx, rows)} if rows else {}
 
 
 async def builds_of(tx: Transaction, request: str) -> list[str]:

@@ -6,13 +6,15 @@ HTTP server and app are imported when the worker starts, not when only its topic
 from berth.rest.ends import REPLY_TO, EndLog
 from berth.settings import Settings
 from bus import topics
+from bus.audit_trail import ActsRecorded
 from bus.delivery.runner import Bus
-from bus.messages import BuildCancelRequested, BuildRequested
+from bus.messages import BuildCancelRequested, BuildDeleteRequested, BuildRequested
 from bus.moves import MoveRequested, MoveSteered
 from bus.rabbit.permissions import CLIENT_TOPICS
 from bus.sql.database import Database
 from bus.worker import Worker, every, on_many, prune_period
 
+LINGER = 0.05  # seconds for further results under load: a transaction for one costs as much as for many
 _ASKED = (
     topics.CELLS,
     topics.PROJECTS,
@@ -22,6 +24,9 @@ _ASKED = (
     topics.WAITING,
     topics.DECISION,
 )
+_PUBLISHED = (
+    BuildRequested, BuildCancelRequested, BuildDeleteRequested, MoveRequested, MoveSteered, ActsRecorded,
+)  # fmt: skip
 
 
 def rest_worker(settings: Settings, bus: Bus, database: Database) -> Worker:
@@ -36,11 +41,11 @@ def rest_worker(settings: Settings, bus: Bus, database: Database) -> Worker:
     return Worker(
         "rest",
         consumes=[
-            on_many(topic.at(reply_to=REPLY_TO), ends.record, batch=256, concurrency=1)
+            on_many(topic.at(reply_to=REPLY_TO), ends.record, batch=256, concurrency=1, linger=LINGER)
             for topic in CLIENT_TOPICS
         ],
         asks=_ASKED,
         timers=[every(prune_period(keep), ends.prune)],
         runs=[ends.follow, serve],
-        announces=frozenset({BuildRequested, BuildCancelRequested, MoveRequested, MoveSteered}),
+        announces=frozenset(_PUBLISHED),
     )

@@ -111,16 +111,13 @@ ROLES = {  # which roles of a token give which role of berth (docs/roles.md)
     "berth:admin": "role:admin",
     "berth:operator": "role:operator or rule:berth:admin",
     "berth:reader": "role:reader or role:service or rule:berth:operator",
+    # over the REST API, in the project of the token: as a client on the bus; only reading
+    "berth:member": "role:member",
+    "berth:project_reader": "role:reader or rule:berth:member",
 }
 # Keystone gives the role reader to each user of a project, also to those of tenants.
 ROLES_OF_KEYSTONE = {"berth:reader": "role:service or rule:berth:operator"}
 _IN_CELL = re.compile(r"berth:operator:([\w-]+)")  # gives the role operator in this cell only
-BUILDS = {  # rules of the REST API for builds
-    "berth:builds:show": "rule:admin_or_service_api"
-    " or ((role:reader or role:member) and project_id:%(project_id)s)",
-    "berth:builds:act": "rule:admin_or_service_api or (role:member and project_id:%(project_id)s)",
-    "berth:builds:operate": "rule:admin_or_service_api",  # bypass filters, evacuate
-}
 
 
 class BadPolicy(ValueError):
@@ -131,7 +128,7 @@ class AccessPolicy:
     def __init__(self, rules: Mapping[str, str] | None = None, *, enforce_new_defaults: bool = False) -> None:
         """Create an access policy from an operator's rules; other operations keep the default rules."""
         rules = rules or {}
-        texts = {**_OWN, **ROLES, **CONTROL_ROOM, **BUILDS, **DEFAULTS}
+        texts = {**_OWN, **ROLES, **CONTROL_ROOM, **DEFAULTS}
         self._in_cells = {found[0]: found[1] for name in sorted(rules) if (found := _IN_CELL.fullmatch(name))}
         texts["berth:cell_operator"] = " or ".join(f"rule:{name}" for name in self._in_cells) or "!"
         if not enforce_new_defaults:
@@ -276,7 +273,7 @@ def _refuse_unknown(rules: Mapping[str, str], texts: Mapping[str, str]) -> None:
     """Raise BadPolicy if a rule's name is neither an operation nor used in another rule: the operator
     probably misspelled the name.
     """
-    known = {*_OWN, *ROLES, *CONTROL_ROOM, *BUILDS, *DEFAULTS}
+    known = {*_OWN, *ROLES, *CONTROL_ROOM, *DEFAULTS}
     used = {name for text in texts.values() for name in _used(text)}
     for name in rules:
         if name not in known and name not in used and not _IN_CELL.fullmatch(name):

@@ -1,4 +1,4 @@
-"""Records the API requests that change something, or may not, in the audit trail."""
+"""Records requests to HTTP APIs that change something, or are denied, in the audit trail."""
 
 import asyncio
 import logging
@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from msgspec import structs
+from starlette.types import Scope
 
 from bus import acts
 from bus.acts import Target
@@ -25,11 +26,12 @@ MOST_BUFFERED = 20_000  # records, while the broker does not confirm any
 UNKNOWN_A_FLUSH = 5  # records of requests without a valid token, which anyone can send
 
 WRITES = frozenset(("PUT", "POST", "PATCH", "DELETE"))
+SIGN_IN = "sign in"  # the act of a request without a valid token
 
 
 @dataclass(eq=False)
 class RecordedRequests:
-    """The records of API requests, which are published together five times a second."""
+    """The records of requests to an HTTP API, which are published together five times a second."""
 
     publish: Callable[[Message], Awaitable[None]]
     clock: Clock
@@ -39,37 +41,35 @@ class RecordedRequests:
     _unknown: int = 0
 
     def add(self, call: ApiCall, detail: str) -> None:
-        """Record an answered request, unless it only reads and was permitted."""
-        denied = call.status in (401, 403)
-        if not (denied or (call.method in WRITES and call.rule)) or len(self._records) >= MOST_BUFFERED:
+        """Record an answered request to the Placement API, unless it only reads and was permitted."""
+        if call.status not in (401, 403) and not (call.method in WRITES and call.rule):
             return
-        if call.status == 401:
-            if self._unknown >= UNKNOWN_A_FLUSH:
-                return
-            self._unknown += 1
-        self._records.append(self._record(call, detail, denied))
-
-    def _record(self, call: ApiCall, detail: str, denied: bool) -> ActRecord:
-        client = call.scope.get("client")
         path = [*call.path.values()]
         caller = Caller(
             operator=self.policy.operator(call.identity, self.known_by),
             door="placement api",
             through=f"{call.method} {call.pattern or 'unknown URL'}",
-            origin=client[0] if client else "",
+            origin=origin_of(call.scope),
             request=call.id,
         )
         target = Target(path[0] if path else "", project=call.path.get("project", ""))
-        outcome: Outcome = "failed" if call.status >= 500 else "refused" if call.status >= 400 else "done"
         before, after = acts.difference(call.before, call.after)
-        return structs.replace(
-            caller.record(self.clock.uuid(), self.clock.now(), call.rule or "sign in", target),
-            asked=acts.shortened(call.asked.decode("utf-8", "replace")),
-            before=before,
-            after=after,
-            outcome="denied" if denied else outcome,
-            detail=acts.shortened(detail),
-        )
+        asked = acts.shortened(call.asked.decode("utf-8", "replace"))
+        states = {"asked": asked, "before": before, "after": after}
+        self.put(caller, call.rule or SIGN_IN, target, (call.status, detail), **states)
+
+    def put(self, caller: Caller, act: str, target: Target, response: tuple[int, str], **states: str) -> None:
+        """Record an act with the outcome that the response, a status and a reason, means."""
+        status, detail = response
+        if len(self._records) >= MOST_BUFFERED or (status == 401 and self._unknown >= UNKNOWN_A_FLUSH):
+            return
+        self._unknown += status == 401
+        outcome: Outcome = "done"
+        if status >= 400:
+            outcome = "denied" if status in (401, 403) else "failed" if status >= 500 else "refused"
+        record = caller.record(self.clock.uuid(), self.clock.now(), act, target)
+        detail = acts.shortened(detail)
+        self._records.append(structs.replace(record, outcome=outcome, detail=detail, **states))
 
     async def run(self) -> None:
         """Publish the records until this task is cancelled, and then the remaining ones."""
@@ -92,3 +92,9 @@ class RecordedRequests:
                 return False
             del self._records[: len(message.records)]
         return True
+
+
+def origin_of(scope: Scope) -> str:
+    """Return the IP address of the client of a request."""
+    client = scope.get("client")
+    return client[0] if client else ""

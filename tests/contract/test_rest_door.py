@@ -1,16 +1,17 @@
 """The REST API after a crash at any point: a repeated request is published, and an end keeps its number."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import cast
 
 import pytest
 
-from berth.rest.callers import Act, RestCaller
+from berth.rest.callers import RestCaller
 from berth.rest.door import RestDoor
 from berth.rest.ends import REPLY_TO, EndLog, Expired
 from berth.rest.store import IdTaken
 from berth.settings import Settings
+from bus.audit_trail import Operator
 from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.errors import Unavailable
@@ -18,11 +19,10 @@ from bus.messages import BuildEnded, BuildRequested, BuildUnplaceable
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
 from bus.vocabulary import Message
-from placement_worker.http.access import Identity
 from tests.support.ids import uid
 from tests.support.rest_berth import a_boot
 
-OLGA = Identity("olga", "web", frozenset({"admin"}))
+OLGA = Operator(name="olga", role="admin", project="web")
 BOOT = a_boot(uid(1), 2)
 
 
@@ -47,54 +47,75 @@ class FakeBus:
         self.published += messages
 
 
-def allows(act: Act, identity: Identity, project: str) -> bool:
-    return True
-
-
 @pytest.fixture
 async def stored(database: Database) -> Database:
     await migrate(database, "berth.rest")
     return database
 
 
-def a_door(database: Database, bus: FakeBus) -> RestDoor:
-    """A door as after a start: its memory is empty."""
-    return RestDoor(cast(Bus, bus), Settings(), database, EndLog(database, bus.clock, 60.0, 60.0))
+Doors = Callable[[FakeBus], RestDoor]
 
 
-async def test_a_request_is_published_until_the_broker_has_confirmed_it(stored: Database) -> None:
-    bus, caller = FakeBus(), RestCaller(OLGA, allows)
+@pytest.fixture
+async def a_door(stored: Database) -> AsyncIterator[Doors]:
+    """Makes doors as after a start: their memory is empty."""
+    working: list[asyncio.Task[None]] = []
+
+    def make(bus: FakeBus) -> RestDoor:
+        door = RestDoor(cast(Bus, bus), Settings(), stored, EndLog(stored, bus.clock, 60.0, 60.0))
+        working.append(asyncio.create_task(door.accepted.run()))
+        return door
+
+    yield make
+    for task in working:
+        task.cancel()
+    await asyncio.gather(*working, return_exceptions=True)
+
+
+async def test_a_request_is_published_until_the_broker_has_confirmed_it(a_door: Doors) -> None:
+    bus, caller = FakeBus(), RestCaller(OLGA)
     bus.is_away = True
     with pytest.raises(Unavailable):
-        await a_door(stored, bus).boot(caller, [BOOT])
+        await a_door(bus).boot(caller, [BOOT])
     bus.is_away = False
-    door = a_door(stored, bus)
+    door = a_door(bus)
     accepted = await door.boot(caller, [BOOT])
     assert await door.boot(caller, [BOOT]) == accepted
     (published,) = bus.published
     assert isinstance(published, BuildRequested)
     assert (published.instances, published.project, published.reply_to) == (BOOT.instances, "web", REPLY_TO)
     with pytest.raises(IdTaken):
-        await a_door(stored, bus).boot(caller, [a_boot(uid(2)), a_boot(uid(1))])
+        await a_door(bus).boot(caller, [a_boot(uid(2)), a_boot(uid(1))])
     assert (await door.request(caller, uid(1), wait=0.0)).builds[0].status == "requested"
     assert bus.published == [published]
 
 
-async def test_a_refused_batch_leaves_nothing(stored: Database) -> None:
-    door, caller = a_door(stored, FakeBus()), RestCaller(OLGA, allows)
+async def test_a_refused_batch_leaves_nothing(a_door: Doors) -> None:
+    door, caller = a_door(FakeBus()), RestCaller(OLGA)
     await door.boot(caller, [BOOT])
     with pytest.raises(IdTaken):
         await door.boot(caller, [a_boot(uid(2)), a_boot(uid(1))])
     await door.boot(caller, [a_boot(uid(2), 2)])
 
 
-async def test_an_end_has_one_number_and_wakes_waiting_clients(stored: Database) -> None:
-    bus, caller = FakeBus(), RestCaller(OLGA, allows)
-    await a_door(stored, bus).boot(caller, [BOOT])
+async def test_concurrent_requests_share_a_transaction_and_one_of_them_may_be_refused(a_door: Doors) -> None:
+    bus, caller = FakeBus(), RestCaller(OLGA)
+    door = a_door(bus)
+    asked = [[BOOT], [a_boot(uid(1))], [a_boot(uid(2))], [BOOT], [a_boot(uid(3)), a_boot(uid(1))]]
+    outcomes = await asyncio.gather(*(door.boot(caller, each) for each in asked), return_exceptions=True)
+    refused = [isinstance(outcome, IdTaken) for outcome in outcomes]
+    assert refused == [False, True, False, False, True]
+    assert {each.request for each in bus.published} == {uid(1), uid(2)}  # type: ignore[attr-defined]
+    await door.boot(caller, [a_boot(uid(3), 2)])
+
+
+async def test_an_end_has_one_number_and_wakes_waiting_clients(a_door: Doors) -> None:
+    bus, caller = FakeBus(), RestCaller(OLGA)
+    await a_door(bus).boot(caller, [BOOT])
     active = BuildEnded(build=BOOT.instances[0], request=BOOT.request, cell="c1", status="active", host="h1")
     refused = BuildUnplaceable(request=BOOT.request, instances=BOOT.instances[1:], reason="full")
     strange = BuildEnded(build=uid(8), request=uid(9), cell="c1", status="active")
-    first, second = a_door(stored, bus), a_door(stored, bus)
+    first, second = a_door(bus), a_door(bus)
     async with asyncio.TaskGroup() as group:
         following = group.create_task(second.ends.follow())
         waiting = group.create_task(second.events(caller, "web", 0, wait=60.0))
@@ -102,7 +123,7 @@ async def test_an_end_has_one_number_and_wakes_waiting_clients(stored: Database)
         assert len((await waiting).events) == 1
         following.cancel()
     await second.ends.record([active, refused, refused])  # the acknowledgement of the first was lost
-    found = (await a_door(stored, bus).events(caller, "web", 0, wait=0.0)).events
+    found = (await a_door(bus).events(caller, "web", 0, wait=0.0)).events
     assert [event.event for event in found] == ["build.ended", "build.unplaceable"]
     assert found[0].number < found[1].number
     state = await first.request(caller, BOOT.request, wait=60.0)
@@ -110,9 +131,9 @@ async def test_an_end_has_one_number_and_wakes_waiting_clients(stored: Database)
     assert sorted(build.status for build in state.builds) == ["active", "refused"]
 
 
-async def test_old_records_are_deleted(stored: Database) -> None:
-    bus, caller = FakeBus(), RestCaller(OLGA, allows)
-    door = a_door(stored, bus)
+async def test_old_records_are_deleted(a_door: Doors, stored: Database) -> None:
+    bus, caller = FakeBus(), RestCaller(OLGA)
+    door = a_door(bus)
     await door.boot(caller, [BOOT])
     await door.ends.record([BuildUnplaceable(request=BOOT.request, instances=BOOT.instances, reason="full")])
     await EndLog(stored, bus.clock, -1.0, -1.0).prune()

@@ -64,6 +64,8 @@ def test_given_services_it_runs_every_worker_as_a_process(on_services: Up) -> No
     assert set(workers) == WORKERS
     assert len({on_services.pid, *workers.values()}) == 1 + len(WORKERS)
     assert all(map(alive, workers.values()))
+    shown = Path(f"/proc/{workers['scheduler']}/cmdline").read_bytes().rstrip(b"\0").split(b"\0")
+    assert shown == [b"berth", b"run", b"scheduler"]
 
     booted = on_services.berth("boot", "--count", "3", "--wait", "--json")
     assert booted.returncode == 0, booted.stderr
