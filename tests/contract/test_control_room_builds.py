@@ -248,7 +248,7 @@ async def test_a_slow_count_of_the_queues_continues_after_the_page_was_sent() ->
         await answer.wait()
         return CellsFound(seen=0, cells=())
 
-    async with a_visited_room(told={"cells": slow}) as room:
+    async with a_visited_room(told={"cells": slow}, patience=0.1) as room:
         assert "Being counted" in await room.page("/bus")
         assert "Being counted" in await room.page("/bus")
         answer.set()

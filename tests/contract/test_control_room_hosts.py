@@ -270,7 +270,7 @@ async def test_a_slow_plan_is_sent_as_an_event_and_hosts_are_read_once() -> None
             await let.wait()
         return TreesFound(trees=(), more=None if question.after else 7)
 
-    async with a_visited_room(told={**nothing_known(), "trees": late}) as capacity_room:
+    async with a_visited_room(told={**nothing_known(), "trees": late}, patience=0.1) as capacity_room:
         page = await capacity_room.page("/what-if/capacity?mix=VCPU:1&zone=z")
         assert "The plan is being computed" in page
         assert 'data-live="/what-if/capacity/events?mix=VCPU%3A1&amp;zone=z"' in page

@@ -42,10 +42,13 @@ async def supervised() -> AsyncIterator[IdleSupervisor]:
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux lists arguments in /proc")
 async def test_lists_of_processes_show_the_command_of_a_worker() -> None:
     async with supervised() as supervisor:
-        for child in supervisor.children:
-            assert child.process is not None
-            shown = Path(f"/proc/{child.process.pid}/cmdline").read_bytes().rstrip(b"\0").decode()
-            assert shown.split("\0") == [IDLE, *map(str, child.roles)]
+        commands = [[IDLE, *map(str, child.roles)] for child in supervisor.children]
+        await until(lambda: shown(supervisor) == commands, picture=lambda: shown(supervisor))
+
+
+def shown(supervisor: Supervisor) -> list[list[str]]:
+    pids = [child.process.pid for child in supervisor.children if child.process is not None]
+    return [Path(f"/proc/{pid}/cmdline").read_bytes().rstrip(b"\0").decode().split("\0") for pid in pids]
 
 
 async def test_workers_start_again_if_the_process_that_forks_them_ends() -> None:

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Self
+from unittest.mock import patch
 
 import httpx
 
@@ -17,6 +18,7 @@ from bus.delivery.runner import Bus
 from bus.errors import Unroutable
 from bus.local import LocalBroker, LocalTransport
 from bus.worker import Worker
+from control_room.pages import frame
 from control_room.pages.app import pages_app
 from control_room.queries import Queries
 from control_room.shared_data import BackgroundTasks
@@ -122,15 +124,18 @@ async def a_visited_room(
     answered: Collection[str] = (),
     told: Mapping[str, Any] | None = None,
     settings: Settings | None = None,
+    patience: float = 30.0,
 ) -> AsyncIterator[VisitedRoom]:
+    """Serve pages, which wait for their data for `patience` seconds."""
     broker, set_clock = LocalBroker(), SetClock()
     events = Events(set_clock.clock)
     settings = settings or Settings().having(cells=("c1",))
     async with serving(lambda: LocalTransport(broker), control_room(events), *workers) as bus:
         queries = queries_with(bus, answered, told or {})
         tables = wiring.queues, wiring.agent_queues
-        async with opened_pages(settings, bus, queries, events, tables) as context:
-            app = pages_app(context)
-            way = httpx.ASGITransport(app)
-            async with httpx.AsyncClient(transport=way, base_url="http://127.0.0.1:8780") as browser:
-                yield VisitedRoom(browser, events, context.tasks, bus, app, set_clock)
+        with patch.object(frame, "PATIENCE", patience):
+            async with opened_pages(settings, bus, queries, events, tables) as context:
+                app = pages_app(context)
+                way = httpx.ASGITransport(app)
+                async with httpx.AsyncClient(transport=way, base_url="http://127.0.0.1:8780") as browser:
+                    yield VisitedRoom(browser, events, context.tasks, bus, app, set_clock)
