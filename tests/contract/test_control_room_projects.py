@@ -251,7 +251,7 @@ async def test_an_unknown_operation_is_refused(room: VisitedRoom, placement: Pla
 
 
 async def test_a_silent_placement_is_shown_at_the_form() -> None:
-    async with a_visited_room() as room:
+    async with a_visited_room(patience=0.1) as room:
         await room.sign_in("admin")
         answer = await room.send("/projects", act="set", project="p1", limits="VCPU=4")
     assert answer.status_code == 409 and 'id="set-problem"' in answer.text and 'value="VCPU=4"' in answer.text
