@@ -1,12 +1,14 @@
 """A command `berth` for shells, whose processes are forked from a process that has imported berth before."""
 
 import json
+import multiprocessing
 import os
 import signal
 import socket
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from multiprocessing.connection import wait
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -50,7 +52,9 @@ def forked_berth(folder: Path) -> Iterator[None]:
 def _serve(listener: socket.socket) -> None:
     """Fork a process for each connection, which forks the command, sends its id, and then its exit code."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-    while True:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    while parent.sentinel not in wait([listener, parent.sentinel]):  # ends with the tests
         connection, _ = listener.accept()
         if os.fork():
             connection.close()
