@@ -1,8 +1,8 @@
 """`make first-region` runs the commands of docs/howto/first-region.md on an empty Debian with systemd, and
 prints the time of each.
 
-The machine is a directory with namespaces of its own. Its only network is loopback, so its servers do not disturb
-this machine; only apt-get and pip use the network of this machine. This takes root and debootstrap.
+The machine is a directory with namespaces of its own. Its only network is loopback, so its servers disturb no
+others; only apt-get and pip use the network of this machine. This takes root and debootstrap.
 """
 
 import argparse
