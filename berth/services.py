@@ -6,7 +6,6 @@ import fcntl
 import gc
 import os
 import signal
-import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ import msgspec
 
 from berth import wiring, worker_roles
 from berth.configuration import EFFECTIVE_ENV, SUPERVISED_ENV
+from berth.forked_workers import ForkedWorker
 from berth.process_watch import EXIT_BLOCKED, WatchLimits, watched
 from berth.settings import BadSetting, Settings
 from bus.clock import monotonic
@@ -113,11 +113,14 @@ def metrics_ports(settings: Settings) -> dict[tuple["worker_roles.Role", ...], i
     return {together: first + place if first else 0 for place, together in enumerate(processes)}
 
 
+SupervisedProcess = ForkedWorker | asyncio.subprocess.Process
+
+
 @dataclass
 class _Child:
     roles: tuple["worker_roles.Role", ...]
     metrics_port: int = 0
-    process: asyncio.subprocess.Process | None = None
+    process: SupervisedProcess | None = None
     starts: int = 0
     failures: int = 0
 
@@ -154,38 +157,37 @@ class Supervisor:
     async def _keep(self, child: _Child, stopping: asyncio.Event) -> None:
         while not stopping.is_set():
             began = monotonic()
-            child.process = await self._start(child)
-            code = await child.process.wait()
+            cause = await self._end_of(child)
             if stopping.is_set():
                 return
             child.failures = 0 if monotonic() - began > _SETTLED else child.failures + 1
             pause = _BACK_OFF[min(child.failures, len(_BACK_OFF) - 1)]
-            cause = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-            if code == EXIT_BLOCKED:
-                cause += ", because its event loop was blocked"
             self.tell(f"{child.name}: ended with {cause}; starting it again in {pause} s")
             await asyncio.sleep(pause)
 
-    async def _start(self, child: _Child) -> asyncio.subprocess.Process:
+    async def _end_of(self, child: _Child) -> str:
+        """Start a worker, wait until it ends, and return the cause."""
+        try:
+            child.process = await self._start(child)
+        except (EOFError, OSError) as problem:  # also if the process that forks workers has just ended
+            return f"a failed start ({str(problem) or type(problem).__name__})"
+        code = await child.process.wait()
+        cause = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+        return f"{cause}, because its event loop was blocked" if code == EXIT_BLOCKED else cause
+
+    async def _start(self, child: _Child) -> SupervisedProcess:
         settings = self.settings.having(metrics_port=child.metrics_port)
         effective = {EFFECTIVE_ENV: msgspec.json.encode(settings).decode(), SUPERVISED_ENV: "1"}
         child.starts += 1
         return await self.spawn(self.command(child.roles), os.environ | effective)
 
-    async def spawn(
-        self, command: Sequence[str], environment: Mapping[str, str]
-    ) -> asyncio.subprocess.Process:
-        return await asyncio.create_subprocess_exec(
-            *command,
-            env=environment,
-            stdin=asyncio.subprocess.PIPE,
-            start_new_session=True,  # so that Ctrl-C reaches only this process, which stops workers in order
-        )
+    async def spawn(self, command: Sequence[str], environment: Mapping[str, str]) -> SupervisedProcess:
+        return await ForkedWorker.start(command, environment)
 
     @staticmethod
     def command(together: Sequence["worker_roles.Role"]) -> Sequence[str]:
         first, cells = together[0], dict.fromkeys(role.cell for role in together if role.cell)
-        command = [sys.executable, "-m", "berth", "run", *dict.fromkeys(role.worker for role in together)]
+        command = ["berth", "run", *dict.fromkeys(role.worker for role in together)]
         if cells:
             command += ["--cell", ",".join(cells)]
         if first.agent and len(together) == 1:

@@ -7,9 +7,8 @@ and projects are made over its API.
 
 from __future__ import annotations
 
-import grp
+import base64
 import os
-import pwd
 import secrets
 import subprocess
 from pathlib import Path
@@ -71,11 +70,13 @@ class KeystoneServer(HttpServer):
 
     def _prepare(self) -> None:
         for name in ("fernet-keys", "credential-keys"):
-            (self.directory / name).mkdir(mode=0o700)
+            keys = self.directory / name
+            keys.mkdir(mode=0o700)
+            for (
+                number
+            ) in "01":  # the next key and the current one; keystone-manage takes seconds to make them
+                (keys / number).write_bytes(base64.urlsafe_b64encode(os.urandom(32)))
         self._manage("db_sync")
-        owner = pwd.getpwuid(os.geteuid()).pw_name, grp.getgrgid(os.getegid()).gr_name
-        for command in ("fernet_setup", "credential_setup"):
-            self._manage(command, "--keystone-user", owner[0], "--keystone-group", owner[1])
         self._manage(
             "bootstrap", "--bootstrap-password", self.password, "--bootstrap-region-id", REGION,
             *(f"--bootstrap-{kind}-url={self.url}" for kind in ("admin", "internal", "public")),

@@ -80,6 +80,8 @@ def vacate(build: Build, event: Vacating, now: float, limits: AttemptLimits) -> 
         build = replace(build, vacates=replace(build.vacates, by=(*build.vacates.by, event.other)))
     if build.status == "active":
         build = replace(build, status="deleting", deadline=now + limits.delete_timeout + event.grace)
+    elif build.status == "shelved" and not event.requeue:  # at the same time; placement lets it never return
+        build = replace(build, status="deleted")
     return build, (builds.destroy(build),) if build.status == "deleting" else builds.undone(build)
 
 

@@ -104,11 +104,17 @@ class WaitingBuilds:
             again.append(await self._answer_again(order, elsewhere) if elsewhere else ())
             left = tuple(instance for instance in order.instances if instance not in elsewhere)
             if left:
-                message = structs.replace(entry.message, instances=left)
-                keeping.append((replace(entry, message=message), mark))
+                if elsewhere:  # fewer instances may fit where all did not
+                    entry, mark = self._with_instances(order, entry, left), None
+                keeping.append((entry, mark))
         _, ours = await self._store.add([entry for entry, _ in keeping])
         self._store.enter_stored(keeping, ours, marks)
         return again
+
+    def _with_instances(self, order: Order, entry: ParkedRequest, left: tuple[Id, ...]) -> ParkedRequest:
+        message, sight = structs.replace(entry.message, instances=left), self._store.sight
+        kind = sight.kind(message, order.alternatives)
+        return replace(entry, message=message, kind=kind, wakes=sight.wakes(kind))
 
     async def _answer_again(self, order: Order, elsewhere: set[Id]) -> Verdict:
         instances = tuple(instance for instance in order.instances if instance in elsewhere)

@@ -23,7 +23,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     parser.addoption("--hostile", type=int, default=5000, help="how many bad requests to send")
     parser.addoption("--seed", type=int, default=1, help="of the bad requests")
-    parser.addoption("--worlds", type=int, default=8, help="how many random worlds to compare")
+    parser.addoption("--worlds", type=int, default=4, help="how many random worlds to compare")
 
 
 @pytest.fixture(scope="session")

@@ -256,7 +256,7 @@ def asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("placement_worker.core.trees.CARRIED", 0)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 async def test_a_replica_follows_random_changes(world: ReplicatedPlacement, seed: int, never: None) -> None:
     placement = await world.start()
     doings = Doings(Random(seed))
@@ -267,7 +267,7 @@ async def test_a_replica_follows_random_changes(world: ReplicatedPlacement, seed
         await in_time(world.agrees(kept))
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", range(1))
 async def test_a_replica_follows_by_queries_alone(
     world: ReplicatedPlacement, seed: int, never: None, asked_for: None
 ) -> None:
@@ -277,7 +277,7 @@ async def test_a_replica_follows_by_queries_alone(
     await in_time(world.agrees(kept))
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 async def test_a_replica_loads_during_changes(world: ReplicatedPlacement, seed: int, never: None) -> None:
     placement = await world.start()
     doings = Doings(Random(seed), hosts=12)

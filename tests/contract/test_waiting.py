@@ -108,6 +108,17 @@ async def test_a_request_that_comes_again_waits_once() -> None:
 
 
 @in_virtual_time
+async def test_a_request_waits_only_for_its_instances_that_have_not_ended() -> None:
+    async with a_world() as world:
+        await world.node(1, free=False)
+        await world.bus.publish(BuildCancelRequested(build=uid(1000, "b"), anywhere=True, fence=True))
+        await world.ask(1, instances=2)
+        await asyncio.sleep(1.0)
+        [one] = (await world.waiting()).waiting
+        assert one.wakes == "1 CUSTOM_BAREMETAL free on one host"  # not for each of 2 instances
+
+
+@in_virtual_time
 async def test_a_request_also_waits_for_its_alternative_flavor() -> None:
     silver = Flavor(name="silver", extra_specs={"resources:CUSTOM_SILVER": "1"})
     gold = Flavor(name="gold", extra_specs={"resources:CUSTOM_GOLD": "1"})

@@ -134,7 +134,8 @@ async def check_while_killing(
     assert client.refused == []
 
 
-@pytest.mark.parametrize("kills", KILLS)
+@pytest.mark.soak
+@pytest.mark.parametrize("kills", [12])
 async def test_slots_are_never_overdrawn(
     kills: int, amqp_url: str, database_url: str, bus_name: str, tmp_path: Path
 ) -> None:

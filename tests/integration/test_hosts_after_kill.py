@@ -301,7 +301,7 @@ def a_boot() -> BuildRequested:
 
 
 @pytest.mark.services
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.parametrize("layout", LAYOUTS)
 async def test_no_build_goes_to_a_refused_host_after_both_schedulers_were_killed(
     layout: str, amqp_url: str, database_url: str, bus_name: str

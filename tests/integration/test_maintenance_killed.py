@@ -53,6 +53,7 @@ async def moved_once(site: MovingSite, about: MaintenanceFound, builds: Sequence
     assert [twice for build in builds for twice in site.notes.at_once(build)] == []
 
 
+@pytest.mark.soak
 async def test_a_drain_survives_kills_of_every_worker(
     settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -207,6 +207,7 @@ async def test_a_rebalancing_of_which_half_fails_is_undone_while_schedulers_are_
         }  # fmt: skip
 
 
+@pytest.mark.soak
 async def test_hosts_of_a_killed_command_are_opened_in_time(settings: Settings, tmp_path: Path) -> None:
     async with loaded_site(settings) as site:
         environment = {

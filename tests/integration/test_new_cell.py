@@ -193,7 +193,7 @@ async def test_agents_that_share_queues_need_no_more_than_the_permissions_of_the
             assert {report.agent for report in (await beats.get()).reports} == {AGENT}
 
 
-@pytest.mark.parametrize("kind", ["own", "shared"])
+@pytest.mark.parametrize("kind", ["own", pytest.param("shared", marks=pytest.mark.soak)])
 async def test_the_orders_of_a_removed_agent_end(site: CellMakersSite, kind: str) -> None:
     site.settings = site.settings.having(agent_queues=kind)
     await site.add()

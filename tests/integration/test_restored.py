@@ -304,11 +304,7 @@ async def until_under_way(load: Load, trouble: Trouble, berth: Running) -> None:
 
 @pytest.mark.parametrize(
     ("layout", "kills"),
-    [
-        ({"cells_a_process": 2}, 4),
-        ({"layout": "compact"}, 3),
-        pytest.param({"layout": "compact"}, 50, marks=pytest.mark.soak),
-    ],
+    [({"cells_a_process": 2}, 4), pytest.param({"layout": "compact"}, 50, marks=pytest.mark.soak)],
 )
 async def test_random_kills_of_any_process_lose_nothing(
     layout: dict[str, Any], kills: int, amqp_url: str, database_url: str, bus_name: str

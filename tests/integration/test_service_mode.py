@@ -64,6 +64,8 @@ def test_given_services_it_runs_every_worker_as_a_process(on_services: Up) -> No
     assert set(workers) == WORKERS
     assert len({on_services.pid, *workers.values()}) == 1 + len(WORKERS)
     assert all(map(alive, workers.values()))
+    shown = Path(f"/proc/{workers['scheduler']}/cmdline").read_bytes().rstrip(b"\0").split(b"\0")
+    assert shown == [b"berth", b"run", b"scheduler"]
 
     booted = on_services.berth("boot", "--count", "3", "--wait", "--json")
     assert booted.returncode == 0, booted.stderr
@@ -95,6 +97,18 @@ def test_when_it_is_killed_its_workers_end_too(on_services: Up) -> None:
     workers = on_services.workers()
     on_services.stop(signal.SIGKILL)
     on_services.wait_until(lambda: not any(map(alive, workers.values())), "its workers have ended", 20.0)
+
+
+@pytest.mark.services
+@pytest.mark.slow
+def test_workers_start_again_if_the_process_that_forks_them_ends(on_services: Up) -> None:
+    on_services.start()  # the test before has killed it
+    before = on_services.workers()
+    stat = Path(f"/proc/{before['placement']}/stat").read_text().rpartition(")")[2].split()
+    os.kill(int(stat[1]), signal.SIGKILL)  # their parent
+    on_services.wait_until(lambda: on_services.log.count("exit code 255") == len(WORKERS), "all have ended")
+    assert on_services.berth("boot", "--wait").returncode == 0
+    on_services.wait_until(lambda: not any(map(alive, before.values())), "the former workers have ended")
 
 
 @pytest.mark.services

@@ -4,7 +4,8 @@ import asyncio
 import logging
 import os
 import signal
-from collections.abc import Sequence
+import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import pytest
 
 from berth.loadtest import Boot, Load, LoadPlan
 from berth.process_watch import EXIT_BLOCKED
-from berth.services import Supervisor
+from berth.services import SupervisedProcess, Supervisor
 from berth.settings import Settings
 from tests.support.berth_processes import running
 from tests.support.replicas import ReplicatedBerth, WorkerProcess, replicated
@@ -124,10 +125,10 @@ async def test_a_worker_whose_event_loop_is_blocked_is_restarted(
     reports: list[str] = []
 
     class BlockableSupervisor(Supervisor):
-        @staticmethod
-        def command(together: Sequence[object]) -> Sequence[str]:
-            command = Supervisor.command(together)  # type: ignore[arg-type]
-            return [command[0], "-c", _BLOCKABLE, *command[3:]]
+        async def spawn(self, command: Sequence[str], environment: Mapping[str, str]) -> SupervisedProcess:
+            return await asyncio.create_subprocess_exec(
+                sys.executable, "-c", _BLOCKABLE, *command[1:], env=environment, stdin=asyncio.subprocess.PIPE
+            )
 
     async with running(settings, lambda of: BlockableSupervisor(of, reports.append)) as berth:
         os.kill(berth.supervisor.processes()["scheduler"][0], signal.SIGUSR2)  # blocks the event loop

@@ -17,7 +17,6 @@ from berth import simulated_agents, worker_roles
 from berth.services import Supervisor
 from bus.clock import monotonic
 from compute_sim.disk import AgentDisk
-from tests.support.forked_commands import ForkingSupervisor
 
 NOTES = "BERTH_TESTS_NOTES"  # the directory
 
@@ -68,7 +67,7 @@ def note(path: Path, running: Sequence[tuple[str, int, str]]) -> None:
         file.write(line)
 
 
-class WatchingSupervisor(ForkingSupervisor):
+class WatchingSupervisor(Supervisor):
     """Runs its agents so."""
 
     @staticmethod

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 _ROUNDS = 6
 _VERIFIED = "SELECT id FROM builds WHERE status = 'verifying'"
 _UNFINISHED, _NOT_ADOPTED = "try again", "not adopted"
+_FULL = "its resources cannot be claimed: refused Refused(refusals=(Full("
 _IN_PROGRESS = {"building", "swapping", "deleting", "moving"}
 
 
@@ -97,6 +98,10 @@ async def repair(world: "SimulatedWorld", bus: Bus, patience: float) -> None:
                 if healed.done and healed.did == "deleted":
                     world.deleted_by_operator.add(healed.sentence.partition(":")[0])
             not_adopted = [healed.did for healed in proven if healed.did.startswith(_NOT_ADOPTED)]
+            # A waiting request may take the capacity that a lost preemption gave back: a guest has to go
+            world.deleted_by_operator.update(
+                healed.sentence.partition(":")[0] for healed in proven if _FULL in healed.did
+            )
             if not_adopted or any(why.endswith(_UNFINISHED) for why in doubts.values()):
                 await asyncio.sleep(HANG_SECONDS)  # builds that hang have failed then
                 deadline += HANG_SECONDS

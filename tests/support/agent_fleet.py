@@ -23,7 +23,6 @@ from compute_sim.disk import AgentDisk
 from compute_sim.guest_file import GuestFile
 from compute_sim.machines import SimAgent
 from compute_sim.worker import compute_sim
-from tests.support.forked_commands import ForkingSupervisor
 
 MUTE = "BERTH_TESTS_MUTE"  # the agent without heartbeats
 PER_CELL = "BERTH_TESTS_AGENTS"  # agents in each cell
@@ -34,7 +33,7 @@ def fleet_settings(settings: Settings) -> Settings:
     return settings.having(agents_per_cell=int(os.environ[PER_CELL]))
 
 
-class FleetSupervisor(ForkingSupervisor):
+class FleetSupervisor(Supervisor):
     """Starts the agents of some cells as one process."""
 
     @staticmethod

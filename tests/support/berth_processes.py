@@ -27,7 +27,7 @@ from bus.delivery.runner import Bus, Listener
 from bus.protocol import QueueSpec
 from bus.topics import Address
 from bus.vocabulary import Message
-from tests.support.forked_commands import ForkingSupervisor, run_forked
+from tests.support.forked_commands import run_forked
 
 M = TypeVar("M", bound=Message)
 
@@ -90,7 +90,7 @@ class Running:
 
 @asynccontextmanager
 async def running(
-    settings: Settings, supervising_by: Callable[[Settings], Supervisor] = ForkingSupervisor
+    settings: Settings, supervising_by: Callable[[Settings], Supervisor] = Supervisor
 ) -> AsyncIterator[Running]:
     """Up, and its simulated hosts known, while the block runs; every process has ended when it is left."""
     if settings.database.state_dir == Settings().database.state_dir:  # where agents would keep their guests

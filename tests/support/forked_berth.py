@@ -36,7 +36,7 @@ def forked_berth(folder: Path) -> Iterator[None]:
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         listener.bind(address := f"{directory}/socket")
         listener.listen(8)
-        server = PROCESSES.Process(target=_serve, args=(listener,), daemon=True)
+        server = PROCESSES.Process(target=_serve, args=(listener,))
         server.start()
         listener.close()
         command = folder / "berth"

@@ -14,11 +14,11 @@ from rich.console import Console
 from berth import wiring, worker_roles
 from berth.commands.run import migrate_all, ready
 from berth.configuration import EFFECTIVE_ENV, SUPERVISED_ENV
+from berth.forked_workers import ForkedWorker
 from berth.services import Supervisor
 from berth.settings import Settings
 from bus.clock import monotonic
 from tests.support.berth_processes import PatientBus
-from tests.support.forked_commands import ForkedWorker
 
 
 @dataclass
@@ -41,7 +41,7 @@ class WorkerProcess:
             EFFECTIVE_ENV: msgspec.json.encode(self.settings).decode(),
             SUPERVISED_ENV: "1",  # the process ends with the test's process
         }
-        self.process = ForkedWorker(Supervisor.command([self.role]), environment, self.log_path)
+        self.process = await ForkedWorker.start(Supervisor.command([self.role]), environment, self.log_path)
 
     async def serves(self) -> bool:
         """Return whether the last started process reads its queues, by its log (JSON, level info)."""

@@ -208,6 +208,18 @@ def test_a_victim_that_a_client_has_deleted_has_left() -> None:
     assert step(None, vacate(), 0.0, LIMITS) == (None, (vacated(LOW),))
 
 
+def test_a_victim_shelved_at_the_same_time_is_deleted_unless_it_is_requeued() -> None:
+    """Placement has retired the victim, so it could never be unshelved."""
+    shelved = replace(an_active(), status="shelved", generation=None)
+    victim, _ = after(shelved, vacate())
+    victim, effects = after(victim, CleanedUp(holder_consumer(LOW, 1), Retired(why="gone")))
+    assert victim.status == "deleted"
+    left, preempted, deleted = effects
+    assert left == vacated(LOW) and isinstance(deleted, BuildDeleted)
+    assert isinstance(preempted, BuildPreempted) and not preempted.requeued
+    assert after(shelved, vacate(requeue=True))[0].status == "shelved"
+
+
 def test_instances_of_one_request_share_a_victim() -> None:
     other = uid(4, "b")
     victim, _ = after(an_active(), vacate(), vacate(by=other))
