@@ -35,7 +35,7 @@ export PYTHONDONTWRITEBYTECODE :=
 JOBS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-rabbitmq4 compliance ironic-test nova-test check lint soak simulate bench screenshots room-bench docs snippets packages release services lock clean
+.PHONY: help demo test test-rabbitmq4 compliance ironic-test nova-test check lint soak simulate bench screenshots room-bench docs snippets first-region packages release services lock clean
 
 help: ## say what each target does (the default)
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1|\2/p' $(firstword $(MAKEFILE_LIST)) | column -t -s '|' 2>/dev/null \
@@ -100,6 +100,9 @@ docs: $(DOCS)/.stamp ## make the site of docs/ in build/docs; a link that leads 
 snippets: $(VENV)/.stamp-dev ## run every command and example of docs/ and the README, also those of minutes
 	@scripts/install-services
 	@$(BIN)/python -m pytest -q -m "" tests/integration/test_snippets.py $(ARGS)
+
+first-region: packages ## run docs/howto/first-region.md on an empty Debian in build/first-region, and print the times
+	@$(BIN)/python -m tests.integration.first_region build/first-region dist/berth-*.whl $(ARGS)
 
 room-bench: $(VENV)/.stamp-dev ## the control room before 10,000 hosts: paints, updates, frames, memory (ARGS="--help")
 	@scripts/install-browser

@@ -1,5 +1,6 @@
 """Makes the files of an installation: described settings, service files, manual pages, shell completion."""
 
+import re
 import sys
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
@@ -74,8 +75,11 @@ def files_of(
         yield from _systemd(cells, str(berth or Path(sys.prefix) / "bin" / "berth"))
         for name, text in man_pages(app):
             yield f"usr/local/share/man/man{name[-1]}/{name}", text
+        ports = range(FIRST_METRICS_PORT, FIRST_METRICS_PORT + len(_metered(cells)))
+        targets = ", ".join(f'"127.0.0.1:{port}"' for port in ports)
         for folder in ("services", "prometheus", "grafana"):
             for name, text in _deployed(folder):
+                text = re.sub(rf'"127.0.0.1:{FIRST_METRICS_PORT}",[^]]*', targets, text)
                 yield f"usr/local/share/berth/{name}", text
         for shell, path in COMPLETIONS.items():
             yield f"usr/local/share/{path}", completion_script(shell)
@@ -88,8 +92,13 @@ def _systemd(cells: Sequence[str], berth: str) -> Iterator[tuple[str, str]]:
         folder = {"service": "etc/systemd/system", "env": "etc/berth"}.get(kind)
         path = f"{folder}/{name}" if folder else f"etc/{kind}.d/berth.conf"
         yield path, text.replace(_INSTALLED, berth)
-    for place, worker in enumerate(("placement", "scheduler", *cells, "control-room")):
+    for place, worker in enumerate(_metered(cells)):
         yield f"etc/berth/{worker}.env", f"BERTH_METRICS_PORT={FIRST_METRICS_PORT + place}\n"
+
+
+def _metered(cells: Sequence[str]) -> Sequence[str]:
+    """Return the workers with a metrics port, in the order of the ports; a cell stands for its conductor."""
+    return ("placement", "scheduler", *cells, "control-room", "rest")
 
 
 def _kubernetes(cells: Sequence[str]) -> Iterator[tuple[str, str]]:

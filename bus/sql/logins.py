@@ -60,10 +60,16 @@ class Logins:
         """Create or alter a login, its limits and its database, which no other login may connect to."""
         quoted = quoted_name(name)
         verifier = scram_verifier(password, secrets.token_bytes(16))
-        do = "ALTER" if await self.has_login(name) else "CREATE"
+        is_superuser = await self._is(
+            "SELECT 1 FROM pg_roles WHERE rolname = :name AND rolsuper", await self._user()
+        )
+        do, attributes = "CREATE", "LOGIN NOCREATEDB NOCREATEROLE NOSUPERUSER NOREPLICATION"
+        if await self.has_login(name):
+            do = "ALTER"
+            if not is_superuser:  # may not name these two, even to leave them as they are
+                attributes = "LOGIN NOCREATEDB NOCREATEROLE"
         await self._do(
-            f"{do} ROLE {quoted} LOGIN NOSUPERUSER NOCREATEDB NOCREATEROLE NOREPLICATION"
-            f" CONNECTION LIMIT {limits.connections} PASSWORD '{verifier}'"
+            f"{do} ROLE {quoted} {attributes} CONNECTION LIMIT {limits.connections} PASSWORD '{verifier}'"
         )
         for parameter, seconds in (
             ("statement_timeout", limits.statement_seconds),
@@ -71,7 +77,7 @@ class Logins:
             ("lock_timeout", limits.lock_seconds),
         ):
             await self._do(f"ALTER ROLE {quoted} SET {parameter} = {round(seconds * 1000)}")
-        if await self._is("SELECT 1 FROM pg_roles WHERE rolname = :name AND rolsuper", await self._user()):
+        if is_superuser:
             await self._do(f"ALTER ROLE {quoted} SET temp_file_limit = '{limits.temp_bytes // 1024}kB'")
         if not await self.has_database(name):
             await self._do(f"CREATE DATABASE {quoted}")

@@ -99,5 +99,8 @@ def in_words(found: CapacityForecast, time_text: Callable[[float], str]) -> str:
     if found.expected is None:
         earliest = f"; at the earliest {day(found.earliest)}" if found.earliest is not None else ""
         return f"{a_day}: not used up before {day(found.until)}{earliest}"
+    expected = f"{a_day}: used up about {day(found.expected)}"
+    if day(found.earliest) == day(found.latest):
+        return expected
     latest = f"and {day(found.latest)}" if found.latest is not None else f"and after {day(found.until)}"
-    return f"{a_day}: used up about {day(found.expected)}, between {day(found.earliest)} {latest}"
+    return f"{expected}, between {day(found.earliest)} {latest}"

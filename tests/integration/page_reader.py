@@ -41,6 +41,12 @@ def commands(text: str) -> Iterator[str]:
     assert not lines, f"this is not shell: {lines}"
 
 
+def exit_codes(command: str) -> set[int]:
+    """Return the codes with which a command may end, by its comment."""
+    found = re.search(r"#.*\bexit (\d)(?: or (\d))?\b", command)
+    return {int(each) for each in found.groups() if each} if found else {0}
+
+
 @dataclass
 class _Lasting:
     command: str
@@ -129,8 +135,7 @@ class PageReader:
         code = self._answer(f"{snippet}: {command}")
         said, complained = out.read_text(), err.read_text()
         self.printed += said + complained
-        found = re.search(r"#.*\bexit (\d)(?: or (\d))?\b", command)
-        wanted = {int(each) for each in found.groups() if each} if found else {0}
+        wanted = exit_codes(command)
         assert code in wanted, (
             f"{snippet}: {command}\nended with {code}, not {wanted}:\n{said}{complained}\n{self._logs()}"
         )

@@ -14,6 +14,7 @@ import pytest
 
 from deploy.servers import Postgres, RabbitMQ, find_rabbitmq, private_directory
 from tests.integration.page_reader import PageReader
+from tests.support.forked_berth import forked_berth
 from tests.support.servers import a_module_database, installed, rabbitmqctl_in
 from tests.support.snippets import PAGES, ROOT, needs, snippets
 
@@ -21,7 +22,9 @@ AMQP = "amqp://user:password@127.0.0.1/"
 DATABASE = "postgresql://user:password@127.0.0.1/berth"
 PLAYED = [page for page in PAGES if any(snippet.played for snippet in snippets(page))]
 ALONE = [page for page in PLAYED if not needs(page)]
-EVERY_TIME = ("tutorial", "filter", "http", "placement", "metrics", "control_room", "scheduler")
+EVERY_TIME = (
+    "tutorial", "filter", "http", "placement", "metrics", "control_room", "scheduler", "rest", "support",
+)  # fmt: skip
 ON_SERVICES = [page for page in PLAYED if needs(page) == "services"]
 
 
@@ -35,15 +38,17 @@ def named(page: Path) -> str:
     [pytest.param(page, marks=() if page.stem in EVERY_TIME else (pytest.mark.soak,)) for page in ALONE],
     ids=named,
 )
-def test_the_examples_of_a_page_without_services_work(page: Path, tmp_path: Path) -> None:
-    with PageReader(tmp_path) as reader:
+def test_the_examples_of_a_page_without_services_work(page: Path, tmp_path: Path, tools: Path) -> None:
+    with PageReader(tmp_path, tools=tools) as reader:
         for snippet in snippets(page):
             reader.read(snippet)
 
 
-@pytest.fixture
-def tools(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("tools")
+@pytest.fixture(scope="module")
+def tools(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    folder = tmp_path_factory.mktemp("tools")
+    with forked_berth(folder):
+        yield folder
 
 
 @pytest.fixture

@@ -20,8 +20,8 @@ from berth.commands import index, terminal
 for _module in {module for commands in index._MODULES.values() for module in commands.values()}:
     import_module(f"berth.commands.{_module}")
 
-_PROCESSES = multiprocessing.get_context("forkserver")
-_PROCESSES.set_forkserver_preload(["pytest", __name__, "berth.worker_imports"])
+PROCESSES = multiprocessing.get_context("forkserver")
+PROCESSES.set_forkserver_preload(["pytest", __name__, "berth.worker_imports"])
 
 
 def run_forked(
@@ -30,7 +30,7 @@ def run_forked(
     """Run a command in this directory and environment; raise TimeoutExpired after so many seconds."""
     with TemporaryDirectory() as printed:
         paths = [Path(printed) / name for name in ("stdout", "stderr")]
-        process = _PROCESSES.Process(target=_command, args=(arguments, directory, dict(environment), paths))
+        process = PROCESSES.Process(target=_printing, args=(arguments, directory, dict(environment), paths))
         process.start()
         process.join(seconds)
         if process.exitcode is None:
@@ -43,11 +43,19 @@ def run_forked(
         return subprocess.CompletedProcess(["berth", *arguments], process.exitcode, stdout, stderr)
 
 
-def _command(
+def _printing(
     arguments: Sequence[str], directory: Path, environment: Mapping[str, str], paths: Sequence[Path]
 ) -> None:
-    for number, path in enumerate(paths, 1):
-        os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND), number)
+    streams = [os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND) for path in paths]
+    command_in(arguments, directory, environment, [0, *streams])
+
+
+def command_in(
+    arguments: Sequence[str], directory: Path, environment: Mapping[str, str], streams: Sequence[int]
+) -> None:
+    """Run a command in this process, with these standard streams, and end the process."""
+    for number, stream in enumerate(streams):
+        os.dup2(stream, number)
     os.chdir(directory)
     os.environ.clear()
     os.environ.update(environment)

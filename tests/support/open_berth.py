@@ -20,6 +20,7 @@ from berth.services import embedded
 from berth.settings import Settings
 from berth.worker_roles import metal_agent
 from bus import topics
+from bus.audit_trail import ActRecord, ActsRecorded, Operator
 from bus.delivery.runner import Bus
 from bus.messages import BuildEnded, BuildRequested, BuildUnplaceable
 from bus.moves import MoveProgress, MoveRequested
@@ -118,6 +119,12 @@ async def lived_in(berth: OpenBerth) -> None:
     await berth.boot_later(vcpus=4000, flavor="huge")
     await limited(berth)
     await reserved(berth)
+    act = ActRecord(
+        id=berth.bus.clock.uuid(), at=berth.bus.clock.now(), operator=Operator(name="ann", role="operator"),
+        door="command", through="berth quota set", origin="desk", act="quota", target="web", outcome="denied",
+        detail="quota takes the role admin; ann has operator",
+    )  # fmt: skip
+    await berth.bus.publish(ActsRecorded(records=(act,)))
     letter = a_letter(body=msgspec.json.encode({"request": refused.request, "instances": []}))
     await berth.bus.transport.store_dead_letter(letter)
     berth.named.update(
@@ -183,6 +190,8 @@ PAGES = {
     "dead-letters": "/bus/dead",
     "dead-letter": "/bus/letter?id={letter}",
     "what-if": "/what-if?vcpus=4&memory_mb=4096&count=3&zone=nowhere",
+    "audit": "/audit",
+    "capacity-history": "/capacity",
     "capacity": "/what-if/capacity?mix=2xVCPU:2,MEMORY_MB:4096%0AVCPU:30,MEMORY_MB:70000&add=2xlike:{host}",
     "builds-failed": "/builds?failed=1",
     "build": "/builds/{build}",

@@ -1,6 +1,7 @@
 """The files in deploy/ start existing workers with existing settings."""
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -182,7 +183,9 @@ def test_systemd_understands_its_units(unit: Path, tmp_path: Path) -> None:
     assert ours == []
 
 
-@pytest.mark.skipif(shutil.which("systemd-sysusers") is None, reason="there is no systemd here")
+@pytest.mark.skipif(
+    shutil.which("systemd-sysusers") is None or os.geteuid() != 0, reason="it needs systemd and root"
+)
 def test_systemd_makes_the_user_and_the_directories(tmp_path: Path) -> None:
     (tmp_path / "etc/berth").mkdir(parents=True)
     (tmp_path / "etc/berth/amqp_url").touch(mode=0o644)

@@ -47,9 +47,11 @@ def test_units_start_the_program_and_each_worker_has_a_metrics_port(tmp_path: Pa
     units = [path.read_text() for path in (tmp_path / "etc/systemd/system").iterdir()]
     assert len(units) == 4
     assert all("\nExecStart=/srv/berth/bin/berth " in unit for unit in units)
-    ports = [path.read_text() for path in (tmp_path / "etc/berth").glob("*.env")]
-    assert len({text for text in ports if text.startswith("BERTH_METRICS_PORT=")}) == 5
+    files = [path.read_text() for path in (tmp_path / "etc/berth").glob("*.env")]
+    ports = {port for text in files for port in re.findall(r"^BERTH_METRICS_PORT=(\d+)$", text, re.M)}
     share = tmp_path / "usr/local/share"
+    scraped = re.findall(r"127\.0\.0\.1:(\d+)", (share / "berth/prometheus.yml").read_text())
+    assert len(ports) == 6 and ports == {*scraped} - {"15692"}
     assert "_BERTH_COMPLETE" in (share / "bash-completion/completions/berth").read_text()
     assert (share / "man/man1/berth-cell-add.1").exists() and (share / "man/man5/berth.toml.5").exists()
 
