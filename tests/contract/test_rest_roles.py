@@ -37,7 +37,7 @@ from tests.support.ids import uid
 BUILD, MOVE, WAITS, OTHER = uid(1, "b"), uid(1, "d"), uid(7), uid(8)
 
 
-class FakeCloud:
+class TwoCellBus:
     """The bus of a region with cells c1 and c2."""
 
     clock = Clock()
@@ -82,7 +82,7 @@ class FakeCloud:
 
 @dataclass
 class RestRegion:
-    cloud: FakeCloud
+    cloud: TwoCellBus
     http: httpx.AsyncClient
     records: RecordedRequests
     identities: dict[str, Identity] = field(default_factory=dict)
@@ -100,7 +100,7 @@ class RestRegion:
 
 @asynccontextmanager
 async def a_region(**rules: str) -> AsyncIterator[RestRegion]:
-    cloud, identities = FakeCloud(), dict[str, Identity]()
+    cloud, identities = TwoCellBus(), dict[str, Identity]()
 
     async def authenticate(headers: Mapping[str, str]) -> Identity | None:
         return identities.get(Headers(headers).get("x-auth-token", ""))
