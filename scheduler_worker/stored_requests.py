@@ -26,8 +26,8 @@ from scheduler_worker.store.backlog import Bundle
 log = logging.getLogger(__name__)
 
 LEAST_READ = 256  # if fewer requests of a project are in memory, the following bundles are read
-MOST_READ = 4096
-READ_AT_ONCE = 2  # bundles
+MOST_READ = 4096  # of a project, and divided among the projects if that is more than LEAST_READ for each
+READ_FOR = 128  # one bundle is read for so many requests that should be in memory
 PATIENCE = 1.0  # seconds before the next try after the database was unreachable
 
 BACKLOG = Gauge("berth_scheduler_backlog", "stored requests of this scheduler that were not evaluated yet")
@@ -103,6 +103,11 @@ class StoredRequests:
         self._due = asyncio.Event()
         self.add = retrying(clock)(self._add_once)
 
+    @property
+    def _ahead(self) -> int:
+        """Return how many requests of a project should be in memory: a batch may take hundreds of one."""
+        return max(LEAST_READ, MOST_READ // max(len(self.projects), 1))
+
     def has_unread(self, project: str) -> bool:
         stored = self.projects.get(project)
         return stored is not None and stored.is_unread
@@ -132,15 +137,17 @@ class StoredRequests:
 
     def on_taken(self, project: str) -> None:
         """Read further requests of a project if few are in memory, because one was taken from the queue."""
-        if self.has_unread(project) and self._queue.count(project) < LEAST_READ:
+        stored = self.projects.get(project)
+        if stored is not None and stored.is_unread and self._queue.count(project) < self._ahead:
             self._low[project] = None
             self._due.set()
 
-    def push(self, delivery: StoredDelivery) -> None:
-        """Put a stored request into the queue."""
+    def push(self, delivery: StoredDelivery, *, continues: bool = False) -> None:
+        """Put a stored request into the queue. `continues`: it follows others of its project."""
         envelope, bundle = delivery.envelope, delivery.bundle
         key = (-bundle.priority, envelope.sent_at, envelope.id)
-        self._queue.push(FairItem(bundle.project, key, self._size_of(envelope), delivery))
+        item = FairItem(bundle.project, key, self._size_of(envelope), delivery)
+        self._queue.push(item, continues=continues)
         self.more.set()
 
     def on_done(self, bundle: OpenBundle) -> None:
@@ -186,10 +193,10 @@ class StoredRequests:
     async def _read(self, project: str) -> None:
         """Read the following bundles of a project into the queue if few of its requests are left there."""
         stored = self.projects.get(project)
-        if stored is None or not stored.is_unread or self._queue.count(project) >= LEAST_READ:
+        if stored is None or not stored.is_unread or self._queue.count(project) >= self._ahead:
             self._low.pop(project, None)
             return
-        most = READ_AT_ONCE + len(stored.open)
+        most = self._ahead // READ_FOR + len(stored.open)
         async with self._database.read() as tx:
             bundles = await backlog.following(tx, self._owner, project, most)
         if suspects := [each.id for each in bundles if each.strikes and each.id not in stored.open]:
@@ -205,7 +212,7 @@ class StoredRequests:
             opened = OpenBundle(bundle.id, project, bundle.priority, bundle.requests)
             stored.open[bundle.id] = opened
             for envelope in bundle.opened():
-                self.push(StoredDelivery(envelope, opened, self, crashes=bundle.strikes))
+                self.push(StoredDelivery(envelope, opened, self, crashes=bundle.strikes), continues=True)
 
     async def adopt(self, before: str) -> int:
         """Take over the stored requests of another scheduler; return how many."""

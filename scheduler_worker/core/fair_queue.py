@@ -3,7 +3,8 @@ and inside a project by priority, then age.
 
 The share of a project grows with each request that it is served: by class, as a fraction of the capacity of
 the cloud. The largest fraction counts, divided by the weight. A project that had no requests begins at the
-share of the project served last: it saves nothing up, and it does not wait. While two projects have requests,
+share of the project served last: it saves nothing up, and it does not wait. A project whose further requests
+are still being read keeps its share. While two projects have requests,
 their shares for their weights differ by at most one request of each.
 """
 
@@ -74,7 +75,8 @@ class FairQueue:
         known = self._projects.get(project)
         return 0 if known is None else len(known.items)
 
-    def push(self, item: FairItem) -> None:
+    def push(self, item: FairItem, *, continues: bool = False) -> None:
+        """Add a request. `continues`: its project had further requests outside of the queue."""
         known = self._projects.get(item.project)
         if known is None:
             self._forget_idle()
@@ -82,7 +84,7 @@ class FairQueue:
                 self._weight_of(item.project), offset=self._reached
             )
         if not known.items:
-            if known.progress < self._reached:
+            if known.progress < self._reached and not continues:
                 known.begin_at(self._reached)
             self._enqueue(item.project, known)
         heappush(known.items, (item.key, next(self._ties), item))

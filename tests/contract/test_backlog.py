@@ -20,6 +20,7 @@ from bus.sql.database import Database
 from bus.sql.migrations import migrate
 from bus.sql.transaction import Transaction
 from scheduler_worker import backlog as backlog_module
+from scheduler_worker import stored_requests
 from scheduler_worker.backlog import LEAST_BATCH, PREFETCH, RequestBacklog
 from scheduler_worker.core.fair_queue import shares_of
 from scheduler_worker.request_sizes import RequestSizes
@@ -261,7 +262,10 @@ async def test_the_backlog_of_another_scheduler_is_taken_over(broker: Broker) ->
     assert served | handled == {*sent}
 
 
-async def test_requests_that_two_ended_schedulers_had_in_memory_are_suspects(broker: Broker) -> None:
+async def test_requests_that_two_ended_schedulers_had_in_memory_are_suspects(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stored_requests, "MOST_READ", 256)  # two of the four bundles
     requests = [a_request(number, flavor=SMALL, project="p") for number in range(800)]
     messages = [envelope_of(request, broker.clock) for request in requests]
     bundles = [stored_backlog.bundle(uid(at), "p", 0, messages[at : at + 200]) for at in range(0, 800, 200)]

@@ -63,6 +63,18 @@ def test_inside_a_project_the_order_is_priority_then_age() -> None:
     assert [each.key[1] for each in popped(queue, 4)] == [2, 4, 1, 3]
 
 
+def test_a_project_whose_further_requests_were_still_being_read_keeps_its_share() -> None:
+    queue = FairQueue(WEIGHTS.__getitem__)
+    for at in range(100):
+        queue.push(item("bronze", at))
+    for at in range(8):
+        queue.push(item("gold", at))
+    assert Counter(each.project for each in popped(queue, 13)) == {"gold": 8, "bronze": 5}
+    for at in range(8, 40):
+        queue.push(item("gold", at), continues=True)
+    assert {each.project for each in popped(queue, 11)} == {"gold"}
+
+
 def test_an_absent_project_saves_nothing_up() -> None:
     queue = FairQueue()
     for at in range(1000):
