@@ -28,6 +28,7 @@ log = logging.getLogger(__name__)
 LEAST_READ = 256  # if fewer requests of a project are in memory, the following bundles are read
 MOST_READ = 4096  # of a project, and divided among the projects if that is more than LEAST_READ for each
 READ_FOR = 128  # one bundle is read for so many requests that should be in memory
+READ_AT_ONCE = 8  # bundles at most: to open them takes the event loop for milliseconds each
 PATIENCE = 1.0  # seconds before the next try after the database was unreachable
 
 BACKLOG = Gauge("berth_scheduler_backlog", "stored requests of this scheduler that were not evaluated yet")
@@ -196,7 +197,7 @@ class StoredRequests:
         if stored is None or not stored.is_unread or self._queue.count(project) >= self._ahead:
             self._low.pop(project, None)
             return
-        most = self._ahead // READ_FOR + len(stored.open)
+        most = min(self._ahead // READ_FOR, READ_AT_ONCE) + len(stored.open)
         async with self._database.read() as tx:
             bundles = await backlog.following(tx, self._owner, project, most)
         if suspects := [each.id for each in bundles if each.strikes and each.id not in stored.open]:
