@@ -17,9 +17,7 @@ from pathlib import Path
 
 _PROCESSES = multiprocessing.get_context("forkserver")
 _PROCESSES.set_forkserver_preload(["berth.worker_imports"])
-_ARGUMENTS = (
-    45  # place in /proc/self/stat, after the name: where the arguments begin, and then where they end
-)
+_ARGUMENTS = 45  # place in /proc/self/stat, after the name, of the begin of the arguments; then of their end
 
 
 class ForkedWorker:

@@ -138,8 +138,7 @@ class StoredRequests:
 
     def on_taken(self, project: str) -> None:
         """Read further requests of a project if few are in memory, because one was taken from the queue."""
-        stored = self.projects.get(project)
-        if stored is not None and stored.is_unread and self._queue.count(project) < self._ahead:
+        if self.has_unread(project) and self._queue.count(project) < self._ahead:
             self._low[project] = None
             self._due.set()
 

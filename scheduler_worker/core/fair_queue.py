@@ -4,8 +4,8 @@ and inside a project by priority, then age.
 The share of a project grows with each request that it is served: by class, as a fraction of the capacity of
 the cloud. The largest fraction counts, divided by the weight. A project that had no requests begins at the
 share of the project served last: it saves nothing up, and it does not wait. A project whose further requests
-are still being read keeps its share. While two projects have requests,
-their shares for their weights differ by at most one request of each.
+are still being read keeps its share. While two projects have requests, their shares for their weights differ
+by at most one request of each.
 """
 
 import re
