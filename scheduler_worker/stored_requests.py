@@ -9,6 +9,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 
 from prometheus_client import Gauge
 
@@ -29,6 +30,9 @@ LEAST_READ = 256  # if fewer requests of a project are in memory, the following 
 MOST_READ = 4096  # of a project, and divided among the projects if that is more than LEAST_READ for each
 READ_FOR = 128  # one bundle is read for so many requests that should be in memory
 READ_AT_ONCE = 8  # bundles at most: to open them takes the event loop for milliseconds each
+SUSPECT_READ = (
+    64  # instead, after a scheduler ended: if the next one ends, requests in memory are handled alone
+)
 PATIENCE = 1.0  # seconds before the next try after the database was unreachable
 
 BACKLOG = Gauge("berth_scheduler_backlog", "stored requests of this scheduler that were not evaluated yet")
@@ -74,6 +78,7 @@ class StoredProject:
     requests: int = 0
     open: dict[Id, OpenBundle] = field(default_factory=dict)  # bundles in memory
     last: Key | None = None  # of the bundle that was read last
+    is_suspect: bool = False  # a scheduler ended while it owned the following bundles
 
     @property
     def is_unread(self) -> bool:
@@ -104,10 +109,17 @@ class StoredRequests:
         self._due = asyncio.Event()
         self.add = retrying(clock)(self._add_once)
 
-    @property
-    def _ahead(self) -> int:
-        """Return how many requests of a project should be in memory: a batch may take hundreds of one."""
-        return max(LEAST_READ, MOST_READ // max(len(self.projects), 1))
+    def _to_read(self, project: str) -> int:
+        """Return how many of the following bundles should be read, because few requests of the project are in
+        memory: a batch may take hundreds of one.
+        """
+        stored = self.projects.get(project)
+        if stored is None or not stored.is_unread:
+            return 0
+        ahead = SUSPECT_READ if stored.is_suspect else max(LEAST_READ, MOST_READ // len(self.projects))
+        if self._queue.count(project) >= ahead:
+            return 0
+        return max(min(ahead // READ_FOR, READ_AT_ONCE), 1)
 
     def has_unread(self, project: str) -> bool:
         stored = self.projects.get(project)
@@ -138,7 +150,7 @@ class StoredRequests:
 
     def on_taken(self, project: str) -> None:
         """Read further requests of a project if few are in memory, because one was taken from the queue."""
-        if self.has_unread(project) and self._queue.count(project) < self._ahead:
+        if self._to_read(project):
             self._low[project] = None
             self._due.set()
 
@@ -192,22 +204,24 @@ class StoredRequests:
 
     async def _read(self, project: str) -> None:
         """Read the following bundles of a project into the queue if few of its requests are left there."""
-        stored = self.projects.get(project)
-        if stored is None or not stored.is_unread or self._queue.count(project) >= self._ahead:
+        read = self._to_read(project)
+        if not read:
             self._low.pop(project, None)
             return
-        most = min(self._ahead // READ_FOR, READ_AT_ONCE) + len(stored.open)
+        stored = self.projects[project]
+        most = read + len(stored.open)
         async with self._database.read() as tx:
             bundles = await backlog.following(tx, self._owner, project, most)
-        if suspects := [each.id for each in bundles if each.strikes and each.id not in stored.open]:
-            async with self._database.write() as tx:
-                await backlog.strike(tx, suspects)
-        self._low.pop(project, None)
         if len(bundles) < most:
             stored.bundles = len(stored.open.keys() | {bundle.id for bundle in bundles})
+        bundles = [bundle for bundle in bundles if bundle.id not in stored.open]
+        stored.is_suspect = any(bundle.strikes for bundle in bundles)
+        bundles = list(takewhile(lambda bundle: not bundle.strikes, bundles)) or bundles[:1]
+        if bundles and bundles[0].strikes:
+            async with self._database.write() as tx:
+                await backlog.strike(tx, [bundles[0].id])
+        self._low.pop(project, None)
         for bundle in bundles:
-            if bundle.id in stored.open:
-                continue
             stored.last = bundle.key
             opened = OpenBundle(bundle.id, project, bundle.priority, bundle.requests)
             stored.open[bundle.id] = opened
@@ -224,6 +238,7 @@ class StoredRequests:
         for project, (bundles, requests) in depths.items():
             stored = self.projects.setdefault(project, StoredProject())
             stored.bundles, stored.requests = max(bundles, len(stored.open)), requests
+            stored.is_suspect = True
             self._low[project] = None
         self._due.set()
         return adopted
