@@ -16,6 +16,7 @@ from berth.doctor.seen import (
     ManagementSeen,
     WorkerSeen,
 )
+from bus.worker import suspects_queue
 
 T = TypeVar("T")
 
@@ -218,6 +219,8 @@ def _queues(seen: BerthSeen) -> Iterator[Finding]:
     for queue in seen.queues:
         about = f"queue {queue.name}"
         more = queue.later - queue.messages
+        if not queue.readers and not queue.later and queue.name.endswith(suspects_queue("").name):
+            continue  # it is read when it has messages
         if not queue.readers:
             level: Level = "broken" if queue.later else "warning"
             sentence = f"It has no consumer, and {_messages(queue.later)}."

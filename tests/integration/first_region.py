@@ -32,6 +32,7 @@ make_device null 1 3 && make_device zero 1 5 && make_device full 1 7
 make_device random 1 8 && make_device urandom 1 9 && make_device tty 5 0
 ln -s /proc/self/fd dev/fd && ln -s pts/ptmx dev/ptmx && mkdir dev/shm dev/pts && mount -t tmpfs tmpfs dev/shm
 ip link set lo up && mkdir -p mnt/before && pivot_root . mnt/before && umount -l /mnt/before
+mount --make-rshared /  # credentials of services are mounts that reach others by propagation
 exec env -i container=directory PATH=/usr/sbin:/usr/bin /lib/systemd/systemd --system
 """
 NAMESPACES = ("--mount", "--uts", "--ipc", "--net", "--pid", "--cgroup")

@@ -67,12 +67,15 @@ def database(**said: Any) -> dict[str, Any]:
     return {"databases": (DatabaseSeen("placement", "postgresql://h/b", **(known | said)),)}
 
 
-def queue(messages: int, later: int, readers: int) -> dict[str, Any]:
-    return {"queues": (QueueSeen("q", "scheduler", messages, later, readers),)}
+def queue(messages: int, later: int, readers: int, name: str = "q") -> dict[str, Any]:
+    return {"queues": (QueueSeen(name, "scheduler", messages, later, readers),)}
 
 
-def test_a_sound_berth_has_no_findings() -> None:
-    found = judged(WELL)
+@pytest.mark.parametrize(
+    "other", [{}, queue(0, 0, 0, "scheduler:suspects")]
+)  # which is read if it has messages
+def test_a_sound_berth_has_no_findings(other: dict[str, Any]) -> None:
+    found = judged(seen(**other))
     assert {finding.level for finding in found} == {"fine"}
     assert exit_code(found) == 0
 
@@ -117,6 +120,8 @@ def test_a_sound_berth_has_no_findings() -> None:
         (queue(2000, 2500, 1), 1, "queue q", "2500 messages wait, and they become more."),
         (queue(2500, 2000, 1), 1, "queue q", "2000 messages wait, and they become fewer."),
         (queue(2000, 2000, 2), 1, "queue q", "2000 messages wait, and they do not become fewer."),
+        (queue(1, 1, 0, "scheduler:suspects"), 2, "queue scheduler:suspects",
+         "It has no consumer, and 1 message waits."),
         ({"missing": ("ironic",)}, 1, "worker ironic", "It has never run: its queues do not exist."),
         ({"missing": ("compute.c1",)}, 0, "worker compute.c1",
          "No simulated agent has run: the hosts of this cell need agents of your own."),
