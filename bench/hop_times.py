@@ -52,17 +52,19 @@ def recorded() -> Iterator[Path]:
 
 
 def record() -> None:
-    """Note the times of all messages in this process, and store them when the process ends."""
-    if "run" not in sys.orig_argv:
+    """Note the times of all messages in a worker, or in the workers that this process forks. Each stores them
+    when it ends.
+    """
+    if "run" not in sys.orig_argv and "forkserver" not in " ".join(sys.orig_argv):
         return
     notes: list[list[Any]] = []
     _note_sending(notes)
     _note_receiving(notes)
-    target, leave = Path(os.environ[_DIRECTORY], f"{os.getpid()}.json"), Bus.__aexit__
+    directory, leave = os.environ[_DIRECTORY], Bus.__aexit__
 
     async def leave_and_store(self: Bus, *problem: Any) -> None:
         await leave(self, *problem)
-        target.write_text(json.dumps(notes))
+        Path(directory, f"{os.getpid()}.json").write_text(json.dumps(notes))
 
     Bus.__aexit__ = leave_and_store  # type: ignore[method-assign]
 
